@@ -1,4 +1,4 @@
-"""Tables that nobody could lay out: ``python -m benchmarks.wide adult.parquet --epsilon 1 --delta 1e-9``.
+"""Tables of too many cells to lay out: ``python -m benchmarks.wide adult.parquet --epsilon 1 --delta 1e-9``.
 
 Numeric columns are cut at edges that are given here or, where a table has others, into eight bins of equal width.
 """

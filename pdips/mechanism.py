@@ -15,7 +15,19 @@ from pdips.data.table import Table, check_representable
 from pdips.errors import InputError
 from pdips.privacy.curator import Clock, Curator, Drawing, Progress
 from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Kind, Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive
+from pdips.privacy.loss import (
+    Kind,
+    Neighbours,
+    Number,
+    PrivacyLoss,
+    Spend,
+    as_float,
+    choice,
+    exact,
+    largest_rho,
+    positive,
+    zcdp,
+)
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import SEEDED, Noise, Plan, Step, paragraph
 from pdips.release.large_set import LargeSet
@@ -263,3 +275,55 @@ class Mechanism(ABC):
     def per_round(self, rounds: int) -> Fraction:
         """Return the epsilon of each of so many rounds."""
         return exact(self.epsilon, "epsilon") / rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceOrGaussian(Mechanism):
+    """A mechanism that offers both laws of noise, with the losses that suit them.
+
+    Parameters
+    ----------
+    kind : {"pure", "zcdp"}
+        Discrete Laplace noise, whose losses add up in epsilon; or discrete Gaussian noise, read at ``delta``.
+    delta : int, float, str or Fraction
+        For ``kind="zcdp"``.
+    """
+
+    kind: Literal["pure", "zcdp"] = "pure"
+    delta: Number = "1/1000000"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice(self.kind, ("pure", "zcdp"), "kind")
+        if not 0 < positive(self.delta, "delta") < 1:
+            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
+        self.total  # noqa: B018 - refuses an epsilon that is too small for its kind
+
+    @property
+    def total(self) -> Fraction:
+        """The budget in the unit that steps are priced in: epsilon, or rho."""
+        epsilon = exact(self.epsilon, "epsilon")
+        return epsilon if self.kind == "pure" else largest_rho(epsilon, exact(self.delta, "delta"))
+
+    @property
+    def noise_law(self) -> Literal["laplace", "gaussian"]:
+        """The law of the noise."""
+        return "laplace" if self.kind == "pure" else "gaussian"
+
+    @property
+    def loss_kind(self) -> Kind:  # type: ignore[override]
+        """What sort of guarantee there is as long as no schema is known: a zero-concentrated loss has no rho then."""
+        return "pure" if self.kind == "pure" else "approximate"
+
+    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
+        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
+        if self.kind == "zcdp":
+            return zcdp(self.total, self.delta, self.neighbours, text)
+        return super().without_schema(epsilon, text)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What a plan of zero-concentrated losses says beside its steps; nothing of pure ones."""
+        if self.kind == "pure":
+            return {}
+        return {"kind": "zcdp", "delta": exact(self.delta, "delta"), "claim": exact(self.epsilon, "epsilon")}

@@ -73,6 +73,11 @@ class NoisyPairs:
         """Number of levels of each block."""
         return np.diff(self.offsets)
 
+    @property
+    def n(self) -> float:
+        """The number of records, at least 1."""
+        return max(self.n_records, 1.0)
+
     def spread(self, values: FloatArray) -> FloatArray:
         """Return values of pairs of blocks as values of pairs of levels."""
         return np.repeat(np.repeat(values, self.sizes, axis=0), self.sizes, axis=1)
@@ -92,14 +97,11 @@ class NoisyPairs:
         n_levels = self.offsets[-1]
         total = math.sqrt(self.total_variance) * rng.standard_normal()
         alone = rng.standard_normal(n_levels) * np.sqrt(np.repeat(np.diagonal(self.variance), self.sizes))
-        means = np.add.reduceat(alone, self.offsets[:-1]) / self.sizes
-        exact = np.repeat(np.diagonal(self.variance) == 0, self.sizes)
-        level = alone - np.repeat(means, self.sizes) + np.where(exact, 0, total / np.repeat(self.sizes, self.sizes))
+        size = np.repeat(self.sizes, self.sizes)
+        level = alone - np.repeat(self.over(alone, 0) / self.sizes, self.sizes) + total / size
         noise = np.triu(rng.standard_normal((n_levels, n_levels)), 1)
         noise = self.centred((noise + noise.T) * np.sqrt(self.spread(self.variance)))
-        size = np.repeat(self.sizes, self.sizes)
         noise += level[:, None] / size + level / size[:, None] - total / np.outer(size, size)
-        noise = np.where(self.spread(self.variance) > 0, noise, 0)
         noise[np.eye(len(noise), dtype=bool)] = level
         return replace(self, counts=self.counts + noise, n_records=self.n_records + total)
 
@@ -134,7 +136,7 @@ class PairTarget:
 
         Where that isn't above 0, it is half the standard error of this distance.
         """
-        n, sizes = max(noisy.n_records, 1.0), noisy.sizes
+        n, sizes = noisy.n, noisy.sizes
         shares = _shares(noisy)
         alone = n * np.outer(shares, shares)
         beyond = noisy.centred(noisy.counts - alone)
@@ -155,9 +157,9 @@ class PairTarget:
     def moved(self, noisy: NoisyPairs) -> "PairTarget":
         """Return the target with other estimates and the same priors."""
         shares = _shares(noisy)
-        alone = max(noisy.n_records, 1.0) * np.outer(shares, shares)
+        alone = noisy.n * np.outer(shares, shares)
         pairs = alone + noisy.centred(noisy.counts - alone)
-        return replace(self, levels=max(noisy.n_records, 1.0) * shares, pairs=pairs)
+        return replace(self, levels=noisy.n * shares, pairs=pairs)
 
     def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> FloatArray:
         """Return a draw of the prior, shape (levels, levels)."""
@@ -179,7 +181,7 @@ def _ends(noisy: NoisyPairs) -> tuple[list[int], list[int]]:
 
 def _tree(noisy: NoisyPairs, target: PairTarget) -> list[tuple[int, int | None]]:
     """Return each block after its parent, in the tree of largest mutual information; the first has none."""
-    n = max(noisy.n_records, 1.0)
+    n = noisy.n
     terms = target.shrunk / n * np.log(target.shrunk * n / np.outer(target.levels, target.levels))
     telling = noisy.over(noisy.over(terms, 0), 1)
     found, open_ = list[tuple[int, int | None]]([(0, None)]), set(range(1, len(telling)))
@@ -235,20 +237,19 @@ class PairField:
         many = max(FEWEST_CHAINS, min(round(noisy.n_records), int(MOST_WORK / work)))
         fixed = groups.of(n_chains or many, rng)
         theta, parts = np.zeros(noisy.counts.shape, dtype=np.float32), list(map(slice, *_ends(noisy)))
-        codes, shares = np.zeros(fixed.shape, dtype=np.int32), target.levels / max(noisy.n_records, 1.0)
+        codes, shares = np.zeros(fixed.shape, dtype=np.int32), target.levels / noisy.n
         for block, parent in _tree(noisy, target):
-            law = np.broadcast_to(shares[parts[block]], (1, len(shares[parts[block]])))
+            law = shares[parts[block]][None]
             if parent is not None:
                 joint = target.shrunk[parts[parent], parts[block]]
                 law = joint / joint.sum(axis=1, keepdims=True)
                 found = np.clip(np.log(law / shares[parts[block]]), -STEEPEST, STEEPEST)
                 theta[parts[parent], parts[block]], theta[parts[block], parts[parent]] = found, found.T
             given = codes[:, parent] if parent is not None else np.zeros(len(codes), dtype=np.int32)
-            allowed = groups.group[parts[block]] == np.unique(fixed[:, block])[:, None]
-            of = np.searchsorted(np.unique(fixed[:, block]), fixed[:, block])
-            ends = np.cumsum(np.where(allowed[:, None], law, 0), axis=2)
-            drawn = rng.random(len(codes)) * ends[of, given, -1]
-            codes[:, block] = (ends[of, given] <= drawn[:, None]).sum(axis=1)
+            for group in np.unique(fixed[:, block]):
+                here = np.flatnonzero(fixed[:, block] == group)
+                ends = np.cumsum(np.where(groups.group[parts[block]] == group, law, 0), axis=1)[given[here]]
+                codes[here, block] = (ends <= rng.random((len(here), 1)) * ends[:, -1:]).sum(axis=1)
         return cls(theta, np.log(shares).astype(np.float32), codes, fixed)
 
     def moved(self, noisy: NoisyPairs, groups: LevelGroups, sweeps: int, rng: np.random.Generator) -> None:
@@ -272,14 +273,12 @@ class PairField:
         ``around`` are the means of the priors, shape (levels, levels). Left out, they are 0, and pairs that say no more
         than noise have no parameters.
         """
-        offsets, n, theta, bias = noisy.offsets, max(noisy.n_records, 1.0), self.theta.copy(), self.bias.copy()
+        offsets, n, theta, bias = noisy.offsets, noisy.n, self.theta.copy(), self.bias.copy()
         scale = n / len(self.codes)
         field = replace(self, theta=theta, bias=bias, codes=self.codes.copy())
         sums, n_sums, limit = [np.zeros_like(theta), np.zeros_like(bias)], 0, 0.0
-        ones, on = (
-            np.ones(len(self.codes), dtype=np.int64),
-            noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0,
-        )
+        ones = np.ones(len(self.codes), dtype=np.int64)
+        on = noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0
         penalty = LOOSENED * noisy.spread(noisy.variance / np.maximum(target.prior, 1e-12))
         centre = 0.0 if around is None else around
         least = np.outer(target.levels, target.levels) / n / 5 + scale
@@ -322,7 +321,7 @@ class PairField:
 
 def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> float:
     """Return the largest eigenvalue of the correlations between levels: how far a step moves all pairs together."""
-    n = max(noisy.n_records, 1.0)
+    n = noisy.n
     spread = np.sqrt(np.maximum(np.diagonal(counts), levels / 5) / n)
     shares = np.diagonal(counts) / n
     correlation = (counts / n - np.outer(shares, shares)) / np.outer(spread, spread)

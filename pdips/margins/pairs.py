@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
@@ -19,18 +18,15 @@ from pdips.errors import InputError
 from pdips.margins.chains import REFIT_SWEEPS, Codes, LevelGroups, NoisyPairs, PairField, PairTarget
 from pdips.margins.domain import columns_of
 from pdips.margins.residuals import WEIGHT, ResidualDesign, pair_counts
-from pdips.mechanism import Drawn, Mechanism
+from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Kind, Number, PrivacyLoss, choice, exact, largest_rho, positive, zcdp
+from pdips.privacy.loss import MOST_TAU, choice, exact, largest_rho
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import MarginError
 
 MOST_LEVELS = 6_000
 """Of all columns together: pairs of levels are held in memory."""
-
-TRUSTED = Fraction(1, 100)
-"""Part of delta that is kept for the event that the noise isn't the law of the proof."""
 
 MOST_RECORDS = 100_000_000
 
@@ -39,7 +35,7 @@ MANY = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Mechanism):
+class Pairs(LaplaceOrGaussian):
     """Noisy counts of all one- and two-way margins, and records of a pairwise Markov random field that fits them.
 
     No object grows with the number of cells, so tables may have up to 200 columns. ``epsilon``, ``n_sets`` and
@@ -81,39 +77,22 @@ class Pairs(Mechanism):
     name: ClassVar[str] = "pairs"
     weighs_records: ClassVar[bool] = True
 
-    kind: Literal["pure", "zcdp"] = "pure"
-    delta: Number = "1/1000000"
     sets: Literal["fitted", "posterior"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choice(self.kind, ("pure", "zcdp"), "kind")
         if self.sets is not None:
             choice(self.sets, ("fitted", "posterior"), "sets")
-        if not 0 < positive(self.delta, "delta") < 1:
-            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
-        self.total  # noqa: B018 - refuses an epsilon that is too small for its kind
 
     @property
     def total(self) -> Fraction:
-        """The budget in the unit that steps are priced in: epsilon, or rho."""
-        epsilon = exact(self.epsilon, "epsilon")
-        return epsilon if self.kind == "pure" else largest_rho(epsilon, self._read_at)
-
-    @property
-    def _read_at(self) -> Fraction:
-        return exact(self.delta, "delta") * (1 - TRUSTED)
-
-    @property
-    def loss_kind(self) -> Kind:  # type: ignore[override]
-        """What sort of guarantee there is as long as no schema is known."""
-        return "pure" if self.kind == "pure" else "approximate"
-
-    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
-        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
-        if self.kind == "zcdp":
-            return zcdp(self.total, self.delta, self.neighbours, text)
-        return super().without_schema(epsilon, text)
+        """The budget, with what is kept of delta for noise that isn't quite of its law."""
+        if self.kind == "pure":
+            return super().total
+        delta = exact(self.delta, "delta")
+        if delta <= MOST_TAU:
+            raise InputError("delta must be above 10^-20 for Gaussian noise that is nearly of its law")
+        return largest_rho(exact(self.epsilon, "epsilon"), delta - MOST_TAU)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: one noisy answer that holds all margins of one and two columns."""
@@ -122,8 +101,7 @@ class Pairs(Mechanism):
             raise InputError("all columns of the schema are public: there is nothing to synthesize")
         if len(domain.public) and self.neighbours == "add-remove":
             raise InputError("public columns give away the number of records; they need neighbours = replace-one")
-        law: Literal["laplace", "gaussian"] = "laplace" if self.kind == "pure" else "gaussian"
-        design = ResidualDesign(domain, self.neighbours, law)
+        design = ResidualDesign(domain, self.neighbours, self.noise_law)
         if design.offsets[-1] > MOST_LEVELS:
             raise InputError(
                 f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
@@ -131,26 +109,32 @@ class Pairs(Mechanism):
             )
         if not design.margins:
             raise InputError("no column has two levels or more: there is nothing to measure")
-        steps, more = self._steps(design, schema)
-        what = "Differences of neighbouring counts" if law == "gaussian" else "All counts"
-        sentence = f"{what} of every margin of one or two columns have exact discrete {law.capitalize()} noise."
-        return self.planned(schema, steps, sentence, design=design, **more)
+        step = self._step(design, schema)
+        what = "All counts" if self.kind == "pure" else "Differences of neighbouring counts"
+        sentence = f"{what} of every margin of one or two columns have exact discrete {step.law.capitalize()} noise."
+        if step.delta:
+            sentence += " It is of the law of the proof but for a probability of 10^-20 at most, a part of delta."
+        return self.planned(schema, [step], sentence, design=design, **self.reading)
 
-    def _steps(self, design: ResidualDesign, schema: Schema) -> tuple[list[Step], dict[str, Any]]:
-        moved = Fraction(int(design.weights.sum()), WEIGHT) * (2 if self.neighbours == "replace-one" else 1)
-        price, more = self.total, dict[str, Any]()
-        step = partial(Step, name="noisy margins", counts="each count of the margin with the least noise")
-        if self.kind == "pure":
-            most = Sensitivity.of_record(schema, l1=moved)
-            return [step(sensitivity=most, price=price, law="laplace", image=design.image)], more
-        most = Sensitivity.of_record(schema, l1=moved, l2_squared=design.squared)
-        quietest = design.smooth(most.l2_squared / (2 * price))
-        price = min(price, most.l2_squared / (2 * quietest))
-        beyond = design.beyond(quietest)
-        if beyond > exact(self.delta, "delta") * TRUSTED:
-            raise InputError("delta is too small for exact noise on this table: take 1e-10 or more")
-        more = {"kind": "zcdp", "delta": exact(self.delta, "delta"), "claim": exact(self.epsilon, "epsilon")}
-        return [step(sensitivity=most, price=price, law="gaussian", delta=beyond, image=design.image)], more
+    def _step(self, design: ResidualDesign, schema: Schema) -> Step:
+        changes = 2 if self.neighbours == "replace-one" else 1
+        moved, squared = changes * Fraction(int(design.weights.sum()), WEIGHT), None
+        price, beyond = self.total, Fraction(0)
+        if self.kind == "zcdp":
+            squared = design.squared
+        most = Sensitivity.of_record(schema, l1=moved, l2_squared=squared)
+        if self.kind == "zcdp":
+            quietest = design.smooth(most.l2_squared / (2 * price))
+            price, beyond = min(price, most.l2_squared / (2 * quietest)), design.beyond(quietest)
+        return Step(
+            name="noisy margins",
+            counts="each count of the margin with the least noise",
+            sensitivity=most,
+            price=price,
+            law=self.noise_law,
+            delta=beyond,
+            image=design.image,
+        )
 
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than counts have room for."""
@@ -317,7 +301,7 @@ def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[Margin
 def _frame(
     design: ResidualDesign, schema: Schema, codes: Codes, public: Table | None, rng: np.random.Generator
 ) -> pd.DataFrame:
-    """Return records as they are written, beside the public columns as they are."""
+    """Return records as values, beside the public columns."""
     made = dict[str, IntArray]()
     for k, block in enumerate(design.blocks):
         for place, column in enumerate(block.columns):

@@ -23,9 +23,9 @@ from pdips.margins.elections import (
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.tree import GivenColumns, Splitter, TreeDesign
 from pdips.margins.views import View, choose_views
-from pdips.mechanism import Drawn, Mechanism, Split
+from pdips.mechanism import Drawn, LaplaceOrGaussian, Split
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, largest_rho, positive, spell, zcdp
+from pdips.privacy.loss import Number, as_float, choice, exact, spell
 from pdips.privacy.plan import NOISY, Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 
@@ -37,7 +37,7 @@ DEFAULT_ELECTION_SHARE = Fraction(1, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps(Mechanism):
+class Steps(LaplaceOrGaussian):
     """STEPS-L: noisy counts on a tree that splits by the more telling columns first, or on margins of all columns.
 
     Without further options the tree has no layers: margins of a few columns each, which together hold every pair of
@@ -115,17 +115,11 @@ class Steps(Mechanism):
     stop: Number | None = None
     budget: Budget | tuple[Number, ...] | None = None
     split: Split = "once"
-    kind: Literal["pure", "zcdp"] = "pure"
-    delta: Number = "1/1000000"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choice(self.kind, ("pure", "zcdp"), "kind")
-        if not 0 < positive(self.delta, "delta") < 1:
-            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
         if self.kind == "zcdp" and (self._has_tree() or self._below() == "cells"):
             raise InputError("kind = 'zcdp' is for margins alone: it goes with no option that asks for a tree or cells")
-        self.total  # noqa: B018 - refuses an epsilon that is too small for its kind
         whole = isinstance(self.layers, int) and not isinstance(self.layers, bool)
         if self.layers is not None and not (whole and self.layers >= 1):
             raise InputError(f"layers must be a whole number of at least 1, got {self.layers}")
@@ -143,23 +137,6 @@ class Steps(Mechanism):
             raise InputError("stop must be at least 0, and it needs below = 'margins' to fill what it cuts off")
         if self.order is not None:
             self._check_order()
-
-    @property
-    def total(self) -> Fraction:
-        """The budget in the unit that steps are priced in: epsilon, or rho."""
-        epsilon = exact(self.epsilon, "epsilon")
-        return epsilon if self.kind == "pure" else largest_rho(epsilon, exact(self.delta, "delta"))
-
-    @property
-    def loss_kind(self) -> Kind:  # type: ignore[override]
-        """What sort of guarantee there is as long as no schema is known: a zero-concentrated loss has no rho then."""
-        return "pure" if self.kind == "pure" else "approximate"
-
-    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
-        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
-        if self.kind == "zcdp":
-            return zcdp(self.total, self.delta, self.neighbours, text)
-        return super().without_schema(epsilon, text)
 
     def _check_elections(self) -> None:
         given = [name for name in ("elect", "utility", "election_share") if getattr(self, name) is not None]
@@ -205,10 +182,6 @@ class Steps(Mechanism):
             f"{what}: every count that is not public has exact {noise} noise added, and each is paid for. "
             f"The counts were then made consistent, which costs nothing.{added}"
         )
-
-    @property
-    def _noise(self) -> Literal["laplace", "gaussian"]:
-        return "laplace" if self.kind == "pure" else "gaussian"
 
     def _election_part(self) -> Fraction:
         if self.order is not None:
@@ -297,7 +270,7 @@ class Steps(Mechanism):
         if below == "cells":
             layers.append(self._count(schema, "all cells", "each cell", prices[-1]))
         else:
-            for columns, share in choose_views(domain, self._noise).items():
+            for columns, share in choose_views(domain, self.noise_law).items():
                 name = f"the margin of {', '.join(domain.names[column] for column in columns)}"
                 views += (View(domain, columns, self._count(schema, name, name, prices[-1] * share)),)
         asked = [step for pair in zip_longest(elections, layers) for step in pair if step is not None]
@@ -328,9 +301,8 @@ class Steps(Mechanism):
             stop=None if self.stop is None else exact(self.stop, "stop"),
             groups=GroupElection(domain=domain, step=elections[0]).elect if self.elect == "groups" else None,
         )
-        read = {"claim": exact(self.epsilon, "epsilon"), "delta": exact(self.delta, "delta"), "kind": "zcdp"}
-        more: dict[str, Any] = {"repeats": self.rounds, "design": design} | (read if self.kind == "zcdp" else {})
-        return self.planned(schema, steps, self._law(below, len(elections)), **more)
+        law = self._law(below, len(elections))
+        return self.planned(schema, steps, law, repeats=self.rounds, design=design, **self.reading)
 
     def _elections(self, schema: Schema, n_split: int, n_layers: int) -> tuple[Step, ...]:
         """Return the election of each layer that splits; none where an order is given."""
@@ -349,7 +321,7 @@ class Steps(Mechanism):
 
     def _count(self, schema: Schema, what: str, counts: str, price: Fraction) -> Step:
         name, sensitivity = f"noisy counts of {what}", self.sensitivity(schema)
-        return Step(name=name, counts=counts, sensitivity=sensitivity, price=price, law=self._noise)
+        return Step(name=name, counts=counts, sensitivity=sensitivity, price=price, law=self.noise_law)
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Grow the tree, make its counts consistent, and draw records."""

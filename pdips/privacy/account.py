@@ -5,16 +5,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from pdips.errors import InputError
-from pdips.privacy.loss import Kind, Neighbours, Number, PrivacyLoss, Spend, epsilon_of, exact, positive
+from pdips.privacy.loss import MOST_TAU, Kind, Neighbours, Number, PrivacyLoss, Spend, epsilon_of, exact, positive
 
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
 
-KEPT = Fraction(1, 1_000)
-"""Part of the delta of an account in rho that is kept for what its losses may exceed their rho by (their tau)."""
-
-MOST_TAU = KEPT / 1_000_000
-"""Of one loss, in parts of the account's delta."""
+KEPT = 10**8 * MOST_TAU
+"""Of the delta of an account in rho, for the tau of a hundred million losses."""
 
 Outcome = Literal["charged", "refused", "withdrawn", "struck", "adopted"]
 Role = Literal["version", "other-table"]
@@ -174,11 +171,8 @@ class Account:
 
 
 def reading(rho: Fraction, delta: Fraction | None) -> Fraction:
-    """Return the epsilon of a sum of zero-concentrated losses at delta; 0 of an empty one.
-
-    A part of delta is kept for the ``tau`` of up to a million losses.
-    """
-    return epsilon_of(rho, delta * (1 - KEPT)) if rho and delta else Fraction(0)
+    """Return the epsilon of a sum of zero-concentrated losses at delta, less what is kept of it; 0 of an empty one."""
+    return epsilon_of(rho, delta - KEPT) if rho and delta else Fraction(0)
 
 
 def total_of(
@@ -193,4 +187,6 @@ def total_of(
     if rho is None or epsilon is not None:
         raise InputError("a total is either in epsilon or in rho: give one of them")
     of_rho = positive(rho, "rho")
-    return reading(of_rho, positive(of_delta, "delta, at which a total in rho is read,")), of_delta, of_rho
+    if of_delta <= KEPT:
+        raise InputError("delta, at which a total in rho is read, must be above 10^-12")
+    return reading(of_rho, of_delta), of_delta, of_rho

@@ -16,20 +16,12 @@ from typing import TYPE_CHECKING, final, get_args
 
 from pdips.errors import DataError, InputError, RefusedError
 from pdips.privacy import ledger_file as file
-from pdips.privacy.account import MOST_TAU, Outcome, Priced, Role, Unit, total_of
 from pdips.privacy.account import Account as Account
 from pdips.privacy.account import Attempt as Attempt
 from pdips.privacy.account import Entry as Entry
+from pdips.privacy.account import Outcome, Priced, Role, Unit, total_of
 from pdips.privacy.account import Receipt as Receipt
-from pdips.privacy.loss import (
-    Neighbours,
-    Number,
-    PrivacyLoss,
-    Spend,
-    choice,
-    rho_of,
-    to_replace_one,
-)
+from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, rho_of, to_replace_one
 
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
@@ -463,8 +455,6 @@ class Ledger:
         if room is not None:
             if rho is None:
                 raise InputError(f"ledger {self.path} is kept in rho, and this is {_NO_RHO}; name another ledger")
-            if charged.tau > MOST_TAU * (account.total_delta or 0):
-                raise InputError(f"ledger {self.path} is kept in rho at a delta too small for this loss")
             fits = rho <= room
         if fits:
             return

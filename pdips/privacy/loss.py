@@ -24,6 +24,9 @@ LARGEST_EXPONENT = 300
 TINY = Fraction(1, 10**60)
 """What doubles stop at in the choice of an order of divergence; any order gives a valid epsilon."""
 
+MOST_TAU = Fraction(1, 10**20)
+"""Largest probability with which the noise of a zero-concentrated loss may not be of the law that rho is about."""
+
 FINITE_KINDS: tuple[Kind, ...] = ("pure", "approximate", "zcdp")
 
 
@@ -224,8 +227,8 @@ def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str, tau
     if exact_delta >= 1:
         raise InputError(f"delta must be below 1, got {delta}")
     beyond = exact(tau, "tau")
-    if not 0 <= beyond < exact_delta:
-        raise InputError("delta is too small: noise of this law can't be drawn as exactly")
+    if not 0 <= beyond <= MOST_TAU or beyond >= exact_delta:
+        raise InputError("tau, by which noise may miss its law, must be below delta and at most 10^-20")
     epsilon = epsilon_of(exact_rho, exact_delta - beyond)
     return PrivacyLoss(
         epsilon=epsilon,

@@ -18,7 +18,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import Drawn, Mechanism
+from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.posterior import nuts as sampling
 from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, to_frame
 from pdips.posterior.inspection import Draws, published_draws, tree_of
@@ -26,7 +26,7 @@ from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Bluepr
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.privacy.curator import Clock, Curator, Progress, Statistic
-from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, largest_rho, positive, zcdp
+from pdips.privacy.loss import as_float, choice, exact
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -89,7 +89,7 @@ class Kit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores(Mechanism):
+class Scores(LaplaceOrGaussian):
     """Records from a PyMC model of one record, whose clipped scores are summed under noise.
 
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`.
@@ -145,8 +145,6 @@ class Scores(Mechanism):
     name: ClassVar[str] = "scores"
 
     model: str | Path | BuildModel | Source | None = None
-    kind: Literal["pure", "zcdp"] = "pure"
-    delta: Number = "1/1000000"
     score_rounds: int = 2
     n_records: int | None = None
     nuts: sampling.Sampler = "auto"
@@ -158,39 +156,18 @@ class Scores(Mechanism):
         super().__post_init__()
         if self.n_records is not None:
             check_n_records(self.n_records, self.neighbours)
-        choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.nuts, sampling.SAMPLERS, "nuts")
-        if not 0 < positive(self.delta, "delta") < 1:
-            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
         for name, most in (("score_rounds", 5), ("draws", 1_000_000), ("tune", 1_000_000), ("n_chains", 1_000_000)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 raise InputError(f"{name} must be a whole number from 1 to {most:,}, got {value}")
         if self.model is not None:
             object.__setattr__(self, "model", as_source(self.model))
-        self.total  # noqa: B018 - refuses an epsilon that is too small for its kind
-
-    @property
-    def total(self) -> Fraction:
-        """The budget in the unit that steps are priced in: epsilon, or rho."""
-        epsilon = exact(self.epsilon, "epsilon")
-        return epsilon if self.kind == "pure" else largest_rho(epsilon, exact(self.delta, "delta"))
 
     @property
     def norm(self) -> Norm:
         """Of the ball that scores are pulled into: what the law of the noise counts."""
         return "l1" if self.kind == "pure" else "l2"
-
-    @property
-    def loss_kind(self) -> Kind:  # type: ignore[override]
-        """What sort of guarantee there is as long as no schema is known: a zero-concentrated loss has no rho then."""
-        return "pure" if self.kind == "pure" else "approximate"
-
-    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
-        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
-        if self.kind == "zcdp":
-            return zcdp(self.total, self.delta, self.neighbours, text)
-        return super().without_schema(epsilon, text)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: counts of cells, and sums of scores round by round; the number of records if protected.
@@ -198,9 +175,8 @@ class Scores(Mechanism):
         On the way all that could fail after the charge is tried on made-up records.
         """
         space = self._rehearsed(schema)
-        read = {"claim": exact(self.epsilon, "epsilon"), "delta": exact(self.delta, "delta"), "kind": "zcdp"}
         law = self._sentences(space)
-        return self.planned(schema, self.steps(space, schema), law, **(read if self.kind == "zcdp" else {}))
+        return self.planned(schema, self.steps(space, schema), law, **self.reading)
 
     def steps(self, space: Blueprint, schema: Schema) -> tuple[Step, ...]:
         """Return what is asked of a table of a schema, each with its share of the budget."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -18,14 +18,14 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import Drawn, Mechanism, Split
+from pdips.mechanism import Drawn, LaplaceOrGaussian, Split
 from pdips.posterior import nuts as sampling
 from pdips.posterior.columns import public_columns
 from pdips.posterior.columns import to_frame as to_records
 from pdips.posterior.inspection import Posterior, inspect_statistics, published_draws
 from pdips.posterior.model_checks import Tried, on_stand_ins
 from pdips.privacy.curator import Clock, Curator, Progress
-from pdips.privacy.loss import Number, PrivacyLoss, as_float, choice, exact, largest_rho, positive, zcdp
+from pdips.privacy.loss import Number, as_float, choice, exact
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips.release.release import Release, RunRecord
@@ -61,7 +61,7 @@ _tried = Tried()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Modips(Mechanism):
+class Modips(LaplaceOrGaussian):
     """Records from a PyMC model of noisy statistics: model-based synthesis.
 
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`.
@@ -121,8 +121,6 @@ class Modips(Mechanism):
     likelihood: Likelihood = "noise-aware"
     split: Split = "once"
     budget: Mapping[str, Number] | str = "optimal"
-    kind: Literal["pure", "zcdp"] = "pure"
-    delta: Number = "1/1000000"
     n_records: int | None = None
     nuts: sampling.Sampler = "auto"
     draws: int | None = None
@@ -133,7 +131,6 @@ class Modips(Mechanism):
         super().__post_init__()
         check_n_records(self.n_records, self.neighbours)
         choice(self.likelihood, ("noise-aware", "plug-in"), "likelihood")
-        choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.nuts, sampling.SAMPLERS, "nuts")
         if isinstance(self.budget, str) and "=" in self.budget:
             pairs = [pair.partition("=") for pair in self.budget.split(",")]
@@ -142,22 +139,17 @@ class Modips(Mechanism):
             object.__setattr__(self, "budget", {str(name): share for name, share in list(self.budget.items())})
         else:
             choice(self.budget, ("optimal", "equal"), "budget")
-        if not 0 < positive(self.delta, "delta") < 1:
-            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
         for name in ("draws", "tune", "n_chains"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 1 <= value <= 1_000_000):
                 raise InputError(f"{name} must be a whole number from 1 to 1,000,000, got {value}")
         if self.model is not None:
             object.__setattr__(self, "model", as_statistic_model(self.model))
-        self.rho  # noqa: B018 - refuses an epsilon that is too small for its kind
 
     @property
     def rho(self) -> Fraction:
         """The total as a zero-concentrated loss; 0 for a pure one."""
-        if self.kind == "pure":
-            return Fraction(0)
-        return largest_rho(exact(self.epsilon, "epsilon"), exact(self.delta, "delta"))
+        return Fraction(0) if self.kind == "pure" else self.total
 
     @property
     def _source(self) -> StatisticModel:
@@ -223,12 +215,6 @@ class Modips(Mechanism):
             "many sets are drawn weakens the guarantee. The model and its priors say what the synthetic records look "
             "like; they were not chosen by looking at the table."
         )
-
-    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
-        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
-        if self.kind == "zcdp":
-            return zcdp(self.rho, self.delta, self.neighbours, text)
-        return super().without_schema(epsilon, text)
 
     def check(self, plan: Plan, table: Table) -> None:
         """Try the release on as many made-up records as the table has, where their number is public."""

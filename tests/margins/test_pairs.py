@@ -15,7 +15,7 @@ from pdips.margins.domain import columns_of
 from pdips.margins.pairs import estimate
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, residual
 from pdips.privacy.curator import noisy_counts
-from pdips.privacy.loss import epsilon_of
+from pdips.privacy.loss import MOST_TAU, epsilon_of
 
 SIZES = [(2, 3, 2), (3, 4, 2), (4,), (1, 3), (2,) * 5, (2, 3, 5, 4)]
 
@@ -68,7 +68,7 @@ def test_charging_for_a_record_that_changes_in_all_columns_is_too_little():
 def test_the_number_of_records_a_person_has_counts_squared(neighbours):
     schema = schema_of(2, 3)
     capped = Schema.model_validate({**schema.model_dump(exclude_none=True), "records": {"max_per_person": 3}})
-    made = Pairs(epsilon=1, kind="zcdp", neighbours=neighbours)
+    made = Pairs(epsilon="1/4", kind="zcdp", neighbours=neighbours)
     one, three = (made.plan(each).steps[0].variance for each in (schema, capped))
     assert three == 9 * one
 
@@ -128,6 +128,30 @@ def test_margins_are_unbiased_with_the_standard_error_that_is_stated(kind, neigh
         assert 0.7 < drawn.var() / error**2 < 1.3
     halved = math.sqrt(design.cell_variance((0, 1), {**of, (0, 1): 0.0}))
     assert cells.var() > 1.3 * halved**2  # a statement that forgets the pair's own noise is found out
+
+
+@pytest.mark.parametrize("neighbours", RELATIONS)
+def test_fresh_noise_is_as_loud_as_the_noise_that_was_paid_for(neighbours):
+    """2,000 draws: a variance off by 20 % has probability 1e-9. A block of one level has no noise of its own."""
+    schema = schema_of(2, 3, 1, 4)
+    plan = Pairs(epsilon=1, kind="zcdp", neighbours=neighbours).plan(schema)
+    found = estimate(
+        plan.design,
+        plan.steps[0],
+        np.zeros(len(plan.design.image.show(plan.design.image.weights[None])[0]), dtype=np.int64),
+        None if neighbours == "add-remove" else 50,
+    )
+    rng = np.random.default_rng(4)
+    drawn = [found.again(rng) for _ in range(2_000)]
+    cells = np.array([each.counts for each in drawn])
+    of = {(): found.total_variance} | {(k,): found.variance[k, k] for k in range(4)}
+    of |= {pair: found.variance[pair] for pair in combinations(range(4), 2)}
+    for margin, place in (((0, 1), (1, 3)), ((1, 3), (2, 8)), ((3,), (6, 6)), ((0, 2), (0, 5))):
+        assert cells[:, *place].var() == pytest.approx(plan.design.cell_variance(margin, of), rel=0.2)
+    np.testing.assert_allclose(cells, cells.transpose(0, 2, 1))
+    totals = np.array([each.n_records for each in drawn])
+    np.testing.assert_allclose(cells[:, 2:5, 2:5].trace(axis1=1, axis2=2), totals)  # levels add up to the number
+    np.testing.assert_allclose(cells[:, 0:2, 6:10].sum(axis=(1, 2)), totals)  # and so do pairs
 
 
 def test_residuals_come_back_from_differences():
@@ -211,10 +235,24 @@ def test_impossible_combinations_never_occur_and_public_columns_stay():
     assert [block.n_levels for block in plan.design.blocks] == [6, 2]  # age, job and wage are tied
 
 
+def test_a_table_of_distinct_records_beside_public_columns(tmp_path):
+    schema = Schema.model_validate({"columns": {"a": {"levels": [0, 1], "public": True}, "b": {"levels": [0, 1, 2]}}})
+    pd.DataFrame({"a": [0, 1] * 150, "b": [0, 0, 1] * 100}).to_parquet(tmp_path / "t.parquet")
+    counted = Table.read(tmp_path / "t.parquet", schema, counted=True)
+    assert counted.counts is not None
+    plan = Pairs(epsilon=9, kind="zcdp").plan(schema)
+    whole = Table.read(tmp_path / "t.parquet", schema, counted=False)
+    np.testing.assert_array_equal(plan.design.count(counted), plan.design.count(whole))
+    [made] = Pairs(epsilon=9, kind="zcdp").release(counted)[0].sets
+    assert made["a"].tolist() == [0] * 150 + [1] * 150
+    assert abs((made["b"] == 0).mean() - 2 / 3) < 0.15
+
+
 @pytest.mark.parametrize(
     ("settings", "columns", "message"),
     [
         ({"delta": 0}, {"a": {"levels": [0, 1]}}, "delta must be above 0"),
+        ({"delta": "1e-20"}, {"a": {"levels": [0, 1]}}, r"delta must be above 10\^-20"),
         ({"kind": "near"}, {"a": {"levels": [0, 1]}}, "kind must be"),
         ({"sets": "all"}, {"a": {"levels": [0, 1]}}, "sets must be"),
         ({}, {"a": {"levels": list(range(5_001))}}, r"'a' has more than 5,000 levels: merge levels"),
@@ -272,12 +310,12 @@ def test_many_levels_for_few_records_are_warned_of_by_public_facts():
 @pytest.mark.parametrize("epsilon", ["0.1", 1, 20])
 def test_the_reading_allows_for_noise_that_is_nearly_of_its_law(epsilon):
     loss = Pairs(epsilon=epsilon, kind="zcdp", delta="1e-9").privacy_loss(schema_of(2, 3, 40))
-    assert 0 < loss.tau < Fraction(1, 10**12)
+    assert 0 < loss.tau <= MOST_TAU
     assert loss.epsilon <= Fraction(epsilon)
     assert loss.kind == "zcdp"
     plan = Pairs(epsilon=epsilon, kind="zcdp", delta="1e-9").plan(schema_of(2, 3, 40))
-    loud = replace(plan, steps=(replace(plan.steps[0], delta=Fraction(1, 10**10)),)).loss
-    assert loud.epsilon == epsilon_of(loud.rho, Fraction(9, 10**10)) > loss.epsilon
+    loud = replace(plan, delta=3 * MOST_TAU, steps=(replace(plan.steps[0], delta=MOST_TAU),)).loss
+    assert loud.epsilon == epsilon_of(loud.rho, 2 * MOST_TAU) > epsilon_of(loud.rho, 3 * MOST_TAU)
 
 
 def test_the_certificate_is_near_for_many_columns():

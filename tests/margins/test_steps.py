@@ -5,14 +5,15 @@ Each case has a broken twin that must cost more than it says.
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 import pytest
 from laws import ACCEPT, REJECT, chi_square
 from scipy import stats
-from tables import RELATIONS, random_table, runs_of, schema_of, table_of, worst_loss
+from tables import RELATIONS, bits, random_table, runs_of, schema_of, table_of, worst_loss
 
 from pdips import InputError, Steps
 from pdips.audit import audit
@@ -32,6 +33,7 @@ from pdips.margins.elections import (
 )
 from pdips.margins.margin_error import view_error
 from pdips.margins.views import choose_views
+from pdips.privacy.curator import Drawing
 from pdips.privacy.loss import largest_rho
 from pdips.privacy.plan import Step
 from pdips.privacy.replay import exact_law
@@ -136,6 +138,44 @@ def test_gaussian_margins_share_rho(relation, moved):
     assert (plan.loss.epsilon <= 1, plan.loss.delta, plan.loss.kind) == (True, Fraction(1, 10**6), "zcdp")
     assert sum(costs[1:]) < plan.loss.rho  # the twin forgets one view
     assert view_error(views, (0, 1)).variance == pytest.approx(float(views[0].step.variance))
+
+
+class Noted(Drawing):
+    """Keeps the true counts of each step."""
+
+    def _count(self, step, statistic, possible):
+        self.__dict__.setdefault("noted", []).append((step, statistic(self._table)))
+        return super()._count(step, statistic, possible)
+
+
+def concentrated_loss(plan, first, second):
+    """What Gaussian noise on the counts of two tables costs in rho, from the true counts of all that is asked."""
+    told = []
+    for records in (first, second):
+        curator = Noted(plan, table_of(records, plan.schema), bits())
+        Steps(epsilon=1, kind="zcdp", neighbours=plan.neighbours).synthesize(plan, curator, np.random.default_rng(0))
+        told.append(curator.noted)
+    return sum(
+        Fraction(int(((one - other) ** 2).sum())) / (2 * step.variance)
+        for (step, one), (_, other) in zip(*told, strict=True)
+    )
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("cap", [1, 2])
+def test_no_person_costs_more_rho_than_gaussian_margins_charge(relation, cap, monkeypatch):
+    monkeypatch.setattr("pdips.margins.views.LARGEST_CAP", 16)  # several views
+    schema = schema_of(3, 4, 5, records={"max_per_person": cap})
+    plan = Steps(epsilon=1, kind="zcdp", neighbours=relation).plan(schema)
+    crowd, records = [(0, 0, 0), (2, 3, 4)], [(0, 0, 0), (2, 3, 4), (0, 3, 1), (1, 0, 4)]
+    costs = []
+    for one in combinations_with_replacement(records, cap):
+        left = [()] if relation == "add-remove" else combinations_with_replacement(records, cap)
+        costs += [concentrated_loss(plan, [*crowd, *one], [*crowd, *other]) for other in left]
+    assert len(plan.steps) > 1
+    assert max(costs) == plan.loss.rho
+    forgetful = replace(plan, steps=(plan.steps[0],)).loss.rho  # the twin charges for the first view alone
+    assert max(costs) > forgetful
 
 
 @pytest.mark.parametrize("tree_of", [{"order": ("a",)}, {"layers": 1}, {"below": "cells"}, {"elect": "layer"}])

@@ -16,9 +16,9 @@ from test_ledger import SCHEMA, Asked, approximate, charge, numbers, outcomes, p
 from pdips import LaplaceSanitizer, Table
 from pdips.data.schema import Schema
 from pdips.errors import DataError, InputError, RefusedError
-from pdips.privacy.account import KEPT, MOST_TAU, Receipt
+from pdips.privacy.account import KEPT, Receipt
 from pdips.privacy.ledger import Ledger, Unit
-from pdips.privacy.loss import epsilon_of, largest_rho, zcdp
+from pdips.privacy.loss import MOST_TAU, epsilon_of, largest_rho, zcdp
 from pdips.registry import published
 
 OLD = Path(__file__).parents[1].joinpath("ledger_format_1.sql")
@@ -351,7 +351,7 @@ def test_the_schema_is_recorded_by_its_digest(ledger: Ledger) -> None:
 # Accounts in rho
 
 AT = Fraction(1, 10**6)
-READ = AT * (1 - KEPT)
+READ = AT - KEPT
 """What is left of delta is for losses whose noise isn't quite of the law that rho is about."""
 
 
@@ -420,7 +420,7 @@ def test_approximate_losses_and_rho_dont_mix(ledger: Ledger, tmp_path: Path) -> 
     [
         ({}, "either in epsilon or in rho"),
         ({"epsilon": 1, "rho": 1}, "either in epsilon or in rho"),
-        ({"rho": 1, "delta": 0}, "delta, at which a total in rho is read, must be above 0"),
+        ({"rho": 1, "delta": 0}, "delta, at which a total in rho is read, must be above 10"),
         ({"rho": 1, "delta": 1}, "delta must be at least 0 and below 1"),
         ({"rho": 0}, "rho must be above 0"),
         ({"rho": "much"}, "rho must be a finite number"),
@@ -432,9 +432,11 @@ def test_a_total_that_makes_no_sense_is_refused(ledger: Ledger, total: dict[str,
     assert not ledger.path.exists()
 
 
-def test_a_loss_that_is_only_nearly_zero_concentrated_needs_room_in_delta(ledger: Ledger) -> None:
+def test_a_loss_that_is_only_nearly_zero_concentrated_is_read_at_what_is_left_of_delta(ledger: Ledger) -> None:
     ledger.set_total(rho="0.1")
-    charge(ledger, zcdp("0.01", AT, "replace-one", "For a test.", AT * MOST_TAU))
-    with pytest.raises(InputError, match="at a delta too small for this loss"):
-        charge(ledger, zcdp("0.01", AT, "replace-one", "For a test.", AT * MOST_TAU * 2))
-    assert numbers(ledger) == [1]
+    loss = zcdp("0.01", AT, "replace-one", "For a test.", MOST_TAU)
+    assert loss.epsilon == epsilon_of(loss.rho, AT - MOST_TAU)
+    charge(ledger, loss)
+    assert ledger.summary().spent_epsilon == epsilon_of(loss.rho, READ) >= loss.epsilon
+    with pytest.raises(InputError, match=r"at most 10\^-20"):
+        zcdp("0.01", AT, "replace-one", "For a test.", 2 * MOST_TAU)

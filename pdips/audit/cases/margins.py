@@ -80,6 +80,9 @@ def steps(build: Callable[..., Steps]) -> Iterator[Case]:
     """Yield the cases of STEPS: margins, order given, elected, the cells' layer, the elections of a large table."""
     asked = build()
     pairs = worst_pairs(TINY, asked.neighbours)
+    yield from gaussian(build)
+    if asked.kind == "zcdp":
+        return
     yield from _margins(build)
     given = where_allowed(build, layers=2, order=("ill", "colour"))
     shallow = where_allowed(build, layers=1, order=("ill",))
@@ -116,7 +119,14 @@ def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
     if made.kind == "pure":
         yield from exactly(made, [*of_table, *small_pairs(THREE, made.neighbours, 2)])
         yield Case(made, toward(made, worst_pairs(TWO, made.neighbours)[0]))
-    yield Case(made, of_table[0])
+    yield from gaussian(build)
+
+
+def gaussian(build: Callable[..., Mechanism]) -> Iterator[Case]:
+    """Yield pairs for Gaussian noise, of one column and of three, by many runs; none if Laplace noise was asked for."""
+    made = where_allowed(build, kind="zcdp")
+    if made is not None:
+        yield from (Case(made, worst_pairs(schema, made.neighbours)[0]) for schema in (TWO, TINY))
 
 
 def _elections(mechanism: Steps) -> Iterator[Case]:
