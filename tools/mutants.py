@@ -328,15 +328,15 @@ MUTANTS = [
     Mutant(
         "all pairs forget a person's cap",
         "margins/pairs.py",
-        "most = Sensitivity.of_record(schema, l1=moved, l2_squared=design.squared)",
-        "most = Sensitivity.of_person(l1=moved, l2_squared=design.squared)",
+        "Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared)",
+        "Sensitivity.of_person(l1=design.moved, l2_squared=squared)",
         f"{PAIRS} -k counts_squared",
     ),
     Mutant(
         "replacing a record moves all pairs as much as adding one",
-        "margins/pairs.py",
-        '* (2 if self.neighbours == "replace-one" else 1)',
-        "* 1",
+        "margins/residuals.py",
+        'changes = 2 if self.neighbours == "replace-one" else 1',
+        "changes = 1",
         f"{CONTRACT} -k pairs",
     ),
     Mutant(

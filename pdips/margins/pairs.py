@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from typing import Any, ClassVar, Literal
@@ -14,10 +14,10 @@ import pandas as pd
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
-from pdips.errors import InputError
+from pdips.errors import InputError, UselessWarning
 from pdips.margins.chains import REFIT_SWEEPS, Codes, LevelGroups, NoisyPairs, PairField, PairTarget
 from pdips.margins.domain import columns_of
-from pdips.margins.residuals import WEIGHT, ResidualDesign, pair_counts
+from pdips.margins.residuals import ResidualDesign, pair_counts
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import MOST_TAU, choice, exact, largest_rho
@@ -62,8 +62,8 @@ class Pairs(LaplaceOrGaussian):
     -----
     Margins are measured in the residual basis (Xiao, He, Zhang and Kifer, 2023): what each says beyond its own margins
     has noise of its own. A record moves all of them together by an amount that is the same for all records under
-    add-remove, and bounded by a certificate under replace-one. What is published are noisy counts, or with
-    Gaussian noise their differences; everything after that is post-processing. Proof: ``docs/proofs/pairs.md``.
+    add-remove, and bounded by a certificate under replace-one. What is published are noisy counts or
+    their differences; everything after that is post-processing. Proof: ``docs/proofs/pairs.md``.
 
     Examples
     --------
@@ -109,21 +109,26 @@ class Pairs(LaplaceOrGaussian):
             )
         if not design.margins:
             raise InputError("no column has two levels or more: there is nothing to measure")
-        step = self._step(design, schema)
-        what = "All counts" if self.kind == "pure" else "Differences of neighbouring counts"
+        step, told = self._step(design, schema), ""
+        if self.kind == "zcdp":
+            other = replace(design, whole=False)
+            differing = self._step(other, schema)
+            if differing.variance < step.variance:
+                design, step = other, differing
+                told = " It is of the law of the proof but for a probability of 10^-20 at most, a part of delta."
+        what = "All counts" if design.whole else "Differences of neighbouring counts"
         sentence = f"{what} of every margin of one or two columns have exact discrete {step.law.capitalize()} noise."
-        if step.delta:
-            sentence += " It is of the law of the proof but for a probability of 10^-20 at most, a part of delta."
-        return self.planned(schema, [step], sentence, design=design, **self.reading)
+        return self.planned(schema, [step], sentence + told, design=design, **self.reading)
 
     def _step(self, design: ResidualDesign, schema: Schema) -> Step:
-        changes = 2 if self.neighbours == "replace-one" else 1
-        moved, squared = changes * Fraction(int(design.weights.sum()), WEIGHT), None
-        price, beyond = self.total, Fraction(0)
-        if self.kind == "zcdp":
-            squared = design.squared
-        most = Sensitivity.of_record(schema, l1=moved, l2_squared=squared)
-        if self.kind == "zcdp":
+        """Return what is asked, with less of the budget where noise on differences couldn't be quieter."""
+        squared = design.squared if self.kind == "zcdp" else None
+        most, price, beyond = (
+            Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared),
+            self.total,
+            Fraction(0),
+        )
+        if not design.whole:
             quietest = design.smooth(most.l2_squared / (2 * price))
             price, beyond = min(price, most.l2_squared / (2 * quietest)), design.beyond(quietest)
         return Step(
@@ -150,6 +155,7 @@ class Pairs(LaplaceOrGaussian):
                 warnings.warn(
                     f"{names} has {n_levels:,} levels, and noise would make up most of its margin: merge levels, or "
                     "take wider bins",
+                    UselessWarning,
                     stacklevel=3,
                 )
 
@@ -269,8 +275,8 @@ def published(design: ResidualDesign, step: Step, noisy: IntArray) -> pd.DataFra
     """Return the noisy answer as a table: a row a number, with what it is of and the noise of a count there.
 
     ``first`` and ``second`` name the columns (joined by ``+`` where structural zeros tie them), ``row`` and ``column``
-    number the levels, under Gaussian noise the lower of the neighbours whose difference it is (the higher less the
-    lower); ``variance`` is that of the noise on a count, before differences.
+    number the levels, or where ``difference`` is true the lower of the neighbours whose difference it is (the higher
+    less the lower); ``variance`` is that of the noise on a count, before differences.
     """
     names = ["+".join(design.domain.names[column] for column in block.columns) for block in design.blocks]
     frames = []
@@ -281,7 +287,8 @@ def published(design: ResidualDesign, step: Step, noisy: IntArray) -> pd.DataFra
             frame[name] = names[margin[k]] if k < len(margin) else ""
             frame[level] = places[k] if k < len(margin) else -1
         frames.append(frame.assign(variance=design.variance(margin, step)))
-    return pd.concat(frames, ignore_index=True)[["first", "second", "row", "column", "noisy", "variance"]]
+    found = pd.concat(frames, ignore_index=True).assign(difference=not design.whole)
+    return found[["first", "second", "row", "column", "difference", "noisy", "variance"]]
 
 
 def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[MarginError]:

@@ -2,9 +2,9 @@
 
 The residual of a margin is what it says beyond its own margins: C (N + z), with C = I - J / L for a column of L levels
 and the Kronecker product of two of them for a pair. Residuals of different margins have independent noise, and every
-one- and two-way margin is a sum of them (ResidualPlanner: Xiao, He, Zhang and Kifer, 2023). With Gaussian noise what is
-published are whole numbers of the same content, the differences of neighbouring levels H (N + z); with Laplace noise,
-which they would make no cheaper, the noisy counts themselves (``docs/proofs/pairs.md``).
+one- and two-way margin is a sum of them (ResidualPlanner: Xiao, He, Zhang and Kifer, 2023). What is published are whole
+numbers of the same content, the differences of neighbouring levels H (N + z), which a record moves by less; or, where
+that gains nothing, the noisy counts themselves (``docs/proofs/pairs.md``).
 """
 
 import math
@@ -111,11 +111,14 @@ class ResidualDesign:
         Which tables are to look alike; under add-remove the number of records is measured too.
     law : {"laplace", "gaussian"}
         Of the noise.
+    whole : bool
+        Whether all noisy counts are shown, rather than their differences.
     """
 
     domain: Domain
     neighbours: Neighbours
     law: Literal["laplace", "gaussian"]
+    whole: bool = True
 
     @cached_property
     def blocks(self) -> tuple[ColumnBlock, ...]:
@@ -182,8 +185,16 @@ class ResidualDesign:
         return np.maximum(np.round(WEIGHT * 2.0 ** (-steps / GRID)), 1).astype(np.int64)
 
     @cached_property
+    def moved(self) -> Fraction:
+        """The most that one record moves all counts by: in scales of the noise, or squared in standard deviations."""
+        changes = 2 if self.neighbours == "replace-one" else 1
+        return changes * Fraction(int(self.weights.sum()), WEIGHT)
+
+    @cached_property
     def squared(self) -> Fraction:
-        """The most that one record moves all measured numbers by: squared, in standard deviations of the noise."""
+        """The most that one record moves all that is shown by: squared, in standard deviations of the noise."""
+        if self.whole:
+            return self.moved
         return squared_norm(self.sizes, self.public, dict(zip(self.margins, self.weights.tolist(), strict=True)))
 
     def smooth(self, variance: Fraction) -> Fraction:
@@ -209,10 +220,9 @@ class ResidualDesign:
 
     @cached_property
     def image(self) -> LinearImage:
-        """What is shown of noisy counts: differences of neighbouring levels, or all of them under Laplace noise."""
+        """What is shown of noisy counts: all of them, or differences of neighbouring levels."""
         each = [math.prod(self.shape(margin)) for margin in self.margins]
-        show = self.differences if self.law == "gaussian" else np.asarray
-        return LinearImage(np.repeat(self.weights, each), WEIGHT, show)
+        return LinearImage(np.repeat(self.weights, each), WEIGHT, np.asarray if self.whole else self.differences)
 
     def codes(self, columns: Sequence[IntArray]) -> NDArray[np.int32]:
         """Return the block level of each row, shape (rows, blocks), from the codes of the columns."""
@@ -238,7 +248,7 @@ class ResidualDesign:
 
     def parts(self, shown: IntArray) -> Iterator[tuple[tuple[int, ...], IntArray]]:
         """Yield each measured margin with what is shown of it, an axis a block, from what is shown of all."""
-        start, fewer = 0, 1 if self.law == "gaussian" else 0
+        start, fewer = 0, 0 if self.whole else 1
         for margin in self.margins:
             shape = tuple(size - fewer for size in self.shape(margin))
             yield margin, shown[start : start + math.prod(shape)].reshape(shape)
@@ -246,7 +256,7 @@ class ResidualDesign:
 
     def residual(self, shown: IntArray) -> FloatArray:
         """Return the residual of a margin from what is shown of it."""
-        found = shown if self.law == "gaussian" else difference(shown, shown.ndim)
+        found = difference(shown, shown.ndim) if self.whole else shown
         return residual(found.astype(float))
 
     def margin(self, pairs: NDArray[Any], margin: tuple[int, ...]) -> NDArray[Any]:
