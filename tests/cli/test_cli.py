@@ -282,7 +282,7 @@ def test_a_ledger_of_another_table(pdips, here):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--option", "layres=2"], "has no option 'layres'; it has order, layers"),
+        (["--option", "layres=2"], "has no option 'layres'; it has kind, delta, order, layers"),
         (["--option", "layers"], "must have the form key=value"),
         (["--option", "layers=two"], "option layers must be a whole number"),
         (["--option", "layers=9"], "more than the 3 columns"),

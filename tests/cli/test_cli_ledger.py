@@ -218,7 +218,7 @@ def test_an_account_in_rho_on_the_command_line(pdips, here):
     assert pdips(*words(here, epsilon="0.4"))[0] == 0
     shown = pdips("ledger", "show", here / "l.sqlite")[1]
     assert "charged as rho 0.08\n" in shown
-    assert "rho 0.08 of 0.1 spent, 0.02 left; read at delta 0.000001: epsilon 1.8974" in shown
+    assert "rho 0.08 of 0.1 spent, 0.02 left; read at delta 0.000001: epsilon 1.8973765" in shown
     state = json.loads((here / "out/confidential/run.json").read_text())["ledger"]
     assert (state["charged_rho"], state["spent_rho"], state["total_rho"]) == (0.08, 0.08, 0.1)
     assert state["entries"][0]["rho"] == 0.08
