@@ -1,21 +1,29 @@
 """Tables of too many cells to lay out: ``python -m benchmarks.wide adult.parquet --epsilon 1 --delta 1e-9``.
 
+With ``--coverage 20`` how often intervals from 20 sets hold what they should. ``--peer CHECKOUT`` runs MST of
+Private-PGM as of April 2023 (revision 9448ee6) beside; it needs disjoint-set and networkx.
+
 Numeric columns are cut at edges that are given here or, where a table has others, into eight bins of equal width.
 """
 
 import argparse
+import importlib
+import sys
 import time
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
-from pdips import Pairs, PrivBayes, Schema, Table
-from pdips.arrays import FloatArray, IntArray
+from pdips import Pairs, PrivBayes, Schema, Steps, Table
+from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.margins.maximum_entropy import MOST_DENSE
 
 EDGES: dict[str, list[float]] = {
     "age": [0, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 100],
@@ -26,14 +34,14 @@ EDGES: dict[str, list[float]] = {
 }
 """Of Adult, from what is known of ages, hours and taxes."""
 
-N_TRIPLES, MOST_COMPARED, FEW = 100, 20_000, 10
+N_TRIPLES, MOST_COMPARED, FEW, FEWEST = 100, 20_000, 10, 50
 
 
 def coded(frame: pd.DataFrame) -> tuple[pd.DataFrame, Schema]:
     """Return a table whose numeric columns are bins, and its schema."""
     made, columns = {}, dict[str, Any]()
     for name, values in frame.items():
-        cuts = EDGES.get(str(name))
+        cuts = EDGES.get(str(name)) if pd.api.types.is_numeric_dtype(values) else None
         if cuts is None and pd.api.types.is_numeric_dtype(values) and values.nunique() > FEW:
             cuts = np.linspace(values.min(), values.max() + 1, 9).tolist()
         each = (
@@ -62,23 +70,72 @@ def distances(one: IntArray, other: IntArray, sizes: IntArray, sets: list[tuple[
     return float(np.mean(found))
 
 
-def told_apart(one: IntArray, other: IntArray, rng: np.random.Generator) -> float:
-    """Return the area under the curve of a classifier that tells records of two tables apart, on records kept aside."""
+def told_apart(one: IntArray, other: IntArray, rng: np.random.Generator) -> tuple[float, float]:
+    """Return AUC and KS of boosted trees that tell records of two tables apart, on records that they weren't shown."""
     n = min(len(one), len(other), MOST_COMPARED)
-    both = np.concatenate([rng.permutation(one)[:n], rng.permutation(other)[:n]])
+    both = np.concatenate([one[rng.permutation(len(one))[:n]], other[rng.permutation(len(other))[:n]]])
     of, order = np.repeat([0, 1], n), rng.permutation(2 * n)
-    fitted = HistGradientBoostingClassifier(early_stopping=False).fit(both[order[:n]], of[order[:n]])
-    return float(roc_auc_score(of[order[n:]], fitted.predict_proba(both[order[n:]])[:, 1]))
+    fitted = HistGradientBoostingClassifier(random_state=0).fit(both[order[:n]], of[order[:n]])
+    chances, held = fitted.predict_proba(both[order[n:]])[:, 1], of[order[n:]]
+    return float(roc_auc_score(held, chances)), float(stats.ks_2samp(chances[held == 0], chances[held == 1]).statistic)
+
+
+def predicted(true: IntArray, made: IntArray, target: int) -> float:
+    """Return the AUC of boosted trees on the true table that learned a column of two levels on a synthetic set."""
+    if len(np.unique(made[:, target])) < 2:
+        return 0.5
+    inputs = np.delete(made, target, 1)
+    fitted = HistGradientBoostingClassifier(random_state=0).fit(inputs, made[:, target])
+    return float(roc_auc_score(true[:, target], fitted.predict_proba(np.delete(true, target, 1))[:, 1]))
+
+
+def mst(checkout: Path, true: IntArray, sizes: IntArray, epsilon: str, delta: str) -> Callable[[int], IntArray]:
+    """Return a function of a seed that makes a synthetic set by Private-PGM's MST, whose relation is add-remove."""
+    sys.path[:0] = [str(checkout), str(checkout / "src")]
+    mechanism, data = importlib.import_module("mechanisms.mst"), importlib.import_module("mbi")
+    names = [f"c{k}" for k in range(len(sizes))]
+    table = data.Dataset(pd.DataFrame(true, columns=names), data.Domain(names, sizes.tolist()))
+
+    def run(seed: int) -> IntArray:
+        np.random.seed(seed)  # noqa: NPY002 -- the peer draws from numpy's global generator
+        return mechanism.MST(table, float(epsilon), float(delta)).df[names].to_numpy(dtype=np.int64)
+
+    return run
+
+
+def coverage(mechanism: Pairs, frame: pd.DataFrame, schema: Schema, triples: list[tuple[int, ...]], seed: int) -> None:
+    """Print how often 95 % intervals of counts from posterior sets hold those of the population, by size of margin.
+
+    The population is the table; what is released is a sample of as many records drawn from it with replacement. T is
+    (1 + 1/m) B with m - 1 degrees of freedom. Cells that expect more than 50 records count.
+    """
+    sample = frame.sample(len(frame), replace=True, random_state=seed, ignore_index=True)
+    release, _ = mechanism.release(Table(sample, schema), rng=np.random.default_rng(seed))
+    sizes = np.array([column.n_levels for column in schema.columns.values()])
+    true, made = codes_of(frame, schema), [codes_of(each, schema) for each in release.sets]
+    reach = stats.t.ppf(0.975, len(made) - 1) * np.sqrt(1 + 1 / len(made))
+    pairs = list(combinations(range(len(sizes)), 2))
+    for name, margins in (("levels", [(k,) for k in range(len(sizes))]), ("pairs", pairs), ("triples", triples)):
+        held = list[BoolArray]()
+        for columns in map(list, margins):
+            cells = [np.ravel_multi_index(tuple(codes[:, columns].T), tuple(sizes[columns])) for codes in (true, *made)]
+            counts = np.array([np.bincount(cell, minlength=int(np.prod(sizes[columns]))) for cell in cells])
+            off = np.abs(counts[1:].mean(axis=0) - counts[0]) <= reach * counts[1:].std(axis=0, ddof=1)
+            held.append(off[counts[0] > FEWEST])
+        print(f"{name}: {np.concatenate(held).mean():.3f} of {len(np.concatenate(held))}", flush=True)
 
 
 def main() -> None:
-    """Print a line for each mechanism."""
+    """Print a line for each mechanism, or the coverage of intervals."""
     parser = argparse.ArgumentParser()
     parser.add_argument("table", type=Path)
     parser.add_argument("--epsilon", default="1")
     parser.add_argument("--delta", default="1e-9")
     parser.add_argument("--neighbours", default="add-remove")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--target", help="a column of two levels to be predicted")
+    parser.add_argument("--peer", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--coverage", type=int, metavar="SETS")
     asked = parser.parse_args()
     frame, schema = coded(pd.read_parquet(asked.table))
     true, table = codes_of(frame, schema), Table(frame, schema)
@@ -87,20 +144,37 @@ def main() -> None:
     rng = np.random.default_rng(0)
     triples = [tuple(rng.choice(len(sizes), 3, replace=False).tolist()) for _ in range(N_TRIPLES)]
     common = {"epsilon": asked.epsilon, "neighbours": asked.neighbours}
-    mechanisms: list[Any] = [Pairs(**common, kind="zcdp", delta=asked.delta), Pairs(**common)]
+    gaussian = {**common, "kind": "zcdp", "delta": asked.delta}
+    if asked.coverage:
+        for seed in range(asked.runs):
+            coverage(Pairs(**gaussian, n_sets=asked.coverage), frame, schema, triples, seed)
+        return
+    mechanisms: list[Any] = [Pairs(**gaussian), Pairs(**common)]
+    if np.prod(sizes.astype(float)) <= MOST_DENSE:
+        mechanisms += [Steps(**gaussian), Steps(**common)]
     if asked.neighbours == "replace-one":
         mechanisms.append(PrivBayes(epsilon=asked.epsilon))
-    print("mechanism, kind: pairs, triples, told apart (AUC), CPU s")
-    for mechanism in mechanisms:
+    ways: dict[str, Callable[[int], IntArray]] = {
+        f"{mechanism.name}, {getattr(mechanism, 'kind', 'pure')}": lambda seed, mechanism=mechanism: codes_of(
+            mechanism.release(table, rng=np.random.default_rng(seed))[0].sets[0], schema
+        )
+        for mechanism in mechanisms
+    }
+    if asked.peer and asked.neighbours == "add-remove":
+        ways["MST, zcdp"] = mst(asked.peer, true, sizes, asked.epsilon, asked.delta)
+    print("mechanism, kind: pairs, triples, told apart (AUC, KS), target's AUC, CPU s; standard errors below")
+    for name, make in ways.items():
         rows = []
         for seed in range(asked.runs):
             start = time.process_time()
-            release, _ = mechanism.release(table, rng=np.random.default_rng(seed))
-            spent, made = time.process_time() - start, codes_of(release.sets[0], schema)
-            figures = [distances(true, made, sizes, list(pairs)), distances(true, made, sizes, triples)]
-            rows.append([*figures, told_apart(true, made, np.random.default_rng(seed)), spent])
-        mean = "  ".join(f"{value:.4f}" for value in np.mean(rows, axis=0))
-        print(f"{mechanism.name}, {getattr(mechanism, 'kind', 'pure')}: {mean}", flush=True)
+            made = make(seed)
+            spent = time.process_time() - start
+            found = [distances(true, made, sizes, list(pairs)), distances(true, made, sizes, triples)]
+            found += told_apart(true, made, np.random.default_rng(seed))
+            found.append(predicted(true, made, list(frame.columns).index(asked.target)) if asked.target else np.nan)
+            rows.append([*found, spent])
+        for label, values in ((name, np.mean(rows, axis=0)), ("", stats.sem(rows, axis=0))):
+            print(f"{label:20}" + "  ".join(f"{value:.4f}" for value in values), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pdips.cli.common import (
     warn_of_older_copy,
 )
 from pdips.privacy.loss import spell
-from pdips.registry import MECHANISMS
+from pdips.registry import MECHANISMS, suited
 from pdips.release.folder import staging
 
 if TYPE_CHECKING:
@@ -41,7 +41,12 @@ FileFormat = typing.Literal["parquet", "csv"]
 @click.command()
 @click.argument("table", metavar="TABLE")
 @SCHEMA
-@click.option("--mechanism", "mechanism_name", required=True, metavar="NAME", help=f"One of {', '.join(MECHANISMS)}.")
+@click.option(
+    "--mechanism",
+    "mechanism_name",
+    metavar="NAME",
+    help=f"One of {', '.join(MECHANISMS)}. Left out: chosen by the schema, and by whether there is a model.",
+)
 @click.option("--epsilon", required=True, metavar="E", help="Privacy loss in total, over all sets.")
 @SETS
 @NEIGHBOURS
@@ -68,7 +73,7 @@ FileFormat = typing.Literal["parquet", "csv"]
 def synthesize(
     table: str,
     schema_path: str,
-    mechanism_name: str,
+    mechanism_name: str | None,
     epsilon: str,
     n_sets: int,
     neighbours: str,
@@ -94,6 +99,9 @@ def synthesize(
     from pdips.report import pages
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
+    if mechanism_name is None:
+        mechanism_name, why = suited(Schema.load(schema_path), has_model=model is not None)
+        click.echo(f"mechanism {mechanism_name}: {why}")
     build, settings = chosen(mechanism_name, options, common, model)
     mechanism: Mechanism = build(**settings)
     schema = Schema.load(schema_path)

@@ -177,6 +177,9 @@ def combine(
         ``"sanitized"``, alias ``"partial"``
             Each set has noise of its own (``split="per-set"``). T = W + B/m, t with (m - 1) (1 + m W / B)^2 degrees of
             freedom.
+        ``"between"``
+            Each set is n records drawn from its own draw of a model whose draws hold the privacy noise alone (``pairs``
+            with ``sets="posterior"``). T = (1 + 1/m) B for the population, t with m - 1 degrees of freedom.
         ``"posterior-predictive"``
             Sets are independent posterior predictive draws given one noisy release (``modips`` with
             ``split="once"`` and the noise-aware likelihood). T = (1 + 1/m) V + W/m with V unknown.

@@ -121,7 +121,9 @@ def inverse_chi2(
     return nodes, np.concatenate([(1 - onto) * weights, onto], axis=-1)
 
 
-type Rule = Literal["sanitized", "partial", "posterior-predictive", "fully-synthetic", "raab-nowok-dibben", "rubin"]
+type Rule = Literal[
+    "sanitized", "partial", "between", "posterior-predictive", "fully-synthetic", "raab-nowok-dibben", "rubin"
+]
 
 RULES: tuple[str, ...] = get_args(Rule.__value__)
 ONE_STANDARD_DEVIATION = 0.682689492137086  # of a normal law
@@ -146,6 +148,8 @@ def total_variance(rule: str, between: FloatArray, within: FloatArray, m: int, r
         return within * (ratio + (1 + ratio) / m)
     if rule == "rubin":
         return within + (1 + 1 / m) * between
+    if rule == "between":
+        return (1 + 1 / m) * between
     return (1 + 1 / m) * between - within if rule == "fully-synthetic" else within + between / m
 
 
@@ -156,6 +160,8 @@ def law_of(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: fl
     variance = total_variance(rule, between, within, m, ratio)
     if rule == "raab-nowok-dibben":
         return Student(variance, np.where(np.isnan(variance), np.nan, np.inf))
+    if rule == "between":
+        return Student(variance, np.where(np.isnan(variance), np.nan, m - 1))
     sign, extra = 1, between / m if rule in ("sanitized", "partial") else (1 + 1 / m) * between
     nowhere = extra == 0
     if rule == "fully-synthetic":
@@ -204,11 +210,16 @@ def f_test(rule: str, off: FloatArray, between: FloatArray, within: FloatArray, 
     from scipy.special import chdtrc, fdtrc
 
     k = len(off)
+    if rule == "between" and m <= k:
+        raise InputError(f"rule 'between' tests at most {m - 1} coefficients with {m} sets: ask for more sets")
     try:
-        form = float(off @ np.linalg.solve(within, off)) / k
+        form = float(off @ np.linalg.solve(between if rule == "between" else within, off)) / k
         trace = float(np.trace(np.linalg.solve(within, between))) / k
     except np.linalg.LinAlgError:
         raise InputError("the mean covariance of these coefficients is singular: test fewer of them") from None
+    if rule == "between":  # Hotelling's T squared
+        statistic = form / (1 + 1 / m) * (m - k) / (m - 1)
+        return Wald(statistic=statistic, degrees_of_freedom=(k, m - k), p_value=float(fdtrc(k, m - k, statistic)))
     if rule == "posterior-predictive":  # chi-square tails averaged over the share of B + W in W, one number for all k
         nodes, weights = inverse_chi2(np.array(k * (m - 1) * trace), k * (m - 1), np.array(1.0))
         factors = (1 + 1 / m) * (nodes - 1) + 1 / m
@@ -242,7 +253,8 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     -------
     str
         ``"posterior-predictive"`` for ``scores`` and for ``modips`` with ``split="once"``, whose sets are posterior
-        draws given one noisy release; ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
+        draws given one noisy release; ``"between"`` for ``pairs`` with ``sets="posterior"``, where each set comes from
+        a model fitted with fresh noise; ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
 
     Warns
     -----
@@ -269,7 +281,7 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     splits: tuple[str, ...] | None = find(name).splits if name in MECHANISMS else None
     if n_sets < 2:
         advice = f"of a mechanism with split='per-set'; {name} hasn't"
-        if name in KNOW_THE_NOISE:
+        if name in KNOW_THE_NOISE or "sets" in settings:
             advice = f"for {name} more sets cost nothing"
         elif splits is None or "per-set" in splits:
             advice = 'with split="per-set"'
@@ -278,6 +290,8 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
             f"two sets or more ({advice}), or combine it by 'raab-nowok-dibben', which knows of no privacy noise: too "
             "short an interval"
         )
+    if settings.get("sets") == "posterior":
+        return "between"
     split = settings.get("split") or (splits[0] if splits is not None and len(splits) == 1 else None)
     if split == "per-set":
         return "sanitized"

@@ -15,6 +15,7 @@ import pytest
 
 from pdips import Ledger, Schema, Table
 from pdips.margins.steps import Steps
+from pdips.registry import suited
 
 SCHEMA = """
 [columns.colour]
@@ -48,6 +49,17 @@ def words(here, *more: object, table="t.parquet", mechanism="steps", epsilon: ob
 
 def left_behind(here) -> set[str]:
     return {path.name for path in here.iterdir()} - {"t.parquet", "t.csv", "s.toml"}
+
+
+def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
+    named = words(here)
+    unnamed = [word for word in named if word not in ("--mechanism", "steps")]
+    code, out, _ = pdips(*unnamed)
+    assert code == 0
+    assert "mechanism steps: it holds all pairs of columns, and" in out.splitlines()[0]
+    assert json.loads((here / "out/public/privacy.json").read_text())["mechanism"] == "steps"
+    wide = Schema.model_validate({"columns": {f"c{k}": {"levels": list(range(8))} for k in range(9)}})
+    assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["pairs", "scores"]
 
 
 @pytest.mark.parametrize(
