@@ -10,6 +10,7 @@ import argparse
 import os
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +25,7 @@ from sklearn.metrics import roc_auc_score
 from pdips import Pairs, PrivBayes, Schema, Steps, Table
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.maximum_entropy import MOST_DENSE
+from pdips.mechanism import Mechanism
 
 EDGES: dict[str, list[float]] = {
     "age": [0, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 100],
@@ -89,6 +91,12 @@ def predicted(true: IntArray, made: IntArray, target: int) -> float:
     return float(roc_auc_score(true[:, target], fitted.predict_proba(np.delete(true, target, 1))[:, 1]))
 
 
+def first_set(mechanism: Mechanism, table: Table, seed: int) -> IntArray:
+    """Return the levels of a synthetic set, shape (records, columns)."""
+    release, _ = mechanism.release(table, rng=np.random.default_rng(seed))
+    return codes_of(release.sets[0], table.schema)
+
+
 MST = """
 import sys
 import numpy, pandas
@@ -110,7 +118,7 @@ def mst(command: str, true: IntArray, sizes: IntArray, epsilon: str, delta: str,
         given = Path(folder) / "given.npz"
         np.savez(given, codes=true, sizes=sizes)
         subprocess.run([python, "-c", MST, checkout, given, epsilon, delta, str(seed)], check=True)
-        return np.load(f"{given}.npy").astype(np.int64)
+        return np.asarray(np.load(f"{given}.npy"), dtype=np.int64)
 
 
 def coverage(mechanism: Pairs, frame: pd.DataFrame, schema: Schema, triples: list[tuple[int, ...]], seed: int) -> None:
@@ -165,13 +173,11 @@ def main() -> None:
     if asked.neighbours == "replace-one":
         mechanisms.append(PrivBayes(epsilon=asked.epsilon))
     ways: dict[str, Callable[[int], IntArray]] = {
-        f"{mechanism.name}, {getattr(mechanism, 'kind', 'pure')}": lambda seed, mechanism=mechanism: codes_of(
-            mechanism.release(table, rng=np.random.default_rng(seed))[0].sets[0], schema
-        )
+        f"{mechanism.name}, {getattr(mechanism, 'kind', 'pure')}": partial(first_set, mechanism, table)
         for mechanism in mechanisms
     }
     if asked.peer and asked.neighbours == "add-remove":
-        ways["MST, zcdp"] = lambda seed: mst(asked.peer, true, sizes, asked.epsilon, asked.delta, seed)
+        ways["MST, zcdp"] = partial(mst, asked.peer, true, sizes, asked.epsilon, asked.delta)
     print("mechanism, kind: pairs, triples, told apart (AUC, KS), target's AUC, CPU s; standard errors below")
     for name, make in ways.items():
         rows = []
