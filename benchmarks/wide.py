@@ -121,7 +121,9 @@ def mst(command: str, true: IntArray, sizes: IntArray, epsilon: str, delta: str,
         return np.asarray(np.load(f"{given}.npy"), dtype=np.int64)
 
 
-def coverage(mechanism: Pairs, frame: pd.DataFrame, schema: Schema, triples: list[tuple[int, ...]], seed: int) -> None:
+def coverage(
+    mechanism: Mechanism, frame: pd.DataFrame, schema: Schema, triples: list[tuple[int, ...]], seed: int
+) -> None:
     """Print how often 95 % intervals of counts from posterior sets hold those of the population, by size of margin.
 
     The population is the table; what is released is a sample of as many records drawn from it with replacement. T is
@@ -164,8 +166,12 @@ def main() -> None:
     common = {"epsilon": asked.epsilon, "neighbours": asked.neighbours}
     gaussian = {**common, "kind": "zcdp", "delta": asked.delta}
     if asked.coverage:
-        for seed in range(asked.runs):
-            coverage(Pairs(**gaussian, n_sets=asked.coverage), frame, schema, triples, seed)
+        few = np.prod(sizes.astype(float)) <= MOST_DENSE
+        for kind in (Pairs, Steps) if few else (Pairs,):
+            print(kind.name)
+            for seed in range(asked.runs):
+                several = kind(**gaussian, n_sets=asked.coverage, sets="posterior")
+                coverage(several, frame, schema, triples, seed)
         return
     mechanisms: list[Any] = [Pairs(**gaussian), Pairs(**common)]
     if np.prod(sizes.astype(float)) <= MOST_DENSE:

@@ -253,8 +253,8 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     -------
     str
         ``"posterior-predictive"`` for ``scores`` and for ``modips`` with ``split="once"``, whose sets are posterior
-        draws given one noisy release; ``"between"`` for ``pairs`` with ``sets="posterior"``, where each set comes from
-        a model fitted with fresh noise; ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
+        draws given one noisy release; ``"between"`` for ``pairs`` and ``steps`` with ``sets="posterior"``, where each
+        set comes from a fit with fresh noise; ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
 
     Warns
     -----
@@ -298,9 +298,10 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     if split != "once":
         raise InputError(f"the settings of {name!r} don't say how the sets share their noise: name the rule yourself")
     if name not in KNOW_THE_NOISE:
+        instead = "; sets made with sets='posterior' show it" if "sets" in settings else ""
         warnings.warn(
             f"the sets of {name} share their noise (split='once'), so the variance between them doesn't show it: "
-            "'sanitized' is the nearest rule and its intervals are too short",
+            f"'sanitized' is the nearest rule and its intervals are too short{instead}",
             UserWarning,
             stacklevel=2,
         )

@@ -129,3 +129,16 @@ def round_cells(
     reached = np.where(np.abs(reached - nearest) < 1e-6, nearest, reached)
     count = np.diff(np.floor(reached + rng.random()), prepend=0.0).astype(np.int64)
     return filled[count > 0], count[count > 0]
+
+
+def draw_cells(group: IntArray, values: FloatArray, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """Draw records independently of each other, of each group as many as its cells add up to.
+
+    ``group`` numbers the group of each cell and never falls. Returns what :func:`round_cells` does.
+    """
+    ends = np.cumsum(values)
+    reached = ends[np.append(np.flatnonzero(np.diff(group)), len(group) - 1)]
+    first, width = np.concatenate([[0.0], reached[:-1]]), np.diff(reached, prepend=0.0)
+    each = np.rint(width).astype(np.int64)
+    places = np.repeat(first, each) + rng.random(each.sum()) * np.repeat(width, each)
+    return np.unique(np.searchsorted(ends, places, side="right"), return_counts=True)

@@ -72,6 +72,9 @@ class Steps(LaplaceOrGaussian):
         epsilon of each from the top, which must add up.
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for each.
+    sets : {"fitted", "posterior"}
+        For margins alone: whether all sets come from the table that agrees best with the noisy counts, or each from one
+        of its own, fitted to them with fresh noise on top, so that sets show how unsure the noise leaves them.
     kind : {"pure", "zcdp"}
         Discrete Laplace noise, whose losses add up in epsilon; or, for margins alone, discrete Gaussian noise, read at
         ``delta``, with views and shares to suit it.
@@ -115,11 +118,18 @@ class Steps(LaplaceOrGaussian):
     stop: Number | None = None
     budget: Budget | tuple[Number, ...] | None = None
     split: Split = "once"
+    sets: Literal["fitted", "posterior"] = "fitted"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind == "zcdp" and (self._has_tree() or self._below() == "cells"):
-            raise InputError("kind = 'zcdp' is for margins alone: it goes with no option that asks for a tree or cells")
+        choice(self.sets, ("fitted", "posterior"), "sets")
+        for name, value in {"kind": "zcdp", "sets": "posterior"}.items():
+            if getattr(self, name) == value and (self._has_tree() or self._below() == "cells"):
+                raise InputError(
+                    f"{name} = {value!r} is for margins alone: it goes with no option that asks for a tree or cells"
+                )
+        if self.sets == "posterior" and self.split == "per-set":
+            raise InputError("sets = 'posterior' draws all sets from one noisy answer: it goes with split = 'once'")
         whole = isinstance(self.layers, int) and not isinstance(self.layers, bool)
         if self.layers is not None and not (whole and self.layers >= 1):
             raise InputError(f"layers must be a whole number of at least 1, got {self.layers}")
@@ -300,6 +310,7 @@ class Steps(LaplaceOrGaussian):
             views=views,
             stop=None if self.stop is None else exact(self.stop, "stop"),
             groups=GroupElection(domain=domain, step=elections[0]).elect if self.elect == "groups" else None,
+            redraws=self.sets == "posterior",
         )
         law = self._law(below, len(elections))
         return self.planned(schema, steps, law, repeats=self.rounds, design=design, **self.reading)

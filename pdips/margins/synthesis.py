@@ -1,6 +1,8 @@
 """Synthetic sets from noisy counts: post-processing, which costs nothing."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +12,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.convergence import LOG
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
-from pdips.margins.consistency import consistent, nonnegative, round_cells
+from pdips.margins.consistency import consistent, draw_cells, nonnegative, round_cells
 from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
@@ -57,7 +59,10 @@ def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         with curator.timed("making the counts consistent"):
             found = estimate(measured, tree, n_public=plan.n_public)
         arrived &= found.arrived
-        sets += draw_sets(found, plan, curator, rng, part=part)
+        redraw = None
+        if isinstance(tree, TreeDesign) and tree.redraws:
+            redraw = partial(_redrawn, measured, tree, rng, n_public=plan.n_public)
+        sets += draw_sets(found, plan, curator, rng, part=part, redraw=redraw)
         statistics |= tree.noisy_statistics(measured, f"set {part}, " if plan.repeats > 1 else "")
     if not isinstance(tree, TreeDesign):
         return Drawn.of(sets, statistics=statistics)
@@ -66,6 +71,10 @@ def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         errors = tree_errors(tree.domain, measured.layers, measured.scales, n_public=plan.n_public)
     diagnostics = {"solver_arrived": arrived} if tree.views else {}
     return Drawn.of(sets, statistics=statistics, margin_errors=errors, diagnostics=diagnostics)
+
+
+def _redrawn(measured: NoisyTree, tree: TreeDesign, rng: np.random.Generator, *, n_public: bool) -> Estimate:
+    return _estimate_from_views(tree.again(measured, rng), tree, n_public=n_public)
 
 
 def estimate(measured: NoisyTree, tree: object, *, n_public: bool) -> Estimate:
@@ -118,15 +127,28 @@ def _nodes(measured: NoisyTree, grid: CellGrid) -> list[Observation]:
 
 
 def draw_sets(
-    found: Estimate, plan: Plan, curator: Curator, rng: np.random.Generator, *, part: int = 1
+    found: Estimate,
+    plan: Plan,
+    curator: Curator,
+    rng: np.random.Generator,
+    *,
+    part: int = 1,
+    redraw: Callable[[], Estimate] | None = None,
 ) -> list[pd.DataFrame | LargeSet]:
-    """Turn one consistent table into the synthetic sets of one round of a plan, the ``part``-th from 1."""
+    """Turn one consistent table into the synthetic sets of one round of a plan, the ``part``-th from 1.
+
+    With ``redraw`` each set comes from a table of its own, and its records are drawn independently.
+    """
     n_each, schema, cells = plan.n_sets // plan.repeats, plan.schema, found.cells
     public = curator.public if schema.public_columns else None
     sets = list[pd.DataFrame | LargeSet]()
     for number in range((part - 1) * n_each + 1, part * n_each + 1):
         with curator.timed(f"drawing synthetic set {number}"):
-            cell, count = round_cells(found.parents, found.values, found.n_records, rng)
+            if redraw is None:
+                cell, count = round_cells(found.parents, found.values, found.n_records, rng)
+            else:
+                found = redraw()
+                cell, count = draw_cells(found.parents[0], found.values, rng)
             if found.n_records > LARGE_SET_RECORDS and not copies_numbers(schema):
                 order = np.argsort(cell)  # an order that tells no more than the cells and their counts do
                 codes = {name: cells.levels(cell[order], j).astype(np.int32) for j, name in enumerate(schema.columns)}

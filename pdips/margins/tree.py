@@ -125,6 +125,8 @@ class TreeDesign:
         A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
     groups : callable, optional
         Elects the columns that split first, in place of the splitter.
+    redraws : bool
+        Whether each set comes from a table of its own, fitted to the noisy counts with fresh noise; views alone.
     """
 
     domain: Domain
@@ -133,6 +135,12 @@ class TreeDesign:
     views: tuple[View, ...] = ()
     stop: Fraction | None = None
     groups: Callable[[Position, Curator], tuple[int, ...]] | None = None
+    redraws: bool = False
+
+    def again(self, measured: NoisyTree, rng: np.random.Generator) -> NoisyTree:
+        """Return the noisy counts of the views with fresh noise of the same law on top."""
+        views = tuple(counts + view.fresh_noise(rng) for view, counts in zip(self.views, measured.views, strict=True))
+        return replace(measured, views=views)
 
     @property
     def scales(self) -> tuple[Fraction | None, ...]:

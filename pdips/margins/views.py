@@ -54,6 +54,17 @@ class View:
         """Return how many cells of the view add up to one of a margin of some of its columns."""
         return self.n_cells // self.domain.size_of(columns)
 
+    def fresh_noise(self, rng: np.random.Generator) -> IntArray:
+        """Return noise of the step's law on the cells that can be: for what is no measurement."""
+        deviation = math.sqrt(self.variance)
+        laplace = self.step.law == "laplace"
+        drawn = (
+            rng.laplace(0, deviation / math.sqrt(2), self.n_cells)
+            if laplace
+            else rng.normal(0, deviation, self.n_cells)
+        )
+        return np.where(self.possible(), np.rint(drawn), 0).astype(np.int64)
+
     @property
     def variance(self) -> float:
         """The variance of the noise on a cell, in squared records."""
