@@ -179,7 +179,8 @@ def combine(
             freedom.
         ``"between"``
             Each set is n records drawn from its own draw of a model whose draws hold the privacy noise alone (``pairs``
-            or ``steps`` with ``sets="posterior"``). T = (1 + 1/m) B for the population, t with m - 1 degrees of freedom.
+            or ``steps`` with ``sets="posterior"``). T = (1 + 1/m) B for the population, t with m - 1
+            degrees of freedom.
         ``"posterior-predictive"``
             Sets are independent posterior predictive draws given one noisy release (``modips`` with
             ``split="once"`` and the noise-aware likelihood). T = (1 + 1/m) V + W/m with V unknown.
