@@ -11,8 +11,6 @@ from pdips.privacy.loss import choice
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from pdips.data.schema import Schema
-
 Home = str | type[Any] | Callable[..., Any]
 
 MECHANISMS: dict[str, Home] = {
@@ -94,37 +92,6 @@ def find(name: str) -> type[Any]:
     """
     found: type[Any] = _load(MECHANISMS[choice(name, tuple(MECHANISMS), "mechanism")])
     return found
-
-
-def suited(schema: "Schema", *, has_model: bool = False) -> tuple[str, str]:
-    """Return the mechanism to take where none is named, and why, from public facts alone.
-
-    Parameters
-    ----------
-    schema : Schema
-        Of the table.
-    has_model : bool
-        Whether the user brings a PyMC model.
-
-    Raises
-    ------
-    InputError
-        If a numeric column has no bins, and there is no model.
-
-    Examples
-    --------
-    >>> suited(Schema.model_validate({"columns": {name: {"levels": list(range(10))} for name in "abcdefgh"}}))
-    ('pairs', '100,000,000 cells are too many to lay out, and it holds all pairs of columns without')
-    """
-    from pdips.margins.domain import columns_of
-    from pdips.margins.maximum_entropy import MOST_DENSE
-
-    if has_model:
-        return "scores", "it takes any PyMC model of one record"
-    n_cells = columns_of(schema).n_cells
-    if n_cells > MOST_DENSE:
-        return "pairs", f"{n_cells:,} cells are too many to lay out, and it holds all pairs of columns without"
-    return "steps", f"it holds all pairs of columns, and {n_cells:,} cells can be laid out"
 
 
 def published(name: str) -> type[Any]:

@@ -24,7 +24,7 @@ from pdips.cli.common import (
     warn_of_older_copy,
 )
 from pdips.privacy.loss import spell
-from pdips.registry import MECHANISMS, suited
+from pdips.registry import MECHANISMS
 from pdips.release.folder import staging
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def synthesize(
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
     if mechanism_name is None:
+        from pdips.margins.planning import suited
+
         mechanism_name, why = suited(Schema.load(schema_path), has_model=model is not None)
         click.echo(f"mechanism {mechanism_name}: {why}")
     build, settings = chosen(mechanism_name, options, common, model)

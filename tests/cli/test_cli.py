@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from pdips import Ledger, Schema, Table
+from pdips.margins.planning import suited
 from pdips.margins.steps import Steps
-from pdips.registry import suited
 
 SCHEMA = """
 [columns.colour]
