@@ -12,7 +12,7 @@ import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.domain import Domain
-from pdips.privacy.noise import discrete_laplace_variance
+from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace, discrete_laplace_variance
 from pdips.privacy.plan import Step
 
 Columns = tuple[int, ...]
@@ -55,15 +55,12 @@ class View:
         return self.n_cells // self.domain.size_of(columns)
 
     def fresh_noise(self, rng: np.random.Generator) -> IntArray:
-        """Return noise of the step's law on the cells that can be: for what is no measurement."""
-        deviation = math.sqrt(self.variance)
-        laplace = self.step.law == "laplace"
-        drawn = (
-            rng.laplace(0, deviation / math.sqrt(2), self.n_cells)
-            if laplace
-            else rng.normal(0, deviation, self.n_cells)
+        """Return noise of the step's law on the cells that can be: on top of what was measured, never in its place."""
+        bits, laplace = RandomBits(rng), self.step.law == "laplace"
+        noise = discrete_laplace if laplace else discrete_gaussian
+        return np.where(
+            self.possible(), noise(self.step.scale if laplace else self.step.variance, self.n_cells, bits), 0
         )
-        return np.where(self.possible(), np.rint(drawn), 0).astype(np.int64)
 
     @property
     def variance(self) -> float:
