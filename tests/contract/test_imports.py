@@ -20,7 +20,7 @@ RANKS = [
     ["posterior"],
     ["scores", "statistics", "report"],
     ["audit"],
-    ["calibration"],
+    ["calibration", "outside"],
     ["cli"],
 ]
 """Rooms by rank, as docs/architecture.md draws them. Within a rank, rooms may not form a cycle."""

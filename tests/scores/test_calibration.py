@@ -107,4 +107,4 @@ def test_a_posterior_that_takes_noise_for_records_is_not(monkeypatch):
 
     original = module.posterior_draws
     monkeypatch.setattr(module, "posterior_draws", too_sure)
-    assert min(p_values(Calibration(*MODELS["normal"], n=100))) < REJECT
+    assert min(p_values(Calibration(*MODELS["normal"], n=50))) < REJECT

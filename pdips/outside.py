@@ -1,0 +1,494 @@
+"""What an analyst can do with a public folder alone: estimates and intervals from noisy margins; post-processing."""
+
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations, pairwise, product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.errors import InputError, UselessWarning
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pdips.data.schema import Schema
+    from pdips.margins.chains import NoisyPairs
+    from pdips.margins.residuals import ResidualDesign
+    from pdips.release.documents import PrivacyDocument
+    from pdips.release.release import Release
+
+type Target = Literal["table", "population"]
+type Reads = Callable[[NoisyPairs], FloatArray]
+
+N_REPLICATES = 1_000
+"""Fresh draws of the noise: a standard error from them is off by about 2 %."""
+
+MOST_FITTED, LEAST_COUNT = 20_000, 1e-3
+"""Cells of the predictors of a generalized linear model; what a cell is raised to, in records."""
+
+MOST_LOST = 0.02
+"""Part of the replicates without a finite fit beyond which an interval is the whole line."""
+
+FARTHEST, NEWTON_STEPS, ROUNDS = 30.0, 40, 25
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Estimates with what is known of their error.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Of the numbers.
+    estimate : ndarray, shape (numbers,)
+    covariance : ndarray, shape (numbers, numbers)
+        Of the estimates' errors: of the noise, and for ``target="population"`` of sampling too.
+    basis : str
+        Where the numbers come from.
+    draws : DataFrame, optional
+        Of generalized linear models: draws of the coefficients, which hold both.
+
+    Examples
+    --------
+    >>> Answer(("a",), np.array([1.0]), np.array([[0.25]]), "measured").summary().round(2).loc["a"].tolist()
+    [1.0, 0.5, 0.02, 1.98, 'measured']
+    """
+
+    names: tuple[str, ...]
+    estimate: FloatArray
+    covariance: FloatArray
+    basis: str
+    draws: "pd.DataFrame | None" = None
+
+    def summary(self, level: float = 0.95) -> "pd.DataFrame":
+        """Return a row a number: ``estimate``, ``standard_error``, ``lower``, ``upper`` (normal) and ``basis``."""
+        if not 0 < level < 1:
+            raise InputError("level must be between 0 and 1")
+        import pandas as pd
+        from scipy.special import ndtri
+
+        error = np.sqrt(np.diagonal(self.covariance))
+        reach = ndtri((1 + level) / 2) * error
+        columns = {"estimate": self.estimate, "standard_error": error}
+        columns |= {"lower": self.estimate - reach, "upper": self.estimate + reach}
+        return pd.DataFrame(columns, index=pd.Index(self.names, name="term")).assign(basis=self.basis)
+
+    def contrast(self, weights: Sequence[float], name: str = "contrast") -> "Answer":
+        """Return a weighted sum of the numbers: a range of levels, a difference."""
+        w = np.asarray(weights, dtype=float)
+        if w.shape != self.estimate.shape:
+            raise InputError(f"a contrast needs {len(self.names)} weights, one for each number")
+        return Answer((name,), np.array([w @ self.estimate]), np.array([[w @ self.covariance @ w]]), self.basis)
+
+    def to_datatree(self) -> Any:
+        """Return the draws as an ArviZ DataTree with one chain, a variable a coefficient."""
+        if self.draws is None:
+            raise InputError("only glm has draws")
+        from arviz_base import from_dict
+
+        return from_dict({"posterior": {name: self.draws[name].to_numpy()[None] for name in self.draws}})
+
+    def __repr__(self) -> str:
+        return repr(self.summary())
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyMargins:
+    """The noisy one- and two-way margins of a release of ``pairs``, as data with a known law of noise.
+
+    Parameters
+    ----------
+    schema : Schema
+        Of the release.
+    design : ResidualDesign
+        What was measured.
+    found : NoisyPairs
+        Unbiased estimates of all pairs of levels.
+
+    Examples
+    --------
+    >>> schema = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "ab"}})
+    >>> table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1] * 100}), schema)
+    >>> release, _ = Pairs(epsilon=1_000).release(table)
+    >>> NoisyMargins.of(release).share(["a"]).summary()["estimate"].round(2).tolist()
+    [0.5, 0.5]
+    """
+
+    schema: "Schema"
+    design: "ResidualDesign"
+    found: "NoisyPairs"
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Self:
+        """Read a public folder.
+
+        Raises
+        ------
+        InputError
+            If it holds no release with noisy margins, or margins that aren't those of its ``privacy.json``.
+        """
+        import pandas as pd
+
+        from pdips.release.documents import PrivacyDocument
+
+        home = Path(folder) / "public" if (Path(folder) / "public").is_dir() else Path(folder)
+        document = PrivacyDocument.read(home)
+        frames = {}
+        for name in ("margins", "synthetic_1"):
+            path = next((path for end in ("parquet", "csv") if (path := home / f"{name}.{end}").is_file()), None)
+            if path is not None:
+                csv = path.suffix == ".csv"
+                frames[name] = pd.read_csv(path, keep_default_na=False) if csv else pd.read_parquet(path)
+        if set(frames) != {"margins", "synthetic_1"}:
+            raise InputError(f"{home} holds no noisy margins: they come with releases of pairs")
+        return cls._of(document, frames["margins"], frames["synthetic_1"])
+
+    @classmethod
+    def of(cls, release: "Release") -> Self:
+        """Take the margins of a release in memory."""
+        if "margins" not in release.tables:
+            raise InputError(f"a release of {release.mechanism} holds no noisy margins: they come with those of pairs")
+        return cls._of(release.document(), release.tables["margins"], release.sets[0])
+
+    @classmethod
+    def _of(cls, document: "PrivacyDocument", margins: "pd.DataFrame", records: "pd.DataFrame") -> Self:
+        from pdips.data.schema import Schema
+        from pdips.data.table import Table
+        from pdips.margins.pairs import Pairs, estimate, published
+
+        if document.mechanism != Pairs.name:
+            raise InputError(f"noisy margins are read of releases of pairs, and this is one of {document.mechanism}")
+        schema = document.table_schema
+        settings = {name: value for name, value in document.settings.items() if value is not None}
+        plan = Pairs(**settings).plan(schema)
+        design: ResidualDesign = plan.design
+        noisy = margins["noisy"].to_numpy(dtype=np.int64)
+        expected = published(design, plan.steps[0], np.zeros(len(noisy), dtype=np.int64))
+        if len(expected) != len(noisy) or not np.allclose(margins["variance"], expected["variance"], rtol=1e-6):
+            raise InputError("margins and privacy.json don't belong together: one of them was changed")
+        public = schema.public_columns
+        known = Table(records[list(public)], Schema(columns={k: schema.columns[k] for k in public})) if public else None
+        n_records = len(records) if plan.n_public else None
+        return cls(schema, design, estimate(design, plan.steps[0], noisy, n_records, known))
+
+    @property
+    def n_records(self) -> float:
+        """The number of records: exact under replace-one, noisy under add-remove."""
+        return self.found.n_records
+
+    @cached_property
+    def _home(self) -> dict[str, tuple[int, int]]:
+        names, blocks = self.design.domain.names, self.design.blocks
+        return {names[c]: (k, place) for k, block in enumerate(blocks) for place, c in enumerate(block.columns)}
+
+    def _levels(self, column: str) -> FloatArray:
+        """Return which levels of its block have which level of a column, shape (levels of block, levels)."""
+        if column not in self._home:
+            raise InputError(f"{column!r} is no column of the release; it has {', '.join(self._home)}")
+        block, place = self._home[column]
+        chosen = self.design.blocks[block].levels[:, place]
+        return np.equal.outer(chosen, np.arange(self.schema.columns[column].n_levels)).astype(np.float64)
+
+    def _alone(self, columns: Sequence[str]) -> "tuple[NoisyPairs, dict[str, int]]":
+        """Return the pairs of the blocks of some columns, and where each column's block is among them."""
+        self_blocks = sorted({self._home[column][0] for column in columns if self._levels(column).size})
+        sizes, starts = self.design.sizes, self.design.offsets
+        kept = np.concatenate([np.arange(starts[k], starts[k] + sizes[k]) for k in self_blocks])
+        offsets: IntArray = np.concatenate([[0], np.cumsum(sizes[self_blocks])])
+        alone = replace(
+            self.found,
+            offsets=offsets,
+            counts=self.found.counts[np.ix_(kept, kept)],
+            variance=self.found.variance[np.ix_(self_blocks, self_blocks)],
+        )
+        return alone, {column: self_blocks.index(self._home[column][0]) for column in columns}
+
+    def _table(self, pairs: "NoisyPairs", where: dict[str, int], one: str, other: str) -> FloatArray:
+        """Return the counts of two columns, shape (levels, levels); of one column with itself on the diagonal."""
+        i, j = where[one], where[other]
+        rows, columns = (slice(pairs.offsets[k], pairs.offsets[k + 1]) for k in (i, j))
+        counts = pairs.counts[rows, columns]
+        counts = np.diag(np.diagonal(counts)) if i == j else counts
+        found: FloatArray = self._levels(one).T @ counts @ self._levels(other)
+        return found
+
+    def _spread(self, reads: Reads, pairs: "NoisyPairs") -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return an answer, its replicates with fresh noise, and the covariance of these about it."""
+        rng, centre = np.random.default_rng(0), reads(pairs)
+        with np.errstate(all="ignore"):
+            again = np.array([reads(pairs.again(rng)) for _ in range(N_REPLICATES)])
+        whole = np.isfinite(again).all(axis=1)
+        if whole.mean() < 1 - MOST_LOST or not np.isfinite(centre).all():
+            warnings.warn("the noise leaves these numbers open: intervals are the whole line", UselessWarning, 3)
+            return centre, again, np.diag(np.full(len(centre), np.inf))
+        off = again[whole] - centre
+        return centre, again, off.T @ off / len(off)
+
+    def share(self, columns: Sequence[str] | str, *, target: Target = "population") -> Answer:
+        """Return the share of each level of a column, or of each combination of two columns.
+
+        Parameters
+        ----------
+        columns : str or sequence of str
+            One column or two.
+        target : {"population", "table"}
+            Of the population that the table is a random sample of, or of the table itself.
+
+        Returns
+        -------
+        Answer
+            A number for each level, in the order of the schema.
+
+        Raises
+        ------
+        InputError
+            If a column isn't in the release, or more than two are named: no measured margin holds them.
+        """
+        return self._counted(columns, target, shares=True)
+
+    def total(self, columns: Sequence[str] | str, *, target: Target = "table") -> Answer:
+        """Return the number of records of each level of a column, or of each combination of two columns.
+
+        Parameters, return value and errors are those of :meth:`share`. The population's number is what the table would
+        be expected to hold.
+        """
+        return self._counted(columns, target, shares=False)
+
+    def _counted(self, columns: Sequence[str] | str, target: Target, *, shares: bool) -> Answer:
+        _check_target(target)
+        chosen = [columns] if isinstance(columns, str) else list(columns)
+        if not 1 <= len(chosen) <= 2 or len(set(chosen)) < len(chosen):
+            raise InputError("name one column, or two that differ: no measured margin holds more")
+        pairs, where = self._alone(chosen)
+
+        def reads(pairs: "NoisyPairs") -> FloatArray:
+            table = self._table(pairs, where, chosen[0], chosen[-1])
+            counts = np.diagonal(table) if len(chosen) == 1 else table.ravel()
+            return counts / pairs.n if shares else counts
+
+        centre, _, covariance = self._spread(reads, pairs)
+        if target == "population":
+            p = np.clip(centre if shares else centre / pairs.n, 0, 1)
+            sampling = (np.diag(p) - np.outer(p, p)) / pairs.n
+            covariance = covariance + (sampling if shares else sampling * pairs.n**2)
+        names = [self.schema.columns[name].names() for name in chosen]
+        return Answer(tuple(map(", ".join, product(*names))), centre, covariance, "measured")
+
+    def _scores(self, column: str) -> tuple[list[str], FloatArray]:
+        """Return the terms that stand for a column, and their values for each of its levels.
+
+        Numbers and bins are one term, a bin by its middle; other levels have one each, but for the first.
+        """
+        from pdips.evaluation.encoding import has_number_levels
+
+        self._levels(column)
+        found = self.schema.columns[column]
+        if found.missing and not (found.is_categorical and not has_number_levels(found)):
+            raise InputError(f"{column!r} may be missing, so its numbers can't be taken from margins")
+        if found.levels is None:
+            return [column], np.array([[(a + b) / 2] for a, b in pairwise(found.edges)])
+        if has_number_levels(found) and len(found.levels) > 2:
+            return [column], np.array([[float(level)] for level in found.levels])
+        return [f"{column}[{name}]" for name in found.names()[1:]], np.eye(found.n_levels)[:, 1:]
+
+    def _read(self, formula: str) -> tuple[str, list[str]]:
+        match = re.fullmatch(r"\s*(\w+)\s*~\s*(.+?)\s*", formula)
+        terms = [] if match is None else [term.strip() for term in match[2].split("+")]
+        if match is None or not all(re.fullmatch(r"\w+(\s*[:*]\s*\w+)*", term) for term in terms):
+            raise InputError("a formula names columns, as in 'income ~ age + sex'; nothing else is read")
+        if any(re.search(r"[:*]", term) for term in terms):
+            raise InputError("an interaction with an outcome takes a margin of three columns, and none was measured")
+        outcome, predictors = match[1], [term for term in terms if term != "1"]
+        if not predictors or len({outcome, *predictors}) < 1 + len(predictors):
+            raise InputError("a formula needs an outcome and one or more predictors that differ from it and each other")
+        return outcome, predictors
+
+    def _outcome(self, column: str) -> tuple[str, FloatArray]:
+        names, scores = self._scores(column)
+        if len(names) > 1:
+            raise InputError(f"{column!r} has more than two levels: an outcome is a number, or has two levels")
+        return names[0], scores
+
+    def ols(self, formula: str, *, target: Target = "population") -> Answer:
+        """Fit a linear regression to the noisy pairs, which hold all that its Gram matrix needs.
+
+        Parameters
+        ----------
+        formula : str
+            Columns alone: ``"income ~ age + sex"``. Numbers and bins (by their middle) are one term; other columns have
+            one for each level but the first; an outcome of two levels counts its second.
+        target : {"population", "table"}
+            The coefficients of the population, with the usual standard errors on top of the noise's, or of the table.
+
+        Returns
+        -------
+        Answer
+            The intercept and a number for each term.
+
+        Raises
+        ------
+        InputError
+            If the formula names what isn't in the release, or what no measured margin holds.
+        """
+        _check_target(target)
+        outcome, predictors = self._read(formula)
+        _, own = self._outcome(outcome)
+        pairs, where = self._alone([outcome, *predictors])
+        terms = {name: self._scores(name) for name in predictors}
+        columns = {**{name: scores for name, (_, scores) in terms.items()}, outcome: own}
+
+        def gram(pairs: "NoisyPairs") -> FloatArray:
+            sums = [np.diagonal(self._table(pairs, where, name, name)) @ scores for name, scores in columns.items()]
+            first = np.concatenate([[pairs.n], *sums])
+            rest = [
+                [columns[one].T @ self._table(pairs, where, one, other) @ columns[other] for other in columns]
+                for one in columns
+            ]
+            return np.block([[first[None, :1], first[None, 1:]], [first[1:, None], np.block(rest)]])
+
+        def reads(pairs: "NoisyPairs") -> FloatArray:
+            both = gram(pairs)
+            return _solved(both[:-1, :-1], both[:-1, -1])
+
+        centre, _, covariance = self._spread(reads, pairs)
+        if target == "population" and np.isfinite(covariance).all():
+            both, n = gram(pairs), pairs.n
+            residual = max(both[-1, -1] - centre @ both[:-1, -1], 0.0) / max(n - len(centre), 1)
+            covariance = covariance + residual * np.linalg.inv(both[:-1, :-1])
+        names = ["Intercept", *(name for names, _ in terms.values() for name in names)]
+        return Answer(tuple(names), centre, covariance, "follows from measured pairs")
+
+    def glm(self, formula: str, *, family: Literal["binomial", "poisson"], target: Target = "population") -> Answer:
+        """Fit a generalized linear model with its canonical link to the noisy score, X'y.
+
+        The score is in the pairs of the outcome with each predictor. The law of the predictors is the table of maximum
+        entropy that agrees with their noisy pairs. Fresh noise on the margins moves both together, once a draw
+        (perturbed optimisation).
+
+        Parameters
+        ----------
+        formula : str
+            As for :meth:`ols`.
+        family : {"binomial", "poisson"}
+            For an outcome of two levels; for counts.
+        target : {"population", "table"}
+            As for :meth:`ols`.
+
+        Returns
+        -------
+        Answer
+            With ``draws``. If the noise leaves no finite fit often, intervals are the whole line, with a warning.
+
+        Raises
+        ------
+        InputError
+            As for :meth:`ols`, and if the predictors have more than 20,000 cells together.
+        """
+        _check_target(target)
+        if family not in ("binomial", "poisson"):
+            raise InputError("family must be 'binomial' or 'poisson'")
+        outcome, predictors = self._read(formula)
+        _, own = self._outcome(outcome)
+        if family == "binomial" and len(own) != 2:
+            raise InputError(f"family 'binomial' needs an outcome of two levels, and {outcome!r} has {len(own)}")
+        shape = [self.schema.columns[name].n_levels for name in predictors]
+        if np.prod(shape) > MOST_FITTED:
+            raise InputError(f"the predictors have more than {MOST_FITTED:,} cells together: take fewer")
+        pairs, where = self._alone([outcome, *predictors])
+        terms = [self._scores(name) for name in predictors]
+        cells = np.indices(shape).reshape(len(shape), -1)
+        design = np.column_stack(
+            [np.ones(cells.shape[1]), *(scores[level] for (_, scores), level in zip(terms, cells, strict=True))]
+        )
+        middle, width = design.mean(axis=0), np.maximum(design.std(axis=0), 1e-9)
+        middle[0], width[0] = 0.0, 1.0
+        standard = (design - middle) / width
+
+        def law(pairs: "NoisyPairs") -> FloatArray:
+            singles = [np.diagonal(self._table(pairs, where, name, name)) for name in predictors]
+            return _joint(shape, singles, lambda i, j: self._table(pairs, where, predictors[i], predictors[j]))
+
+        def reads(pairs: "NoisyPairs") -> FloatArray:
+            sums = [np.diagonal(self._table(pairs, where, outcome, outcome))[None] @ own]
+            sums += [
+                scores.T @ self._table(pairs, where, name, outcome) @ own
+                for name, (_, scores) in zip(predictors, terms, strict=True)
+            ]
+            score = np.concatenate(sums)[:, 0] / pairs.n
+            found = _maximum(standard, law(pairs), (score - middle * score[0]) / width, family) / width
+            found[0] -= middle @ found
+            return found
+
+        centre, draws, covariance = self._spread(reads, pairs)
+        if target == "population" and np.isfinite(covariance).all():
+            from scipy.special import expit
+
+            linear = design @ centre
+            weight = expit(linear) * expit(-linear) if family == "binomial" else np.exp(linear)
+            sampling = np.linalg.inv((design * (law(pairs) * weight)[:, None]).T @ design * pairs.n)
+            covariance = covariance + sampling
+            draws = draws + np.random.default_rng(1).multivariate_normal(np.zeros(len(centre)), sampling, len(draws))
+        names = ("Intercept", *(name for names, _ in terms for name in names))
+        import pandas as pd
+
+        frame = pd.DataFrame(draws, columns=list(names)).dropna(ignore_index=True)
+        basis = "score measured; law of the predictors " + (
+            "measured" if len(shape) < 3 else "from a model of their pairs"
+        )
+        return Answer(names, centre, covariance, basis, frame)
+
+
+def _check_target(target: Target) -> None:
+    if target not in ("table", "population"):
+        raise InputError("target must be 'table' or 'population'")
+
+
+def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
+    """Return the solution of a linear system, NaN where noise leaves the matrix without an inverse of positive kind."""
+    if np.linalg.eigvalsh(matrix)[0] <= 0:
+        return np.full(len(right), np.nan)
+    return np.asarray(np.linalg.solve(matrix, right))
+
+
+def _joint(shape: Sequence[int], singles: Sequence[FloatArray], pair: Callable[[int, int], FloatArray]) -> FloatArray:
+    """Return the shares of all cells of some columns: of maximum entropy, as far as noise lets pairs agree."""
+    n_columns = len(shape)
+    if n_columns == 1:
+        alone = np.maximum(singles[0], LEAST_COUNT)
+        return np.asarray(alone / alone.sum())
+    law: FloatArray = np.ones(shape)
+    pairs = {both: np.maximum(pair(*both), LEAST_COUNT) for both in combinations(range(n_columns), 2)}
+    for _ in range(1 if n_columns == 2 else ROUNDS):
+        for both, wanted in pairs.items():
+            others = tuple(k for k in range(n_columns) if k not in both)
+            law = law * np.expand_dims(wanted / wanted.sum() / np.maximum(law.sum(axis=others), 1e-300), others)
+    return np.asarray(law.ravel() / law.sum())
+
+
+def _maximum(design: FloatArray, law: FloatArray, score: FloatArray, family: str) -> FloatArray:
+    """Return the coefficients whose expected score is the given one, by Newton's method; NaN where there are none."""
+    from scipy.special import expit
+
+    found = np.zeros(design.shape[1])
+    share = np.clip(score[0], 1e-6, 1 - 1e-6 if family == "binomial" else None)
+    found[0] = np.log(share / (1 - share)) if family == "binomial" else np.log(share)
+    for _ in range(NEWTON_STEPS):
+        linear = design @ found
+        mean = expit(linear) if family == "binomial" else np.exp(np.minimum(linear, 300.0))
+        weight = mean * (1 - mean) if family == "binomial" else mean
+        hessian = (design * (law * weight)[:, None]).T @ design
+        if not np.isfinite(hessian).all() or np.linalg.eigvalsh(hessian)[0] < 1e-12:
+            break
+        step = np.linalg.solve(hessian, score - design.T @ (law * mean))
+        found = found + step * min(1.0, 2.0 / max(np.abs(step).max(), 1e-12))
+        if np.abs(found).max() > FARTHEST:
+            break
+        if np.abs(step).max() < 1e-9:
+            return np.asarray(found)
+    return np.full(len(found), np.nan)
