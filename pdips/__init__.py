@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pdips import moved
+from pdips.registry import HOMES
 
 if TYPE_CHECKING:
     from pdips.bayes_net.privbayes import PrivBayes as PrivBayes
@@ -43,36 +44,22 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
-    "CensoredPosterior": "pdips.posterior.censored_posterior",
     "Column": "pdips.data.schema",
     "InputError": "pdips.errors",
-    "KNG": "pdips.quantile.kng",
-    "KNGResidual": "pdips.quantile.kng_residual",
-    "LaplaceSanitizer": "pdips.histogram.laplace",
     "Ledger": "pdips.privacy.ledger",
-    "McClureReiter": "pdips.histogram.urns",
     "Mechanism": "pdips.mechanism",
-    "Modips": "pdips.statistics.modips",
-    "MultinomialDirichlet": "pdips.histogram.urns",
-    "PerturbedHistogram": "pdips.histogram.laplace",
-    "Pairs": "pdips.margins.pairs",
-    "PrivBayes": "pdips.bayes_net.privbayes",
     "PrivacyLoss": "pdips.privacy.loss",
-    "PseudoPosterior": "pdips.posterior.pseudo_posterior",
     "RefusedError": "pdips.errors",
     "Release": "pdips.release.release",
     "RunRecord": "pdips.release.release",
     "Schema": "pdips.data.schema",
-    "Scores": "pdips.scores.scores",
-    "SmoothedHistogram": "pdips.histogram.urns",
     "Spend": "pdips.privacy.loss",
-    "Steps": "pdips.margins.steps",
     "Table": "pdips.data.table",
-    "UniversalHistogram": "pdips.margins.universal_histogram",
     "calibrate": "pdips.calibration.calibrate",
     "noisy_likelihood": "pdips.scores.published",
     "suggest_layers": "pdips.margins.planning",
 }
+_HOMES |= {name: f"pdips.{module}" for module, name in (home.split(":") for home, _ in HOMES.values())}
 
 __all__ = sorted(_HOMES)
 

@@ -321,6 +321,10 @@ class LaplaceOrGaussian(Mechanism):
             return zcdp(self.total, self.delta, self.neighbours, text)
         return super().without_schema(epsilon, text)
 
+    def shown(self) -> dict[str, Any]:
+        """Return delta as a plain value: 0 where losses are pure."""
+        return {"delta": 0.0 if self.kind == "pure" else as_float(exact(self.delta, "delta"))}
+
     @property
     def reading(self) -> dict[str, Any]:
         """What a plan of zero-concentrated losses says beside its steps; nothing of pure ones."""

@@ -13,45 +13,31 @@ if TYPE_CHECKING:
 
 Home = str | type[Any] | Callable[..., Any]
 
-MECHANISMS: dict[str, Home] = {
-    "censored-posterior": "pdips.posterior.censored_posterior:CensoredPosterior",
-    "kng": "pdips.quantile.kng:KNG",
-    "kng-residual": "pdips.quantile.kng_residual:KNGResidual",
-    "laplace-sanitizer": "pdips.histogram.laplace:LaplaceSanitizer",
-    "mcclure-reiter": "pdips.histogram.urns:McClureReiter",
-    "modips": "pdips.statistics.modips:Modips",
-    "multinomial-dirichlet": "pdips.histogram.urns:MultinomialDirichlet",
-    "pairs": "pdips.margins.pairs:Pairs",
-    "perturbed-histogram": "pdips.histogram.laplace:PerturbedHistogram",
-    "privbayes": "pdips.bayes_net.privbayes:PrivBayes",
-    "pseudo-posterior": "pdips.posterior.pseudo_posterior:PseudoPosterior",
-    "scores": "pdips.scores.scores:Scores",
-    "smoothed-histogram": "pdips.histogram.urns:SmoothedHistogram",
-    "steps": "pdips.margins.steps:Steps",
-    "universal-histogram": "pdips.margins.universal_histogram:UniversalHistogram",
+HOMES = {
+    "censored-posterior": ("posterior.censored_posterior:CensoredPosterior", "posterior:censored"),
+    "kng": ("quantile.kng:KNG", "quantile:quantile"),
+    "kng-residual": ("quantile.kng_residual:KNGResidual", "quantile:residual"),
+    "laplace-sanitizer": ("histogram.laplace:LaplaceSanitizer", "margins:sanitizer"),
+    "mcclure-reiter": ("histogram.urns:McClureReiter", "margins:urn"),
+    "modips": ("statistics.modips:Modips", "statistics:modips"),
+    "multinomial-dirichlet": ("histogram.urns:MultinomialDirichlet", "margins:sized_urn"),
+    "pairs": ("margins.pairs:Pairs", "margins:pairs"),
+    "perturbed-histogram": ("histogram.laplace:PerturbedHistogram", "margins:sanitizer"),
+    "privbayes": ("bayes_net.privbayes:PrivBayes", "margins:privbayes"),
+    "pseudo-posterior": ("posterior.pseudo_posterior:PseudoPosterior", "posterior:pseudo"),
+    "scores": ("scores.scores:Scores", "posterior:scores"),
+    "smoothed-histogram": ("histogram.urns:SmoothedHistogram", "margins:sized_urn"),
+    "steps": ("margins.steps:Steps", "margins:steps"),
+    "universal-histogram": ("margins.universal_histogram:UniversalHistogram", "margins:universal"),
 }
+"""For each mechanism its class, in ``pdips``, and its audit, in ``pdips.audit.cases``."""
+
+MECHANISMS: dict[str, Home] = {name: f"pdips.{home}" for name, (home, _) in HOMES.items()}
+AUDITS: dict[str, Home] = {name: f"pdips.audit.cases.{home}" for name, (_, home) in HOMES.items()}
+"""For each mechanism a function that takes a builder and gives the cases to audit it on."""
 
 GET_PAPERS = "in a checkout of the source of pdips, pip install ./papers"
 """Where the studies and the forms as printed come from."""
-
-AUDITS: dict[str, Home] = {
-    "censored-posterior": "pdips.audit.cases.posterior:censored",
-    "kng": "pdips.audit.cases.quantile:quantile",
-    "kng-residual": "pdips.audit.cases.quantile:residual",
-    "laplace-sanitizer": "pdips.audit.cases.margins:sanitizer",
-    "mcclure-reiter": "pdips.audit.cases.margins:urn",
-    "modips": "pdips.audit.cases.statistics:modips",
-    "multinomial-dirichlet": "pdips.audit.cases.margins:sized_urn",
-    "pairs": "pdips.audit.cases.margins:pairs",
-    "perturbed-histogram": "pdips.audit.cases.margins:sanitizer",
-    "privbayes": "pdips.audit.cases.margins:privbayes",
-    "pseudo-posterior": "pdips.audit.cases.posterior:pseudo",
-    "scores": "pdips.audit.cases.posterior:scores",
-    "smoothed-histogram": "pdips.audit.cases.margins:sized_urn",
-    "steps": "pdips.audit.cases.margins:steps",
-    "universal-histogram": "pdips.audit.cases.margins:universal",
-}
-"""For each mechanism a function that takes a builder and gives the cases to audit it on."""
 
 
 def register(name: str, mechanism: type[Any], cases: Callable[..., Iterable[Any]]) -> None:

@@ -173,6 +173,14 @@ def check_n_records(n_records: int | None, neighbours: Neighbours) -> None:
         raise InputError(f"n_records must be a whole number from 1 to {MOST_RECORDS:,}, got {n_records}")
 
 
+def check_public(schema: Schema, neighbours: Neighbours, n_records: int | None) -> None:
+    """Refuse public columns beside settings that protect the number of records, or ask for another one."""
+    if schema.public_columns and (neighbours == "add-remove" or n_records is not None):
+        raise InputError(
+            "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Urn(Mechanism):
     """What mechanisms have in common whose synthetic records are drawn from urns: one draw of all urns for each set."""

@@ -17,20 +17,19 @@ from pdips.convergence import ROUNDS
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError, UselessWarning
-from pdips.histogram.urns import check_n_records
-from pdips.mechanism import Drawn, Mechanism, Split
+from pdips.histogram.urns import check_n_records, check_public
+from pdips.mechanism import Drawn, Split
 from pdips.posterior import nuts as sampling
 from pdips.posterior import private_reference as stages
 from pdips.posterior.censoring import CLIPS, Clip
 from pdips.posterior.columns import synthetic_sets
-from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint, blueprint_of
+from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint
 from pdips.posterior.model_checks import check_unused, on_stand_ins
-from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.posterior.nuts import ChainDraws
 from pdips.posterior.private_reference import Reference, Stage
 from pdips.posterior.target import NODES, GridDraws, RejectionDraws, Target, prior_of
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Kind, Number, as_float, choice, exact, largest_rho, positive
+from pdips.privacy.loss import Number, as_float, choice, exact, largest_rho, positive
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import Closer
@@ -135,17 +134,14 @@ def check_proposals(n: int, window: Fraction, *, n_draws: int = 1, most: int = M
 
 
 @dataclass(frozen=True, kw_only=True)
-class CensoredPosterior(Mechanism):
+class CensoredPosterior(sampling.ChainMechanism):
     """Records from a PyMC model at a draw from a posterior in which no record counts for more than its share.
+
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`; a window costs half as
+    much under add-remove.
 
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
-    n_sets : int
-        Number of synthetic sets.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public. A window costs half as much under add-remove.
     model : path, name, callable or Source
         The model: a file with ``build_model(data, schema)``, the name of one that comes with pdips, or that function.
     split : {"once", "per-set"}
@@ -212,43 +208,25 @@ class CensoredPosterior(Mechanism):
     centres: ClassVar[tuple[str, ...]] = ("staged", "reference", "zero")
     weightings: ClassVar[tuple[str, ...]] = ("none", "public")
 
-    model: str | Path | BuildModel | Source | None = None
     split: Split = "once"
     centre: Centre | None = None
     reference: str | Path | Mapping[str, Any] | None = None
     share: Number = "3/4"
     weights: str = "none"
     clip: Clip = "hard"
-    kind: Literal["pure", "zcdp"] = "pure"
-    delta: Number = "1/1000000"
     sampler: Sampler = "auto"
-    nuts: Backend = "auto"
-    n_records: int | None = None
-    draws: int = 1_000
-    tune: int = 1_000
-    n_chains: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_n_records(self.n_records, self.neighbours)
         choice(self.weights, self.weightings, "weights")
         choice(self.clip, CLIPS, "clip")
-        choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.sampler, ("auto", "grid", "nuts", "rejection"), "sampler")
-        choice(self.nuts, sampling.SAMPLERS, "nuts")
         check_share(self.share)
         if self.centre is not None:
             choice(self.centre, self.centres, "centre")
         if (self.centre == "reference") != (self.reference is not None) and self.centre is not None:
             raise InputError("centre = reference and reference go together: name a public table, 'prior' or parameters")
-        if not 0 < positive(self.delta, "delta") < 1:
-            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
-        for name in ("draws", "tune", "n_chains"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
-                raise InputError(f"{name} must be a whole number from 1 to 1,000,000, got {value}")
-        if self.model is not None:
-            object.__setattr__(self, "model", as_source(self.model))
         self.price  # noqa: B018 - refuses an epsilon that is too small for its kind
 
     @property
@@ -269,11 +247,6 @@ class CensoredPosterior(Mechanism):
             return concentrated(self.epsilon, self.delta, share, self.n_draws)
         return pure(self.epsilon, share, self.n_draws)
 
-    @property
-    def loss_kind(self) -> Kind:  # type: ignore[override]
-        """What sort of guarantee there is as long as no schema is known: a zero-concentrated loss has no rho then."""
-        return "pure" if self.kind == "pure" else "approximate"
-
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: the private reference, if there is one, and the draws.
 
@@ -292,27 +265,13 @@ class CensoredPosterior(Mechanism):
             first = stages.reference_step(schema, self.price.stage, self.neighbours)
             drawn = replace(draw, price=self.price.draw * self.n_draws, times=self.n_draws)
             steps, rounds = (first, drawn), 1
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=steps,
-            repeats=rounds,
-            n_sets=self.n_sets,
-            law=self._sentences(schema),
-            kind=self.kind,
-            claim=exact(self.epsilon, "epsilon"),
-            delta=exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0),
-            sampling="mcmc" if self._sampler(schema) == "nuts" else "exact",
-        )
+        sampled = "mcmc" if self._sampler(schema) == "nuts" else "exact"
+        return self.planned(schema, steps, self._sentences(schema), repeats=rounds, sampling=sampled, **self.reading)
 
     def _rehearse(self, schema: Schema) -> None:
         """Refuse, on stand-ins, what would fail once records are there."""
-        space, sampler = self._space(schema), self._sampler(schema)
-        if schema.public_columns and (self.neighbours == "add-remove" or self.n_records is not None):
-            raise InputError(
-                "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
-            )
+        space, sampler = self.space(schema), self._sampler(schema)
+        check_public(schema, self.neighbours, self.n_records)
         space.check()
         if sampler == "nuts" and self.neighbours == "add-remove":
             raise InputError(
@@ -335,14 +294,9 @@ class CensoredPosterior(Mechanism):
             with on_stand_ins("the fit to the reference"):
                 self._reference(space, 1)
 
-    def _space(self, schema: Schema) -> Blueprint:
-        if self.model is None:
-            raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
-        return blueprint_of(as_source(self.model), schema)
-
     def _sampler(self, schema: Schema) -> str:
         """Return how parameters are drawn."""
-        n_parameters = self._space(schema).n_parameters
+        n_parameters = self.space(schema).n_parameters
         few = n_parameters <= max(NODES)
         if self.sampler == "grid" and not few:
             raise InputError(
@@ -357,7 +311,7 @@ class CensoredPosterior(Mechanism):
 
     def target(self, schema: Schema, stage: Stage) -> Target:
         """Return the posterior of one draw."""
-        space, weighted = self._space(schema), self.weights == "public"
+        space, weighted = self.space(schema), self.weights == "public"
         return Target(space=space, stage=stage, window=self.window(schema), clip=self.clip, weights=weighted)
 
     def _reference(self, space: Blueprint, n_records: int) -> Stage:
@@ -368,7 +322,7 @@ class CensoredPosterior(Mechanism):
 
     def stage(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Stage:
         """Return what is known before the draw, and ask for the private reference if there is one."""
-        space = self._space(plan.schema)
+        space = self.space(plan.schema)
         if self.centred_on == "staged":
             cells = stages.measure(plan, curator, partial(self._followed, curator))
             public = stages.public_rows(curator.public, rng) if plan.schema.public_columns else {}
@@ -390,7 +344,7 @@ class CensoredPosterior(Mechanism):
             answers = [curator.draw(plan.steps[-1], draws) for _ in range(self.n_draws)]
             drawn = draws.parameters(answers, rng)
         sets = synthetic_sets(
-            self._space(plan.schema).draw,
+            self.space(plan.schema).draw,
             plan.schema,
             curator,
             drawn if self.n_draws > 1 else drawn[0],
@@ -422,15 +376,12 @@ class CensoredPosterior(Mechanism):
             )
 
     def shown(self) -> dict[str, Any]:
-        """Return settings that are published otherwise than given: the model with its text, which is public."""
-        model, given, staged = self.model, self.reference, self.centred_on == "staged"
-        return {
+        """Return settings that are published otherwise than given: what was filled in, and the model's text."""
+        given, staged = self.reference, self.centred_on == "staged"
+        return super().shown() | {
             "centre": self.centred_on,
             "reference": dict(given) if isinstance(given, Mapping) else given if given is None else Path(given).name,
             "share": as_float(exact(self.share, "share")) if staged else None,
-            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
-            "model": None if model is None else as_source(model).name,
-            "model_source": None if model is None else as_source(model).text or None,
         }
 
     def _sentences(self, schema: Schema) -> str:
@@ -456,7 +407,7 @@ class CensoredPosterior(Mechanism):
             )
         named = ", ".join(names)
         parts.append(f"The model of {named} and its priors are public, and were not chosen by looking at the table.")
-        if not as_source(self.model).text:  # type: ignore[arg-type]
+        if not self.source.text:
             parts.append(UNRECORDED)
         return " ".join(parts)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
+from pdips.mechanism import Mechanism
 from pdips.posterior.censoring import Censored, censor_records
 from pdips.posterior.closures import check_closed
 from pdips.posterior.columns import (
@@ -41,7 +43,7 @@ from pdips.posterior.model_checks import (
     check_proper,
     on_stand_ins,
 )
-from pdips.posterior.model_file import Source
+from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.posterior.record_likelihood import RecordLikelihood, inputs_of
 
 STAND_INS = 24
@@ -410,3 +412,38 @@ def blueprint_of(source: Source, schema: Schema) -> Blueprint:
                 _kept.pop(next(iter(_kept)))
             _kept[key] = Blueprint(source, schema)
         return _kept[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelMechanism(Mechanism):
+    """A mechanism that draws records from the analyst's model of one record.
+
+    Parameters
+    ----------
+    model : path, name, callable or Source
+        The model: a file with ``build_model(data, schema)``, the name of one that comes with pdips, or that function.
+    """
+
+    model: str | Path | BuildModel | Source | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model is not None:
+            object.__setattr__(self, "model", as_source(self.model))
+
+    @property
+    def source(self) -> Source:
+        """The model, once it has been read from wherever it was given."""
+        if self.model is None:
+            raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
+        return as_source(self.model)
+
+    def space(self, schema: Schema) -> Blueprint:
+        """Return the model of tables of a schema."""
+        return blueprint_of(self.source, schema)
+
+    def shown(self) -> dict[str, Any]:
+        """Return settings that are published otherwise than given: the model with its text, which is public."""
+        known = self.model is not None
+        text = {"model": self.source.name if known else None, "model_source": (known and self.source.text) or None}
+        return super().shown() | text

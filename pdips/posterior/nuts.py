@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from pdips.arrays import FloatArray, IntArray
 from pdips.convergence import ROUNDS, Convergence, announce, converged, require
 from pdips.errors import InputError
+from pdips.mechanism import LaplaceOrGaussian
 from pdips.posterior.columns import record_values
 from pdips.posterior.finished_model import draws_by_name
-from pdips.posterior.model import quiet, split
+from pdips.posterior.model import ModelMechanism, quiet, split
 from pdips.posterior.target import JointDraws, Parameters, Target
 from pdips.privacy.loss import choice
 from pdips.privacy.noise import RandomBits
@@ -216,3 +217,37 @@ def _by_pymc(model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings:
             initvals=point, progressbar=False, quiet=True, compute_convergence_checks=False, **settings
         )
     return tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainMechanism(ModelMechanism, LaplaceOrGaussian):
+    """A mechanism that draws from the posterior of a model by NUTS where there is no faster way.
+
+    Parameters
+    ----------
+    n_records : int, optional
+        Public number of synthetic records. By default as many as the table has, or under add-remove what the mechanism
+        says.
+    nuts : {"auto", "nutpie", "pymc", "numpyro"}
+        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
+    draws, tune, n_chains : int
+        Of NUTS.
+    """
+
+    n_records: int | None = None
+    nuts: Sampler = "auto"
+    draws: int = 1_000
+    tune: int = 1_000
+    n_chains: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice(self.nuts, SAMPLERS, "nuts")
+        for name in ("draws", "tune", "n_chains"):
+            check_whole(getattr(self, name), name)
+
+
+def check_whole(value: Any, name: str, most: int = 1_000_000) -> None:
+    """Refuse what is no whole number from 1 to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InputError(f"{name} must be a whole number from 1 to {most:,}, got {value}")

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,13 +14,12 @@ from pdips.convergence import converged, require
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Drawn, Mechanism, Variant
+from pdips.mechanism import Drawn, Variant
 from pdips.posterior.censoring import censor_records, check_weights
 from pdips.posterior.columns import Values, distinct, record_values, synthetic_sets
 from pdips.posterior.finished_model import draws_by_name
-from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint, blueprint_of, split, unconstrained
-from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.posterior.nuts import far_apart, sample
+from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint, ModelMechanism, split, unconstrained
+from pdips.posterior.nuts import check_whole, far_apart, sample
 from pdips.posterior.private_reference import Anchor, zoom
 from pdips.posterior.target import NODES, Grid
 from pdips.privacy.curator import Curator
@@ -97,17 +95,14 @@ def _product(weights: FloatArray, bounds: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoPosterior(Mechanism):
+class PseudoPosterior(ModelMechanism):
     """Records drawn from a model whose likelihood counts risky records for less.
+
+    ``epsilon`` is the paper's target, which bounds nothing: ``weighted-e`` drops records by it, ``weighted`` doesn't
+    use it. ``neighbours`` is replace-one; all of the ``n_sets`` sets are from one draw of the parameters.
 
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        The paper's target, which bounds nothing. ``weighted-e`` drops records by it; ``weighted`` doesn't use it.
-    n_sets : int
-        Number of synthetic sets, all from one draw of the parameters.
-    neighbours : {"replace-one"}
-        The number of records is public.
     model : path, callable or Source
         The model: a file with ``build_model(data, schema)``, or that function.
     weights : {"weighted", "weighted-e"}
@@ -151,7 +146,6 @@ class PseudoPosterior(Mechanism):
     loss_kind: ClassVar[Kind] = "asymptotic"
     variant: ClassVar[str] = "published"
 
-    model: str | Path | BuildModel | Source | None = None
     weights: Weights = "weighted"
     scale: float = 1.0
     shift: float = 0.0
@@ -160,15 +154,12 @@ class PseudoPosterior(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         choice(self.weights, WEIGHTS, "weights")
-        if self.model is not None:
-            object.__setattr__(self, "model", as_source(self.model))
         linear_weights([1.0], scale=self.scale, shift=self.shift)
-        if isinstance(self.n_draws, bool) or not isinstance(self.n_draws, int) or not 1 <= self.n_draws <= 100_000:
-            raise InputError(f"n_draws must be a whole number from 1 to 100,000, got {self.n_draws}")
+        check_whole(self.n_draws, "n_draws", 100_000)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: one draw, with the epsilon that the paper claims; the model is tried on stand-ins."""
-        space, epsilon = self._space(schema), exact(self.epsilon, "epsilon")
+        space, epsilon = self.space(schema), exact(self.epsilon, "epsilon")
         space.check(discrete=True)
         if not has_few(space) and not space.discrete:
             space.check_gradient()
@@ -178,31 +169,12 @@ class PseudoPosterior(Mechanism):
             price=epsilon,
             law="distribution",
         )
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=(step,),
-            n_sets=self.n_sets,
-            law=_statement(self, schema),
-            kind="asymptotic",
-            sampling="mcmc",
-            claim=epsilon,
-        )
-
-    def _space(self, schema: Schema) -> Blueprint:
-        if self.model is None:
-            raise InputError(f"{self.name} needs a model: a file with build_model(data, schema), or that function")
-        return blueprint_of(as_source(self.model), schema)
+        claimed: dict[str, Any] = {"sampling": "mcmc", "claim": epsilon}
+        return self.planned(schema, [step], _statement(self, schema), kind="asymptotic", **claimed)
 
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than given: the model with its text, which is public."""
-        source = None if self.model is None else as_source(self.model)
-        return {
-            "variant": self.variant,
-            "model": None if source is None else source.name,
-            "model_source": None if source is None else source.text or None,
-        }
+        return super().shown() | {"variant": self.variant}
 
     def record_weights(self, bounds: FloatArray) -> FloatArray:
         """Return the weights of records whose largest log-likelihoods in the unweighted fit are ``bounds``."""
@@ -211,7 +183,7 @@ class PseudoPosterior(Mechanism):
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Ask for parameters, and draw records from the model at these."""
-        [step], draws = plan.steps, PseudoDraws(self, self._space(plan.schema))
+        [step], draws = plan.steps, PseudoDraws(self, self.space(plan.schema))
         with ONE_AT_A_TIME, curator.timed("fitting the model, and the pseudo posterior"):
             curator.draw(step, draws)
         draw, released = draws.space.draw, draws.made[-1]
@@ -430,7 +402,7 @@ def _statement(mechanism: PseudoPosterior, schema: Schema) -> str:
         "Neighbours in the paper: tables that differ in the values of one record; the number of records is public.",
         "Parameters are drawn by quadrature or by Markov chains, in floating point: not exactly.",
     ]
-    if mechanism.model is not None and not as_source(mechanism.model).text:
+    if not mechanism.source.text:
         parts.append(UNRECORDED)
     if schema.public_columns:
         names = ", ".join(schema.public_columns)

@@ -15,7 +15,7 @@ from pdips.data.encoding import Box, Scale, Values, to_frame, values_of
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError
-from pdips.histogram.urns import check_n_records
+from pdips.histogram.urns import check_n_records, check_public
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, exact, positive
@@ -139,10 +139,7 @@ class ColumnSynthesis(Mechanism):
 
     def columns(self, schema: Schema) -> ColumnPlan:
         """Return what is done to tables of a schema, or refuse settings that don't fit it."""
-        if schema.public_columns and (self.neighbours == "add-remove" or self.n_records is not None):
-            raise InputError(
-                "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
-            )
+        check_public(schema, self.neighbours, self.n_records)
         split = {name: text.split("+") for name, text in named(self.predictors, "predictors").items()}
         predictors = {name: [each.strip() for each in texts if each.strip()] for name, texts in split.items()}
         caps = {name: float(exact(value, f"caps of {name!r}")) for name, value in named(self.caps, "caps").items()}

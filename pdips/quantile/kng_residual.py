@@ -10,6 +10,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Scale, in_units
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.margins.consistency import simplex_projection
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, choice, exact
 from pdips.privacy.noise import discrete_laplace_variance
@@ -190,9 +191,5 @@ def histogram_weights(noisy: IntArray, scale: Fraction) -> FloatArray:
     inside = noisy[start:end].astype(np.float64)
     if not len(inside):
         return np.ones(len(noisy))
-    total = max(inside.sum(), 1.0)
-    ordered = np.sort(inside)[::-1]
-    excess = (np.cumsum(ordered) - total) / np.arange(1, len(inside) + 1)
-    cut = excess[np.flatnonzero(ordered > excess)[-1]]
-    weights[start:end] = np.maximum(inside - cut, 0)
+    weights[start:end] = simplex_projection(inside, np.array([max(inside.sum(), 1.0)]))
     return weights

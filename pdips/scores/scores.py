@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -17,16 +16,14 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.histogram.urns import check_n_records
-from pdips.mechanism import Drawn, LaplaceOrGaussian
+from pdips.histogram.urns import check_n_records, check_public
+from pdips.mechanism import Drawn
 from pdips.posterior import nuts as sampling
 from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, to_frame
 from pdips.posterior.inspection import Draws, published_draws, tree_of
-from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, blueprint_of, initial
+from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, initial
 from pdips.posterior.model_checks import on_stand_ins
-from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.privacy.curator import Clock, Curator, Progress, Statistic
-from pdips.privacy.loss import as_float, choice, exact
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -89,28 +86,22 @@ class Kit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores(LaplaceOrGaussian):
+class Scores(sampling.ChainMechanism):
     """Records from a PyMC model of one record, whose clipped scores are summed under noise.
 
-    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`.
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`, ``kind`` and ``delta``
+    of :class:`pdips.mechanism.LaplaceOrGaussian`, ``nuts``, ``draws``, ``tune`` and ``n_chains`` of
+    :class:`pdips.posterior.nuts.ChainMechanism`.
 
     Parameters
     ----------
     model : path, name, callable or Source
         The model: a file with ``build_model(data, schema)``, the name of one that comes with pdips, or that function.
-    kind : {"pure", "zcdp"}
-        Discrete Laplace noise, whose losses add up in epsilon; or discrete Gaussian noise, read at ``delta``.
-    delta : int, float, str or Fraction
-        For ``kind="zcdp"``.
     score_rounds : int
         How often scores are asked for, each time at the parameters that the answers before make most probable.
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has; under add-remove, what its noisy number
         of records says.
-    nuts : {"auto", "nutpie", "pymc", "numpyro"}
-        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
-    draws, tune, n_chains : int
-        Of NUTS.
 
     Raises
     ------
@@ -144,25 +135,13 @@ class Scores(LaplaceOrGaussian):
 
     name: ClassVar[str] = "scores"
 
-    model: str | Path | BuildModel | Source | None = None
     score_rounds: int = 2
-    n_records: int | None = None
-    nuts: sampling.Sampler = "auto"
-    draws: int = 1_000
-    tune: int = 1_000
-    n_chains: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.n_records is not None:
             check_n_records(self.n_records, self.neighbours)
-        choice(self.nuts, sampling.SAMPLERS, "nuts")
-        for name, most in (("score_rounds", 5), ("draws", 1_000_000), ("tune", 1_000_000), ("n_chains", 1_000_000)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise InputError(f"{name} must be a whole number from 1 to {most:,}, got {value}")
-        if self.model is not None:
-            object.__setattr__(self, "model", as_source(self.model))
+        sampling.check_whole(self.score_rounds, "score_rounds", 5)
 
     @property
     def norm(self) -> Norm:
@@ -180,9 +159,7 @@ class Scores(LaplaceOrGaussian):
 
     def steps(self, space: Blueprint, schema: Schema) -> tuple[Step, ...]:
         """Return what is asked of a table of a schema, each with its share of the budget."""
-        left = self.total
-        law: Literal["laplace", "gaussian"] = "laplace" if self.kind == "pure" else "gaussian"
-        found = []
+        left, law, found = self.total, self.noise_law, list[Step]()
         if self.neighbours == "add-remove":
             one = Sensitivity.of_record(schema, l1=1)
             found.append(Step(name=RECORDS, sensitivity=one, price=left * OF_RECORDS, law=law, counts=RECORDS))
@@ -211,18 +188,14 @@ class Scores(LaplaceOrGaussian):
             )
         return tuple(found)
 
-    def _space(self, schema: Schema) -> Blueprint:
-        if self.model is None:
-            raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
-        return blueprint_of(as_source(self.model), schema.without_person())  # no model reads who has how many records
+    def space(self, schema: Schema) -> Blueprint:
+        """Return the model of tables of a schema; none reads who has how many records."""
+        return super().space(schema.without_person())
 
     def _rehearsed(self, schema: Schema) -> Blueprint:
         """Return the model of a schema, after all that could fail with records has been tried on stand-ins."""
-        space = self._space(schema)
-        if schema.public_columns and (self.neighbours == "add-remove" or self.n_records is not None):
-            raise InputError(
-                "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
-            )
+        space = self.space(schema)
+        check_public(schema, self.neighbours, self.n_records)
         if not space.n_parameters:
             raise InputError("the model has no parameter, so there is nothing to learn from the table")
         if space.n_parameters > MOST_PARAMETERS:
@@ -274,7 +247,7 @@ class Scores(LaplaceOrGaussian):
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Ask for counts and scores, draw from the posterior that they leave, and draw records."""
-        space, steps = self._space(plan.schema), list(plan.steps)
+        space, steps = self.space(plan.schema), list(plan.steps)
         known = public_columns(curator.public) if plan.schema.public_columns else (pd.DataFrame(), {})
         with ONE_AT_A_TIME:
             kit = self.kit(space)
@@ -352,7 +325,7 @@ class Scores(LaplaceOrGaussian):
         if any(release.settings.get(name) != self.settings()[name] for name in same):
             raise InputError("model, epsilon, neighbours, kind, delta and score_rounds must be those of the release")
         clock, bits = Clock(progress), RandomBits(rng)
-        space = self._space(release.schema)
+        space = self.space(release.schema)
         with ONE_AT_A_TIME, clock.step("reading noisy sums"):
             _, tables, known = read_published(release)
             kit = self.kit(space)
@@ -420,15 +393,6 @@ class Scores(LaplaceOrGaussian):
             return next((each[1] for each in others if each is not None), None)
         apart = [good[0], *(b for a, b in pairwise(good) if b[0] - a[0] > APART)][:SEARCHED]
         return min((attempt(sums.mode, each.place) or each for _, each in apart), key=sums.objective)
-
-    def shown(self) -> dict[str, Any]:
-        """Return settings that are published otherwise than given: the model with its text, which is public."""
-        model = self.model
-        return {
-            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
-            "model": None if model is None else as_source(model).name,
-            "model_source": None if model is None else as_source(model).text or None,
-        }
 
     def _sentences(self, space: Blueprint) -> str:
         """Return what is done, for a disclosure board."""

@@ -17,7 +17,7 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError
-from pdips.histogram.urns import check_n_records
+from pdips.histogram.urns import check_n_records, check_public
 from pdips.mechanism import Drawn, LaplaceOrGaussian, Split
 from pdips.posterior import nuts as sampling
 from pdips.posterior.columns import public_columns
@@ -25,7 +25,7 @@ from pdips.posterior.columns import to_frame as to_records
 from pdips.posterior.inspection import Posterior, inspect_statistics, published_draws
 from pdips.posterior.model_checks import Tried, on_stand_ins
 from pdips.privacy.curator import Clock, Curator, Progress
-from pdips.privacy.loss import Number, as_float, choice, exact
+from pdips.privacy.loss import Number, choice
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips.release.release import Release, RunRecord
@@ -141,8 +141,8 @@ class Modips(LaplaceOrGaussian):
             choice(self.budget, ("optimal", "equal"), "budget")
         for name in ("draws", "tune", "n_chains"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value <= 1_000_000):
-                raise InputError(f"{name} must be a whole number from 1 to 1,000,000, got {value}")
+            if value is not None:
+                sampling.check_whole(value, name)
         if self.model is not None:
             object.__setattr__(self, "model", as_statistic_model(self.model))
 
@@ -157,10 +157,6 @@ class Modips(LaplaceOrGaussian):
         return cast(StatisticModel, self.model)
 
     @property
-    def _rounds(self) -> int:
-        return self.n_sets if self.split == "per-set" else 1
-
-    @property
     def _options(self) -> Options:
         return Options(draws=self.draws, tune=self.tune, chains=self.n_chains, nuts=self.nuts)
 
@@ -173,26 +169,21 @@ class Modips(LaplaceOrGaussian):
             neighbours=self.neighbours,
             statistics=self._source.declared(schema, self.neighbours),
             budget=self.budget,
-            amount=(self.rho or exact(self.epsilon, "epsilon")) / self._rounds,
-            law="laplace" if self.kind == "pure" else "gaussian",
+            amount=self.total / self.rounds,
+            law=self.noise_law,
         )
 
     def plan(self, schema: Schema) -> Plan:
         """Return what is asked of tables of a schema: one step for each statistic that isn't public."""
         design = self.design(schema)
-        if schema.public_columns and (self.neighbours == "add-remove" or self.n_records is not None):
-            raise InputError(
-                "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
-            )
+        check_public(schema, self.neighbours, self.n_records)
         self._rehearse(design, at_release=False)
         return design.priced(
             mechanism=self.name,
-            repeats=self._rounds,
+            repeats=self.rounds,
             n_sets=self.n_sets,
             law=self._law(design),
-            kind=self.kind,
-            delta=Fraction(0) if self.kind == "pure" else exact(self.delta, "delta"),
-            claim=None if self.kind == "pure" else exact(self.epsilon, "epsilon"),
+            **self.reading,
         )
 
     def _law(self, design: StatisticPlan) -> str:
@@ -206,7 +197,7 @@ class Modips(LaplaceOrGaussian):
             else "independent discrete Gaussian noise is added to each number that isn't public, and losses are added "
             "up as zero-concentrated ones"
         )
-        rounds = self._rounds
+        rounds = self.rounds
         repeated = f" This is done {rounds} times, once for each set, each with its part of the budget."
         return (
             f"Bounded statistics of the table ({', '.join(known)}) are worked out in whole numbers, and {noise}."
@@ -294,9 +285,8 @@ class Modips(LaplaceOrGaussian):
     def shown(self) -> dict[str, Any]:
         """Return the budget, delta and the text of the model, which is public, as plain values."""
         budget, model = self.budget, None if self.model is None else self._source
-        return {
+        return super().shown() | {
             "budget": {name: str(share) for name, share in budget.items()} if isinstance(budget, Mapping) else budget,
-            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
             "model": None if model is None else model.name,
             "model_source": None if model is None else model.text,
         }

@@ -98,7 +98,7 @@ def losses(name, kind, neighbours, cap, *, n=3, total=None, forgetful=False):
     build, schema = MODELS[name]
     schema = with_cap(schema, cap)
     made = Scores(epsilon=1, kind=kind, neighbours=neighbours, model=build)
-    space = made._space(schema)
+    space = made.space(schema)
     kit, steps = made.kit(space), made.steps(space, with_cap(schema, 1) if forgetful else schema)
     found, together = Counter(), Fraction(0)
     asked, at = Asked(kit, schema, total), references(space.n_parameters, made.norm)
@@ -133,7 +133,7 @@ def twin(name, total_of, n=3):
     """Return the largest loss of the sums of scores where ``total_of`` adds them up."""
     build, schema = MODELS[name]
     made = Scores(epsilon=1, model=build)
-    kit = made.kit(made._space(schema))
+    kit = made.kit(made.space(schema))
 
     def total(clipping, values):
         return total_of(kit.score, clipping, values)

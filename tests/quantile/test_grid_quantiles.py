@@ -18,10 +18,9 @@ from tables import RELATIONS
 
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits
-from pdips.quantile import extended_float as wide_numbers
+from pdips.quantile import joint as wide_numbers
 from pdips.quantile import quantile_grid
-from pdips.quantile.extended_float import Powers, choose, plus, times, wide
-from pdips.quantile.joint import JointQuantiles, joint_unit, rounding_price
+from pdips.quantile.joint import JointQuantiles, Powers, choose, joint_unit, plus, rounding_price, times, wide
 from pdips.quantile.quantile_grid import RecursiveQuantiles, check_quantiles, recursive_splits
 
 MEDIAN = [Fraction(1, 2)]

@@ -69,7 +69,7 @@ class Calibration(simuk.SBC):
     def __init__(self, build, columns, kind, n=500):
         self.schema, self.n = Schema(columns=columns), n
         self.mechanism = Scores(epsilon=1, model=build, kind=kind, draws=500)
-        self.space = self.mechanism._space(self.schema)
+        self.space = self.mechanism.space(self.schema)
         self.public = public_stand_ins(self.schema, n)
         start = self.space.values_of(self.space.prior[:1])[0]
         self.space.draw(start, n, self.public, np.random.default_rng(0))  # compiled here, not inside of simuk's model

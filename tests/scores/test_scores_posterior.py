@@ -70,7 +70,7 @@ def regression():
 
 
 def sums_of(mechanism, release):
-    space = mechanism._space(release.schema)
+    space = mechanism.space(release.schema)
     kit = mechanism.kit(space)
     _, tables, known = read_published(release)
     return restored(space, kit.score, kit.prior, tables, known[1])

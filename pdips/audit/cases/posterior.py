@@ -107,7 +107,7 @@ class Staged(CensoredPosterior):
 
     def stage(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Stage:
         """Ask for the noisy counts, and return what follows from that outcome, which is worked out once."""
-        tried = self._space(plan.schema).tried
+        tried = self.space(plan.schema).tried
         key = "followed", self.noisy, self.price, curator.n_records if plan.n_public else None
         if key in tried:
             measure(plan, curator, partial(self._followed, curator))
@@ -126,7 +126,7 @@ class AlongTable(Scores):
         return cls(**{field.name: getattr(made, field.name) for field in fields(made)}, along=along)
 
     def _rehearsed(self, schema: Schema) -> Blueprint:
-        return self._space(schema)  # nothing is drawn
+        return self.space(schema)  # nothing is drawn
 
     def _asked(self, curator: Curator, step: Step, statistic: Statistic) -> IntArray:
         curator.count(step, statistic)
