@@ -13,6 +13,7 @@ import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError, UselessWarning
+from pdips.privacy.loss import choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,11 +178,6 @@ class NoisyMargins:
         n_records = len(records) if plan.n_public else None
         return cls(schema, design, estimate(design, plan.steps[0], noisy, n_records, known))
 
-    @property
-    def n_records(self) -> float:
-        """The number of records: exact under replace-one, noisy under add-remove."""
-        return self.found.n_records
-
     @cached_property
     def _home(self) -> dict[str, tuple[int, int]]:
         names, blocks = self.design.domain.names, self.design.blocks
@@ -253,15 +249,11 @@ class NoisyMargins:
         return self._counted(columns, target, shares=True)
 
     def total(self, columns: Sequence[str] | str, *, target: Target = "table") -> Answer:
-        """Return the number of records of each level of a column, or of each combination of two columns.
-
-        Parameters, return value and errors are those of :meth:`share`. The population's number is what the table would
-        be expected to hold.
-        """
+        """Return numbers of records, as :meth:`share` shares; of the population those that a table may expect."""
         return self._counted(columns, target, shares=False)
 
     def _counted(self, columns: Sequence[str] | str, target: Target, *, shares: bool) -> Answer:
-        _check_target(target)
+        choice(target, ("table", "population"), "target")
         chosen = [columns] if isinstance(columns, str) else list(columns)
         if not 1 <= len(chosen) <= 2 or len(set(chosen)) < len(chosen):
             raise InputError("name one column, or two that differ: no measured margin holds more")
@@ -336,7 +328,7 @@ class NoisyMargins:
         InputError
             If the formula names what isn't in the release, or what no measured margin holds.
         """
-        _check_target(target)
+        choice(target, ("table", "population"), "target")
         outcome, predictors = self._read(formula)
         _, own = self._outcome(outcome)
         pairs, where = self._alone([outcome, *predictors])
@@ -371,28 +363,12 @@ class NoisyMargins:
         entropy that agrees with their noisy pairs. Fresh noise on the margins moves both together, once a draw
         (perturbed optimisation).
 
-        Parameters
-        ----------
-        formula : str
-            As for :meth:`ols`.
-        family : {"binomial", "poisson"}
-            For an outcome of two levels; for counts.
-        target : {"population", "table"}
-            As for :meth:`ols`.
-
-        Returns
-        -------
-        Answer
-            With ``draws``. If the noise leaves no finite fit often, intervals are the whole line, with a warning.
-
-        Raises
-        ------
-        InputError
-            As for :meth:`ols`, and if the predictors have more than 20,000 cells together.
+        Parameters and errors are those of :meth:`ols`, with ``family`` for outcomes of two levels or counts, and
+        at most 20,000 cells of the predictors together. The answer has ``draws``; if the noise often leaves no finite fit,
+        intervals are the whole line, with a warning.
         """
-        _check_target(target)
-        if family not in ("binomial", "poisson"):
-            raise InputError("family must be 'binomial' or 'poisson'")
+        choice(target, ("table", "population"), "target")
+        choice(family, ("binomial", "poisson"), "family")
         outcome, predictors = self._read(formula)
         _, own = self._outcome(outcome)
         if family == "binomial" and len(own) != 2:
@@ -442,11 +418,6 @@ class NoisyMargins:
             "measured" if len(shape) < 3 else "from a model of their pairs"
         )
         return Answer(names, centre, covariance, basis, frame)
-
-
-def _check_target(target: Target) -> None:
-    if target not in ("table", "population"):
-        raise InputError("target must be 'table' or 'population'")
 
 
 def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:

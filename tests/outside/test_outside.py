@@ -164,7 +164,7 @@ def test_a_public_folder_is_enough(tmp_path):
     release.publish(tmp_path / "public")
     read, kept = NoisyMargins.read(tmp_path), NoisyMargins.of(release)
     np.testing.assert_array_equal(read.found.counts, kept.found.counts)
-    assert read.n_records == kept.n_records
+    assert read.found.n_records == kept.found.n_records
     margins = pd.read_parquet(tmp_path / "public/margins.parquet")
     margins.assign(variance=1.0).to_parquet(tmp_path / "public/margins.parquet")
     with pytest.raises(InputError, match="one of them was changed"):
