@@ -364,8 +364,8 @@ class NoisyMargins:
         (perturbed optimisation).
 
         Parameters and errors are those of :meth:`ols`, with ``family`` for outcomes of two levels or counts, and
-        at most 20,000 cells of the predictors together. The answer has ``draws``; if the noise often leaves no finite fit,
-        intervals are the whole line, with a warning.
+        at most 20,000 cells of the predictors together. The answer has ``draws``. If the noise often leaves no finite
+        fit, intervals are the whole line, with a warning.
         """
         choice(target, ("table", "population"), "target")
         choice(family, ("binomial", "poisson"), "family")

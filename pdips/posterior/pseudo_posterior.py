@@ -98,11 +98,14 @@ def _product(weights: FloatArray, bounds: FloatArray) -> FloatArray:
 class PseudoPosterior(ModelMechanism):
     """Records drawn from a model whose likelihood counts risky records for less.
 
-    ``epsilon`` is the paper's target, which bounds nothing: ``weighted-e`` drops records by it, ``weighted`` doesn't
-    use it. ``neighbours`` is replace-one; all of the ``n_sets`` sets are from one draw of the parameters.
-
     Parameters
     ----------
+    epsilon : int, float, str or Fraction
+        The paper's target, which bounds nothing. ``weighted-e`` drops records by it; ``weighted`` doesn't use it.
+    n_sets : int
+        Number of synthetic sets, all from one draw of the parameters.
+    neighbours : {"replace-one"}
+        The number of records is public.
     model : path, callable or Source
         The model: a file with ``build_model(data, schema)``, or that function.
     weights : {"weighted", "weighted-e"}

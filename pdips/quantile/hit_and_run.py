@@ -23,6 +23,11 @@ WITHOUT_PIVOT = 1 / 3
 """How often a direction that changes a slope does not turn the plane about a point."""
 SHAPED = 0.75
 """How often a direction has the covariance that was learnt."""
+BINS = 1024
+NARROW_FROM = 20_000
+"""Records from which far ends of a line are left out."""
+NEGLIGIBLE = 60.0
+"""Nats by which the far ends of a line are below where the chain is, for them to be left out."""
 DIGIT_BITS = 12
 DIGITS_FROM = 128
 """Up to so many numbers insertion is as quick."""
@@ -37,7 +42,7 @@ The columns of ``shape`` are how directions are spread that suit the density; no
 """
 
 LineWorkspace = namedtuple(
-    "LineWorkspace", "times flips spare_times spare_flips counts ends norms masses gradient direction"
+    "LineWorkspace", "times flips spare_times spare_flips counts bins ends norms masses gradient direction"
 )
 """Memory that every move uses again."""
 
@@ -64,7 +69,7 @@ class HitAndRun:
         n, p = density.x.shape
         flips, spare_flips = np.empty((2, n + 1), np.int64)
         times, spare_times, ends, norms, masses = np.empty((5, n + 2))
-        sides = (times, flips, spare_times, spare_flips, np.empty(1 << DIGIT_BITS, np.int64))
+        sides = (times, flips, spare_times, spare_flips, np.empty(1 << DIGIT_BITS, np.int64), np.empty(BINS))
         self._work = LineWorkspace(*sides, ends, norms, masses, np.empty(p), np.empty(p))
 
     def check_start(self, start: ArrayLike) -> FloatArray:
@@ -254,12 +259,59 @@ def first_piece(theta, direction, start, stop, density, work):  # type: ignore[n
 
 
 @njit(cache=True, error_model="numpy")
-def pieces(theta, direction, start, stop, density, work):  # type: ignore[no-untyped-def]
+def narrow(m, start, stop, direction, most, density, work):  # type: ignore[no-untyped-def]
+    """Leave out the two ends of a line where the norm is at least ``most``; the gradient moves to the new start.
+
+    Along the line gradient'direction never falls (a record's change of sides raises it by |x'direction|), and it is at
+    most the dual norm of the direction times the norm. Returns how many records change sides in between, and the ends.
+    """
+    bins, last, sizes = work.bins, len(work.bins), np.abs(direction)
+    if density.norm == L1:
+        bound = most * sizes.max()
+    elif density.norm == L2:
+        bound = most * np.sqrt((direction * direction).sum())
+    else:
+        bound = most * (sizes[0] + sizes[1:].sum() * (density.spread if density.norm == HULL else 1.0))
+    factor = last / (stop - start) * (1 - 1e-12)
+    bins[:] = 0.0
+    for i in range(m):
+        speed, which = 0.0, max(work.flips[i], ~work.flips[i])
+        for j in range(len(direction)):
+            speed += density.x[which, j] * direction[j]
+        bins[np.int64((work.times[i] - start) * factor)] += abs(speed)
+    slope, first, end = (work.gradient * direction).sum(), 0, last
+    for k in range(last):
+        if slope >= bound:
+            end = k
+            break
+        slope += bins[k]
+        if slope <= -bound:
+            first = k + 1
+    if end <= first or (first == 0 and end == last):
+        return m, start, stop
+    kept = 0
+    for i in range(m):
+        place = np.int64((work.times[i] - start) * factor)
+        if place < first:
+            way = 1.0 if work.flips[i] >= 0 else -1.0
+            which = max(work.flips[i], ~work.flips[i])
+            for j in range(len(direction)):
+                work.gradient[j] += way * density.x[which, j]
+        work.times[kept], work.flips[kept] = work.times[i], work.flips[i]
+        kept += 1 if first <= place < end else 0
+    return kept, max(start, start + first / factor), min(stop, start + end / factor)
+
+
+@njit(cache=True, error_model="numpy")
+def pieces(theta, direction, start, stop, most, density, work):  # type: ignore[no-untyped-def]
     """Write where pieces of constant exponent end (``ends``, the first is their start) and the norm on each.
 
-    Returns how many pieces there are; some may have no length.
+    Returns how many pieces there are; some may have no length. Ends of the line with a norm of at least ``most`` may be
+    left out.
     """
     m = first_piece(theta, direction, start, stop, density, work)
+    if most < np.inf:
+        m, start, stop = narrow(m, start, stop, direction, most, density, work)
     sort(m, start, stop, work)
     gradient, x = work.gradient, density.x
     work.ends[0] = start
@@ -278,7 +330,7 @@ def pieces(theta, direction, start, stop, density, work):  # type: ignore[no-unt
 
 @njit(cache=True, error_model="numpy")
 def weigh(n_pieces, scale, work):  # type: ignore[no-untyped-def]
-    """Write the cumulative mass of pieces, length * exp(-scale * (norm - least)), with the least norm of any."""
+    """Write the cumulative mass of pieces, length * exp(-scale * (norm - least)), and return the least norm."""
     ends, norms, masses = work.ends, work.norms, work.masses
     least, total = np.inf, 0.0
     for k in range(n_pieces):
@@ -287,6 +339,24 @@ def weigh(n_pieces, scale, work):  # type: ignore[no-untyped-def]
     for k in range(n_pieces):
         total += max(0.0, ends[k + 1] - ends[k]) * np.exp(-scale * (norms[k] - least))
         masses[k] = total
+    return least
+
+
+@njit(cache=True, error_model="numpy")
+def weighed_line(theta, direction, start, stop, near, density, work):  # type: ignore[no-untyped-def]
+    """Write the pieces of a line and their masses; return how many there are.
+
+    ``near`` is the norm at theta, from which far ends of the line are judged. They are left out only if all that could
+    be there is less than what rounding takes from the rest; else the line is worked out whole.
+    """
+    most = near + NEGLIGIBLE / density.scale if len(density.y) >= NARROW_FROM else np.inf
+    n_pieces = pieces(theta, direction, start, stop, most, density, work)
+    least = weigh(n_pieces, density.scale, work)
+    left_out = (stop - start) * np.exp(-density.scale * (most - least))
+    if most < np.inf and not left_out <= 1e-17 * work.masses[n_pieces - 1]:
+        n_pieces = pieces(theta, direction, start, stop, np.inf, density, work)
+        weigh(n_pieces, density.scale, work)
+    return n_pieces
 
 
 @njit(cache=True, error_model="numpy")
@@ -324,17 +394,17 @@ def walk(theta, density, region, work, thin, rng, draws):  # type: ignore[no-unt
 
     A move draws from the density on a random line through theta, and goes there.
     """
-    direction, ends = work.direction, work.ends
+    near, direction, ends = norm_at(theta, density), work.direction, work.ends
     for step in range(len(draws) * thin):
         point_somewhere(region, direction, rng)
         start, stop = feasible(theta, direction, region)
         if stop > start:
-            n_pieces = pieces(theta, direction, start, stop, density, work)
-            weigh(n_pieces, density.scale, work)
+            n_pieces = weighed_line(theta, direction, start, stop, near, density, work)
             masses = work.masses[:n_pieces]
             k = min(np.searchsorted(masses, rng.random() * masses[-1], side="right"), n_pieces - 1)
             time = ends[k] + rng.random() * (ends[k + 1] - ends[k])
             there = np.minimum(np.maximum(theta + time * direction, region.lower), region.upper)
             if keeps_lines(there, region):  # but for rounding, at an end of the interval
                 theta[:] = there
+                near = work.norms[k]
         draws[step // thin] = theta

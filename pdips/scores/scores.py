@@ -89,19 +89,25 @@ class Kit:
 class Scores(sampling.ChainMechanism):
     """Records from a PyMC model of one record, whose clipped scores are summed under noise.
 
-    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`, ``kind`` and ``delta``
-    of :class:`pdips.mechanism.LaplaceOrGaussian`, ``nuts``, ``draws``, ``tune`` and ``n_chains`` of
-    :class:`pdips.posterior.nuts.ChainMechanism`.
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`.
 
     Parameters
     ----------
     model : path, name, callable or Source
         The model: a file with ``build_model(data, schema)``, the name of one that comes with pdips, or that function.
+    kind : {"pure", "zcdp"}
+        Discrete Laplace noise, whose losses add up in epsilon; or discrete Gaussian noise, read at ``delta``.
+    delta : int, float, str or Fraction
+        For ``kind="zcdp"``.
     score_rounds : int
         How often scores are asked for, each time at the parameters that the answers before make most probable.
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has; under add-remove, what its noisy number
         of records says.
+    nuts : {"auto", "nutpie", "pymc", "numpyro"}
+        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
+    draws, tune, n_chains : int
+        Of NUTS.
 
     Raises
     ------

@@ -96,7 +96,7 @@ def interval(sampler, theta, direction):
 def pieces(sampler, theta, direction):
     """The exponent along a line: ends of its pieces, and the norm on each."""
     work = sampler._work
-    n = kernels.pieces(theta, direction, *interval(sampler, theta, direction), sampler._density, work)
+    n = kernels.pieces(theta, direction, *interval(sampler, theta, direction), np.inf, sampler._density, work)
     return np.array(work.ends[: n + 1]), np.array(work.norms[:n])
 
 
@@ -116,6 +116,31 @@ def test_the_exponent_on_a_line_is_the_one_worked_out_directly(norm):
             direct = [by_hand.norm_at(density, theta + t * direction) for t in middles[long]]
             np.testing.assert_allclose(norms[long], direct, atol=1e-9)
             assert sampler.norm_at(theta) == pytest.approx(by_hand.norm_at(density, theta))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_leaving_out_the_far_ends_of_a_line_changes_no_draw(norm):
+    rng = np.random.default_rng(11)
+    n = kernels.NARROW_FROM
+    x = np.column_stack([np.ones(n), np.minimum(rng.exponential(0.5, n), 2) - 1])
+    sampler = HitAndRun(KNormGradient(x, 1 + 2 * x[:, 1] + rng.exponential(2, n), 0.3, 0.1, norm), -20, 60)
+    density, work = sampler._density, sampler._work
+    theta = sampler.draw(np.array([1.7, 2.0]), 1, 60, rng, smooth=True)[0]
+
+    def quantiles(n_pieces, scale=density.scale):
+        kernels.weigh(n_pieces, scale, work)
+        return work.ends[
+            np.searchsorted(work.masses[:n_pieces], np.linspace(0.001, 0.999, 99) * work.masses[n_pieces - 1])
+        ]
+
+    for direction in np.array([[1.0, 0.0], [-0.3, 1.0], [50.0, -20.0]]):
+        line = theta, direction, *interval(sampler, theta, direction)
+        short = kernels.weighed_line(*line, kernels.norm_at(theta, density), density, work)
+        found = quantiles(short)
+        whole = kernels.pieces(*line, np.inf, density, work)
+        assert short < 0.7 * whole
+        np.testing.assert_allclose(found, quantiles(whole), rtol=1e-7, atol=1e-12)
+        assert np.abs(quantiles(whole, 1.1 * density.scale) - found).max() > 1e-4 * np.ptp(found)  # quantiles can tell
 
 
 def by_vertices(theta, direction, density, lower, upper):
