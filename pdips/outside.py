@@ -301,11 +301,24 @@ class NoisyMargins:
             raise InputError("a formula needs an outcome and one or more predictors that differ from it and each other")
         return outcome, predictors
 
-    def _outcome(self, column: str) -> tuple[str, FloatArray]:
+    def _outcome(self, column: str) -> FloatArray:
         names, scores = self._scores(column)
         if len(names) > 1:
             raise InputError(f"{column!r} has more than two levels: an outcome is a number, or has two levels")
-        return names[0], scores
+        return scores
+
+    def _cells(self, predictors: Sequence[str]) -> tuple[list[int], FloatArray]:
+        """Return the shape of the predictors' table, and the terms in each of its cells."""
+        shape = [self.schema.columns[name].n_levels for name in predictors]
+        cells = np.indices(shape).reshape(len(shape), -1)
+        scores = [self._scores(name)[1][level] for name, level in zip(predictors, cells, strict=True)]
+        return shape, np.column_stack([np.ones(cells.shape[1]), *scores])
+
+    def _law(self, pairs: "NoisyPairs", where: dict[str, int], predictors: Sequence[str]) -> FloatArray:
+        """Return the share of each cell of the predictors, of maximum entropy given their pairs."""
+        singles = [np.diagonal(self._table(pairs, where, name, name)) for name in predictors]
+        shape = [len(single) for single in singles]
+        return _joint(shape, singles, lambda i, j: self._table(pairs, where, predictors[i], predictors[j]))
 
     def ols(self, formula: str, *, target: Target = "population") -> Answer:
         """Fit a linear regression to the noisy pairs, which hold all that its Gram matrix needs.
@@ -316,7 +329,8 @@ class NoisyMargins:
             Columns alone: ``"income ~ age + sex"``. Numbers and bins (by their middle) are one term; other columns have
             one for each level but the first; an outcome of two levels counts its second.
         target : {"population", "table"}
-            The coefficients of the population, with the usual standard errors on top of the noise's, or of the table.
+            The coefficients of the population, with sampling error on top of the noise's (its variance is the same for
+            all records, or that of shares for an outcome of two levels), or of the table.
 
         Returns
         -------
@@ -330,7 +344,7 @@ class NoisyMargins:
         """
         choice(target, ("table", "population"), "target")
         outcome, predictors = self._read(formula)
-        _, own = self._outcome(outcome)
+        own = self._outcome(outcome)
         pairs, where = self._alone([outcome, *predictors])
         terms = {name: self._scores(name) for name in predictors}
         columns = {**{name: scores for name, (_, scores) in terms.items()}, outcome: own}
@@ -351,8 +365,15 @@ class NoisyMargins:
         centre, _, covariance = self._spread(reads, pairs)
         if target == "population" and np.isfinite(covariance).all():
             both, n = gram(pairs), pairs.n
-            residual = max(both[-1, -1] - centre @ both[:-1, -1], 0.0) / max(n - len(centre), 1)
-            covariance = covariance + residual * np.linalg.inv(both[:-1, :-1])
+            inverse = np.linalg.inv(both[:-1, :-1])
+            if len(own) == 2 and np.prod([len(each) for _, each in terms.values()]) <= MOST_FITTED:
+                _, design = self._cells(predictors)
+                mean = np.clip(design @ centre, 0, 1)
+                spread = self._law(pairs, where, predictors) * mean * (1 - mean)
+                covariance = covariance + inverse @ ((design * spread[:, None]).T @ design) @ inverse * n
+            else:
+                residual = max(both[-1, -1] - centre @ both[:-1, -1], 0.0) / max(n - len(centre), 1)
+                covariance = covariance + residual * inverse
         names = ["Intercept", *(name for names, _ in terms.values() for name in names)]
         return Answer(tuple(names), centre, covariance, "follows from measured pairs")
 
@@ -370,25 +391,17 @@ class NoisyMargins:
         choice(target, ("table", "population"), "target")
         choice(family, ("binomial", "poisson"), "family")
         outcome, predictors = self._read(formula)
-        _, own = self._outcome(outcome)
+        own = self._outcome(outcome)
         if family == "binomial" and len(own) != 2:
             raise InputError(f"family 'binomial' needs an outcome of two levels, and {outcome!r} has {len(own)}")
-        shape = [self.schema.columns[name].n_levels for name in predictors]
-        if np.prod(shape) > MOST_FITTED:
+        if np.prod([self.schema.columns[name].n_levels for name in predictors]) > MOST_FITTED:
             raise InputError(f"the predictors have more than {MOST_FITTED:,} cells together: take fewer")
         pairs, where = self._alone([outcome, *predictors])
         terms = [self._scores(name) for name in predictors]
-        cells = np.indices(shape).reshape(len(shape), -1)
-        design = np.column_stack(
-            [np.ones(cells.shape[1]), *(scores[level] for (_, scores), level in zip(terms, cells, strict=True))]
-        )
+        shape, design = self._cells(predictors)
         middle, width = design.mean(axis=0), np.maximum(design.std(axis=0), 1e-9)
         middle[0], width[0] = 0.0, 1.0
         standard = (design - middle) / width
-
-        def law(pairs: "NoisyPairs") -> FloatArray:
-            singles = [np.diagonal(self._table(pairs, where, name, name)) for name in predictors]
-            return _joint(shape, singles, lambda i, j: self._table(pairs, where, predictors[i], predictors[j]))
 
         def reads(pairs: "NoisyPairs") -> FloatArray:
             sums = [np.diagonal(self._table(pairs, where, outcome, outcome))[None] @ own]
@@ -397,7 +410,10 @@ class NoisyMargins:
                 for name, (_, scores) in zip(predictors, terms, strict=True)
             ]
             score = np.concatenate(sums)[:, 0] / pairs.n
-            found = _maximum(standard, law(pairs), (score - middle * score[0]) / width, family) / width
+            found = (
+                _maximum(standard, self._law(pairs, where, predictors), (score - middle * score[0]) / width, family)
+                / width
+            )
             found[0] -= middle @ found
             return found
 
@@ -407,7 +423,9 @@ class NoisyMargins:
 
             linear = design @ centre
             weight = expit(linear) * expit(-linear) if family == "binomial" else np.exp(linear)
-            sampling = np.linalg.inv((design * (law(pairs) * weight)[:, None]).T @ design * pairs.n)
+            sampling = np.linalg.inv(
+                (design * (self._law(pairs, where, predictors) * weight)[:, None]).T @ design * pairs.n
+            )
             covariance = covariance + sampling
             draws = draws + np.random.default_rng(1).multivariate_normal(np.zeros(len(centre)), sampling, len(draws))
         names = ("Intercept", *(name for names, _ in terms for name in names))

@@ -77,9 +77,14 @@ def test_without_noise_all_is_what_the_table_says(quiet):
     np.testing.assert_allclose(found.estimate, np.linalg.lstsq(x, frame["voted"], rcond=None)[0], atol=1e-3)
     assert found.names == ("Intercept", "sex[m]", "school[middle]", "school[high]", "age")
     ols = margins.ols("voted ~ sex + school + age")
-    residual = frame["voted"] - x @ ols.estimate
-    classical = residual @ residual / (2_000 - 5) * np.linalg.inv(x.T @ x)
-    np.testing.assert_allclose(ols.covariance, classical, rtol=0.02, atol=1e-8)
+    chance, inverse = np.clip(x @ ols.estimate, 0, 1), np.linalg.inv(x.T @ x)
+    robust = inverse @ ((x * (chance * (1 - chance))[:, None]).T @ x) @ inverse
+    np.testing.assert_allclose(np.diagonal(ols.covariance), np.diagonal(robust), rtol=0.02)
+    aged = margins.ols("age ~ sex")
+    x, y = x[:, :2], MIDDLES[frame["age"]]
+    residual = y - x @ aged.estimate
+    classical = residual @ residual / (2_000 - 2) * np.linalg.inv(x.T @ x)
+    np.testing.assert_allclose(aged.covariance, classical, rtol=0.02)
 
 
 def coverage(ask, truth: np.ndarray, n_tables: int, n: int, epsilon: float, *, noise: float = 1.0) -> float:
