@@ -89,8 +89,8 @@ class Answer:
 
     def to_datatree(self) -> Any:
         """Return the draws as an ArviZ DataTree with one chain, a variable a coefficient."""
-        if self.draws is None:
-            raise InputError("only glm has draws")
+        if self.draws is None or self.draws.empty:
+            raise InputError("only glm has draws, and none where the noise leaves its numbers open")
         from arviz_base import from_dict
 
         return from_dict({"posterior": {name: self.draws[name].to_numpy()[None] for name in self.draws}})
@@ -171,7 +171,12 @@ class NoisyMargins:
         design: ResidualDesign = plan.design
         noisy = margins["noisy"].to_numpy(dtype=np.int64)
         expected = published(design, plan.steps[0], np.zeros(len(noisy), dtype=np.int64))
-        if len(expected) != len(noisy) or not np.allclose(margins["variance"], expected["variance"], rtol=1e-6):
+        labels = ["first", "second", "row", "column", "difference"]
+        if (
+            len(expected) != len(noisy)
+            or not np.allclose(margins["variance"], expected["variance"], rtol=1e-6)
+            or not (margins[labels].to_numpy() == expected[labels].to_numpy()).all()
+        ):
             raise InputError("margins and privacy.json don't belong together: one of them was changed")
         public = schema.public_columns
         known = Table(records[list(public)], Schema(columns={k: schema.columns[k] for k in public})) if public else None
@@ -266,7 +271,7 @@ class NoisyMargins:
 
         centre, _, covariance = self._spread(reads, pairs)
         if target == "population":
-            p = np.clip(centre if shares else centre / pairs.n, 0, 1)
+            p = np.clip(centre if shares else centre / pairs.n, 1 / pairs.n, 1)  # no cell is without sampling error
             sampling = (np.diag(p) - np.outer(p, p)) / pairs.n
             covariance = covariance + (sampling if shares else sampling * pairs.n**2)
         names = [self.schema.columns[name].names() for name in chosen]
@@ -431,7 +436,8 @@ class NoisyMargins:
         names = ("Intercept", *(name for names, _ in terms for name in names))
         import pandas as pd
 
-        frame = pd.DataFrame(draws, columns=list(names)).dropna(ignore_index=True)
+        known = draws if np.isfinite(covariance).all() else draws[:0]
+        frame = pd.DataFrame(known, columns=list(names)).dropna(ignore_index=True)
         basis = "score measured; law of the predictors " + (
             "measured" if len(shape) < 3 else "from a model of their pairs"
         )
