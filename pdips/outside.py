@@ -57,8 +57,8 @@ class Answer:
 
     Examples
     --------
-    >>> Answer(("a",), np.array([1.0]), np.array([[0.25]]), "measured").summary().round(2).loc["a"].tolist()
-    [1.0, 0.5, 0.02, 1.98, 'measured']
+    >>> Answer(("a",), np.array([1.0]), np.array([[0.25]]), "measured").summary()["upper"].round(2).tolist()
+    [1.98]
     """
 
     names: tuple[str, ...]
@@ -91,9 +91,10 @@ class Answer:
         """Return the draws as an ArviZ DataTree with one chain, a variable a coefficient."""
         if self.draws is None or self.draws.empty:
             raise InputError("only glm has draws, and none where the noise leaves its numbers open")
-        from arviz_base import from_dict
+        import xarray as xr
 
-        return from_dict({"posterior": {name: self.draws[name].to_numpy()[None] for name in self.draws}})
+        named = {name: (("chain", "draw"), self.draws[name].to_numpy()[None]) for name in self.draws}
+        return xr.DataTree.from_dict({"posterior": xr.Dataset(named)})
 
     def __repr__(self) -> str:
         return repr(self.summary())

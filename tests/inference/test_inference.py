@@ -15,7 +15,7 @@ import statsmodels.formula.api as smf
 import xarray as xr
 from scipy import integrate, stats
 
-from pdips import LaplaceSanitizer, Schema, Table
+from pdips import LaplaceSanitizer, Pairs, Schema, Table
 from pdips.errors import InputError
 from pdips.inference import combine, mix, rule_for
 
@@ -495,6 +495,9 @@ def test_the_page_on_inference_runs(tmp_path, monkeypatch):
         json.dumps(facts("modips", split="once", likelihood="noise-aware"))
     )
     monkeypatch.chdir(tmp_path)
+    schema = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in ("sex", "school", "voted")}})
+    columns = pd.DataFrame(np.random.default_rng(1).integers(0, 2, (2_000, 3)), columns=list(schema.columns))
+    Pairs(epsilon=5).release(Table(columns, schema))[0].publish("noisy")
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)

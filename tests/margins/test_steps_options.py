@@ -145,6 +145,9 @@ def test_a_budget_from_the_command_line(tmp_path, pdips):
 
 
 SETTINGS = {
+    "sets = 'posterior' is for margins alone": [{"sets": "posterior", "order": ("a",)}],
+    "goes with split = 'once'": [{"sets": "posterior", "n_sets": 2, "split": "per-set"}],
+    "sets must be one of": [{"sets": "other"}],
     "layers must be a whole number of at least 1": [{"layers": 0}, {"layers": True}, {"layers": 1.5}, {"layers": "2"}],
     "elect and order exclude each other": [{"elect": "layer", "order": ("a",)}],
     "utility and order exclude each other": [{"utility": "aic", "order": ("a",)}],
@@ -177,9 +180,6 @@ SHAPES = {
     ],
     "budget adds up to 1; it must add up to 0.9, which": [{"layers": 1, "budget": ("0.5", "0.5")}],
     "budget must be a finite number": [{"order": ("a",), "budget": ("a", "b")}],
-    "sets = 'posterior' is for margins alone": [{"sets": "posterior", "order": ("a",)}],
-    "goes with split = 'once'": [{"sets": "posterior", "n_sets": 2, "split": "per-set"}],
-    "sets must be one of": [{"sets": "other"}],
 }
 
 
