@@ -99,14 +99,14 @@ def synthesize(
     from pdips.report import pages
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
+    schema = Schema.load(schema_path)
     if mechanism_name is None:
         from pdips.margins.planning import suited
 
-        mechanism_name, why = suited(Schema.load(schema_path), has_model=model is not None)
+        mechanism_name, why = suited(schema, has_model=model is not None)
         click.echo(f"mechanism {mechanism_name}: {why}")
     build, settings = chosen(mechanism_name, options, common, model)
     mechanism: Mechanism = build(**settings)
-    schema = Schema.load(schema_path)
     ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
     if ledger is None:
         mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does

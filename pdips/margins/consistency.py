@@ -141,4 +141,7 @@ def draw_cells(group: IntArray, values: FloatArray, rng: np.random.Generator) ->
     first, width = np.concatenate([[0.0], reached[:-1]]), np.diff(reached, prepend=0.0)
     each = np.rint(width).astype(np.int64)
     places = np.repeat(first, each) + rng.random(each.sum()) * np.repeat(width, each)
+    places = np.minimum(
+        places, np.nextafter(np.repeat(reached, each), 0)
+    )  # a sum that is rounded up stays in its group
     return np.unique(np.searchsorted(ends, places, side="right"), return_counts=True)

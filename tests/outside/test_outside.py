@@ -135,8 +135,7 @@ def test_poisson_and_its_draws(quiet):
 def test_a_contrast_is_a_sum_with_its_error(quiet):
     found = quiet[1].share("age")
     older = found.contrast([0, 0, 0, 0, 1, 1], "over 60")
-    assert older.estimate[0] == pytest.approx(found.estimate[4:].sum())
-    p = older.estimate[0]
+    assert (p := older.estimate[0]) == pytest.approx(found.estimate[4:].sum())
     assert older.summary()["standard_error"].iloc[0] == pytest.approx(np.sqrt(p * (1 - p) / 2_000), rel=0.01)
 
 
@@ -175,9 +174,10 @@ def test_a_public_folder_is_enough(tmp_path):
     margins.assign(variance=1.0).to_parquet(tmp_path / "public/margins.parquet")
     with pytest.raises(InputError, match="one of them was changed"):
         NoisyMargins.read(tmp_path)
-    margins.iloc[::-1].to_parquet(tmp_path / "public/margins.parquet")
-    with pytest.raises(InputError, match="one of them was changed"):
-        NoisyMargins.read(tmp_path)
+    for changed in (margins.iloc[::-1], margins.iloc[:-1], margins.drop(columns="noisy"), margins.drop(columns="row")):
+        changed.to_parquet(tmp_path / "public/margins.parquet")
+        with pytest.raises(InputError, match="one of them was changed"):
+            NoisyMargins.read(tmp_path)
     (tmp_path / "public/margins.parquet").unlink()
     with pytest.raises(InputError, match="holds no noisy margins"):
         NoisyMargins.read(tmp_path)
@@ -213,8 +213,7 @@ def test_what_noise_leaves_open_is_said():
         answer = loud.glm("voted ~ sex + school", family="binomial")
     with pytest.raises(InputError, match="leaves its numbers open"):
         answer.to_datatree()
-    found = answer.summary()
-    assert np.isneginf(found["lower"]).all() or found["lower"].isna().all()
+    assert (~np.isfinite(answer.summary()["lower"])).all()
 
 
 def test_import_is_quick_and_needs_no_pymc():
