@@ -52,8 +52,10 @@ def schema_check(path: str) -> None:
             what = f"{column.n_values} levels"
         else:
             bins = f"{column.n_values} bins" if column.is_binned else "no bins"
-            what = f"{column.lower:g} to {column.upper:g}{f' {column.unit}' if column.unit else ''}, {bins}"
+            span = f"{column.spell(column.lower or 0)} to {column.spell(column.upper or 0)}"
+            what = f"{span}{f' {column.unit}' if column.unit else ''}, {bins}"
         extras = [word for word, on in (("missing allowed", column.missing), ("public", column.public)) if on]
+        extras += ["values beyond are clipped"] if column.out_of_range == "clip" else []
         click.echo(f"{name}: {', '.join([what, *extras])}")
     click.echo(f"records a person: at most {checked.records.max_per_person}")
     if all(column.is_categorical or column.is_binned for column in checked.columns.values()):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pdips.release.release import Release, RunRecord
     from pdips.report.verdict import Verdict
 
-FileFormat = typing.Literal["parquet", "csv"]
+FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
 
 
 @click.command()
@@ -47,6 +47,7 @@ FileFormat = typing.Literal["parquet", "csv"]
     metavar="NAME",
     help=f"One of {', '.join(MECHANISMS)}. Left out: chosen by the schema, and by whether there is a model.",
 )
+@click.option("--columns", "names", metavar="A,B,C", help="Only these columns of the schema; the others are left out.")
 @click.option("--epsilon", required=True, metavar="E", help="Privacy loss in total, over all sets.")
 @SETS
 @NEIGHBOURS
@@ -67,13 +68,21 @@ FileFormat = typing.Literal["parquet", "csv"]
     "are made from a seed. By default both stay inside.",
 )
 @click.option("--explain", is_flag=True, help=EXPLAIN)
-@click.option("--format", "file_format", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(typing.get_args(FileFormat)),
+    default="parquet",
+    show_default=True,
+    help="sav and dta (SPSS, Stata) are written beside parquet, with labels.",
+)
 @click.option("--out", required=True, metavar="DIR", help="Folder for public/ and confidential/.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier release in DIR.")
 def synthesize(
     table: str,
     schema_path: str,
     mechanism_name: str | None,
+    names: str | None,
     epsilon: str,
     n_sets: int,
     neighbours: str,
@@ -87,7 +96,7 @@ def synthesize(
     out: str,
     overwrite: bool,
 ) -> None:
-    """Make synthetic sets of TABLE (.csv or .parquet) and the pages about them.
+    """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet; .dta, .sav, .sas7bdat) and the pages about them.
 
     With --ledger the price is reserved before TABLE is read.
     """
@@ -96,10 +105,13 @@ def synthesize(
     from pdips.data.schema import Schema
     from pdips.data.table import Table
     from pdips.privacy.curator import Clock
+    from pdips.release.release import check_format
     from pdips.report import pages
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
     schema = Schema.load(schema_path)
+    if names is not None:
+        schema = schema.only(name.strip() for name in names.split(","))
     if mechanism_name is None:
         from pdips.margins.planning import suited
 
@@ -107,6 +119,7 @@ def synthesize(
         click.echo(f"mechanism {mechanism_name}: {why}")
     build, settings = chosen(mechanism_name, options, common, model)
     mechanism: Mechanism = build(**settings)
+    check_format(schema, file_format)
     ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
     if ledger is None:
         mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does

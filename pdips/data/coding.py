@@ -9,6 +9,7 @@ import math
 import numbers as abstract
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -21,7 +22,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.schema import Column, spelling
+from pdips.data.dates import date_number, spelling
+from pdips.data.schema import Column
 from pdips.errors import DataError, InputError
 
 HashArray = NDArray[np.uint64]
@@ -32,9 +34,10 @@ NOT_TEXT = "holds text that is not Unicode"
 OUTSIDE_LEVELS = "has values outside the levels of its schema (compared letter by letter)"
 MISSING = "has missing values, which its schema doesn't declare (missing = true)"
 NO_NUMBERS = "has values that are no numbers"
+NO_DATES = "has values that are no dates, which are written as 2020-12-31"
 OUTSIDE_BOUNDS = "has values outside its bounds"
 NOT_WHOLE = "must hold whole numbers"
-_RULES = (NESTED, NOT_TEXT, OUTSIDE_LEVELS, MISSING, NO_NUMBERS, OUTSIDE_BOUNDS, NOT_WHOLE)
+_RULES = (NESTED, NOT_TEXT, OUTSIDE_LEVELS, MISSING, NO_NUMBERS, NO_DATES, OUTSIDE_BOUNDS, NOT_WHOLE)
 
 _UNEQUAL_TO_ALL_ELSE = {str, type(None), type(pd.NA)}
 _LONGEST_NUMBER = 300
@@ -44,23 +47,37 @@ _SURELY_A_KEY = r"^(0|-?[1-9][0-9]*|([!-~][ -~]*)?[A-DF-Za-df-z]([ -~]*[!-~])?)$
 
 
 class CellError(DataError):
-    """A cell breaks the rules of its column.
+    """Cells break rules of their column, which are named in the order of :data:`_RULES`, wherever the records are."""
 
-    Of several rules that are broken in a table, the one of lowest ``rank`` is named, wherever its records are.
-    """
+    def __init__(self, name: str, *broken: str, bounds: str = "") -> None:
+        self.name, self.broken, self.bounds = name, sorted(set(broken), key=_RULES.index), bounds
+        self.rank = _RULES.index(self.broken[0])
+        said = "; it ".join(f"{rule}{bounds if rule == OUTSIDE_BOUNDS else ''}" for rule in self.broken)
+        super().__init__(f"column {name!r} {said}")
 
-    def __init__(self, name: str, rule: str, more: str = "") -> None:
-        super().__init__(f"column {name!r} {rule}{more}")
-        self.rank = _RULES.index(rule)
+
+def refuse_for(problems: Sequence[DataError]) -> None:
+    """Refuse a table for all of its problems at once."""
+    if problems:
+        raise DataError("; ".join(map(str, problems)))
 
 
-def check_type(name: str, values: pd.Series) -> None:
-    """Refuse a column whose type is neither text, numbers nor true and false."""
+def check_type(name: str, values: pd.Series, *, is_date: bool = False) -> None:
+    """Refuse a column whose type is neither text, numbers nor true and false, nor dates where they are wanted."""
     stored = values.dtype.pyarrow_dtype if isinstance(values.dtype, pd.ArrowDtype) else None
-    if getattr(values.dtype, "kind", "O") in "mMc" or isinstance(values.dtype, pd.PeriodDtype):
+    unread = "mc" if is_date else "mMc"
+    if getattr(values.dtype, "kind", "O") in unread or isinstance(values.dtype, pd.PeriodDtype):
         raise InputError(f"column {name!r} is of a type that is neither text, numbers nor true and false")
     if stored is not None and pa.types.is_nested(stored):
         raise InputError(f"column {name!r} {NESTED}")
+
+
+def exchange_commas(values: pd.Series) -> pd.Series:
+    """Exchange points and commas in the cells of a column of text that look like numbers."""
+    if not isinstance(values.dtype, pd.StringDtype):
+        return values
+    like = values.str.fullmatch(r"\s*[+-]?[0-9]*[.,]?[0-9]*([eE][+-]?[0-9]+)?\s*", na=False)
+    return values.where(~like, values.str.translate({ord("."): ",", ord(","): "."}))
 
 
 def distinct(name: str, values: pd.Series) -> tuple[IntArray, Cells]:
@@ -74,7 +91,7 @@ def distinct(name: str, values: pd.Series) -> tuple[IntArray, Cells]:
         if not _is_of_one_type(values):
             values = values.astype(object)
             kinds = set(map(type, values)) - _UNEQUAL_TO_ALL_ELSE
-            _refuse(name, NESTED, any(kind.__hash__ is None for kind in kinds))
+            _refuse(name, {NESTED: any(kind.__hash__ is None for kind in kinds)})
             if len(kinds) > 1 or not kinds <= {bool, int, float}:
                 known = np.array([not _is_nothing(value) for value in values], dtype=np.bool_)
                 return np.where(known, np.cumsum(known) - 1, -1).astype(np.int64), values[known].tolist()
@@ -120,10 +137,15 @@ def encode(name: str, values: pd.Series, column: Column) -> IntArray:
 
 def _encode_levels(name: str, values: pd.Series, column: Column) -> IntArray:
     positions, cells = distinct(name, values)
-    known, spelt = _level_codes(column), spelling if isinstance(column.levels[0], (str, bool)) else number_spelling
-    codes = np.array([*(known.get(spelt(cell), -1) for cell in cells), column.n_values], dtype=np.int64)
-    _refuse(name, OUTSIDE_LEVELS, bool((codes < 0).any()))
-    _refuse(name, MISSING, not column.missing and bool((positions < 0).any()))
+    known = {"": column.n_values} if column.trim else {}
+    known |= _level_codes(column)
+    spelt = spelling if isinstance(column.levels[0], (str, bool)) else number_spelling
+    codes = np.array(
+        [*(known.get(spelt(cell).strip() if column.trim else spelt(cell), -1) for cell in cells), column.n_values],
+        dtype=np.int64,
+    )
+    is_missing = not column.missing and bool((codes[positions] == column.n_values).any())
+    _refuse(name, {OUTSIDE_LEVELS: bool((codes < 0).any()), MISSING: is_missing})
     return codes[positions]
 
 
@@ -148,31 +170,37 @@ def number_spelling(value: object) -> str:
     return spelling(value)
 
 
-def _refuse(name: str, rule: str, broken: bool, more: str = "") -> None:
-    if broken:
-        raise CellError(name, rule, more)
+def _refuse(name: str, broken: Mapping[str, bool], bounds: str = "") -> None:
+    if any(broken.values()):
+        raise CellError(name, *(rule for rule, is_broken in broken.items() if is_broken), bounds=bounds)
 
 
 def numbers(name: str, values: pd.Series, column: Column) -> FloatArray:
-    """Return a numeric column as doubles, NaN where missing, after checking it against its bounds."""
+    """Return a numeric column as doubles, NaN where missing, within its bounds; dates as :func:`schema.date_number`."""
     found, missing = _doubles(name, values, column)
-    _refuse(name, MISSING, not column.missing and bool(missing.any()))
-    known = found[~missing] if missing.any() else found
     lower, upper = float(column.lower or 0), float(column.upper or 0)
-    _refuse(name, NO_NUMBERS, bool(np.isnan(known).any()))
-    _refuse(name, OUTSIDE_BOUNDS, bool(((known < lower) | (known > upper)).any()), f", {lower:g} to {upper:g}")
-    _refuse(name, NOT_WHOLE, column.integer and bool((known % 1 != 0).any()))
+    if column.out_of_range == "clip":
+        found = np.clip(found, lower, upper)
+    is_inside = (found >= lower) & (found <= upper)
+    broken = {
+        MISSING: not column.missing and bool(missing.any()),
+        NO_DATES if column.type == "date" else NO_NUMBERS: bool((np.isnan(found) & ~missing).any()),
+        OUTSIDE_BOUNDS: bool((~is_inside & ~np.isnan(found) & ~missing).any()),
+        NOT_WHOLE: column.integer and bool((found[is_inside & ~missing] % 1 != 0).any()),
+    }
+    _refuse(name, broken, f", {column.spell(lower)} to {column.spell(upper)}")
     return np.where(missing, np.nan, found) + 0.0  # one zero, not two
 
 
 def _doubles(name: str, values: pd.Series, column: Column) -> tuple[FloatArray, BoolArray]:
     """Return cells as doubles, NaN where they are no numbers, and which are missing; each shape (len(values),)."""
-    if _is_number(values):
+    if _is_number(values) and column.type != "date":
         found = values.to_numpy(dtype=np.float64, na_value=np.nan)
         coded = [float(code) for code in column.missing_codes if spelling(_double(code)) == spelling(code)]
         return found, np.isnan(found) | np.isin(found, coded) if coded else np.isnan(found)
     positions, cells = distinct(name, values)
-    found = np.append(_cells_as_doubles(cells), np.nan)
+    read = [date_number(cell, column.unit) for cell in cells] if column.type == "date" else _cells_as_doubles(cells)
+    found = np.append(read, np.nan)
     missing = np.zeros(len(found), dtype=np.bool_)
     missing[-1], codes = True, {spelling(code) for code in column.missing_codes}
     if codes:

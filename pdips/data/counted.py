@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.coding import CellError, encode, numbers, person_keys, value_hashes
+from pdips.data.coding import CellError, encode, exchange_commas, numbers, person_keys, refuse_for, value_hashes
 from pdips.data.readers import Batches, is_text, to_pandas
 from pdips.data.schema import Column, Schema
 
@@ -52,7 +52,8 @@ def countable(opened: Batches, schema: Schema) -> bool:
     """Whether a table can be counted: plain types, and bins for each numeric column that isn't copied as it is."""
     columns = schema.columns.values()
     return all(_is_plain(kind) for kind in opened.schema.types) and all(
-        column.is_categorical or column.is_binned or column.public for column in columns
+        column.is_categorical or (column.public and column.type == "number") or (column.is_binned and not column.public)
+        for column in columns
     )
 
 
@@ -69,9 +70,7 @@ def count(opened: Batches, schema: Schema) -> Counted:
     tally = _Tally(math.prod(coder.radix for coder in coders))
     for part in _parallel(opened.batches, coders):
         tally.add(*part)
-    for coder in coders:
-        if coder.problems:
-            raise min(coder.problems, key=lambda problem: problem.rank)
+    refuse_for([coder.problem() for coder in coders if coder.problems])
     number, counts = tally.distinct()
     codes = {c.name: number // c.stride % c.radix for c in coders if c.column is not None}
     return Counted(
@@ -100,7 +99,7 @@ def _coders(opened: Batches, schema: Schema) -> list["_Coder"]:
     most_values = int(room ** (1 / len(copied))) if copied else 0
     if not room or (copied and most_values < 2):
         raise UncountableError
-    names = [*schema.columns, *([schema.records.person] if schema.records.person else [])]
+    names = [*schema.columns, *(str(name) for name in opened.columns if name not in schema.columns)]
     ranks, coders, stride = sorted(names), [], 1
     for name in names:
         column, is_copied = schema.columns.get(name), name in copied
@@ -111,6 +110,8 @@ def _coders(opened: Batches, schema: Schema) -> list["_Coder"]:
                 name=name,
                 column=column,
                 is_copied=is_copied,
+                has_commas=column is not None and schema.has_commas(column),
+                is_key=name == schema.records.person,
                 field=field.with_type(field.type.value_type if pa.types.is_dictionary(field.type) else field.type),
                 metadata=opened.schema.metadata,
                 stride=stride,
@@ -129,6 +130,8 @@ class _Coder:
     name: str
     column: Column | None
     is_copied: bool
+    is_key: bool
+    has_commas: bool
     field: pa.Field
     metadata: dict[bytes, bytes] | None
     stride: int
@@ -138,6 +141,11 @@ class _Coder:
     problems: list[CellError] = dataclasses.field(default_factory=list)
     _last: tuple[pa.Array, bool, IntArray, HashArray] | None = None
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def problem(self) -> CellError:
+        """Return what is wrong in any batch."""
+        broken = [rule for problem in self.problems for rule in problem.broken]
+        return CellError(self.name, *broken, bounds="".join({problem.bounds for problem in self.problems}))
 
     def look_up(self, values: pa.Array) -> tuple[NDArray[np.int32], IntArray, HashArray]:
         """Return an index for each record, and what to add to its number and to its hash for each index."""
@@ -156,7 +164,7 @@ class _Coder:
         try:
             values = self._as_pandas(dictionary, has_null)
             hashes = value_hashes(self.name, values) * np.uint64(self.weight)
-            found = self._codes(values)
+            found = self._codes(exchange_commas(values) if self.has_commas else values)
         except CellError as error:
             self.problems.append(error)
             return codes, codes.view(np.uint64)
@@ -164,7 +172,9 @@ class _Coder:
         return codes, hashes
 
     def _codes(self, values: pd.Series) -> IntArray:
-        """Return what each value adds to a record's number; of a person's key, its hash."""
+        """Return what each value adds to a record's number, 0 if it is ignored; of a person's key, its hash."""
+        if self.column is None and not self.is_key:
+            return np.zeros(len(values), dtype=np.int64)
         if self.column is None:
             positions, keys = person_keys(self.name, values)
             return np.append(pd.util.hash_array(keys), np.uint64(0))[positions].view(np.int64)
@@ -212,7 +222,7 @@ def _numbered(batch: pa.RecordBatch, coders: list[_Coder]) -> _Part:
         total += hashes.take(index, mode="clip")
         if coder.column is not None:
             number += steps.take(index, mode="clip")
-        else:
+        elif coder.is_key:
             keys = steps.take(index, mode="clip").view(np.uint64)
             persons = keys[~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)]
     return number, pd.util.hash_array(total), persons

@@ -1,6 +1,8 @@
 """Files of records: read whole, or batch by batch."""
 
 import csv
+import gzip
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,16 @@ CSV_BLOCK_BYTES = 1 << 24
 LARGE_RECORDS = 2_000_000
 LARGE_CSV_BYTES = 200_000_000
 """Beyond these a table is counted batch by batch rather than loaded whole, where it can be."""
+_SEPARATORS = (",", ";", "\t")
+_LABELLED = {
+    ".dta": "read_dta",
+    ".sav": "read_sav",
+    ".zsav": "read_sav",
+    ".por": "read_por",
+    ".sas7bdat": "read_sas7bdat",
+    ".xpt": "read_xport",
+}
+"""Which function of pyreadstat reads the files of Stata, SPSS and SAS."""
 
 _NULLABLE = {
     getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")()
@@ -33,16 +45,48 @@ class Batches:
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
 
+    @property
+    def columns(self) -> pd.DataFrame:
+        """The columns as they would be read whole, without records."""
+        return to_pandas(self.schema.empty_table())
 
-def read_frame(path: str | Path) -> pd.DataFrame:
-    """Read a ``.csv`` (everything as text, empty cells as missing) or ``.parquet`` file."""
+
+def read_frame(path: str | Path, *, separator: str | None = None) -> pd.DataFrame:
+    """Read a file of records: of a ``.csv`` everything as text, empty cells as missing.
+
+    ``separator`` is that of a ``.csv`` file, by default the one that separates names in its first line.
+    """
     file = _checked(path)
-    if file.suffix.lower() == ".parquet":
+    if _suffix(file) == ".parquet":
         opened = _open_parquet(file)
         with _reading(file, DataError):
             return to_pandas(opened.read())
-    batches = _open_csv(file)
+    if _suffix(file) in _LABELLED:
+        return _read_labelled(file)
+    batches = _open_csv(file, separator)
     return to_pandas(pa.Table.from_batches(batches.batches, batches.schema))
+
+
+def _read_labelled(file: Path) -> pd.DataFrame:
+    """Read a file of Stata, SPSS or SAS: numbers as doubles, whether or not one is missing, empty text as missing."""
+    try:
+        import pyreadstat
+    except ImportError:
+        raise InputError(f"{file} needs the package pyreadstat: install pdips[files]") from None
+    try:
+        found: tuple[pd.DataFrame, Any] = getattr(pyreadstat, _LABELLED[_suffix(file)])(str(file))
+    except PermissionError:
+        raise InputError(f"{file} may not be read") from None
+    except Exception:  # noqa: BLE001 - whatever its message quotes
+        raise DataError(f"{file} is damaged, or no {_suffix(file)[1:]} file") from None
+    frame, about = found
+    _check_names([str(name) for name in frame])
+    for name, kind in about.readstat_variable_types.items():
+        if kind == "string":
+            frame[name] = frame[name].astype("str").replace("", None)
+        elif frame[name].dtype != object:  # dates are objects
+            frame[name] = frame[name].astype("float64")
+    return frame
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -63,19 +107,22 @@ def is_large(path: str | Path) -> bool:
     """Whether a file has so many records that it is better counted than loaded whole."""
     file = _checked(path)
     with _reading(file):
-        if file.suffix.lower() == ".parquet":
+        if _suffix(file) == ".parquet":
             return int(pq.read_metadata(file).num_rows) > LARGE_RECORDS
-        return file.stat().st_size > LARGE_CSV_BYTES
+        return _suffix(file) not in _LABELLED and file.stat().st_size > LARGE_CSV_BYTES
 
 
-def open_batches(path: str | Path, *, key: str | None = None) -> Batches:
+def open_batches(path: str | Path, *, key: str | None = None, separator: str | None = None) -> Batches:
     """Open a file for reading batch by batch.
 
     ``key`` names a column that hardly repeats: a dictionary of it would come whole with every batch.
     """
     file = _checked(path)
-    if file.suffix.lower() == ".csv":
-        return _open_csv(file)
+    if _suffix(file) in _LABELLED:
+        table = pa.Table.from_pandas(_read_labelled(file), preserve_index=False)
+        return Batches(schema=table.schema, batches=iter(table.to_batches()))
+    if _suffix(file) != ".parquet":
+        return _open_csv(file, separator)
     schema = _open_parquet(file).schema_arrow
     text = [field.name for field in schema if is_text(field.type) and field.name != key]
     opened = _open_parquet(file, read_dictionary=text, pre_buffer=False)  # or it would hold the whole file
@@ -83,12 +130,16 @@ def open_batches(path: str | Path, *, key: str | None = None) -> Batches:
 
 
 def _checked(path: str | Path) -> Path:
-    file = Path(path)
-    if file.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"{file} must end in .csv or .parquet")
+    file, known = Path(path), (".csv", ".csv.gz", ".parquet", *_LABELLED)
+    if _suffix(file) not in known:
+        raise InputError(f"{file} must end in .csv or .parquet, or in {', '.join(known[1:2] + known[3:])}")
     if not file.is_file():
         raise InputError(f"{file} doesn't exist or is no file")
     return file
+
+
+def _suffix(file: Path) -> str:
+    return "".join(file.suffixes[-2:]).lower() if file.suffix.lower() == ".gz" else file.suffix.lower()
 
 
 @contextmanager
@@ -100,9 +151,9 @@ def _reading(file: Path, kind: type[InputError] = InputError) -> Iterator[None]:
         raise InputError(f"{file} may not be read") from None
     except InputError:
         raise
-    except (ValueError, OSError, csv.Error, pa.ArrowException):
-        wanted = ": UTF-8 text, one row of names, rows of as many fields, commas" if file.suffix == ".csv" else ""
-        raise kind(f"{file} is damaged, or no {file.suffix[1:]} file{wanted}") from None
+    except (ValueError, OSError, EOFError, zlib.error, csv.Error, pa.ArrowException):
+        wanted = "" if _suffix(file) == ".parquet" else ": UTF-8 text, one row of names, rows of as many fields, commas"
+        raise kind(f"{file} is damaged, or no {_suffix(file)[1:]} file{wanted}") from None
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -110,13 +161,20 @@ def _check_names(names: Sequence[str]) -> None:
         raise InputError("the table has two columns of the same name")
 
 
-def _csv_header(file: Path) -> list[str]:
-    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:  # of rows, nothing is said yet
-        header = next(csv.reader(lines), [])
+def _csv_header(file: Path, separator: str | None) -> tuple[str, list[str]]:
+    """Return the separator and the names in the first line; of rows, nothing is said yet."""
+    names = {mark: _first_line(file, mark) for mark in ([separator] if separator else _SEPARATORS)}
+    mark, header = next((item for item in names.items() if len(item[1]) > 1), next(iter(names.items())))
     if not header or not all(name and name.isprintable() for name in header):
         raise _no_header(file)
     _check_names(header)
-    return header
+    return mark, header
+
+
+def _first_line(file: Path, separator: str) -> list[str]:
+    opened = gzip.open if _suffix(file) == ".csv.gz" else open
+    with opened(file, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        return next(csv.reader(lines, delimiter=separator), [])
 
 
 def _no_header(file: Path) -> InputError:
@@ -124,17 +182,19 @@ def _no_header(file: Path) -> InputError:
     return InputError(f"{file} is damaged, or no csv file: its first line must name the columns, and it is {wrong}")
 
 
-def _open_csv(file: Path) -> Batches:
+def _open_csv(file: Path, separator: str | None) -> Batches:
     """Open a text file of which every column is read as text: what Arrow infers would depend on all records."""
     with _reading(file):
-        header = _csv_header(file)
+        mark, header = _csv_header(file, separator)
     as_text = pa_csv.ConvertOptions(
         column_types=dict.fromkeys(header, pa.string()),
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=True,
     )
-    parse = pa_csv.ParseOptions(newlines_in_values=True)  # refuses a row with more or fewer fields than the header
+    parse = pa_csv.ParseOptions(
+        delimiter=mark, newlines_in_values=True
+    )  # refuses a row with more or fewer fields than the header
     reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
     with _reading(file, DataError):
         reader = pa_csv.open_csv(file, read_options=reading, parse_options=parse, convert_options=as_text)

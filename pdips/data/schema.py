@@ -6,8 +6,9 @@ A schema is written by a person from public knowledge. Nothing in it may be read
 import difflib
 import itertools
 import math
+import re
 import tomllib
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -17,6 +18,8 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from pdips.arrays import FloatArray
+from pdips.data.dates import DASHES, read_dates, spell_date, spelling
+from pdips.data.draft import DRAFT_MARK, draft
 from pdips.errors import InputError
 
 type Level = bool | int | float | str
@@ -40,11 +43,6 @@ def _is_ordinary(value: Level) -> bool:
     return not isinstance(value, (int, float)) or abs(value) < (2**53 if isinstance(value, int) else math.inf)
 
 
-def spelling(value: object) -> str:
-    """Spell a level, or a cell that is compared with levels, by itself: 9 and 9.0 are one, True and 1 aren't."""
-    return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)
-
-
 def _as_missing(value: Any) -> bool | tuple[Level, ...]:
     if not isinstance(value, (bool, list, tuple)):
         raise ValueError("must be true, false, or a list of codes")
@@ -54,17 +52,6 @@ def _as_missing(value: Any) -> bool | tuple[Level, ...]:
 LevelList = Annotated[Any, BeforeValidator(_as_list)]
 Levels = Annotated[Any, BeforeValidator(_as_levels)]
 Missing = Annotated[Any, BeforeValidator(_as_missing)]
-
-DRAFT_MARK = "# DRAFT."
-DRAFT_WARNING = f"""\
-{DRAFT_MARK} Levels and bounds below were READ OFF THE CONFIDENTIAL TABLE: that is a leak, and no epsilon pays for it.
-# Replace every one by what is publicly known (the questionnaire, the code book, the law), then delete the line above:
-# as long as it is there, no command takes this schema.
-"""
-DRAFT_HINT = """\
-# Also to be said, where true: [records] person = "...", max_per_person = 2; missing = true or [codes]; public = true;
-# [[impossible]] combinations of levels. docs/schema.md has them all.
-"""
 
 
 class Column(BaseModel):
@@ -84,6 +71,12 @@ class Column(BaseModel):
         Whether values are spread evenly within a bin on the linear or on the log scale.
     integer : bool
         Whole numbers only.
+    type : {"number", "date"}
+        Of a numeric column: ``unit`` of dates is "day", "month" or "year"; bounds and edges are dates.
+    out_of_range : {"refuse", "clip"}
+        Whether a number beyond its bounds is refused, with the table, or read as the bound.
+    trim : bool
+        Whether blanks around text are taken off before it is compared with ``levels``.
     resolution : float, optional
         To what step, counted from ``lower``, posterior mechanisms read values, in ``unit``: the fewer distinct values
         there can be, the quicker they are. Not for integer columns.
@@ -93,6 +86,8 @@ class Column(BaseModel):
         Known to everyone; copied as it is.
     unit, label : str, optional
         For people.
+    labels : dict of str to str
+        For people: what a level or missing code means.
 
     Examples
     --------
@@ -109,15 +104,25 @@ class Column(BaseModel):
     bin_edges: Annotated[tuple[float, ...], Field(min_length=2)] | None = None
     scale: Literal["linear", "log"] = "linear"
     integer: bool = False
+    type: Literal["number", "date"] = "number"
+    out_of_range: Literal["refuse", "clip"] = "refuse"
+    trim: bool = False
     resolution: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     missing: Missing = False
     public: bool = False
     unit: str | None = None
     label: str | None = None
+    labels: dict[str, str] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _bounds_from_edges(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") == "date":
+            data = {"unit": "day", **data, "integer": True}
+            if data["unit"] not in DASHES or data.get("scale", "linear") != "linear":
+                raise ValueError("the unit of dates must be 'day', 'month' or 'year', and their scale linear")
+            for key in {"lower", "upper", "bin_edges"} & {*data}:
+                data[key] = read_dates(data[key], data["unit"], key)
         edges = data.get("bin_edges") if isinstance(data, dict) else None
         if isinstance(edges, (list, tuple)) and edges:
             return {"lower": edges[0], "upper": edges[-1], **data}
@@ -132,6 +137,8 @@ class Column(BaseModel):
             self._check_levels(self.levels)
         else:
             self._check_numeric()
+        if unknown := sorted({*self.labels} - set(map(spelling, (*(self.levels or ()), *self.missing_codes)))):
+            raise ValueError(f"labels: {unknown[0]!r} is no level or missing code")
         return self
 
     def _check_levels(self, levels: tuple[Level, ...]) -> None:
@@ -148,8 +155,14 @@ class Column(BaseModel):
             raise ValueError(
                 "bins, bin_edges, scale, integer and resolution belong to numeric columns, not beside levels"
             )
+        if self.out_of_range != "refuse" or self.type != "number":
+            raise ValueError("out_of_range and type belong to numeric columns: a level can't be moved to another")
+        if self.trim and not all(isinstance(level, str) and level == level.strip() != "" for level in levels):
+            raise ValueError("trim needs levels of text without blanks around it")
 
     def _check_numeric(self) -> None:
+        if self.trim:
+            raise ValueError("trim belongs to levels of text; numbers are read whatever blanks are around them")
         if self.lower is None or self.upper is None or not self.lower < self.upper:
             raise ValueError("lower and upper must both be given, lower below upper")
         if max(abs(self.lower), abs(self.upper)) > (2**53 if self.integer else 1e100):
@@ -220,11 +233,27 @@ class Column(BaseModel):
         if self.levels is not None:
             found = [str(level) for level in self.levels]
         elif self.integer:
-            edges = self.edges.astype(int)
-            found = [f"{a}" if b - a == 1 else f"{a}-{b - 1}" for a, b in itertools.pairwise(edges)]
+            ends, to = [(a, b - 1) for a, b in itertools.pairwise(self.edges)], " to " if self.type == "date" else "-"
+            spelt = self.spell if self.type == "date" else "{:.0f}".format
+            found = [spelt(a) if a == b else f"{spelt(a)}{to}{spelt(b)}" for a, b in ends]
         else:
             found = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(self.edges)]
         return [*found, "missing"] if self.missing else found
+
+    def shown(self) -> list[str]:
+        """Return :meth:`names` with their labels, for people."""
+        return [f"{name} {self.labels[name]}" if name in self.labels else name for name in self.names()]
+
+    def spell(self, value: float) -> str:
+        """Return a bound or an edge as people write it, a date as a date."""
+        return spell_date(value, self.unit) if self.type == "date" else f"{value:g}"
+
+
+def has_number_levels(column: Column) -> bool:
+    """Whether all levels are numbers (true and false aren't)."""
+    return column.levels is not None and all(
+        isinstance(level, (int, float)) and not isinstance(level, bool) for level in column.levels
+    )
 
 
 class Records(BaseModel):
@@ -254,6 +283,23 @@ class Records(BaseModel):
     weight: str | None = None
 
 
+class TextFormat(BaseModel):
+    """How a ``.csv`` file is written.
+
+    Parameters
+    ----------
+    separator : {",", ";", "\\t"}, optional
+        Between cells. Left out: the first of these that separates names in the first line.
+    decimal : {".", ","}
+        The mark before the decimals of a number. The other mark is then no part of a number.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    separator: Literal[",", ";", "\t"] | None = None
+    decimal: Literal[".", ","] = "."
+
+
 class Schema(BaseModel):
     """All that is public about a table.
 
@@ -265,6 +311,10 @@ class Schema(BaseModel):
         Cap on the records of one person.
     impossible : tuple of dict
         Structural zeros: each names levels of two or more categorical columns that can't occur together.
+    ignore : bool or tuple of str
+        Columns of the table that are left out; true: all that aren't in ``columns``.
+    csv : TextFormat
+        How text files are written.
     title : str, optional
         For people.
 
@@ -282,12 +332,17 @@ class Schema(BaseModel):
     columns: Annotated[dict[str, Column], Field(min_length=1)]
     records: Records = Records()
     impossible: tuple[dict[str, Levels], ...] = ()
+    ignore: bool | tuple[str, ...] = ()
+    csv: TextFormat = TextFormat()
     title: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.records.person in self.columns:
             raise ValueError("records.person names a column that would be synthesized; take it out of columns")
+        for name in self.ignore if isinstance(self.ignore, tuple) else ():
+            if name in self.columns or name == self.records.person:
+                raise ValueError(f"ignore: {name!r} is a column of this schema; take it out of one of the two")
         self._check_weight(self.records.weight)
         for rule in self.impossible:
             self._check_rule(rule)
@@ -320,9 +375,28 @@ class Schema(BaseModel):
         """Names of the columns that are known to everyone."""
         return tuple(name for name, column in self.columns.items() if column.public)
 
+    def has_commas(self, column: Column) -> bool:
+        """Whether text in a column may be numbers with decimal commas."""
+        return self.csv.decimal == "," and (not column.is_categorical or has_number_levels(column))
+
     def without_person(self) -> Self:
-        """Return the schema of synthetic sets, which have no person key."""
-        return self.model_copy(update={"records": Records(weight=self.records.weight)})
+        """Return the schema of synthetic sets, which have no person key and are written as pdips writes tables."""
+        return self.model_copy(
+            update={"records": Records(weight=self.records.weight), "ignore": (), "csv": TextFormat(separator=",")}
+        )
+
+    def only(self, names: Iterable[str]) -> Self:
+        """Return the schema of some of the columns, in the schema's order; tables may have others, which are ignored.
+
+        Impossible combinations of columns that are left out are left out too.
+        """
+        chosen = {*names}
+        for name in sorted(chosen - {*self.columns}):
+            raise InputError(f"{name!r} is no column of the schema{_hint(name, self.columns)}")
+        content = self.to_dict() | {"ignore": True}
+        content["columns"] = {name: column for name, column in content["columns"].items() if name in chosen}
+        content["impossible"] = [rule for rule in content.get("impossible", []) if chosen >= {*rule}]
+        return self._checked(content, "the schema of these columns")
 
     def rule_codes(self, rule: Mapping[str, tuple[Level, ...]]) -> dict[str, list[int]]:
         """Return a structural zero as codes of levels."""
@@ -330,7 +404,7 @@ class Schema(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a schema from a TOML file.
+        """Read a schema from a TOML file; the path of a column's ``levels_file`` is from its folder.
 
         Raises
         ------
@@ -339,13 +413,13 @@ class Schema(BaseModel):
             key.
         """
         try:
-            return cls.from_toml(Path(path).read_text(encoding="utf-8"), source=str(path))
+            return cls.from_toml(Path(path).read_text(encoding="utf-8"), source=str(path), folder=Path(path).parent)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise InputError(f"can't read schema {path}: {reason}") from None
 
     @classmethod
-    def from_toml(cls, text: str, *, source: str = "schema") -> Self:
+    def from_toml(cls, text: str, *, source: str = "schema", folder: str | Path = ".") -> Self:
         """Read a schema from TOML text, but no draft; ``source`` is what messages call it."""
         if any(line.strip().startswith(DRAFT_MARK) for line in text.splitlines()):
             raise InputError(
@@ -353,9 +427,19 @@ class Schema(BaseModel):
                 f"is publicly known, then delete the line that begins with {DRAFT_MARK!r}"
             )
         try:
-            return cls.model_validate(tomllib.loads(text))
+            content = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{source} is no valid TOML: {error}") from None
+        columns = content.get("columns", {})
+        for name, column in columns.items() if isinstance(columns, dict) else ():
+            if isinstance(column, dict) and "levels_file" in column:
+                column |= _read_levels(Path(folder) / str(column.pop("levels_file")), name, column)
+        return cls._checked(content, source)
+
+    @classmethod
+    def _checked(cls, content: Mapping[str, Any], source: str) -> Self:
+        try:
+            return cls.model_validate(content)
         except ValidationError as error:
             raise InputError(f"{source}: {_one_line(error)}") from None
 
@@ -365,7 +449,13 @@ class Schema(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schema as plain values, defaults left out."""
-        return self.model_dump(exclude_defaults=True, mode="json")
+        content = self.model_dump(exclude_defaults=True, mode="json")
+        for name, column in self.columns.items():
+            for key, value in content["columns"][name].items() if column.type == "date" else ():
+                if key in ("lower", "upper", "bin_edges"):
+                    spelt = [column.spell(edge) for edge in np.atleast_1d(value)]
+                    content["columns"][name][key] = spelt if key == "bin_edges" else spelt[0]
+        return content
 
     @classmethod
     def draft(cls, frame: pd.DataFrame, *, most_levels: int = 50) -> str:
@@ -379,37 +469,31 @@ class Schema(BaseModel):
         frame : DataFrame
             The table.
         most_levels : int
-            A numeric column with more different values than this is drafted with bounds and bins.
+            A column of text, or of whole numbers named like codes, with more different values has no levels.
         """
-        keys = [  # text with too many different values to be levels that anybody could list
-            str(name)
-            for name, values in frame.items()
-            if not pd.api.types.is_numeric_dtype(values) and values.nunique() > most_levels
-        ]
-        columns = {
-            str(name): _draft_column(frame[name], most_levels) for name in frame.columns if str(name) not in keys
-        }
-        note = "".join(
-            f"# {name}: many different texts; if it says whose record it is: [records] person\n" for name in keys
-        )
-        return f"{DRAFT_WARNING}{note}{DRAFT_HINT}\n{tomli_w.dumps({'columns': columns})}"
+        return draft(frame, most_levels)
 
 
-def _draft_column(values: pd.Series, most_levels: int) -> dict[str, Any]:
-    known = values.dropna()
-    drafted: dict[str, Any] = {"missing": True} if len(known) < len(values) else {}
-    unique: list[Hashable] = sorted(known.unique().tolist(), key=lambda value: (str(type(value)), value))
-    numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-    if not numeric or not len(unique):
-        return {"levels": [v if isinstance(v, (bool, int)) else str(v) for v in unique] or ["?"], **drafted}
-    whole = bool((known % 1 == 0).all())
-    if whole and len(unique) <= most_levels and max(unique) - min(unique) < most_levels:  # type: ignore[operator, type-var]
-        return {"levels": [int(v) for v in unique], **drafted}  # type: ignore[call-overload]
-    lower, upper = float(known.min()), float(known.max())
-    bins = int(min(20, upper - lower + 1)) if whole else 20
-    if lower == upper:
-        upper = lower + 1
-    return {"lower": lower, "upper": upper, "bins": bins, **({"integer": True} if whole else {}), **drafted}
+def _read_levels(path: Path, name: str, column: Mapping[str, Any]) -> dict[str, Any]:
+    """Return levels, and labels behind a tab, from the lines of a file: whole numbers if all are written as such."""
+    source = f"columns.{name}.levels_file {path}"
+    if {"levels", "labels"} & {*column}:
+        raise InputError(f"{source}: levels and labels are in the file, not beside it")
+    try:
+        rows = [line.partition("\t")[::2] for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        raise InputError(f"{source} can't be read, or is no UTF-8 text") from None
+    levels, whole, known = [level for level, _ in rows], re.compile(r"0|-?[1-9][0-9]{0,14}"), set[str]()
+    for number, level in enumerate(levels, start=1):
+        if not level.strip() or level in known:
+            raise InputError(f"{source}: line {number} {'repeats a level' if level.strip() else 'has no level'}")
+        known.add(level)
+    is_whole = all(whole.fullmatch(level) for level in levels)
+    labels = {level: label for level, label in rows if label}
+    return {
+        "levels": [int(level) for level in levels] if is_whole else levels,
+        **({"labels": labels} if labels else {}),
+    }
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
@@ -424,7 +508,7 @@ def _one_line(error: ValidationError) -> str:
     first = min(error.errors(), key=lambda complaint: complaint["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        models: dict[str, type[BaseModel]] = {"columns": Column, "records": Records}
+        models: dict[str, type[BaseModel]] = {"columns": Column, "records": Records, "csv": TextFormat}
         known = models.get(str(first["loc"][0]), Schema) if len(first["loc"]) > 1 else Schema
         return f"{where}: unknown key{_hint(str(first['loc'][-1]), known.model_fields)}"
     message = first["msg"].removeprefix("Value error, ").replace("Tuple", "List").replace("tuple", "list")

@@ -1,6 +1,6 @@
 """The confidential table: records checked against a schema, as codes; and codes turned back into records."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,17 @@ import pyarrow as pa
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data import counted as counting
-from pdips.data.coding import check_type, encode, numbers, person_keys, value_hashes
+from pdips.data.coding import (
+    CellError,
+    check_type,
+    encode,
+    exchange_commas,
+    numbers,
+    person_keys,
+    refuse_for,
+    value_hashes,
+)
+from pdips.data.dates import dates
 from pdips.data.readers import is_large, open_batches, read_frame
 from pdips.data.schema import Column, Schema
 from pdips.errors import DataError, InputError
@@ -35,7 +45,8 @@ class Table:
     schema : Schema
         As given.
     frame : DataFrame
-        As given, for evaluation inside. Of a counted table: the values of its public numeric columns.
+        As given, for evaluation inside, without columns that are ignored; dates, clipped numbers and trimmed text as
+        they are read. Of a counted table: the values of its public numeric columns.
     codes : dict of str to ndarray of int64, shape (rows,)
         Level or bin of each row, ``n_values`` for a missing value. Numeric columns without bins have none.
     counts : ndarray of int64, shape (rows,), or None
@@ -60,16 +71,27 @@ class Table:
         _check_columns(frame, schema)
         if not len(frame):
             raise DataError("the table has no records")
-        self.frame = frame
         self.counts: IntArray | None = None
         self.codes: dict[str, IntArray] = {}
+        self._given, read = frame, dict[str, Any]()
+        problems: list[DataError] = []
         for name, column in schema.columns.items():
-            if column.is_categorical or column.is_binned:
-                self.codes[name] = encode(name, frame[name], column)
-            else:
-                numbers(name, frame[name], column)  # to be refused if they break a rule
-        self._check_impossible()
-        _check_persons(frame, schema)
+            try:
+                has_commas = schema.has_commas(column)
+                cells = exchange_commas(frame[name]) if has_commas else frame[name]
+                if column.is_categorical or column.is_binned:
+                    self.codes[name] = encode(name, cells, column)
+                if not column.is_categorical:
+                    found = numbers(name, cells, column)
+                    if column.type == "date" or column.out_of_range == "clip" or has_commas:
+                        read[name] = number_array(column, found)
+                elif column.trim or has_commas:
+                    read[name] = _level_array(column).take(self.codes[name])
+            except CellError as error:
+                problems.append(error)
+        refuse_for(problems)
+        self.frame = frame[_known(schema)].assign(**read) if read or len(_known(schema)) < frame.shape[1] else frame
+        refuse_for([*self._impossible(), *_crowded(frame, schema)])
 
     def __repr__(self) -> str:
         return f"Table(columns={list(self.schema.columns)})"
@@ -81,7 +103,10 @@ class Table:
 
     @classmethod
     def read(cls, path: str | Path, schema: Schema, *, counted: bool | None = None) -> Self:
-        """Read a ``.csv`` or ``.parquet`` file; the first line of a ``.csv`` names the columns.
+        """Read a ``.csv``, ``.csv.gz`` or ``.parquet`` file, or one of Stata, SPSS or SAS.
+
+        The first line of a ``.csv`` names the columns. The others are ``.dta``, ``.sav``, ``.zsav``, ``.por``,
+        ``.sas7bdat`` and ``.xpt``, and need ``pdips[files]``.
 
         Parameters
         ----------
@@ -95,12 +120,12 @@ class Table:
             whole all the same.
         """
         if is_large(path) if counted is None else counted:
-            opened = open_batches(path, key=schema.records.person)
-            _check_columns(opened.schema.empty_table().to_pandas(), schema)
+            opened = open_batches(path, key=schema.records.person, separator=schema.csv.separator)
+            _check_columns(opened.columns, schema)
             if counting.countable(opened, schema):
                 with suppress(counting.UncountableError):
                     return cls._of_counts(counting.count(opened, schema), schema)
-        return cls(read_frame(path), schema)
+        return cls(read_frame(path, separator=schema.csv.separator), schema)
 
     @classmethod
     def _of_counts(cls, found: counting.Counted, schema: Schema) -> Self:
@@ -116,9 +141,7 @@ class Table:
             for name, column in schema.columns.items()
             if column.is_categorical or column.is_binned
         }
-        table._check_impossible()
-        if found.crowded:
-            _refuse_crowded(schema)
+        refuse_for([*table._impossible(), *([_crowd(schema)] if found.crowded else [])])
         return table
 
     def count(self, place: IntArray, n_places: int) -> IntArray:
@@ -159,46 +182,57 @@ class Table:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the records, whatever their order and the schema; as confidential as they are."""
-        names = sorted(map(str, self.frame.columns))
-        total = np.zeros(len(self.frame), dtype=np.uint64)
+        names = sorted(map(str, self._given.columns))
+        total = np.zeros(len(self._given), dtype=np.uint64)
         for place, name in enumerate(names):
             weight = np.uint64(counting.record_weight(place, len(names)))
-            total += value_hashes(name, self.frame[name]) * weight
+            with suppress(CellError):  # of an ignored column with nested values
+                total += value_hashes(name, self._given[name]) * weight
         rows = pd.util.hash_array(total)
         return counting.digest(len(rows), int(rows.sum(dtype=np.uint64)), int(np.bitwise_xor.reduce(rows)))
 
-    def _check_impossible(self) -> None:
+    def _impossible(self) -> Iterator[DataError]:
         for rule in self.schema.impossible:
             codes = self.schema.rule_codes(rule)
             if np.logical_and.reduce([np.isin(self.codes[name], wanted) for name, wanted in codes.items()]).any():
                 spelt = ", ".join(f"{name} = {'|'.join(map(str, levels))}" for name, levels in rule.items())
-                raise DataError(f"the table holds a combination that the schema calls impossible: {spelt}")
+                yield DataError(f"the table holds a combination that the schema calls impossible: {spelt}")
+
+
+def _known(schema: Schema) -> list[str]:
+    return [*schema.columns, *([schema.records.person] if schema.records.person else [])]
 
 
 def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:
     if not frame.columns.is_unique:
         raise InputError("the table has two columns of the same name")
-    known = {*schema.columns, *({schema.records.person} if schema.records.person else ())}
-    for name in sorted(known - {*frame.columns}):
-        raise InputError(f"column {name!r} of the schema is not in the table")
-    for name in sorted(map(str, {*frame.columns} - known)):
-        raise InputError(f"column {name!r} of the table is not in the schema; describe it there, or take it out")
-    for name in sorted(known):
-        check_type(name, frame[name])
+    known, there, ignored = {*_known(schema)}, {*map(str, frame.columns)}, schema.ignore
+    more = set[str]() if ignored is True else there - known - {*(ignored or ())}
+    described = "is not in the schema; describe it there, or leave it out: ignore"
+    problems = [f"column {name!r} of the schema is not in the table" for name in sorted(known - there)]
+    if not problems:  # else what looks like names may be a record
+        problems = [f"column {name!r} of the table {described}" for name in sorted(more)]
+    for name in sorted(known & there):
+        try:
+            check_type(name, frame[name], is_date=name in schema.columns and schema.columns[name].type == "date")
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputError("; ".join(problems))
 
 
-def _check_persons(frame: pd.DataFrame, schema: Schema) -> None:
+def _crowded(frame: pd.DataFrame, schema: Schema) -> Iterator[DataError]:
     person, cap = schema.records.person, schema.records.max_per_person
     if person is None:
         return
     positions, keys = person_keys(person, frame[person])
     if np.bincount(pd.factorize(keys)[0][positions[positions >= 0]], minlength=1).max() > cap:
-        _refuse_crowded(schema)
+        yield _crowd(schema)
 
 
-def _refuse_crowded(schema: Schema) -> None:
+def _crowd(schema: Schema) -> DataError:
     person, cap = schema.records.person, schema.records.max_per_person
-    raise DataError(f"column {person!r}: a person has more records than records.max_per_person = {cap} allows")
+    return DataError(f"column {person!r}: a person has more records than records.max_per_person = {cap} allows")
 
 
 def tally(place: IntArray, counts: IntArray | None, n_places: int) -> IntArray:
@@ -227,6 +261,9 @@ def decode(schema: Schema, codes: Mapping[str, IntArray], rng: np.random.Generat
 def number_array(column: Column, drawn: FloatArray) -> Any:
     """Give numbers, NaN where missing, the type that the schema calls for, whether or not any is missing."""
     missing = np.isnan(drawn)
+    if column.type == "date" and column.unit != "year":
+        found = dates(np.where(missing, 0, drawn), column.unit)
+        return pd.Series(np.where(missing, np.datetime64("NaT", "s"), found)).array
     code = next((code for code in column.missing_codes if not isinstance(code, str)), None)
     whole = drawn.copy()
     whole[missing] = 0 if code is None else code

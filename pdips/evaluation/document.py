@@ -79,7 +79,7 @@ def open_release(directory: str | Path) -> ReleaseFolder:
 
 def open_table(path: str | Path, release: ReleaseFolder) -> Table:
     """Read the confidential table and check it against the schema of a release."""
-    frame = read_frame(path)
+    frame = read_frame(path, separator=release.schema.csv.separator)
     try:
         return Table(frame, release.schema)
     except InputError as error:
@@ -88,7 +88,7 @@ def open_table(path: str | Path, release: ReleaseFolder) -> Table:
 
 
 def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
-    frame = read_frame(path)
+    frame = read_frame(path, separator=",")
     plain = schema.without_person().model_copy(update={"impossible": ()})
     try:
         if len(frame):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
-from pdips.data.schema import Column, Schema
+from pdips.data.schema import Column, Schema, has_number_levels
 from pdips.data.table import Table, tally
 from pdips.errors import InputError
 from pdips.release.large_set import LargeSet
@@ -94,13 +94,6 @@ class CodedRecords:
         if self.counts is None:
             return CodedRecords(resampled(self.codes, rng))
         return CodedRecords(self.codes, rng.multinomial(self.n_records, self.counts / self.n_records))
-
-
-def has_number_levels(column: Column) -> bool:
-    """Whether all levels are numbers (true and false aren't)."""
-    return column.levels is not None and all(
-        isinstance(level, (int, float)) and not isinstance(level, bool) for level in column.levels
-    )
 
 
 def values_of(frame: pd.DataFrame, name: str, column: Column) -> FloatArray:

@@ -241,7 +241,7 @@ def _one_way(schema: Schema, j: int, original: CodedRecords, synthetic: Sequence
         column=name,
         label=column.label or name,
         unit=column.unit,
-        levels=column.names(),
+        levels=column.shown(),
         table=ours.tolist(),
         synthetic=np.mean(theirs, axis=0).tolist() if theirs else [],
         distance=_mean([float(np.abs(ours - share).sum() / 2) for share in theirs]),

@@ -21,7 +21,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
-from pdips.data.table import Table, decode
+from pdips.data.table import Table, decode, number_array
 from pdips.errors import InputError
 from pdips.margins.synthesis import public_order, public_records
 from pdips.privacy.curator import Curator
@@ -281,7 +281,7 @@ def to_frame(
             made[name] = decode(schema, {name: codes}, rng)[name].array
         else:
             known = np.clip(values.astype(np.float64), *bounds_of(column))
-            made[name] = np.rint(known).astype(np.int64) if column.integer else known
+            made[name] = number_array(column, np.rint(known) if column.integer else known)
     return pd.DataFrame({name: made[name] for name in schema.columns})
 
 

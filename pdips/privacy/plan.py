@@ -343,6 +343,9 @@ def paragraph(
         parts.append(f"That no person has more than {cap} is declared, not checked.")
     elif records:
         parts.append(f"Records without a value in {records.person!r} are taken to be of a different person each.")
+    clipped = [name for name, column in schema.columns.items() if column.out_of_range == "clip"] if schema else []
+    if clipped:
+        parts.append(f"Values beyond the schema's bounds are read as the nearest bound: {', '.join(clipped)}.")
     if public:
         parts.append(
             f"Public columns, their values copied (not their order) and not protected in any way: {', '.join(public)}. "

@@ -1,5 +1,6 @@
 """What goes out, and what stays: a release is paid for, a run record is not."""
 
+import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -10,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pdips.data.dates import spelling
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.privacy.account import Receipt
@@ -19,7 +21,8 @@ from pdips.release.documents import MarginError as MarginError
 from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
 from pdips.release.large_set import LargeSet
 
-Format = Literal["parquet", "csv"]
+Format = Literal["parquet", "csv", "sav", "dta"]
+"""Of synthetic sets; those of SPSS and Stata, with labels, are written beside Parquet."""
 Closer = Callable[[], tuple[Mapping[str, Any], Any]]
 
 
@@ -113,7 +116,7 @@ class Release:
         ----------
         directory : path
             The folder; made if it isn't there.
-        file_format : {"parquet", "csv"}
+        file_format : {"parquet", "csv", "sav", "dta"}
             Of the synthetic sets.
         allow : collection of {"seeded", "asymptotic"}
             What the publisher takes upon themselves, by name: a release made from a seed, or one whose guarantee is
@@ -143,15 +146,20 @@ class Release:
         """Write the same files without asking whether they may be published: for folders that stay inside."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
+        suffix = "csv" if file_format == "csv" else "parquet"
         for number, made in enumerate(self.large_sets, start=1):
-            made.write(folder / f"synthetic_{number}.{file_format}", file_format)
+            made.write(folder / f"synthetic_{number}.{suffix}", suffix)
         numbered = {f"synthetic_{number}": frame for number, frame in enumerate(self.sets, start=1)}
         for name, frame in {**numbered, **self.tables}.items():
-            path = folder / f"{name}.{file_format}"
-            if file_format == "csv":
+            path = folder / f"{name}.{suffix}"
+            if suffix == "csv":
                 frame.to_csv(path, index=False)
             else:
                 pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, compression="zstd")
+        if file_format in ("sav", "dta"):
+            whole = [*self.sets, *(pd.concat(made.frames()) for made in self.large_sets)]
+            for number, frame in enumerate(whole, start=1):
+                write_labelled(frame, self.schema, folder / f"synthetic_{number}.{file_format}")
         self.document().write(folder)
 
 
@@ -193,6 +201,53 @@ class RunRecord:
 
     def __repr__(self) -> str:
         return "RunRecord(confidential)"
+
+
+def write_labelled(frame: pd.DataFrame, schema: Schema, path: Path) -> None:
+    """Write records with labels of columns and of number levels to a ``.sav`` or ``.dta`` file."""
+    try:
+        import pyreadstat
+    except ImportError:
+        raise InputError(f"{path.suffix} files need the package pyreadstat: install pdips[files]") from None
+    plain = {
+        name: values.dt.date.where(values.notna(), None)
+        if values.dtype.kind == "M"
+        else values
+        if isinstance(values.dtype, pd.StringDtype)
+        else values.astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
+        for name, values in frame.items()
+    }
+    named = {
+        name: {float(level): column.labels[spelling(level)] for level in levels if spelling(level) in column.labels}
+        for name, column in schema.columns.items()
+        if (
+            levels := [level for level in (*(column.levels or ()), *column.missing_codes) if not isinstance(level, str)]
+        )
+    }
+    getattr(pyreadstat, f"write_{path.suffix[1:]}")(
+        pd.DataFrame(plain),
+        str(path),
+        column_labels={name: column.label or name for name, column in schema.columns.items()},
+        variable_value_labels={name: labels for name, labels in named.items() if labels},
+    )
+
+
+def check_format(schema: Schema, file_format: Format) -> None:
+    """Check, before anything is spent, that a ``.sav`` or ``.dta`` file can hold records of a schema."""
+    if file_format not in ("sav", "dta"):
+        return
+    longest = max(len(column.levels or ()) for column in schema.columns.values()) + 1
+    columns = {
+        name: [(column.levels or [0.0])[place % len(column.levels or [0])] for place in range(longest)]
+        for name, column in schema.columns.items()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            write_labelled(pd.DataFrame(columns), schema, Path(folder) / f"set.{file_format}")
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of public names and levels alone
+            raise InputError(f"no .{file_format} file can hold this schema: {error}") from None
 
 
 def software() -> dict[str, str]:

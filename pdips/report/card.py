@@ -66,16 +66,19 @@ def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -
 def _values(column: Column) -> dict[str, Any]:
     """Return the levels, or the bounds and bins, of a column in words."""
     if column.levels is not None:
-        return {"levels": [str(level) for level in column.levels], "range": None, "edges": None}
-    unit = f" {column.unit}" if column.unit else ""
-    kind = "whole numbers" if column.integer else "numbers"
-    span = f"{kind} from {_spell(column.lower)} to {_spell(column.upper)}{unit}"
+        return {"levels": column.shown()[: column.n_values], "range": None, "edges": None}
+    spelt = column.spell if column.type == "date" else _spell
+    unit = f", by {column.unit}" if column.type == "date" else f" {column.unit}" if column.unit else ""
+    kind = "dates" if column.type == "date" else "whole numbers" if column.integer else "numbers"
+    span = f"{kind} from {spelt(column.lower or 0)} to {spelt(column.upper or 0)}{unit}"
     if column.bin_edges:
         span += f", in {plural(column.n_values, 'bin')}"
     elif column.bins:
         about, log = "about " if column.integer else "", " on the log scale" if column.scale == "log" else ""
         span += f", in {plural(column.bins, 'bin')} of {about}equal width{log}"
-    return {"levels": None, "range": span, "edges": [_spell(edge) for edge in column.bin_edges or ()]}
+    if column.out_of_range == "clip":
+        span += "; values beyond the bounds were read as the nearest bound"
+    return {"levels": None, "range": span, "edges": [spelt(edge) for edge in column.bin_edges or ()]}
 
 
 def _spell(value: Any) -> str:

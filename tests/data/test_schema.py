@@ -9,6 +9,7 @@ from pdips import InputError, Schema
 
 FULL = """
 title = "Everything at once"
+ignore = ["comment", "id2"]
 [columns.voted]
 levels = ["no", "yes"]
 label = "Voted in the last election"
@@ -34,6 +35,21 @@ missing = true
 [records]
 person = "id"
 max_per_person = 3
+[columns.born]
+type = "date"
+unit = "month"
+lower = 1940-01-01
+upper = "2010-12"
+bins = 71
+out_of_range = "clip"
+missing = true
+[columns.job]
+levels = ["11", "12"]
+labels = {11 = "Farmer"}
+trim = true
+[csv]
+separator = ";"
+decimal = ","
 [[impossible]]
 voted = "yes"
 region = [1, 2]
@@ -43,10 +59,15 @@ region = [1, 2]
 def test_everything_is_read_and_written_back():
     schema = Schema.from_toml(FULL)
     assert Schema.from_toml(schema.to_toml()) == schema
-    assert list(schema.columns) == ["voted", "salary", "employees", "age", "region"]
+    assert list(schema.columns) == ["voted", "salary", "employees", "age", "region", "born", "job"]
     assert schema.public_columns == ("region",)
     assert schema.rule_codes(schema.impossible[0]) == {"voted": [1], "region": [0, 1]}
-    assert [column.n_levels for column in schema.columns.values()] == [2, 3, 5, 2, 3]
+    assert [column.n_levels for column in schema.columns.values()] == [2, 3, 5, 2, 3, 72, 2]
+    assert schema.to_dict()["columns"]["born"]["lower"] == "1940-01"
+    assert schema.only(["job", "voted"]).to_dict()["columns"].keys() == {"voted", "job"}
+    assert schema.only(["job"]).impossible == ()
+    with pytest.raises(InputError, match=r"'Job' is no column of the schema \(did you mean 'job'\?\)"):
+        schema.only(["job", "Job"])
 
 
 def test_edges():
@@ -61,6 +82,8 @@ def test_names_of_levels_and_bins():
     columns = Schema.from_toml(FULL).columns
     assert columns["voted"].names() == ["no", "yes"]
     assert columns["employees"].names() == ["0-1", "2-4", "5-7", "8-10", "missing"]
+    assert columns["born"].names()[:2] == ["1940-01 to 1940-12", "1941-01 to 1941-12"]
+    assert columns["job"].shown() == ["11 Farmer", "12"]
     assert columns["salary"].names() == ["1 to 10", "10 to 100", "100 to 1000"]
 
 
@@ -115,7 +138,52 @@ MISTAKES = [
     ("[columns.a]\nlower = '18'\nupper = 30", "columns.a.lower: Input should be a valid number"),
     ("[columns.a]\nlevels = [1]\nmissing = 'yes'", "columns.a.missing: must be true, false, or a list"),
     ("[columns.a]\nlevels = [1]\n[[impossible]]\na = 1", "impossible: a rule must name two columns"),
+    ("ignore = ['a']\n[columns.a]\nlevels = [1]", "ignore: 'a' is a column of this schema"),
+    ("ignore = ['p']\n[columns.a]\nlevels = [1]\n[records]\nperson = 'p'", "ignore: 'p' is a column of this schema"),
+    ("[columns.a]\nlevels = [1]\nout_of_range = 'clip'", "columns.a: out_of_range and type belong to numeric columns"),
+    ("[columns.a]\nlower = 0\nupper = 1\nout_of_range = 'drop'", "columns.a.out_of_range: Input should be 'refuse' or"),
+    ("[columns.a]\nlower = 0\nupper = 1\ntrim = true", "columns.a: trim belongs to levels of text"),
+    ("[columns.a]\nlevels = [1]\ntrim = true", "columns.a: trim needs levels of text"),
+    ("[columns.a]\nlevels = [' x']\ntrim = true", "columns.a: trim needs levels of text"),
+    ("[columns.a]\nlevels = [1]\nlabels = {2 = 'x'}", "columns.a: labels: '2' is no level or missing code"),
+    ("[columns.a]\ntype = 'date'\nlower = 2020-13-01\nupper = 2020-12-31", "is no valid TOML"),
+    (
+        "[columns.a]\ntype = 'date'\nlower = '2020-02-30'\nupper = 2020-12-31",
+        "columns.a: lower must be written as a day",
+    ),
+    ("[columns.a]\ntype = 'date'\nlower = '2020-02'\nupper = 2020-12-31", "columns.a: lower must be written as a day"),
+    ("[columns.a]\ntype = 'date'\nlower = 2021-01-01\nupper = 2020-12-31", "columns.a: lower and upper must both"),
+    ("[columns.a]\ntype = 'date'\nunit = 'week'\nlower = 1\nupper = 2", "columns.a: the unit of dates must be 'day'"),
+    ("[columns.a]\ntype = 'date'\nlevels = [1]", "columns.a: bins, bin_edges, scale, integer and resolution belong"),
+    ("[columns.a]\nlevels = [1]\n[csv]\nseparator = '|'", "csv.separator: Input should be ',', ';' or"),
+    ("[columns.a]\nlevels = [1]\n[csv]\nsep = ';'", "csv.sep: unknown key"),
+    ("[columns.a]\nlevels_file = 'nowhere.txt'", "columns.a.levels_file nowhere.txt can't be read"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("1\n2\n10\n", (1, 2, 10)),
+        ("01\n02\n", ("01", "02")),
+        ("\ufeffa b\tA B\r\nc", ("a b", "c")),
+        ("x\n\ny\n", "line 2 has no level"),
+        ("x\ny\nx\n", "line 3 repeats a level"),
+        ("1\ta\n \tb\n", "line 2 has no level"),
+        ("", "columns.job.levels: must be a list of at least one"),
+        ("\xff", "can't be read, or is no UTF-8 text"),
+    ],
+)
+def test_levels_from_a_file_beside_the_schema(tmp_path, lines, found):
+    (tmp_path / "codes.txt").write_bytes(lines.encode("latin-1" if lines == "\xff" else "utf-8"))
+    (tmp_path / "s.toml").write_text('[columns.job]\nlevels_file = "codes.txt"\n')
+    if isinstance(found, str):
+        with pytest.raises(InputError, match=found):
+            Schema.load(tmp_path / "s.toml")
+        return
+    column = Schema.load(tmp_path / "s.toml").columns["job"]
+    assert column.levels == found
+    assert column.labels == ({"a b": "A B"} if "\t" in lines else {})
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES)
@@ -186,6 +254,29 @@ def test_a_draft_says_that_it_leaks_and_is_valid():
     assert (schema.columns["amount"].lower, schema.columns["amount"].upper) == (0.5, 2.5)
     assert schema.columns["many"].integer
     assert schema.columns["same"].upper == 3.5
+
+
+def test_a_draft_knows_codes_from_numbers_and_dates():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 66, 500),
+            "occupation_code": rng.choice([11, 120, 4000, 5555, 9100], 500),
+            "wage": rng.lognormal(8, 1, 500),
+            "visited": [f"2020-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(500)],
+            "nothing": [None] * 500,
+            "children": rng.integers(0, 5, 500),
+        }
+    )
+    columns = Schema.from_toml(replaced(Schema.draft(frame))).columns
+    assert (columns["age"].lower, columns["age"].upper, columns["age"].integer) == (18, 65, True)
+    assert columns["occupation_code"].levels == (11, 120, 4000, 5555, 9100)
+    assert columns["children"].levels == (0, 1, 2, 3, 4)
+    assert columns["wage"].lower <= frame["wage"].min()
+    assert columns["wage"].upper >= frame["wage"].max()
+    assert frame["wage"].max() not in (columns["wage"].upper, columns["wage"].lower)
+    assert (columns["visited"].type, columns["visited"].spell(columns["visited"].upper)) == ("date", "2020-12-31")
+    assert "nothing" not in columns
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """Tables: what is let in, what is refused and in which words, and the way back from codes to records."""
 
+import gzip
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from pdips import InputError, Schema, Table
+from pdips import InputError, LaplaceSanitizer, Schema, Table
 from pdips.data.table import decode, read_frame
+from pdips.errors import DataError
+from pdips.release.release import check_format
 
 SCHEMA = Schema.from_toml("""
 [columns.sex]
@@ -107,6 +111,19 @@ def test_two_columns_of_one_name_and_no_records():
         Table(pd.DataFrame(GOOD).iloc[:0], SCHEMA)
 
 
+def test_all_problems_are_named_at_once():
+    with pytest.raises(DataError) as caught:
+        table_with(sex=["f", None, "SECRET"], wage=[SECRET, 1, 200], kids=[0.5, 10, None])
+    assert str(caught.value) == (
+        "column 'sex' has values outside the levels of its schema (compared letter by letter); it has missing values, "
+        "which its schema doesn't declare (missing = true); column 'wage' has values outside its bounds, 0 to 100; "
+        "column 'kids' has missing values, which its schema doesn't declare (missing = true); it has values outside "
+        "its bounds, 0 to 9; it must hold whole numbers"
+    )
+    with pytest.raises(InputError, match=r"'kids' of the schema is not in the table; .*'wage' of the schema is not"):
+        Table(pd.DataFrame(GOOD | {"SECRET": 1}).drop(columns=["wage", "kids"]), SCHEMA)
+
+
 PERSONS = Schema.from_toml('[columns.x]\nlevels = [0, 1]\n[records]\nperson = "id"\nmax_per_person = 2')
 
 
@@ -142,6 +159,10 @@ def test_a_table_shows_nothing():
         ("t.csv", b"a,b\n1,2,\n3,1,\n", r"is damaged, or no csv file: UTF-8 text, one row of names"),
         ("t.csv", b"a,a\n1,2\n", r"two columns of the same name"),
         ("t.csv", b"a\n\xff\xfe\n", r"is damaged, or no csv file"),
+        ("t.csv.gz", b"a,b\n1,2\n", r"is damaged, or no csv\.gz file"),
+        ("t.csv.gz", gzip.compress(b"a,b\n1,2\nSECRET,2\n")[:-9], r"is damaged, or no csv\.gz file"),
+        ("t.sav", b"SECRET", r"is damaged, or no sav file"),
+        ("t.csv", b"a;b\n1;2;SECRET\n", r"is damaged, or no csv file"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, name, content, message):
@@ -203,3 +224,159 @@ def test_missing_values_come_back_as_they_were(levels, missing, dtype):
     frame = decode(schema, {"x": np.arange(column.n_levels)}, np.random.default_rng(0))
     assert str(frame["x"].dtype) == dtype
     assert Table(frame, schema).codes["x"].tolist() == list(range(column.n_levels))
+
+
+FILES = """
+[columns.born]
+type = "date"
+unit = "month"
+lower = 1940-01-01
+upper = 2010-12-31
+bins = 71
+missing = true
+[columns.visit]
+type = "date"
+lower = 2020-01-01
+upper = 2020-12-31
+bins = 12
+[columns.wage]
+lower = 0
+upper = 5000
+bins = 10
+out_of_range = "clip"
+[columns.rate]
+levels = [0.5, 1]
+labels = {"0.5" = "half", 1 = "whole"}
+[columns.region]
+levels = ["north", "south"]
+trim = true
+missing = true
+"""
+ROWS = [
+    ["1950-03", "2020-01-15", "1200,5", "0,5", " north", "a.b"],
+    ["2000-12-24", "2020-12-31 10:00", "7000", "1", "south  ", "SECRET"],
+    ["", "2020-02-29", "-3", "1", "  ", ""],
+]
+NAMES = ["born", "visit", "wage", "rate", "region", "comment"]
+
+
+def text_of(mark: str = ";", **changes: str) -> str:
+    rows = [NAMES, *([changes.get(name, cell) for name, cell in zip(NAMES, row, strict=True)] for row in ROWS)]
+    return "".join(mark.join(row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.parametrize("mark", [";", "\t"])
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_file_as_people_have_them(tmp_path, name, mark, counted):
+    text = text_of(mark).encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    schema = Schema.from_toml("ignore = ['comment']" + FILES + "[csv]\ndecimal = ','")
+    table = Table.read(tmp_path / name, schema, counted=counted)
+    order = np.argsort([value or "z" for value in ("b", "c", "d")]) if not counted else slice(None)
+    rows = sorted(zip(*(codes[order].tolist() for codes in table.codes.values()), strict=True))
+    assert rows == sorted([(10, 0, 2, 0, 0), (60, 11, 9, 1, 1), (71, 1, 0, 1, 2)])
+    every = Table.read(tmp_path / name, schema.only(["wage"]), counted=counted)
+    assert every.fingerprint == table.fingerprint  # the ledger knows the table, whatever columns are chosen
+
+
+def test_what_a_table_holds_is_as_sets_have_it(tmp_path):
+    (tmp_path / "t.csv").write_text(text_of())
+    schema = Schema.from_toml("ignore = true" + FILES + "[csv]\ndecimal = ','")
+    table = Table.read(tmp_path / "t.csv", schema)
+    frame = decode(schema, table.codes, np.random.default_rng(0))
+    assert list(table.frame) == list(frame) == NAMES[:5]
+    assert (table.frame.dtypes.drop("rate") == frame.dtypes.drop("rate")).all()
+    assert table.frame["wage"].tolist() == [1200.5, 5000, 0]
+    assert table.frame["born"].dt.strftime("%Y-%m").tolist()[:2] == ["1950-03", "2000-12"]
+    assert table.frame["region"].isna().tolist() == [False, False, True]
+    for suffix in ("csv", "parquet"):
+        getattr(frame, f"to_{suffix}")(tmp_path / f"set.{suffix}", index=False)
+        again = Table.read(tmp_path / f"set.{suffix}", schema.without_person())
+        assert {n: c.tolist() for n, c in again.codes.items()} == {n: c.tolist() for n, c in table.codes.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"visit": "2021-01-01"}, "column 'visit' has values outside its bounds, 2020-01-01 to 2020-12-31"),
+        ({"visit": "2020-02-30"}, "column 'visit' has values that are no dates"),
+        ({"visit": "12/31/2020"}, "column 'visit' has values that are no dates"),
+        ({"born": "1950"}, "column 'born' has values that are no dates"),
+        ({"wage": "1200.5"}, "column 'wage' has values that are no numbers"),
+        ({"wage": "1.200,5"}, "column 'wage' has values that are no numbers"),
+        ({"wage": ""}, "column 'wage' has missing values"),
+    ],
+)
+def test_dates_and_numbers_that_are_none(tmp_path, changes, message):
+    (tmp_path / "t.csv").write_text(text_of(**changes))
+    schema = Schema.from_toml("ignore = true" + FILES + "[csv]\ndecimal = ','")
+    for counted in (False, True):
+        with pytest.raises(DataError) as caught:
+            Table.read(tmp_path / "t.csv", schema, counted=counted)
+        assert str(caught.value).startswith(message)
+
+
+def test_a_separator_that_the_schema_states_is_taken(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b;c\n1;2\n")
+    schema = Schema.from_toml('[columns."a,b"]\nlevels = [1]\n[columns.c]\nlevels = [2]\n[csv]\nseparator = ";"')
+    assert Table.read(tmp_path / "t.csv", schema).n_records == 1
+    with pytest.raises(InputError, match="is damaged"):
+        Table.read(tmp_path / "t.csv", schema.without_person())
+
+
+def test_clipping_is_said_in_the_statement():
+    schema = Schema.from_toml("[columns.x]\nlower = 0\nupper = 9\nbins = 3\nout_of_range = 'clip'")
+    made, _ = LaplaceSanitizer(epsilon=1).release(Table(pd.DataFrame({"x": [-1e300, 5, 1e300]}), schema))
+    assert "are read as the nearest bound: x." in made.loss.statement
+    assert made.sets[0]["x"].between(0, 9).all()
+
+
+@pytest.mark.parametrize("kind", ["sav", "dta"])
+def test_files_of_other_programs(tmp_path, kind):
+    pyreadstat = pytest.importorskip("pyreadstat")
+    frame = pd.DataFrame({"sex": [1, 2, None], "born": pd.to_datetime(["1950-03-01", None, "2000-12-24"]).date})
+    frame["job"], frame["extra"] = ["a", "", "b"], [2**31 + 0.5, 1, 2]
+    getattr(pyreadstat, f"write_{kind}")(frame, str(tmp_path / f"t.{kind}"))
+    schema = Schema.from_toml("""
+ignore = true
+[columns.sex]
+levels = [1, 2]
+labels = {1 = "male", 2 = "female"}
+label = "Sex of the respondent"
+missing = true
+[columns.born]
+type = "date"
+lower = 1940-01-01
+upper = 2010-12-31
+bins = 3
+missing = true
+[columns.job]
+levels = ["a", "b"]
+missing = true
+""")
+    for counted in (False, True):
+        table = Table.read(tmp_path / f"t.{kind}", schema, counted=counted)
+        assert [codes.tolist() for codes in table.codes.values()] == [[0, 1, 2], [0, 3, 2], [0, 2, 1]]
+    check_format(schema, kind)
+    made, _ = LaplaceSanitizer(epsilon=1).release(table)
+    made.write(tmp_path / "out", file_format=kind)
+    about = getattr(pyreadstat, f"read_{kind}")(str(tmp_path / "out" / f"synthetic_1.{kind}"))[1]
+    again = Table.read(tmp_path / "out" / f"synthetic_1.{kind}", schema)
+    assert about.variable_value_labels["sex"] == {1: "male", 2: "female"}
+    assert about.column_names_to_labels["sex"] == "Sex of the respondent"
+    assert all((again.codes[n] == codes).all() for n, codes in Table(made.sets[0], schema).codes.items())
+    with pytest.raises(InputError, match="can hold this schema"):
+        check_format(Schema.from_toml('[columns."no name! "]\nlevels = [1]'), kind)
+
+
+def test_a_schema_with_300_columns(tmp_path):
+    columns = {f"x{i}": {"levels": [0, 1]} if i % 2 else {"lower": 0, "upper": 9, "bins": 3} for i in range(300)}
+    schema = Schema.model_validate({"columns": columns})
+    frame = pd.DataFrame(np.random.default_rng(0).integers(0, 2, (20, 300)), columns=list(columns))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert list(Table.read(tmp_path / "t.csv", schema.only(["x7", "x2"])).codes) == ["x2", "x7"]
+    assert len(Table.read(tmp_path / "t.csv", schema).codes) == 300
+    with pytest.raises(DataError) as caught:
+        Table(frame + 20, schema)
+    assert str(caught.value).count("column '") == 300

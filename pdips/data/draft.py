@@ -1,0 +1,66 @@
+"""First guesses at schemas, read off tables, for people to correct."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tomli_w
+
+DRAFT_MARK = "# DRAFT."
+DRAFT_WARNING = f"""\
+{DRAFT_MARK} Levels and bounds below were READ OFF THE CONFIDENTIAL TABLE: that is a leak, and no epsilon pays for it.
+# Replace every one by what is publicly known (the questionnaire, the code book, the law), then delete the line above:
+# as long as it is there, no command takes this schema.
+"""
+DRAFT_HINT = """\
+# Also to be said, where true: [records] person = "...", max_per_person = 2; missing = true or [codes]; public = true;
+# out_of_range = "clip"; [[impossible]] combinations of levels. docs/schema.md has them all.
+"""
+FEW = 12
+"""Whole numbers of so many values are taken for codes, and more only where the column is named like codes."""
+_NAMED_LIKE_CODES = re.compile(
+    r"code|class|cat|group|type|region|state|country|county|district|zip|postal|industr|occup|isco|nace|icd|sic"
+)
+_DAY = r"\d{4}-\d\d-\d\d"
+
+
+def draft(frame: pd.DataFrame, most_levels: int) -> str:
+    """Return the TOML text of a first guess: see :meth:`pdips.data.schema.Schema.draft`."""
+    columns = {str(name): _column(str(name), frame[name], most_levels) for name in frame.columns}
+    left_out = [name for name, drafted in columns.items() if not drafted]
+    hint = "many different texts, or none; if it says whose record it is: [records] person, and out of ignore"
+    note = "".join(f"# {name}: {hint}\n" for name in left_out)
+    content = {"columns": {name: drafted for name, drafted in columns.items() if drafted}}
+    return f"{DRAFT_WARNING}{note}{DRAFT_HINT}\n{tomli_w.dumps(({'ignore': left_out} if left_out else {}) | content)}"
+
+
+def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:
+    """Return levels or bounds of a column, nothing if it has neither."""
+    known = values.dropna()
+    more: dict[str, Any] = {"missing": True} if len(known) < len(values) else {}
+    unique: list[Any] = sorted(known.unique().tolist(), key=lambda value: (str(type(value)), value))
+    if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
+        days = known.astype(str).str.slice(0, 10)
+        if len(unique) > FEW and days.str.fullmatch(_DAY).all():
+            first, last = int(days.min()[:4]), int(days.max()[:4])
+            return {"type": "date", "lower": f"{first}-01-01", "upper": f"{last}-12-31", "bins": 20, **more}
+        levels = [value if isinstance(value, bool) else str(value) for value in unique]
+        return {"levels": levels, **more} if 0 < len(levels) <= most_levels else {}
+    known = known[np.isfinite(known.astype(float))]
+    if known.empty:
+        return {}
+    is_whole = bool((known % 1 == 0).all())
+    is_few = len(unique) <= FEW and known.max() - known.min() < most_levels
+    if is_whole and (is_few or (len(unique) <= most_levels and _NAMED_LIKE_CODES.search(name.lower()))):
+        return {"levels": [int(value) for value in unique], **more}
+    lower, upper = _rounded(float(known.min()), float(known.max()), finest=1.0 if is_whole else 0.0)
+    bins = int(min(20, upper - lower + 1)) if is_whole else 20
+    return {"lower": lower, "upper": upper, "bins": bins, **({"integer": True} if is_whole else {}), **more}
+
+
+def _rounded(lower: float, upper: float, finest: float) -> tuple[float, float]:
+    """Return bounds of two digits of their distance around two numbers."""
+    step = max(finest, 10.0 ** np.floor(np.log10(max(upper - lower, 1e-9)) - 1))
+    low, high = (round(float(end * step), 10) for end in (np.floor(lower / step), np.ceil(upper / step)))
+    return low, high if low < high else low + 1
