@@ -205,6 +205,22 @@ def test_schema_draft_and_check(pdips, here):
     assert "cells: " in out
 
 
+def test_some_columns_of_a_file_as_people_have_them(pdips, here):
+    frame = pd.read_parquet(here / "t.parquet")
+    frame.assign(comment="x").to_csv(here / "t.csv", index=False, sep=";")
+    complains(pdips, here, "'comment' of the table is not in the schema", *words(here, table="t.csv"))
+    code, _, err = pdips(*words(here, "--columns", "wage, colour", "--ledger", here / "l.sqlite", table="t.csv"))
+    assert code == 0, err
+    assert set(pd.read_parquet(here / "out" / "public" / "synthetic_1.parquet")) == {"wage", "colour"}
+    assert pdips("evaluate", here / "t.csv", here / "out")[0] == 0
+    for chosen, message in (("wage,clour", "did you mean 'colour'?"), ("", "'' is no column of the schema")):
+        code, _, err = pdips(*words(here, "--columns", chosen, table="t.csv", out="more"))
+        assert (code, err.count("\n"), message in err) == (2, 1, True)
+    text = (here / "s.toml").read_text()
+    (here / "s.toml").write_text(f"ignore = ['wage']\n{text}")
+    complains(pdips, here, "ignore: 'wage' is a column of this schema", *words(here, table="t.csv"))
+
+
 BAD_TABLES = {
     "level": ("colour", "SECRET"),
     "bound": ("wage", 31415.9),
