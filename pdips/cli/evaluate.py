@@ -11,8 +11,10 @@ from pdips.errors import InputError
 from pdips.privacy.loss import exact, spell
 
 if TYPE_CHECKING:
-    from pdips.evaluation.document import AnalysisComparison, Measure
+    from pdips.evaluation.document import AnalysisComparison, BasicFigure, Measure
     from pdips.evaluation.regression import Family
+
+MOST_BASICS = 40
 
 
 @click.command()
@@ -71,6 +73,7 @@ def _inside(table: str, directory: str, formula: str | None, family: "Family | N
         found = evaluate(table, directory, formula=formula, family=family, clock=Clock(progress))
     found.write_inside(paths)
     click.echo("INSIDE ONLY: computed from the confidential table, nothing pays for it\n")
+    _print_basics(found.basics)
     _print_general(found.general)
     if found.specific is not None:
         _print_specific(found.specific)
@@ -83,6 +86,18 @@ def _inside(table: str, directory: str, formula: str | None, family: "Family | N
     except InputError as error:
         raise InputError(f"{error}; the evaluation is written: mend it, then `pdips report DIR`") from None
     click.echo(f"inside    {', '.join(map(str, [*paths, report] if report else paths))}")
+
+
+def _print_basics(figures: "list[BasicFigure]") -> None:
+    width = max(len(one.name) for one in figures[:MOST_BASICS])
+    click.echo(f"{'figure':<{width}} {'table':>10} {'95 % of its resamples':>24} {'sets':>10}  sets, least to most")
+    for one in figures[:MOST_BASICS]:
+        known = [value for value in one.by_set if value is not None]
+        resamples = " to ".join(_spelt(end, 6) for end in one.resamples)
+        span = f"{_spelt(min(known, default=None), 6)} to {_spelt(max(known, default=None), 6)}"
+        click.echo(f"{one.name:<{width}} {_spelt(one.table, 6):>10} {resamples:>24} {_spelt(one.mean, 6):>10}  {span}")
+    more = len(figures) - MOST_BASICS
+    click.echo(f"... and {more} more, in evaluation.json and the report\n" if more > 0 else "")
 
 
 def _print_general(measures: "list[Measure]") -> None:
@@ -145,5 +160,5 @@ def _rewrite_pages(directory: Path) -> None:
         click.echo(f"report    {report}: written again")
 
 
-def _spelt(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _spelt(value: float | None, digits: int = 4) -> str:
+    return "-" if value is None else f"{value:.{digits}g}"

@@ -186,6 +186,19 @@ class Measure(BaseModel):
         return far / near if near > 0 else None
 
 
+class BasicFigure(BaseModel):
+    """A figure that is compared first, such as a mean: of the table, of each set, and of resamples of the table.
+
+    ``resamples`` are the ends of the middle 95 % of what records drawn with replacement from the table give.
+    """
+
+    name: str
+    table: FiniteOrNone
+    by_set: tuple[FiniteOrNone, ...]
+    resamples: tuple[FiniteOrNone, FiniteOrNone]
+    mean: FiniteOrNone
+
+
 class Coefficient(BaseModel):
     """A row of ``compare_fits``; ``covered`` says whether the table's estimate lies inside the interval of the sets."""
 
@@ -296,8 +309,9 @@ class Pictures(BaseModel):
 class EvaluationDocument(Document):
     """``confidential/evaluation.json``: a release compared with its table. Confidential, and paid by no epsilon.
 
-    ``general`` are measures, ``specific`` is an analysis or None, ``pictures`` is what pictures of them show. Files of
-    versions 0.1 and 0.2 are read too: the first have no ``pictures``.
+    ``basics`` are numbers of records, means, quantiles and correlations, ``general`` are measures, ``specific`` is an
+    analysis or None, ``pictures`` is what pictures of them show. Files of versions 0.1 and 0.2 are read too: the first
+    have no ``pictures``.
 
     Examples
     --------
@@ -313,6 +327,7 @@ class EvaluationDocument(Document):
     release: ReleaseIdentity
     weight: str | None
     seed_of_references: int = 0
+    basics: list[BasicFigure] = Field(default_factory=list)
     general: list[Measure]
     specific: AnalysisComparison | None
     pictures: Pictures | None = None

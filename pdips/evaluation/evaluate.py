@@ -3,12 +3,14 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -16,6 +18,7 @@ from pdips.errors import InputError
 from pdips.evaluation.distribution import ecdf_distances, wasserstein_randomization
 from pdips.evaluation.document import (
     AnalysisComparison,
+    BasicFigure,
     EvaluationDocument,
     Measure,
     MeasureDetail,
@@ -25,7 +28,7 @@ from pdips.evaluation.document import (
     open_release,
     open_table,
 )
-from pdips.evaluation.encoding import with_decile_bins
+from pdips.evaluation.encoding import weights_of, with_decile_bins
 from pdips.evaluation.formula import Analysis, read_analysis
 from pdips.evaluation.margins import k_marginal, k_way
 from pdips.evaluation.pictures import pictures
@@ -33,6 +36,7 @@ from pdips.evaluation.propensity import specks, standardised_pmse
 from pdips.evaluation.regression import Family, Fit, compare_fits
 from pdips.inference import Rule, rule_for
 from pdips.privacy.curator import Clock
+from pdips.release.documents import mean
 from pdips.release.release import software
 
 SEED = 0
@@ -44,6 +48,11 @@ MOST_MARGINS = 1_000
 """Sets of columns that are looked at, drawn at random where there are more: the same for every set."""
 WORST = 5
 """Margins furthest apart that are named."""
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+MOST_CORRELATED = 10
+"""Numeric columns, the first ones, of which all correlations are compared."""
+DRAWS, DRAWN_RECORDS = 200, 4_000_000
+"""Resamples for the scale of basic figures, fewer where they would have more records than this together."""
 READINGS = {
     "SPECKS": {"SPECKS": "0 can't be told apart, 1 wholly apart"},
     "pMSE": {"pMSE": "0 can't be told apart", "pMSE over its null": "about 1 for a right model"},
@@ -122,6 +131,8 @@ def evaluate(
     if analysis is not None:
         with clock.step("analysis"):
             specific = specific_utility(confidential, release, analysis)
+    with clock.step("sums, means and correlations"):
+        first = basics(confidential, release.sets)
     measures = general_utility(confidential, release.sets, clock)
     with clock.step("pictures"):
         found = pictures(confidential, release.sets, measures)
@@ -130,12 +141,103 @@ def evaluate(
         release=ReleaseIdentity.of(release.document),
         weight=release.schema.records.weight,
         seed_of_references=SEED,
+        basics=first,
         general=measures,
         specific=specific,
         pictures=found,
         seconds=dict(clock.seconds),
         software=software(),
     )
+
+
+# ---- what is compared first ----
+
+
+def basics(table: Table, sets: Sequence[pd.DataFrame]) -> list[BasicFigure]:
+    """Compare numbers of records, and means, standard deviations, quantiles and correlations of numeric columns.
+
+    Parameters
+    ----------
+    table, sets : Table and sequence of DataFrame
+        The confidential table, not counted, and synthetic sets of its schema.
+
+    Returns
+    -------
+    list of BasicFigure
+        Weighted, with the total of the weights, where the schema names weights. None for what a table can't tell.
+        Quantiles are the least values that so many records (so much of the weight) don't exceed.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"age": Column(lower=18, upper=99, bins=9, integer=True)})
+    >>> table = Table(pd.DataFrame({"age": [20, 40, 60] * 20}), schema)
+    >>> [round(one.table, 3) for one in basics(table, [])][:3]
+    [60.0, 40.0, 16.33]
+    """
+    rng, n = np.random.default_rng(SEED), table.n_records
+    own, *others = [_numeric(frame, table.schema) for frame in (table.frame, *sets)]
+    names, ours = _basic_figures(own, table.schema)
+    theirs = [_basic_figures(rows, table.schema)[1] for rows in others]
+    draws = [
+        _basic_figures(own[rng.integers(n, size=n)], table.schema)[1]
+        for _ in range(min(DRAWS, max(20, DRAWN_RECORDS // n)))
+    ]
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    return [
+        BasicFigure(
+            name=name,
+            table=_finite(ours[i]),
+            by_set=(by_set := tuple(_finite(one[i]) for one in theirs)),
+            resamples=(_finite(low[i]), _finite(high[i])),
+            mean=mean(by_set),
+        )
+        for i, name in enumerate(names)
+    ]
+
+
+def _numeric(frame: pd.DataFrame, schema: Schema) -> FloatArray:
+    """Return weights, 1 without, and the numeric columns, NaN where missing, shape (records, 1 + columns)."""
+    weights = np.ones(len(frame)) if schema.records.weight is None else weights_of(frame, schema)
+    columns = [numbers(name, frame[name], each) for name, each in schema.columns.items() if not each.is_categorical]
+    return np.column_stack([weights, *columns])
+
+
+def _basic_figures(rows: FloatArray, schema: Schema) -> tuple[list[str], list[float]]:
+    found: dict[str, float] = {"records": len(rows)}
+    if schema.records.weight is not None:
+        found["total of the weights"] = rows[:, 0].sum()
+    names = [
+        f"{name} ({column.unit}s since 1970)" if column.type == "date" and column.unit != "year" else name
+        for name, column in schema.columns.items()
+        if not column.is_categorical
+    ]
+    for name, values in zip(names, rows.T[1:], strict=True):
+        known = ~np.isnan(values) & (rows[:, 0] > 0)
+        order = np.argsort(values[known])
+        value, weight = values[known][order], rows[known, 0][order]
+        centre = spread = np.nan
+        at = [0] * len(QUANTILES)
+        if len(value):
+            centre = float(np.average(value, weights=weight))
+            spread = float(np.sqrt(np.average((value - centre) ** 2, weights=weight)))
+            share = np.cumsum(weight) / weight.sum()
+            at = np.minimum(np.searchsorted(share, np.array(QUANTILES) - 1e-12), len(value) - 1).tolist()
+        found |= {f"mean of {name}": centre, f"standard deviation of {name}": spread}
+        found |= {
+            f"{level:.0%} quantile of {name}": value[i] if len(value) else np.nan
+            for level, i in zip(QUANTILES, at, strict=True)
+        }
+    for i, j in combinations(range(1, len(names[:MOST_CORRELATED]) + 1), 2):
+        both = ~np.isnan(rows[:, i] + rows[:, j])
+        found[f"correlation of {names[i - 1]} and {names[j - 1]}"] = _correlation(*rows[both][:, [i, j, 0]].T)
+    return [*found], [*found.values()]
+
+
+def _correlation(x: FloatArray, y: FloatArray, weights: FloatArray) -> float:
+    if not weights.sum() > 0:
+        return np.nan
+    (xx, xy), (_, yy) = np.cov(x, y, aweights=weights, ddof=0)
+    return float(xy / np.sqrt(xx * yy)) if xx * yy > 0 else np.nan
 
 
 # ---- general utility ----

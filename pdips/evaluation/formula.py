@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from pdips.arrays import BoolArray, FloatArray
-from pdips.data.schema import Column, Schema
+from pdips.data.schema import Column, Schema, has_number_levels
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.encoding import has_number_levels, values_of, weights_of
+from pdips.evaluation.encoding import values_of, weights_of
 from pdips.evaluation.regression import FAMILIES, Family, Fit, fit_design
 
 _INTERCEPT = "Intercept"

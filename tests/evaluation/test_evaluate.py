@@ -11,10 +11,11 @@ import pytest
 from scipy import stats
 
 from pdips import InputError, Schema, Steps, Table
+from pdips.data.schema import Records
 from pdips.evaluation.distribution import distances, ecdf_distances
 from pdips.evaluation.document import open_release
 from pdips.evaluation.encoding import with_decile_bins
-from pdips.evaluation.evaluate import SEED, SUMMARIES, general_utility, resample, specific_utility, summary
+from pdips.evaluation.evaluate import SEED, SUMMARIES, basics, general_utility, resample, specific_utility, summary
 from pdips.evaluation.formula import read_analysis
 from pdips.evaluation.margins import k_way
 from pdips.evaluation.propensity import specks, standardised_pmse
@@ -383,6 +384,8 @@ def test_an_evaluation_from_end_to_end_stays_inside(pdips, here):
     assert inside.read_bytes() == (here / "more.json").read_bytes()
     assert "leaks" in found["inside_only"]
     assert len(found["general"]) == 13
+    assert list(found).index("basics") < list(found).index("general")
+    assert out.index("mean of age") < out.index("SPECKS")
     assert {key: len(value) for key, value in found["pictures"].items() if key != "propensity"} == {
         "densities": 1,
         "pairs": 4,
@@ -506,3 +509,58 @@ def test_counted_tables_and_no_sets_are_refused():
     table.counts = np.ones(20, dtype=np.int64)
     with pytest.raises(InputError, match="counted=False"):
         general_utility(table, [voters(20)])
+
+
+BASIC = Schema.from_toml("""
+[columns.x]
+lower = 0
+upper = 100
+missing = true
+[columns.y]
+lower = 0
+upper = 100
+[columns.w]
+lower = 0
+upper = 10
+[columns.none]
+lower = 0
+upper = 1
+missing = true
+[records]
+weight = "w"
+""")
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_people_compare_first_is_what_numpy_says(weighted):
+    rng, n = np.random.default_rng(0), 400
+    frame = pd.DataFrame({"x": rng.uniform(0, 100, n), "y": rng.uniform(0, 50, n), "w": rng.integers(0, 4, n)})
+    frame["y"] += frame["x"] / 2
+    frame.loc[rng.random(n) < 0.2, "x"] = np.nan
+    frame["none"] = np.nan
+    schema = BASIC if weighted else BASIC.model_copy(update={"records": Records()})
+    far = frame.assign(x=frame["x"] / 2)
+    found = {one.name: one for one in basics(Table(frame, schema), [frame, far, frame.iloc[:0]])}
+    known = frame.dropna(subset="x")
+    weights = known["w"].to_numpy(float) if weighted else np.ones(len(known))
+    mean = np.average(known["x"], weights=weights)
+    sd = np.sqrt(np.average((known["x"] - mean) ** 2, weights=weights))
+    assert found["mean of x"].table == pytest.approx(mean)
+    assert found["standard deviation of x"].table == pytest.approx(sd)
+    for level in (0.1, 0.25, 0.5, 0.75, 0.9):
+        right = np.quantile(known["x"], level, weights=weights, method="inverted_cdf")
+        assert found[f"{level:.0%} quantile of x"].table == right
+    covariance = np.cov(known["x"], known["y"], aweights=weights)
+    right = covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
+    assert found["correlation of x and y"].table == pytest.approx(right)
+    assert found["mean of none"].table is None
+    assert found["records"].by_set == (400, 400, 0)
+    assert ("total of the weights" in found) == weighted
+    # 200 resamples: the width of their middle 95 % has a standard error of about 7 %
+    low, high = found["mean of x"].resamples
+    effective = weights.sum() ** 2 / (weights**2).sum()
+    assert high - low == pytest.approx(2 * 1.96 * sd / np.sqrt(effective), rel=0.3)
+    near, other, nothing = found["mean of x"].by_set
+    assert low < near < high
+    assert nothing is None
+    assert not low < other < high  # the twin: half of each number
