@@ -283,7 +283,7 @@ class NoisyMargins:
 
         Numbers and bins are one term, a bin by its middle; other levels have one each, but for the first.
         """
-        from pdips.evaluation.encoding import has_number_levels
+        from pdips.data.schema import has_number_levels
 
         self._levels(column)
         found = self.schema.columns[column]

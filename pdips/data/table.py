@@ -90,7 +90,9 @@ class Table:
             except CellError as error:
                 problems.append(error)
         refuse_for(problems)
-        self.frame = frame[_known(schema)].assign(**read) if read or len(_known(schema)) < frame.shape[1] else frame
+        self.frame = frame if not read and len(_known(schema)) == frame.shape[1] else frame[_known(schema)].copy()
+        for name, values in read.items():
+            self.frame[name] = values
         refuse_for([*self._impossible(), *_crowded(frame, schema)])
 
     def __repr__(self) -> str:
@@ -206,8 +208,8 @@ def _known(schema: Schema) -> list[str]:
 def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:
     if not frame.columns.is_unique:
         raise InputError("the table has two columns of the same name")
-    known, there, ignored = {*_known(schema)}, {*map(str, frame.columns)}, schema.ignore
-    more = set[str]() if ignored is True else there - known - {*(ignored or ())}
+    known, there, ignored = {*_known(schema)}, {*frame.columns}, schema.ignore
+    more = set[str]() if ignored is True else {*map(str, there - known - {*(ignored or ())})}
     described = "is not in the schema; describe it there, or leave it out: ignore"
     problems = [f"column {name!r} of the schema is not in the table" for name in sorted(known - there)]
     if not problems:  # else what looks like names may be a record

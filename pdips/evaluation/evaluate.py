@@ -30,7 +30,7 @@ from pdips.evaluation.document import (
 )
 from pdips.evaluation.encoding import weights_of, with_decile_bins
 from pdips.evaluation.formula import Analysis, read_analysis
-from pdips.evaluation.margins import k_marginal, k_way
+from pdips.evaluation.margins import k_marginal, k_way, mean_sd
 from pdips.evaluation.pictures import pictures
 from pdips.evaluation.propensity import specks, standardised_pmse
 from pdips.evaluation.regression import Family, Fit, compare_fits
@@ -51,8 +51,8 @@ WORST = 5
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 MOST_CORRELATED = 10
 """Numeric columns, the first ones, of which all correlations are compared."""
-DRAWS, DRAWN_RECORDS = 200, 4_000_000
-"""Resamples for the scale of basic figures, fewer where they would have more records than this together."""
+DRAWS, LEAST_DRAWS, DRAWN_CELLS = 200, 20, 5_000_000
+"""Resamples for the scale of basic figures, fewer where they would have more numbers than this together."""
 READINGS = {
     "SPECKS": {"SPECKS": "0 can't be told apart, 1 wholly apart"},
     "pMSE": {"pMSE": "0 can't be told apart", "pMSE over its null": "about 1 for a right model"},
@@ -180,7 +180,7 @@ def basics(table: Table, sets: Sequence[pd.DataFrame]) -> list[BasicFigure]:
     theirs = [_basic_figures(rows, table.schema)[1] for rows in others]
     draws = [
         _basic_figures(own[rng.integers(n, size=n)], table.schema)[1]
-        for _ in range(min(DRAWS, max(20, DRAWN_RECORDS // n)))
+        for _ in range(min(DRAWS, max(LEAST_DRAWS, DRAWN_CELLS // own.size)))
     ]
     low, high = np.quantile(draws, [0.025, 0.975], axis=0)
     return [
@@ -211,33 +211,21 @@ def _basic_figures(rows: FloatArray, schema: Schema) -> tuple[list[str], list[fl
         for name, column in schema.columns.items()
         if not column.is_categorical
     ]
-    for name, values in zip(names, rows.T[1:], strict=True):
-        known = ~np.isnan(values) & (rows[:, 0] > 0)
-        order = np.argsort(values[known])
-        value, weight = values[known][order], rows[known, 0][order]
-        centre = spread = np.nan
-        at = [0] * len(QUANTILES)
-        if len(value):
-            centre = float(np.average(value, weights=weight))
-            spread = float(np.sqrt(np.average((value - centre) ** 2, weights=weight)))
-            share = np.cumsum(weight) / weight.sum()
-            at = np.minimum(np.searchsorted(share, np.array(QUANTILES) - 1e-12), len(value) - 1).tolist()
-        found |= {f"mean of {name}": centre, f"standard deviation of {name}": spread}
-        found |= {
-            f"{level:.0%} quantile of {name}": value[i] if len(value) else np.nan
-            for level, i in zip(QUANTILES, at, strict=True)
-        }
-    for i, j in combinations(range(1, len(names[:MOST_CORRELATED]) + 1), 2):
-        both = ~np.isnan(rows[:, i] + rows[:, j])
-        found[f"correlation of {names[i - 1]} and {names[j - 1]}"] = _correlation(*rows[both][:, [i, j, 0]].T)
+    kinds = ("mean", "standard deviation", *(f"{level:.0%} quantile" for level in QUANTILES))
+    for i, name in enumerate(names, start=1):
+        values, weights = rows[~np.isnan(rows[:, i]) & (rows[:, 0] > 0)][:, [i, 0]].T
+        figures = np.full(len(kinds), np.nan)
+        if len(values):
+            figures[:2] = mean_sd((values, weights))
+            weighted = None if schema.records.weight is None else weights
+            figures[2:] = np.quantile(values, QUANTILES, weights=weighted, method="inverted_cdf")
+        found |= {f"{kind} of {name}": figure for kind, figure in zip(kinds, figures, strict=True)}
+    for i, j in combinations(range(len(names[:MOST_CORRELATED])), 2):
+        weights, x, y = rows[~np.isnan(rows[:, i + 1] + rows[:, j + 1])][:, [0, i + 1, j + 1]].T
+        covariance = np.cov(x, y, aweights=weights, ddof=0) if weights.sum() > 0 else np.zeros((2, 2))
+        scale = float(np.sqrt(covariance[0, 0] * covariance[1, 1]))
+        found[f"correlation of {names[i]} and {names[j]}"] = covariance[0, 1] / scale if scale > 0 else np.nan
     return [*found], [*found.values()]
-
-
-def _correlation(x: FloatArray, y: FloatArray, weights: FloatArray) -> float:
-    if not weights.sum() > 0:
-        return np.nan
-    (xx, xy), (_, yy) = np.cov(x, y, aweights=weights, ddof=0)
-    return float(xy / np.sqrt(xx * yy)) if xx * yy > 0 else np.nan
 
 
 # ---- general utility ----

@@ -114,8 +114,8 @@ def _bin_middles(codes: IntArray, counts: IntArray | None, column: Column) -> We
 
 
 def _moments(name: str, ours: WeightedValues, theirs: Sequence[WeightedValues], width: float) -> Moments:
-    mean, sd = _mean_sd(ours)
-    synthetic = [_mean_sd(each) for each in theirs]
+    mean, sd = mean_sd(ours)
+    synthetic = [mean_sd(each) for each in theirs]
     unit, n = sd or width / sqrt(12) or 1.0, min([ours[1].sum(), *(each[1].sum() for each in theirs)])
     kurtosis = float(np.average(((ours[0] - mean) / sd) ** 4, weights=ours[1])) if sd else 1.0
     synthetic_sd = _mean([each[1] for each in synthetic])
@@ -132,7 +132,8 @@ def _moments(name: str, ours: WeightedValues, theirs: Sequence[WeightedValues], 
     )
 
 
-def _mean_sd(weighted: WeightedValues) -> tuple[float, float]:
+def mean_sd(weighted: WeightedValues) -> tuple[float, float]:
+    """Return the weighted mean and standard deviation of values."""
     values, weights = weighted
     mean = float(np.average(values, weights=weights))
     return mean, sqrt(float(np.average((values - mean) ** 2, weights=weights)))

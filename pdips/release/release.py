@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pdips.data.dates import spelling
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.privacy.account import Receipt
@@ -217,13 +216,8 @@ def write_labelled(frame: pd.DataFrame, schema: Schema, path: Path) -> None:
         else values.astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
         for name, values in frame.items()
     }
-    named = {
-        name: {float(level): column.labels[spelling(level)] for level in levels if spelling(level) in column.labels}
-        for name, column in schema.columns.items()
-        if (
-            levels := [level for level in (*(column.levels or ()), *column.missing_codes) if not isinstance(level, str)]
-        )
-    }
+    coded = [name for name, column in schema.columns.items() if not isinstance((column.levels or (0,))[0], (str, bool))]
+    named = {name: {float(code): said for code, said in schema.columns[name].labels.items()} for name in coded}
     getattr(pyreadstat, f"write_{path.suffix[1:]}")(
         pd.DataFrame(plain),
         str(path),
@@ -236,11 +230,7 @@ def check_format(schema: Schema, file_format: Format) -> None:
     """Check, before anything is spent, that a ``.sav`` or ``.dta`` file can hold records of a schema."""
     if file_format not in ("sav", "dta"):
         return
-    longest = max(len(column.levels or ()) for column in schema.columns.values()) + 1
-    columns = {
-        name: [(column.levels or [0.0])[place % len(column.levels or [0])] for place in range(longest)]
-        for name, column in schema.columns.items()
-    }
+    columns = {name: [column.levels[-1] if column.levels else 0.0] for name, column in schema.columns.items()}
     with tempfile.TemporaryDirectory() as folder:
         try:
             write_labelled(pd.DataFrame(columns), schema, Path(folder) / f"set.{file_format}")
