@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pdips.scores.published import noisy_likelihood as noisy_likelihood
     from pdips.scores.scores import Scores as Scores
     from pdips.statistics.modips import Modips as Modips
+    from pdips.synthesis import synthesize as synthesize
 
 __version__ = "0.2.0"
 
@@ -58,6 +59,7 @@ _HOMES = {
     "calibrate": "pdips.calibration.calibrate",
     "noisy_likelihood": "pdips.scores.published",
     "suggest_layers": "pdips.margins.planning",
+    "synthesize": "pdips.synthesis",
 }
 _HOMES |= {name: f"pdips.{module}" for module, name in (home.split(":") for home, _ in HOMES.values())}
 

@@ -3,8 +3,9 @@
 import resource
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, final
 
 import numpy as np
@@ -111,12 +112,23 @@ class Mechanism(ABC):
     n_sets: int = 1
     neighbours: Neighbours = "replace-one"
 
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Refuse settings without a name, and names that the mechanism doesn't have."""
+        known = [each.name for each in fields(cls)]
+        if args or not {*settings} <= {*known}:
+            wrong = ", ".join(sorted({*settings} - {*known}))
+            said = f"has no setting {wrong}" if wrong else "takes its settings by name"
+            raise InputError(f"{cls.__name__} {said}; it has {', '.join(known)}")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
+        if isinstance(self.n_sets, np.integer):
+            object.__setattr__(self, "n_sets", int(self.n_sets))
         epsilon = positive(self.epsilon, "epsilon")
         if epsilon > LARGEST_EPSILON:
             raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects no one; got {self.epsilon}")
         if isinstance(self.n_sets, bool) or not isinstance(self.n_sets, int) or self.n_sets < 1:
-            raise InputError(f"n_sets must be a whole number of at least 1, got {self.n_sets}")
+            raise InputError(f"n_sets (--sets) must be a whole number of at least 1, got {self.n_sets}")
         if self.n_sets > self.most_sets:
             raise InputError(f"n_sets must be at most {self.most_sets:,}, got {self.n_sets:,}")
         choice(self.neighbours, self.relations, "neighbours")
@@ -192,7 +204,7 @@ class Mechanism(ABC):
         table: Table,
         *,
         rng: np.random.Generator | None = None,
-        ledger: Ledger | None = None,
+        ledger: Ledger | str | Path | None = None,
         progress: Progress | None = None,
     ) -> tuple[Release, RunRecord]:
         """Spend the budget and draw a release.
@@ -206,7 +218,7 @@ class Mechanism(ABC):
             The confidential table.
         rng : numpy.random.Generator, optional
             For tests and studies; a release made with one is marked reproducible.
-        ledger : Ledger, optional
+        ledger : Ledger or path, optional
             Charged before any noise is drawn.
         progress : callable, optional
             Told the name of each step.
@@ -223,6 +235,13 @@ class Mechanism(ABC):
         RefusedError
             If the ledger's total would be overspent.
         """
+        if not isinstance(table, Table):
+            raise InputError(
+                f"release takes a Table, got {type(table).__name__}: Table(frame, schema), or pdips.synthesize(...)"
+            )
+        if rng is not None and not isinstance(rng, np.random.Generator):
+            raise InputError(f"rng must be a numpy.random.Generator, for tests only; got {type(rng).__name__}")
+        ledger = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
         plan, clock = self.plan(table.schema), Clock(progress)
         loss, spends = plan.loss, plan.spends
         check_representable(table.schema)
@@ -257,7 +276,11 @@ class Mechanism(ABC):
         )
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return release, RunRecord(
-            seconds=clock.seconds, peak_memory=peak, diagnostics=drawn.diagnostics, closer=drawn.closer
+            seconds=clock.seconds,
+            peak_memory=peak,
+            diagnostics=drawn.diagnostics,
+            closer=drawn.closer,
+            release=release,
         )
 
     @property

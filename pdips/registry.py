@@ -76,7 +76,7 @@ def find(name: str) -> type[Any]:
     >>> find("laplace-sanitizer").name
     'laplace-sanitizer'
     """
-    found: type[Any] = _load(MECHANISMS[choice(name, tuple(MECHANISMS), "mechanism")])
+    found: type[Any] = load(MECHANISMS[choice(name, tuple(MECHANISMS), "mechanism")])
     return found
 
 
@@ -116,7 +116,7 @@ def cases_of(name: str, variant: str = "sound") -> Callable[..., Iterable[Any]]:
     """
     home = choice(name, tuple(AUDITS), "mechanism")
     own = getattr(variant_class(name, variant)[0], "audit_cases", None) if variant == "published" else None
-    found: Callable[..., Iterable[Any]] = own or _load(AUDITS[home])
+    found: Callable[..., Iterable[Any]] = own or load(AUDITS[home])
     return found
 
 
@@ -126,7 +126,8 @@ def _published_forms() -> dict[str, "EntryPoint"]:
     return {entry.name: entry for entry in entry_points(group="pdips.published")}
 
 
-def _load(home: Home) -> Any:
+def load(home: Home) -> Any:
+    """Return what an address, ``module:name``, names; anything else as it is."""
     if not isinstance(home, str):
         return home
     module, _, attribute = home.partition(":")

@@ -100,13 +100,11 @@ def synthesize(
 
     With --ledger the price is reserved before TABLE is read.
     """
-    import numpy as np
-
     from pdips.data.schema import Schema
-    from pdips.data.table import Table
     from pdips.privacy.curator import Clock
     from pdips.release.release import check_format
     from pdips.report import pages
+    from pdips.synthesis import release_of
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
     schema = Schema.load(schema_path)
@@ -121,18 +119,14 @@ def synthesize(
     mechanism: Mechanism = build(**settings)
     check_format(schema, file_format)
     ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
-    if ledger is None:
-        mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
     warn_of_older_copy(ledger, Path(out))
     verdicts: dict[str, Verdict] = {}
     with staging(Path(out), overwrite) as place, show_progress() as progress, notes_in_a_line():
         clock = Clock(progress)
-        reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
-        with one_refusal(ledger, explain=explain), reserved:
-            with clock.step("reading the table"):
-                checked = Table.read(table, schema, counted=None if mechanism.weighs_records else False)
-            rng = None if seed is None else np.random.default_rng(seed)
-            release, record = mechanism.release(checked, rng=rng, ledger=ledger, progress=progress)
+        with one_refusal(ledger, explain=explain):
+            checked, release, record = release_of(
+                mechanism, schema, table, seed=seed, ledger=ledger, explain=explain, clock=clock
+            )
         named = {"asymptotic": release.loss.kind == "asymptotic", "seeded": release.reproducible}
         needed = [word for word, is_needed in named.items() if is_needed]
         published = release.loss.kind != "none" and {*needed} <= {*allow}

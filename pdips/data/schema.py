@@ -21,6 +21,7 @@ from pdips.arrays import FloatArray
 from pdips.data.dates import DASHES, read_dates, spell_date, spelling
 from pdips.data.draft import DRAFT_MARK, draft
 from pdips.errors import InputError
+from pdips.html import columns_table
 
 type Level = bool | int | float | str
 
@@ -323,8 +324,6 @@ class Schema(BaseModel):
     >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "age": Column(lower=18, upper=99, bins=9)})
     >>> schema.columns["age"].n_levels
     9
-    >>> list(Schema.load("examples/youth.toml").columns)[:3]
-    ['age', 'sex', 'race']
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -370,6 +369,14 @@ class Schema(BaseModel):
         if len(rule) < 2:
             raise ValueError("impossible: a rule must name two columns or more; leave out a level that can't occur")
 
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise InputError(_one_line(error)) from None
+
+    _repr_html_ = columns_table
+
     @property
     def public_columns(self) -> tuple[str, ...]:
         """Names of the columns that are known to everyone."""
@@ -386,10 +393,7 @@ class Schema(BaseModel):
         )
 
     def only(self, names: Iterable[str]) -> Self:
-        """Return the schema of some of the columns, in the schema's order; tables may have others, which are ignored.
-
-        Impossible combinations of columns that are left out are left out too.
-        """
+        """Return the schema of some of the columns, in its order, with the rules on these alone; others are ignored."""
         chosen = {*names}
         for name in sorted(chosen - {*self.columns}):
             raise InputError(f"{name!r} is no column of the schema{_hint(name, self.columns)}")

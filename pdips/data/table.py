@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from pdips.data.coding import (
     value_hashes,
 )
 from pdips.data.dates import dates
-from pdips.data.readers import is_large, open_batches, read_frame
+from pdips.data.readers import is_large, open_batches, read_frame, to_pandas
 from pdips.data.schema import Column, Schema
 from pdips.errors import DataError, InputError
 
@@ -35,7 +35,7 @@ class Table:
 
     Parameters
     ----------
-    frame : DataFrame
+    frame : DataFrame, dict of columns or pyarrow.Table
         One row a record; the columns are those of the schema, and the person key if the schema names one.
     schema : Schema
         What is public about the table.
@@ -66,7 +66,14 @@ class Table:
     Table(columns=['age', 'sex', 'race', ...])
     """
 
-    def __init__(self, frame: pd.DataFrame, schema: Schema) -> None:
+    def __init__(self, frame: pd.DataFrame | dict[str, Any] | pa.Table, schema: Schema) -> None:
+        if isinstance(frame, (dict, pa.Table)):
+            frame = to_pandas(frame) if isinstance(frame, pa.Table) else pd.DataFrame(frame)
+        if not isinstance(frame, pd.DataFrame) or not isinstance(schema, Schema):
+            raise InputError(
+                f"a Table is made of a DataFrame, a dict of columns or an Arrow table, and a Schema; got "
+                f"{type(frame).__name__} and {type(schema).__name__}"
+            )
         self.schema = schema
         _check_columns(frame, schema)
         if not len(frame):
@@ -97,6 +104,12 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table(columns={list(self.schema.columns)})"
+
+    def __len__(self) -> int:
+        raise InputError("a Table tells no length: n_records has it, which is confidential under add-remove")
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError("a Table isn't pickled: the copy would hold confidential records outside of its folder")
 
     @property
     def n_records(self) -> int:

@@ -37,7 +37,7 @@ from pdips.evaluation.regression import Family, Fit, compare_fits
 from pdips.inference import Rule, rule_for
 from pdips.privacy.curator import Clock
 from pdips.release.documents import mean
-from pdips.release.release import software
+from pdips.release.release import Release, software
 
 SEED = 0
 """Of resamples and re-splits: a second run gives the same figures."""
@@ -120,13 +120,31 @@ def evaluate(
     True
     """
     clock = clock or Clock()
-    if family is not None and formula is None:
-        raise InputError("--family belongs to an --analysis; name one")
     with clock.step("reading the release"):
         release = open_release(directory)
+    return _evaluated(release, lambda: open_table(table, release), formula, family, clock)
+
+
+def evaluate_held(table: Any, release: Release, formula: str | None, family: Family | None) -> EvaluationDocument:
+    """Compare a release in memory with its table: see :func:`evaluate`."""
+    held = ReleaseFolder(folder=Path(), home=Path("confidential"), document=release.document(), sets=release.sets)
+    return _evaluated(
+        held, lambda: table if isinstance(table, Table) else Table(table, release.schema), formula, family, Clock()
+    )
+
+
+def _evaluated(
+    release: ReleaseFolder,
+    reading: Callable[[], Table],
+    formula: str | None,
+    family: Family | None,
+    clock: Clock,
+) -> EvaluationDocument:
+    if family is not None and formula is None:
+        raise InputError("--family belongs to an --analysis; name one")
     analysis = None if formula is None else read_analysis(formula, release.schema, family)
     with clock.step("reading the table"):
-        confidential = open_table(table, release)
+        confidential = reading()
     specific = None
     if analysis is not None:
         with clock.step("analysis"):

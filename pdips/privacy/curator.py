@@ -42,13 +42,13 @@ class Clock:
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.seconds: dict[str, float] = {}
-        self._progress = progress
+        self.progress = progress
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Time a step."""
-        if self._progress is not None:
-            self._progress(name)
+        if self.progress is not None:
+            self.progress(name)
         start = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final, get_args
 
 from pdips.errors import DataError, InputError, RefusedError
+from pdips.html import small_table
 from pdips.privacy import ledger_file as file
 from pdips.privacy.account import Account as Account
 from pdips.privacy.account import Attempt as Attempt
 from pdips.privacy.account import Entry as Entry
 from pdips.privacy.account import Outcome, Priced, Role, Unit, total_of
 from pdips.privacy.account import Receipt as Receipt
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, rho_of, to_replace_one
+from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, rho_of, spell, to_replace_one
 
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
@@ -76,12 +77,22 @@ class Ledger:
     """
 
     def __init__(self, path: str | Path, *, timeout: float = 10.0) -> None:
+        if not isinstance(path, (str, Path)):
+            raise InputError(f"a ledger is named by the path of its file, got {type(path).__name__}")
         self.path = Path(path)
         self.timeout = timeout
         self._held: int | None = None
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        if not self.path.exists():
+            return small_table(f"Ledger {self.path}", [("spent", "no entry yet")])
+        account = self.summary()
+        total = "no total" if account.total_epsilon is None else spell(account.total_epsilon)
+        rows = [("total epsilon", total), ("spent", spell(account.spent_epsilon))]
+        return small_table(f"Ledger {self.path}", [*rows, ("reserved", spell(account.reserved_epsilon))])
 
     def set_total(
         self,

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from pdips.errors import InputError
+from pdips.html import small_table
 
 Neighbours = Literal["replace-one", "add-remove"]
 Kind = Literal["pure", "approximate", "zcdp", "asymptotic", "none"]
@@ -133,6 +134,11 @@ class PrivacyLoss:
             raise InputError("a pure loss has delta = 0; use kind 'approximate'")
         if (self.kind == "zcdp") != (self.rho > 0):
             raise InputError("rho goes with kind 'zcdp', and only with it")
+
+    def _repr_html_(self) -> str:
+        figures = (("epsilon", spell(self.epsilon)), ("delta", spell(self.delta)), ("rho", spell(self.rho)))
+        rows = [*figures, ("kind", self.kind), ("neighbours", self.neighbours), ("statement", self.statement)]
+        return small_table("PrivacyLoss", rows)
 
     @property
     def is_finite(self) -> bool:

@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
+from pdips.html import small_table
 from pdips.privacy.account import Receipt
 from pdips.privacy.loss import PrivacyLoss, Spend, spell
 from pdips.privacy.plan import Noise
+from pdips.registry import load
 from pdips.release.documents import MarginError as MarginError
 from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
 from pdips.release.large_set import LargeSet
@@ -87,6 +89,23 @@ class Release:
 
     def __repr__(self) -> str:
         return f"Release(mechanism={self.mechanism!r}, n_sets={self.n_sets}, epsilon={spell(self.loss.epsilon)})"
+
+    def _repr_html_(self) -> str:
+        noise = ", ".join(f"{each.statistics} +- {each.standard_deviation:g}" for each in self.noise[:6])
+        rows = [("epsilon", spell(self.loss.epsilon)), ("kind", self.loss.kind), ("neighbours", self.loss.neighbours)]
+        rows += [("sets", self.n_sets), ("columns", ", ".join(self.schema.columns)), ("noise", noise)]
+        return small_table(f"Release by {self.mechanism}", rows)
+
+    def card(self) -> str:
+        """Return the privacy card as an HTML page: what goes out with the sets.
+
+        Raises
+        ------
+        RefusedError
+            If the release has no guarantee.
+        """
+        page: str = load("pdips.report.pages:card_of")(self.document())
+        return page
 
     def document(self) -> PrivacyDocument:
         """Return what ``privacy.json`` holds: public settings only, no timing, no diagnostic."""
@@ -176,6 +195,8 @@ class RunRecord:
         Whatever the mechanism wants its curator to see.
     closer : callable, optional
         Works out what takes longer, when somebody asks: more diagnostics, and an ``xarray.DataTree`` or None.
+    release : Release, optional
+        What the run made.
 
     Examples
     --------
@@ -190,6 +211,26 @@ class RunRecord:
     peak_memory: float
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     closer: Closer | None = None
+    release: Release | None = None
+
+    def evaluate(self, table: Any, *, formula: str | None = None, family: str | None = None) -> Any:
+        """Compare the sets with the table that they came from, for inside use: an ``EvaluationDocument``.
+
+        Parameters
+        ----------
+        table : DataFrame, dict of columns, pyarrow.Table or Table
+            The confidential table.
+        formula, family : str, optional
+            An analysis to run on both, such as ``"voted ~ age + college"``.
+
+        Raises
+        ------
+        InputError
+            If the table or the analysis doesn't fit the schema, or the sets are too large to hold.
+        """
+        if self.release is None or not self.release.sets:
+            raise InputError("there are no sets in memory to evaluate: publish them, then `pdips evaluate TABLE DIR`")
+        return load("pdips.evaluation.evaluate:evaluate_held")(table, self.release, formula, family)
 
     def look_closer(self) -> tuple[Mapping[str, Any], Any]:
         """Return all diagnostics, with those that take time, and a tree of draws and bounds, or None."""
@@ -200,6 +241,10 @@ class RunRecord:
 
     def __repr__(self) -> str:
         return "RunRecord(confidential)"
+
+    def _repr_html_(self) -> str:
+        rows = [(step, f"{seconds:.1f} s") for step, seconds in self.seconds.items()]
+        return small_table("RunRecord (confidential)", [*rows, ("peak memory", f"{self.peak_memory:,.0f} MiB")])
 
 
 def write_labelled(frame: pd.DataFrame, schema: Schema, path: Path) -> None:

@@ -73,6 +73,11 @@ def _write(path: Path, page: str) -> Path:
     return path
 
 
+def card_of(release: PrivacyDocument) -> str:
+    """Return the card of a release that is in no folder."""
+    return _card(Path("nowhere", "public"), release)
+
+
 def _card(public: Path, release: PrivacyDocument) -> str:
     if release.privacy.kind == "none":
         raise RefusedError("a release of kind 'none' is never published, so it has no card")

@@ -109,10 +109,12 @@ def test_a_newcomer_gets_through_the_readme(tmp_path):
         assert line.strip() in printed
     assert (clone / "demo/youth/public/card.html").exists()
     assert (clone / "demo/youth/confidential/report.html").exists()
-    assert "released  1 synthetic set of 5 columns by censored-posterior" in printed
+    assert "released  20 synthetic sets of 5 columns by modips" in printed
     assert "The posterior" in (clone / "demo/earnings/confidential/report.html").read_text()
-    evaluate = next(line for line in README.splitlines() if line.startswith(".venv/bin/pdips evaluate"))
-    assert "INSIDE ONLY" in shell(clone, evaluate)
+    assert "INSIDE ONLY" in printed
+    evaluation = json.loads((clone / "demo/youth/confidential/evaluation.json").read_text())["specific"]
+    names = [row["coefficient"] for row in evaluation["coefficients"]]
+    assert re.findall(r"(?m)^\| `([^`]+)` \| -?[0-9.]+ \| -?[0-9.]+ \|", README) == names
     assert "Propensity scores" in (clone / "demo/youth/confidential/report.html").read_text()
     shell(clone, "make demo EPSILON=3")
     assert json.loads((clone / "demo/youth/public/privacy.json").read_text())["privacy"]["epsilon"] == 3

@@ -1,0 +1,118 @@
+"""The front door: from a table, a schema and a price to a release and the record of its run."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.margins.planning import suited
+from pdips.mechanism import Mechanism
+from pdips.privacy.curator import Clock
+from pdips.privacy.ledger import Ledger
+from pdips.privacy.loss import Number
+from pdips.registry import variant_class
+from pdips.release.release import Release, RunRecord
+
+
+def synthesize(
+    table: Any,
+    schema: Schema | Mapping[str, Any] | str | Path,
+    *,
+    epsilon: Number,
+    mechanism: str | None = None,
+    ledger: Ledger | str | Path | None = None,
+    seed: int | np.random.Generator | None = None,
+    **options: Any,
+) -> tuple[Release, RunRecord]:
+    """Release synthetic sets of a table: what the command ``pdips synthesize`` does, with the sets in memory.
+
+    Parameters
+    ----------
+    table : DataFrame, dict of columns, pyarrow.Table, path or Table
+        The confidential table. A file is read after the price is reserved.
+    schema : Schema, dict or path
+        What is public about it.
+    epsilon : int, float, str or Fraction
+        Privacy loss in total, over all sets, in nats.
+    mechanism : str, optional
+        Its name. Left out, the schema decides, and whether there is a ``model``: see ``pdips synthesize``.
+    ledger : Ledger or path, optional
+        The account that is charged.
+    seed : int or numpy.random.Generator, optional
+        For tests and studies: the release is marked, and isn't published unless ``allow=["seeded"]``.
+    **options
+        ``n_sets``, ``neighbours``, ``model`` and whatever else the mechanism takes.
+
+    Returns
+    -------
+    Release, RunRecord
+        What may be published, and what stays inside.
+
+    Raises
+    ------
+    InputError
+        If a setting, the schema, the table or the account is not as it must be.
+    RefusedError
+        If the ledger's total would be overspent.
+
+    Examples
+    --------
+    >>> release, record = synthesize("examples/youth.parquet", "examples/youth.toml", epsilon=1, n_sets=2)
+    >>> release
+    Release(mechanism='steps', n_sets=2, epsilon=1)
+    """
+    known = as_schema(schema)
+    name = mechanism or suited(known, has_model="model" in options)[0]
+    if not isinstance(name, str):
+        raise InputError(f"mechanism must be a name, such as 'steps'; got {type(name).__name__}")
+    kind, choosing = variant_class(name, options.pop("variant", "sound"))
+    account = ledger if ledger is None or isinstance(ledger, Ledger) else Ledger(ledger)
+    made = kind(epsilon=epsilon, **options | choosing)
+    return release_of(made, known, table, seed=seed, ledger=account, explain=True)[1:]
+
+
+def release_of(
+    mechanism: Mechanism,
+    schema: Schema,
+    table: Any,
+    *,
+    seed: int | np.random.Generator | None,
+    ledger: Ledger | None,
+    explain: bool,
+    clock: Clock | None = None,
+) -> tuple[Table, Release, RunRecord]:
+    """Reserve the price, read the table and release; ``explain`` records that the reason of a refusal is shown."""
+    clock = clock or Clock()
+    if ledger is None:
+        mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
+    reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
+    with reserved:
+        with clock.step("reading the table"):
+            checked = as_table(table, schema, counted=None if mechanism.weighs_records else False)
+        rng = np.random.default_rng(seed) if isinstance(seed, int) else seed
+        return checked, *mechanism.release(checked, rng=rng, ledger=ledger, progress=clock.progress)
+
+
+def as_schema(schema: Any) -> Schema:
+    """Return a schema that is given as one, as a dict or as a file."""
+    if isinstance(schema, Schema):
+        return schema
+    if isinstance(schema, Mapping):
+        return Schema(**schema)
+    if isinstance(schema, (str, Path)):
+        return Schema.load(schema)
+    raise InputError(f"schema must be a Schema, a dict or the path of a TOML file, got {type(schema).__name__}")
+
+
+def as_table(table: Any, schema: Schema, *, counted: bool | None = None) -> Table:
+    """Return a table that is given as one, as records or as a file, checked against the schema."""
+    if isinstance(table, Table):
+        if table.schema != schema:
+            raise InputError("the Table was read with another schema; give the schema that it has")
+        return table
+    return Table.read(table, schema, counted=counted) if isinstance(table, (str, Path)) else Table(table, schema)
