@@ -122,13 +122,16 @@ class Mechanism(ABC):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_sets, np.integer):
-            object.__setattr__(self, "n_sets", int(self.n_sets))
+        n_sets: Any = self.n_sets
+        if isinstance(n_sets, np.integer):
+            object.__setattr__(self, "n_sets", int(n_sets))
         epsilon = positive(self.epsilon, "epsilon")
         if epsilon > LARGEST_EPSILON:
             raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects no one; got {self.epsilon}")
         if isinstance(self.n_sets, bool) or not isinstance(self.n_sets, int) or self.n_sets < 1:
-            raise InputError(f"n_sets (--sets) must be a whole number of at least 1, got {self.n_sets}")
+            raise InputError(
+                f"n_sets must be a whole number of at least 1 (on the command line: --sets), got {self.n_sets}"
+            )
         if self.n_sets > self.most_sets:
             raise InputError(f"n_sets must be at most {self.most_sets:,}, got {self.n_sets:,}")
         choice(self.neighbours, self.relations, "neighbours")

@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import tomli_w
 
+from pdips.errors import InputError
+
 DRAFT_MARK = "# DRAFT."
 DRAFT_WARNING = f"""\
 {DRAFT_MARK} Levels and bounds below were READ OFF THE CONFIDENTIAL TABLE: that is a leak, and no epsilon pays for it.
@@ -39,7 +41,10 @@ def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:
     """Return levels or bounds of a column, nothing if it has neither."""
     known = values.dropna()
     more: dict[str, Any] = {"missing": True} if len(known) < len(values) else {}
-    unique: list[Any] = sorted(known.unique().tolist(), key=lambda value: (str(type(value)), value))
+    try:
+        unique: list[Any] = sorted(known.unique().tolist(), key=lambda value: (str(type(value)), value))
+    except TypeError:
+        raise InputError(f"column {name!r} holds lists or other nested values") from None
     if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
         days = known.astype(str).str.slice(0, 10)
         if len(unique) > FEW and days.str.fullmatch(_DAY).all():

@@ -93,7 +93,7 @@ class Release:
     def _repr_html_(self) -> str:
         noise = ", ".join(f"{each.statistics} +- {each.standard_deviation:g}" for each in self.noise[:6])
         rows = [("epsilon", spell(self.loss.epsilon)), ("kind", self.loss.kind), ("neighbours", self.loss.neighbours)]
-        rows += [("sets", self.n_sets), ("columns", ", ".join(self.schema.columns)), ("noise", noise)]
+        rows += [("sets", str(self.n_sets)), ("columns", ", ".join(self.schema.columns)), ("noise", noise)]
         return small_table(f"Release by {self.mechanism}", rows)
 
     def card(self) -> str:

@@ -268,7 +268,7 @@ def test_a_bad_epsilon(pdips, here, epsilon):
 
 
 def test_what_cannot_be_done(pdips, here):
-    complains(pdips, here, "n_sets (--sets) must be", *words(here, "--sets", 0))
+    complains(pdips, here, "n_sets must be", *words(here, "--sets", 0))
     complains(pdips, here, "doesn't exist", *words(here, table="none.parquet"))
     complains(pdips, here, "mechanism must be one of censored-posterior, ", *words(here, mechanism="magic"))
     complains(pdips, here, "l.sqlite", "ledger", "show", here / "l.sqlite")

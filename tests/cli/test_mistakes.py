@@ -1,0 +1,170 @@
+"""Mistakes that people make, on the command line and in Python: one line that says what to do, and nothing is spent."""
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from test_cli import SCHEMA, complains, words
+
+import pdips as library
+from pdips import InputError, Ledger, Schema, Steps, Table, synthesize
+
+KNOWN = {"columns": {"ill": {"levels": ["no", "yes"]}, "sex": {"levels": ["f", "m"]}}}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder to work in, with a table and its schema."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"colour": rng.choice(["blue", "red"], 60), "size": rng.integers(1, 4, 60), "wage": rng.uniform(0, 1000, 60)}
+    )
+    frame.to_parquet("t.parquet")
+    frame.to_csv("t.csv", index=False)
+    (tmp_path / "s.toml").write_text(SCHEMA)
+    return tmp_path
+
+
+@pytest.fixture
+def frame():
+    """Two hundred records of two columns."""
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"ill": rng.choice(["no", "yes"], 200), "sex": rng.choice(["f", "m"], 200)})
+
+
+WORDS = {
+    "epsilon with a comma": (["--epsilon", "1,5"], "epsilon must be a finite number"),
+    "no set": (["--sets", "0"], "--sets"),
+    "short option": (["--eps", "1"], "'--epsilon'"),
+    "mechanism": (["--mechanism", "stpes"], "mechanism must be one of"),
+    "model": (["--mechanism", "scores", "--model", "nothing"], "there is no model 'nothing'"),
+    "no model": (["--mechanism", "scores"], "model"),
+    "schema": (["--schema", "none.toml"], "can't read schema none.toml"),
+    "ledger": (["--ledger", "none/l.sqlite"], "can't be opened"),
+}
+
+
+@pytest.mark.parametrize(("more", "message"), WORDS.values(), ids=WORDS)
+def test_words_on_the_command_line(pdips, here, more, message):
+    complains(pdips, here, message, *words(here), *more)
+
+
+def change(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    changed = {
+        "extra columns": lambda: frame.assign(shoe=1, hat=2),
+        "trailing blank": lambda: frame.assign(colour=frame["colour"] + " "),
+        "lists": lambda: frame.assign(colour=[["red"]] * len(frame)),
+        "dates": lambda: frame.assign(colour=pd.Timestamp("2020-01-01")),
+        "no record": lambda: frame.iloc[:0],
+    }
+    return changed[name]()
+
+
+TABLES = {
+    "extra columns": ["hat", "shoe"],
+    "trailing blank": ["column 'colour'", "levels of its schema"],
+    "lists": ["column 'colour'", "lists"],
+    "dates": ["column 'colour'"],
+    "no record": ["no records"],
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_on_the_command_line(pdips, here, name):
+    change(pd.read_parquet("t.parquet"), name).to_parquet("t.parquet")
+    for message in TABLES[name]:
+        complains(pdips, here, message, *words(here, "--explain"))
+
+
+def test_a_draft_of_lists_names_the_column(pdips, here):
+    pd.DataFrame({"colour": [["red"]] * 4}).to_parquet("t.parquet")
+    complains(pdips, here, "column 'colour' holds lists", "schema", "draft", here / "t.parquet")
+
+
+def model_itself(frame):
+    pm = pytest.importorskip("pymc")
+    return synthesize(frame, KNOWN, epsilon=1, model=pm.Model())
+
+
+def published_twice(frame):
+    release, _ = synthesize(frame, KNOWN, epsilon=1)
+    release.publish("p")
+    release.publish("p")
+
+
+PYTHON = {
+    "empty schema": (lambda _: Schema(), "columns: Field required"),
+    "schema of another type": (lambda f: synthesize(f, 5, epsilon=1), "schema must be a Schema, a dict or the path"),
+    "unnamed setting": (lambda _: Steps(1.0), "takes its settings by name"),
+    "misspelt setting": (lambda _: Steps(epsilon=1, layres=2), "has no setting layres"),
+    "frame in place of a table": (lambda f: Steps(epsilon=1).release(f), "release takes a Table, got DataFrame"),
+    "seed in place of a generator": (
+        lambda f: Steps(epsilon=1).release(Table(f, Schema(**KNOWN)), rng=1),
+        "rng must be a numpy.random.Generator",
+    ),
+    "seed of text": (lambda f: synthesize(f, KNOWN, epsilon=1, seed="one"), "rng must be"),
+    "list of records": (lambda _: Table([1], Schema(**KNOWN)), "got list and Schema"),
+    "dict in place of a schema": (lambda f: Table(f, KNOWN), "got DataFrame and dict"),
+    "length": (lambda f: len(Table(f, Schema(**KNOWN))), "n_records"),
+    "pickle": (lambda f: pickle.dumps(Table(f, Schema(**KNOWN))), "isn't pickled"),
+    "ledger": (lambda f: synthesize(f, KNOWN, epsilon=1, ledger=3), "named by the path"),
+    "mechanism": (lambda f: synthesize(f, KNOWN, epsilon=1, mechanism="stpes"), "mechanism must be one of"),
+    "mechanism itself": (lambda f: synthesize(f, KNOWN, epsilon=1, mechanism=Steps), "mechanism must be a name"),
+    "epsilon": (lambda f: synthesize(f, KNOWN, epsilon="one"), "epsilon must be a finite number"),
+    "model itself": (model_itself, "let a function of that name make and return the pm.Model"),
+    "published twice": (published_twice, "not empty"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), PYTHON.values(), ids=PYTHON)
+def test_in_python(here, frame, wrong, message):
+    with pytest.raises(InputError, match=message) as caught:
+        wrong(frame)
+    assert "http" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["frame", "dict", "arrow", "file", "table"])
+def test_a_release_in_one_call(here, frame, kind):
+    frame.to_parquet("people.parquet")
+    table = {
+        "frame": frame,
+        "dict": frame.to_dict("list"),
+        "arrow": pa.Table.from_pandas(frame),
+        "file": "people.parquet",
+        "table": Table(frame, Schema(**KNOWN)),
+    }[kind]
+    release, record = synthesize(
+        table, KNOWN, epsilon=np.float64(1), mechanism="laplace-sanitizer", ledger="people.sqlite", n_sets=np.int64(2)
+    )
+    assert [len(each) for each in release.sets] == [200, 200]
+    assert Ledger("people.sqlite").summary().spent_epsilon == 1
+    assert "replace-one" in release.card()
+    found = record.evaluate(frame, formula="ill ~ sex")
+    assert 0 <= found.measure("SPECKS").mean <= 1
+    assert found.specific.formula == "ill ~ sex"
+    for shown in (release, record, release.loss, release.schema, Ledger("people.sqlite")):
+        assert shown._repr_html_().startswith("<b>")
+
+
+def test_one_call_does_what_the_command_does(pdips, here):
+    release, _ = synthesize("t.parquet", "s.toml", epsilon=1, mechanism="steps", seed=3)
+    code, _, _ = pdips(*words(here, "--seed", 3))
+    assert code == 0
+    pd.testing.assert_frame_equal(release.sets[0], pd.read_parquet("out/confidential/synthetic_1.parquet"))
+    document = json.loads((here / "out/confidential/privacy.json").read_text())
+    assert document["privacy"] == release.describe()["privacy"]
+    with pytest.raises(library.RefusedError, match="made from a seed"):
+        release.publish("p")
+
+
+def test_a_call_without_budget_reads_nothing(here):
+    Ledger("l.sqlite").set_total("1/2")
+    os.remove("t.parquet")
+    with pytest.raises(library.RefusedError, match="would be overspent"):
+        synthesize("t.parquet", "s.toml", epsilon=1, ledger="l.sqlite")
