@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import threading
 import types
 import typing
 import warnings
@@ -89,16 +90,30 @@ def _parse(key: str, text: str, hint: Any) -> Any:
     return text
 
 
+SILENCE = 10.0
+"""Seconds after which a step that still runs says so, where nobody watches a terminal."""
+
+
 @contextmanager
-def show_progress() -> Iterator[Callable[[str], None]]:
-    """Show the current step while it lasts, if somebody is watching."""
+def show_progress(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show the current step while it lasts: on a terminal all the time, elsewhere a line every ten seconds."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns, console = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()), Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda step: bar.update(task, description=step)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task, done = bar.add_task("starting", total=None), threading.Event()
+
+        def talk() -> None:
+            while not done.wait(SILENCE):
+                click.echo(f"working   {bar.tasks[0].description} ({bar.tasks[0].elapsed or 0:.0f} s)", err=True)
+
+        if not (quiet or console.is_terminal):
+            threading.Thread(target=talk, daemon=True).start()
+        try:
+            yield lambda step: bar.update(task, description=step)
+        finally:
+            done.set()
 
 
 @contextmanager

@@ -78,6 +78,7 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
 )
 @click.option("--out", required=True, metavar="DIR", help="Folder for public/ and confidential/.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier release in DIR.")
+@click.option("--quiet", is_flag=True, help="Don't show how far it is.")
 def synthesize(
     table: str,
     schema_path: str,
@@ -95,6 +96,7 @@ def synthesize(
     file_format: FileFormat,
     out: str,
     overwrite: bool,
+    quiet: bool,
 ) -> None:
     """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet; .dta, .sav, .sas7bdat) and the pages about them.
 
@@ -121,7 +123,7 @@ def synthesize(
     ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
     warn_of_older_copy(ledger, Path(out))
     verdicts: dict[str, Verdict] = {}
-    with staging(Path(out), overwrite) as place, show_progress() as progress, notes_in_a_line():
+    with staging(Path(out), overwrite) as place, show_progress(quiet=quiet) as progress, notes_in_a_line():
         clock = Clock(progress)
         with one_refusal(ledger, explain=explain):
             checked, release, record = release_of(

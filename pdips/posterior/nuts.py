@@ -20,6 +20,7 @@ from pdips.posterior.columns import record_values
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import ModelMechanism, quiet, split
 from pdips.posterior.target import JointDraws, Parameters, Target
+from pdips.privacy.curator import TELL, tell
 from pdips.privacy.loss import choice
 from pdips.privacy.noise import RandomBits
 
@@ -86,6 +87,7 @@ def agreeing(
     for number in range(1, ROUNDS + 1):
         if number > 1:
             announce(number, confidential=confidential)
+            tell(f"chains disagreed; running them again, longer (round {number} of {ROUNDS})")
         longer = 2 ** (number - 1)
         tree = sample(model, draws=draws * longer, tune=tune * longer, **settings)
         found = replace(converged(tree, watch), rounds=number)
@@ -149,6 +151,7 @@ def compile_nutpie(model: pm.Model) -> Any:
     """Compile a model for nutpie (seconds)."""
     import nutpie
 
+    tell("compiling the model; the first time this takes a minute")
     return nutpie.compile_pymc_model(model, backend="numba")
 
 
@@ -176,6 +179,17 @@ def _by_nutpie(compiled: Any, model: pm.Model, start: Mapping[str, ArrayLike] | 
 
         compiled = replace(compiled, initial_point_func=near)
     settings |= {"save_warmup": False, "progress_bar": False, "adaptation": adaptation, "return_raw_trace": True}
+    watcher = TELL.get()  # in the background thread that reports there is none
+
+    def report(chains: Sequence[Any]) -> None:
+        done, total = (sum(getattr(each, name) for each in chains) for name in ("finished_draws", "total_draws"))
+        seconds = max((each.runtime_ms for each in chains), default=0) / 1000
+        left = f", about {seconds * (total - done) / done:.0f} s left" if done else ""
+        if watcher is not None and total:
+            divergent = sum(each.divergences for each in chains)
+            watcher(f"drawing by NUTS: {done / total:.0%} of {total:,} draws, {divergent} divergent{left}")
+
+    settings |= {"progress_callback": report, "progress_rate": 500}
     trace, n_draws = nutpie.sample(compiled, **settings).get_arrow_trace(), settings["draws"]
     # nutpie's own way to a tree takes longer than sampling a small model does
     draws, batches = ([pa.record_batch(each)[-n_draws:] for each in chains] for chains in trace)

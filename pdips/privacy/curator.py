@@ -4,6 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
@@ -37,6 +38,17 @@ class Distribution(Protocol):
         ...
 
 
+TELL: ContextVar[Progress | None] = ContextVar("TELL", default=None)
+"""Whoever watches the step that is running, for work that doesn't see its clock: compilation, chains."""
+
+
+def tell(message: str) -> None:
+    """Say how far the running step is, if somebody watches."""
+    watcher = TELL.get()
+    if watcher is not None:
+        watcher(message)
+
+
 class Clock:
     """Wall time by step, told to whoever watches."""
 
@@ -49,8 +61,11 @@ class Clock:
         """Time a step."""
         if self.progress is not None:
             self.progress(name)
-        start = time.perf_counter()
-        yield
+        start, token = time.perf_counter(), TELL.set(self.progress)
+        try:
+            yield
+        finally:
+            TELL.reset(token)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
