@@ -167,11 +167,14 @@ class NoisyMargins:
         if document.mechanism != Pairs.name:
             raise InputError(f"noisy margins are read of releases of pairs, and this is one of {document.mechanism}")
         schema = document.table_schema
+        cut = [n for n, column in schema.columns.items() if not column.is_categorical and not column.is_binned]
+        if cut:
+            raise InputError(f"noisy margins of numeric columns without bins aren't read: {', '.join(cut)}")
         try:
             plan = Pairs(**{name: value for name, value in document.settings.items() if value is not None}).plan(schema)
             design: ResidualDesign = plan.design
             noisy = margins["noisy"].to_numpy(dtype=np.int64)
-            expected = published(design, plan.steps[0], np.zeros(len(noisy), dtype=np.int64))
+            expected = published(design, plan.steps[-1], np.zeros(len(noisy), dtype=np.int64))
             same = np.allclose(margins["variance"], expected["variance"], rtol=1e-6)
             labels = ["first", "second", "row", "column", "difference"]
             same &= bool((margins[labels].to_numpy() == expected[labels].to_numpy()).all())
@@ -182,7 +185,7 @@ class NoisyMargins:
         public = schema.public_columns
         known = Table(records[list(public)], Schema(columns={k: schema.columns[k] for k in public})) if public else None
         n_records = len(records) if plan.n_public else None
-        return cls(schema, design, estimate(design, plan.steps[0], noisy, n_records, known))
+        return cls(schema, design, estimate(design, plan.steps[-1], noisy, n_records, known))
 
     @cached_property
     def _home(self) -> dict[str, tuple[int, int]]:

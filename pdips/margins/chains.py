@@ -301,12 +301,19 @@ class PairField:
         return replace(field, theta=sums[0] / np.float32(n_sums), bias=sums[1] / np.float32(n_sums))
 
     def records(
-        self, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, n: int, rng: np.random.Generator
+        self,
+        noisy: NoisyPairs,
+        target: PairTarget,
+        groups: LevelGroups,
+        n: int,
+        rng: np.random.Generator,
+        *,
+        kept: bool = False,
     ) -> Codes:
         """Return the levels of new records, shape (n, blocks): chains that have moved on since the fit.
 
         Beside public columns, whose values must stay with their records, chains start from the tree and run twice as
-        long.
+        long. Otherwise, where margins are to be ``kept``, the counts of all levels are those of the target, rounded.
         """
         fixed = groups.of(n, rng)
         if len(groups.rows) > 1:
@@ -316,7 +323,43 @@ class PairField:
             return made.codes
         made = replace(self, codes=self.codes[rng.integers(0, len(self.codes), n)], fixed=fixed)
         made.moved(noisy, groups, FINAL_SWEEPS, rng)
+        if kept and n:
+            for block, (first, end) in enumerate(zip(*_ends(noisy), strict=True)):
+                made._keep(block, rounded_counts(target.levels[first:end] / noisy.n, n), noisy.offsets, rng)
         return made.codes
+
+    def _keep(self, block: int, counts: IntArray, offsets: IntArray, rng: np.random.Generator) -> None:
+        """Move as few records as can be between the levels of a block, the likeliest ones, until counts are these."""
+        own, first, end = self.codes[:, block], offsets[block], offsets[block + 1]
+        few = np.flatnonzero(counts > np.bincount(own, minlength=len(counts)))
+        for level in few:
+            present = np.bincount(own, minlength=len(counts))
+            many = np.flatnonzero((present > counts)[own])
+            drawn = rng.gumbel(size=len(many)) - self.bias[first:end][own[many]]
+            for other in range(len(offsets) - 1):
+                if other != block:
+                    pull = self.theta[offsets[other] + self.codes[many, other], first:end]
+                    drawn += pull[:, level] - pull[np.arange(len(many)), own[many]]
+            spare, missing = (present - counts), counts[level] - present[level]
+            ranked = many[np.argsort(-drawn)]
+            before = earlier(own[ranked])
+            own[ranked[before < spare[own[ranked]]][:missing]] = level
+
+
+def earlier(values: IntArray | Codes) -> IntArray:
+    """Return of each value how many equal ones come before it."""
+    order = np.argsort(values, kind="stable")
+    found, ordered = np.empty(len(values), dtype=np.int64), values[order]
+    found[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
+    return found
+
+
+def rounded_counts(shares: FloatArray, n: int) -> IntArray:
+    """Return whole numbers that add up to n, nearest to shares of it by largest remainders."""
+    exact = shares / shares.sum() * n
+    found = np.floor(exact).astype(np.int64)
+    found[np.argsort(found - exact)[: n - found.sum()]] += 1
+    return found
 
 
 def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> float:

@@ -1,7 +1,7 @@
 """The public shape of a tree of counts: its columns, layers, nodes and cells. Nothing here depends on a record."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -84,13 +84,19 @@ def domain_of(schema: Schema) -> Domain:
     return domain
 
 
-def columns_of(schema: Schema) -> Domain:
-    """Return the columns of a schema for mechanisms that never lay out all cells; refused if one has no bins."""
+def columns_of(schema: Schema, cut: Mapping[str, int] | None = None) -> Domain:
+    """Return the columns of a schema for mechanisms that never lay out all cells.
+
+    Numeric columns without bins have as many intervals as ``cut`` says; those that it doesn't name are refused.
+    """
+    cut = cut or {}
     for name, column in schema.columns.items():
-        if not column.is_categorical and not column.is_binned:
+        if not column.is_categorical and not column.is_binned and name not in cut:
             raise InputError(f"column {name!r} needs bins or bin_edges in the schema for a histogram mechanism")
     names = tuple(schema.columns)
-    sizes = np.array([schema.columns[name].n_levels for name in names], dtype=np.int64)
+    sizes = np.array(
+        [cut[n] + bool(c.missing) if n in cut else c.n_levels for n, c in schema.columns.items()], dtype=np.int64
+    )
     rules = tuple(
         {names.index(name): np.isin(np.arange(sizes[names.index(name)]), codes) for name, codes in rule.items()}
         for rule in map(schema.rule_codes, schema.impossible)

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,7 +17,8 @@ from pdips.data.table import Table, decode
 from pdips.errors import InputError, UselessWarning
 from pdips.margins.chains import REFIT_SWEEPS, Codes, LevelGroups, NoisyPairs, PairField, PairTarget
 from pdips.margins.domain import columns_of
-from pdips.margins.residuals import ResidualDesign, pair_counts
+from pdips.margins.intervals import IntervalDesign
+from pdips.margins.residuals import ResidualDesign, blocks_of, pair_counts
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import MOST_TAU, choice, exact, largest_rho
@@ -32,6 +33,9 @@ MOST_RECORDS = 100_000_000
 
 MANY = 100
 """Levels of a column about which a warning may be due."""
+
+ALONE = Fraction(1, 2)
+"""Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,8 @@ class Pairs(LaplaceOrGaussian):
         Whether sets come from the field that fits best, or each from a field of its own, fitted to the noisy margins
         with fresh noise on top, so that sets differ as much as the noise makes unsure. Left out: the first for one set,
         the second for several.
+    intervals : int
+        In how many intervals numeric columns without bins are cut for pairs, at noisy quantiles; 2 to 100.
 
     Raises
     ------
@@ -78,11 +84,14 @@ class Pairs(LaplaceOrGaussian):
     weighs_records: ClassVar[bool] = True
 
     sets: Literal["fitted", "posterior"] | None = None
+    intervals: int = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sets is not None:
             choice(self.sets, ("fitted", "posterior"), "sets")
+        if isinstance(self.intervals, bool) or not isinstance(self.intervals, int) or not 2 <= self.intervals <= 100:
+            raise InputError(f"intervals must be a whole number from 2 to 100, got {self.intervals}")
 
     @property
     def total(self) -> Fraction:
@@ -96,38 +105,47 @@ class Pairs(LaplaceOrGaussian):
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: one noisy answer that holds all margins of one and two columns."""
-        domain = columns_of(schema)
+        fine = IntervalDesign.of(schema, self.intervals)
+        domain = columns_of(schema, {column.name: column.n_cuts for column in fine.columns})
         if len(domain.public) == len(domain.names):
             raise InputError("all columns of the schema are public: there is nothing to synthesize")
         if len(domain.public) and self.neighbours == "add-remove":
             raise InputError("public columns give away the number of records; they need neighbours = replace-one")
-        design = ResidualDesign(domain, self.neighbours, self.noise_law)
+        known = {domain.names.index(column.name) for column in fine.columns}
+        part = Fraction(len(known), len(domain.names) - len(domain.public))
+        blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
+        alone = ALONE * (1 - part) / (1 - ALONE * part)
+        design = ResidualDesign(domain, self.neighbours, self.noise_law, known=blocks, alone=alone or None)
         if design.offsets[-1] > MOST_LEVELS:
             raise InputError(
                 f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
                 "wider bins, or leave columns out"
             )
-        if not design.margins:
+        if not any(design.margins) and fine.columns:
+            design = replace(design, known=())
+        if not any(design.margins):
             raise InputError("no column has two levels or more: there is nothing to measure")
-        step, told = self._step(design, schema), ""
+        price = self.total * ALONE * part
+        if fine.columns:
+            fine = fine.priced(schema, price, self.neighbours, self.noise_law)
+        step, told = self._step(design, schema, self.total - price), ""
         if self.kind == "zcdp":
             other = replace(design, whole=False)
-            differing = self._step(other, schema)
+            differing = self._step(other, schema, self.total - price)
             if differing.variance < step.variance:
                 design, step = other, differing
                 told = " It is of the law of the proof but for a probability of 10^-20 at most, a part of delta."
         what = "All counts" if design.whole else "Differences of neighbouring counts"
         sentence = f"{what} of every margin of one or two columns have exact discrete {step.law.capitalize()} noise."
-        return self.planned(schema, [step], sentence + told, design=design, **self.reading)
+        if fine.columns:
+            told += " So have counts of intervals of numeric columns without bins, at whose quantiles margins are cut."
+        steps = [*chain(*fine.steps), step]
+        return self.planned(schema, steps, sentence + told, design=design, **self.reading)
 
-    def _step(self, design: ResidualDesign, schema: Schema) -> Step:
+    def _step(self, design: ResidualDesign, schema: Schema, price: Fraction) -> Step:
         """Return what is asked, with less of the budget where noise on differences couldn't be quieter."""
         squared = design.squared if self.kind == "zcdp" else None
-        most, price, beyond = (
-            Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared),
-            self.total,
-            Fraction(0),
-        )
+        most, beyond = Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared), Fraction(0)
         if not design.whole:
             quietest = design.smooth(most.l2_squared / (2 * price))
             price, beyond = min(price, most.l2_squared / (2 * quietest)), design.beyond(quietest)
@@ -147,7 +165,7 @@ class Pairs(LaplaceOrGaussian):
             return
         if table.n_records > MOST_RECORDS:
             raise InputError(f"pairs makes at most {MOST_RECORDS:,} records")
-        design, step = plan.design, plan.steps[0]
+        design, step = plan.design, plan.steps[-1]
         for margin in (margin for margin in design.margins if len(margin) == 1):
             (n_levels,) = design.shape(margin)
             if n_levels >= MANY and n_levels * math.sqrt(design.variance(margin, step)) > table.n_records:
@@ -169,12 +187,18 @@ class Pairs(LaplaceOrGaussian):
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Measure all pairs, fit a field to them, and let its chains be records."""
-        design, step = plan.design, plan.steps[0]
-        with curator.timed("counting all pairs and adding noise"):
-            noisy = curator.count(step, design.count)
-        public = curator.public if plan.schema.public_columns else None
+        design, step = plan.design, plan.steps[-1]
+        fine = IntervalDesign.of(plan.schema, self.intervals).asking(plan.steps)
         n_public = curator.n_records if plan.n_public else None
-        found = estimate(design, step, noisy, n_public, public)
+        with curator.timed("counting all pairs and adding noise"):
+            counted = fine.measure(curator)
+            laws = fine.laws(counted, n_public)
+            cuts = {column.name: column.cuts(laws[column.name]) for column in fine.columns}
+            noisy = curator.count(step, lambda table: design.count(table, fine.levels(table, cuts)))
+        public = curator.public if plan.schema.public_columns else None
+        n = float(n_public if n_public is not None else dict(design.parts(noisy))[()])
+        known = {k: fine.single(design.domain.names[design.blocks[k].columns[0]], laws, cuts, n) for k in design.known}
+        found = estimate(design, step, noisy, n_public, public, known)
         groups, told = groups_of(design, public), 0.0
         n_records = n_public if n_public is not None else max(round(found.n_records), 0)
         sets = list[pd.DataFrame]()
@@ -184,19 +208,30 @@ class Pairs(LaplaceOrGaussian):
             told = float(target.told.sum() / max(len(design.sizes) * (len(design.sizes) - 1), 1))
         for number in range(1, self.n_sets + 1):
             with curator.timed(f"drawing synthetic set {number}"):
-                own = field if self._sets() == "fitted" else redrawn(field, found, target, groups, rng)
-                codes = own.records(found, target, groups, n_records, rng)
-                sets.append(_frame(design, plan.schema, codes, public, rng))
+                own = field
+                if self._sets() == "posterior":
+                    own, laws = (
+                        redrawn(field, found, target, groups, rng),
+                        fine.laws(fine.again(counted, rng), n_public),
+                    )
+                codes = own.records(found, target, groups, n_records, rng, kept=self._sets() == "fitted")
+                sets.append(_frame(design, fine, plan.schema, codes, public, cuts, laws, rng))
+        tables = {"margins": published(design, step, noisy)}
         return Drawn(
             sets=sets,
-            tables={"margins": published(design, step, noisy)},
+            tables={**tables, **fine.tables(counted, cuts)},
             margin_errors=tuple(_margin_errors(design, found)),
             diagnostics={"telling_pairs": told},
         )
 
 
 def estimate(
-    design: ResidualDesign, step: Step, noisy: IntArray, n_records: int | None, public: Table | None = None
+    design: ResidualDesign,
+    step: Step,
+    noisy: IntArray,
+    n_records: int | None,
+    public: Table | None = None,
+    known: Mapping[int, tuple[FloatArray, float]] | None = None,
 ) -> NoisyPairs:
     """Return unbiased estimates of all pairs from the noisy answer of a plan.
 
@@ -212,6 +247,8 @@ def estimate(
         The number of records where it is public.
     public : Table, optional
         The public columns.
+    known : mapping of int to (ndarray, float), optional
+        Of blocks that weren't counted alone: counts of their levels, and the variance of one.
     """
     sizes, offsets = design.sizes, design.offsets
     counts, variance = np.zeros((offsets[-1], offsets[-1])), np.zeros((len(sizes), len(sizes)))
@@ -220,7 +257,9 @@ def estimate(
     if public is not None:
         counts += _public_counts(design, public)
     for block in range(len(sizes)):
-        if not design.public[block]:
+        if known and block in known:
+            design.margin(counts, (block,))[:], variance[block, block] = known[block]
+        elif not design.public[block]:
             own = design.residual(parts[block,]) if (block,) in parts else np.zeros(1)
             design.margin(counts, (block,))[:] = own + n / sizes[block]
             variance[block, block] = design.variance((block,), step) if (block,) in parts else 0.0
@@ -306,7 +345,14 @@ def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[Margin
 
 
 def _frame(
-    design: ResidualDesign, schema: Schema, codes: Codes, public: Table | None, rng: np.random.Generator
+    design: ResidualDesign,
+    fine: IntervalDesign,
+    schema: Schema,
+    codes: Codes,
+    public: Table | None,
+    cuts: Mapping[str, IntArray],
+    laws: Mapping[str, FloatArray],
+    rng: np.random.Generator,
 ) -> pd.DataFrame:
     """Return records as values, beside the public columns."""
     made = dict[str, IntArray]()
@@ -314,7 +360,11 @@ def _frame(
         for place, column in enumerate(block.columns):
             if column not in design.domain.public:
                 made[design.domain.names[column]] = block.levels[codes[:, k], place]
-    frame = decode(schema, {name: made[name] for name in schema.columns if name in made}, rng)
+    for each in fine.columns:
+        made[each.name] = each.cells(made[each.name], cuts[each.name], laws[each.name], rng)
+    frame = decode(fine.schema(schema), {name: made[name] for name in schema.columns if name in made}, rng)
+    for each in fine.columns:
+        frame[each.name] = each.rounded(frame[each.name])
     if public is not None:
         frame = pd.concat([pd.DataFrame({n: public.spelt(n) for n in schema.public_columns}), frame], axis=1)
     return frame[list(schema.columns)]

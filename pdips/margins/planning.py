@@ -45,11 +45,6 @@ def suited(schema: Schema, *, has_model: bool = False) -> tuple[str, str]:
     has_model : bool
         Whether the user brings a PyMC model.
 
-    Raises
-    ------
-    InputError
-        If a numeric column has no bins, and there is no model.
-
     Examples
     --------
     >>> suited(Schema.model_validate({"columns": {name: {"levels": list(range(10))} for name in "abcdefgh"}}))
@@ -57,6 +52,8 @@ def suited(schema: Schema, *, has_model: bool = False) -> tuple[str, str]:
     """
     if has_model:
         return "scores", "it takes any PyMC model of one record"
+    if not all(column.is_categorical or column.is_binned for column in schema.columns.values()):
+        return "pairs", "it needs no bins for numeric columns"
     n_cells = columns_of(schema).n_cells
     if n_cells > MOST_DENSE:
         return "pairs", f"{n_cells:,} cells are too many to lay out, and it holds all pairs of columns without"

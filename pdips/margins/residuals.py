@@ -8,7 +8,7 @@ that gains nothing, the noisy counts themselves (``docs/proofs/pairs.md``).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -113,12 +113,18 @@ class ResidualDesign:
         Of the noise.
     whole : bool
         Whether all noisy counts are shown, rather than their differences.
+    known : tuple of int
+        Blocks whose levels aren't counted alone, because they are known otherwise.
+    alone : Fraction, optional
+        Which part of what a record moves is that of single blocks; left out, what makes the errors of pairs least.
     """
 
     domain: Domain
     neighbours: Neighbours
     law: Literal["laplace", "gaussian"]
     whole: bool = True
+    known: tuple[int, ...] = ()
+    alone: Fraction | None = None
 
     @cached_property
     def blocks(self) -> tuple[ColumnBlock, ...]:
@@ -144,7 +150,7 @@ class ResidualDesign:
     def margins(self) -> list[tuple[int, ...]]:
         """The measured margins: the number of records (), blocks (i,) and pairs (i, j), those that aren't public."""
         telling = np.flatnonzero(self.sizes > 1).tolist()
-        every = [*((i,) for i in telling), *combinations(telling, 2)]
+        every = [*((i,) for i in telling if i not in self.known), *combinations(telling, 2)]
         total: list[tuple[int, ...]] = [()] if self.neighbours == "add-remove" else []
         return total + [margin for margin in every if not self.public[list(margin)].all()]
 
@@ -181,6 +187,10 @@ class ResidualDesign:
             noise = (price / np.maximum(value, value.max() * 1e-12)) ** (1 / power)
             error = effects @ (noise if self.law == "gaussian" else noise**2)
             worth = np.array(cells) / np.sqrt(error)
+        single = np.array([len(m) == 1 for m in self.margins])
+        cost = price / noise
+        if self.alone is not None and single.any() and not single.all():
+            noise[single] *= cost[single].sum() / cost[~single].sum() * float(1 / self.alone - 1)
         steps = np.round(GRID * np.log2(noise / noise.min(initial=np.inf)))
         return np.maximum(np.round(WEIGHT * 2.0 ** (-steps / GRID)), 1).astype(np.int64)
 
@@ -229,9 +239,10 @@ class ResidualDesign:
         made = [block.codes([columns[column] for column in block.columns]) for block in self.blocks]
         return np.column_stack(made).astype(np.int32)
 
-    def count(self, table: Table) -> IntArray:
-        """Return the exact counts of all measured margins, one after the other."""
-        codes = self.codes([table.codes[name] for name in self.domain.names])
+    def count(self, table: Table, levels: Mapping[str, IntArray] | None = None) -> IntArray:
+        """Return the exact counts of all measured margins, one after the other; ``levels`` of columns without bins."""
+        known = {**table.codes, **(levels or {})}
+        codes = self.codes([known[name] for name in self.domain.names])
         counts = np.ones(len(codes), dtype=np.int64) if table.counts is None else table.counts
         pairs = pair_counts(codes, counts, self.offsets)
         parts = [self.margin(pairs, m).ravel() if m else np.array([table.n_records]) for m in self.margins]

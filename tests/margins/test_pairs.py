@@ -275,7 +275,8 @@ def test_a_table_of_distinct_records_beside_public_columns(tmp_path):
         ({}, {"a": {"levels": list(range(5_001))}}, r"'a' has more than 5,000 levels: merge levels"),
         ({}, {n: {"levels": list(range(3_500))} for n in "ab"}, "7,000 levels in all"),
         ({}, {"a": {"levels": [0, 1], "public": True}}, "nothing to synthesize"),
-        ({}, {"a": {"lower": 0, "upper": 1}}, "needs bins"),
+        ({}, {"a": {"lower": 0, "upper": 1, "public": True}, "b": {"levels": [0, 1]}}, "needs bins"),
+        ({"intervals": 1}, {"a": {"lower": 0, "upper": 1}}, "intervals must be"),
         ({"neighbours": "add-remove"}, RULES["columns"], "they need neighbours = replace-one"),
         (
             {"kind": "pure", "epsilon": "1e-14"},

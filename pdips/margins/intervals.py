@@ -1,0 +1,339 @@
+"""Numeric columns without bins: fine counts of each by itself, and cuts at their noisy quantiles for pairs of columns.
+
+The cells of a column, at most ``MOST_CELLS`` or so, are public. They are counted in layers, from wide intervals down to
+cells, and an interval is looked into only if its noisy count stands out. What comes after is post-processing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, partial
+from itertools import islice
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.coding import encode
+from pdips.data.schema import Column, Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.margins.chains import earlier
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Neighbours
+from pdips.privacy.plan import AnswerLaw, Step
+from pdips.privacy.sensitivity import Sensitivity
+
+MOST_CELLS = 200_000
+"""A cell is as wide as the column's whole numbers or resolution, or a power of ten, times one if there were more."""
+
+MOST_ON_TOP = 52
+"""Intervals of the first layer, as wide as 1, 2 or 5 times a power of ten cells; below they are powers of ten wide."""
+
+QUIETER = 2
+"""Standard deviation of the noise of a layer over that of the layer above, about."""
+
+STANDS_OUT = 6.0
+"""Standard deviations of the noise that an interval must count to be looked into."""
+
+KEPT = 2.0
+"""Standard errors of its count below which a half of an interval is taken for empty."""
+
+LEAST = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class IntervalColumn:
+    """A numeric column without bins: its cells, and the layers in which they are counted. Public.
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    column : Column
+        As in the schema.
+    most_cuts : int
+        Number of intervals that pairs of columns are counted by, where there are as many cells.
+    """
+
+    name: str
+    column: Column
+    most_cuts: int
+
+    @cached_property
+    def _grid(self) -> tuple[FloatArray, int]:
+        """Lower ends of the cells, and the number of the first one among multiples of their width."""
+        column = self.column
+        lower, upper = float(column.lower or 0), float(column.upper or 0)
+        if column.scale == "log":
+            edges = np.geomspace(lower, upper, MOST_CELLS // 10 + 1)
+            return (np.unique(np.floor(edges)) if column.integer else edges), 0
+        least = (upper - lower) / MOST_CELLS
+        width = column.resolution or (1.0 if column.integer else 10.0 ** math.ceil(math.log10(10 * least)))
+        width *= 10.0 ** max(math.ceil(math.log10(least / width)), 0)
+        start = 0.0 if column.resolution is None else lower
+        first = math.floor((lower - start) / width + LEAST)
+        digits = max(12 - math.ceil(math.log10(max(abs(lower), abs(upper)))), 0)
+        edges = np.round(start + width * np.arange(first, math.floor((upper - start) / width + LEAST) + 1), digits)
+        edges[0] = lower
+        return np.append(edges, upper) if edges[-1] < upper else edges, first
+
+    @cached_property
+    def fine(self) -> Column:
+        """The column with its cells as bins; the last one holds the upper bound alone."""
+        edges, upper = self._grid[0].tolist(), float(self.column.upper or 0)
+        edges[-1] = upper if self.column.integer else math.nextafter(upper, edges[-2])
+        return self.column.model_copy(update={"bin_edges": (*edges, upper)})
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells, not counting missing."""
+        return len(self._grid[0])
+
+    @cached_property
+    def nodes(self) -> tuple[IntArray, ...]:
+        """By layer, the interval of each cell, shape (cells,); 0 and the upper bound are intervals by themselves."""
+        place = np.arange(self.n_cells) + self._grid[1]
+        widths = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
+        top = next(width for width in widths if place[-1] // width - place[0] // width < MOST_ON_TOP)
+        below = [10**power for power in range(12, -1, -1) if 10**power < top]
+        alone = (place == 0) & (self.column.scale == "linear") | (place == place[-1])
+        begun = [np.diff(place // width, prepend=place[0] // width - 1) != 0 for width in (top, *below)]
+        own = np.diff(alone, prepend=False)
+        return tuple(np.cumsum(first | own) - 1 for first in begun)
+
+    @property
+    def n_cuts(self) -> int:
+        """Number of intervals that pairs of columns are counted by."""
+        return min(self.most_cuts, self.n_cells)
+
+    def n_counts(self, layer: int) -> int:
+        """Return the number of counts of a layer; in the first one that of missing values is the last, if any."""
+        return int(self.nodes[layer][-1]) + 1 + (layer == 0 and bool(self.column.missing))
+
+    def parent(self, layer: int) -> IntArray:
+        """Return the interval of the layer above that each one of a layer is in; 0 for the first layer."""
+        first = np.flatnonzero(np.diff(self.nodes[layer], prepend=-1))
+        return self.nodes[layer - 1][first] if layer else np.zeros(len(first), dtype=np.int64)
+
+    def counts(self, table: Table, layer: int) -> IntArray:
+        """Return the exact counts of a layer."""
+        cells, n = encode(self.name, table.frame[self.name], self.fine), int(self.nodes[layer][-1]) + 1
+        return table.count(np.append(self.nodes[layer], n)[cells], n + 1)[: self.n_counts(layer)]
+
+    def measure(self, curator: Curator, steps: Sequence[Step]) -> list[FloatArray]:
+        """Return the noisy counts of each layer, NaN where none was asked."""
+        found, asked = list[FloatArray](), np.ones(self.n_counts(0), dtype=bool)
+        for layer, step in enumerate(steps):
+            noisy = curator.count(step, partial(self.counts, layer=layer), asked)
+            found.append(np.where(asked, noisy, np.nan))
+            if layer + 1 < len(steps):
+                limit = STANDS_OUT * steps[layer + 1].standard_deviation
+                kept = curator.decide(noisy, partial(np.less_equal, limit)) & asked
+                asked = np.asarray(kept, dtype=bool)[self.parent(layer + 1)]
+        return found
+
+    def frame(self, layer: int, counts: FloatArray) -> pd.DataFrame:
+        """Return the noisy counts of a layer that were asked, with the bounds of their intervals."""
+        edges = self.fine.edges
+        lower = edges[np.flatnonzero(np.diff(self.nodes[layer], prepend=-1))]
+        bounds = {"lower": lower, "upper": np.append(lower[1:], edges[-1])}
+        named = {name: np.append(values, np.nan)[: len(counts)] for name, values in bounds.items()}
+        found = pd.DataFrame({"column": self.name, "layer": layer + 1, **named, "noisy": counts})
+        return found[~np.isnan(counts)].astype({"noisy": np.int64})
+
+    def law(self, layers: Sequence[FloatArray], steps: Sequence[Step], n_records: float | None) -> FloatArray:
+        """Return the share of each cell, then of missing values, from noisy counts that are NaN where none was asked.
+
+        Each interval is halved again and again (:func:`_divided`); where nothing was asked, it is divided evenly.
+        """
+        n_top = int(self.nodes[0][-1]) + 1
+        missing = layers[0][n_top:] * (layers[0][n_top:] > KEPT * steps[0].standard_deviation)
+        total = max(float(layers[0][:n_top].sum() + missing.sum()) if n_records is None else n_records, 1.0)
+        mass = np.array([max(total - missing.sum(), 0.0)])
+        for layer, (counts, step) in enumerate(zip(layers, steps, strict=True)):
+            cells = np.bincount(self.nodes[layer])
+            mass = _divided(mass, counts[: len(cells)], cells, self.parent(layer), step.standard_deviation)
+        return np.append(mass, missing) / max(float(mass.sum() + missing.sum()), LEAST)
+
+    def cuts(self, law: FloatArray) -> IntArray:
+        """Return the first cell of each interval for pairs, and the end: the fullest is halved again and again."""
+        below = np.concatenate([[0.0], np.cumsum(law[: self.n_cells] + LEAST / self.n_cells)])
+        found = [0, self.n_cells]
+        while len(found) <= self.n_cuts:
+            share = np.where(np.diff(found) > 1, np.diff(below[found]), -1.0)
+            k = int(np.argmax(share))
+            middle = int(np.searchsorted(below, (below[found[k]] + below[found[k + 1]]) / 2))
+            nearer = middle - int(
+                2 * below[middle] - below[found[k]] - below[found[k + 1]] > below[middle] - below[middle - 1]
+            )
+            found.insert(k + 1, min(max(nearer, found[k] + 1), found[k + 1] - 1))
+        return np.array(found, dtype=np.int64)
+
+    def levels(self, table: Table, cuts: IntArray) -> IntArray:
+        """Return the interval of each row, the last one for missing values."""
+        cells = encode(self.name, table.frame[self.name], self.fine)
+        return np.where(cells == self.n_cells, self.n_cuts, np.searchsorted(cuts[1:-1], cells, side="right"))
+
+    def cells(self, levels: IntArray, cuts: IntArray, law: FloatArray, rng: np.random.Generator) -> IntArray:
+        """Return a cell for each level, drawn from the law within its interval, evenly spread over its quantiles."""
+        below = np.concatenate([[0.0], np.cumsum(law[: self.n_cells] + LEAST / self.n_cells)])
+        known = np.minimum(levels, self.n_cuts - 1)
+        low, high = below[cuts[known]], below[cuts[known + 1]]
+        order, many = rng.permutation(len(levels)), np.bincount(known, minlength=self.n_cuts)
+        nth = np.empty(len(levels))
+        nth[order] = earlier(known[order])
+        drawn = (
+            np.searchsorted(below, low + (high - low) * (nth + rng.random(len(levels))) / many[known], side="right") - 1
+        )
+        return np.where(levels == self.n_cuts, self.n_cells, np.clip(drawn, cuts[known], cuts[known + 1] - 1))
+
+    def rounded(self, values: pd.Series) -> pd.Series:
+        """Return values as they are counted: on a linear scale the lower ends of cells."""
+        edges = self.fine.edges
+        if self.column.scale == "log":
+            digits = max(2 - math.floor(math.log10(edges[1] - edges[0])), 0)
+            return values if self.column.integer else values.round(digits).clip(edges[0], edges[-1])
+        known, ends = values.notna(), np.append(edges[:-2], edges[-1] - self.column.integer)
+        places = np.searchsorted(edges, values[known].to_numpy(dtype=float), side="right") - 1
+        found = ends[np.minimum(places, self.n_cells - 1)].astype(int if self.column.integer else float)
+        return values.mask(known, pd.Series(found, index=values.index[known]))
+
+
+def _divided(mass: FloatArray, counts: FloatArray, cells: IntArray, parent: IntArray, deviation: float) -> FloatArray:
+    """Return how much is in each interval, from how much is in its parents and noisy counts, by halving.
+
+    The counts of two halves are made to add up to what both have. They are drawn towards an even split as far as their
+    difference could be noise; a half that counts less than ``KEPT`` standard errors gets nothing.
+    """
+    place = np.arange(len(parent)) - np.searchsorted(parent, parent)
+    width = 1 << int(place.max()).bit_length()
+    noisy, size = np.zeros((len(mass), width)), np.zeros((len(mass), width))
+    noisy[parent, place], size[parent, place] = counts, cells
+    held = mass[:, None]
+    while width > 1:
+        width //= 2
+        halves = noisy.reshape(len(mass), -1, 2, width)
+        half, many = halves.sum(axis=3), (size.reshape(halves.shape) > 0).sum(axis=3)
+        share = size.reshape(halves.shape).sum(axis=3)
+        even = held[..., None] * share / np.maximum(share.sum(axis=2, keepdims=True), 1)
+        numbers = np.maximum(many.sum(axis=2, keepdims=True), 1)
+        found = half + (held - half.sum(axis=2))[..., None] * many / numbers
+        error = deviation * np.sqrt(many.prod(axis=2, keepdims=True) / numbers)
+        off = found - even
+        drawn = even + off * np.maximum(1 - (error / np.maximum(np.abs(off), LEAST)) ** 2, 0)
+        plenty = held[..., None] > 2 * KEPT * error
+        drawn = np.where(plenty & (found < KEPT * error), 0, drawn)
+        drawn = np.where(plenty & (found[..., ::-1] < KEPT * error), held[..., None], drawn)
+        open_ = np.isnan(found) | (many.min(axis=2, keepdims=True) == 0)
+        held = np.where(open_, even, np.clip(drawn, 0, held[..., None])).reshape(len(mass), -1)
+    found_in: FloatArray = held[parent, place]
+    return found_in
+
+
+@dataclass(frozen=True, eq=False)
+class IntervalDesign:
+    """What is asked of all numeric columns without bins.
+
+    Parameters
+    ----------
+    columns : tuple of IntervalColumn
+        In the order of the schema.
+    steps : tuple of tuple of Step
+        By column, one a layer.
+    """
+
+    columns: tuple[IntervalColumn, ...]
+    steps: tuple[tuple[Step, ...], ...] = ()
+
+    @classmethod
+    def of(cls, schema: Schema, most_cuts: int) -> "IntervalDesign":
+        """Return the numeric columns without bins of a schema."""
+        found = []
+        for name, column in schema.columns.items():
+            if not column.is_categorical and not column.is_binned:
+                if column.public:
+                    raise InputError(f"column {name!r} is public and numeric: mechanism 'pairs' needs bins for it")
+                found.append(IntervalColumn(name, column, most_cuts))
+        return cls(tuple(found))
+
+    def priced(self, schema: Schema, price: Fraction, neighbours: Neighbours, law: AnswerLaw) -> "IntervalDesign":
+        """Return the design with its steps, at this price together: most of it for the first layer."""
+        moved, steps = Sensitivity.of_counts(schema, neighbours), []
+        for column in self.columns:
+            power = 2 if law == "gaussian" else 1
+            weights = [Fraction(1, QUIETER ** (power * layer)) for layer in range(len(column.nodes))]
+            steps.append(
+                tuple(
+                    Step(
+                        name=f"noisy counts of intervals of {column.name!r}, layer {layer + 1}",
+                        counts=f"each interval of {column.name!r}, layer {layer + 1}",
+                        item="noisy counts of intervals",
+                        sensitivity=moved,
+                        price=price / len(self.columns) * weight / sum(weights),
+                        law=law,
+                    )
+                    for layer, weight in enumerate(weights)
+                )
+            )
+        return replace(self, steps=tuple(steps))
+
+    def asking(self, steps: Sequence[Step]) -> "IntervalDesign":
+        """Return the design with the first of these steps as its own."""
+        left = iter(steps)
+        return replace(self, steps=tuple(tuple(islice(left, len(column.nodes))) for column in self.columns))
+
+    def measure(self, curator: Curator) -> list[list[FloatArray]]:
+        """Return the noisy counts by column and layer, NaN where none was asked."""
+        return [column.measure(curator, steps) for column, steps in zip(self.columns, self.steps, strict=True)]
+
+    def laws(self, noisy: Sequence[Sequence[FloatArray]], n_records: float | None) -> dict[str, FloatArray]:
+        """Return the law of the cells of each column."""
+        return {
+            column.name: column.law(counts, steps, n_records)
+            for column, steps, counts in zip(self.columns, self.steps, noisy, strict=True)
+        }
+
+    def single(
+        self, name: str, laws: Mapping[str, FloatArray], cuts: Mapping[str, IntArray], n_records: float
+    ) -> tuple[FloatArray, float]:
+        """Return the counts of the intervals of a column, and about the variance of one."""
+        law, n_cells = laws[name], int(cuts[name][-1])
+        counts = np.append(np.add.reduceat(law[:n_cells], cuts[name][:-1]), law[n_cells:])
+        place = [column.name for column in self.columns].index(name)
+        return n_records * counts, 2 * self.steps[place][0].standard_deviation ** 2
+
+    def levels(self, table: Table, cuts: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Return the interval of each row in each column."""
+        return {column.name: column.levels(table, cuts[column.name]) for column in self.columns}
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return a schema with cells as bins."""
+        return schema.model_copy(update={"columns": {**schema.columns, **{c.name: c.fine for c in self.columns}}})
+
+    def again(self, noisy: Sequence[Sequence[FloatArray]], rng: np.random.Generator) -> list[list[FloatArray]]:
+        """Return noisy counts with fresh noise (normal) on top."""
+        return [
+            [
+                part + step.standard_deviation * rng.standard_normal(len(part))
+                for part, step in zip(of, steps, strict=True)
+            ]
+            for of, steps in zip(noisy, self.steps, strict=True)
+        ]
+
+    def tables(self, noisy: Sequence[Sequence[FloatArray]], cuts: Mapping[str, IntArray]) -> dict[str, pd.DataFrame]:
+        """Return what is published: ``intervals`` and the ``cuts`` of pairs; nothing where all columns have bins.
+
+        ``intervals`` has ``column``, ``layer``, ``lower`` (from), ``upper`` (below), ``noisy`` and the ``variance`` of
+        its noise; bounds are missing in the row that counts missing values. ``cuts`` has the lower bound of each.
+        """
+        if not self.columns:
+            return {}
+        frames = [
+            column.frame(layer, counts).assign(variance=step.standard_deviation**2)
+            for column, steps, of in zip(self.columns, self.steps, noisy, strict=True)
+            for layer, (step, counts) in enumerate(zip(steps, of, strict=True))
+        ]
+        begun = [pd.DataFrame({"column": c.name, "lower": c.fine.edges[cuts[c.name][:-1]]}) for c in self.columns]
+        return {"intervals": pd.concat(frames, ignore_index=True), "cuts": pd.concat(begun, ignore_index=True)}

@@ -1,0 +1,206 @@
+"""Numeric columns without bins in ``pairs``: cells, layers, prices, and what comes out."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pdips.margins.intervals as intervals
+from pdips import InputError, Pairs, Schema, Table
+from pdips.data.schema import Column
+from pdips.margins.chains import rounded_counts
+from pdips.margins.intervals import IntervalColumn, IntervalDesign
+from pdips.margins.pairs import ALONE
+from pdips.outside import NoisyMargins
+
+COLUMNS = {
+    "age": Column(lower=0, upper=100, integer=True),
+    "share": Column(lower=0, upper=1),
+    "wage": Column(lower=0.5, upper=1e6, scale="log"),
+    "income": Column(lower=-1_000, upper=2_000_000, integer=True),
+    "pay": Column(lower=1, upper=10**6, integer=True, scale="log", missing=True),
+    "hours": Column(lower=0, upper=3, resolution=0.25),
+    "debt": Column(lower=-3.5, upper=7e5),
+}
+
+
+def survey(n: int = 5_000) -> Table:
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 2, n)
+    money = np.where(rng.random(n) < 0.4, 0, np.round(np.exp(rng.normal(7 + group, 1, n))).clip(0, 100_000))
+    frame = pd.DataFrame({"group": group, "age": rng.binomial(80, 0.5, n) + 10, "money": money})
+    frame["late"] = np.where(rng.random(n) < 0.2, np.nan, rng.random(n))
+    columns = {
+        "group": {"levels": [0, 1]},
+        "age": {"lower": 0, "upper": 100, "integer": True},
+        "money": {"lower": 0, "upper": 100_000, "integer": True},
+        "late": {"lower": 0, "upper": 1, "missing": True},
+    }
+    return Table(frame, Schema.model_validate({"columns": columns}))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_cells_hold_every_value_once_and_layers_are_nested(name):
+    column = IntervalColumn(name, COLUMNS[name], 10)
+    edges = column.fine.edges
+    assert (np.diff(edges) > 0).all()
+    assert (edges[0], edges[-1] - column.column.integer) == (column.column.lower, column.column.upper)
+    assert len(edges) - 1 == column.n_cells <= intervals.MOST_CELLS + 2
+    assert column.nodes[0][-1] < intervals.MOST_ON_TOP + 3
+    for layer, nodes in enumerate(column.nodes):
+        assert set(np.diff(nodes).tolist()) <= {0, 1}  # without gaps
+        if layer:
+            np.testing.assert_array_equal(column.parent(layer)[nodes], column.nodes[layer - 1])
+    np.testing.assert_array_equal(column.nodes[-1], np.arange(column.n_cells))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("age", [0, 1, 17, 99, 100]),
+        ("share", [0, 0.5, 1]),
+        ("income", [-1_000, 0, 1_000, 50_000, 2_000_000]),
+        ("hours", [0, 0.25, 2.75, 3]),
+        ("debt", [-3.5, 0, 100, 5_000, 7e5]),
+    ],
+)
+def test_bounds_zero_and_round_numbers_come_back_as_they_are(name, values):
+    column = IntervalColumn(name, COLUMNS[name], 10)
+    schema = Schema(columns={name: column.column})
+    table = Table(pd.DataFrame({name: values}), schema)
+    found = column.rounded(pd.Series(column.fine.edges[np.flatnonzero(column.counts(table, len(column.nodes) - 1))]))
+    assert found.tolist() == values
+    alone = column.nodes[0][np.flatnonzero(np.isin(column.fine.edges[:-1], [0.0]))]
+    assert (np.bincount(column.nodes[0])[alone] == 1).all()  # exactly 0 is an interval of the first layer
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+def test_no_record_moves_a_layer_by_more_than_its_sensitivity(neighbours, missing):
+    schema = Schema.model_validate({"columns": {"x": {"lower": 0, "upper": 120, "integer": True, "missing": missing}}})
+    design = IntervalDesign.of(schema, 10).priced(schema, Fraction(1), neighbours, "laplace")
+    (column,), (steps,) = design.columns, design.steps
+    values = [0, 1, 2, 59, 119, 120, *([None] if missing else [])]
+    for layer, step in enumerate(steps):
+        counts = [column.counts(Table(pd.DataFrame({"x": [5, v]}), schema), layer) for v in values]
+        alone = column.counts(Table(pd.DataFrame({"x": [5]}), schema), layer)
+        others = [alone] if neighbours == "add-remove" else counts
+        moved = max(int(np.abs(one - other).sum()) for one in counts for other in others)
+        if missing and layer:  # a missing value is counted in the first layer alone
+            assert counts[-1].sum() == 1
+        assert moved == step.sensitivity.l1 == (1 if neighbours == "add-remove" else 2)
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+def test_all_that_is_asked_costs_what_was_given(kind):
+    plan = Pairs(epsilon=2, kind=kind).plan(survey(10).schema)
+    assert Fraction("1.98") < plan.loss.epsilon <= 2
+    assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon
+    assert [spend.step for spend in plan.spends] == ["noisy counts of intervals", "noisy margins"]
+    made, fine = Pairs(epsilon=2, kind=kind), plan.steps[:-1]
+    given = made.total * Fraction(3, 4) * ALONE  # three of four columns have no bins
+    assert sum(step.rho if kind == "zcdp" else step.price for step in fine) == given
+
+
+def law_of(column: Column, values: list, deviation: float, n: int | None = None) -> np.ndarray:
+    schema = Schema(columns={"x": column})
+    design = IntervalDesign.of(schema, 10).priced(schema, Fraction(1), "replace-one", "laplace")
+    table, (own,) = Table(pd.DataFrame({"x": values}), schema), design.columns
+    quiet = [replace(step, price=step.price * 10**6) for step in design.steps[0]]
+    rng = np.random.default_rng(1)
+    counts = [own.counts(table, k) + deviation * rng.standard_normal(own.n_counts(k)) for k in range(len(own.nodes))]
+    return own.law(counts, quiet if deviation < 1 else list(design.steps[0]), n)
+
+
+def test_counts_without_noise_give_their_own_law():
+    values = [0, 0, 0, 7, 7, 50, 99, 100, None, None]
+    law = law_of(Column(lower=0, upper=100, integer=True, missing=True), values, 1e-9)
+    expected = np.zeros(102)
+    expected[[0, 7, 50, 99, 100, 101]] = [3, 2, 1, 1, 1, 2]
+    np.testing.assert_allclose(law, expected / 10, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [None, 900])
+def test_a_law_is_a_law_whatever_the_noise(n):
+    law = law_of(COLUMNS["pay"], [5] * 500 + [None] * 400, 40.0, n)
+    assert (law >= 0).all()
+    assert law.sum() == pytest.approx(1)
+
+
+def test_cuts_are_as_many_as_there_is_room_for_and_set_a_spike_apart():
+    column = IntervalColumn("x", Column(lower=0, upper=1_000, integer=True), 10)
+    law = np.full(1_001, 0.5 / 1_000)
+    law[300] = 0.5
+    cuts = column.cuts(law)
+    assert (len(cuts), cuts[0], cuts[-1]) == (11, 0, 1_001)
+    assert {300, 301} <= set(cuts.tolist())
+    few = IntervalColumn("x", Column(lower=0, upper=3, integer=True), 10)
+    assert few.cuts(np.array([1.0, 0, 0, 0])).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_release_keeps_spikes_types_missing_values_and_what_groups_earn():
+    table = survey()
+    release, _ = Pairs(epsilon=4, kind="zcdp").release(table, rng=np.random.default_rng(2))
+    made = release.sets[0]
+    assert made.dtypes[["age", "money"]].tolist() == [np.int64, np.int64]
+    assert (made["money"] == 0).mean() == pytest.approx((table.frame["money"] == 0).mean(), abs=0.03)
+    assert made["late"].isna().mean() == pytest.approx(table.frame["late"].isna().mean(), abs=0.03)
+    for name in ("age", "money"):
+        assert made[name].mean() == pytest.approx(table.frame[name].mean(), rel=0.1)
+    earned, true = (frame.groupby("group")["money"].median() for frame in (made, table.frame))
+    np.testing.assert_allclose(earned, true, rtol=0.3)
+    assert set(release.tables) == {"margins", "intervals", "cuts"}
+    with pytest.raises(InputError, match="numeric columns without bins aren't read: age, money, late"):
+        NoisyMargins.of(release)
+
+
+def test_intervals_that_are_never_looked_into_lose_a_spike(monkeypatch):
+    """The broken twin of the test above: at the same seed the share of a round number is lost."""
+    table = survey()
+    table.frame["money"] = table.frame["money"].where(table.frame["money"] > 0, 20_000)
+
+    def spike() -> float:
+        release, _ = Pairs(epsilon=4, kind="zcdp").release(table, rng=np.random.default_rng(2))
+        return float((release.sets[0]["money"] == 20_000).mean())
+
+    true = (table.frame["money"] == 20_000).mean()
+    assert spike() == pytest.approx(true, abs=0.05)
+    monkeypatch.setattr(intervals, "STANDS_OUT", 1e9)
+    assert spike() < true / 4
+
+
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+def test_sets_of_several_draws_differ_by_the_noise(neighbours):
+    table = survey(2_000)
+    made = Pairs(epsilon=1, kind="zcdp", neighbours=neighbours, n_sets=2)
+    release, _ = made.release(table, rng=np.random.default_rng(3))
+    one, other = (each["age"].mean() for each in release.sets)
+    assert one != other
+    assert abs(one - other) < 10
+
+
+@pytest.mark.parametrize(
+    ("columns", "epsilon"),
+    [
+        ({"x": {"lower": 0, "upper": 1}}, 1),
+        ({"x": {"lower": 0, "upper": 1, "integer": True, "missing": True}}, 1),
+        ({"x": {"lower": 0, "upper": 1e6}, "only": {"levels": ["a"]}}, "1/1000"),
+        ({"x": {"lower": 1, "upper": 9, "scale": "log"}, "y": {"lower": -5, "upper": 5}}, "1/10"),
+    ],
+)
+def test_few_columns_few_records_and_loud_noise_still_make_a_set(columns, epsilon):
+    schema = Schema.model_validate({"columns": columns})
+    frame = pd.DataFrame({name: ["a"] * 2 if name == "only" else [1, 1] for name in columns})
+    release, _ = Pairs(epsilon=epsilon).release(Table(frame, schema), rng=np.random.default_rng(4))
+    assert len(release.sets[0]) == 2
+    Table(release.sets[0], schema)
+
+
+def test_fitted_sets_have_the_counts_that_the_levels_should_have():
+    assert rounded_counts(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]
+    table = survey(3_000)
+    release, _ = Pairs(epsilon=100, kind="zcdp").release(table, rng=np.random.default_rng(5))
+    off = abs((release.sets[0]["group"] == 1).sum() - (table.frame["group"] == 1).sum())
+    assert off <= 3  # drawn independently, it would be off by 27
