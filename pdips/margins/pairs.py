@@ -34,7 +34,7 @@ MOST_RECORDS = 100_000_000
 MANY = 100
 """Levels of a column about which a warning may be due."""
 
-ALONE = Fraction(1, 2)
+ALONE = Fraction(3, 5)
 """Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
 
 
