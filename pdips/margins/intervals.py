@@ -192,9 +192,11 @@ class IntervalColumn:
     def rounded(self, values: pd.Series) -> pd.Series:
         """Return values as they are counted: on a linear scale the lower ends of cells."""
         edges = self.fine.edges
+        if self.column.type == "date" or (self.column.integer and self.column.scale == "log"):
+            return values
         if self.column.scale == "log":
             digits = max(2 - math.floor(math.log10(edges[1] - edges[0])), 0)
-            return values if self.column.integer else values.round(digits).clip(edges[0], edges[-1])
+            return values.round(digits).clip(edges[0], edges[-1])
         known, ends = values.notna(), np.append(edges[:-2], edges[-1] - self.column.integer)
         places = np.searchsorted(edges, values[known].to_numpy(dtype=float), side="right") - 1
         found = ends[np.minimum(places, self.n_cells - 1)].astype(int if self.column.integer else float)

@@ -198,6 +198,16 @@ def test_few_columns_few_records_and_loud_noise_still_make_a_set(columns, epsilo
     Table(release.sets[0], schema)
 
 
+@pytest.mark.parametrize("unit", ["day", "month", "year"])
+def test_dates_without_bins_come_back_as_dates(unit):
+    bounds = {"lower": "2020-01-01", "upper": "2022-12-31", "missing": True}
+    schema = Schema.model_validate({"columns": {"when": {"type": "date", "unit": unit, **bounds}}})
+    table = Table(pd.DataFrame({"when": ["2020-05-01", "2021-06-01", None] * 300}), schema)
+    release, _ = Pairs(epsilon=10, kind="zcdp").release(table, rng=np.random.default_rng(6))
+    Table(release.sets[0], schema)
+    assert release.sets[0].dtypes.equals(table.frame.dtypes)
+
+
 def test_fitted_sets_have_the_counts_that_the_levels_should_have():
     assert rounded_counts(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]
     table = survey(3_000)
