@@ -28,7 +28,7 @@ from pdips.privacy.sensitivity import Sensitivity
 MOST_CELLS = 200_000
 """A cell is as wide as the column's whole numbers or resolution, or a power of ten, times one if there were more."""
 
-MOST_ON_TOP = 52
+MOST_ON_TOP = 26
 """Intervals of the first layer, as wide as 1, 2 or 5 times a power of ten cells; below they are powers of ten wide."""
 
 QUIETER = 2
@@ -206,8 +206,8 @@ class IntervalColumn:
 def _divided(mass: FloatArray, counts: FloatArray, cells: IntArray, parent: IntArray, deviation: float) -> FloatArray:
     """Return how much is in each interval, from how much is in its parents and noisy counts, by halving.
 
-    The counts of two halves are made to add up to what both have. They are drawn towards an even split as far as their
-    difference could be noise; a half that counts less than ``KEPT`` standard errors gets nothing.
+    The counts of two halves are made to add up to what both have. A half below 0, or one that counts less than ``KEPT``
+    standard errors where both have more than twice as many, gets nothing.
     """
     place = np.arange(len(parent)) - np.searchsorted(parent, parent)
     width = 1 << int(place.max()).bit_length()
@@ -223,10 +223,8 @@ def _divided(mass: FloatArray, counts: FloatArray, cells: IntArray, parent: IntA
         numbers = np.maximum(many.sum(axis=2, keepdims=True), 1)
         found = half + (held - half.sum(axis=2))[..., None] * many / numbers
         error = deviation * np.sqrt(many.prod(axis=2, keepdims=True) / numbers)
-        off = found - even
-        drawn = even + off * np.maximum(1 - (error / np.maximum(np.abs(off), LEAST)) ** 2, 0)
         plenty = held[..., None] > 2 * KEPT * error
-        drawn = np.where(plenty & (found < KEPT * error), 0, drawn)
+        drawn = np.where(plenty & (found < KEPT * error), 0, found)
         drawn = np.where(plenty & (found[..., ::-1] < KEPT * error), held[..., None], drawn)
         open_ = np.isnan(found) | (many.min(axis=2, keepdims=True) == 0)
         held = np.where(open_, even, np.clip(drawn, 0, held[..., None])).reshape(len(mass), -1)
