@@ -4,10 +4,8 @@ Names are imported when they are first used, so that ``import pdips`` is quick a
 """
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
-from pdips import moved
 from pdips.registry import HOMES
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from pdips.statistics.modips import Modips as Modips
     from pdips.synthesis import synthesize as synthesize
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "Column": "pdips.data.schema",
@@ -64,9 +62,6 @@ _HOMES = {
 _HOMES |= {name: f"pdips.{module}" for module, name in (home.split(":") for home, _ in HOMES.values())}
 
 __all__ = sorted(_HOMES)
-
-if not any(isinstance(finder, moved.OldAddresses) for finder in sys.meta_path):
-    sys.meta_path.append(moved.OldAddresses())
 
 
 def __getattr__(name: str) -> Any:

@@ -31,9 +31,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "no_nouns": {
         "Drawn",
     },
-    "unknown_documents": {
-        "docs/changelog.md",
-    },
+    "unknown_documents": set(),
     "circles": set(),
 }
 """What breaks a rule today, by rule. Whoever mends one takes it out, or the test fails; none is added."""

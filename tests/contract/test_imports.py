@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "pdips"
 
 RANKS = [
-    ["arrays", "errors", "convergence", "html", "moved"],
+    ["arrays", "errors", "convergence", "html"],
     ["data"],
     ["privacy"],
     ["release", "registry"],
@@ -100,3 +100,9 @@ def test_only_one_module_draws_noise():
     forbidden = (".laplace(", ".normal(", ".gumbel(", ".exponential(", "random.seed")
     for path in PACKAGE.rglob("*.py"):
         assert not any(word in path.read_text(encoding="utf-8") for word in forbidden), path.name
+
+
+def test_new_names_warn_of_nothing():
+    code = "import pdips; [getattr(pdips, name) for name in pdips.__all__]"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
