@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pdips.privacy.loss import PrivacyLoss as PrivacyLoss
     from pdips.privacy.loss import Spend as Spend
     from pdips.quantile.kng import KNG as KNG
-    from pdips.quantile.kng_residual import KNGResidual as KNGResidual
+    from pdips.quantile.kng import KNGResidual as KNGResidual
     from pdips.release.release import Release as Release
     from pdips.release.release import RunRecord as RunRecord
     from pdips.scores.published import noisy_likelihood as noisy_likelihood

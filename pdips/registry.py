@@ -16,7 +16,7 @@ Home = str | type[Any] | Callable[..., Any]
 HOMES = {
     "censored-posterior": ("posterior.censored_posterior:CensoredPosterior", "posterior:censored"),
     "kng": ("quantile.kng:KNG", "quantile:quantile"),
-    "kng-residual": ("quantile.kng_residual:KNGResidual", "quantile:residual"),
+    "kng-residual": ("quantile.kng:KNGResidual", "quantile:residual"),
     "laplace-sanitizer": ("histogram.laplace:LaplaceSanitizer", "margins:sanitizer"),
     "mcclure-reiter": ("histogram.urns:McClureReiter", "margins:urn"),
     "modips": ("statistics.modips:Modips", "statistics:modips"),

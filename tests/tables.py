@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from pdips.audit.engines import exact_bound
+from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import small_pairs
 from pdips.data.schema import Schema
 from pdips.data.table import Table

@@ -1,5 +1,9 @@
-"""An audit of a mechanism on pairs of neighbouring tables: what it found, and whether that is above the claim."""
+"""Audits of mechanisms on pairs of neighbouring tables: engines, what they found, and whether that is above the claim.
 
+Engines give lower bounds on epsilon, each with a valid finite-sample statement: exact, by events, by density.
+"""
+
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import MISSING, asdict, dataclass, fields, replace
@@ -8,17 +12,197 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
-from pdips.arrays import IntArray
-from pdips.audit.engines import Bound, cells_of, counts_bound, density_bound, exact_bound, released_codes
-from pdips.audit.neighbour_pairs import Case, Engine, Pair, check_relation
+from pdips.arrays import FloatArray, IntArray
+from pdips.audit.neighbour_pairs import Case, Engine, Event, Pair, check_relation
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import as_float, choice, exact
 from pdips.privacy.noise import RandomBits
-from pdips.privacy.replay import record
+from pdips.privacy.replay import ExactLaw, exact_law, joined, record
 from pdips.registry import cases_of, find, variant_class
+
+Rows = NDArray[Any]
+Observe = Callable[[Table, int, RandomBits], Rows | list[Rows]]
+
+LEARNING_CELLS = 24
+THRESHOLDS = 200
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on epsilon in nats, and the event that gave it."""
+
+    epsilon: float
+    event: str
+
+
+def law_of(mechanism: Any, table: Table) -> ExactLaw:
+    """Return the exact law of a mechanism on a tiny table."""
+    found: ExactLaw = mechanism.law(table) if hasattr(mechanism, "law") else exact_law(mechanism, table)
+    return found
+
+
+def released_codes(mechanism: Any, table: Table, rng: np.random.Generator) -> list[IntArray]:
+    """Return the levels of the records of each set of a release, shape (records, columns)."""
+    release, _ = mechanism.release(table, rng=rng)
+    schema, found = table.schema.without_person(), list[IntArray]()
+    for frame in release.sets:
+        codes = Table(frame, schema).codes if len(frame) else {}
+        found.append(np.column_stack([codes.get(name, np.zeros(0, dtype=np.int64)) for name in schema.columns]))
+    return found
+
+
+def cells_of(codes: IntArray, schema: Schema) -> IntArray:
+    """Return how many records are in each cell of the cross-tabulation of all columns."""
+    sizes = [column.n_levels for column in schema.columns.values()]
+    return np.bincount(np.ravel_multi_index(tuple(codes.T), sizes), minlength=math.prod(sizes))
+
+
+def exact_bound(mechanism: Any, pair: Pair) -> Bound:
+    """Return the exact loss of a pair: the worst log ratio over choices and noisy statistics, in both directions.
+
+    Statistics with independent discrete Laplace noise of scale b lose at most |difference| / b each, all at once.
+    """
+    laws = [law_of(mechanism, table) for table in (pair.first, pair.second)]
+    sides = [{outcome.key: outcome for outcome in law.outcomes} for law in laws]
+    worst = Bound(0.0, "none: the laws are equal")
+    for key in sides[0].keys() | sides[1].keys():
+        if key not in sides[0] or key not in sides[1]:
+            return Bound(math.inf, f"outcome {key}, which only one of the tables can give")
+        a, b = sides[0][key], sides[1][key]
+        numbers = zip(a.statistics, b.statistics, a.scales, strict=True)
+        lost = sum(abs(x - y) / float(scale) if scale else math.inf for x, y, scale in numbers if x != y)
+        total = laws[0].repeats * (abs(a.log_probability - b.log_probability) + lost)
+        if total > worst.epsilon:
+            choices = f"choices {key} and noisy counts beyond both tables' own" if key else "noisy counts"
+            worst = Bound(total, choices if a.statistics else f"outcome {key}")
+    return worst
+
+
+def clopper_pearson(hits: Any, n_runs: int, alpha: float) -> tuple[Any, Any]:
+    """Return lower and upper confidence limits of a probability, each wrong with probability ``alpha`` at most."""
+    hits = np.asarray(hits)
+    lower = np.where(hits > 0, stats.beta.ppf(alpha, np.maximum(hits, 1), n_runs - hits + 1), 0.0)
+    upper = np.where(hits < n_runs, stats.beta.ppf(1 - alpha, hits + 1, np.maximum(n_runs - hits, 1)), 1.0)
+    return lower, upper
+
+
+def log_ratio_bound(hits: Any, other_hits: Any, n_runs: int, alpha: float, delta: float = 0.0) -> Any:
+    """Return a lower limit of log((P - delta) / P'), wrong with probability ``alpha`` at most; 0 where it is negative.
+
+    (epsilon, delta)-privacy says P <= e^epsilon P' + delta for every event, so this bounds epsilon from below.
+    """
+    lower, _ = clopper_pearson(hits, n_runs, alpha / 2)
+    _, upper = clopper_pearson(other_hits, n_runs, alpha / 2)
+    excess = np.maximum(lower - delta, 0.0)
+    return np.where(excess > upper, np.log(np.maximum(excess, 1e-300) / upper), 0.0)
+
+
+def counts_bound(
+    observe: Observe, pair: Pair, *, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None
+) -> Bound:
+    """Bound epsilon by how often an event happens under each table.
+
+    The event is the pair's own, fixed in advance, or one that a classifier chooses on half the runs of each table and
+    the other half judges; either way the bound is wrong with probability ``alpha`` at most (Clopper and Pearson, 1934).
+    """
+    first, second = read(observe, pair, n_runs, rng)
+    if pair.event is not None:
+        hits, others = (int(pair.event(rows).sum()) for rows in (first, second))
+        return Bound(float(log_ratio_bound(hits, others, n_runs, alpha, delta)), pair.event_name)
+    half = n_runs // 2
+    event, swapped = _learn(first[:half], second[:half], alpha, delta)
+    likelier, rarer = (second, first) if swapped else (first, second)
+    hits, others = (int(event(rows[half:]).sum()) for rows in (likelier, rarer))
+    name = f"classifier score {'below' if swapped else 'above'} a threshold, {pair.event_name}"
+    return Bound(float(log_ratio_bound(hits, others, n_runs - half, alpha, delta)), name)
+
+
+def read(observe: Observe, pair: Pair, n_runs: int, rng: np.random.Generator | None) -> tuple[Rows, Rows]:
+    """Run a mechanism on both tables and check that it gives ``n_runs`` rows of as many numbers for both."""
+    bits = RandomBits(rng)
+    found = []
+    seen: list[Any] = [observe(table, n_runs, bits) for table in (pair.first, pair.second)]
+    for rows in joined(*seen) if isinstance(seen[0], list) else map(np.asarray, seen):
+        rows = rows.astype(np.int64) if rows.dtype == bool else rows
+        if rows.ndim != 2 or len(rows) != n_runs or not rows.shape[1] or rows.dtype.kind not in "iuf":
+            raise InputError(f"the audit can't read this mechanism: observe must give {n_runs:,} rows of numbers")
+        if np.isnan(rows).any():
+            raise InputError("the audit can't read this mechanism: observe gave values that are no numbers")
+        found.append(rows)
+    if found[0].shape != found[1].shape:
+        raise InputError("the audit can't read this mechanism: its outputs differ in length between the tables")
+    return found[0], found[1]
+
+
+def likelihood_score(first: Rows, second: Rows) -> Callable[[Rows], FloatArray]:
+    """Learn a score, high where outputs of the first table are likelier: log ratios of histograms, column by column."""
+    pooled = np.concatenate([first, second])
+    tables = []
+    for column in range(pooled.shape[1]):
+        edges = np.unique(np.quantile(pooled[:, column], np.linspace(0, 1, LEARNING_CELLS + 1), method="nearest"))
+        counts = [
+            np.bincount(np.searchsorted(edges, rows[:, column], side="right"), minlength=len(edges) + 1) + 0.5
+            for rows in (first, second)
+        ]
+        tables.append((edges, np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())))
+
+    def score(rows: Rows) -> FloatArray:
+        parts = [ratio[np.searchsorted(edges, rows[:, j], side="right")] for j, (edges, ratio) in enumerate(tables)]
+        return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
+
+    return score
+
+
+def _learn(first: Rows, second: Rows, alpha: float, delta: float) -> tuple[Event, bool]:
+    """Return the event with the best bound on these runs, and whether it is likelier under the second table."""
+    score = likelihood_score(first, second)
+    a, b = np.sort(score(first)), np.sort(score(second))
+    thresholds = np.unique(np.quantile(np.concatenate([a, b]), np.linspace(0.001, 0.999, THRESHOLDS)))
+    above = [len(side) - np.searchsorted(side, thresholds, side="left") for side in (a, b)]
+    below = [len(side) - count for side, count in zip((a, b), above, strict=True)]
+    high = log_ratio_bound(above[0], above[1], len(a), alpha, delta)
+    low = log_ratio_bound(below[1], below[0], len(a), alpha, delta)
+    if high.max() >= low.max():
+        cut = thresholds[int(high.argmax())]
+        return (lambda rows: score(rows) >= cut), False
+    cut = thresholds[int(low.argmax())]
+    return (lambda rows: score(rows) < cut), True
+
+
+def density_bound(
+    observe: Observe, pair: Pair, *, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None
+) -> Bound:
+    """Bound epsilon by the ratio of histograms of a one-dimensional output.
+
+    Bins of about equal frequency are laid on half the runs; on the other half every bin and both directions are judged
+    at ``alpha`` divided by their number, so the largest bound is wrong with probability ``alpha`` at most.
+    """
+    first, second = read(observe, pair, n_runs, rng)
+    if first.shape[1] != 1:
+        raise InputError(
+            f"engine 'density' reads one number a run, and this mechanism gives {first.shape[1]}; "
+            "use 'counts' or 'exact'"
+        )
+    half = n_runs // 2
+    pooled = np.concatenate([first[:half, 0], second[:half, 0]])
+    edges = np.unique(np.quantile(pooled, np.linspace(0, 1, LEARNING_CELLS + 1)[1:-1]))
+    counts = [
+        np.bincount(np.searchsorted(edges, rows[half:, 0], side="right"), minlength=len(edges) + 1)
+        for rows in (first, second)
+    ]
+    each = alpha / (2 * len(counts[0]))
+    bounds = [log_ratio_bound(counts[i], counts[1 - i], n_runs - half, each, delta) for i in (0, 1)]
+    best = int(np.argmax(np.maximum(*bounds)))
+    return Bound(float(np.maximum(*bounds)[best]), f"the output lies in bin {best + 1} of {len(counts[0])}")
+
+
+# ---- audits ----
 
 ROUNDING = 1e-9
 """Relative slack of exact audits, whose probabilities of choices are doubles."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.audit.engines import cells_of, clopper_pearson, likelihood_score, released_codes
+from pdips.audit.findings import cells_of, clopper_pearson, likelihood_score, released_codes
 from pdips.audit.neighbour_pairs import Pair, check_relation
 from pdips.data.table import Table
 from pdips.errors import InputError

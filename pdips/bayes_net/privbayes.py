@@ -11,7 +11,6 @@ import pandas as pd
 
 from pdips.arrays import BoolArray, IntArray
 from pdips.bayes_net import network as networks
-from pdips.bayes_net import sampling
 from pdips.bayes_net.network import Columns, Families, FamilyScores, Network, Score
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
@@ -196,7 +195,7 @@ def _joint_tables(
     units: int | Fraction,
 ) -> dict[Columns, IntArray]:
     """Return noisy joint tables, shape (cells,) each."""
-    possible: list[BoolArray] = [sampling.possible_cells(domain, one).ravel() for one in columns]
+    possible: list[BoolArray] = [networks.possible_cells(domain, one).ravel() for one in columns]
 
     def exact_counts(table: Table) -> IntArray:
         return np.concatenate([records.joint(table, one).ravel() for one in columns])
@@ -224,12 +223,12 @@ def _draw_sets(
 ) -> list[pd.DataFrame]:
     """Draw the synthetic sets of one round. Post-processing."""
     schema, domain, n_records = plan.schema, plan.design.domain, curator.n_records
-    laws = sampling.conditionals(network, domain, noisy, n_records)
+    laws = networks.conditionals(network, domain, noisy, n_records)
     public = pd.DataFrame({name: curator.public.spelt(name) for name in schema.public_columns})
     given = {domain.names.index(name): curator.public.codes[name] for name in schema.public_columns}
     sets = []
     for _ in range(plan.n_sets // plan.repeats):
-        codes = sampling.sample(network, domain, laws, given, n_records, rng)
+        codes = networks.sample(network, domain, laws, given, n_records, rng)
         made = decode(schema, {domain.names[column]: codes[column] for column, _ in sorted(network)}, rng)
         sets.append(pd.concat([public, made], axis=1)[list(domain.names)] if given else made)
     return sets

@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pdips.calibration.closed_form import MarginNames, MarginRequest, NoFormError, errors_of, read
-from pdips.calibration.search import EpsilonGrid, Reached, search
-from pdips.calibration.simulation import Goal, Measure, Simulation, stand_in_table
+from pdips.calibration.simulation import EpsilonGrid, Goal, Measure, Reached, Simulation, search, stand_in_table
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError

@@ -22,9 +22,8 @@ from pdips.posterior.model import PUBLIC_SEED, join, split, unconstrained
 from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
-from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, NoisySums, NormalPrior
+from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, NoisySums, NormalPrior, Simulator
 from pdips.scores.record_score import Clipping
-from pdips.scores.simulation import Simulator
 
 ANCHORS = 16
 """Parameters at which records are simulated that are reweighted to others, besides the mode."""

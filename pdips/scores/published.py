@@ -16,9 +16,8 @@ from pdips.posterior.model import ONE_AT_A_TIME, Blueprint, blueprint_of, start
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.release.documents import PrivacyDocument, release_home
 from pdips.release.release import Release
-from pdips.scores.noisy_likelihood import Measurement, NoisyLikelihood, NoisySums, NormalPrior
+from pdips.scores.noisy_likelihood import ColumnCells, Measurement, NoisyLikelihood, NoisySums, NormalPrior, Simulator
 from pdips.scores.record_score import Clipping, Norm, RecordScore
-from pdips.scores.simulation import ColumnCells, Simulator
 
 SUMS, REFERENCES = "sums", "references"
 WHITENING = "whitening_{}"

@@ -28,11 +28,18 @@ from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import Release, RunRecord
-from pdips.scores.noisy_likelihood import Linearised, Measurement, NoisySums, NormalPrior, clipping_at
+from pdips.scores.noisy_likelihood import (
+    ColumnCells,
+    Linearised,
+    Measurement,
+    NoisySums,
+    NormalPrior,
+    Simulator,
+    clipping_at,
+)
 from pdips.scores.posterior import attempt, importance_draws, posterior_draws, predictive_check, with_deterministics
 from pdips.scores.published import SUMS, Known, published, read_published, restored, seed_of
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
-from pdips.scores.simulation import ColumnCells, Simulator
 
 POSTERIOR = "posterior"
 RECORDS, CELLS, SCORES = "noisy number of records", "noisy counts of cells by column", "noisy scores, round "

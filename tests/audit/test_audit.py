@@ -19,7 +19,7 @@ from tables import Flawed, schema_of
 from pdips import InputError, LaplaceSanitizer, PrivacyLoss, Schema, Steps, Table, registry
 from pdips.audit import Case, audit, audit_cases, overspending, registered_cases, worst_by_pair
 from pdips.audit.cases.posterior import AlongTable, Staged
-from pdips.audit.engines import clopper_pearson, counts_bound, log_ratio_bound
+from pdips.audit.findings import clopper_pearson, counts_bound, log_ratio_bound
 from pdips.audit.membership import attack
 from pdips.audit.neighbour_pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
 from pdips.margins.elections import one_way_aic

@@ -16,11 +16,11 @@ from scipy import stats
 from tables import all_records, all_tables, bits, random_table, replacements, schema_of, table_of
 
 from pdips import InputError, Ledger, PrivBayes, Schema, Table
-from pdips.audit.engines import exact_bound
+from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import Pair
 from pdips.audit.neighbour_pairs import table_of as coded
 from pdips.bayes_net import network as networks
-from pdips.bayes_net import sampling
+from pdips.bayes_net import network as sampling
 from pdips.bayes_net.network import STEPS_PER_NAT, Families, FamilyScores, sensitivity
 from pdips.margins.domain import columns_of
 from pdips.privacy.replay import exact_law, record

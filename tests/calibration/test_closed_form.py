@@ -11,8 +11,7 @@ from tables import grown, random_table, schema_of
 
 from pdips import InputError, LaplaceSanitizer, Steps, UniversalHistogram
 from pdips.calibration.closed_form import errors_of, label, read
-from pdips.calibration.search import EpsilonGrid, Reached, search
-from pdips.calibration.simulation import Simulation, stand_in_table
+from pdips.calibration.simulation import EpsilonGrid, Reached, Simulation, search, stand_in_table
 from pdips.margins import planning
 from pdips.margins.consistency import consistent
 from pdips.margins.domain import domain_of

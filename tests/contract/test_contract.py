@@ -20,7 +20,7 @@ from pdips.audit import overspending
 from pdips.audit.cases.margins import BITS, TINY
 from pdips.audit.cases.posterior import COIN, AlongTable, coin, mean
 from pdips.audit.cases.quantile import ABSENT, FIRMS, WAGES
-from pdips.audit.engines import exact_bound, law_of
+from pdips.audit.findings import exact_bound, law_of
 from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
 from pdips.bayes_net.privbayes import PrivBayes
 from pdips.margins import elections
@@ -428,9 +428,9 @@ def test_every_share_there_is_is_tried():
 
 
 def test_a_share_that_dies_after_the_charge_is_seen(monkeypatch, tmp_path):
-    from pdips.quantile import column_plan, kng_residual
+    from pdips.quantile import column_plan, kng
 
-    for module in (column_plan, kng_residual):
+    for module in (column_plan, kng):
         monkeypatch.setattr(module, "SMALLEST_EPSILON", Fraction(0))
     monkeypatch.setattr("pdips.privacy.plan.check_scale", lambda *_: None)
     assert ended("kng-residual", "line_share", "0.999999999999", "1e-6", {}, tmp_path).startswith("charged")

@@ -17,7 +17,7 @@ from tables import RELATIONS, bits, random_table, runs_of, schema_of, table_of, 
 
 from pdips import InputError, Steps
 from pdips.audit import audit
-from pdips.audit.engines import exact_bound
+from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import Pair
 from pdips.margins import steps as tree
 from pdips.margins.domain import domain_of, root, split_by

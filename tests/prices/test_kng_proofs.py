@@ -20,8 +20,7 @@ from pdips.quantile import line_search as lines
 from pdips.quantile.column_plan import ColumnPlan, NumericPart
 from pdips.quantile.column_synthesis import ColumnTask
 from pdips.quantile.gradient import Gradient
-from pdips.quantile.kng import KNG
-from pdips.quantile.kng_residual import KNGResidual, instrumented
+from pdips.quantile.kng import KNG, KNGResidual, instrumented
 from pdips.quantile.line_search import Fitter
 from pdips.quantile.quantile_plan import WIDE
 from pdips_papers.kng.as_printed import PrintedKNG, true_epsilon

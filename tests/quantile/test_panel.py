@@ -16,8 +16,7 @@ from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import exact_law, record
 from pdips.quantile.conditional import line_draw
-from pdips.quantile.kng import KNG
-from pdips.quantile.kng_residual import KNGResidual
+from pdips.quantile.kng import KNG, KNGResidual
 from pdips.quantile.line_search import Candidates, Fitter, spread
 from pdips.quantile.panel import Panel
 

@@ -14,10 +14,10 @@ from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
 from pdips.release.documents import Diagnostics, SumsSummary
 from pdips.report.diagnostics import _draw, _noisy_sums
+from pdips.scores.noisy_likelihood import Simulator
 from pdips.scores.posterior import Reweighted, importance_draws, posterior_draws
 from pdips.scores.published import REFERENCES, SUMS, noisy_likelihood, read_published, restored
 from pdips.scores.scores import Scores
-from pdips.scores.simulation import Simulator
 
 ILL = Schema(columns={"ill": Column(levels=[0, 1])})
 GROUPS = {"g": Column(levels=["a", "b", "c"], public=True), "y": Column(lower=-30, upper=30)}

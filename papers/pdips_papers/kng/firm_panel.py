@@ -20,7 +20,7 @@ from pdips.privacy.noise import RandomBits
 from pdips.quantile.column_synthesis import ColumnTask
 from pdips.quantile.conditional import Draw, line_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords
-from pdips.quantile.kng_residual import KNGResidual
+from pdips.quantile.kng import KNGResidual
 from pdips.quantile.panel import panel_of
 from pdips.registry import find
 from pdips.report.figures import SERIES

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pdips.audit.engines import law_of
+from pdips.audit.findings import law_of
 from pdips.audit.neighbour_pairs import (
     Case,
     Pair,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import IntArray
 from pdips.audit.cases.margins import exactly
-from pdips.audit.engines import law_of
+from pdips.audit.findings import law_of
 from pdips.audit.neighbour_pairs import Case, Event, Pair, sized, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table

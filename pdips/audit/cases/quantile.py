@@ -11,8 +11,7 @@ from pdips.audit.neighbour_pairs import Case, Pair, sized, table_of, where_allow
 from pdips.data.schema import Schema
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.gradient import LineRegression, RegressionRecords
-from pdips.quantile.kng import KNG
-from pdips.quantile.kng_residual import KNGResidual
+from pdips.quantile.kng import KNG, KNGResidual
 from pdips.quantile.line_search import Fitter
 from pdips.quantile.quantile_plan import SCHEMES
 
