@@ -198,15 +198,11 @@ def inspect_statistics(
 ) -> tuple[dict[str, Any], xr.DataTree]:
     """Compare noisy statistics with those simulated from their posterior, shape (draws, entries), by name.
 
-    Returns
-    -------
-    dict
-        ``posterior``: its parameters and facts, and ``predictive``: for each statistic the share of entries whose
-        published value lies outside the central 95 % of the simulated ones, the smallest two-sided p-value, and how
-        many standard deviations of the simulated ones the ``furthest`` entry is off their mean.
-    DataTree
-        Groups ``posterior``, ``sample_stats`` of chains, ``posterior_predictive`` (chain, draw, entry) and
-        ``observed_data``: the noisy statistics, which are published.
+    Returns ``posterior``: its parameters and facts, and ``predictive``: for each statistic the share of entries whose
+    published value lies outside the central 95 % of the simulated ones, the smallest two-sided p-value, and how many
+    standard deviations of the simulated ones the ``furthest`` entry is off their mean. And a tree with the groups
+    ``posterior``, ``sample_stats`` of chains, ``posterior_predictive`` (chain, draw, entry) and
+    ``observed_data``: the noisy statistics, which are published.
     """
     predictive, predicted, observed = {}, {}, {}
     for name, values in simulated.items():

@@ -35,19 +35,12 @@ class Priced(Protocol):
 class Unit:
     """Whose data a price protects: the unit of privacy, as the schema states it.
 
-    Parameters
-    ----------
-    person : str, optional
-        Column that says whose record it is; the cap is then checked on every table that is read.
-    cap : int
-        The most records of one person; declared, not checked, where there is no such column.
-    public : tuple of str
-        Names of the columns that are not protected, sorted.
+    The cap is checked on every table that is read where a column says whose record it is; else it is declared.
     """
 
-    person: str | None = None
-    cap: int = 1
-    public: tuple[str, ...] = ()
+    person: str | None = None  # column that says whose record it is
+    cap: int = 1  # the most records of one person
+    public: tuple[str, ...] = ()  # names of the columns that are not protected, sorted
 
     @classmethod
     def of(cls, schema: "Schema") -> Self:

@@ -32,21 +32,13 @@ MOST_OUTCOMES = 100_000
 class Outcome:
     """One outcome of a mechanism's exact law: discrete choices with their probability, and statistics to be noised.
 
-    Parameters
-    ----------
-    key : tuple of int
-        What was chosen; outcomes of two tables with the same key are the same outcome.
-    log_probability : float
-        Natural logarithm of its probability.
-    statistics : tuple of int
-        True statistics given the choices.
-    scales : tuple of Fraction
-        Scale of the independent discrete Laplace noise on each; 0 for statistics released as they are.
+    Outcomes of two tables with the same key are the same outcome. ``scales`` are those of the independent discrete
+    Laplace noise on each statistic; 0 for statistics released as they are.
     """
 
-    key: tuple[int, ...]
+    key: tuple[int, ...]  # what was chosen
     log_probability: float
-    statistics: tuple[int, ...] = ()
+    statistics: tuple[int, ...] = ()  # true ones, given the choices
     scales: tuple[Fraction, ...] = ()
 
 

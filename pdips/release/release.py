@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pdips import __version__
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.html import small_table
@@ -287,4 +288,4 @@ def check_format(schema: Schema, file_format: Format) -> None:
 
 def software() -> dict[str, str]:
     """Return the versions that a release was made with."""
-    return {name: version(name) for name in ("pdips", "numpy", "pandas", "pyarrow")}
+    return {"pdips": __version__} | {name: version(name) for name in ("numpy", "pandas", "pyarrow")}

@@ -72,20 +72,8 @@ def draw_shares(given: Evidence, name: str, alpha: ArrayLike, n_draws: int, rng:
     """Draw the probabilities of cells from their posterior, shape (draws, cells), each draw by itself.
 
     Noise-aware: exact counts from their posterior given the noisy ones, then shares given the counts; where the number
-    of records is protected it has a flat prior. Plug-in: shares given noisy counts after post-processing.
-
-    Parameters
-    ----------
-    given : Evidence
-        Noisy statistics, and whether the noise is allowed for.
-    name : str
-        A :class:`pdips.statistics.statistic.Counts`.
-    alpha : float or array-like, shape (cells,)
-        Parameters of the Dirichlet prior, above 0.
-    n_draws : int
-        Number of draws.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
+    of records is protected it has a flat prior. Plug-in: shares given noisy counts after post-processing. ``name`` is a
+    :class:`pdips.statistics.statistic.Counts`; ``alpha``, above 0, one number or shape (cells,), the Dirichlet prior.
     """
     measured, part = given.measured, given.measured.part(name)
     noisy, n = measured.values[name], measured.n_records
@@ -121,29 +109,11 @@ def draw_counts(
 ) -> IntArray:
     """Draw the exact counts of a table given noisy ones, shape (draws, cells): independent draws, from the posterior.
 
-    Parameters
-    ----------
-    noisy : array-like of int, shape (cells,)
-        Released counts, any whole numbers.
-    law : NoiseLaw
-        The law of the noise on each, independent.
-    n : int, optional
-        Number of records, if it is public: each row adds up to it; None gives it a flat prior.
-    alpha : float or array-like, shape (cells,)
-        Parameters of the Dirichlet prior on the cells' probabilities, above 0.
-    n_draws : int
-        Number of draws.
-    rng : numpy.random.Generator
-        Randomness of the post-processing; protects nothing.
+    ``noisy``, shape (cells,), are any whole numbers, with independent noise of one law on each. Each row adds up to the
+    public number of records ``n``; None gives it a flat prior. ``alpha``, above 0, one number or shape (cells,), is the
+    Dirichlet prior of the cells' probabilities. :class:`InputError` refuses an ``alpha`` that is out of range, noise so
+    wide that the weights don't fit into memory, and noise so far from adding up to ``n`` that no table explains it.
 
-    Raises
-    ------
-    InputError
-        If ``alpha`` is out of range, or the noise is so wide that the weights don't fit into memory, or so far from
-        adding up to ``n`` that no table explains it.
-
-    Notes
-    -----
     With pi ~ Dirichlet(alpha), counts ~ Multinomial(n, pi) and noisy = counts + noise, the counts given the noisy ones
     have probability proportional to prod_k w_k(n_k) with w_k(j) = Gamma(alpha_k + j) / j! P(noisy_k - j), on the
     tables that add up to n: independent cells given their sum. The law of the sum of each half of the cells, of each

@@ -71,35 +71,17 @@ def draw_cells(
     lengths: tuple[int, int, int, int],
     rng: np.random.Generator,
 ) -> tuple[dict[str, FloatArray], Convergence]:
-    """Run chains until they agree, or so many rounds, four times as long each time.
+    """Run chains until they agree, or so many rounds, four times as long each time; return draws, and how they agree.
 
-    Parameters
-    ----------
-    given : Evidence
-        Noise-aware, with a public number of records.
-    counted : StatisticLaw, optional
-        The Dirichlet-multinomial law of the counts; None where all records are in one cell.
-    sums_of, products : sequence of str
-        Names of the sums of each column by cell, and of the products of columns, lower triangle row by row.
-    df : float
-        Degrees of freedom of the scatter within cells.
-    priors : ndarray, shape (6, columns)
-        See :class:`Known`.
-    lengths : tuple of int
-        Draws of each chain, steps before them, chains, and rounds.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
+    Draws are ``counts`` (draws, cells), ``sums`` (draws, cells, columns), ``m``, ``tau``, ``sd`` (draws, columns), and
+    for several columns ``correlation``, the partial correlations (1 + r) / 2; chains one after the other.
 
-    Returns
-    -------
-    dict of str to ndarray
-        ``counts`` (draws, cells), ``sums`` (draws, cells, columns), ``m``, ``tau``, ``sd`` (draws, columns), and for
-        several columns ``correlation``, the partial correlations (1 + r) / 2; chains one after the other.
-    Convergence
-        How well chains agree.
+    ``given`` is noise-aware, with a public number of records; ``counted`` the Dirichlet-multinomial law of the counts,
+    None where all records are in one cell. ``sums_of`` and ``products`` name the sums of each column by cell, and the
+    products of columns, lower triangle row by row. ``df`` are the degrees of freedom of the scatter within cells,
+    ``priors``, shape (6, columns), those of :class:`Known`, ``lengths`` the draws of each chain, steps before them,
+    chains, and rounds.
 
-    Notes
-    -----
     Priors: shares Dirichlet(alpha), cells' means normal(m, tau^2) with m normal, tau and the standard deviations gamma
     distributed, all correlation matrices as likely. An empty cell counts as half a record in the law of its sums.
     """

@@ -229,25 +229,9 @@ def fit(
 ) -> PosteriorFit:
     """Draw from the posterior of a model given noisy statistics, by the sampler made for it or by NUTS.
 
-    Parameters
-    ----------
-    model, measured, likelihood
-        The model, what it is given, and how it sees it.
-    n_draws : int
-        Number of draws that are taken.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
-    options : Options, optional
-        How much is drawn; more where ``n_draws`` needs it.
-    trial : bool
-        Whether to try the model only: a few draws that needn't agree, or where NUTS would start.
-
-    Raises
-    ------
-    InputError
-        If the model can't be built.
-    RefusedError
-        If chains don't agree in any round. That costs nothing and says nothing but what the noisy statistics say.
+    ``options`` say how much is drawn; it is more where ``n_draws`` needs it. A ``trial`` takes a few draws that needn't
+    agree, or looks where NUTS would start. A model that can't be built raises :class:`InputError`, chains that agree in
+    no round :class:`RefusedError`: that costs nothing and says nothing but what the noisy statistics say.
     """
     wanted, given = options or Options(), Evidence(measured, likelihood)
     with _lock:

@@ -354,16 +354,8 @@ def predictive_check(
 ) -> tuple[dict[str, Any], xr.DataTree]:
     """Simulate noisy statistics from the posterior and compare the published ones with them; reads nothing else.
 
-    Returns
-    -------
-    dict
-        ``posterior``: its parameters, the ``sampler`` (``moves``: chains of moves made for the model, which have no
-        energy), how well chains agree, and ``predictive``: for each statistic the share of
-        entries whose published value lies outside the central 95 % of the simulated ones, the smallest two-sided
-        p-value, and how many standard deviations of the simulated ones the ``furthest`` entry is off their mean.
-    DataTree
-        Groups ``posterior``, ``sample_stats`` of chains, ``posterior_predictive`` (chain, draw, entry) and
-        ``observed_data``: the noisy statistics, which are published.
+    Returns what :func:`pdips.posterior.inspection.inspect_statistics` does. The ``sampler`` is "moves" for chains of
+    moves made for the model, which have no energy.
     """
     simulated = _simulate(model, measured, fitted, covariates, public)
     chains = fitted.convergence is not None

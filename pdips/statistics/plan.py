@@ -128,27 +128,17 @@ class NoisyStatistics:
 class StatisticPlan:
     """What is measured of tables of one schema, and how the budget is divided over it.
 
-    Parameters
-    ----------
-    schema, neighbours
-        The tables, and which of them are to look alike.
-    statistics : mapping of str to Statistic
-        By the names that the model gives them.
-    budget : {"equal", "optimal"} or mapping of str to number
-        The same share for each statistic that isn't public; shares that make the sum over statistics of relative
-        variances smallest; or shares as given, which add up to 1.
-    amount : Fraction
-        Epsilon of one sanitization; or rho, for Gaussian noise.
-    law : {"laplace", "gaussian"}
-        Of the noise.
+    Statistics have the names that the model gives them. The budget gives each that isn't public the same share
+    ("equal"), makes the sum over statistics of relative variances smallest ("optimal"), or names shares that add up to
+    1.
     """
 
     schema: Schema
     neighbours: Neighbours
     statistics: Mapping[str, Statistic]
     budget: str | Mapping[str, Number]
-    amount: Fraction
-    law: Law
+    amount: Fraction  # epsilon of one sanitization; or rho, for Gaussian noise
+    law: Law  # of the noise
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "statistics", shipped(self.statistics))

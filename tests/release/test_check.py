@@ -191,5 +191,5 @@ def test_a_release_of_today_is_untouched(pdips, tmp_path):
     assert pdips(*words, "--epsilon", 1, "--out", tmp_path / "out")[0] == 0
     code, out, err = pdips("check", tmp_path / "out")
     assert (code, err) == (0, "")
-    assert "made by pdips 0.2.0" in out
+    assert "made by pdips 0.3.0" in out
     assert "no known fault touches it" in out
