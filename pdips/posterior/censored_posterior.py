@@ -36,7 +36,6 @@ from pdips.release.release import Closer
 
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection"]
-Backend = sampling.Sampler
 Draws = GridDraws | ChainDraws | RejectionDraws
 
 USELESS = 8

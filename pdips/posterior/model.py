@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -18,6 +18,7 @@ from pymc.pytensorf import reseed_rngs
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.shape import Shape, Shape_i
+from scipy.optimize import minimize
 
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
@@ -108,6 +109,19 @@ def split(model: pm.Model, flat: FloatArray) -> list[FloatArray]:
 def join(points: Sequence[Any]) -> FloatArray:
     """Return arrays of value variables as parameter vectors, shape (points, parameters)."""
     return np.concatenate([np.reshape(each, (len(each), -1)) for each in points], axis=1)
+
+
+def most_probable(
+    log_density: Callable[[FloatArray], tuple[Any, FloatArray]], start: FloatArray, most_steps: int
+) -> FloatArray:
+    """Climb to where a log density, given with its slope, is largest; in places it may be no finite number."""
+
+    def downhill(place: FloatArray) -> tuple[float, FloatArray]:
+        value, slope = log_density(place)
+        fine = np.isfinite(value) and np.isfinite(slope).all()
+        return (-float(value), -slope) if fine else (1e300, np.zeros_like(place))
+
+    return np.asarray(minimize(downhill, start, jac=True, method="L-BFGS-B", options={"maxiter": most_steps}).x)
 
 
 def constrained(model: pm.Model, flat: FloatArray) -> list[dict[str, FloatArray]]:

@@ -12,7 +12,6 @@ import pandas as pd
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.readers import read_frame
@@ -21,7 +20,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.steps import Steps
 from pdips.posterior.columns import ENDS, Values, distinct, public_stand_ins, record_values, stand_ins
-from pdips.posterior.model import ONE_AT_A_TIME, PUBLIC_SEED, STAND_INS, Blueprint, initial, split
+from pdips.posterior.model import ONE_AT_A_TIME, PUBLIC_SEED, STAND_INS, Blueprint, initial, most_probable, split
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.record_likelihood import RecordLikelihood, log_prior
 from pdips.privacy.curator import Curator
@@ -345,14 +344,12 @@ def _climb(likelihood: RecordLikelihood, cells: ReferenceCells) -> FloatArray:
     slopes = [slope.ravel() for slope in pt.grad(target, model.value_vars)]
     both = pytensor.function(model.value_vars, [target, *slopes], mode="FAST_COMPILE", on_unused_input="ignore")
 
-    def downhill(flat: FloatArray) -> tuple[float, FloatArray]:
+    def log_density(flat: FloatArray) -> tuple[Any, FloatArray]:
         with np.errstate(all="ignore"):
             value, *found = both(*(each[0] for each in split(model, flat[None])))
-        slope = np.concatenate(found)
-        fine = np.isfinite(value) and np.isfinite(slope).all()
-        return (-float(value), -slope) if fine else (1e300, np.zeros_like(flat))
+        return value, np.concatenate(found)
 
-    return np.asarray(minimize(downhill, initial(model), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x)
+    return most_probable(log_density, initial(model), 500)
 
 
 def anchor_at(likelihood: RecordLikelihood, place: FloatArray, records: Values, n_records: int) -> Anchor:

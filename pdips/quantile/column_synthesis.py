@@ -20,11 +20,10 @@ from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, exact, positive
 from pdips.privacy.plan import Plan, Step
-from pdips.quantile.column_plan import MOST_STRATA, ColumnPlan, NumericPart, check_columns
+from pdips.quantile.column_plan import MOST_STRATA, ColumnPlan, NumericPart, check_columns, check_panel, panel_of
 from pdips.quantile.conditional import Draw, level_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords, once
 from pdips.quantile.line_search import MOST_RECORDS
-from pdips.quantile.panel import check_panel, panel_of
 
 PILOT = 5_000
 """Records drawn on the way from what is released so far: where groups are cut and predictors centred."""

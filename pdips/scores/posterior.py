@@ -11,14 +11,13 @@ import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from scipy.linalg import eigh
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from pdips.arrays import FloatArray
 from pdips.convergence import ESS, ROUNDS, Convergence, converged
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.inspection import Draws, Posterior, inspect_statistics, tree_of
-from pdips.posterior.model import PUBLIC_SEED, join, split, unconstrained
+from pdips.posterior.model import PUBLIC_SEED, join, most_probable, split, unconstrained
 from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
@@ -92,14 +91,12 @@ class Proposal:
             bent = here.curvature @ move
             return float(value + move @ here.slope - move @ bent / 2), slope + here.slope - bent
 
-        def downhill(z: FloatArray) -> tuple[float, FloatArray]:
+        def scaled(z: FloatArray) -> tuple[float, FloatArray]:
             value, slope = uphill(start + scale @ z)
-            fine = np.isfinite(value) and np.isfinite(slope).all()
-            return (-value, -scale.T @ slope) if fine else (1e300, np.zeros_like(z))
+            return value, scale.T @ slope
 
         with np.errstate(all="ignore"):
-            found = minimize(downhill, np.zeros(len(start)), jac=True, method="L-BFGS-B", options={"maxiter": 300})
-            mode = start + scale @ found.x
+            mode = start + scale @ most_probable(scaled, np.zeros(len(start)), 300)
             steps = DIFFERENCE * np.sqrt((scale**2).sum(axis=1))
             rows = [(uphill(mode + step)[1] - uphill(mode - step)[1]) / (2 * step.sum()) for step in np.diag(steps)]
         curvature = -(np.array(rows) + np.array(rows).T) / 2

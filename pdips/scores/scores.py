@@ -21,7 +21,7 @@ from pdips.mechanism import Drawn
 from pdips.posterior import nuts as sampling
 from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, to_frame
 from pdips.posterior.inspection import Draws, published_draws, tree_of
-from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, initial
+from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, initial, most_probable
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.privacy.curator import Clock, Curator, Progress, Statistic
 from pdips.privacy.noise import RandomBits
@@ -444,13 +444,10 @@ def likely(space: Blueprint) -> dict[str, Any]:
 
 def climb(sums: NoisySums, values: Values, start: FloatArray) -> FloatArray:
     """Return the parameters at which made-up records are most probable, searched from a start."""
-    from scipy.optimize import minimize
 
-    def downhill(place: FloatArray) -> tuple[float, FloatArray]:
+    def log_density(place: FloatArray) -> tuple[float, FloatArray]:
         value, slope = sums.score.mean_of_public(place, values)
         value = sums.n_records * value + sums.prior.log_density(place)
-        slope = sums.n_records * slope + sums.prior.precision @ (sums.prior.mean - place)
-        fine = np.isfinite(value) and np.isfinite(slope).all()
-        return (-value, -slope) if fine else (1e300, np.zeros_like(place))
+        return value, sums.n_records * slope + sums.prior.precision @ (sums.prior.mean - place)
 
-    return np.asarray(minimize(downhill, start, jac=True, method="L-BFGS-B", options={"maxiter": 150}).x)
+    return most_probable(log_density, start, 150)

@@ -15,10 +15,10 @@ from pdips.data.table import Table
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import exact_law, record
+from pdips.quantile.column_plan import Panel
 from pdips.quantile.conditional import line_draw
 from pdips.quantile.kng import KNG, KNGResidual
 from pdips.quantile.line_search import Candidates, Fitter, spread
-from pdips.quantile.panel import Panel
 
 PANEL = {"panel": ("entry", "exit"), "panel_columns": ("emp_",)}
 YEARS = (1976, 1977, 1978)

@@ -17,11 +17,11 @@ from pdips.evaluation.propensity import Penalty, pmse
 from pdips.privacy.curator import Curator, Drawing
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
+from pdips.quantile.column_plan import panel_of
 from pdips.quantile.column_synthesis import ColumnTask
 from pdips.quantile.conditional import Draw, line_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng import KNGResidual
-from pdips.quantile.panel import panel_of
 from pdips.registry import find
 from pdips.report.figures import SERIES
 from pdips_papers.harness import curves, study
