@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from pdips.registry import HOMES
+from pdips.release import VERSION
 
 if TYPE_CHECKING:
     from pdips.bayes_net.privbayes import PrivBayes as PrivBayes
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pdips.statistics.modips import Modips as Modips
     from pdips.synthesis import synthesize as synthesize
 
-__version__ = "0.3.0"
+__version__ = VERSION
 
 _HOMES = {
     "Column": "pdips.data.schema",

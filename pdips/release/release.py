@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pdips import __version__
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.html import small_table
@@ -19,6 +18,7 @@ from pdips.privacy.account import Receipt
 from pdips.privacy.loss import PrivacyLoss, Spend, spell
 from pdips.privacy.plan import Noise
 from pdips.registry import load
+from pdips.release import VERSION
 from pdips.release.documents import MarginError as MarginError
 from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
 from pdips.release.large_set import LargeSet
@@ -288,4 +288,4 @@ def check_format(schema: Schema, file_format: Format) -> None:
 
 def software() -> dict[str, str]:
     """Return the versions that a release was made with."""
-    return {"pdips": __version__} | {name: version(name) for name in ("numpy", "pandas", "pyarrow")}
+    return {"pdips": VERSION} | {name: version(name) for name in ("numpy", "pandas", "pyarrow")}

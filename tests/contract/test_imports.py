@@ -106,3 +106,10 @@ def test_new_names_warn_of_nothing():
     code = "import pdips; [getattr(pdips, name) for name in pdips.__all__]"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_version_stands_alike_in_code_and_in_both_distributions():
+    import pdips
+
+    stated = [(PACKAGE.parent / folder / "pyproject.toml").read_text(encoding="utf-8") for folder in ("", "papers")]
+    assert [f'\nversion = "{pdips.__version__}"\n' in each for each in stated] == [True, True]
