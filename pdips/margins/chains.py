@@ -335,7 +335,7 @@ class PairField:
         for level in few:
             present = np.bincount(own, minlength=len(counts))
             many = np.flatnonzero((present > counts)[own])
-            drawn = rng.gumbel(size=len(many)) - self.bias[first:end][own[many]]
+            drawn = -np.log(-np.log(rng.random(len(many)))) - self.bias[first:end][own[many]]
             for other in range(len(offsets) - 1):
                 if other != block:
                     pull = self.theta[offsets[other] + self.codes[many, other], first:end]
