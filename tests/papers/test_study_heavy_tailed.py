@@ -14,9 +14,19 @@ from pdips.quantile.quantile_plan import QuantilePlan
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import COLUMNS, Options
+from pdips_papers.kng import as_run
 from pdips_papers.kng import heavy_rows as heavy
 from pdips_papers.kng.as_printed import true_epsilon
-from pdips_papers.kng.heavy_tailed import SECONDS, TRAINING, TRUE, HeavyTailed, better, error_of, findings_of
+from pdips_papers.kng.heavy_tailed import (
+    SECONDS,
+    TRAINING,
+    TRUE,
+    UNDECIDED,
+    HeavyTailed,
+    better,
+    error_of,
+    findings_of,
+)
 
 N = 120
 ROWS = (heavy.FRESH, heavy.NON_PRIVATE, heavy.published_row("Sandwich - Fixed"), heavy.RECOMMENDED)
@@ -105,6 +115,76 @@ def test_measures_of_equal_and_of_shifted_tables():
     assert heavy.measures(one, one, one, rng, n_resplits=9)["NRMSE X2"] < 1
 
 
+# The authors' chains
+
+
+def random_walk(start, x, y, points, below, above, *, tau, rate, scale, fixed, single, rng):
+    """The loop of the authors' R code, written plainly: zero rows for steps to come, covariances from all rows."""
+    n, p = as_run.N_STEPS, len(start)
+    moves, log_u = rng.standard_normal((n - 1, p)), np.log(rng.random(n - 1))
+
+    def log_density(theta):
+        return -rate * np.abs(((y <= theta @ x) - tau) @ x.T).max() - 1e-5 * theta @ theta
+
+    batch, covariance, count = np.zeros((n, p)), scale * np.eye(p), 0
+    batch[0] = start
+    for i in range(1, n):
+        move = scale * np.eye(p)[0] * moves[i - 1] if fixed else np.linalg.cholesky(covariance) @ moves[i - 1]
+        proposal = batch[i - 1] + (scale * moves[i - 1] if single else move)
+        heights = proposal @ points
+        taken = log_u[i - 1] < log_density(proposal) - log_density(batch[i - 1])
+        taken &= (heights > below).all() and (heights < above).all()
+        batch[i], count = proposal if taken else batch[i - 1], count + taken
+        if count == 10:
+            covariance, count = scale * (np.corrcoef(batch.T).reshape(p, p) + 2e-5 * np.eye(p)), 0
+    return batch[-1]
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_chains_are_those_of_the_authors_code(p, fixed):
+    rng = np.random.default_rng(p)
+    x = np.vstack([np.ones(300), rng.exponential(2, (p - 1, 300))])
+    y, start = rng.exponential(3, 300) + 2 * x.sum(axis=0), np.array([5.0, 2.0, 2.0])[:p]
+    below, above = start @ x - 9, start @ x + 7
+    column = as_run.Column(x, y, 5.0, x, 1000.0)
+    found, accepted = column._walk(
+        start, 0.7, 8.0, np.random.default_rng(9), (x, below, above), 0.01, fixed or p == 1, fixed
+    )
+    settings = {"rate": 8 / (4 * 0.3 * 5), "scale": 0.01, "fixed": fixed, "single": p == 1}
+    direct, other = (
+        random_walk(start, x, y, x, below, above, tau=tau, rng=np.random.default_rng(9), **settings)
+        for tau in (0.7, 0.3)
+    )
+    assert found == pytest.approx(direct, rel=1e-6)
+    assert found != pytest.approx(other, rel=1e-6)  # the broken twin: another quantile
+    assert 0 < accepted < 1
+
+
+def test_shares_of_chains_add_up_and_quantiles_are_drawn_once():
+    for walks in as_run.WALKS.values():
+        for walk in walks:
+            order = walk.order(49)
+            assert sorted(place for place, _, _ in order) == list(range(49))
+            assert sum(share for _, share, _ in order) == pytest.approx(1)
+    main = [as_run.MEDIAN, *as_run.MAIN]
+    assert sorted(heavy.TAUS[main]) == pytest.approx([0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99])
+
+
+def test_lines_as_run_keep_their_order_and_only_kng_forgets_the_estimate():
+    case = heavy.Case.draw(400, np.random.default_rng(5))
+    found = np.column_stack([np.ones(400), case.training["x1"]])
+    for method in as_run.WALKS:
+        lines, accepted = heavy.as_run_lines(method, case, "x2", found, 1.0, np.random.default_rng(1))
+        assert (np.diff(lines @ found.T, axis=0) > -1e-9).all()  # equal where a chain accepts nothing
+        assert abs(lines[as_run.MEDIAN] - case.estimates["x2"][as_run.MEDIAN]).max() < 2
+        assert ((accepted >= 0) & (accepted <= 1)).all()
+    plain, _ = heavy.as_run_lines("KNG", case, "x2", found, 1.0, np.random.default_rng(1))
+    moved, _ = heavy.as_run_lines(heavy.STARTED, case, "x2", found, 1.0, np.random.default_rng(1))
+    estimate = case.estimates["x2"][as_run.MEDIAN]
+    assert np.median(abs(moved - estimate)[:, 1]) < np.median(abs(plain - estimate)[:, 1]) / 3
+
+
 # A tiny run
 
 
@@ -191,8 +271,9 @@ def told(changes=None):
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def verdict(words, changes=None):
-    (found,) = [finding.verdict for finding in findings_of(told(changes)) if words in finding.claim]
+def verdict(words, changes=None, form=""):
+    found = [each for each in findings_of(told(changes)) if words in each.claim and form in each.claim]
+    (found,) = [finding.verdict for finding in found]
     return found
 
 
@@ -210,6 +291,35 @@ def test_verdicts_follow_the_figures():
     }
     assert verdict("roughly the same (4.3); sound") == "holds"
     assert verdict("roughly the same (4.3); sound", far) == "doesn't hold"
+
+
+def test_what_is_within_monte_carlo_error_is_undecided():
+    table = told().assign(standard_error=1e6)
+    seen = {finding.claim: finding.verdict for finding in findings_of(table)}
+    claim = "Sandwich performs slightly better than stepwise across the measures of general utility (4.2); sound."
+    assert seen[claim] == UNDECIDED
+    assert [seen[each] for each in seen if "pMSE mechanism or better" in each] == ["holds"] * 2
+    one = (heavy.sound_row("Stepwise - Fixed"), "WRT")
+    assert verdict("pMSE mechanism or better", form="sound") == "holds"
+    assert verdict("pMSE mechanism or better", {one: 1e3}, form="sound") == "holds in part"
+
+
+def test_claims_on_the_authors_chains_follow_their_rows():
+    rows = {
+        (heavy.as_run_row(method), column): value
+        for method in heavy.SCHEMES
+        for column, value in zip(heavy.MEASURES, heavy.PRINTED[method], strict=True)
+    }
+    rows |= {(heavy.as_run_row(heavy.STARTED), column): value for (row, column), value in rows.items() if "Var" in row}
+    assert verdict("better than KNG across", rows, form="authors ran") == "holds"
+    assert verdict("those of the authors' chains", rows) == "holds"
+    assert verdict("mostly that of where chains start", rows) == "holds"
+    zero = {
+        (heavy.as_run_row(heavy.STARTED), column): rows[heavy.as_run_row("KNG"), column] for column in heavy.MEASURES
+    }
+    assert verdict("mostly that of where chains start", rows | zero) == "doesn't hold"
+    far = {(heavy.as_run_row("KNG"), "KM"): 300.0}
+    assert verdict("those of the authors' chains", rows | far) == "holds in part"
 
 
 def test_agreement_and_price_follow_the_figures():

@@ -25,6 +25,7 @@ from pdips.quantile.kng import QUANTILES
 from pdips.registry import find, variant_class
 from pdips_papers.harness.printed import figures
 from pdips_papers.kng.as_printed import true_epsilon
+from pdips_papers.kng.as_run import CAPS, MEDIAN, WALKS, Column
 from pdips_papers.kng.pmse_as_printed import published
 from pdips_papers.kng.pmse_mechanism import pmse_mechanism
 
@@ -98,6 +99,20 @@ def draw_population(n: int, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame({"x1": x1, "x2": x2, "x3": x3}).clip(lower=0, upper=pd.Series(UPPER), axis=1)
 
 
+def quantile_lines(predictors: FloatArray, outcome: FloatArray, taus: Sequence[float]) -> FloatArray:
+    """Return the coefficients of linear quantile regressions without privacy, the intercept first; lines may cross."""
+    if not predictors.shape[1]:
+        return np.quantile(outcome, taus, method="inverted_cdf")[:, None]
+    # the dual programme: as many constraints as coefficients, which are its multipliers
+    design = np.column_stack([np.ones(len(outcome)), predictors])
+    sums = design.sum(axis=0)
+    found = [
+        linprog(-outcome, A_eq=design.T, b_eq=(1 - tau) * sums, bounds=(0, 1), options={"presolve": False})
+        for tau in taus
+    ]
+    return -np.array([each.eqlin.marginals for each in found])
+
+
 @dataclass(frozen=True)
 class Case:
     """A replicate: the table to be synthesized, another from the same law to predict, a third to compare with."""
@@ -115,6 +130,12 @@ class Case:
     def table(self) -> Table:
         """The training table with its public schema."""
         return Table(self.training, SCHEMA)
+
+    @cached_property
+    def estimates(self) -> dict[str, FloatArray]:
+        """Quantile regressions of columns on those before them, without privacy; shape (quantiles, 1 + predictors)."""
+        values = self.training.to_numpy()
+        return {name: quantile_lines(values[:, :p], values[:, p], TAUS.tolist()) for name, p in PREDICTORS.items()}
 
 
 Make = Callable[[Case, str, np.random.Generator], pd.DataFrame]
@@ -165,34 +186,45 @@ def _pmse(choose: Callable[..., FloatArray] | None = None) -> Make:
     return make
 
 
-def quantile_lines(predictors: FloatArray, outcome: FloatArray, taus: Sequence[float]) -> FloatArray:
-    """Return the coefficients of linear quantile regressions without privacy, the intercept first; lines may cross."""
-    if not predictors.shape[1]:
-        return np.quantile(outcome, taus, method="inverted_cdf")[:, None]
-    # the dual programme: as many constraints as coefficients, which are its multipliers
-    design = np.column_stack([np.ones(len(outcome)), predictors])
-    sums = design.sum(axis=0)
-    found = [linprog(-outcome, A_eq=design.T, b_eq=(1 - tau) * sums, bounds=(0, 1)) for tau in taus]
-    return -np.array([each.eqlin.marginals for each in found])
-
-
-def non_private(chances: FloatArray) -> Make:
-    """Return what draws records from quantile regressions of the training table, one quantile for each value."""
+def _by_columns(draw_lines: Callable[..., FloatArray], chances: FloatArray = CHANCES) -> Make:
+    """Return what draws records column by column, each value from one of the column's lines."""
 
     def make(case: Case, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
-        found: dict[str, Any] = {}
+        found = np.ones((len(case.training), 1))
         for name in case.training:
-            before = list(found)
-            lines = quantile_lines(case.training[before].to_numpy(), case.training[name].to_numpy(), TAUS.tolist())
-            chosen = lines[rng.choice(len(TAUS), len(case.training), p=chances)]
-            found[str(name)] = chosen[:, 0] + sum(chosen[:, k + 1] * found[each] for k, each in enumerate(before))
-        return pd.DataFrame(found)
+            lines = draw_lines(case, name, found, float(exact(epsilon, "epsilon")), rng)
+            chosen = lines[rng.choice(len(TAUS), len(found), p=chances)]
+            found = np.column_stack([found, (found * chosen).sum(axis=1)])
+        return pd.DataFrame(found[:, 1:], columns=list(case.training))
 
     return make
 
 
+def _estimates(case: Case, name: str, *_: Any) -> FloatArray:
+    return case.estimates[name]
+
+
+def as_run_lines(
+    method: str, case: Case, name: str, found: FloatArray, epsilon: float, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Return the lines of a column as the authors' chains give them, and the shares of proposals accepted.
+
+    ``found`` has ones and the synthetic predictors, shape (records, 1 + predictors); rows ``KNG`` don't look at them.
+    """
+    outcome, predictors = case.training[name].to_numpy(), case.training.to_numpy()[:, : PREDICTORS[name]]
+    x = np.vstack([np.ones(len(outcome)), np.minimum(predictors, CAPS[name]).T])
+    column = Column(x, outcome, CAPS[name], np.ascontiguousarray(np.unique(found, axis=0).T), UPPER[name])
+    median, share = case.estimates[name][MEDIAN], epsilon * float(BUDGET[name])
+    if method in WALKS:
+        return column.lines(WALKS[method][PREDICTORS[name] > 0], median, TAUS, share, rng)
+    return column.plain_lines(TAUS, share, rng, start=None if method == "KNG" else median)
+
+
 FRESH, NON_PRIVATE, PMSE, RECOMMENDED = "Fresh sample", "Non-private", "pMSE Mechanism", "kng-residual"
 CENTRED = "Non-private, bins centred"
+
+STARTED = "KNG, started at the median"
+"""Ours: the chains of row KNG, begun where the extended methods' median begins."""
 
 SCHEMES: dict[str, dict[str, str]] = {
     "Stepwise - Fixed": {"scheme": "stepwise", "slopes": "fixed"},
@@ -214,6 +246,11 @@ def published_row(method: str) -> str:
     return f"{method} (published)"
 
 
+def as_run_row(method: str) -> str:
+    """Return the row of a paper's method by the authors' chains."""
+    return f"{method} (as run)"
+
+
 def sound_row(method: str) -> str:
     """Return the row of a paper's method made sound."""
     return f"{method} (sound)"
@@ -223,12 +260,15 @@ def _forms() -> dict[str, Form]:
     fresh = Form(kind="reference", short="fresh sample", make=lambda case, epsilon, rng: case.fresh)
     forms = {
         FRESH: fresh,
-        NON_PRIVATE: Form(kind="reference", short="non-private", make=non_private(CHANCES)),
-        CENTRED: Form(kind="reference", short="non-private, centred", make=non_private(MIDDLES)),
+        NON_PRIVATE: Form(kind="reference", short="non-private", make=_by_columns(_estimates)),
+        CENTRED: Form(kind="reference", short="non-private, centred", make=_by_columns(_estimates, MIDDLES)),
     }
     words = {method: method.lower().replace(" - ", ", ").replace("kng", "KNG") for method in SCHEMES}
     for method, settings in SCHEMES.items():
         forms[published_row(method)] = _kng("published", f"{words[method]}, publ.", **settings)
+    for method in (*SCHEMES, STARTED):
+        make = _by_columns(lambda *each, method=method: as_run_lines(method, *each)[0])
+        forms[as_run_row(method)] = Form(kind="published", short=f"{words.get(method, method)}, as run", make=make)
     forms[published_row(PMSE)] = Form(kind="published", short="pMSE mech., publ.", make=_pmse(published))
     for method, settings in SCHEMES.items():
         forms[sound_row(method)] = _kng("sound", words[method], **settings)
