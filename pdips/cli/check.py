@@ -1,12 +1,16 @@
-"""The command ``check``: whether known faults touch a release."""
+"""The commands ``check``, whether known faults touch a release, and ``bounds``, how far records move a posterior."""
 
 import sys
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pdips.errors import InputError
+
+if TYPE_CHECKING:
+    from pdips.posterior.bounds import Bounds
 
 WIDTH = 110
 TOUCHED = 3
@@ -43,6 +47,72 @@ def check(directory: str) -> None:
         return
     _show(f"known     {len(found.faults)} known fault(s) touch it or may; docs/changelog.md describes each")
     sys.exit(TOUCHED)
+
+
+@click.command()
+@click.argument("draws", metavar="IDATA")
+@click.option("--model", metavar="FILE", help="A Python file that leaves the pm.Model with its data in `model`.")
+@click.option("--variable", metavar="NAME", help="Of the group log_likelihood; all by default.")
+@click.option("--record-dim", metavar="DIM", help="Which of its dims counts records, if there are several.")
+@click.option("--limit", type=float, metavar="NATS", help="Where a censored posterior would cut.")
+@click.option("--independent", is_flag=True, help="The draws are independent, no Markov chain's.")
+@click.option("--out", metavar="DIR", help="Write bounds.json and, by record, bounds.csv: inside.")
+def bounds(draws: str, model: str | None, out: str | None, **settings: Any) -> None:
+    """Bound each record's log-likelihood over the draws of a posterior in IDATA, a netCDF file or zarr folder.
+
+    Anybody's posterior: a group log_likelihood is enough, else --model. For inside use only.
+    """
+    from pdips.posterior.inspection import check_bounds
+
+    found = check_bounds(draws, model, **settings)
+    said = found.describe()
+    click.echo("INSIDE ONLY: computed from the confidential records, nothing pays for it\n")
+    click.echo(f"records   {said['records']:,}; {said['draws']:,} draws in {said['chains']} chain(s)")
+    _show(f"bound     {_spelt(said['bound'])} nats; by chain {', '.join(map(_spelt, said['bounds_of_chains']))}")
+    five = ", ".join(map(_spelt, said["bounds_of_records"].values()))
+    _show(f"records   {five} nats (least, quarter, median, three quarters, largest bound of a record)")
+    spread = said["spread_over_chains"]
+    _show(
+        f"chains    bounds of records differ between chains by {_spelt(spread['median'])} of themselves in the middle, "
+        f"{_spelt(spread['max'])} at most; R-hat of the bound {_spelt(said['rhat'])}"
+        if said["chains"] > 1
+        else "chains    one chain: nothing tells whether another one would agree"
+    )
+    upper = said["upper_draws"]
+    _show(
+        f"error     95 % of draws have a bound of at most {_spelt(upper['quantile_95'])} nats, Monte Carlo standard "
+        f"error {_spelt(upper['monte_carlo_error'])}; effective draws {_spelt(said['ess_bulk'])}, of the tail "
+        f"{_spelt(said['ess_tail'])}"
+    )
+    if "limit" in said:
+        _show(f"limit     {said['censored']['records']:,} records go beyond {said['limit']:g} nats in some draw")
+    _show(f"certifies {said['certifies']}")
+    if out is not None:
+        _write(Path(out), said, found)
+
+
+def _write(folder: Path, said: dict[str, Any], found: "Bounds") -> None:
+    import pandas as pd
+
+    from pdips.release.documents import write_json
+
+    columns = {name: getattr(found, name) for name in ("largest", "lowest", "highest", "mean")}
+    columns |= {
+        f"largest in chain {k + 1}": each for k, each in enumerate(found.by_chain if found.by_chain is not None else ())
+    }
+    try:
+        folder.mkdir(mode=0o700)
+        write_json(
+            folder / "bounds.json", {"confidential": "computed from the records, and no epsilon pays for it", **said}
+        )
+        pd.DataFrame(columns).rename_axis("record").to_csv(folder / "bounds.csv")
+    except OSError as error:
+        raise InputError(f"can't write {folder}: {error.strerror}; name a folder that isn't there yet") from None
+    click.echo(f"inside    {folder}: bounds.json and, by record, bounds.csv")
+
+
+def _spelt(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _show(text: str) -> None:

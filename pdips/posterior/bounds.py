@@ -4,7 +4,7 @@ All of it is computed from the confidential records and no epsilon pays for it: 
 ``docs/diagnostics.md`` says how to read it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +48,7 @@ class Bounds:
     limit: float | None  # where a censored posterior would cut, nats; None for nowhere
     weighted: bool  # whether weights ``alpha`` were given
     independent: bool  # whether the draws are independent draws from the posterior; False for a Markov chain's
+    by_chain: FloatArray | None = None  # shape (chains, records): of ``|u|`` over the draws of each chain
 
     def __repr__(self) -> str:
         return "Bounds(confidential: describe() and certifies() say what was found)"
@@ -67,6 +68,21 @@ class Bounds:
             limit=tally.limit,
             weighted=tally.weighted,
             independent=independent,
+        )
+
+    @classmethod
+    def joined(cls, parts: "list[Bounds]") -> "Bounds":
+        """Return the bounds over several chains, each chain's own kept by record."""
+        return replace(
+            parts[0],
+            largest=np.array([part.largest for part in parts]).max(axis=0),
+            lowest=np.array([part.lowest for part in parts]).min(axis=0),
+            highest=np.array([part.highest for part in parts]).max(axis=0),
+            mean=np.mean([part.mean for part in parts], axis=0),
+            draws_beyond=np.sum([part.draws_beyond for part in parts], axis=0),
+            largest_by_draw=np.concatenate([part.largest_by_draw for part in parts]),
+            records_beyond=np.concatenate([part.records_beyond for part in parts]),
+            by_chain=np.array([part.largest for part in parts]),
         )
 
     @property
@@ -123,6 +139,22 @@ class Bounds:
         """Effective number of draws of ``largest_by_draw`` for its upper 5 percent; NaN if it can't be said."""
         chains = self.largest_by_draw
         return float(az.ess(chains, method="quantile", prob=0.95)) if _moves(chains) else NAN
+
+    @cached_property
+    def upper_draws(self) -> tuple[float, float]:
+        """The 95 % quantile of ``largest_by_draw``, nats, and its Monte Carlo standard error; NaN if not known."""
+        chains = self.largest_by_draw
+        error = float(az.mcse(chains, method="quantile", prob=0.95)) if _moves(chains) else NAN
+        return float(np.quantile(chains, 0.95, method="inverted_cdf")), error
+
+    @property
+    def chain_spread(self) -> FloatArray:
+        """Largest less least bound over chains, as a share of the largest, shape (records,); NaN for one chain."""
+        if self.by_chain is None or len(self.by_chain) < 2:
+            return np.full(self.n_records, NAN)
+        gap = self.largest - self.by_chain.min(axis=0)
+        with np.errstate(all="ignore"):
+            return np.where(gap > 0, gap / self.largest, 0.0)
 
     @property
     def exceedance(self) -> float:
@@ -204,6 +236,9 @@ class Bounds:
             "epsilon_x": _number(self.local_epsilon),
             "bounds_of_records": _five(self.largest),
             "bounds_of_draws": _five(self.largest_by_draw),
+            "bounds_of_chains": [_number(value) for value in self.largest_by_draw.max(axis=1)],
+            "spread_over_chains": _five(self.chain_spread),
+            "upper_draws": dict(zip(("quantile_95", "monte_carlo_error"), map(_number, self.upper_draws), strict=True)),
             "rhat": _number(self.rhat),
             "ess_bulk": _number(self.ess_bulk),
             "ess_tail": _number(self.ess_tail),

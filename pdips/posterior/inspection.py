@@ -3,17 +3,21 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import arviz as az
 import numpy as np
 import pandas as pd
+import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Column
-from pdips.posterior.bounds import Bounds
+from pdips.errors import InputError
+from pdips.posterior import model_file
+from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds
 from pdips.posterior.columns import Values, bounds_of, collapse, distinct
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import Blueprint, unconstrained
@@ -367,3 +371,94 @@ def _shares(values: NDArray[Any], column: Column, edges: FloatArray) -> FloatArr
     known = np.rint(known) if column.is_categorical or column.integer else collapse(known, column)
     shares: FloatArray = np.histogram(known, edges)[0] / max(len(known), 1)
     return shares
+
+
+def check_bounds(
+    draws: xr.DataTree | str | Path,
+    model: pm.Model | str | Path | None = None,
+    *,
+    variable: str | None = None,
+    record_dim: str | None = None,
+    weights: FloatArray | None = None,
+    centre: FloatArray | None = None,
+    limit: float | None = None,
+    independent: bool = False,
+) -> Bounds:
+    """Bound the log-likelihoods of anybody's posterior, chain by chain: ``pdips bounds``.
+
+    Parameters
+    ----------
+    draws : xarray.DataTree, or path of a netCDF file or zarr folder
+        From PyMC, NumPyro or CmdStan by ArviZ: with a group ``log_likelihood`` or, if there is a model, ``posterior``.
+    model : pymc.Model or path, optional
+        What the draws were made of; of a Python file its ``model``, or what its ``build_model()`` returns.
+    variable, record_dim
+        As in :func:`from_log_likelihood`; without a model only.
+    weights, centre, limit, independent
+        As in :func:`stream_bounds`.
+
+    Returns
+    -------
+    Bounds
+        Confidential; with ``by_chain``.
+
+    Raises
+    ------
+    InputError
+        If the file is none, groups or a model are missing, or the draws don't fit the model.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> log_lik = xr.DataArray(np.full((2, 50, 30), -1.0), dims=["chain", "draw", "record"])
+    >>> tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": log_lik})})
+    >>> check_bounds(tree).by_chain.shape
+    (2, 30)
+    """
+    tree = draws if isinstance(draws, xr.DataTree) else _opened(Path(draws))
+    common: dict[str, Any] = {"weights": weights, "centre": centre, "limit": limit, "independent": independent}
+    group = "log_likelihood" if model is None else "posterior"
+    if model is not None and (variable is not None or record_dim is not None):
+        raise InputError("variable and record_dim choose among stored log-likelihoods: leave them out with a model")
+    if group not in tree.children or not tree[group].data_vars:
+        raise InputError(
+            f"there is no {group} group in the draws; they need log_likelihood (PyMC: pm.compute_log_likelihood; "
+            "NumPyro, Stan: log_likelihood=... where ArviZ converts them), or posterior and a model"
+        )
+    if not {"chain", "draw"} <= set(tree[group].sizes):
+        raise InputError(f"the group {group} must have the dims chain and draw")
+    if 0 in tree[group].sizes.values():
+        raise InputError(f"the group {group} has no chains, draws or records")
+    built = _finished(model) if isinstance(model, str | Path) else model
+    parts = []
+    for chain in range(tree[group].sizes["chain"]):
+        one = xr.DataTree.from_dict({group: tree[group].to_dataset().isel(chain=[chain])})
+        if built is None:
+            parts.append(from_log_likelihood(one, variable=variable, record_dim=record_dim, **common))
+        else:
+            parts.append(stream_bounds(built, None, one, **common))
+    return Bounds.joined(parts)
+
+
+def _opened(path: Path) -> xr.DataTree:
+    try:
+        return xr.open_datatree(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{path} is no netCDF file and no zarr folder of draws, such as ArviZ writes") from None
+
+
+def _finished(path: str | Path) -> pm.Model:
+    """Return the model that a file makes. It may read records, so no message of its own is passed on."""
+    if not Path(path).is_file():
+        raise InputError(f"there is no model file {path}")
+    try:
+        module, _ = model_file.load(path)
+        made = module.model if hasattr(module, "model") else module.build_model()
+    except Exception:  # noqa: BLE001 - the analyst's own code, which may quote a record
+        made = None
+    if not isinstance(made, pm.Model):
+        raise InputError(
+            f"{Path(path).name} must run by itself and leave a pm.Model, with its data, in the name model, or return "
+            "one from build_model() without arguments"
+        )
+    return made
