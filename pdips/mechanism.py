@@ -1,9 +1,10 @@
 """The contract of a mechanism, and the steps that every release passes through."""
 
+import inspect
 import resource
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, final
@@ -114,7 +115,7 @@ class Mechanism(ABC):
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         """Refuse settings without a name, and names that the mechanism doesn't have."""
-        known = [each.name for each in fields(cls)]
+        known = list(inspect.signature(cls.__init__).parameters)[1:]
         if args or not {*settings} <= {*known}:
             wrong = ", ".join(sorted({*settings} - {*known}))
             said = f"has no setting {wrong}" if wrong else "takes its settings by name"

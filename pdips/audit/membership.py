@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.audit.findings import cells_of, clopper_pearson, likelihood_score, released_codes
 from pdips.audit.neighbour_pairs import Pair, check_relation
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
@@ -147,7 +149,9 @@ def _views(
     seeds = np.random.SeedSequence(None if rng is None else int(rng.integers(2**63))).spawn(N_PARTS)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-        return np.concatenate(list(pool.map(partial(_shadow, mechanism, table, target), sizes, seeds)))
+        return np.concatenate(
+            list(pool.map(partial(_shadow, mechanism, table.frame, table.schema, target), sizes, seeds))
+        )
 
 
 def _target(pair: Pair) -> IntArray:
@@ -164,9 +168,14 @@ def _target(pair: Pair) -> IntArray:
 
 
 def _shadow(
-    mechanism: Mechanism, table: Table, target: IntArray, n_runs: int, seed: np.random.SeedSequence
+    mechanism: Mechanism,
+    frame: pd.DataFrame,
+    schema: Schema,
+    target: IntArray,
+    n_runs: int,
+    seed: np.random.SeedSequence,
 ) -> FloatArray:
-    rng, rows = np.random.default_rng(seed), []
+    table, rng, rows = Table(frame, schema), np.random.default_rng(seed), []
     for _ in range(n_runs):
         made = [codes for codes in released_codes(mechanism, table, rng) if len(codes)]
         counts = [cells_of(codes, table.schema) for codes in made or [np.zeros((0, len(target)), dtype=np.int64)]]

@@ -35,13 +35,13 @@ def posterior(n_chains: int = 2, group: str = "posterior") -> xr.DataTree:
     return xr.DataTree.from_dict({group: data.assign_coords(coords)})
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
 @pytest.mark.parametrize("kind", ["netcdf", "zarr"])
 @pytest.mark.parametrize("group", ["posterior", "log_likelihood"])
 def test_files_give_the_bounds_that_a_hand_works_out(tmp_path, kind, group):
     path, model = tmp_path / f"draws.{kind}", tmp_path / "m.py"
     model.write_text(MODEL)
-    tree = posterior(group=group)
-    tree.to_netcdf(path) if kind == "netcdf" else tree.to_zarr(path, consolidated=False)
+    getattr(posterior(group=group), f"to_{kind}")(path)
     found = check_bounds(path, model if group == "posterior" else None)
     terms = np.abs(posterior(group="log_likelihood")["log_likelihood"]["y"].to_numpy())
     np.testing.assert_allclose(found.by_chain, terms.max(axis=1), rtol=1e-6)
