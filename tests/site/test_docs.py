@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pages
@@ -148,6 +149,16 @@ def test_decisions_are_whole_and_listed():
     for name in listed:
         heads = re.findall(r"(?m)^(?:## (.*)|(\d{4}-\d\d), in force\.)$", (folder / name).read_text(encoding="utf-8"))
         assert [head or "date" for head, _ in heads] == ["date", "Context", "Decision", "Consequences"], name
+
+
+def test_the_page_of_the_papers_names_every_study_and_knows_every_name():
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    studies = {entry.name for entry in entry_points(group="pdips.studies")}
+    assert set(re.findall(r"pdips study ([\w-]+)", text)) | {"model-mechanisms"} == studies
+    assert "`model-mechanisms`" in text
+    named = set(re.findall(r"--mechanism ([a-z-]+)", text)) | set(re.findall(r"\[`([a-z-]+)`\]\(mechanisms/", text))
+    assert named <= set(registry.MECHANISMS)
+    assert set(registry.MECHANISMS) - named == {"pairs"}  # the others are of a paper, or compared with one
 
 
 def test_each_version_in_the_changelog_begins_with_privacy():
