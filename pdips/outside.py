@@ -138,6 +138,7 @@ class NoisyMargins:
         import pandas as pd
 
         from pdips.release.documents import PrivacyDocument
+        from pdips.release.folder import file_digest
 
         home = Path(folder) / "public" if (Path(folder) / "public").is_dir() else Path(folder)
         document = PrivacyDocument.read(home)
@@ -145,6 +146,8 @@ class NoisyMargins:
         for name in ("margins", "synthetic_1"):
             path = next((path for end in ("parquet", "csv") if (path := home / f"{name}.{end}").is_file()), None)
             if path is not None:
+                if (document.digests or {}).get(path.name, digest := file_digest(path)) != digest:
+                    raise InputError(f"{path} isn't the file that was published: its digest in privacy.json is another")
                 csv = path.suffix == ".csv"
                 frames[name] = pd.read_csv(path, keep_default_na=False) if csv else pd.read_parquet(path)
         if set(frames) != {"margins", "synthetic_1"}:

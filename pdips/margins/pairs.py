@@ -34,7 +34,7 @@ MOST_RECORDS = 100_000_000
 MANY = 100
 """Levels of a column about which a warning may be due."""
 
-ALONE = Fraction(3, 5)
+ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 """Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
 
 
@@ -114,7 +114,8 @@ class Pairs(LaplaceOrGaussian):
         known = {domain.names.index(column.name) for column in fine.columns}
         part = Fraction(len(known), len(domain.names) - len(domain.public))
         blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
-        alone = ALONE * (1 - part) / (1 - ALONE * part)
+        whole = ALONE[self.noise_law]
+        alone = whole * (1 - part) / (1 - whole * part)
         design = ResidualDesign(domain, self.neighbours, self.noise_law, known=blocks, alone=alone or None)
         if design.offsets[-1] > MOST_LEVELS:
             raise InputError(
@@ -125,7 +126,7 @@ class Pairs(LaplaceOrGaussian):
             design = replace(design, known=())
         if not any(design.margins):
             raise InputError("no column has two levels or more: there is nothing to measure")
-        price = self.total * ALONE * part
+        price = self.total * whole * part
         if fine.columns:
             fine = fine.priced(schema, price, self.neighbours, self.noise_law)
         step, told = self._step(design, schema, self.total - price), ""

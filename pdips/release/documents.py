@@ -126,6 +126,7 @@ class PrivacyDocument(Document):
     margin_errors: list[MarginError] = []
     table_schema: Annotated[Schema, Field(alias="schema")]
     software: dict[str, str]
+    digests: Annotated[dict[str, str] | None, Field(exclude_if=lambda known: known is None)] = None  # SHA-256, by file
 
     @field_serializer("table_schema")
     def _without_defaults(self, schema: Schema) -> dict[str, Any]:
@@ -465,9 +466,6 @@ class RunDocument(Document):
     comparison: Comparison
 
 
-# ---- files ----
-
-
 def home_of(directory: Path) -> Path | None:
     """Return where a release folder has its sets, ``public`` or ``confidential``; None if it holds no release."""
     places = (directory / "public", directory / "confidential")
@@ -498,7 +496,9 @@ def check[T: BaseModel](model: type[T], content: Any, source: str) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
+        inner = first.get("ctx", {}).get("error")
         message = f"{where}: {first['msg']}" if where else first["msg"]
+        message = f"{where}.{inner}" if isinstance(inner, InputError) else message
         raise InputError(f"{source} is damaged: {message}") from None
 
 

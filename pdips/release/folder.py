@@ -1,5 +1,6 @@
 """The folder of a release: made beside its place, and moved there part by part, each complete or not at all."""
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -100,3 +101,9 @@ def json_target(path: str | Path) -> Path:
     if Path(path).is_dir():
         raise InputError(f"--json must name a file, and {path} is a folder")
     return Path(path)
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,6 +21,7 @@ from pdips.registry import load
 from pdips.release import VERSION
 from pdips.release.documents import MarginError as MarginError
 from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
+from pdips.release.folder import file_digest
 from pdips.release.large_set import LargeSet
 
 Format = Literal["parquet", "csv", "sav", "dta"]
@@ -166,6 +167,7 @@ class Release:
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         suffix = "csv" if file_format == "csv" else "parquet"
+        before = set(folder.iterdir())
         for number, made in enumerate(self.large_sets, start=1):
             made.write(folder / f"synthetic_{number}.{suffix}", suffix)
         numbered = {f"synthetic_{number}": frame for number, frame in enumerate(self.sets, start=1)}
@@ -179,7 +181,8 @@ class Release:
             whole = [*self.sets, *(pd.concat(made.frames()) for made in self.large_sets)]
             for number, frame in enumerate(whole, start=1):
                 write_labelled(frame, self.schema, folder / f"synthetic_{number}.{file_format}")
-        self.document().write(folder)
+        written = sorted(path for path in {*folder.iterdir()} - before if path.is_file())
+        self.document().model_copy(update={"digests": {path.name: file_digest(path) for path in written}}).write(folder)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -1,5 +1,6 @@
 """Estimates from public files alone: right, honest about their error, and refused where nothing was measured."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -171,6 +172,11 @@ def test_a_public_folder_is_enough(tmp_path):
     np.testing.assert_array_equal(read.found.counts, kept.found.counts)
     assert read.found.n_records == kept.found.n_records
     margins = pd.read_parquet(tmp_path / "public/margins.parquet")
+    margins.iloc[::-1].to_parquet(tmp_path / "public/margins.parquet")
+    with pytest.raises(InputError, match="isn't the file that was published"):
+        NoisyMargins.read(tmp_path)
+    stated = json.loads((tmp_path / "public/privacy.json").read_text())
+    (tmp_path / "public/privacy.json").write_text(json.dumps({**stated, "digests": None}))  # as before there were any
     margins.assign(variance=1.0).to_parquet(tmp_path / "public/margins.parquet")
     with pytest.raises(InputError, match="one of them was changed"):
         NoisyMargins.read(tmp_path)
@@ -220,3 +226,21 @@ def test_import_is_quick_and_needs_no_pymc():
     code = "import sys, pdips.outside; print('pymc' in sys.modules, 'pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("name", ["margins", "synthetic_1"])
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_a_file_that_was_edited_after_it_was_published_is_refused(tmp_path, name, suffix):
+    schema = Schema.model_validate({"columns": {column: {"levels": [0, 1]} for column in "ab"}})
+    table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1] * 100}), schema)
+    release, _ = Pairs(epsilon=1).release(table)
+    release.publish(tmp_path / "out", file_format=suffix)
+    before = NoisyMargins.read(tmp_path / "out").share(["a"]).summary()
+    assert before.equals(NoisyMargins.of(release).share(["a"]).summary())
+    path = tmp_path / "out" / f"{name}.{suffix}"
+    if suffix == "csv":
+        path.write_text(path.read_text().replace("1", "2", 1))
+    else:
+        pd.read_parquet(path).iloc[:-1].to_parquet(path)
+    with pytest.raises(InputError, match="isn't the file that was published"):
+        NoisyMargins.read(tmp_path / "out")
