@@ -303,7 +303,7 @@ class HeavyFigures(study.Figures):
 
 def decided(right: Sequence[bool | None]) -> str:
     """Return the verdict on comparisons of which some are within Monte Carlo error."""
-    return UNDECIDED if True not in right and None in right else study.verdict([each is True for each in right])
+    return study.verdict([each is True for each in right]) if {True, False} & {*right} else UNDECIDED
 
 
 claims: study.Claims[HeavyFigures] = study.Claims()
