@@ -127,12 +127,15 @@ def test_without_tau_the_price_would_be_too_low():
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
 @pytest.mark.parametrize("neighbours", RELATIONS)
 def test_margins_are_unbiased_with_the_standard_error_that_is_stated(kind, neighbours):
-    """600 answers: a mean off by five standard errors has probability 1e-6, a variance off by 30 % too."""
+    """3,000 answers: a mean off by five standard errors has probability 1e-6, a variance off by 30 % less.
+
+    A statement that forgets the pair's own noise is at least 15 % short, about four standard errors of a variance.
+    """
     schema = schema_of(2, 3, 4)
     plan = Pairs(epsilon=1, kind=kind, neighbours=neighbours).plan(schema)
     design, step = plan.design, plan.steps[0]
     table = table_of(schema, [(k % 2, k % 3, k % 4) for k in range(120)] + [(0, 0, 0)] * 30)
-    answers = noisy_counts(design.count(table), None, step, bits(), 600)
+    answers = noisy_counts(design.count(table), None, step, bits(), 3_000)
     n = 150 if neighbours == "replace-one" else None
     found = [estimate(design, step, answer, n) for answer in answers]
     cells = np.array([each.counts[0, 2] for each in found])  # a = 0 and b = 0
@@ -141,10 +144,10 @@ def test_margins_are_unbiased_with_the_standard_error_that_is_stated(kind, neigh
     of |= {(2,): found[0].variance[2, 2], (0, 1): found[0].variance[0, 1]}
     for drawn, margin, true in ((cells, (0, 1), 20 + 30), (levels, (2,), 30 + 30)):
         error = math.sqrt(design.cell_variance(margin, of))
-        assert abs(drawn.mean() - true) < 5 * error / math.sqrt(600)
+        assert abs(drawn.mean() - true) < 5 * error / math.sqrt(3_000)
         assert 0.7 < drawn.var() / error**2 < 1.3
     halved = math.sqrt(design.cell_variance((0, 1), {**of, (0, 1): 0.0}))
-    assert cells.var() > 1.3 * halved**2  # a statement that forgets the pair's own noise is found out
+    assert cells.var() > 1.1 * halved**2  # a statement that forgets the pair's own noise is found out
 
 
 @pytest.mark.parametrize("neighbours", RELATIONS)
