@@ -45,6 +45,7 @@ class Mutant:
 CONTRACT = "tests/contract/test_contract.py"
 CURATOR = "tests/privacy/test_curator.py"
 PAIRS = "tests/margins/test_pairs.py"
+INTERVALS = "tests/margins/test_intervals.py"
 SCORES = "tests/prices/test_scores_price.py"
 
 MUTANTS = [
@@ -345,6 +346,20 @@ MUTANTS = [
         "return 2 * bound / WEIGHT",
         "return bound / WEIGHT",
         f"{PAIRS} -k no_record",
+    ),
+    Mutant(
+        "replacing a value moves the counts of intervals as much as adding one",
+        "margins/intervals.py",
+        "moved, steps = Sensitivity.of_counts(schema, neighbours), []",
+        'moved, steps = Sensitivity.of_counts(schema, "add-remove"), []',
+        f"{INTERVALS} -k sensitivity",
+    ),
+    Mutant(
+        "each column without bins spends what all of them may",
+        "margins/intervals.py",
+        "price=price / len(self.columns) * weight / sum(weights)",
+        "price=price * weight / sum(weights)",
+        f"{INTERVALS} -k costs",
     ),
     Mutant(
         "the certificate forgets what a pair does to its second column",

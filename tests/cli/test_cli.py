@@ -1,6 +1,7 @@
 """The program as people run it: a release from end to end, and every bad input with its one line and exit code."""
 
 import json
+import re
 import signal
 import sqlite3
 import stat
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 
 from pdips import Ledger, Schema, Table
+from pdips.cli import common
 from pdips.margins.planning import suited
 from pdips.margins.steps import Steps
 
@@ -377,3 +379,14 @@ def test_help_and_version(pdips):
     code, _, err = pdips()
     assert code == 2
     assert "Commands:" in err
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_step_that_lasts_says_so_where_nobody_watches(monkeypatch, capsys, quiet):
+    monkeypatch.setattr(common, "SILENCE", 0.01)
+    with common.show_progress(quiet=quiet) as tell:
+        tell("fitting a field")
+        time.sleep(0.3)
+    said = capsys.readouterr().err.splitlines()
+    assert bool(said) is not quiet
+    assert all(re.fullmatch(r"working   (starting|fitting a field) \(0 s\)", line) for line in said)
