@@ -139,7 +139,7 @@ class Pairs(LaplaceOrGaussian):
         what = "All counts" if design.whole else "Differences of neighbouring counts"
         sentence = f"{what} of every margin of one or two columns have exact discrete {step.law.capitalize()} noise."
         if fine.columns:
-            told += " So have counts of intervals of numeric columns without bins, at whose quantiles margins are cut."
+            told += " Counts of intervals of numeric columns, by which margins cut them, have such noise too."
         steps = [*chain(*fine.steps), step]
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
 
