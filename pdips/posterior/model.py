@@ -25,6 +25,7 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.posterior.censoring import Censored, censor_records
+from pdips.posterior.closures import check_closed
 from pdips.posterior.columns import (
     Columns,
     Transformation,
@@ -43,7 +44,7 @@ from pdips.posterior.model_checks import (
     check_proper,
     on_stand_ins,
 )
-from pdips.posterior.model_file import BuildModel, Source, as_source, check_closed
+from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.posterior.record_likelihood import RecordLikelihood, inputs_of
 
 STAND_INS = 24

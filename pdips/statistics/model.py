@@ -18,9 +18,10 @@ from pdips.convergence import Convergence
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
+from pdips.posterior.closures import check_closed
 from pdips.posterior.model import quiet
 from pdips.posterior.model_checks import check_gradient, check_proper, check_unused
-from pdips.posterior.model_file import check_closed, load
+from pdips.posterior.model_file import load
 from pdips.posterior.nuts import SHORTEST_TUNING, agreeing, available
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.noisy_model import Evidence, Likelihood

@@ -14,8 +14,9 @@ from pytensor.tensor import exp
 from small_models import PAIRS, normal
 
 from pdips import CensoredPosterior, InputError, PseudoPosterior, Schema
+from pdips.posterior.closures import MOST, check_closed, source_of
 from pdips.posterior.model import Blueprint
-from pdips.posterior.model_file import MOST, Source, as_source, check_closed, source_of
+from pdips.posterior.model_file import Source, as_source
 
 FRAME = pd.DataFrame({"y": [1.0, 2.0]})
 RECORDS = np.arange(MOST + 1.0)
