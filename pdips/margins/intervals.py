@@ -190,7 +190,7 @@ class IntervalColumn:
         return np.where(levels == self.n_cuts, self.n_cells, np.clip(drawn, cuts[known], cuts[known + 1] - 1))
 
     def rounded(self, values: pd.Series) -> pd.Series:
-        """Return values as they are counted: on a linear scale the lower ends of cells."""
+        """Return values rounded to the lower ends of their cells; on a log scale, to the width of the first cell."""
         edges = self.fine.edges
         if self.column.type == "date" or (self.column.integer and self.column.scale == "log"):
             return values

@@ -9,6 +9,8 @@ import pytest
 
 import pdips.margins.intervals as intervals
 from pdips import InputError, Pairs, Schema, Table
+from pdips.audit import Pair, audit
+from pdips.audit.findings import overspending
 from pdips.data.schema import Column
 from pdips.margins.chains import rounded_counts
 from pdips.margins.intervals import IntervalColumn, IntervalDesign
@@ -152,6 +154,7 @@ def test_a_release_keeps_spikes_types_missing_values_and_what_groups_earn():
     earned, true = (frame.groupby("group")["money"].median() for frame in (made, table.frame))
     np.testing.assert_allclose(earned, true, rtol=0.3)
     assert set(release.tables) == {"margins", "intervals", "cuts"}
+    assert [each.columns for each in release.margin_errors] == [("group",)]  # others have no proved one
     with pytest.raises(InputError, match="numeric columns without bins aren't read: age, money, late"):
         NoisyMargins.of(release)
 
@@ -214,3 +217,19 @@ def test_fitted_sets_have_the_counts_that_the_levels_should_have():
     release, _ = Pairs(epsilon=100, kind="zcdp").release(table, rng=np.random.default_rng(5))
     off = abs((release.sets[0]["group"] == 1).sum() - (table.frame["group"] == 1).sum())
     assert off <= 3  # drawn independently, it would be off by 27
+
+
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_exact_loss_of_counts_of_one_layer_is_the_price(neighbours, missing):
+    """The law of all noisy numbers, by enumeration; a mechanism that spends more than it says is found."""
+    x = {"lower": 0, "upper": 1, "integer": True, "missing": missing}
+    schema = Schema.model_validate({"columns": {"x": x, "a": {"levels": [0, 1]}}})
+    rows = [(0, 0), (0, 0)], [(None if missing else 1, 1)]
+    first, second = (
+        Table(pd.DataFrame([*rows[0], *last], columns=["x", "a"]), schema)
+        for last in (rows[1], [] if neighbours == "add-remove" else [(0, 0)])
+    )
+    pair, made = Pair("one value moves", first, second, neighbours), Pairs(epsilon=1, neighbours=neighbours)
+    assert audit(made, pair, engine="exact").bound == pytest.approx(1)
+    assert audit(overspending(made, Fraction(5, 4)), pair, engine="exact").bound == pytest.approx(5 / 4)
