@@ -22,6 +22,7 @@ from pdips_papers.steps.voter import (
     firth_fit,
     glm_fit,
     irls,
+    load,
     mechanism,
     overlaps,
     paper_figures,
@@ -82,11 +83,8 @@ def test_foreign_value_is_refused_without_showing_it(tmp_path):
     assert "77" not in str(caught.value)
 
 
-def test_no_run_without_a_right_table(tmp_path):
+def test_a_wrong_table_is_refused(tmp_path):
     study, path = find("voter"), tmp_path / "t.csv"
-    says = r"voter needs a table: --data T, a .csv or .parquet .* voted, prereg_state, age"
-    with pytest.raises(InputError, match=says):
-        measure(study, Options(replicates=1), tmp_path / "out", workers=0)
     for frame, message in (
         (simulated(50, 2).assign(voted=1, registered=0), "impossible: voted = yes, registered = no"),
         (simulated(50, 2).drop(columns="dmv"), "lacks a column 'dmv'"),
@@ -117,6 +115,17 @@ def test_printed_ranks_and_scores_are_those_of_the_figures_but_for_misprints():
         }
     assert found == MISPRINTED_RANKS
     assert wrong_scores == {(power, method) for power, method, _ in MISPRINTED_RANKS}
+
+
+def test_printed_categories_of_p_values_say_the_same_as_the_printed_rates():
+    counts = voters.paper_table()[list(voters.P_VALUES)].to_numpy().reshape(-1, 4, 4)
+    assert (counts.sum(axis=2) == [89, 1, 4, 11]).all()  # the same 105 pairs on the table itself
+    off = {}
+    for size, level in ((1, 1), (2, 5), (3, 10)):
+        alike = counts[:, :size, :size].sum(axis=(1, 2)) + counts[:, size:, size:].sum(axis=(1, 2))
+        wrong = np.abs(alike / 105 - voters.paper_table()[f"consistency_{level}"]) > 0.0006
+        off[level] = int(wrong.sum())
+    assert off == {1: 1, 5: 0, 10: 0}  # STEPS-3 at e^2: 43 of 105 in table 9, 0.400 in table 3
 
 
 def test_ranks_by_hand():
@@ -236,6 +245,13 @@ def test_shares_are_the_papers_and_nobody_votes_unregistered(frame):
         shares = np.bincount(table.codes[name], minlength=len(percentages)) / voters.N_RECORDS
         assert shares == pytest.approx(np.array(percentages) / sum(percentages), abs=1.5 / voters.N_RECORDS)
     assert set(frame.loc[frame["voted"] == "yes", "registered"]) == {"yes"}
+
+
+def test_without_a_table_tasks_run_on_the_simulated_one():
+    study = Voter(cases=(("flat Laplace", "published"),))
+    tasks = study.tasks(Options(replicates=1, epsilons=("1",)))
+    assert all("data" not in task.arguments for task in tasks)
+    assert load(None).table.n_records == voters.N_RECORDS
 
 
 def test_is_as_sparse_as_the_paper_says(frame):

@@ -36,6 +36,10 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 DEFAULT = "steps as by default"
+ELECTED = "STEPS, groups elected with r = 0.1"
+AS_EQUATED = "STEPS (equations 2 and 3 as printed)"
+"""What is left of the published tree where equation 3 leaves leaves as they are: their noise, without consistency."""
+
 REFERENCES = ("the table itself", "bins alone")
 
 GROUPS = ("x1+x2+x4", "x3+y")
@@ -123,6 +127,12 @@ class StepsRegression(study.Study):
                     cases.append((Place(number, n_records, method, form, epsilon), sets))
             ours = find("steps")(epsilon=epsilon, n_sets=N_SETS).release(table, rng=rng)[0].sets
             cases.append((Place(number, n_records, DEFAULT, "", epsilon), ours))
+            elected = find("steps")(epsilon=epsilon, n_sets=N_SETS, elect="groups", election_share=ELECTION_SHARE)
+            cases.append((Place(number, n_records, ELECTED, "", epsilon), elected.release(table, rng=rng)[0].sets))
+            leaves = exact(epsilon, "epsilon") * (1 - ELECTION_SHARE) / len(GROUPS)
+            kind, choosing = variant_class("laplace-sanitizer", "published")
+            made = kind(epsilon=leaves, n_sets=N_SETS, split="per-set", **choosing).release(table, rng=rng)[0].sets
+            cases.append((Place(number, n_records, AS_EQUATED, "", epsilon), made))
         return [_measurement(place, what, sets, what.design[test], y) for place, sets in cases]
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:

@@ -28,16 +28,20 @@ from pdips_papers.steps.voter_table import (
     FIRTH,
     MEASURES,
     NEVER,
+    P_VALUES,
     PAPER_METHODS,
     RESAMPLE,
     SCORE,
     SMALLER_IS_BETTER,
     paper_table,
     read_voter,
+    simulated_voters,
     voter_schema,
 )
 
 N_SETS = 5
+SIMULATED_SEED = 44_821
+"""Of the table that is simulated once where none is given: public, and the same in every run."""
 EPSILONS = tuple(repr(math.exp(power)) for power in range(-2, 3))
 ORDER = ("voted", "college", "prereg_state")
 
@@ -91,34 +95,30 @@ class Voter(study.Study):
     name: ClassVar[str] = "voter"
     title: ClassVar[str] = "Youth voters 2000-2012: table 3 of the STEPS paper"
     default_replicates: ClassVar[int] = 4
-    data: ClassVar[study.Data] = "required"
-    needs: ClassVar[str] = f", a .csv or .parquet file with the columns {', '.join(voter_schema().columns)}"
+    data: ClassVar[study.Data] = "optional"
 
     cases: Sequence[tuple[str, str]] = CASES
 
     def tasks(self, options: study.Options) -> list[study.Task]:
         """One release of one method at one epsilon a task, measured in full. Reads the table, to refuse a wrong one."""
-        path = str(options.data)
-        _load(path)
+        given = data_arguments(options)
         epsilons = options.epsilons or EPSILONS
         tasks = []
         for replicate in range(options.replicates):
             tasks += [
                 study.Task(
                     key=study.task_key(f"{method}.{form}.epsilon={epsilon}.replicate={replicate}"),
-                    arguments={"data": path, "method": method, "form": form, "epsilon": epsilon},
+                    arguments={**given, "method": method, "form": form, "epsilon": epsilon},
                 )
                 for epsilon in epsilons
                 for method, form in self.cases
             ]
-            tasks.append(
-                study.Task(key=f"resample.replicate={replicate}", arguments={"data": path, "method": RESAMPLE})
-            )
+            tasks.append(study.Task(key=f"resample.replicate={replicate}", arguments={**given, "method": RESAMPLE}))
         return tasks
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Make one release and measure it."""
-        original, rng = _load(arguments["data"]), np.random.default_rng(seed)
+        original, rng = load(arguments.get("data")), np.random.default_rng(seed)
         if arguments["method"] == RESAMPLE:
             return _references(original, rng)
         method, form, epsilon = (str(arguments[name]) for name in ("method", "form", "epsilon"))
@@ -159,9 +159,18 @@ class Original:
     firth: Fit
 
 
+def data_arguments(options: study.Options) -> dict[str, str]:
+    """Return what a task is told of the table: where it is, or nothing for the simulated one. Reads it once."""
+    given = {} if options.data is None else {"data": str(options.data)}
+    load(given.get("data"))
+    return given
+
+
 @lru_cache(maxsize=2)
-def _load(path: str) -> Original:
-    table = read_voter(path)
+def load(path: str | None) -> Original:
+    """Return the table and the regression on it; without a path, the simulated table of a fixed seed."""
+    frame = simulated_voters(rng=np.random.default_rng(SIMULATED_SEED))
+    table = Table(frame, voter_schema()) if path is None else read_voter(path)
     return Original(table, glm_fit(table.frame, table.schema), firth_fit(table.frame, table.schema))
 
 
@@ -201,7 +210,8 @@ def mechanism(method: str, form: str, epsilon: str) -> Mechanism:
 def measure(original: Original, sets: Sequence[pd.DataFrame], rng: np.random.Generator) -> dict[str, float]:
     """Return all measures of table 3, by their names in the table, and the overlaps with Firth's correction."""
     table, schema = original.table, original.table.schema
-    consistency = chi_square(table, sets, rng=rng).consistency
+    tests = chi_square(table, sets, rng=rng)
+    consistency = tests.consistency
     found = {"ks_distance": specks(table, sets, rng=rng).mean}
     found |= {f"consistency_{round(100 * level)}": consistency[level] for level in LEVELS}
     fits: tuple[tuple[str, Fit, Callable[..., Fit]], ...] = (
@@ -211,7 +221,8 @@ def measure(original: Original, sets: Sequence[pd.DataFrame], rng: np.random.Gen
     for prefix, reference, fit in fits:
         scores = overlaps(reference, [fit(frame, schema) for frame in sets])
         found |= {f"{prefix}_{key}": value for key, value in scores.items()}
-    return {(MEASURES | FIRTH)[key]: value for key, value in found.items()}
+    counts = tests.crosstab.to_numpy().ravel().astype(np.float64)
+    return {(MEASURES | FIRTH)[key]: value for key, value in found.items()} | dict(zip(P_VALUES, counts, strict=True))
 
 
 def paper_figures() -> dict[tuple[str, str], float]:
@@ -223,6 +234,7 @@ def paper_figures() -> dict[tuple[str, str], float]:
             found[row, label] = float(line[key])
             found[row, f"rank, {label}"] = float(line[f"{key}_rank"])
         found[row, SCORE] = float(line["score"])
+        found |= {(row, label): float(line[label]) for label in P_VALUES}
     return found
 
 

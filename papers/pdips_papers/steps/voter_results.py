@@ -13,6 +13,7 @@ from pdips_papers.steps.voter_table import (
     AMONG_ALL,
     FIRTH,
     MEASURES,
+    P_VALUES,
     PAPER_METHODS,
     REFERENCES,
     SCORE,
@@ -78,6 +79,9 @@ def _at_epsilon(prefix: str, rows: Sequence[str], references: Mapping[str, str])
         blocks.append(Block(title=title, rows=own | dict(references), columns=_values() | more, group=prefix))
     title = f"{prefix}: ranks among all forms"
     blocks.append(Block(title=title, rows=mine, columns=_ranks(AMONG_ALL), headline=False, group=prefix))
+    tests = {label: label.replace("p original", "").replace("synthetic ", "") for label in P_VALUES}
+    title = f"Tables 4 to 9, {prefix}: pairs of columns by p-value, of the original and combined over synthetic sets"
+    blocks.append(Block(title=title, rows=mine | dict(references), columns=tests, headline=False, group=prefix))
     firth = {label: SHORT[key.replace("firth", "overlap")] for key, label in FIRTH.items()}
     title = f"{prefix}: overlap of confidence intervals with Firth's correction"
     blocks.append(Block(title=title, rows=mine | dict(references), columns=firth, headline=False, group=prefix))

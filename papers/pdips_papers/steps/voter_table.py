@@ -15,6 +15,7 @@ from pdips.data.readers import read_frame
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.evaluation.margins import CATEGORIES
 from pdips_papers.harness.printed import figures
 
 PAPER_METHODS = ("flat Laplace", "PrivBayes", "UH modified-2", "UH modified-3", "STEPS-2", "STEPS-3")
@@ -33,6 +34,8 @@ MEASURES = {
 """The measures of table 3: their columns in ``voter_table3.csv``, and what they are called here."""
 
 SMALLER_IS_BETTER = frozenset({"ks_distance"})
+P_VALUES = tuple(f"p original {ours}, synthetic {theirs}" for ours in CATEGORIES for theirs in CATEGORIES)
+"""Numbers of the 105 pairs by category of both p-values, by rows: the paper's tables 4 to 9."""
 RESAMPLE = "resample, not private"
 
 NEVER, ALWAYS = "no pair found associated", "every pair found associated"
@@ -56,7 +59,7 @@ def voter_schema() -> Schema:
 
 @lru_cache(maxsize=1)
 def paper_table() -> pd.DataFrame:
-    """Return the paper's table 3 as printed: 30 rows; each measure, its printed rank, and the printed score."""
+    """Return the paper's tables 3 to 9 as printed: 30 rows; measures, printed ranks and scores, and the P_VALUES."""
     path = files("pdips_papers").joinpath("data", "voter_table3.csv")
     with path.open(encoding="utf-8") as file:
         return pd.read_csv(file)
