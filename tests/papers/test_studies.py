@@ -30,6 +30,8 @@ from pdips_papers.harness.study import (
     Study,
     Task,
     derive_seed,
+    judged,
+    resample,
     summarise,
     whole,
 )
@@ -380,3 +382,43 @@ def test_one_set_or_equal_sets_have_normal_intervals():
     np.testing.assert_allclose(half, [2 * stats.norm.ppf(0.975), 0])
     _, half = combine(np.full((1, 5), 0.3), np.full((1, 5), 4.0))
     np.testing.assert_allclose(half, 2 * stats.norm.ppf(0.975))
+
+
+class Coins(Dice):
+    """Two rows and a claim about them: the first is larger."""
+
+    name = "coins"
+    shift = 0.0
+
+    def run(self, arguments, seed):
+        a, b = np.random.default_rng(seed).standard_normal(2)
+        return [{"row": "a", "column": "x", "value": a + self.shift}, {"row": "b", "column": "x", "value": b}]
+
+    def table(self, measurements):
+        return summarise(measurements)
+
+    def findings(self, table):
+        a, b = table["ours"]
+        return [Finding(claim="a > b", found="", verdict="holds" if a > b else "doesn't hold")]
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(3.0, "holds"), (-3.0, "doesn't hold"), (0.45, "undecided")])
+def test_a_verdict_stands_only_if_resampled_replicates_give_it_too(tmp_path, shift, verdict):
+    study = Coins()
+    study.shift = shift
+    measurements = measure(study, options(replicates=20), tmp_path, workers=0)
+    (found,) = judged(study, measurements, study.table(measurements))
+    assert found.verdict == verdict  # at 0.45 the difference is 0.01, its standard error 0.23
+    assert found.certainty.startswith("20 replicates")
+    one = measurements[measurements["task"] == "replicate=0"]
+    assert judged(study, one, study.table(one))[0].certainty == "one replicate: no Monte Carlo error"
+
+
+def test_resamples_keep_pairs_together():
+    keys = [f"{case}.replicate={n}" for case in ("a", "b") for n in range(30)]
+    again, n = resample(pd.DataFrame({"task": keys, "value": [*range(30), *range(30)]}), np.random.default_rng(1))
+    values = again["value"].to_numpy()
+    assert n == 30
+    assert (values[:30] == values[30:]).all()
+    assert len(set(values)) < 25  # with replacement
+    assert again["task"].tolist() == keys

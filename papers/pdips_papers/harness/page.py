@@ -13,7 +13,7 @@ from pdips import __version__
 from pdips.report.figures import as_svg
 from pdips.report.formats import number
 from pdips.report.pages import render
-from pdips_papers.harness.study import COLUMNS, Block, Options, Study
+from pdips_papers.harness.study import COLUMNS, Block, Options, Study, judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def _shown(study: Study, measurements: pd.DataFrame, table: pd.DataFrame) -> dic
         for place, picture in enumerate(study.pictures(measurements, table))
     ]
     blocks = [spread(block, table) for block in study.layout(table)]
-    findings = study.findings(table)
+    findings = judged(study, measurements, table)
     return {"text": Markup(study.text()), "pictures": drawn, "blocks": blocks, "findings": findings}
 
 

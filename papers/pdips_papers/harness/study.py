@@ -4,8 +4,9 @@ import hashlib
 import math
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -26,6 +27,13 @@ COLUMNS = ("row", "column", "ours", "standard_error", "paper")
 
 HOLDS, PARTLY, FAILS, TO_COME = "holds", "holds in part", "doesn't hold", "to come"
 """What is said of a claim."""
+
+PROVED = "doesn't hold, by proof"
+"""What is said of a claim that no replicate can decide: a guarantee that is refuted on paper."""
+
+UNDECIDED = "undecided"
+RESAMPLES, MOST_OFTEN = 100, 0.95
+"""A verdict stands if as large a share of as many resamples of the replicates has it."""
 
 Data = Literal["none", "optional", "required"]
 
@@ -114,6 +122,8 @@ class Finding:
     claim: str
     found: str
     verdict: str
+    certainty: str = ""
+    """In how many resamples of the replicates which verdict came out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +267,54 @@ def verdict(parts: str | bool | Sequence[bool]) -> str:
         return parts
     parts = [parts] if isinstance(parts, bool | np.bool_) else parts
     return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
+
+
+def resample(measurements: pd.DataFrame, rng: np.random.Generator) -> tuple[pd.DataFrame, int]:
+    """Draw replicates with replacement, the same ones in all cases that have as many; return their number, too.
+
+    Tasks that differ only in the number at the end of their key are replicates of one case.
+    """
+    places = {str(task): rows for task, rows in measurements.groupby("task", sort=False).indices.items()}
+    cases: dict[str, list[str]] = {}
+    for task in places:
+        cases.setdefault(task.rstrip("0123456789"), []).append(task)
+    drawn = {n: rng.integers(n, size=n) for n in sorted({len(tasks) for tasks in cases.values()})}
+    taken = [
+        (places[tasks[pick]], f"{case}{number}")
+        for case, tasks in cases.items()
+        for number, pick in enumerate(drawn[len(tasks)])
+    ]
+    labels = np.repeat([label for _, label in taken], [len(rows) for rows, _ in taken])
+    return measurements.iloc[np.concatenate([rows for rows, _ in taken])].assign(task=labels), max(drawn)
+
+
+def judged(study: Study, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Finding]:
+    """Return the findings of a table, each with how sure its verdict is: a bootstrap over replicates.
+
+    A verdict that comes out in less than 95 % of the resamples is undecided. What is proved needs none.
+    """
+    found = study.findings(table)
+    if all(each.verdict in (PROVED, TO_COME) for each in found):
+        return found
+    rng, seen = np.random.default_rng(derive_seed(study.name, 0, "resamples")), [Counter[str]() for _ in found]
+    for _ in range(RESAMPLES):
+        again, n = resample(measurements, rng)
+        if n < 2:
+            return [replace(each, certainty="one replicate: no Monte Carlo error") for each in found]
+        verdicts = {each.claim: each.verdict for each in study.findings(study.table(again))}
+        for count, each in zip(seen, found, strict=True):
+            count[verdicts.get(each.claim, TO_COME)] += 1
+    return [
+        each
+        if each.verdict in (PROVED, TO_COME)
+        else replace(
+            each,
+            verdict=each.verdict if count[each.verdict] >= MOST_OFTEN * RESAMPLES else UNDECIDED,
+            certainty=f"{n} replicates or batches, resampled: "
+            + ", ".join(f"{name} {100 * times // RESAMPLES} %" for name, times in count.most_common()),
+        )
+        for each, count in zip(found, seen, strict=True)
+    ]
 
 
 def derive_seed(study: str, seed: int, key: str) -> int:

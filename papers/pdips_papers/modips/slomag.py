@@ -20,7 +20,7 @@ from pdips.statistics.logistic import Logistic
 from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.statistic import Products, Statistic, Sums
 from pdips_papers.harness.curves import Method, short, suffix_of
-from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, Claims, Finding, Said
+from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Finding, Said
 from pdips_papers.modips import cell_estimates as cells
 from pdips_papers.modips import location_model, sequential_model
 from pdips_papers.modips.cell_histograms import one_step, scotts_bins
@@ -367,4 +367,4 @@ def _price(seen: cells.AverageFigures) -> Said:
         f"prior as printed. Mean RMSE of coefficients at epsilon {short(seen.middle)}, published and repaired: "
         f"{seen.words((*PRINTED, *REPAIRED), _betas(seen), 'rmse', [seen.middle])}."
     )
-    return text, FAILS
+    return text, PROVED
