@@ -62,6 +62,15 @@ def test_the_table_and_its_split(path):
     assert not again.frame.equals(train.frame)
 
 
+def test_the_table_of_the_paper_comes_along():
+    table = forms.read_fertility(forms.UCI)
+    printed = dict(zip(("age mean", "age SD", "hours mean", "hours SD"), PAPER_5["original"], strict=True))
+    assert (table.n_records, (table.frame[forms.TARGET] == "O").sum()) == (100, 12)
+    assert {name: round(value, 2) for name, value in forms.moments(table).items()} == printed
+    task = find("fertility").tasks(Options(replicates=1))[0]
+    assert "data" not in task.arguments  # nothing confidential: the folder isn't marked as inside
+
+
 def test_bad_tables_are_refused(tmp_path):
     frame = made_up(60, 1)
     for name, bad, message in (

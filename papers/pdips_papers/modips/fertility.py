@@ -28,7 +28,6 @@ from pdips_papers.modips.fertility_rows import (
     LAPLACE_PUBLISHED,
     MAJORITY,
     MOMENTS,
-    ORDER,
     ORIGINAL,
     PERKS,
     PLUG_IN,
@@ -41,6 +40,7 @@ from pdips_papers.modips.fertility_rows import (
     SOUND_SVM,
     SVMS,
     TVD,
+    UCI,
     classify,
     confusion,
     even,
@@ -89,22 +89,20 @@ class Fertility(study.Study):
     name: ClassVar[str] = "fertility"
     title: ClassVar[str] = "Fertility diagnoses: a classifier on synthetic data, section 5 of Bowen and Liu (2020)"
     default_replicates: ClassVar[int] = 100
-    data: ClassVar[study.Data] = "required"
-    needs: ClassVar[str] = (
-        f", a .csv or .parquet file with the columns of the UCI data set Fertility: {', '.join(ORDER)}"
-    )
+    data: ClassVar[study.Data] = "optional"
 
     def tasks(self, options: study.Options) -> list[study.Task]:
         """One split of the table a task, with a set of every form. Reads the table, to refuse a wrong one."""
-        path = str(options.data)
-        read_fertility(path)
-        arguments = {"data": path, "epsilons": list(options.epsilons or EPSILONS)}
+        arguments: dict[str, Any] = {"epsilons": list(options.epsilons or EPSILONS)}
+        if options.data is not None:
+            arguments["data"] = str(options.data)
+        read_fertility(arguments.get("data", UCI))
         return [study.Task(key=f"replicate={number:04}", arguments=arguments) for number in range(options.replicates)]
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Split the table, synthesize four fifths in every way, classify the rest."""
         rng = np.random.default_rng(seed)
-        train, test = split(read_fertility(arguments["data"]), rng)
+        train, test = split(read_fertility(arguments.get("data", UCI)), rng)
         found = _references(train, test, rng)
         for epsilon in arguments["epsilons"]:
             for form, make in FORMS.items():

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
+from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
 
@@ -54,6 +55,9 @@ ORDER = (
     "hours_sitting",
     TARGET,
 )
+
+UCI = str(files("pdips_papers").joinpath("data", "fertility.csv"))
+"""The table of the paper: Gil et al. (2012), UCI Machine Learning Repository, doi 10.24432/C5Z01Z, CC BY 4.0."""
 
 CONFUSION = ("+ as +", "+ as -", "- as +", "- as -")
 """Observed and predicted, per 20 held out; + is an altered diagnosis."""
