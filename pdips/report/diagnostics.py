@@ -58,6 +58,7 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
     return {
         "verdict": verdict,
         "checks": checks,
+        "models": (run.diagnostics.model_extra or {}).get("models", []),
         "posterior": run.diagnostics.posterior,
         "stored": bool(figures),
         "bfmi": bfmi,

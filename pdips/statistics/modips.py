@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -29,12 +30,13 @@ from pdips.privacy.loss import Number, choice
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips.release.release import Release, RunRecord
+from pdips.statistics import averaging
 from pdips.statistics.logistic import MOST_RECORDS, Logistic
 from pdips.statistics.model import Options, PosteriorFit, RecordRequest, StatisticModel, as_statistic_model, fit
 from pdips.statistics.noisy_model import Likelihood
 from pdips.statistics.plan import NoisyStatistics, StatisticPlan, number_of_records, settle, to_frame
 
-STATISTICS, POSTERIOR = "statistics", "posterior"
+STATISTICS, POSTERIOR, MODELS = "statistics", "posterior", "models"
 
 STATISTIC_WORDS = {
     "Counts": "counts by cell",
@@ -68,8 +70,10 @@ class Modips(LaplaceOrGaussian):
 
     Parameters
     ----------
-    model : path, name or StatisticModel
-        A file with ``statistics``, ``build_model`` and ``draw_records``, or the name of one that comes with pdips.
+    model : path, name or StatisticModel, or a sequence of these
+        A file with ``statistics``, ``build_model`` and ``draw_records``, or the name of one that comes with pdips. Of
+        several all statistics are measured. Sets are drawn from the mixture that best predicts the noisy statistics
+        which all declare (:mod:`pdips.statistics.averaging`); the table ``models`` has the weights.
     likelihood : {"noise-aware", "plug-in"}
         Whether the posterior allows for the noise, or takes noisy statistics as if exact, as in the paper.
     split : {"once", "per-set"}
@@ -117,7 +121,7 @@ class Modips(LaplaceOrGaussian):
     name: ClassVar[str] = "modips"
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
 
-    model: str | Path | StatisticModel | Any = None
+    model: str | Path | StatisticModel | tuple[Any, ...] | Any = None
     likelihood: Likelihood = "noise-aware"
     split: Split = "once"
     budget: Mapping[str, Number] | str = "optimal"
@@ -144,7 +148,14 @@ class Modips(LaplaceOrGaussian):
             if value is not None:
                 sampling.check_whole(value, name)
         if self.model is not None:
-            object.__setattr__(self, "model", as_statistic_model(self.model))
+            given: Any = self.model
+            several = isinstance(given, Sequence) and not isinstance(given, str)
+            models = tuple(as_statistic_model(each) for each in (given if several else [given]))
+            if len({model.name for model in models}) < max(len(models), 1):
+                raise InputError("models must be at least one, and have different names")
+            if len(models) > 1 and self.split == "per-set":
+                raise InputError("several models go with split = once: they are weighed by one sanitization")
+            object.__setattr__(self, "model", models if len(models) > 1 else models[0])
 
     @property
     def rho(self) -> Fraction:
@@ -152,9 +163,10 @@ class Modips(LaplaceOrGaussian):
         return Fraction(0) if self.kind == "pure" else self.total
 
     @property
-    def _source(self) -> StatisticModel:
-        """The model, once it has been read from wherever it was given."""
-        return cast(StatisticModel, self.model)
+    def _sources(self) -> tuple[StatisticModel, ...]:
+        """The models, once they have been read from wherever they were given."""
+        models = self.model if isinstance(self.model, tuple) else (self.model,)
+        return cast(tuple[StatisticModel, ...], models)
 
     @property
     def _options(self) -> Options:
@@ -167,7 +179,7 @@ class Modips(LaplaceOrGaussian):
         return StatisticPlan(
             schema=schema,
             neighbours=self.neighbours,
-            statistics=self._source.declared(schema, self.neighbours),
+            statistics=averaging.declared(self._sources, schema, self.neighbours),
             budget=self.budget,
             amount=self.total / self.rounds,
             law=self.noise_law,
@@ -220,15 +232,16 @@ class Modips(LaplaceOrGaussian):
         """
         parts = tuple((part.name, repr(part.statistic), part.law, part.n_noised) for part in design.parts)
         settings = (self.likelihood, self._options, bool(self.n_records), design.neighbours)
-        price = (self._source.text or self.model, design.schema.to_toml(), parts, *settings)
+        models = tuple(source.text or source for source in self._sources)
+        price = (models, design.schema.to_toml(), parts, *settings)
         release = (*price, n_records, tuple(part.scale for part in design.parts))
 
         def attempt() -> None:
             tried = design.tried(n_records)
             public = pd.DataFrame({name: np.zeros(len(values)) for name, values in tried.public.items()})
             records = len(public) or min(self.n_records or tried.n_records or MOST_TRIED, MOST_TRIED)
-            short, rng = replace(self, n_sets=1, n_records=records), np.random.default_rng(0)
-            with on_stand_ins(self._source.name), np.errstate(all="ignore"):
+            short, rng = replace(self, n_sets=len(models), n_records=records), np.random.default_rng(0)
+            with on_stand_ins(" or ".join(source.name for source in self._sources)), np.errstate(all="ignore"):
                 short._draw([tried], public, tried.public, rng, Clock().step, trial=True)
 
         _tried.once(release if at_release else price, attempt)
@@ -259,36 +272,52 @@ class Modips(LaplaceOrGaussian):
         schema, fits, sets = measured[0].schema, list[PosteriorFit](), list[pd.DataFrame]()
         n_draws = self.n_sets if len(measured) == 1 else 1
         settings: dict[str, Any] = {"n_draws": n_draws, "rng": rng, "options": self._options, "trial": trial}
-        used = [settle(noisy) for noisy in measured]
-        for noisy in measured:
+        used, sources = [settle(noisy) for noisy in measured], self._sources
+        for noisy, source in product(measured, sources):
             with timed("drawing from the posterior"):
-                fits.append(fit(self._source, noisy, self.likelihood, **settings))
+                fits.append(fit(source, noisy, self.likelihood, **settings))
+        of, compared = np.zeros(self.n_sets, dtype=np.int64), pd.DataFrame()
+        if len(sources) > 1 and trial:
+            of = np.arange(self.n_sets)
+        elif len(sources) > 1:
+            with timed("weighing the models"):
+                compared = _compared(sources, measured[0], fits, covariates, public)
+            of = averaging.assigned(compared["weight"].to_numpy(), self.n_sets, rng)
         for number in range(self.n_sets):
             with timed(f"drawing synthetic set {number + 1} of {self.n_sets}"):
-                place, draw = (0, number) if len(measured) == 1 else (number, 0)
+                place, drawn = (
+                    (0, fits[of[number]].draw(number)) if len(measured) == 1 else (number, fits[number].draw(0))
+                )
                 n = self.n_records or round(number_of_records(measured[place], used[place]))
-                columns = self._source.records(fits[place].draw(draw), RecordRequest(n, covariates), schema, rng)
+                columns = sources[of[number]].records(drawn, RecordRequest(n, covariates), schema, rng)
                 sets.append(to_records(schema, columns, public, rng))
         tables = {STATISTICS: _stacked([to_frame(*each) for each in zip(measured, used, strict=True)])}
         posterior = [published_draws(each.tree) for each in fits]
         if all(each.shape[1] <= MOST_COLUMNS for each in posterior):
-            tables[POSTERIOR] = _stacked(posterior)
+            tables[POSTERIOR] = _stacked(posterior, [source.name for source in sources])
+        if len(compared):
+            tables[MODELS] = compared.assign(sets=np.bincount(of, minlength=len(sources)))
         agreed = [each.convergence for each in fits if each.convergence is not None] or "independent draws"
+        heaviest = int(compared["weight"].argmax()) if len(compared) else 0
+        released = np.flatnonzero(of == heaviest)[:n_draws].tolist()
         return Drawn(
             sets=sets,
             statistics={STATISTICS: tables[STATISTICS]},
             tables=tables,
-            diagnostics={"likelihood": self.likelihood, "convergence": agreed},
-            closer=partial(predictive_check, self._source, measured[0], fits[0], covariates, public, n_draws),
+            diagnostics={"likelihood": self.likelihood, "convergence": agreed}
+            | ({"models": tables[MODELS].to_dict("records")} if MODELS in tables else {}),
+            closer=partial(
+                predictive_check, sources[heaviest], measured[0], fits[heaviest], covariates, public, released
+            ),
         )
 
     def shown(self) -> dict[str, Any]:
         """Return the budget, delta and the text of the model, which is public, as plain values."""
-        budget, model = self.budget, None if self.model is None else self._source
+        budget, models = self.budget, () if self.model is None else self._sources
         return super().shown() | {
             "budget": {name: str(share) for name, share in budget.items()} if isinstance(budget, Mapping) else budget,
-            "model": None if model is None else model.name,
-            "model_source": None if model is None else model.text,
+            "model": ", ".join(model.name for model in models) or None,
+            "model_source": None if self.model is None else "\n\n".join(model.text for model in models),
         }
 
     def again(
@@ -337,11 +366,28 @@ class Modips(LaplaceOrGaussian):
         )
 
 
-def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return tables one below the other; with more than one, ``set`` says which set each belongs to."""
+def _stacked(frames: Sequence[pd.DataFrame], models: Sequence[str] = ()) -> pd.DataFrame:
+    """Return tables one below the other; with more than one, ``set`` or ``model`` says which each belongs to."""
     if len(frames) == 1:
         return frames[0]
-    return pd.concat([each.assign(set=number) for number, each in enumerate(frames, start=1)], ignore_index=True)
+    label = {"model": models} if len(models) > 1 else {"set": range(1, len(frames) + 1)}
+    marked = [each.assign(**{name: label[name][place] for name in label}) for place, each in enumerate(frames)]
+    return pd.concat(marked, ignore_index=True)
+
+
+def _compared(
+    sources: Sequence[StatisticModel],
+    measured: NoisyStatistics,
+    fits: Sequence[PosteriorFit],
+    covariates: Mapping[str, NDArray[Any]],
+    public: pd.DataFrame,
+) -> pd.DataFrame:
+    """Weigh models by the noisy statistics that all declare, which records at their posterior draws predict."""
+    parts, densities = averaging.shared(sources, measured), []
+    for source, fitted in zip(sources, fits, strict=True):
+        exact = _simulate(source, measured, fitted, covariates, public, averaging.DRAWS, averaging.REPEATS)
+        densities.append(averaging.log_predictive(parts, measured, exact))
+    return averaging.compare([source.name for source in sources], densities)
 
 
 def predictive_check(
@@ -350,19 +396,24 @@ def predictive_check(
     fitted: PosteriorFit,
     covariates: Mapping[str, NDArray[Any]],
     public: pd.DataFrame,
-    n_released: int,
+    released: Sequence[int],
 ) -> tuple[dict[str, Any], xr.DataTree]:
     """Simulate noisy statistics from the posterior and compare the published ones with them; reads nothing else.
 
     Returns what :func:`pdips.posterior.inspection.inspect_statistics` does. The ``sampler`` is "moves" for chains of
     moves made for the model, which have no energy.
     """
-    simulated = _simulate(model, measured, fitted, covariates, public)
+    bits, simulated = RandomBits(np.random.default_rng(SEED)), _simulate(model, measured, fitted, covariates, public)
+    for part in measured.parts:
+        if part.n_noised:
+            found = simulated[part.name][:, 0]
+            found[:, : part.n_noised] += part.noise(len(found), bits)
+            simulated[part.name] = found * part.statistic.unit(measured.schema)
     chains = fitted.convergence is not None
     sampler = ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws"
     posterior = Posterior(
         tree=fitted.tree,
-        released=[fitted.draw(number) for number in range(n_released)],
+        released=[fitted.draw(number) for number in released],
         facts={"sampler": sampler, "convergence": fitted.convergence},
         independent=not chains,
     )
@@ -375,22 +426,21 @@ def _simulate(
     fitted: PosteriorFit,
     covariates: Mapping[str, NDArray[Any]],
     public: pd.DataFrame,
+    most: int = CHECKED_DRAWS,
+    repeats: int = 1,
 ) -> dict[str, FloatArray]:
-    """Return noisy statistics of records at posterior draws, shape (draws, entries), by name."""
+    """Return exact statistics of records at posterior draws, shape (draws, repeats, entries), by name; whole units."""
     n = round(number_of_records(measured, settle(measured)))
     rng = np.random.default_rng(SEED)
     stacked = fitted.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]
-    n_draws = max(min(CHECKED_DRAWS, total, MOST_SIMULATED // max(n, 1)), 2)
+    n_draws = max(min(most, total, MOST_SIMULATED // max(n * repeats, 1)), 2)
     rows: dict[str, list[FloatArray]] = {part.name: [] for part in measured.parts if part.n_noised}
-    for row in np.linspace(0, total - 1, n_draws).astype(int):
+    for row in np.repeat(np.linspace(0, total - 1, n_draws).astype(int), repeats):
         draw = {str(name): values.to_numpy()[row] for name, values in stacked.data_vars.items()}
         columns = model.records(draw, RecordRequest(n, covariates), measured.schema, rng)
-        frame = to_records(measured.schema, columns, public, rng)
-        table = Table(frame, measured.schema.without_person())
+        table = Table(to_records(measured.schema, columns, public, rng), measured.schema.without_person())
         for part in measured.parts:
             if part.n_noised:
-                exact_values = part.statistic.measure(table).ravel().astype(np.float64)
-                exact_values[: part.n_noised] += part.noise(1, RandomBits(rng))[0]
-                rows[part.name].append(exact_values * part.statistic.unit(measured.schema))
-    return {name: np.array(each) for name, each in rows.items()}
+                rows[part.name].append(part.statistic.measure(table).ravel().astype(np.float64))
+    return {name: np.array(each).reshape((n_draws, repeats, -1)) for name, each in rows.items()}
