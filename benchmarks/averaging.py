@@ -1,6 +1,6 @@
 """Model averaging by stacking: how far sets of the mixture are from the table, against each single model's sets.
 
-    python -m benchmarks.averaging 40
+    python -m benchmarks.averaging cells 3; python -m benchmarks.averaging groups 2
 
 Two designs. *cells*: a cross-tabulation of three columns, and the saturated model with three priors: Jeffreys' (the
 shipped one), one that is sparse and one that is nearly even; tables that are dense, that have most records in few
@@ -24,8 +24,8 @@ from pdips.posterior.model_file import load
 from pdips.statistics.modips import Modips
 
 N_SETS = 10
-EPSILONS = ("0.1", "0.5", "2")
-RECORDS = {"cells": (500,), "groups": (500,)}
+EPSILONS = ("0.2", "2")
+N_RECORDS = 500
 EDITS = {
     "multinomial": {
         "jeffreys": ("", ""),
@@ -75,7 +75,7 @@ def distance(table: pd.DataFrame, made: pd.DataFrame) -> float:
     return float(np.mean(found))
 
 
-def main(replicates: int) -> None:
+def main(design: str, replicates: int) -> None:
     """Print mean distances by design, table, size and epsilon, and the mixture's over the best single model's."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -87,36 +87,27 @@ def main(replicates: int) -> None:
                 path = Path(folder) / f"{name}.py"
                 path.write_text(text.replace(old, new), encoding="utf-8")
                 files.setdefault(source, []).append(path)
-        for design, source in (("cells", "multinomial"), ("groups", "glom")):
-            schema, several = schema_of(design), tuple(files[source])
-            for n in RECORDS[design]:
-                for number in range(replicates if design == "cells" else max(replicates // 2, 2)):
-                    rng = np.random.default_rng([number, n])
-                    for kind, frame in truths(design, n, rng):
-                        for epsilon in EPSILONS:
-                            mixed, _ = Modips(epsilon=epsilon, model=several, n_sets=N_SETS).release(
-                                Table(frame, schema)
-                            )
-                            found = {"mixture": mixed.sets}
-                            for path in several:
-                                alone = Modips(epsilon=epsilon, model=path, n_sets=N_SETS)
-                                found[path.stem] = alone.again(mixed, n_sets=N_SETS)[0].sets
-                            rows += [
-                                (design, kind, n, epsilon, name, np.mean([distance(frame, made) for made in sets]))
-                                for name, sets in found.items()
-                            ]
-    by = ["design", "table", "n", "epsilon"]
-    long = pd.DataFrame(rows, columns=[*by, "model", "distance"])
-    for design, mine in long.groupby("design"):
-        wide = mine.groupby([*by, "model"])["distance"].mean().unstack("model").dropna(axis=1)
-        errors = mine.groupby([*by, "model"])["distance"].sem().unstack("model")["mixture"]
-        best = wide.drop(columns="mixture").min(axis=1)
-        print(
-            design,
-            "\n",
-            wide.round(4).assign(error=errors.round(4), ratio=(wide["mixture"] / best).round(3)).to_string(),
-        )
+        schema, several = schema_of(design), tuple(files["multinomial" if design == "cells" else "glom"])
+        for number in range(replicates):
+            rng = np.random.default_rng([number, N_RECORDS])
+            for kind, frame in truths(design, N_RECORDS, rng):
+                for epsilon in EPSILONS:
+                    mixed, _ = Modips(epsilon=epsilon, model=several, n_sets=N_SETS).release(Table(frame, schema))
+                    found = {"mixture": mixed.sets}
+                    for path in several:
+                        alone = Modips(epsilon=epsilon, model=path, n_sets=N_SETS)
+                        found[path.stem] = alone.again(mixed, n_sets=N_SETS)[0].sets
+                    rows += [
+                        (kind, epsilon, name, np.mean([distance(frame, made) for made in sets]))
+                        for name, sets in found.items()
+                    ]
+            print(f"{number + 1} of {replicates}", flush=True)
+    by = ["table", "epsilon"]
+    long = pd.DataFrame(rows, columns=[*by, "model", "distance"]).groupby([*by, "model"])["distance"]
+    wide, errors = long.mean().unstack("model"), long.sem().unstack("model")["mixture"]
+    best = wide.drop(columns="mixture").min(axis=1)
+    print(wide.round(3).assign(error=errors.round(3), ratio=(wide["mixture"] / best).round(2)).to_string())
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40)
+    main(sys.argv[1] if len(sys.argv) > 1 else "cells", int(sys.argv[2]) if len(sys.argv) > 2 else 3)

@@ -126,3 +126,28 @@ def test_epsilons_are_those_of_the_paper():
     assert short("0.5") == "0.5"
     assert batches(2500, 1000) == [1000, 1000, 500]
     assert batches(1000, 1000) == [1000]
+
+
+@pytest.mark.parametrize(("n", "median"), normal_moments.PUBLIC_BINS.items())
+def test_rules_for_bins_have_the_papers_medians_and_numpys_numbers(n, median):
+    x = np.clip(np.random.default_rng(4).standard_normal((400, n)), -4, 4)
+    sample = Sample(x, -4, 4, median)
+    for rule, other in (("sturges", "sturges"), ("freedman-diaconis", "fd")):
+        widths = [np.ptp(row) / (len(np.histogram_bin_edges(row, other)) - 1) for row in x]
+        if rule == "freedman-diaconis":  # numpy rounds the number of bins of the sample's range up
+            widths = [2 * np.subtract(*np.percentile(row, [75, 25])) * n ** (-1 / 3) for row in x]
+            expected = np.ceil(8 / np.array(widths))
+        else:
+            expected = np.ptp(x, axis=1) / np.array(widths)
+        assert normal_moments.numbers_of_bins(sample, rule).tolist() == np.rint(expected).tolist()
+    narrow = Sample(np.clip(x, -3, 4), -3, 4, median)
+    both = np.concatenate([normal_moments.numbers_of_bins(each) for each in (sample, narrow)])
+    assert abs(np.median(both) - median) <= 1  # Scott's, over both pairs of bounds
+
+
+@pytest.mark.parametrize(("method", "wide"), [("modips-published-wide", True), ("modips-published", False)])
+def test_with_wide_bounds_a_negative_count_leaves_no_ones(method, wide):
+    made = proportions.METHODS[method](np.zeros(RUNS, dtype=np.int64), 1000, Fraction(1, 2), bits(3))
+    from_zero = 1 / (1 + math.exp(-1 / (2 * N_SETS)))  # probability of a noisy count from 0 on
+    error = math.sqrt(from_zero * (1 - from_zero) / made.size)
+    assert ((made > 0).mean() < from_zero + 4 * error) == wide  # bounded at 0, Beta(1/3, n) still gives ones

@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
@@ -96,6 +98,10 @@ class NormalMoments(CurveStudy):
         "moments-as-printed": Method(label="noisy mean and S², normal draws", colour=6),
         "moments-about-the-middle": Method(label="noisy sums about the midpoint, normal draws", colour=5),
         "perturbed-histogram-published": Method(label="perturbed histogram (published)", colour=3, dashed=True),
+        "perturbed-histogram-by-sturges": Method(
+            label="perturbed histogram, Sturges (published)", colour=5, dashed=True
+        ),
+        "perturbed-histogram-by-freedman": Method(label="the same, Freedman-Diaconis", colour=6, dashed=True),
         "perturbed-histogram": Method(label="perturbed-histogram", colour=3),
         "sanitizer-on-bins": Method(label="laplace-sanitizer on bins", colour=7),
         "smoothed-histogram-published": Method(label="smoothed histogram, one set (published)", colour=4, dashed=True),
@@ -104,7 +110,10 @@ class NormalMoments(CurveStudy):
     headlines = tuple(f"{parameter}, n=100, lower=-3" for parameter in PARAMETERS)
     families: ClassVar[dict[str, tuple[str, ...]]] = {
         "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *MODIPS),
-        "histograms and moments": tuple(name for name in methods if not name.startswith("modips")),
+        "histograms and moments": tuple(
+            name for name in methods if not name.startswith("modips") and "-by-" not in name
+        ),
+        "rules for bins": ("original", *(name for name in methods if name.startswith("perturbed"))),
     }
     cases = tuple((f"lower={lower}-n={n}-", {"n": n, "lower": lower}) for lower in LOWERS for n in SIZES)
 
@@ -244,13 +253,13 @@ def moments_about_the_middle(sample: Sample, epsilon: Fraction, bits: RandomBits
     return _from_moments(sample, total * (step / n), variance, bits)
 
 
-def perturbed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
+def perturbed_published(sample: Sample, epsilon: Fraction, bits: RandomBits, rule: str = "scott") -> FloatArray:
     """Perturb the histogram as printed: Scott's rule on the data, noise of scale m / epsilon (sensitivity 1).
 
     The bins give away the sample's standard deviation, so no epsilon is finite (5.3).
     """
     sets = np.empty((len(sample.x), N_SETS, sample.n))
-    for chosen, counts in _by_bins(sample):
+    for chosen, counts in _by_bins(sample, rule):
         size = (len(counts), N_SETS, counts.shape[1])
         noise = discrete_laplace(N_SETS / epsilon, math.prod(size), bits).reshape(size)
         weight = np.maximum(counts[:, None] + noise, 0)
@@ -281,6 +290,8 @@ METHODS: dict[str, Callable[[Sample, Fraction, RandomBits], FloatArray]] = {
     "moments-as-printed": moments_as_printed,
     "moments-about-the-middle": moments_about_the_middle,
     "perturbed-histogram-published": perturbed_published,
+    "perturbed-histogram-by-sturges": partial(perturbed_published, rule="sturges"),
+    "perturbed-histogram-by-freedman": partial(perturbed_published, rule="freedman-diaconis"),
     "smoothed-histogram-published": smoothed_published,
 }
 """Each takes samples, the total epsilon and bits; returns synthetic records, shape (replicates, sets, n)."""
@@ -315,10 +326,21 @@ def _normal_sets(mean: NDArray[Any], variance: NDArray[Any], n: int, rng: np.ran
     return sets
 
 
-def _by_bins(sample: Sample) -> Iterator[tuple[IntArray, IntArray]]:
-    """Group the samples by Scott's number of bins; lend their numbers and counts, shape (samples, bins)."""
-    width = 3.5 * sample.x.std(axis=1, ddof=1) * sample.n ** (-1 / 3)
-    n_bins = np.maximum(np.ceil(sample.range / width), 1).astype(np.int64)
+def numbers_of_bins(sample: Sample, rule: str = "scott") -> IntArray:
+    """Return the number of bins of each sample by a rule: Scott's, Sturges', or that of Freedman and Diaconis."""
+    if rule == "sturges":
+        return np.full(len(sample.x), math.ceil(math.log2(sample.n) + 1))
+    if rule == "scott":
+        width = 3.5 * sample.x.std(axis=1, ddof=1) * sample.n ** (-1 / 3)
+    else:
+        width = 2 * stats.iqr(sample.x, axis=1) * sample.n ** (-1 / 3)
+    numbers: IntArray = np.maximum(np.ceil(sample.range / width), 1).astype(np.int64)
+    return numbers
+
+
+def _by_bins(sample: Sample, rule: str = "scott") -> Iterator[tuple[IntArray, IntArray]]:
+    """Group the samples by their number of bins; lend their numbers and counts, shape (samples, bins)."""
+    n_bins = numbers_of_bins(sample, rule)
     for number in np.unique(n_bins):
         chosen = np.flatnonzero(n_bins == number)
         yield chosen, _histogram(sample, sample.x[chosen], int(number))

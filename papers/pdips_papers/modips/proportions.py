@@ -33,6 +33,13 @@ PRIOR = 1 / 3
 GRID = 4001
 
 
+OTHER_RULES: dict[Rule, str] = {
+    "fully-synthetic": "(1 + 1/m) B - W",
+    "raab-nowok-dibben": "(1 + 2/m) W",
+    "rubin": "(1 + 1/m) B + W",
+}
+"""The variances that section 3.3 compares with its own, B/m + W, of the same sets."""
+
 SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "laplace-both-counts": ("laplace-sanitizer", {"n_sets": N_SETS, "split": "per-set"}),
     "multinomial-dirichlet": ("multinomial-dirichlet", {"n_sets": N_SETS}),
@@ -54,6 +61,11 @@ class Proportions(CurveStudy):
         "original": Method(label="original data", colour=1),
         "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
         **MODIPS,
+        "modips-published-wide": Method(label="MODIPS published, counts within -alpha and n + beta", colour=3),
+        **{
+            f"modips-published-{rule}": Method(label=f"MODIPS published, {words}", colour=colour, dashed=True)
+            for colour, (rule, words) in enumerate(OTHER_RULES.items(), start=4)
+        },
         "modips-test": Method(label="modips, test of the noisy count inverted", colour=2, dashed=True),
         "laplace-one-count": Method(label="Laplace sanitizer on one count (as printed)", colour=3),
         "laplace-both-counts": Method(label="laplace-sanitizer (both counts)", colour=7),
@@ -66,6 +78,7 @@ class Proportions(CurveStudy):
     families: ClassVar[dict[str, tuple[str, ...]]] = {
         "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
         "histograms and priors": tuple(name for name in methods if not name.startswith("modips")),
+        "bounds and variance rules": ("original", *(name for name in methods if name.startswith("modips-published"))),
     }
     cases = tuple((f"n={n}-pi={pi:g}-", {"n": n, "pi": pi}) for n in SIZES for pi in PROPORTIONS)
 
@@ -85,7 +98,10 @@ class Proportions(CurveStudy):
         for spelled in arguments["epsilons"]:
             epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
-                rows += measured(method, synthesize(counts, n, epsilon, bits), n, pi, suffix)
+                sets = synthesize(counts, n, epsilon, bits)
+                rows += measured(method, sets, n, pi, suffix)
+                for rule in OTHER_RULES if method == "modips-published" else ():
+                    rows += measured(f"{method}-{rule}", sets, n, pi, suffix, rule=rule)
             for method in SHIPPED:
                 rows += measured(method, shipped(method, tables, epsilon, bits), n, pi, suffix)
             rows += noise_aware(counts, n, pi, epsilon, bits, suffix)
@@ -164,6 +180,12 @@ def published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> 
     return _sets(one_count(counts, n, epsilon, bits), n, bits)
 
 
+def published_wide(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
+    """Do the same with noisy counts within [-alpha, n + beta]: a law at an end is a point, 0 or 1."""
+    noise = discrete_laplace(N_SETS / epsilon, len(counts) * N_SETS, bits).reshape(len(counts), N_SETS)
+    return _sets(np.clip(counts[:, None] + noise, -PRIOR, n + PRIOR), n, bits)
+
+
 def plug_in(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Draw all sets from the posterior given one noisy count, of scale 1 / epsilon and clamped, as if exact."""
     return _sets(np.clip(noisy_counts(counts, epsilon, bits), 0, n)[:, None], n, bits)
@@ -171,6 +193,7 @@ def plug_in(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> In
 
 METHODS: dict[str, Callable[[IntArray, int, Fraction, RandomBits], IntArray]] = {
     "modips-published": published,
+    "modips-published-wide": published_wide,
     "modips-plug-in": plug_in,
     "laplace-one-count": one_count,
     "laplace-redrawn-published": lambda counts, n, epsilon, bits: _redrawn(counts, n, N_SETS / epsilon, bits),
@@ -256,9 +279,9 @@ def _beta_laws(n: int) -> tuple[FloatArray, FloatArray]:
     return shares, special.betainc(known + PRIOR, n - known + PRIOR, shares)
 
 
-def _sets(used: IntArray, n: int, bits: RandomBits) -> IntArray:
-    rng = bits.generator()
-    share = rng.beta(PRIOR + used, PRIOR + n - used, (len(used), N_SETS))
+def _sets(used: Floats | IntArray, n: int, bits: RandomBits) -> IntArray:
+    rng, least = bits.generator(), np.finfo(np.float64).tiny
+    share = rng.beta(np.maximum(PRIOR + used, least), np.maximum(PRIOR + n - used, least), (len(used), N_SETS))
     return rng.binomial(n, share).astype(np.int64)
 
 
