@@ -1,6 +1,6 @@
 """Model averaging by stacking: how far sets of the mixture are from the table, against each single model's sets.
 
-    python -m benchmarks.averaging cells 3; python -m benchmarks.averaging groups 2
+    python -m benchmarks.averaging cells 2 200
 
 Two designs. *cells*: a cross-tabulation of three columns, and the saturated model with three priors: Jeffreys' (the
 shipped one), one that is sparse and one that is nearly even; tables that are dense, that have most records in few
@@ -24,8 +24,7 @@ from pdips.posterior.model_file import load
 from pdips.statistics.modips import Modips
 
 N_SETS = 10
-EPSILONS = ("0.2", "2")
-N_RECORDS = 500
+EPSILONS = ("0.1", "0.5", "2")
 EDITS = {
     "multinomial": {
         "jeffreys": ("", ""),
@@ -75,7 +74,7 @@ def distance(table: pd.DataFrame, made: pd.DataFrame) -> float:
     return float(np.mean(found))
 
 
-def main(design: str, replicates: int) -> None:
+def main(design: str, replicates: int, n: int) -> None:
     """Print mean distances by design, table, size and epsilon, and the mixture's over the best single model's."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -89,8 +88,8 @@ def main(design: str, replicates: int) -> None:
                 files.setdefault(source, []).append(path)
         schema, several = schema_of(design), tuple(files["multinomial" if design == "cells" else "glom"])
         for number in range(replicates):
-            rng = np.random.default_rng([number, N_RECORDS])
-            for kind, frame in truths(design, N_RECORDS, rng):
+            rng = np.random.default_rng([number, n])
+            for kind, frame in truths(design, n, rng):
                 for epsilon in EPSILONS:
                     mixed, _ = Modips(epsilon=epsilon, model=several, n_sets=N_SETS).release(Table(frame, schema))
                     found = {"mixture": mixed.sets}
@@ -110,4 +109,4 @@ def main(design: str, replicates: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "cells", int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    main(sys.argv[1], *map(int, sys.argv[2:4]))

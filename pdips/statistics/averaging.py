@@ -23,7 +23,7 @@ from pdips.statistics.model import StatisticModel
 from pdips.statistics.plan import NoisyStatistics, StatisticPart
 from pdips.statistics.statistic import Statistic
 
-DRAWS, REPEATS = 250, 2
+DRAWS, REPEATS = 100, 4
 """Posterior draws at which statistics are predicted, and tables drawn at each, for the law of exact statistics."""
 
 MOST_K = 0.7
