@@ -39,8 +39,8 @@ FITTED = 20
 FLOOR = 0.3
 """Standard errors that a level counts for at least, so that noise rules nothing out."""
 
-WIDEST, LOOSENED = 4.0, 0.3
-"""Largest variance of the prior of a pair's parameters; and what their penalty is multiplied by (tried: .03 to 3)."""
+WIDEST = 4.0
+"""Largest variance of the prior of a pair's parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,9 @@ class PairTarget:
     def of(cls, noisy: NoisyPairs) -> "PairTarget":
         """Return the target: the prior of a pair is as wide as its distance from independence beyond the noise's.
 
-        Where that isn't above 0, it is half the standard error of this distance.
+        Where that isn't above 0, it is half the standard error of this distance. Parameters of variance v that are
+        independent of each other, less their means by shares p, have squares that add up to v (n K)^2 on average, K^2
+        the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks.
         """
         n, sizes = noisy.n, noisy.sizes
         shares = _shares(noisy)
@@ -145,8 +147,9 @@ class PairTarget:
         fitted = ~np.eye(len(sizes), dtype=bool) & (noisy.variance > 0)
         told = fitted & (excess > 0)
         least = noisy.variance * np.sqrt(freedom / 2)
-        of_levels = noisy.over(shares**2, 0)
-        prior = np.where(fitted, np.maximum(excess, least), 0) / (n * n * np.outer(of_levels, of_levels))
+        squared = noisy.over(shares**2, 0)
+        centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
+        prior = np.where(fitted, np.maximum(excess, least), 0) / (n * n * np.outer(centred, centred)).clip(1e-300)
         kept = np.where(told, excess / np.maximum(squares, 1e-9), 0)
         shrunk = np.maximum(alone + noisy.spread(kept) * beyond, 1e-3 * alone)
         for _ in range(FITTED):
@@ -164,7 +167,7 @@ class PairTarget:
     def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> FloatArray:
         """Return a draw of the prior, shape (levels, levels)."""
         found = np.triu(rng.standard_normal(noisy.counts.shape), 1)
-        return (found + found.T) * np.sqrt(noisy.spread(self.prior / LOOSENED))
+        return (found + found.T) * np.sqrt(noisy.spread(self.prior))
 
 
 def _shares(noisy: NoisyPairs) -> FloatArray:
@@ -279,7 +282,7 @@ class PairField:
         sums, n_sums, limit = [np.zeros_like(theta), np.zeros_like(bias)], 0, 0.0
         ones = np.ones(len(self.codes), dtype=np.int64)
         on = noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0
-        penalty = LOOSENED * noisy.spread(noisy.variance / np.maximum(target.prior, 1e-12))
+        penalty = noisy.spread(noisy.variance / np.maximum(target.prior, 1e-12))
         centre = 0.0 if around is None else around
         least = np.outer(target.levels, target.levels) / n / 5 + scale
         for k in range(sweeps):

@@ -13,6 +13,7 @@ from itertools import islice
 
 import numpy as np
 import pandas as pd
+from numpy.random import Generator
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import encode
@@ -294,6 +295,16 @@ class IntervalDesign:
             column.name: column.law(counts, steps, n_records)
             for column, steps, counts in zip(self.columns, self.steps, noisy, strict=True)
         }
+
+    def redrawn(
+        self, noisy: Sequence[Sequence[FloatArray]], laws: Mapping[str, FloatArray], n: float | None, rng: Generator
+    ) -> dict[str, FloatArray]:
+        """Return laws with fresh noise on the counts; cells that the given laws leave empty stay so.
+
+        Otherwise fresh noise would fill a long empty tail: counts can't be below 0, so it isn't 0 on average.
+        """
+        found = {name: law * (laws[name] > 0) for name, law in self.laws(self.again(noisy, rng), n).items()}
+        return {name: law / law.sum() if law.sum() > 0 else laws[name] for name, law in found.items()}
 
     def single(
         self, name: str, laws: Mapping[str, FloatArray], cuts: Mapping[str, IntArray], n_records: float

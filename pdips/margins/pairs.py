@@ -203,6 +203,7 @@ class Pairs(LaplaceOrGaussian):
         groups, told = groups_of(design, public), 0.0
         n_records = n_public if n_public is not None else max(round(found.n_records), 0)
         sets = list[pd.DataFrame]()
+        drawn = laws
         with curator.timed("fitting a field"):
             target = PairTarget.of(found)
             field = PairField.start(found, target, groups, rng).fitted(found, target, groups, rng)
@@ -211,12 +212,10 @@ class Pairs(LaplaceOrGaussian):
             with curator.timed(f"drawing synthetic set {number}"):
                 own = field
                 if self._sets() == "posterior":
-                    own, laws = (
-                        redrawn(field, found, target, groups, rng),
-                        fine.laws(fine.again(counted, rng), n_public),
-                    )
+                    own = redrawn(field, found, target, groups, rng)
+                    drawn = fine.redrawn(counted, laws, n_public, rng)
                 codes = own.records(found, target, groups, n_records, rng, kept=self._sets() == "fitted")
-                sets.append(_frame(design, fine, plan.schema, codes, public, cuts, laws, rng))
+                sets.append(_frame(design, fine, plan.schema, codes, public, cuts, drawn, rng))
         tables = {"margins": published(design, step, noisy)}
         return Drawn(
             sets=sets,

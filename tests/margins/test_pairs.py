@@ -12,6 +12,7 @@ from tables import RELATIONS, all_records, bits, schema_of
 
 from pdips import InputError, Pairs, Schema, Table
 from pdips.errors import UselessWarning
+from pdips.margins.chains import NoisyPairs, PairTarget
 from pdips.margins.domain import columns_of
 from pdips.margins.pairs import estimate
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, residual
@@ -226,6 +227,25 @@ def test_sets_differ_by_the_noise_and_a_fitted_one_less():
         spread[sets] = np.std([(made["a"] == 0).mean() for made in release.sets], ddof=1)
     sampling = math.sqrt(2 / 9 / 5_000)
     assert spread["fitted"] < 2 * sampling < spread["posterior"]
+
+
+def test_the_prior_of_a_pair_is_as_wide_as_parameters_that_make_its_distance_from_independence():
+    """Counts are made by independent parameters of variance v; 400 pairs, so 3 % is five standard errors or more."""
+    rng, n, v = np.random.default_rng(3), 1e6, 0.01
+    shares = [np.array([0.05, 0.95]), np.array([0.1, 0.2, 0.7])]
+    alone = n * np.outer(*shares)
+    levels, found, naive = np.concatenate(shares), [], []
+    for _ in range(400):
+        theta = rng.normal(0, math.sqrt(v), alone.shape)
+        theta -= (shares[0] @ theta)[None] + (theta @ shares[1])[:, None] - shares[0] @ theta @ shares[1]
+        counts = n * np.diag(levels)
+        counts[:2, 2:] = alone * (1 + theta)
+        counts[2:, :2] = counts[:2, 2:].T
+        noisy = NoisyPairs(np.array([0, 2, 5]), counts, np.full((2, 2), 1e-6), n)
+        found.append(PairTarget.of(noisy).prior[0, 1])
+        naive.append(((alone * theta) ** 2).sum() / (n**2 * (shares[0] ** 2).sum() * (shares[1] ** 2).sum()))
+    assert np.mean(found) == pytest.approx(v, rel=5 * np.std(found) / v / 20)
+    assert np.mean(naive) < 0.02 * v  # the twin: parameters as if their means by shares were not taken out
 
 
 RULES = {
