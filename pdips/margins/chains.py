@@ -92,13 +92,19 @@ class NoisyPairs:
         found = values - np.repeat(self.over(values, 0) / self.sizes[:, None], self.sizes, axis=0)
         return found - np.repeat(self.over(found, 1) / self.sizes, self.sizes, axis=1)
 
-    def again(self, rng: np.random.Generator) -> "NoisyPairs":
-        """Return the estimates with fresh noise of the same law (normal) on top."""
+    def again(self, rng: np.random.Generator, shares: FloatArray | None = None) -> "NoisyPairs":
+        """Return the estimates with fresh noise of the same law (normal) on top.
+
+        ``shares`` of levels that were drawn elsewhere, shape (levels,), NaN for others, take the place of theirs.
+        """
         n_levels = self.offsets[-1]
         total = math.sqrt(self.total_variance) * rng.standard_normal()
         alone = rng.standard_normal(n_levels) * np.sqrt(np.repeat(np.diagonal(self.variance), self.sizes))
         size = np.repeat(self.sizes, self.sizes)
         level = alone - np.repeat(self.over(alone, 0) / self.sizes, self.sizes) + total / size
+        if shares is not None:
+            drawn = shares * (self.n_records + total) - np.diagonal(self.counts)
+            level = np.where(np.isnan(shares), level, drawn)
         noise = np.triu(rng.standard_normal((n_levels, n_levels)), 1)
         noise = self.centred((noise + noise.T) * np.sqrt(self.spread(self.variance)))
         noise += level[:, None] / size + level / size[:, None] - total / np.outer(size, size)

@@ -198,7 +198,8 @@ class Pairs(LaplaceOrGaussian):
             noisy = curator.count(step, lambda table: design.count(table, fine.levels(table, cuts)))
         public = curator.public if plan.schema.public_columns else None
         n = float(n_public if n_public is not None else dict(design.parts(noisy))[()])
-        known = {k: fine.single(design.domain.names[design.blocks[k].columns[0]], laws, cuts, n) for k in design.known}
+        numeric = {k: design.domain.names[design.blocks[k].columns[0]] for k in design.known}
+        known = {k: fine.single(name, laws, cuts, n) for k, name in numeric.items()}
         found = estimate(design, step, noisy, n_public, public, known)
         groups, told = groups_of(design, public), 0.0
         n_records = n_public if n_public is not None else max(round(found.n_records), 0)
@@ -212,8 +213,10 @@ class Pairs(LaplaceOrGaussian):
             with curator.timed(f"drawing synthetic set {number}"):
                 own = field
                 if self._sets() == "posterior":
-                    own = redrawn(field, found, target, groups, rng)
-                    drawn = fine.redrawn(counted, laws, n_public, rng)
+                    drawn, shares = fine.redrawn(counted, laws, n_public, rng), np.full(design.offsets[-1], np.nan)
+                    for k, name in numeric.items():
+                        shares[found.offsets[k] : found.offsets[k + 1]] = fine.single(name, drawn, cuts, 1)[0]
+                    own = redrawn(field, found, target, groups, shares, rng)
                 codes = own.records(found, target, groups, n_records, rng, kept=self._sets() == "fitted")
                 sets.append(_frame(design, fine, plan.schema, codes, public, cuts, drawn, rng))
         tables = {"margins": published(design, step, noisy)}
@@ -302,10 +305,15 @@ def groups_of(design: ResidualDesign, public: Table | None) -> LevelGroups:
 
 
 def redrawn(
-    field: PairField, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, rng: np.random.Generator
+    field: PairField,
+    noisy: NoisyPairs,
+    target: PairTarget,
+    groups: LevelGroups,
+    shares: FloatArray,
+    rng: np.random.Generator,
 ) -> PairField:
     """Return the field of one draw: fitted to the noisy margins with fresh noise, around a draw of the prior."""
-    again = noisy.again(rng)
+    again = noisy.again(rng, shares)
     around = target.drawn(noisy, rng)
     return field.fitted(again, target.moved(again), groups, rng, sweeps=REFIT_SWEEPS, around=around)
 
