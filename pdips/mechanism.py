@@ -33,6 +33,7 @@ from pdips.privacy.loss import (
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import SEEDED, Noise, Plan, Step, paragraph
 from pdips.release.large_set import LargeSet
+from pdips.release.measured_margins import MOST_NUMBERS, MeasuredMargin, stacked
 from pdips.release.release import Closer, MarginError, Release, RunRecord
 
 Variant = Literal["sound", "published"]
@@ -58,6 +59,7 @@ class Drawn:
     large_sets: Sequence[LargeSet] = ()
     closer: Closer | None = None
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    margins: Sequence[MeasuredMargin] = ()
 
     @classmethod
     def of(cls, sets: Sequence[pd.DataFrame | LargeSet], **rest: Any) -> Self:
@@ -263,6 +265,7 @@ class Mechanism(ABC):
         if bits.reproducible:
             loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
         drawn = self.synthesize(plan, Drawing(plan, table, bits, clock), bits.generator())
+        margins = drawn.margins if 0 < sum(len(each.noisy) for each in drawn.margins) <= MOST_NUMBERS else ()
         release = Release(
             mechanism=self.name,
             settings=self.settings(),
@@ -274,7 +277,8 @@ class Mechanism(ABC):
             statistics=drawn.statistics,
             noise=tuple(drawn.noise) or plan.noise,
             margin_errors=tuple(drawn.margin_errors),
-            tables=drawn.tables,
+            tables={"margins": stacked(margins), **drawn.tables} if margins else drawn.tables,
+            margins=tuple(each.law for each in margins),
             reproducible=bits.reproducible,
             receipt=receipt,
         )

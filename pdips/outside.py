@@ -102,7 +102,9 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class NoisyMargins:
-    """The noisy one- and two-way margins of a release of ``pairs``, as data with a known law of noise.
+    """The noisy counts of a release, as data with a known law of noise: what they say of columns and pairs of them.
+
+    They are pooled by generalised least squares (:func:`pdips.margins.pairs.pooled`).
 
     Parameters
     ----------
@@ -112,6 +114,8 @@ class NoisyMargins:
         What was measured.
     found : NoisyPairs
         Unbiased estimates of all pairs of levels.
+    estimated : tuple of str
+        Numeric columns without bins, whose counts of intervals were worked out from finer ones, and aren't unbiased.
 
     Examples
     --------
@@ -125,6 +129,7 @@ class NoisyMargins:
     schema: "Schema"
     design: "ResidualDesign"
     found: "NoisyPairs"
+    estimated: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
@@ -151,44 +156,46 @@ class NoisyMargins:
                 csv = path.suffix == ".csv"
                 frames[name] = pd.read_csv(path, keep_default_na=False) if csv else pd.read_parquet(path)
         if set(frames) != {"margins", "synthetic_1"}:
-            raise InputError(f"{home} holds no noisy margins: they come with releases of pairs")
+            raise InputError(f"{home} holds no noisy margins")
         return cls._of(document, frames["margins"], frames["synthetic_1"])
 
     @classmethod
     def of(cls, release: "Release") -> Self:
         """Take the margins of a release in memory."""
         if "margins" not in release.tables:
-            raise InputError(f"a release of {release.mechanism} holds no noisy margins: they come with those of pairs")
+            raise InputError(f"a release of {release.mechanism} holds no noisy margins")
         return cls._of(release.document(), release.tables["margins"], release.sets[0])
 
     @classmethod
     def _of(cls, document: "PrivacyDocument", margins: "pd.DataFrame", records: "pd.DataFrame") -> Self:
         from pdips.data.schema import Schema
         from pdips.data.table import Table
-        from pdips.margins.pairs import Pairs, estimate, published
+        from pdips.margins.domain import columns_of
+        from pdips.margins.pairs import pooled
+        from pdips.margins.residuals import ResidualDesign
+        from pdips.release.measured_margins import unstacked
 
-        if document.mechanism != Pairs.name:
-            raise InputError(f"noisy margins are read of releases of pairs, and this is one of {document.mechanism}")
-        schema = document.table_schema
-        cut = [n for n, column in schema.columns.items() if not column.is_categorical and not column.is_binned]
-        if cut:
-            raise InputError(f"noisy margins of numeric columns without bins aren't read: {', '.join(cut)}")
         try:
-            plan = Pairs(**{name: value for name, value in document.settings.items() if value is not None}).plan(schema)
-            design: ResidualDesign = plan.design
-            noisy = margins["noisy"].to_numpy(dtype=np.int64)
-            expected = published(design, plan.steps[-1], np.zeros(len(noisy), dtype=np.int64))
-            same = np.allclose(margins["variance"], expected["variance"], rtol=1e-6)
-            labels = ["first", "second", "row", "column", "difference"]
-            same &= bool((margins[labels].to_numpy() == expected[labels].to_numpy()).all())
+            measured = unstacked(document.margins, margins)
         except (KeyError, TypeError, ValueError):  # names or numbers of rows that no release has
-            same = False
-        if not same:
-            raise InputError("margins and privacy.json don't belong together: one of them was changed")
+            raise InputError("margins and privacy.json don't belong together: one of them was changed") from None
+        schema = document.table_schema
+        axes = {axis.columns[0]: axis for each in measured for axis in each.law.axes}
+        columns = dict(schema.columns)
+        for name, column in schema.columns.items():
+            if not column.is_categorical and not column.is_binned:
+                if name not in axes:
+                    raise InputError(f"no margin holds {name!r}, a numeric column without bins")
+                edges = (*axes[name].lower, float(column.upper or 0.0))
+                columns[name] = column.model_copy(update={"bin_edges": edges})
+        tied = any(axis.codes for axis in axes.values())
+        schema = schema.model_copy(update={"columns": columns, **({} if tied else {"impossible": ()})})
+        design = ResidualDesign(columns_of(schema), document.privacy.neighbours, "laplace")
         public = schema.public_columns
         known = Table(records[list(public)], Schema(columns={k: schema.columns[k] for k in public})) if public else None
-        n_records = len(records) if plan.n_public else None
-        return cls(schema, design, estimate(design, plan.steps[-1], noisy, n_records, known))
+        n_records = len(records) if document.privacy.neighbours == "replace-one" else None
+        cut = tuple(name for name, axis in axes.items() if axis.lower)
+        return cls(schema, design, pooled(design, measured, n_records, known), cut)
 
     @cached_property
     def _home(self) -> dict[str, tuple[int, int]]:
@@ -215,6 +222,8 @@ class NoisyMargins:
             counts=self.found.counts[np.ix_(kept, kept)],
             variance=self.found.variance[np.ix_(self_blocks, self_blocks)],
         )
+        if not np.isfinite(alone.variance).all():
+            raise InputError(f"no measured margin holds each two of {', '.join(columns)} together")
         return alone, {column: self_blocks.index(self._home[column][0]) for column in columns}
 
     def _table(self, pairs: "NoisyPairs", where: dict[str, int], one: str, other: str) -> FloatArray:
@@ -282,7 +291,9 @@ class NoisyMargins:
             sampling = (np.diag(p) - np.outer(p, p)) / pairs.n
             covariance = covariance + (sampling if shares else sampling * pairs.n**2)
         names = [self.schema.columns[name].names() for name in chosen]
-        return Answer(tuple(map(", ".join, product(*names))), centre, covariance, "measured")
+        cut = [name for name in chosen if name in self.estimated]
+        basis = f"measured; counts of {', '.join(cut)} estimated, with errors about right" if cut else "measured"
+        return Answer(tuple(map(", ".join, product(*names))), centre, covariance, basis)
 
     def _scores(self, column: str) -> tuple[list[str], FloatArray]:
         """Return the terms that stand for a column, and their values for each of its levels.
@@ -293,6 +304,8 @@ class NoisyMargins:
 
         self._levels(column)
         found = self.schema.columns[column]
+        if column in self.estimated:
+            raise InputError(f"{column!r} has no bins, so no value stands for one of its intervals")
         if found.missing and not (found.is_categorical and not has_number_levels(found)):
             raise InputError(f"{column!r} may be missing, so its numbers can't be taken from margins")
         if found.levels is None:

@@ -22,6 +22,7 @@ from pdips.privacy.loss import Neighbours, Number, choice, exact
 from pdips.privacy.noise import LARGEST_SCALE
 from pdips.privacy.plan import Noise, Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.measured_margins import MeasuredMargin, axes_of
 
 MOST_CANDIDATES = 1_000_000
 """A round has no more families to choose from than this."""
@@ -169,6 +170,7 @@ class PrivBayes(Mechanism):
         """Choose a network, count its joint tables, and draw records column by column."""
         families, records = self.useful_families(plan, curator.n_records), FamilyScores(plan.design.domain, self.score)
         sets, statistics, noise = list[pd.DataFrame](), dict[str, pd.DataFrame](), dict[int, Noise]()
+        margins, domain = list[MeasuredMargin](), families.domain
         choices, counting = plan.steps[0] if len(plan.steps) > 1 else None, plan.steps[-1]
         for number in range(1, plan.repeats + 1):
             with curator.timed("choosing the network"):
@@ -177,13 +179,16 @@ class PrivBayes(Mechanism):
                 columns = networks.tables_of(network)
                 units = self.table_units(len(columns), curator.n_records)
                 noisy = _joint_tables(columns, families.domain, counting, records, curator, units)
+            for one, counts in noisy.items():
+                axes = axes_of([domain.names[column] for column in one], domain.sizes[list(one)])
+                margins.append(MeasuredMargin.of(counting.enlarged(units), axes, counts))
             tables = f"the {len(columns)} joint tables" if len(columns) > 1 else "the joint table"
             noise[len(columns)] = replace(counting.enlarged(units), counts=f"each cell of {tables}").noise
             prefix = f"set {number}, " if plan.repeats > 1 else ""
             statistics |= {f"{prefix}{name}": frame for name, frame in _statistics(network, noisy, families.domain)}
             with curator.timed("drawing synthetic sets"):
                 sets += _draw_sets(network, noisy, plan, curator, rng)
-        return Drawn(sets=sets, statistics=statistics, noise=tuple(noise.values()))
+        return Drawn(sets=sets, statistics=statistics, noise=tuple(noise.values()), margins=margins)
 
 
 def _joint_tables(

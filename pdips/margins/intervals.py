@@ -333,6 +333,10 @@ class IntervalDesign:
             for of, steps in zip(noisy, self.steps, strict=True)
         ]
 
+    def lower(self, cuts: Mapping[str, IntArray]) -> dict[str, tuple[float, ...]]:
+        """Return the lower bounds of the intervals of each column."""
+        return {c.name: tuple(c.fine.edges[cuts[c.name][:-1]].tolist()) for c in self.columns}
+
     def tables(self, noisy: Sequence[Sequence[FloatArray]], cuts: Mapping[str, IntArray]) -> dict[str, pd.DataFrame]:
         """Return what is published: ``intervals`` and the ``cuts`` of pairs; nothing where all columns have bins.
 
@@ -346,5 +350,5 @@ class IntervalDesign:
             for column, steps, of in zip(self.columns, self.steps, noisy, strict=True)
             for layer, (step, counts) in enumerate(zip(steps, of, strict=True))
         ]
-        begun = [pd.DataFrame({"column": c.name, "lower": c.fine.edges[cuts[c.name][:-1]]}) for c in self.columns]
+        begun = [pd.DataFrame({"column": name, "lower": lower}) for name, lower in self.lower(cuts).items()]
         return {"intervals": pd.concat(frames, ignore_index=True), "cuts": pd.concat(begun, ignore_index=True)}

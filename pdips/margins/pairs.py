@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, combinations
@@ -18,13 +18,13 @@ from pdips.errors import InputError, UselessWarning
 from pdips.margins.chains import REFIT_SWEEPS, Codes, LevelGroups, NoisyPairs, PairField, PairTarget
 from pdips.margins.domain import columns_of
 from pdips.margins.intervals import IntervalDesign
-from pdips.margins.residuals import ResidualDesign, blocks_of, pair_counts
+from pdips.margins.residuals import ResidualDesign, blocks_of, pair_counts, residual
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import MOST_TAU, choice, exact, largest_rho
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.release import MarginError
+from pdips.release.measured_margins import MarginAxis, MarginError, MarginLaw, MeasuredMargin
 
 MOST_LEVELS = 6_000
 """Of all columns together: pairs of levels are held in memory."""
@@ -219,10 +219,10 @@ class Pairs(LaplaceOrGaussian):
                     own = redrawn(field, found, target, groups, shares, rng)
                 codes = own.records(found, target, groups, n_records, rng, kept=self._sets() == "fitted")
                 sets.append(_frame(design, fine, plan.schema, codes, public, cuts, drawn, rng))
-        tables = {"margins": published(design, step, noisy)}
         return Drawn(
             sets=sets,
-            tables={**tables, **fine.tables(counted, cuts)},
+            tables=fine.tables(counted, cuts),
+            margins=list(measured(design, step, noisy, fine.lower(cuts), known)),
             margin_errors=tuple(_margin_errors(design, found)),
             diagnostics={"telling_pairs": told},
         )
@@ -318,24 +318,114 @@ def redrawn(
     return field.fitted(again, target.moved(again), groups, rng, sweeps=REFIT_SWEEPS, around=around)
 
 
-def published(design: ResidualDesign, step: Step, noisy: IntArray) -> pd.DataFrame:
-    """Return the noisy answer as a table: a row a number, with what it is of and the noise of a count there.
-
-    ``first`` and ``second`` name the columns (joined by ``+`` where structural zeros tie them), ``row`` and ``column``
-    number the levels, or where ``difference`` is true the lower of the neighbours whose difference it is (the higher
-    less the lower); ``variance`` is that of the noise on a count, before differences.
-    """
-    names = ["+".join(design.domain.names[column] for column in block.columns) for block in design.blocks]
-    frames = []
+def measured(
+    design: ResidualDesign,
+    step: Step,
+    noisy: IntArray,
+    lower: Mapping[str, tuple[float, ...]],
+    known: Mapping[int, tuple[FloatArray, float]],
+) -> Iterator[MeasuredMargin]:
+    """Yield the measured margins of a noisy answer, with an axis a block, and what is known of blocks otherwise."""
+    names, sizes = design.domain.names, design.domain.sizes
+    axes = []
+    for block in design.blocks:
+        codes = np.ravel_multi_index(tuple(block.levels.T), tuple(sizes[list(block.columns)]))
+        columns = tuple(names[column] for column in block.columns)
+        tied = tuple(codes.tolist()) if len(columns) > 1 else ()
+        axes.append(MarginAxis(columns=columns, size=block.n_levels, codes=tied, lower=lower.get(columns[0], ())))
+    for block_number, (counts, variance) in known.items():
+        law = MarginLaw(
+            axes=(axes[block_number],), law="estimate", scale=math.sqrt(variance), variance=variance, rows=len(counts)
+        )
+        yield MeasuredMargin(law, np.round(counts).astype(np.int64), np.arange(len(counts)))
     for margin, part in design.parts(noisy):
-        places = np.unravel_index(np.arange(part.size), part.shape) if margin else ()
-        frame = pd.DataFrame({"noisy": part.ravel()}) if margin else pd.DataFrame({"noisy": [int(part)]})
-        for k, (name, level) in enumerate((("first", "row"), ("second", "column"))):
-            frame[name] = names[margin[k]] if k < len(margin) else ""
-            frame[level] = places[k] if k < len(margin) else -1
-        frames.append(frame.assign(variance=design.variance(margin, step)))
-    found = pd.concat(frames, ignore_index=True).assign(difference=not design.whole)
-    return found[["first", "second", "row", "column", "difference", "noisy", "variance"]]
+        scale = design.image.scale(step, int(design.weights[design.margins.index(margin)]))
+        law = MarginLaw(
+            axes=tuple(axes[block] for block in margin),
+            law="gaussian" if step.law == "gaussian" else "laplace",
+            scale=math.sqrt(scale) if step.law == "gaussian" else float(scale),
+            variance=design.variance(margin, step),
+            rows=part.size,
+            differences=not design.whole and bool(margin),
+        )
+        yield MeasuredMargin(law, part.ravel(), np.arange(part.size))
+
+
+def pooled(
+    design: ResidualDesign, margins: Sequence[MeasuredMargin], n_records: int | None, public: Table | None = None
+) -> NoisyPairs:
+    """Return unbiased estimates of all pairs from measured margins, each weighted by its precision.
+
+    What several margins say of the same pair beyond its columns, or of a column, is averaged in proportion to 1 /
+    variance: generalised least squares, as residuals of a margin have independent errors (Xiao, He, Zhang and Kifer,
+    2023). Margins that weren't counted whole, or whose axes aren't blocks of ``design``, are left out. What no margin
+    says has infinite variance.
+    """
+    sizes, names = design.sizes, design.domain.names
+    place = {tuple(names[c] for c in block.columns): (k, block.n_levels) for k, block in enumerate(design.blocks)}
+    effects = dict[tuple[int, ...], FloatArray | float]()
+    precision = dict[tuple[int, ...], float]()
+    for each in margins:
+        found = [place.get(axis.columns) for axis in each.law.axes]
+        table, variance = each.whole(), max(each.law.variance, 1e-12)
+        if table is None and each.law.axes and each.law.axes[0].size == 2 == 1 + len(found) and n_records is not None:
+            own = float(each.noisy[0])  # of two levels one was counted, and the other follows
+            table, variance = np.array([own, n_records - own]), 2 * variance
+        if table is None or any(
+            at is None or at[1] != axis.size or axis.first for at, axis in zip(found, each.law.axes, strict=True)
+        ):
+            continue
+        blocks = [at[0] for at in found if at is not None]
+        alone = (
+            each.law.differences
+            or each.law.law == "estimate"
+            or len(each.noisy) < math.prod(sizes[[at[0] for at in found if at]])
+        )
+        for part in [tuple(blocks)] if alone else [p for m in range(3) for p in combinations(blocks, m)]:
+            rest = tuple(k for k, block in enumerate(blocks) if block not in part)
+            kept = np.asarray(table.sum(axis=rest)).transpose(np.argsort(part).tolist())
+            effect = residual(kept) if each.law.differences else _centred(kept)
+            weight = 1 / (variance * math.prod(int(sizes[blocks[k]]) for k in rest))
+            part = tuple(sorted(part))
+            effects[part] = effects.get(part, 0.0) + weight * effect
+            precision[part] = precision.get(part, 0.0) + weight
+    return _assembled(design, effects, precision, n_records, public)
+
+
+def _centred(table: FloatArray) -> FloatArray:
+    for axis in range(table.ndim):
+        table = table - table.mean(axis=axis, keepdims=True)
+    return table
+
+
+def _assembled(
+    design: ResidualDesign,
+    effects: Mapping[tuple[int, ...], FloatArray | float],
+    precision: Mapping[tuple[int, ...], float],
+    n_records: int | None,
+    public: Table | None,
+) -> NoisyPairs:
+    sizes, offsets = design.sizes, design.offsets
+    counts, variance = np.zeros((offsets[-1], offsets[-1])), np.full((len(sizes), len(sizes)), np.inf)
+    variance[(sizes == 1)[:, None] | (sizes == 1)] = 0.0
+    variance[np.outer(design.public, design.public)] = 0.0
+    total = 0.0 if n_records is not None else 1 / precision[()]
+    n = float(effects[()]) * total if n_records is None else float(n_records)
+    if public is not None:
+        counts += _public_counts(design, public)
+    for part, weight in precision.items():
+        if part and not design.public[list(part)].all():
+            variance[part[0], part[-1]] = variance[part[-1], part[0]] = 1 / weight
+    share = {part: effects[part] / weight for part, weight in precision.items()}
+    for block in np.flatnonzero(~design.public).tolist():
+        design.margin(counts, (block,))[:] = share.get((block,), 0.0) + n / sizes[block]
+    single = [design.margin(counts, (block,)).copy() for block in range(len(sizes))]
+    for i, j in combinations(range(len(sizes)), 2):
+        if not (design.public[i] and design.public[j]):
+            both = single[i][:, None] / sizes[j] + single[j] / sizes[i] - n / (sizes[i] * sizes[j])
+            design.margin(counts, (i, j))[:] = both + share.get((i, j), 0.0)
+            design.margin(counts, (j, i))[:] = design.margin(counts, (i, j)).T
+    return NoisyPairs(offsets, counts, variance, n, total)
 
 
 def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[MarginError]:

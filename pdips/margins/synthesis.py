@@ -22,6 +22,7 @@ from pdips.mechanism import Drawn
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
+from pdips.release.measured_margins import MeasuredMargin
 
 
 class HasLevels(Protocol):
@@ -52,6 +53,7 @@ def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
     tree = plan.design
     sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
+    margins = list[MeasuredMargin]()
     arrived = True
     for part in range(1, plan.repeats + 1):
         with curator.timed("counting and adding noise"):
@@ -64,13 +66,14 @@ def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
             redraw = partial(_redrawn, measured, tree, rng, n_public=plan.n_public)
         sets += draw_sets(found, plan, curator, rng, part=part, redraw=redraw)
         statistics |= tree.noisy_statistics(measured, f"set {part}, " if plan.repeats > 1 else "")
+        margins += tree.measured_margins(measured)
     if not isinstance(tree, TreeDesign):
-        return Drawn.of(sets, statistics=statistics)
+        return Drawn.of(sets, statistics=statistics, margins=margins)
     errors = view_errors(tree.domain, tree.views)
     if not tree.views:  # all trees of a release have the same noise, and nearly the same errors
         errors = tree_errors(tree.domain, measured.layers, measured.scales, n_public=plan.n_public)
     diagnostics = {"solver_arrived": arrived} if tree.views else {}
-    return Drawn.of(sets, statistics=statistics, margin_errors=errors, diagnostics=diagnostics)
+    return Drawn.of(sets, statistics=statistics, margin_errors=errors, diagnostics=diagnostics, margins=margins)
 
 
 def _redrawn(measured: NoisyTree, tree: TreeDesign, rng: np.random.Generator, *, n_public: bool) -> Estimate:

@@ -6,7 +6,7 @@ layers in between. In place of the last layer there may be views: margins of a f
 shape of all this depends on the schema and on earlier private answers only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Protocol
@@ -20,6 +20,7 @@ from pdips.margins.domain import STOP, Cells, Domain, Layer, cells, descend, spl
 from pdips.margins.views import View, count_variance
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Step
+from pdips.release.measured_margins import MOST_NUMBERS, MeasuredMargin, axes_of
 
 
 class Position:
@@ -211,6 +212,44 @@ class TreeDesign:
         if not self.views:
             found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1]})
         return found
+
+    def measured_margins(self, measured: NoisyTree) -> Iterator[MeasuredMargin]:
+        """Yield the noisy counts as margins: those of a layer by the columns that its nodes are split by."""
+        steps = [step for step in self.layers if step is not None]
+        kept = [k for k in range(1, len(measured.layers)) if np.isfinite(measured.variances[k]).any()]
+        for number, step in zip(kept, steps, strict=False):
+            layer, counts = measured.layers[number], measured.observed[number]
+            if measured.cells is not None and number == len(measured.layers) - 1:
+                yield cell_margin(self.domain, measured, step)
+                continue
+            whole = np.ones(layer.n_nodes, dtype=bool) if layer.stopped is None else ~layer.stopped
+            pattern = np.where(whole[:, None], layer.path >= 0, False)
+            for split in np.unique(pattern[whole], axis=0):
+                columns, nodes = np.flatnonzero(split), np.flatnonzero(whole & (pattern == split).all(axis=1))
+                codes = tuple(layer.path[nodes][:, columns].T)
+                yield _of_cells(self.domain, columns, codes, counts[nodes], step)
+        for view, counts in zip(self.views, measured.views, strict=True):
+            yield _of_cells(self.domain, view.columns, tuple(view.levels().values()), counts, view.step)
+
+
+def cell_margin(domain: Domain, measured: NoisyTree, step: Step) -> MeasuredMargin:
+    """Return the noisy counts of all cells as a margin."""
+    counts = measured.observed[-1]
+    if len(counts) > MOST_NUMBERS:  # they aren't published
+        return MeasuredMargin.of(step, [], counts)
+    columns = range(len(domain.names))
+    codes = tuple(measured.levels(np.arange(len(counts)), column) for column in columns)
+    return _of_cells(domain, columns, codes, counts, step)
+
+
+def _of_cells(
+    domain: Domain, columns: Sequence[int] | IntArray, codes: tuple[IntArray, ...], counts: IntArray, step: Step
+) -> MeasuredMargin:
+    sizes = tuple(int(domain.sizes[column]) for column in columns)
+    cells = np.ravel_multi_index(codes, sizes)
+    order = np.argsort(cells)
+    axes = axes_of([domain.names[column] for column in columns], sizes)
+    return MeasuredMargin.of(step, axes, counts[order], cells[order])
 
 
 def top_counts(top: Layer, domain: Domain, curator: Curator) -> tuple[IntArray, FloatArray]:

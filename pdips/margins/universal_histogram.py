@@ -1,7 +1,7 @@
 """The universal histogram: intervals of one column, or columns in random order (Hay et al. 2010; Bowen et al. 2021)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import ClassVar
@@ -29,12 +29,13 @@ from pdips.margins.domain import (
     top_node,
 )
 from pdips.margins.margin_error import CountTree
-from pdips.margins.tree import NoisyTree, Position, TreeDesign, layer_counts, top_counts
+from pdips.margins.tree import NoisyTree, Position, TreeDesign, cell_margin, layer_counts, top_counts
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.noise_sum import NoiseSum
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.measured_margins import MarginAxis, MeasuredMargin, axes_of
 
 LARGEST_FAN_OUT = 1_000_000
 
@@ -345,6 +346,16 @@ class IntervalTree:
             )
         found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1]})
         return found
+
+    def measured_margins(self, measured: NoisyTree) -> Iterator[MeasuredMargin]:
+        """Yield the noisy counts of each layer as margins, of intervals and then of all cells."""
+        public, name = self.domain.public, self.domain.names[self.column]
+        for number, (held, step) in enumerate(zip(self.intervals, self.steps[:-1], strict=False), start=1):
+            axes = axes_of([self.domain.names[column] for column in public], self.domain.sizes[public])
+            first = np.flatnonzero(np.diff(held, prepend=-1))
+            axis = MarginAxis(columns=(name,), size=len(first), first=tuple(first.tolist()))
+            yield MeasuredMargin.of(step, [*axes, axis], measured.observed[number])
+        yield cell_margin(self.domain, measured, self.steps[-1])
 
     def margin(self, columns: Sequence[int], *, n_public: bool) -> NoiseSum:
         """Return the error of a cell of a margin: of the least exact cell, if it has the ordered column."""

@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -22,6 +21,7 @@ from pdips.errors import InputError
 from pdips.privacy.account import Receipt
 from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, as_float, rho_of, to_replace_one
 from pdips.privacy.plan import Noise
+from pdips.release.measured_margins import MarginError, MarginLaw
 
 if TYPE_CHECKING:
     from pdips.privacy.ledger import Ledger
@@ -78,14 +78,6 @@ class Findings(BaseModel):
 # ---- privacy.json ----
 
 
-@dataclass(frozen=True, kw_only=True)
-class MarginError:
-    """The standard error, in records, that the noise gives to one cell of a margin of these columns. Public."""
-
-    columns: tuple[str, ...]
-    standard_error: float
-
-
 class StatedLoss(BaseModel):
     """A privacy loss as a file states it: in doubles, rounded up, with the statement for a disclosure board."""
 
@@ -124,6 +116,7 @@ class PrivacyDocument(Document):
     spends: list[StatedSpend]
     noise: list[Noise] = []
     margin_errors: list[MarginError] = []
+    margins: Annotated[list[MarginLaw], Field(exclude_if=lambda laws: not laws)] = []
     table_schema: Annotated[Schema, Field(alias="schema")]
     software: dict[str, str]
     digests: Annotated[dict[str, str] | None, Field(exclude_if=lambda known: known is None)] = None  # SHA-256, by file

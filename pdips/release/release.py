@@ -19,10 +19,11 @@ from pdips.privacy.loss import PrivacyLoss, Spend, spell
 from pdips.privacy.plan import Noise
 from pdips.registry import load
 from pdips.release import VERSION
-from pdips.release.documents import MarginError as MarginError
 from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
 from pdips.release.folder import file_digest
 from pdips.release.large_set import LargeSet
+from pdips.release.measured_margins import MarginError as MarginError
+from pdips.release.measured_margins import MarginLaw
 
 Format = Literal["parquet", "csv", "sav", "dta"]
 """Of synthetic sets; those of SPSS and Stata, with labels, are written beside Parquet."""
@@ -57,6 +58,8 @@ class Release:
         The noise on these statistics, for whoever must judge the sets.
     margin_errors : tuple of MarginError
         What this noise comes to in one-way and two-way margins.
+    margins : tuple of MarginLaw
+        What the rows of ``tables["margins"]`` are, and their noise.
     reproducible : bool
         Made from a seed: fit for tests and studies, not for publication.
     receipt : Receipt, optional
@@ -79,6 +82,7 @@ class Release:
     statistics: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     noise: tuple[Noise, ...] = ()
     margin_errors: tuple[MarginError, ...] = ()
+    margins: tuple[MarginLaw, ...] = ()
     reproducible: bool = False
     large_sets: tuple[LargeSet, ...] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -121,6 +125,7 @@ class Release:
             spends=[StatedSpend.model_validate(spend) for spend in self.spends],
             noise=list(self.noise),
             margin_errors=list(self.margin_errors),
+            margins=list(self.margins),
             table_schema=self.schema,
             software=software(),
         )

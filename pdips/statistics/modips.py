@@ -1,6 +1,6 @@
 """modips (Bowen and Liu 2020): statistics sanitized once, a PyMC model of them, as many sets as wanted."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -29,12 +29,14 @@ from pdips.privacy.curator import Clock, Curator, Progress
 from pdips.privacy.loss import Number, choice
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
+from pdips.release.measured_margins import MeasuredMargin, axes_of
 from pdips.release.release import Release, RunRecord
 from pdips.statistics import averaging
 from pdips.statistics.logistic import MOST_RECORDS, Logistic
 from pdips.statistics.model import Options, PosteriorFit, RecordRequest, StatisticModel, as_statistic_model, fit
 from pdips.statistics.noisy_model import Likelihood
 from pdips.statistics.plan import NoisyStatistics, StatisticPlan, number_of_records, settle, to_frame
+from pdips.statistics.statistic import Counts
 
 STATISTICS, POSTERIOR, MODELS = "statistics", "posterior", "models"
 
@@ -309,6 +311,7 @@ class Modips(LaplaceOrGaussian):
             closer=partial(
                 predictive_check, sources[heaviest], measured[0], fits[heaviest], covariates, public, released
             ),
+            margins=[margin for each in measured for margin in _margins(each)],
         )
 
     def shown(self) -> dict[str, Any]:
@@ -360,7 +363,8 @@ class Modips(LaplaceOrGaussian):
         clock, bits = Clock(progress), RandomBits(rng)
         measured = self.design(release.schema).restored(release.tables[STATISTICS])
         drawn = replace(self, n_sets=n_sets)._draw([measured], pd.DataFrame(), {}, bits.generator(), clock.step)
-        made = replace(release, sets=tuple(drawn.sets), tables=drawn.tables, statistics=drawn.statistics)
+        tables = {name: release.tables[name] for name in ("margins",) if release.margins} | {**drawn.tables}
+        made = replace(release, sets=tuple(drawn.sets), tables=tables, statistics=drawn.statistics)
         return made, RunRecord(
             seconds=clock.seconds, peak_memory=0.0, diagnostics=drawn.diagnostics, closer=drawn.closer
         )
@@ -388,6 +392,15 @@ def _compared(
         exact = _simulate(source, measured, fitted, covariates, public, averaging.DRAWS, averaging.REPEATS)
         densities.append(averaging.log_predictive(parts, measured, exact))
     return averaging.compare([source.name for source in sources], densities)
+
+
+def _margins(measured: NoisyStatistics) -> Iterator[MeasuredMargin]:
+    """Yield the noisy counts among noisy statistics."""
+    for part in measured.of(Counts):
+        if part.step is not None:
+            names = cast(Counts, part.statistic).by
+            axes = axes_of(names, [measured.schema.columns[name].n_levels for name in names])
+            yield MeasuredMargin.of(part.step, axes, measured.values[part.name][: part.n_noised])
 
 
 def predictive_check(

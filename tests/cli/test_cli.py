@@ -78,6 +78,7 @@ def test_a_release_from_end_to_end(pdips, here, mechanism, table, file_format):
     assert {path.name for path in public.iterdir()} == {
         "card.html",
         "privacy.json",
+        f"margins.{file_format}",
         f"synthetic_1.{file_format}",
         f"synthetic_2.{file_format}",
     }

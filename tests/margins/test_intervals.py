@@ -157,8 +157,10 @@ def test_a_release_keeps_spikes_types_missing_values_and_what_groups_earn():
     np.testing.assert_allclose(earned, true, rtol=0.3)
     assert set(release.tables) == {"margins", "intervals", "cuts"}
     assert [each.columns for each in release.margin_errors] == [("group",)]  # others have no proved one
-    with pytest.raises(InputError, match="numeric columns without bins aren't read: age, money, late"):
-        NoisyMargins.of(release)
+    margins = NoisyMargins.of(release)
+    assert margins.estimated == ("age", "money", "late")
+    with pytest.raises(InputError, match="'age' has no bins, so no value stands for one of its intervals"):
+        margins.ols("age ~ group")
 
 
 def test_intervals_that_are_never_looked_into_lose_a_spike(monkeypatch):

@@ -9,10 +9,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pdips import InputError, Pairs, Schema, Steps, Table, outside
+from pdips import (
+    InputError,
+    LaplaceSanitizer,
+    Modips,
+    Pairs,
+    PerturbedHistogram,
+    PrivBayes,
+    Schema,
+    Steps,
+    Table,
+    UniversalHistogram,
+    outside,
+)
 from pdips.errors import UselessWarning
 from pdips.margins.pairs import estimate
 from pdips.outside import NoisyMargins
+from pdips.release.measured_margins import unstacked
 
 SCHEMA = Schema.model_validate(
     {
@@ -177,10 +190,10 @@ def test_a_public_folder_is_enough(tmp_path):
         NoisyMargins.read(tmp_path)
     stated = json.loads((tmp_path / "public/privacy.json").read_text())
     (tmp_path / "public/privacy.json").write_text(json.dumps({**stated, "digests": None}))  # as before there were any
-    margins.assign(variance=1.0).to_parquet(tmp_path / "public/margins.parquet")
+    margins.assign(cell=0).to_parquet(tmp_path / "public/margins.parquet")
     with pytest.raises(InputError, match="one of them was changed"):
         NoisyMargins.read(tmp_path)
-    for changed in (margins.iloc[::-1], margins.iloc[:-1], margins.drop(columns="noisy"), margins.drop(columns="row")):
+    for changed in (margins.iloc[::-1], margins.iloc[:-1], margins.drop(columns="noisy"), margins.drop(columns="cell")):
         changed.to_parquet(tmp_path / "public/margins.parquet")
         with pytest.raises(InputError, match="one of them was changed"):
             NoisyMargins.read(tmp_path)
@@ -188,7 +201,7 @@ def test_a_public_folder_is_enough(tmp_path):
     with pytest.raises(InputError, match="holds no noisy margins"):
         NoisyMargins.read(tmp_path)
     with pytest.raises(InputError, match="holds no noisy margins"):
-        NoisyMargins.of(Steps(epsilon=1).release(table)[0])
+        NoisyMargins.of(PerturbedHistogram(epsilon=1).release(table)[0])
 
 
 @pytest.mark.parametrize(
@@ -244,3 +257,92 @@ def test_a_file_that_was_edited_after_it_was_published_is_refused(tmp_path, name
         pd.read_parquet(path).iloc[:-1].to_parquet(path)
     with pytest.raises(InputError, match="isn't the file that was published"):
         NoisyMargins.read(tmp_path / "out")
+
+
+COUNTING = {
+    "pairs": lambda relation: Pairs(epsilon=1, neighbours=relation),
+    "differences": lambda relation: Pairs(epsilon=1, neighbours=relation, kind="zcdp"),
+    "steps": lambda relation: Steps(epsilon=1, neighbours=relation),
+    "steps, two answers": lambda relation: Steps(epsilon=1, neighbours=relation, n_sets=2, split="per-set"),
+    "steps, a tree": lambda relation: Steps(epsilon=1, neighbours=relation, order=("sex", "voted"), layers=2),
+    "cells": lambda relation: LaplaceSanitizer(epsilon=1, neighbours=relation),
+    "columns in random order": lambda relation: UniversalHistogram(epsilon=1, neighbours=relation),
+    "networks": lambda _: PrivBayes(epsilon=1, n_sets=2, split="per-set", degree=1),
+    "a model": lambda relation: Modips(epsilon=1, neighbours=relation, model="multinomial", n_records=400),
+}
+SMALL = Schema.model_validate(
+    {"columns": {"sex": {"levels": [0, 1]}, "school": {"levels": [0, 1, 2]}, "voted": {"levels": [0, 1]}}}
+)
+CUBE = np.indices((2, 3, 2)).reshape(3, -1)
+
+
+def least_squares(release, n_records: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the counts of all cells by generalised least squares, cell by cell, and their covariance."""
+    names, rows, seen = list(SMALL.columns), [], []
+    for margin in unstacked(release.margins, release.tables["margins"]):
+        matrix, covariance = np.ones((1, 12)), np.eye(1)
+        if margin.law.axes:
+            shape = [axis.size for axis in margin.law.axes]
+            codes = [CUBE[names.index(axis.columns[0])] for axis in margin.law.axes]
+            matrix = np.equal.outer(np.arange(np.prod(shape)), np.ravel_multi_index(codes, shape)).astype(float)
+            shown = np.eye(1)
+            for size in shape:
+                shown = np.kron(shown, np.diff(np.eye(size), axis=0) if margin.law.differences else np.eye(size))
+            matrix, covariance = (shown @ matrix)[margin.cells], (shown @ shown.T)[np.ix_(margin.cells, margin.cells)]
+        white = np.linalg.inv(np.linalg.cholesky(covariance * margin.law.variance))
+        rows.append(white @ matrix)
+        seen.append(white @ margin.noisy)
+    exact = 1e4 if release.loss.neighbours == "replace-one" else 0.0
+    rows.append(np.full((1, 12), exact))
+    seen.append(np.array([exact * n_records]))
+    system = np.concatenate(rows)
+    inverse = np.linalg.pinv(system.T @ system, rcond=1e-15, hermitian=True)
+    return inverse @ system.T @ np.concatenate(seen), inverse
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("name", COUNTING)
+def test_what_margins_say_together_is_generalised_least_squares(name, relation, monkeypatch):
+    monkeypatch.setattr(outside, "N_REPLICATES", 4_000)
+    rng = np.random.default_rng(8)
+    frame = pd.DataFrame({column: rng.integers(0, SMALL.columns[column].n_levels, 400) for column in SMALL.columns})
+    release, _ = COUNTING[name](relation).release(Table(frame, SMALL), rng=rng)
+    margins = NoisyMargins.of(release)
+    counts, covariance = least_squares(release, 400)
+    held = margins.found.variance
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        if not np.isfinite(held[one, other]):
+            continue
+        names = [list(SMALL.columns)[k] for k in (one, other)]
+        answer = margins.total(names)
+        codes = np.ravel_multi_index(CUBE[[one, other]], [len(SMALL.columns[n].levels) for n in names])
+        sums = np.equal.outer(np.arange(len(answer.names)), codes).astype(float)
+        np.testing.assert_allclose(answer.estimate, sums @ counts, atol=1e-2)
+        error = np.sqrt(np.diagonal(expected := sums @ covariance @ sums.T))
+        # a covariance of 4,000 replicates: standard errors of 1.1 to 2.3 %; six of them
+        assert np.abs(answer.covariance - expected).max() < 0.14 * error.max() ** 2
+    if np.isfinite(held).all():
+        design = np.column_stack([np.ones(12), CUBE[0] == 1, CUBE[1]])
+        gram = design.T @ (counts[:, None] * design)
+        expected = np.linalg.solve(gram, design.T @ (counts * CUBE[2]))
+        np.testing.assert_allclose(margins.ols("voted ~ sex + school").estimate, expected, atol=1e-3)
+
+
+def test_numeric_columns_without_bins_are_read(tmp_path):
+    schema = Schema.model_validate(
+        {"columns": {"sex": {"levels": ["f", "m"]}, "pay": {"lower": 0, "upper": 1000, "integer": True}}}
+    )
+    rng = np.random.default_rng(9)
+    sex = rng.integers(0, 2, 4_000)
+    pay = np.clip(np.round(rng.gamma(4, 60, 4_000) + 80 * sex), 0, 1000).astype(int)
+    table = Table(pd.DataFrame({"sex": np.array(["f", "m"])[sex], "pay": pay}), schema)
+    release, _ = Pairs(epsilon=1_000).release(table, rng=rng)
+    release.write(tmp_path / "public")
+    margins = NoisyMargins.read(tmp_path)
+    (axis,) = [a for law in release.margins for a in law.axes if a.columns == ("pay",) and law.law == "estimate"]
+    edges = np.append(axis.lower, 1001)
+    expected = pd.crosstab(sex, pd.cut(pay, edges, right=False, labels=False)).to_numpy().ravel()
+    np.testing.assert_allclose(margins.total(["sex", "pay"]).estimate, expected, atol=3)
+    assert set(margins.share("pay").summary()["basis"]) == {
+        "measured; counts of pay estimated, with errors about right"
+    }

@@ -1,0 +1,142 @@
+"""Noisy counts as data: rows of ``margins.parquet``, and the law of their noise in ``privacy.json``."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.privacy.plan import Step
+
+MOST_NUMBERS = 2_000_000
+"""Releases of more noisy counts don't publish them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginError:
+    """The standard error, in records, that the noise gives to one cell of a margin of these columns. Public."""
+
+    columns: tuple[str, ...]
+    standard_error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginAxis:
+    """An axis of a margin: the levels of a column, or groups of them.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        One; or several that structural zeros tie together.
+    size : int
+        Number of positions.
+    codes : tuple of int
+        For several columns: the combination at each position, numbered with the last column's level running fastest.
+    first : tuple of int
+        For intervals of levels: the first level of each.
+    lower : tuple of float
+        For intervals of a numeric column without bins: the lower bound of each. Missing values come last.
+    """
+
+    columns: tuple[str, ...]
+    size: int
+    codes: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
+    lower: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginLaw:
+    """What the rows of one margin are, and the noise on each count: independent, of mean 0. Public.
+
+    Parameters
+    ----------
+    axes : tuple of MarginAxis
+        None for the number of records.
+    law : {"laplace", "gaussian", "estimate"}
+        Discrete; or no measurement, but worked out from other files with an error of about this variance.
+    scale : float
+        Of Laplace noise; sigma of Gaussian noise.
+    variance : float
+        Of the noise on a count.
+    rows : int
+        How many numbers ``margins.parquet`` has of it.
+    differences : bool
+        Whether rows are differences of neighbouring positions along each axis, the higher less the lower.
+    """
+
+    axes: tuple[MarginAxis, ...]
+    law: Literal["laplace", "gaussian", "estimate"]
+    scale: float
+    variance: float
+    rows: int
+    differences: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredMargin:
+    """Noisy counts of a margin, or of some of its cells.
+
+    Parameters
+    ----------
+    law : MarginLaw
+        Of the noise.
+    noisy : ndarray of int64, shape (numbers,)
+        In records.
+    cells : ndarray of int64, shape (numbers,)
+        Number of each cell, the position on the last axis running fastest.
+    """
+
+    law: MarginLaw
+    noisy: IntArray
+    cells: IntArray
+
+    @classmethod
+    def of(
+        cls, step: Step, axes: Sequence[MarginAxis], noisy: IntArray, cells: IntArray | None = None
+    ) -> "MeasuredMargin":
+        """Return counts with the noise of a step; without ``cells``, those of all cells."""
+        laplace = step.law == "laplace"
+        law = MarginLaw(
+            axes=tuple(axes),
+            law="laplace" if laplace else "gaussian",
+            scale=float(step.scale) if laplace else math.sqrt(step.variance),
+            variance=step.standard_deviation**2,
+            rows=len(noisy),
+        )
+        return cls(law, noisy, np.arange(len(noisy)) if cells is None else cells)
+
+    def whole(self) -> FloatArray | None:
+        """Return the counts with an axis for each of the margin's, or None where some weren't counted."""
+        shape = tuple(axis.size - self.law.differences for axis in self.law.axes)
+        if not np.array_equal(self.cells, np.arange(math.prod(shape))):
+            return None
+        return self.noisy.reshape(shape).astype(float)
+
+
+def axes_of(names: Sequence[str], sizes: Sequence[int] | IntArray) -> list[MarginAxis]:
+    """Return an axis for each of some columns."""
+    return [MarginAxis(columns=(name,), size=int(size)) for name, size in zip(names, sizes, strict=True)]
+
+
+def stacked(margins: Sequence[MeasuredMargin]) -> pd.DataFrame:
+    """Return the rows of ``margins.parquet``: ``margin`` numbers the entries of ``margins`` in ``privacy.json``."""
+    parts = [{"margin": k, "cell": each.cells, "noisy": each.noisy} for k, each in enumerate(margins)]
+    return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True).astype(np.int64)
+
+
+def unstacked(laws: Sequence[MarginLaw], rows: pd.DataFrame) -> list[MeasuredMargin]:
+    """Return the margins of a file: what :func:`stacked` takes."""
+    margin, cell, noisy = (rows[name].to_numpy(dtype=np.int64) for name in ("margin", "cell", "noisy"))
+    ends = np.searchsorted(margin, np.arange(len(laws) + 1))
+    if np.any(np.diff(margin) < 0) or np.diff(ends).tolist() != [law.rows for law in laws] or ends[-1] < len(rows):
+        raise ValueError("rows aren't those of these margins")
+    found = [MeasuredMargin(law, noisy[a:b], cell[a:b]) for law, a, b in zip(laws, ends[:-1], ends[1:], strict=True)]
+    for each in found:
+        n_cells = math.prod(axis.size - each.law.differences for axis in each.law.axes)
+        if len(each.cells) and (np.any(np.diff(each.cells) <= 0) or each.cells[0] < 0 or each.cells[-1] >= n_cells):
+            raise ValueError("cells aren't those of a margin")
+    return found
