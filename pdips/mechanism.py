@@ -33,7 +33,7 @@ from pdips.privacy.loss import (
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import SEEDED, Noise, Plan, Step, paragraph
 from pdips.release.large_set import LargeSet
-from pdips.release.measured_margins import MOST_NUMBERS, MeasuredMargin, stacked
+from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, stacked
 from pdips.release.release import Closer, MarginError, Release, RunRecord
 
 Variant = Literal["sound", "published"]

@@ -173,7 +173,7 @@ class NoisyMargins:
         from pdips.margins.domain import columns_of
         from pdips.margins.pairs import pooled
         from pdips.margins.residuals import ResidualDesign
-        from pdips.release.measured_margins import unstacked
+        from pdips.release.noisy_margins import unstacked
 
         try:
             measured = unstacked(document.margins, margins)

@@ -22,7 +22,7 @@ from pdips.privacy.loss import Neighbours, Number, choice, exact
 from pdips.privacy.noise import LARGEST_SCALE
 from pdips.privacy.plan import Noise, Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.measured_margins import MeasuredMargin, axes_of
+from pdips.release.noisy_margins import MeasuredMargin, axes_of
 
 MOST_CANDIDATES = 1_000_000
 """A round has no more families to choose from than this."""

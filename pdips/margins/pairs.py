@@ -24,7 +24,7 @@ from pdips.privacy.curator import Curator
 from pdips.privacy.loss import MOST_TAU, choice, exact, largest_rho
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.measured_margins import MarginAxis, MarginError, MarginLaw, MeasuredMargin
+from pdips.release.noisy_margins import MarginAxis, MarginError, MarginLaw, MeasuredMargin
 
 MOST_LEVELS = 6_000
 """Of all columns together: pairs of levels are held in memory."""

@@ -22,7 +22,7 @@ from pdips.mechanism import Drawn
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
-from pdips.release.measured_margins import MeasuredMargin
+from pdips.release.noisy_margins import MeasuredMargin
 
 
 class HasLevels(Protocol):

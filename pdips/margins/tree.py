@@ -20,7 +20,7 @@ from pdips.margins.domain import STOP, Cells, Domain, Layer, cells, descend, spl
 from pdips.margins.views import View, count_variance
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Step
-from pdips.release.measured_margins import MOST_NUMBERS, MeasuredMargin, axes_of
+from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, axes_of
 
 
 class Position:

@@ -35,7 +35,7 @@ from pdips.privacy.curator import Curator
 from pdips.privacy.noise_sum import NoiseSum
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.measured_margins import MarginAxis, MeasuredMargin, axes_of
+from pdips.release.noisy_margins import MarginAxis, MeasuredMargin, axes_of
 
 LARGEST_FAN_OUT = 1_000_000
 

@@ -21,7 +21,7 @@ from pdips.errors import InputError
 from pdips.privacy.account import Receipt
 from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, as_float, rho_of, to_replace_one
 from pdips.privacy.plan import Noise
-from pdips.release.measured_margins import MarginError, MarginLaw
+from pdips.release.noisy_margins import MarginError, MarginLaw
 
 if TYPE_CHECKING:
     from pdips.privacy.ledger import Ledger

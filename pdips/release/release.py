@@ -22,8 +22,8 @@ from pdips.release import VERSION
 from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
 from pdips.release.folder import file_digest
 from pdips.release.large_set import LargeSet
-from pdips.release.measured_margins import MarginError as MarginError
-from pdips.release.measured_margins import MarginLaw
+from pdips.release.noisy_margins import MarginError as MarginError
+from pdips.release.noisy_margins import MarginLaw
 
 Format = Literal["parquet", "csv", "sav", "dta"]
 """Of synthetic sets; those of SPSS and Stata, with labels, are written beside Parquet."""

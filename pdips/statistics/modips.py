@@ -29,7 +29,7 @@ from pdips.privacy.curator import Clock, Curator, Progress
 from pdips.privacy.loss import Number, choice
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
-from pdips.release.measured_margins import MeasuredMargin, axes_of
+from pdips.release.noisy_margins import MeasuredMargin, axes_of
 from pdips.release.release import Release, RunRecord
 from pdips.statistics import averaging
 from pdips.statistics.logistic import MOST_RECORDS, Logistic

@@ -25,7 +25,7 @@ from pdips import (
 from pdips.errors import UselessWarning
 from pdips.margins.pairs import estimate
 from pdips.outside import NoisyMargins
-from pdips.release.measured_margins import unstacked
+from pdips.release.noisy_margins import unstacked
 
 SCHEMA = Schema.model_validate(
     {
