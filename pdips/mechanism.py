@@ -91,6 +91,8 @@ class Mechanism(ABC):
         The largest number of sets of one release.
     weighs_records : bool
         Whether it takes tables of distinct records and their counts.
+    adds_up : bool
+        Whether all that it asks are sums over records, so that it takes tables in many files.
 
     Raises
     ------
@@ -109,6 +111,7 @@ class Mechanism(ABC):
     splits: ClassVar[tuple[Split, ...]] = ("once",)
     most_sets: ClassVar[int] = MOST_SETS
     weighs_records: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = False
     loss_kind: ClassVar[Kind] = "pure"
 
     epsilon: Number
@@ -251,6 +254,8 @@ class Mechanism(ABC):
         plan, clock = self.plan(table.schema), Clock(progress)
         loss, spends = plan.loss, plan.spends
         check_representable(table.schema)
+        if table.partitioned and not self.adds_up:
+            raise InputError(f"{self.name} takes no table in many files: join them, or use pairs or scores")
         self.check(plan, table)
         if table.counts is not None and not self.weighs_records:
             raise InputError(f"{self.name} reads records one by one: read the table with counted=False")

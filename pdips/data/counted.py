@@ -8,7 +8,7 @@ import dataclasses
 import math
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -66,7 +66,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def count(opened: Batches, schema: Schema) -> Counted:
     """Count the records of a file: distinct ones in the order of their codes."""
-    coders = _coders(opened, schema)
+    coders = coders_of(opened, schema)
     tally = _Tally(math.prod(coder.radix for coder in coders))
     for part in _parallel(opened.batches, coders):
         tally.add(*part)
@@ -92,10 +92,42 @@ def digest(n_records: int, total: int, parity: int) -> str:
     return f"{n_records}-{total:016x}-{parity:016x}"
 
 
-def _coders(opened: Batches, schema: Schema) -> list["_Coder"]:
+def digest_of(hashes: HashArray) -> str:
+    """Return the digest of records from their hashes."""
+    return digest(len(hashes), int(hashes.sum(dtype=np.uint64)), int(np.bitwise_xor.reduce(hashes)))
+
+
+def sum_of_digests(digests: Iterable[str]) -> str:
+    """Return the digest of all records from those of parts of them."""
+    n_records = total = parity = 0
+    for n, added, mixed in (each.split("-") for each in digests):
+        n_records, total, parity = n_records + int(n), (total + int(added, 16)) % (1 << 64), parity ^ int(mixed, 16)
+    return digest(n_records, total, parity)
+
+
+def records_of(fingerprint: str) -> int:
+    """Return how many records a digest is of."""
+    return int(fingerprint.split("-")[0])
+
+
+def coded(batch: pa.RecordBatch, coders: Sequence["Coder"], *, hashed: bool) -> tuple[dict[str, IntArray], HashArray]:
+    """Return the codes of the records of a batch by column, and their hashes (zeros if they aren't wanted)."""
+    codes, total = dict[str, IntArray](), np.zeros(len(batch), dtype=np.uint64)
+    for coder in coders:
+        if hashed or coder.column is not None:
+            index, steps, hashes = coder.look_up(batch.column(coder.name))
+            if hashed:
+                total += hashes.take(index, mode="clip")
+            if coder.column is not None:
+                codes[coder.name] = steps.take(index, mode="clip")
+    return codes, pd.util.hash_array(total) if hashed else total
+
+
+def coders_of(opened: Batches, schema: Schema, *, mixed: bool = True) -> list["Coder"]:
+    """Return what codes each column: as summands of a number in mixed radix, or each by itself."""
     copied = [name for name, column in schema.columns.items() if column.public and not column.is_categorical]
     n_cells = math.prod(column.n_levels for name, column in schema.columns.items() if name not in copied)
-    room = LARGEST_NUMBER // n_cells
+    room = LARGEST_NUMBER // n_cells if mixed else 1
     most_values = int(room ** (1 / len(copied))) if copied else 0
     if not room or (copied and most_values < 2):
         raise UncountableError
@@ -106,7 +138,7 @@ def _coders(opened: Batches, schema: Schema) -> list["_Coder"]:
         field = opened.schema.field(name)
         radix = 1 if column is None else most_values if is_copied else column.n_levels
         coders.append(
-            _Coder(
+            Coder(
                 name=name,
                 column=column,
                 is_copied=is_copied,
@@ -119,12 +151,12 @@ def _coders(opened: Batches, schema: Schema) -> list["_Coder"]:
                 weight=record_weight(ranks.index(name), len(names)),
             )
         )
-        stride *= radix
+        stride *= radix if mixed else 1
     return coders
 
 
 @dataclasses.dataclass(kw_only=True, repr=False)
-class _Coder:
+class Coder:
     """Turns the values of one column into summands of a record's number and of its hash."""
 
     name: str
@@ -200,7 +232,7 @@ class _Coder:
 type _Part = tuple[IntArray, HashArray, HashArray | None]
 
 
-def _parallel(batches: Iterator[pa.RecordBatch], coders: list[_Coder]) -> Iterator[_Part]:
+def _parallel(batches: Iterator[pa.RecordBatch], coders: list[Coder]) -> Iterator[_Part]:
     """Number the records of each batch, a few batches at a time."""
     waiting: deque[Future[_Part]] = deque()
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -212,7 +244,7 @@ def _parallel(batches: Iterator[pa.RecordBatch], coders: list[_Coder]) -> Iterat
             yield waiting.popleft().result()
 
 
-def _numbered(batch: pa.RecordBatch, coders: list[_Coder]) -> _Part:
+def _numbered(batch: pa.RecordBatch, coders: list[Coder]) -> _Part:
     """Return the number of each record, its hash, and the hashes of its person's key."""
     number, total = np.zeros(len(batch), dtype=np.int64), np.zeros(len(batch), dtype=np.uint64)
     persons = None

@@ -1,10 +1,10 @@
 """The confidential table: records checked against a schema, as codes; and codes turned back into records."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import pandas as pd
@@ -66,6 +66,8 @@ class Table:
     Table(columns=['age', 'sex', 'race', ...])
     """
 
+    partitioned: ClassVar[bool] = False
+
     def __init__(self, frame: pd.DataFrame | dict[str, Any] | pa.Table, schema: Schema) -> None:
         if isinstance(frame, (dict, pa.Table)):
             frame = to_pandas(frame) if isinstance(frame, pa.Table) else pd.DataFrame(frame)
@@ -75,7 +77,7 @@ class Table:
                 f"{type(frame).__name__} and {type(schema).__name__}"
             )
         self.schema = schema
-        _check_columns(frame, schema)
+        check_columns(frame, schema)
         if not len(frame):
             raise DataError("the table has no records")
         self.counts: IntArray | None = None
@@ -100,7 +102,7 @@ class Table:
         self.frame = frame if not read and len(_known(schema)) == frame.shape[1] else frame[_known(schema)].copy()
         for name, values in read.items():
             self.frame[name] = values
-        refuse_for([*self._impossible(), *_crowded(frame, schema)])
+        refuse_for([*self.impossible(), *_crowded(frame, schema)])
 
     def __repr__(self) -> str:
         return f"Table(columns={list(self.schema.columns)})"
@@ -117,7 +119,9 @@ class Table:
         return len(self.frame) if self.counts is None else int(self.counts.sum())
 
     @classmethod
-    def read(cls, path: str | Path, schema: Schema, *, counted: bool | None = None) -> Self:
+    def read(
+        cls, path: str | Path, schema: Schema, *, counted: bool | None = None, scheduler: str | None = None
+    ) -> "Table":
         """Read a ``.csv``, ``.csv.gz`` or ``.parquet`` file, or one of Stata, SPSS or SAS.
 
         The first line of a ``.csv`` names the columns. The others are ``.dta``, ``.sav``, ``.zsav``, ``.por``,
@@ -133,10 +137,17 @@ class Table:
             Whether to hold distinct records and their counts rather than every record. Left out, files of more than
             two million records (CSV: 200 MB) are counted. Tables that can't be (``docs/large_tables.md``) are loaded
             whole all the same.
+        scheduler : str, optional
+            For a folder of Parquet files, which is counted where it lies: the address of a dask scheduler, or
+            ``"local"`` for processes on this machine. Left out, this process does all.
         """
+        if Path(path).is_dir():
+            from pdips.data.partitions import PartitionedTable
+
+            return PartitionedTable(path, schema, scheduler=scheduler)
         if is_large(path) if counted is None else counted:
             opened = open_batches(path, key=schema.records.person, separator=schema.csv.separator)
-            _check_columns(opened.columns, schema)
+            check_columns(opened.columns, schema)
             if counting.countable(opened, schema):
                 with suppress(counting.UncountableError):
                     return cls._of_counts(counting.count(opened, schema), schema)
@@ -156,8 +167,12 @@ class Table:
             for name, column in schema.columns.items()
             if column.is_categorical or column.is_binned
         }
-        refuse_for([*table._impossible(), *([_crowd(schema)] if found.crowded else [])])
+        refuse_for([*table.impossible(), *([_crowd(schema)] if found.crowded else [])])
         return table
+
+    def total(self, statistic: Callable[["Table"], IntArray]) -> IntArray:
+        """Return whole numbers of the table; where it is in many files, their sum over these."""
+        return statistic(self)
 
     def count(self, place: IntArray, n_places: int) -> IntArray:
         """Return how many records are in each of some places, given the place of each row."""
@@ -203,10 +218,10 @@ class Table:
             weight = np.uint64(counting.record_weight(place, len(names)))
             with suppress(CellError):  # of an ignored column with nested values
                 total += value_hashes(name, self._given[name]) * weight
-        rows = pd.util.hash_array(total)
-        return counting.digest(len(rows), int(rows.sum(dtype=np.uint64)), int(np.bitwise_xor.reduce(rows)))
+        return counting.digest_of(pd.util.hash_array(total))
 
-    def _impossible(self) -> Iterator[DataError]:
+    def impossible(self) -> Iterator[DataError]:
+        """Yield what records have that the schema rules out."""
         for rule in self.schema.impossible:
             codes = self.schema.rule_codes(rule)
             if np.logical_and.reduce([np.isin(self.codes[name], wanted) for name, wanted in codes.items()]).any():
@@ -218,7 +233,8 @@ def _known(schema: Schema) -> list[str]:
     return [*schema.columns, *([schema.records.person] if schema.records.person else [])]
 
 
-def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:
+def check_columns(frame: pd.DataFrame, schema: Schema) -> None:
+    """Refuse columns that aren't those of the schema, or are of a type that can't be coded."""
     if not frame.columns.is_unique:
         raise InputError("the table has two columns of the same name")
     known, there, ignored = {*_known(schema)}, {*frame.columns}, schema.ignore

@@ -82,6 +82,7 @@ class Pairs(LaplaceOrGaussian):
 
     name: ClassVar[str] = "pairs"
     weighs_records: ClassVar[bool] = True
+    adds_up: ClassVar[bool] = True
 
     sets: Literal["fitted", "posterior"] | None = None
     intervals: int = 10

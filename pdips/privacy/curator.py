@@ -214,7 +214,7 @@ class Drawing(Curator):
             yield
 
     def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray:
-        noisy: IntArray = noisy_counts(statistic(self._table), possible, step, self._bits)[0]
+        noisy: IntArray = noisy_counts(self._table.total(statistic), possible, step, self._bits)[0]
         return noisy
 
     def _choose(self, step: Step, scores: Statistic) -> IntArray:

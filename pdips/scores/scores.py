@@ -147,6 +147,7 @@ class Scores(sampling.ChainMechanism):
     """
 
     name: ClassVar[str] = "scores"
+    adds_up: ClassVar[bool] = True
 
     score_rounds: int = 2
 

@@ -1,0 +1,61 @@
+"""Counting all pairs of a table in many Parquet files: ``python -m benchmarks.partitions --rows 10000000``."""
+
+import argparse
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pdips import Pairs, Schema, Table
+from pdips.data.readers import BATCH_RECORDS
+
+LEVELS = list("abcdefghij")
+
+
+def write(folder: Path, rows: int, columns: int, files: int) -> None:
+    """Write files of records that share batches of random levels, so that writing takes no time."""
+    rng = np.random.default_rng(0)
+    batch = pa.table(
+        {
+            f"c{k}": pa.DictionaryArray.from_arrays(rng.integers(0, 10, BATCH_RECORDS).astype(np.int32), LEVELS)
+            for k in range(columns)
+        }
+    )
+    each = rows // files
+    for number in range(files):
+        with pq.ParquetWriter(folder / f"{number:04}.parquet", batch.schema, store_schema=False) as writer:
+            for start in range(0, each, BATCH_RECORDS):
+                writer.write_table(batch.slice(0, min(BATCH_RECORDS, each - start)))
+
+
+def main() -> None:
+    """Measure reading (checks, digest) and counting apart."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--columns", type=int, default=40)
+    parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--scheduler", default="local", help="an address, 'local', or 'none' for this process alone")
+    given = parser.parse_args()
+    schema = Schema.model_validate({"columns": {f"c{k}": {"levels": LEVELS} for k in range(given.columns)}})
+    design = Pairs(epsilon=1, kind="zcdp").plan(schema).design
+    scheduler = None if given.scheduler == "none" else given.scheduler
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), given.rows, given.columns, given.files)
+        start = time.perf_counter()
+        table = Table.read(folder, schema, scheduler=scheduler)
+        read = time.perf_counter()
+        counts = table.total(design.count)
+        counted = time.perf_counter()
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(f"{given.rows:,} rows x {given.columns} columns, {given.files} files, scheduler {given.scheduler}")
+    print(f"checked in {read - start:.1f} s, counted in {counted - read:.1f} s, {counts.size:,} numbers")
+    print(f"processor {sum(u.ru_utime + u.ru_stime for u in used):.0f} s (with writing)")
+    print(f"largest process {max(u.ru_maxrss for u in used) / 1024:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

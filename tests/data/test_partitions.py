@@ -1,0 +1,121 @@
+"""Tables in many files: sums, digests and refusals are those of the table in one piece, whatever the cluster does."""
+
+import os
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError, Ledger, Pairs, Schema, Steps, Table
+from pdips.data import partitions
+from pdips.data import readers as files
+from pdips.errors import DataError
+
+SCHEMA = Schema.model_validate(
+    {
+        "columns": {
+            "text": {"levels": ["a", "b", "1"], "missing": True},
+            "year": {"levels": [1994, 1995]},
+            "wage": {"lower": 0, "upper": 100, "bins": 4},
+        },
+        "impossible": [{"text": "b", "year": 1994}],
+    }
+)
+N_FILES = 5
+
+
+def folder_of(tmp_path, change=None):
+    """A folder of files, one of them empty, and all records in one table."""
+    rng = np.random.default_rng(1)
+    text, year = rng.choice(["a", "b", "1", None], 90), rng.choice([1994, 1995], 90)
+    year[text == "b"] = 1995
+    frame = pd.DataFrame({"text": pd.array(text, dtype="str"), "year": year, "wage": rng.choice([0.0, 30, 99.5], 90)})
+    if change is not None:
+        frame = change(frame)
+    ends = [0, 20, 20, 50, 70, 90]
+    for number in range(N_FILES):
+        frame[ends[number] : ends[number + 1]].to_parquet(tmp_path / f"{number}.parquet", index=False)
+    return frame
+
+
+@pytest.fixture(autouse=True)
+def many_batches(monkeypatch):
+    monkeypatch.setattr(files, "BATCH_RECORDS", 7)
+
+
+@pytest.mark.parametrize("countable", [True, False], ids=["coded by dictionaries", "as frames"])
+def test_a_table_in_many_files_counts_as_the_whole_one(tmp_path, monkeypatch, countable):
+    if not countable:
+        monkeypatch.setattr(partitions.counting, "countable", lambda opened, schema: False)
+    whole, parted = Table(folder_of(tmp_path), SCHEMA), Table.read(tmp_path, SCHEMA)
+    design = Pairs(epsilon=1).plan(SCHEMA).design
+    assert parted.partitioned
+    assert parted.fingerprint == whole.fingerprint
+    assert parted.n_records == whole.n_records
+    np.testing.assert_array_equal(parted.total(design.count), whole.total(design.count))
+
+
+def test_a_release_from_a_seed_is_that_of_the_whole_table(tmp_path):
+    whole = Table(folder_of(tmp_path), SCHEMA)
+    ledger = Ledger(tmp_path / "l.sqlite")
+    one, other = (
+        Pairs(epsilon=1).release(table, rng=np.random.default_rng(3), ledger=ledger)[0]
+        for table in (whole, Table.read(tmp_path, SCHEMA))
+    )
+    pd.testing.assert_frame_equal(one.tables["margins"], other.tables["margins"])
+    assert ledger.summary().spent_epsilon == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f.assign(wage=np.where(f.index == 60, 101.0, f["wage"])), "outside its bounds"),
+        (lambda f: f.assign(text="b", year=1994), "impossible"),
+    ],
+    ids=["value", "combination"],
+)
+def test_broken_rules_are_refused_wherever_the_record_is(tmp_path, change, said):
+    folder_of(tmp_path, change)
+    with pytest.raises(DataError, match=said):
+        Table.read(tmp_path, SCHEMA)
+
+
+def test_what_needs_records_in_one_place_is_refused(tmp_path):
+    frame = folder_of(tmp_path)
+    with pytest.raises(InputError, match="takes no table in many files"):
+        Steps(epsilon=1).release(Table.read(tmp_path, SCHEMA))
+    frame.assign(year=1.5).to_parquet(tmp_path / "9.parquet", index=False)
+    with pytest.raises(InputError, match="same columns and types"):
+        Table.read(tmp_path, SCHEMA)
+    with pytest.raises(InputError, match="no public columns"):
+        Table.read(tmp_path, SCHEMA.model_copy(update={"columns": {"year": {"levels": [1994], "public": True}}}))
+
+
+def dies_once(table, marker):
+    """Kill the process that counts, the first time in any process."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return np.array([len(table.codes["year"])])
+    return os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp_path):
+    from distributed import LocalCluster
+
+    whole = Table(folder_of(tmp_path), SCHEMA)
+    design = Pairs(epsilon=1).plan(SCHEMA).design
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+        parted = Table.read(tmp_path, SCHEMA, scheduler=cluster.scheduler_address)
+        marker = tmp_path / "died"
+        assert parted.total(lambda table: dies_once(table, marker)).tolist() == [90]
+        assert marker.exists()
+        found = parted._each(partitions._count, design.count)
+        sums = [next(found)]
+        cluster.close()
+        sums += list(found)
+    assert len(sums) == N_FILES
+    np.testing.assert_array_equal(sum(sums), whole.total(design.count))
