@@ -89,7 +89,7 @@ def test_what_needs_records_in_one_place_is_refused(tmp_path):
     with pytest.raises(InputError, match="same columns and types"):
         Table.read(tmp_path, SCHEMA)
     with pytest.raises(InputError, match="no public columns"):
-        Table.read(tmp_path, SCHEMA.model_copy(update={"columns": {"year": {"levels": [1994], "public": True}}}))
+        Table.read(tmp_path, Schema.model_validate({"columns": {"year": {"levels": [1994], "public": True}}}))
 
 
 def dies_once(table, marker):
