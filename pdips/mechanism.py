@@ -254,8 +254,8 @@ class Mechanism(ABC):
         plan, clock = self.plan(table.schema), Clock(progress)
         loss, spends = plan.loss, plan.spends
         check_representable(table.schema)
-        if table.partitioned and not self.adds_up:
-            raise InputError(f"{self.name} takes no table in many files: join them, or use pairs or scores")
+        if table.partitioned:
+            self.check_adds_up()
         self.check(plan, table)
         if table.counts is not None and not self.weighs_records:
             raise InputError(f"{self.name} reads records one by one: read the table with counted=False")
@@ -295,6 +295,12 @@ class Mechanism(ABC):
             closer=drawn.closer,
             release=release,
         )
+
+    @final
+    def check_adds_up(self) -> None:
+        """Refuse a table in many files where not all that is asked are sums over records."""
+        if not self.adds_up:
+            raise InputError(f"{self.name} takes no table in many files: join them, or use pairs or scores")
 
     @property
     def rounds(self) -> int:

@@ -27,6 +27,7 @@ def synthesize(
     mechanism: str | None = None,
     ledger: Ledger | str | Path | None = None,
     seed: int | np.random.Generator | None = None,
+    scheduler: str | None = None,
     **options: Any,
 ) -> tuple[Release, RunRecord]:
     """Release synthetic sets of a table: what the command ``pdips synthesize`` does, with the sets in memory.
@@ -34,7 +35,7 @@ def synthesize(
     Parameters
     ----------
     table : DataFrame, dict of columns, pyarrow.Table, path or Table
-        The confidential table. A file is read after the price is reserved.
+        The confidential table. A file, or a folder of Parquet files, is read after the price is reserved.
     schema : Schema, dict or path
         What is public about it.
     epsilon : int, float, str or Fraction
@@ -45,6 +46,8 @@ def synthesize(
         The account that is charged.
     seed : int or numpy.random.Generator, optional
         For tests and studies: the release is marked, and isn't published unless ``allow=["seeded"]``.
+    scheduler : str, optional
+        What counts a folder of Parquet files, as in :meth:`Table.read`.
     **options
         ``n_sets``, ``neighbours``, ``model`` and whatever else the mechanism takes.
 
@@ -67,13 +70,13 @@ def synthesize(
     Release(mechanism='steps', n_sets=2, epsilon=1)
     """
     known = as_schema(schema)
-    name = mechanism or suited(known, has_model="model" in options)[0]
+    name = mechanism or suited(known, has_model="model" in options, in_files=in_files(table))[0]
     if not isinstance(name, str):
         raise InputError(f"mechanism must be a name, such as 'steps'; got {type(name).__name__}")
     kind, choosing = variant_class(name, options.pop("variant", "sound"))
     account = ledger if ledger is None or isinstance(ledger, Ledger) else Ledger(ledger)
     made = kind(epsilon=epsilon, **options | choosing)
-    return release_of(made, known, table, seed=seed, ledger=account, explain=True)[1:]
+    return release_of(made, known, table, seed=seed, ledger=account, explain=True, scheduler=scheduler)[1:]
 
 
 def release_of(
@@ -85,15 +88,21 @@ def release_of(
     ledger: Ledger | None,
     explain: bool,
     clock: Clock | None = None,
+    scheduler: str | None = None,
 ) -> tuple[Table, Release, RunRecord]:
     """Reserve the price, read the table and release; ``explain`` records that the reason of a refusal is shown."""
     clock = clock or Clock()
+    if in_files(table):
+        mechanism.check_adds_up()
+    elif scheduler is not None:
+        raise InputError("a scheduler is for a folder of .parquet files, and the table is none")
     if ledger is None:
         mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
     reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
     with reserved:
         with clock.step("reading the table"):
-            checked = as_table(table, schema, counted=None if mechanism.weighs_records else False)
+            counted = None if mechanism.weighs_records else False
+            checked = as_table(table, schema, counted=counted, scheduler=scheduler)
         rng = np.random.default_rng(seed) if isinstance(seed, int) else seed
         return checked, *mechanism.release(checked, rng=rng, ledger=ledger, progress=clock.progress)
 
@@ -109,10 +118,17 @@ def as_schema(schema: Any) -> Schema:
     raise InputError(f"schema must be a Schema, a dict or the path of a TOML file, got {type(schema).__name__}")
 
 
-def as_table(table: Any, schema: Schema, *, counted: bool | None = None) -> Table:
+def in_files(table: Any) -> bool:
+    """Whether a table is given as a folder of files."""
+    return isinstance(table, (str, Path)) and Path(table).is_dir()
+
+
+def as_table(table: Any, schema: Schema, *, counted: bool | None = None, scheduler: str | None = None) -> Table:
     """Return a table that is given as one, as records or as a file, checked against the schema."""
     if isinstance(table, Table):
         if table.schema != schema:
             raise InputError("the Table was read with another schema; give the schema that it has")
         return table
-    return Table.read(table, schema, counted=counted) if isinstance(table, (str, Path)) else Table(table, schema)
+    if isinstance(table, (str, Path)):
+        return Table.read(table, schema, counted=counted, scheduler=scheduler)
+    return Table(table, schema)

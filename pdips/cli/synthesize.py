@@ -67,6 +67,11 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
     help="Write sets to public/ although their guarantee is only asymptotic, which bounds nothing, or although they "
     "are made from a seed. By default both stay inside.",
 )
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="For a folder: the dask scheduler whose workers count its files, or local, for processes of this machine.",
+)
 @click.option("--explain", is_flag=True, help=EXPLAIN)
 @click.option(
     "--format",
@@ -92,13 +97,14 @@ def synthesize(
     ledger_path: str | None,
     seed: int | None,
     allow: tuple[str, ...],
+    scheduler: str | None,
     explain: bool,
     file_format: FileFormat,
     out: str,
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet; .dta, .sav, .sas7bdat) and the pages about them.
+    """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet or a folder of them; .dta, .sav, .sas7bdat), and pages about them.
 
     With --ledger the price is reserved before TABLE is read.
     """
@@ -106,7 +112,7 @@ def synthesize(
     from pdips.privacy.curator import Clock
     from pdips.release.release import check_format
     from pdips.report import pages
-    from pdips.synthesis import release_of
+    from pdips.synthesis import in_files, release_of
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
     schema = Schema.load(schema_path)
@@ -115,7 +121,7 @@ def synthesize(
     if mechanism_name is None:
         from pdips.margins.planning import suited
 
-        mechanism_name, why = suited(schema, has_model=model is not None)
+        mechanism_name, why = suited(schema, has_model=model is not None, in_files=in_files(table))
         click.echo(f"mechanism {mechanism_name}: {why}")
     build, settings = chosen(mechanism_name, options, common, model)
     mechanism: Mechanism = build(**settings)
@@ -127,7 +133,7 @@ def synthesize(
         clock = Clock(progress)
         with one_refusal(ledger, explain=explain):
             checked, release, record = release_of(
-                mechanism, schema, table, seed=seed, ledger=ledger, explain=explain, clock=clock
+                mechanism, schema, table, seed=seed, ledger=ledger, explain=explain, clock=clock, scheduler=scheduler
             )
         named = {"asymptotic": release.loss.kind == "asymptotic", "seeded": release.reproducible}
         needed = [word for word, is_needed in named.items() if is_needed]
@@ -161,13 +167,14 @@ def _write_inside(
     published: bool,
 ) -> None:
     from pdips.evaluation.encoding import with_decile_bins
-    from pdips.evaluation.margins import compare
+    from pdips.evaluation.margins import compare, no_comparison
     from pdips.release.documents import AccountState, Diagnostics, RunDocument
     from pdips.report.pages import write_report
     from pdips.report.posterior_figures import write_tree
 
     with clock.step("comparing with the confidential table"):
-        comparison = compare(with_decile_bins(table), [*release.sets, *release.large_sets])
+        sets = [*release.sets, *release.large_sets]
+        comparison = no_comparison() if table.partitioned else compare(with_decile_bins(table), sets)
     with clock.step("looking closer at the run"):
         diagnostics, tree = record.look_closer()
     if tree is not None:

@@ -6,7 +6,7 @@ numbers come back, to the one process that holds the account and draws the noise
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from pdips.errors import DataError, InputError
 
 LOCAL = "local"
 """In place of a scheduler's address: processes on this machine, one a core."""
+PATIENCE = 10.0
+"""Seconds that a scheduler and its first worker have to answer; after as long, it is asked if any worker is left."""
 
 type Checked = tuple[str, tuple[str, ...]]
 """The digest of a file's records, and which rules they break."""
@@ -87,20 +89,45 @@ class PartitionedTable(Table):
         return found
 
     def _each(self, work: Callable[..., Any], *more: Any) -> Iterator[Any]:
-        """Yield what some work finds in each file, once a file; without the cluster where that goes away."""
-        left = list(self._files)
-        if self._scheduler is not None:
-            from distributed import as_completed
+        """Yield what some work finds in each file, once a file; without the cluster where that goes away.
 
-            with client_of(self._scheduler, len(left)) as client:
+        A table is counted after its price is charged, so that a cluster that is gone by then may not end the release.
+        """
+        left = list(self._files)
+        with ExitStack() as stack:
+            client = None
+            try:
+                if self._scheduler is not None:
+                    client = stack.enter_context(client_of(self._scheduler, len(left)))
+            except InputError:
+                if work is _check:
+                    raise
+            if client is not None:
                 futures = {client.submit(work, file, self.schema, *more, pure=False): file for file in left}
-                for future in as_completed(futures):
+                for future in _finished(client, list(futures)):
                     if future.status == "error" and isinstance(future.exception(), (InputError, DataError)):
                         raise future.exception()
                     if future.status == "finished":
                         left.remove(futures[future])
                         yield future.result()
         yield from (work(file, self.schema, *more) for file in left)
+
+
+def _finished(client: Any, futures: list[Any]) -> Iterator[Any]:
+    """Yield futures as they are done, until the scheduler or all its workers go away."""
+    from distributed import CancelledError, wait
+
+    while futures:
+        try:
+            done, pending = wait(futures, timeout=PATIENCE, return_when="FIRST_COMPLETED")
+        except TimeoutError:
+            if client.nthreads():
+                continue
+            return
+        except (CancelledError, OSError):
+            return
+        yield from done
+        futures = list(pending)
 
 
 @contextmanager
@@ -113,20 +140,29 @@ def client_of(scheduler: str, n_tasks: int, workers: int | None = None) -> Itera
         raise InputError("a cluster needs the package distributed: install pdips[cluster]") from None
     if scheduler != LOCAL:
         try:
-            client = Client(scheduler, timeout=10)
+            client = Client(scheduler, timeout=PATIENCE)
         except (OSError, ValueError):
             raise InputError(f"no dask scheduler answers at {scheduler}") from None
         with client:
+            try:
+                client.wait_for_workers(1, timeout=PATIENCE)
+            except OSError:
+                raise InputError(f"the dask scheduler at {scheduler} has no workers") from None
             yield client
         return
-    cluster = LocalCluster(
-        n_workers=min(workers or CPU_COUNT, n_tasks),
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address="127.0.0.1:0",  # None would take port 8787 of every network that the machine is on
-        scheduler_kwargs={"dashboard": False},
-        silence_logs=logging.CRITICAL,
-    )
+    try:
+        cluster = LocalCluster(
+            n_workers=min(workers or CPU_COUNT, n_tasks),
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",  # None would take port 8787 of every network that the machine is on
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=logging.CRITICAL,
+        )
+    except RuntimeError:
+        raise InputError(
+            "no processes could be started; a script that asks for them has to stand below if __name__ == '__main__'"
+        ) from None
     with cluster, Client(cluster) as client:
         yield client
 

@@ -145,6 +145,8 @@ class Table:
             from pdips.data.partitions import PartitionedTable
 
             return PartitionedTable(path, schema, scheduler=scheduler)
+        if scheduler is not None:
+            raise InputError(f"a scheduler is for a folder of .parquet files, and {path} is none")
         if is_large(path) if counted is None else counted:
             opened = open_batches(path, key=schema.records.person, separator=schema.csv.separator)
             check_columns(opened.columns, schema)

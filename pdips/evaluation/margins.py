@@ -74,6 +74,12 @@ def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator
     )
 
 
+def no_comparison() -> Comparison:
+    """Return what ``run.json`` holds of a table in many files, whose records are in no one place to compare."""
+    nothing = TwoWay(columns=[], distance=[], reference=[])
+    return Comparison(l1=FullTable(by_set=[], mean=None, reference=None), one_way=[], two_way=nothing, skipped=True)
+
+
 def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[Moments]:
     """Compare means and standard deviations of numeric columns that aren't public, with or without bins.
 

@@ -35,7 +35,7 @@ MOST_ROUNDS = 200
 SMALLEST_SHARE = 1e-6
 
 
-def suited(schema: Schema, *, has_model: bool = False) -> tuple[str, str]:
+def suited(schema: Schema, *, has_model: bool = False, in_files: bool = False) -> tuple[str, str]:
     """Return the mechanism to take where none is named, and why, from public facts alone.
 
     Parameters
@@ -44,6 +44,8 @@ def suited(schema: Schema, *, has_model: bool = False) -> tuple[str, str]:
         Of the table.
     has_model : bool
         Whether the user brings a PyMC model.
+    in_files : bool
+        Whether the table is a folder of files.
 
     Examples
     --------
@@ -52,6 +54,8 @@ def suited(schema: Schema, *, has_model: bool = False) -> tuple[str, str]:
     """
     if has_model:
         return "scores", "it takes any PyMC model of one record"
+    if in_files:
+        return "pairs", "it takes a table in many files"
     if not all(column.is_categorical or column.is_binned for column in schema.columns.values()):
         return "pairs", "it needs no bins for numeric columns"
     n_cells = columns_of(schema).n_cells

@@ -309,12 +309,13 @@ class Moments(BaseModel):
 
 
 class Comparison(BaseModel):
-    """How near the sets are to their table: see :func:`pdips.evaluation.margins.compare`."""
+    """How near the sets are to their table: see :func:`pdips.evaluation.margins.compare`; or that it was skipped."""
 
     l1: FullTable
     one_way: list[Margin]
     two_way: TwoWay
     numeric: list[Moments] = []
+    skipped: bool = False
 
     def margins(self) -> list[Margin]:
         """Return the one-way margins, the furthest apart first."""

@@ -89,6 +89,7 @@ def section(
     return {
         "verdict": verdict(found, of_evaluation),
         "checks": found,
+        "skipped": comparison.skipped,
         "l1": comparison.l1,
         "two_way": comparison.two_way,
         "margins": margins,

@@ -64,6 +64,34 @@ def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
     assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["pairs", "scores"]
 
 
+@pytest.mark.parametrize("scheduler", [None, pytest.param("local", marks=pytest.mark.slow)])
+def test_a_folder_of_files_is_released_from_end_to_end(pdips, here, scheduler):
+    (here / "parts").mkdir()
+    frame = pd.read_parquet(here / "t.parquet")
+    for number in range(3):
+        frame[number::3].to_parquet(here / "parts" / f"{number}.parquet", index=False)
+    named = ["synthesize", here / "parts", "--schema", here / "s.toml", "--epsilon", 1, "--ledger", here / "l.sqlite"]
+    for more, said in [
+        (["--mechanism", "steps"], "steps takes no table in many files"),
+        (["--scheduler", "tcp://localhost:no"], "no dask scheduler answers at tcp://localhost:no"),
+    ]:
+        code, _, err = pdips(*named, *more, "--out", here / "out")
+        assert (code, said in err, len(err.splitlines())) == (2, True, 1)
+    assert Ledger(here / "l.sqlite").summary().spent_epsilon == 0
+    code, out, err = pdips(*named, *([] if scheduler is None else ["--scheduler", scheduler]), "--out", here / "out")
+    assert (code, err) == (0, "")
+    assert "mechanism pairs: it takes a table in many files" in out
+    assert len(pd.read_parquet(here / "out/public/synthetic_1.parquet")) == 60
+    assert json.loads((here / "out/confidential/run.json").read_text())["comparison"]["skipped"]
+    assert "counted and not compared" in (here / "out/confidential/report.html").read_text()
+    assert Ledger(here / "l.sqlite").summary().spent_epsilon == 1
+
+
+def test_a_scheduler_for_one_file_is_refused(pdips, here):
+    code, _, err = pdips(*words(here, "--scheduler", "local"))
+    assert (code, "a scheduler is for a folder of .parquet files" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("mechanism", "table", "file_format"),
     [("laplace-sanitizer", "t.csv", "parquet"), ("steps", "t.parquet", "csv"), ("steps", "t.csv", "parquet")],

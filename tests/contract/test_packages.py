@@ -46,7 +46,7 @@ def test_what_is_imported_is_declared_and_nothing_else(name):
     home, folders = DISTRIBUTIONS[name]
     project = tomllib.loads((home / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     used = imported(*(home / folder for folder in folders)) - {name} - INDIRECT[name]
-    assert used == declared(project, ("panels",) if name == "pdips-papers" else ("files",))
+    assert used == declared(project, ("panels",) if name == "pdips-papers" else ("cluster", "files"))
 
 
 def test_an_undeclared_import_would_be_seen(tmp_path):

@@ -108,7 +108,14 @@ def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp
 
     whole = Table(folder_of(tmp_path), SCHEMA)
     design = Pairs(epsilon=1).plan(SCHEMA).design
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+    ledger = Ledger(tmp_path / "l.sqlite")
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address="127.0.0.1:0",
+        scheduler_kwargs={"dashboard": False},
+    ) as cluster:
         parted = Table.read(tmp_path, SCHEMA, scheduler=cluster.scheduler_address)
         marker = tmp_path / "died"
         assert parted.total(lambda table: dies_once(table, marker)).tolist() == [90]
@@ -119,3 +126,10 @@ def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp
         sums += list(found)
     assert len(sums) == N_FILES
     np.testing.assert_array_equal(sum(sums), whole.total(design.count))
+    with pytest.raises(InputError, match="no dask scheduler answers"):
+        Table.read(tmp_path, SCHEMA, scheduler=parted._scheduler)
+    one, other = (
+        Pairs(epsilon=1).release(table, rng=np.random.default_rng(3), ledger=ledger)[0] for table in (whole, parted)
+    )
+    pd.testing.assert_frame_equal(one.tables["margins"], other.tables["margins"])
+    assert ledger.summary().spent_epsilon == 2

@@ -6,7 +6,6 @@ killed goes on where it stopped.
 
 import hashlib
 import json
-import logging
 import math
 import os
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from pdips import __version__
+from pdips.data.partitions import LOCAL, client_of
 from pdips.errors import InputError, RefusedError
 from pdips_papers.harness.study import Options, Study, Task, derive_seed
 
@@ -184,35 +184,9 @@ def _results(
         return
     from distributed import as_completed
 
-    with _client(min(len(missing), workers) if workers else None, len(missing), scheduler) as client:
+    with client_of(scheduler or LOCAL, len(missing), workers) as client:
         futures = {
             client.submit(perform, study, dict(task.arguments), seed, key=f"{study.name}-{task.key}-{seed}"): task
             for task, seed in missing
         }
         yield ((futures.pop(future), future.result()) for future in as_completed(list(futures)))
-
-
-@contextmanager
-def _client(workers: int | None, n_tasks: int, scheduler: str | None) -> Iterator[Any]:
-    """Lend a dask client: of the scheduler named, or of processes on this machine, without a dashboard."""
-    from dask.system import CPU_COUNT
-    from distributed import Client, LocalCluster
-
-    if scheduler is not None:
-        try:
-            client = Client(scheduler, timeout=10)
-        except (OSError, ValueError):
-            raise InputError(f"no dask scheduler answers at {scheduler}") from None
-        with client:
-            yield client
-        return
-    cluster = LocalCluster(
-        n_workers=min(workers or CPU_COUNT, n_tasks),
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address="127.0.0.1:0",  # None would take port 8787 of every network that the machine is on
-        scheduler_kwargs={"dashboard": False},
-        silence_logs=logging.CRITICAL,
-    )
-    with cluster, Client(cluster) as client:
-        yield client
