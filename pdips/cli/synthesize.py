@@ -104,7 +104,7 @@ def synthesize(
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet or a folder of them; .dta, .sav, .sas7bdat), and pages about them.
+    """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet or a folder of it; .dta, .sav, .sas7bdat) and pages about them.
 
     With --ledger the price is reserved before TABLE is read.
     """
@@ -173,8 +173,10 @@ def _write_inside(
     from pdips.report.posterior_figures import write_tree
 
     with clock.step("comparing with the confidential table"):
-        sets = [*release.sets, *release.large_sets]
-        comparison = no_comparison() if table.partitioned else compare(with_decile_bins(table), sets)
+        if table.partitioned:
+            comparison = no_comparison()
+        else:
+            comparison = compare(with_decile_bins(table), [*release.sets, *release.large_sets])
     with clock.step("looking closer at the run"):
         diagnostics, tree = record.look_closer()
     if tree is not None:
