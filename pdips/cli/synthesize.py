@@ -104,7 +104,7 @@ def synthesize(
     overwrite: bool,
     quiet: bool,
 ) -> None:
-    """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet or a folder of it; .dta, .sav, .sas7bdat) and pages about them.
+    """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet or a folder of it, .dta, .sav, .sas7bdat) and their pages.
 
     With --ledger the price is reserved before TABLE is read.
     """

@@ -78,6 +78,11 @@ class PartitionedTable(Table):
         if not self._n_records:
             raise DataError("the table has no records")
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("frame", "codes"):
+            raise InputError("a table in many files has no records at hand: only sums over them can be asked")
+        raise AttributeError(name)
+
     @property
     def n_records(self) -> int:
         """Number of records: public for replace-one neighbours, confidential for add-remove."""

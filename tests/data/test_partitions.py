@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pdips import InputError, Ledger, Pairs, Schema, Steps, Table
+from pdips import InputError, Ledger, Pairs, Schema, Steps, Table, synthesize
 from pdips.data import partitions
 from pdips.data import readers as files
 from pdips.errors import DataError
@@ -60,8 +60,7 @@ def test_a_release_from_a_seed_is_that_of_the_whole_table(tmp_path):
     whole = Table(folder_of(tmp_path), SCHEMA)
     ledger = Ledger(tmp_path / "l.sqlite")
     one, other = (
-        Pairs(epsilon=1).release(table, rng=np.random.default_rng(3), ledger=ledger)[0]
-        for table in (whole, Table.read(tmp_path, SCHEMA))
+        synthesize(table, SCHEMA, epsilon=1, mechanism="pairs", seed=3, ledger=ledger)[0] for table in (whole, tmp_path)
     )
     pd.testing.assert_frame_equal(one.tables["margins"], other.tables["margins"])
     assert ledger.summary().spent_epsilon == 2
@@ -85,6 +84,10 @@ def test_what_needs_records_in_one_place_is_refused(tmp_path):
     frame = folder_of(tmp_path)
     with pytest.raises(InputError, match="takes no table in many files"):
         Steps(epsilon=1).release(Table.read(tmp_path, SCHEMA))
+    with pytest.raises(InputError, match="takes no table in many files"):
+        synthesize(tmp_path, SCHEMA, epsilon=1, mechanism="steps")
+    with pytest.raises(InputError, match="no records at hand"):
+        Table.read(tmp_path, SCHEMA).frame  # noqa: B018
     frame.assign(year=1.5).to_parquet(tmp_path / "9.parquet", index=False)
     with pytest.raises(InputError, match="same columns and types"):
         Table.read(tmp_path, SCHEMA)
