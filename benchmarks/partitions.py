@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pdips import Pairs, Schema, Table
+from pdips import Pairs, Schema
+from pdips.data.partitions import PartitionedTable
 from pdips.data.readers import BATCH_RECORDS
 
 LEVELS = list("abcdefghij")
@@ -46,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), given.rows, given.columns, given.files)
         writing, start = time.process_time(), time.perf_counter()
-        table = Table.read(folder, schema, scheduler=scheduler)
+        table = PartitionedTable(folder, schema, scheduler=scheduler)
         read = time.perf_counter()
         counts = table.total(design.count)
         counted = time.perf_counter()

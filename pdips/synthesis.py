@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pdips.data.partitions import PartitionedTable
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -47,7 +48,7 @@ def synthesize(
     seed : int or numpy.random.Generator, optional
         For tests and studies: the release is marked, and isn't published unless ``allow=["seeded"]``.
     scheduler : str, optional
-        What counts a folder of Parquet files, as in :meth:`Table.read`.
+        What counts a folder of Parquet files, as in :class:`pdips.data.partitions.PartitionedTable`.
     **options
         ``n_sets``, ``neighbours``, ``model`` and whatever else the mechanism takes.
 
@@ -129,6 +130,8 @@ def as_table(table: Any, schema: Schema, *, counted: bool | None = None, schedul
         if table.schema != schema:
             raise InputError("the Table was read with another schema; give the schema that it has")
         return table
+    if in_files(table):
+        return PartitionedTable(table, schema, scheduler=scheduler)
     if isinstance(table, (str, Path)):
-        return Table.read(table, schema, counted=counted, scheduler=scheduler)
+        return Table.read(table, schema, counted=counted)
     return Table(table, schema)

@@ -119,9 +119,7 @@ class Table:
         return len(self.frame) if self.counts is None else int(self.counts.sum())
 
     @classmethod
-    def read(
-        cls, path: str | Path, schema: Schema, *, counted: bool | None = None, scheduler: str | None = None
-    ) -> "Table":
+    def read(cls, path: str | Path, schema: Schema, *, counted: bool | None = None) -> Self:
         """Read a ``.csv``, ``.csv.gz`` or ``.parquet`` file, or one of Stata, SPSS or SAS.
 
         The first line of a ``.csv`` names the columns. The others are ``.dta``, ``.sav``, ``.zsav``, ``.por``,
@@ -137,16 +135,7 @@ class Table:
             Whether to hold distinct records and their counts rather than every record. Left out, files of more than
             two million records (CSV: 200 MB) are counted. Tables that can't be (``docs/large_tables.md``) are loaded
             whole all the same.
-        scheduler : str, optional
-            For a folder of Parquet files, which is counted where it lies: the address of a dask scheduler, or
-            ``"local"`` for processes on this machine. Left out, this process does all.
         """
-        if Path(path).is_dir():
-            from pdips.data.partitions import PartitionedTable
-
-            return PartitionedTable(path, schema, scheduler=scheduler)
-        if scheduler is not None:
-            raise InputError(f"a scheduler is for a folder of .parquet files, and {path} is none")
         if is_large(path) if counted is None else counted:
             opened = open_batches(path, key=schema.records.person, separator=schema.csv.separator)
             check_columns(opened.columns, schema)

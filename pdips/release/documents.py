@@ -270,9 +270,8 @@ class TwoWay(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        size = len(self.columns)
         for matrix in (self.distance, self.reference):
-            if len(matrix) != size or any(len(row) != size for row in matrix):
+            if [len(row) for row in matrix] != [len(self.columns)] * len(self.columns):
                 raise ValueError("distance and reference must have a row and a column for each of columns")
         return self
 

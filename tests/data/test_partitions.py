@@ -10,6 +10,7 @@ import pytest
 from pdips import InputError, Ledger, Pairs, Schema, Steps, Table, synthesize
 from pdips.data import partitions
 from pdips.data import readers as files
+from pdips.data.partitions import PartitionedTable
 from pdips.errors import DataError
 
 SCHEMA = Schema.model_validate(
@@ -48,7 +49,7 @@ def many_batches(monkeypatch):
 def test_a_table_in_many_files_counts_as_the_whole_one(tmp_path, monkeypatch, countable):
     if not countable:
         monkeypatch.setattr(partitions.counting, "countable", lambda opened, schema: False)
-    whole, parted = Table(folder_of(tmp_path), SCHEMA), Table.read(tmp_path, SCHEMA)
+    whole, parted = Table(folder_of(tmp_path), SCHEMA), PartitionedTable(tmp_path, SCHEMA)
     design = Pairs(epsilon=1).plan(SCHEMA).design
     assert parted.partitioned
     assert parted.fingerprint == whole.fingerprint
@@ -77,22 +78,22 @@ def test_a_release_from_a_seed_is_that_of_the_whole_table(tmp_path):
 def test_broken_rules_are_refused_wherever_the_record_is(tmp_path, change, said):
     folder_of(tmp_path, change)
     with pytest.raises(DataError, match=said):
-        Table.read(tmp_path, SCHEMA)
+        PartitionedTable(tmp_path, SCHEMA)
 
 
 def test_what_needs_records_in_one_place_is_refused(tmp_path):
     frame = folder_of(tmp_path)
     with pytest.raises(InputError, match="takes no table in many files"):
-        Steps(epsilon=1).release(Table.read(tmp_path, SCHEMA))
+        Steps(epsilon=1).release(PartitionedTable(tmp_path, SCHEMA))
     with pytest.raises(InputError, match="takes no table in many files"):
         synthesize(tmp_path, SCHEMA, epsilon=1, mechanism="steps")
     with pytest.raises(InputError, match="no records at hand"):
-        Table.read(tmp_path, SCHEMA).frame  # noqa: B018
+        PartitionedTable(tmp_path, SCHEMA).frame  # noqa: B018
     frame.assign(year=1.5).to_parquet(tmp_path / "9.parquet", index=False)
     with pytest.raises(InputError, match="same columns and types"):
-        Table.read(tmp_path, SCHEMA)
+        PartitionedTable(tmp_path, SCHEMA)
     with pytest.raises(InputError, match="no public columns"):
-        Table.read(tmp_path, Schema.model_validate({"columns": {"year": {"levels": [1994], "public": True}}}))
+        PartitionedTable(tmp_path, Schema.model_validate({"columns": {"year": {"levels": [1994], "public": True}}}))
 
 
 def dies_once(table, marker):
@@ -119,7 +120,7 @@ def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp
         dashboard_address="127.0.0.1:0",
         scheduler_kwargs={"dashboard": False},
     ) as cluster:
-        parted = Table.read(tmp_path, SCHEMA, scheduler=cluster.scheduler_address)
+        parted = PartitionedTable(tmp_path, SCHEMA, scheduler=cluster.scheduler_address)
         marker = tmp_path / "died"
         assert parted.total(lambda table: dies_once(table, marker)).tolist() == [90]
         assert marker.exists()
@@ -130,7 +131,7 @@ def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp
     assert len(sums) == N_FILES
     np.testing.assert_array_equal(sum(sums), whole.total(design.count))
     with pytest.raises(InputError, match="no dask scheduler answers"):
-        Table.read(tmp_path, SCHEMA, scheduler=parted._scheduler)
+        PartitionedTable(tmp_path, SCHEMA, scheduler=parted._scheduler)
     one, other = (
         Pairs(epsilon=1).release(table, rng=np.random.default_rng(3), ledger=ledger)[0] for table in (whole, parted)
     )
