@@ -22,9 +22,11 @@ from pdips_papers.pseudo.synthesizers import (
     COUNT,
     DOWNSCALED_AT,
     FRESH,
+    HISTORICAL,
     N_DRAWS,
-    PH,
+    PHS,
     SCALE,
+    SHAPES,
     UNWEIGHTED,
     UTILITY,
     WEIGHTED,
@@ -39,7 +41,6 @@ from pdips_papers.pseudo.synthesizers import (
 )
 
 N_RECORDS = 2_000
-SHAPES = (0.5, 3.0)
 
 CLAIMED, TRUE = ("5", "4", "3"), ("5", "4", "3", "1")
 """Epsilons that published forms claim, and that sound forms have."""
@@ -102,7 +103,7 @@ class CensoredBeta(study.Study):
         blocks = [_counts(rows, epsilons), _bounds(rows, epsilons)]
         blocks += [_utility(rows, epsilon) for epsilon in epsilons]
         if row_of(WEIGHTED, "", SCALE) in rows:
-            wanted = [row for _, row, _ in downscaled()]
+            wanted = [*(row for _, row, _ in downscaled()), row_of(HISTORICAL, DOWNSCALED_AT)]
             title = f"Utility with and without down-scaling at claimed ϵ = {DOWNSCALED_AT}"
             shown = {row: row for row in wanted if row in rows}
             blocks.append(
@@ -168,7 +169,7 @@ def _columns() -> dict[str, str]:
 
 def _counts(rows: set[str], epsilons: Iterable[str]) -> study.Block:
     wanted = [row_of(form, epsilon) for epsilon in epsilons for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
-    wanted += [row for row in COUNTS if "c1" in row]
+    wanted += [row_of(HISTORICAL, DOWNSCALED_AT), *(row for row in COUNTS if "c1" in row)]
     return study.Block(
         title="Tables 1 and 3: records (of 2,000) of weight 0 in Weighted-e, of censored likelihood in Censor_w "
         "and Censor_uw",
@@ -203,7 +204,7 @@ def _utility(rows: set[str], epsilon: str) -> study.Block:
         row_of(WEIGHTED_E, epsilon): "Weighted-e; no true ϵ",
         row_of(CENSOR_W, epsilon): "Censor_w; no true ϵ",
         row_of(CENSOR_UW, epsilon): f"Censor_uw; true ϵ {twice}",
-        row_of(PH, epsilon): f"PH; true ϵ {epsilon}",
+        **{row_of(form, epsilon): f"{form}; true ϵ {epsilon}" for form in PHS},
         **{sound_row(centre, epsilon): f"centre {centre}; true ϵ {epsilon}" for centre in CENTRES},
     }
     return study.Block(
@@ -258,6 +259,7 @@ DOWNSCALED = {
     "mean": "figure 17",
     "median": "figure 18",
     "15th percentile": "figure 8",
+    "90th percentile": "figure 19",
 }
 
 OUTSIDE = "centre: zero"
@@ -293,7 +295,7 @@ def _forms(epsilon: str) -> list[tuple[str, str, int]]:
         (UNWEIGHTED, UNWEIGHTED, GREY),
         (WEIGHTED, WEIGHTED, PUBLISHED),
         *published,
-        (PH, row_of(PH, epsilon), SOUND),
+        *((form, row_of(form, epsilon), SOUND) for form in PHS),
         *((f"centre: {centre}", sound_row(centre, epsilon), of_centre[centre]) for centre in CENTRES),
     ]
 

@@ -35,10 +35,13 @@ from pdips_papers.pseudo.synthesizers import (
     CONFIDENTIAL,
     EPSILON,
     PH,
+    PH_LN,
+    PHS,
     STAGED,
     UNWEIGHTED,
     WEIGHTED,
     WEIGHTED_E,
+    binned_schema,
     ecdf_distances,
 )
 
@@ -54,7 +57,7 @@ PRINTED = ("Lipschitz", "Privacy", TRUE, *SALARY_ROWS[2:])
 CHAINS, DRAWS, TUNE = 2, 500, 500
 """Of each published fit: S = 1,000 draws, as in the simulations."""
 
-ORDER = (CONFIDENTIAL, UNWEIGHTED, WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH, *STAGED)
+ORDER = (CONFIDENTIAL, UNWEIGHTED, WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, *PHS, *STAGED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +112,7 @@ class Salary(study.Study):
             for row, value in zip(SALARY_ROWS, values, strict=True)
             if not np.isnan(value)
         }
+        paper |= {(row, PH_LN): value for (row, column), value in paper.items() if column == PH}
         return study.summarise(measurements, paper)[list(study.COLUMNS)]
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
@@ -246,10 +250,10 @@ def sound_answers(table: Table, rng: np.random.Generator) -> Iterator[Answer]:
     """Make the perturbed histogram of the number alone, and our default at the paper's target and at 1."""
     name = confidential_column(table.schema)
     column = table.schema.columns[name]
-    bins = int(np.ceil(np.sqrt(table.n_records)))
-    alone = Schema.model_validate({"columns": {name: {"lower": column.lower, "upper": column.upper, "bins": bins}}})
-    histogram, _ = find("perturbed-histogram")(epsilon=EPSILON).release(Table(table.frame[[name]], alone), rng=rng)
-    yield Answer(column=PH, synthetic=_values(histogram.sets[0], name), claimed=EPSILON, true=EPSILON)
+    for form in PHS:
+        alone = binned_schema(name, float(column.lower or 0), float(column.upper or 0), table.n_records, form)
+        histogram, _ = find("perturbed-histogram")(epsilon=EPSILON).release(Table(table.frame[[name]], alone), rng=rng)
+        yield Answer(column=form, synthetic=_values(histogram.sets[0], name), claimed=EPSILON, true=EPSILON)
     for label, epsilon in STAGED.items():
         mechanism = find("censored-posterior")(epsilon=epsilon, model="beta_regression", draws=DRAWS, tune=TUNE)
         try:

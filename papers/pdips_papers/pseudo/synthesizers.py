@@ -24,6 +24,17 @@ SCALE = 0.8
 
 DOWNSCALED_AT = "4"
 WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH = "Weighted", "Weighted-e", "Censor_w", "Censor_uw", "PH"
+PH_LN = "PH, ln(n) bins"
+"""The paper allows sqrt(n) and ln(n) bins and doesn't say which it took."""
+
+HISTORICAL = "Censor_w, c1 of a historical table"
+"""Section 4.5: the scale is chosen on another table, drawn from the same law."""
+
+PHS = (PH, PH_LN)
+SHAPES = (0.5, 3.0)
+"""Of the beta law that tables are drawn from."""
+
+SCALES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 UNWEIGHTED, FRESH, CONFIDENTIAL = "Unweighted", "fresh sample", "Data"
 BOUND, COUNT = "Lipschitz bound", "count"
 UTILITY = ("max-ECDF", "avg-ECDF", "mean", "median", "15th percentile", "90th percentile")
@@ -83,7 +94,7 @@ class PublishedSynthesizers:
     def __init__(self, y: FloatArray, rng: np.random.Generator, n_draws: int = N_DRAWS) -> None:
         self._y, self._rng = y, rng
         self._fit = GridFit(beta_model(), {"y": y}, n_draws, rng)
-        self._ones = np.ones(len(self._fit.counts))
+        self._n_draws, self._ones = n_draws, np.ones(len(self._fit.counts))
 
     def refit(self, weights: FloatArray, window: float = np.inf) -> tuple[FloatArray, FloatArray]:
         """Return the largest log-likelihoods under a fit, shape (records,), and a synthetic set from one draw of it."""
@@ -98,6 +109,10 @@ class PublishedSynthesizers:
         yield Synthesis(row=UNWEIGHTED, synthetic=synthetic, bound=float(risks.max()))
         for epsilon in epsilons:
             yield self.censored(CENSOR_UW, self._ones, epsilon)
+        if DOWNSCALED_AT in epsilons:
+            past = PublishedSynthesizers(self._rng.beta(*SHAPES, len(self._y)), self._rng, self._n_draws)
+            alpha = linear_weights(risks, scale=past.scale_for(DOWNSCALED_AT))
+            yield self.censored(HISTORICAL, alpha, DOWNSCALED_AT)
         for scale in (1.0, SCALE) if DOWNSCALED_AT in epsilons else (1.0,):
             at = epsilons if scale == 1 else (DOWNSCALED_AT,)
             alpha = linear_weights(risks, scale=scale)
@@ -106,6 +121,15 @@ class PublishedSynthesizers:
             for epsilon in at:
                 yield self.dropped(alpha, risks, epsilon, scale)
                 yield self.censored(CENSOR_W, alpha, epsilon, scale)
+
+    def scale_for(self, epsilon: str) -> float:
+        """Return the largest scale c1 at which the weighted fit of this table has its bound within epsilon / 2."""
+        risks, _ = self.refit(self._ones)
+        for scale in SCALES:
+            alpha = linear_weights(risks, scale=scale)
+            if lipschitz_bound(alpha, self.refit(alpha)[0]) <= float(epsilon) / 2:
+                return scale
+        return SCALES[-1]
 
     def dropped(self, alpha: FloatArray, risks: FloatArray, epsilon: str, scale: float) -> Synthesis:
         """Make Weighted-e: weight 0 where alpha_i f_i > epsilon / 2, f of the unweighted fit."""
@@ -130,17 +154,23 @@ class PublishedSynthesizers:
         )
 
 
+def binned_schema(name: str, lower: float, upper: float, n: int, form: str) -> Schema:
+    """Return the schema of one column cut into as many bins as a form of the histogram has."""
+    bins = int(np.ceil(np.sqrt(n) if form == PH else np.log(n)))
+    return Schema.model_validate({"columns": {name: {"lower": lower, "upper": upper, "bins": bins}}})
+
+
 def sound(y: FloatArray, epsilons: Sequence[str], rng: np.random.Generator) -> Iterator[Synthesis]:
     """Make the sound forms at each epsilon, which is their true loss if one record is replaced.
 
-    The perturbed histogram has sqrt(n) bins, rounded up, and noise of scale 2 / epsilon: sound as published.
+    The perturbed histogram has sqrt(n) or ln(n) bins, rounded up, and noise of scale 2 / epsilon: sound as published.
     """
     frame = pd.DataFrame({"y": y})
-    bins = {"y": {"lower": 0, "upper": 1, "bins": int(np.ceil(np.sqrt(len(y))))}}
-    table, binned = Table(frame, SCHEMA), Table(frame, Schema.model_validate({"columns": bins}))
+    table, binned = Table(frame, SCHEMA), {form: Table(frame, binned_schema("y", 0, 1, len(y), form)) for form in PHS}
     for epsilon in epsilons:
-        histogram, _ = find("perturbed-histogram")(epsilon=epsilon).release(binned, rng=rng)
-        yield Synthesis(row=row_of(PH, epsilon), synthetic=_values(histogram.sets))
+        for form in PHS:
+            histogram, _ = find("perturbed-histogram")(epsilon=epsilon).release(binned[form], rng=rng)
+            yield Synthesis(row=row_of(form, epsilon), synthetic=_values(histogram.sets))
         for centre, settings in CENTRES.items():
             release, _ = find("censored-posterior")(epsilon=epsilon, model="beta", **settings).release(table, rng=rng)
             yield Synthesis(row=sound_row(centre, epsilon), synthetic=_values(release.sets))
