@@ -69,7 +69,7 @@ def distance(table: pd.DataFrame, made: pd.DataFrame) -> float:
     both = [frame.assign(y=np.floor(2 * frame["y"])) if "y" in frame else frame for frame in (table, made)]
     found = []
     for pair in combinations(table.columns, 2):
-        one, other = (frame.astype(float).value_counts(list(pair), normalize=True) for frame in both)
+        one, other = (frame.astype(float).groupby(list(pair)).size() / len(frame) for frame in both)
         found.append(one.sub(other, fill_value=0).abs().sum() / 2)
     return float(np.mean(found))
 
