@@ -38,6 +38,11 @@ class Question:
     topic: str
 
     @property
+    def answered(self) -> bool:
+        """Whether the files of the release answer it by yes."""
+        return self.state == "yes"
+
+    @property
     def sign(self) -> str:
         """The state as one character."""
         return SIGNS[self.state]
