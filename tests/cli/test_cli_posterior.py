@@ -217,6 +217,7 @@ def test_a_paid_release_outlives_a_crash_after_it(pdips, here, monkeypatch, what
     assert {path.name for path in (here / "out").iterdir()} == {"public"}
     assert {path.name for path in (here / "out/public").iterdir()} == {
         "card.html",
+        "margins.parquet",
         "privacy.json",
         "synthetic_1.parquet",
     }

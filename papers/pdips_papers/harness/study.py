@@ -240,7 +240,7 @@ class Claims[Seen]:
     ...     return f"{low} and {high}.", [high < low]
     >>> table = pd.DataFrame([("sound", "1", 0.5, 0.1, 0.0), ("sound", "2", 0.2, 0.1, 0.0)], columns=list(COLUMNS))
     >>> claims.judge(Figures(table), form="sound")
-    [Finding(claim='(4) Less noise, less error; sound.', found='0.5 and 0.2.', verdict='holds')]
+    [Finding(claim='(4) Less noise, less error; sound.', found='0.5 and 0.2.', verdict='holds', certainty='')]
     """
 
     def __init__(self) -> None:
