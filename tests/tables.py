@@ -180,13 +180,14 @@ def sentinels(frame: pd.DataFrame, neighbours: str) -> set[str]:
 def shown(words: set[str], text: str, *, synthetic: bool = False) -> list[str]:
     """Return the words that a text has.
 
+    A number of records counts where it stands alone, for long numbers and digests have its digits by chance.
     Synthetic values have 16 digits, which can hold a share of eight characters by chance: in their files such a short
     word counts only where no longer number ends in it.
     """
-    found = [word for word in words if word in text]
-    if not synthetic:
-        return found
-    return [word for word in found if len(word) > 8 or re.search(rf"(?<![\d.]){re.escape(word)}", text)]
+    alone = {str(N_SENTINELS): r"(?<![\w.])%s(?!\w)", f"{N_SENTINELS:,}": r"(?<![\w.])%s(?!\w)"}
+    if synthetic:
+        alone = {word: r"(?<![\d.])%s" for word in words if len(word) <= 8} | alone
+    return [word for word in words if word in text and re.search(alone.get(word, "%s") % re.escape(word), text)]
 
 
 def text_of(path: Path) -> str:
