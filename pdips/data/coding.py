@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.data.column import Column
 from pdips.data.dates import date_number, spelling
-from pdips.data.schema import Column
 from pdips.errors import DataError, InputError
 
 HashArray = NDArray[np.uint64]

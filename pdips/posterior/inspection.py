@@ -14,7 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.schema import Column
+from pdips.data.column import Column
 from pdips.errors import InputError
 from pdips.posterior import model_file
 from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds

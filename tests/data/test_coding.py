@@ -35,8 +35,8 @@ from pdips.data.coding import (
     spelling,
     value_hashes,
 )
+from pdips.data.column import Column
 from pdips.data.readers import read_frame
-from pdips.data.schema import Column
 from pdips.errors import DataError
 
 N_COLUMNS, WIDTH = 10_000, 250

@@ -1,0 +1,245 @@
+"""What is public about one column: its levels or bounds, and how its cells are read."""
+
+import itertools
+import math
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from pdips.arrays import FloatArray
+from pdips.data.dates import DASHES, read_dates, spell_date, spelling
+from pdips.errors import InputError
+
+type Level = bool | int | float | str
+
+
+def _as_levels(value: Any) -> tuple[Level, ...]:
+    levels = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not levels or not all(isinstance(level, (bool, int, float, str)) for level in levels):
+        raise ValueError("must be a list of at least one text, number, true or false")
+    return levels
+
+
+def _as_list(value: Any) -> tuple[Level, ...] | None:
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise ValueError("must be a list of at least one text, number, true or false")
+    return None if value is None else _as_levels(value)
+
+
+def _is_ordinary(value: Level) -> bool:
+    """Whether a level or code is text, a finite number, or a whole number that a double holds exactly."""
+    return not isinstance(value, (int, float)) or abs(value) < (2**53 if isinstance(value, int) else math.inf)
+
+
+def _as_missing(value: Any) -> bool | tuple[Level, ...]:
+    if not isinstance(value, (bool, list, tuple)):
+        raise ValueError("must be true, false, or a list of codes")
+    return value if isinstance(value, bool) else _as_levels(value)
+
+
+LevelList = Annotated[Any, BeforeValidator(_as_list)]
+Levels = Annotated[Any, BeforeValidator(_as_levels)]
+Missing = Annotated[Any, BeforeValidator(_as_missing)]
+
+
+class Column(BaseModel):
+    """One column: categorical (``levels``) or numeric (``lower``, ``upper``, and ``bins`` for histogram mechanisms).
+
+    Parameters
+    ----------
+    levels : tuple of str, int, float or bool, optional
+        All values that can occur, whether or not the table has them.
+    lower, upper : float, optional
+        Inclusive bounds, in ``unit``.
+    bins : int, optional
+        Number of bins of equal width (of equal ratio for ``scale="log"``).
+    bin_edges : tuple of float, optional
+        Increasing edges in place of ``bins``; bins are closed on the left, the last one on both sides.
+    scale : {"linear", "log"}
+        Whether values are spread evenly within a bin on the linear or on the log scale.
+    integer : bool
+        Whole numbers only.
+    type : {"number", "date"}
+        Of a numeric column: ``unit`` of dates is "day", "month" or "year"; bounds and edges are dates.
+    out_of_range : {"refuse", "clip"}
+        Whether a number beyond its bounds is refused, with the table, or read as the bound.
+    trim : bool
+        Whether blanks around text are taken off before it is compared with ``levels``.
+    resolution : float, optional
+        To what step, counted from ``lower``, posterior mechanisms read values, in ``unit``: the fewer distinct values
+        there can be, the quicker they are. Not for integer columns.
+    missing : bool or tuple of levels
+        Whether a value may be missing; or the codes, beside empty cells, that mean so. Missing is a level of its own.
+    public : bool
+        Known to everyone; copied as it is.
+    unit, label : str, optional
+        For people.
+    labels : dict of str to str
+        For people: what a level or missing code means.
+
+    Examples
+    --------
+    >>> Column(lower=0, upper=90, bins=3, integer=True).names()
+    ['0-29', '30-59', '60-90']
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    levels: LevelList = None
+    lower: float | None = Field(default=None, allow_inf_nan=False, strict=True)
+    upper: float | None = Field(default=None, allow_inf_nan=False, strict=True)
+    bins: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
+    bin_edges: Annotated[tuple[float, ...], Field(min_length=2)] | None = None
+    scale: Literal["linear", "log"] = "linear"
+    integer: bool = False
+    type: Literal["number", "date"] = "number"
+    out_of_range: Literal["refuse", "clip"] = "refuse"
+    trim: bool = False
+    resolution: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    missing: Missing = False
+    public: bool = False
+    unit: str | None = None
+    label: str | None = None
+    labels: dict[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounds_from_edges(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") == "date":
+            data = {"unit": "day", **data, "integer": True}
+            if data["unit"] not in DASHES or data.get("scale", "linear") != "linear":
+                raise ValueError("the unit of dates must be 'day', 'month' or 'year', and their scale linear")
+            for key in {"lower", "upper", "bin_edges"} & {*data}:
+                data[key] = read_dates(data[key], data["unit"], key)
+        edges = data.get("bin_edges") if isinstance(data, dict) else None
+        if isinstance(edges, (list, tuple)) and edges:
+            return {"lower": edges[0], "upper": edges[-1], **data}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        numeric = self.lower is not None or self.upper is not None
+        if (self.levels is not None) == numeric:
+            raise ValueError("needs either levels, or lower and upper")
+        if self.levels is not None:
+            self._check_levels(self.levels)
+        else:
+            self._check_numeric()
+        if unknown := sorted({*self.labels} - set(map(spelling, (*(self.levels or ()), *self.missing_codes)))):
+            raise ValueError(f"labels: {unknown[0]!r} is no level or missing code")
+        return self
+
+    def _check_levels(self, levels: tuple[Level, ...]) -> None:
+        if not all(_is_ordinary(value) for value in (*levels, *self.missing_codes)):
+            raise ValueError("levels and missing codes must be finite, and whole numbers below 2^53")
+        if len({spelling(level) for level in levels}) < len(levels):
+            raise ValueError("levels must differ from each other")
+        if len({str if isinstance(level, str) else bool if isinstance(level, bool) else float for level in levels}) > 1:
+            raise ValueError("levels must be all text, all numbers, or all true and false")
+        fold = str.lower if isinstance(levels[0], bool) else str
+        if {fold(spelling(code)) for code in self.missing_codes} & {fold(spelling(level)) for level in levels}:
+            raise ValueError("a missing code can't be a level too")
+        if self.bins or self.bin_edges or self.integer or self.resolution or self.scale != "linear":
+            raise ValueError(
+                "bins, bin_edges, scale, integer and resolution belong to numeric columns, not beside levels"
+            )
+        if self.out_of_range != "refuse" or self.type != "number":
+            raise ValueError("out_of_range and type belong to numeric columns: a level can't be moved to another")
+        if self.trim and not all(isinstance(level, str) and level == level.strip() != "" for level in levels):
+            raise ValueError("trim needs levels of text without blanks around it")
+
+    def _check_numeric(self) -> None:
+        if self.trim:
+            raise ValueError("trim belongs to levels of text; numbers are read whatever blanks are around them")
+        if self.lower is None or self.upper is None or not self.lower < self.upper:
+            raise ValueError("lower and upper must both be given, lower below upper")
+        if max(abs(self.lower), abs(self.upper)) > (2**53 if self.integer else 1e100):
+            raise ValueError("lower and upper must be within 1e100 of 0, those of an integer column within 2^53")
+        codes = [code for code in self.missing_codes if not isinstance(code, str)]
+        if not all(_is_ordinary(code) and (not self.integer or code == int(code)) for code in codes):
+            raise ValueError("missing codes must be finite, and whole numbers in an integer column")
+        if self.scale == "log" and self.lower <= 0:
+            raise ValueError("scale = 'log' needs lower above 0")
+        if self.integer and not (self.lower.is_integer() and self.upper.is_integer()):
+            raise ValueError("an integer column needs whole lower and upper")
+        if self.resolution and (self.integer or self.resolution > self.upper - self.lower):
+            raise ValueError("resolution belongs to numeric columns that aren't integer, and is at most upper - lower")
+        if self.bins and self.bin_edges:
+            raise ValueError("give bins or bin_edges, not both")
+        if self.bin_edges and (self.bin_edges[0] != self.lower or self.bin_edges[-1] != self.upper):
+            raise ValueError("bin_edges must start at lower and end at upper")
+        if self.is_binned:
+            if self.integer and self.bin_edges and not all(edge.is_integer() for edge in self.bin_edges):
+                raise ValueError("bin_edges of an integer column must be whole numbers")
+            few = "every bin of an integer column must hold a whole number; use fewer bins"
+            if not (np.diff(self.edges) > 0).all():
+                raise ValueError(few if self.integer else "bin_edges must increase")
+
+    @property
+    def is_categorical(self) -> bool:
+        """Whether the column has levels rather than bounds."""
+        return self.levels is not None
+
+    @property
+    def is_binned(self) -> bool:
+        """Whether the column is numeric and cut into bins."""
+        return self.bins is not None or self.bin_edges is not None
+
+    @property
+    def missing_codes(self) -> tuple[Level, ...]:
+        """The codes, beside empty cells, that mean a missing value."""
+        return () if isinstance(self.missing, bool) else tuple(self.missing)
+
+    @property
+    def n_values(self) -> int:
+        """Number of levels or bins, not counting missing."""
+        if self.levels is not None:
+            return len(self.levels)
+        if not self.is_binned:
+            raise InputError("a numeric column has no levels until bins or bin_edges are given")
+        return self.bins or len(self.edges) - 1
+
+    @property
+    def n_levels(self) -> int:
+        """Number of levels or bins, with missing as the last one where it may occur."""
+        return self.n_values + bool(self.missing)
+
+    @property
+    def edges(self) -> FloatArray:
+        """Bin edges, shape (bins + 1,); those of an integer column end at ``upper + 1``: its bins are half-open."""
+        lower, upper = self.lower or 0.0, self.upper or 0.0
+        end = upper + 1 if self.integer else upper
+        if self.bin_edges:
+            return np.array([*self.bin_edges[:-1], end])
+        n_bins = self.bins or 1
+        edges = np.geomspace(lower, end, n_bins + 1) if self.scale == "log" else np.linspace(lower, end, n_bins + 1)
+        edges[0], edges[-1] = lower, end
+        return np.floor(edges) if self.integer else edges
+
+    def names(self) -> list[str]:
+        """Return what to call each level or bin in tables and pictures."""
+        if self.levels is not None:
+            found = [str(level) for level in self.levels]
+        elif self.integer:
+            ends, to = [(a, b - 1) for a, b in itertools.pairwise(self.edges)], " to " if self.type == "date" else "-"
+            spelt = self.spell if self.type == "date" else "{:.0f}".format
+            found = [spelt(a) if a == b else f"{spelt(a)}{to}{spelt(b)}" for a, b in ends]
+        else:
+            found = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(self.edges)]
+        return [*found, "missing"] if self.missing else found
+
+    def shown(self) -> list[str]:
+        """Return :meth:`names` with their labels, for people."""
+        return [f"{name} {self.labels[name]}" if name in self.labels else name for name in self.names()]
+
+    def spell(self, value: float) -> str:
+        """Return a bound or an edge as people write it, a date as a date."""
+        return spell_date(value, self.unit) if self.type == "date" else f"{value:g}"
+
+
+def has_number_levels(column: Column) -> bool:
+    """Whether all levels are numbers (true and false aren't)."""
+    return column.levels is not None and all(
+        isinstance(level, (int, float)) and not isinstance(level, bool) for level in column.levels
+    )
