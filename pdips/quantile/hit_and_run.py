@@ -35,10 +35,11 @@ DIGITS_FROM = 128
 DensityArrays = namedtuple("DensityArrays", "x y tau scale norm spread")
 """Records, the quantile, nats a unit of norm, which norm, and the hull's 2 max(tau, 1 - tau)."""
 
-Region = namedtuple("Region", "lower upper lines signs low high shape")
+Region = namedtuple("Region", "lower upper lines signs low high shape centre precision")
 """Where the parameters may be: a box, and above (sign 1) or below (sign -1) lines on a box of covariates.
 
-The columns of ``shape`` are how directions are spread that suit the density; none before warming up.
+The columns of ``shape`` are how directions are spread that suit the density; none before warming up. ``centre`` and
+``precision`` are those of a normal base measure; none of an even one.
 """
 
 LineWorkspace = namedtuple(
@@ -53,9 +54,16 @@ class HitAndRun:
     Half of the moves change one parameter, the others all; most that change a slope turn the plane about a random point
     of the box of covariates. After warming up three in four directions have the covariance that was learnt. No
     direction depends on where the chain is, so a move leaves the density as it is (docs/proofs/kng.md, section 9).
+    Under a normal ``base`` (means and standard deviations) a move is accepted with the ratio of base measures.
     """
 
-    def __init__(self, density: KNormGradient, lower: ArrayLike, upper: ArrayLike) -> None:
+    def __init__(
+        self,
+        density: KNormGradient,
+        lower: ArrayLike,
+        upper: ArrayLike,
+        base: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> None:
         self.lower, self.upper = (
             finite_vector(side, density.p, name) for side, name in ((lower, "lower"), (upper, "upper"))
         )
@@ -65,7 +73,9 @@ class HitAndRun:
         settings = float(density.tau), float(density.scale), DENSITY_NORMS.index(density.norm), float(density.width)
         self._density = DensityArrays(density.x, density.y, *settings)
         low, high = (np.asarray(side, dtype=np.float64) for side in density.covariates)
-        self._region = Region(self.lower, self.upper, lines, signs, low, high, np.empty((0, density.p)))
+        even = base is None
+        centre, sd = (finite_vector(side, 0 if even else density.p, "the base measure") for side in base or (0, 1))
+        self._region = Region(self.lower, self.upper, lines, signs, low, high, np.empty((0, density.p)), centre, sd**-2)
         n, p = density.x.shape
         flips, spare_flips = np.empty((2, n + 1), np.int64)
         times, spare_times, ends, norms, masses = np.empty((5, n + 2))
@@ -89,15 +99,20 @@ class HitAndRun:
         *,
         smooth: bool = False,
         shape: FloatArray | None = None,
+        beside: tuple[FloatArray, FloatArray] | None = None,
     ) -> FloatArray:
         """Return draws, shape (n_draws, p), each ``thin`` moves after the one before; theta isn't checked.
 
         ``smooth`` takes the l2 norm at the same scale, for warming up only; ``shape`` has directions that suit, by
-        :func:`pdips.quantile.pymc_step.learn_directions`.
+        :func:`pdips.quantile.pymc_step.learn_directions`; ``beside`` are further lines that hold for these draws, with
+        their signs.
         """
         draws = np.empty((n_draws, len(self.lower)))
         density = self._density._replace(norm=L2) if smooth else self._density
         region = self._region if shape is None else self._region._replace(shape=shape)
+        if beside is not None:
+            lines, signs = np.vstack([region.lines, beside[0]]), np.concatenate([region.signs, beside[1]])
+            region = region._replace(lines=lines, signs=signs)
         walk(theta.copy(), density, region, self._work, thin, rng, draws)
         return draws
 
@@ -392,7 +407,8 @@ def point_somewhere(region, direction, rng):  # type: ignore[no-untyped-def]
 def walk(theta, density, region, work, thin, rng, draws):  # type: ignore[no-untyped-def]
     """Fill ``draws``, shape (draws, p), each ``thin`` moves after the one before; theta ends at the last.
 
-    A move draws from the density on a random line through theta, and goes there.
+    A move draws from the density on a random line through theta, and goes there, or stays if a normal base measure,
+    with the probability by which it is lower there, says so.
     """
     near, direction, ends = norm_at(theta, density), work.direction, work.ends
     for step in range(len(draws) * thin):
@@ -404,7 +420,12 @@ def walk(theta, density, region, work, thin, rng, draws):  # type: ignore[no-unt
             k = min(np.searchsorted(masses, rng.random() * masses[-1], side="right"), n_pieces - 1)
             time = ends[k] + rng.random() * (ends[k + 1] - ends[k])
             there = np.minimum(np.maximum(theta + time * direction, region.lower), region.upper)
-            if keeps_lines(there, region):  # but for rounding, at an end of the interval
+            gain = 0.0
+            for j in range(len(region.precision)):
+                apart, before = there[j] - region.centre[j], theta[j] - region.centre[j]
+                gain += region.precision[j] * (before * before - apart * apart) / 2
+            accepted = gain >= 0.0 or rng.random() < np.exp(gain)
+            if accepted and keeps_lines(there, region):  # but for rounding, at an end of the interval
                 theta[:] = there
                 near = work.norms[k]
         draws[step // thin] = theta

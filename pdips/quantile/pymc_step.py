@@ -31,10 +31,10 @@ LEAST_MOVES = 10
 """A step makes so many moves at least, and passes over so many records, before PyMC's loop gets its turn (about 40
 microseconds): that is what keeps the loop below a tenth of the time."""
 
-NOT_UNIFORM = (
-    "KNormGradientStep draws lines of the K-norm gradient density alone, so its parameter must be a "
-    "pm.Uniform(..., default_transform=None) with numbers as bounds, in one potential made by knorm_gradient and in no "
-    "other term of the model"
+NOT_IN_A_BOX = (
+    "KNormGradientStep draws lines of the K-norm gradient density alone, so its parameter must be a pm.Uniform or a "
+    "pm.TruncatedNormal with default_transform=None and numbers as parameters, in one potential made by knorm_gradient "
+    "and in no other term of the model, but as floor or ceiling of other lines on the same box of covariates"
 )
 
 
@@ -47,8 +47,8 @@ def knorm_gradient(
     tau: float,
     scale: float,
     norm: DensityNorm = "hull",
-    floors: ArrayLike | None = None,
-    ceilings: ArrayLike | None = None,
+    floors: Any = None,
+    ceilings: Any = None,
     covariates: tuple[ArrayLike, ArrayLike] = (-1.0, 1.0),
 ) -> Any:
     """Register the log density of the K-norm gradient mechanism for quantile regression as a ``pm.Potential``.
@@ -70,8 +70,9 @@ def knorm_gradient(
     norm : {"hull", "linf", "l1", "l2"}
         ``"hull"`` is abs(g_0) + max_j max(abs(g_j) - abs(g_0), 0) / (2 max(tau, 1 - tau)): one exchanged record with
         covariates in [-1, 1] changes it by 1 at most.
-    floors, ceilings : array_like, shape (lines, p) or (p,), optional
-        Coefficients of public lines that x'beta may touch but not cross anywhere on the box of covariates.
+    floors, ceilings : array_like, shape (lines, p) or (p,), or TensorVariable, shape (p,), optional
+        Coefficients of lines that x'beta may touch but not cross anywhere on the box of covariates: public numbers, or
+        another free variable of the model, such as the line of the quantile below.
     covariates : pair of array_like, shape (p - 1,) or ()
         The public box of covariates without the intercept, for ``floors`` and ``ceilings``.
 
@@ -83,7 +84,8 @@ def knorm_gradient(
     Raises
     ------
     InputError
-        If a setting isn't what it should be, or ``beta`` has not one element for each column of ``x``.
+        If a setting isn't what it should be, ``beta`` has not one element for each column of ``x``, or a floor or
+        ceiling is a variable but not a free one, of the same shape and without a transform.
 
     Examples
     --------
@@ -95,15 +97,28 @@ def knorm_gradient(
     >>> [potential.name for potential in model.potentials]
     ['kng']
     """
-    density = KNormGradient(np.asarray(x), np.asarray(y), tau, scale, norm, floors, ceilings, covariates)
+    given = {"floors": floors, "ceilings": ceilings}
+    fixed = {side: None if isinstance(lines, pt.Variable) else lines for side, lines in given.items()}
+    settings: dict[str, Any] = {"tau": tau, "scale": scale, "norm": norm, "covariates": covariates, **fixed}
+    density = KNormGradient(np.asarray(x), np.asarray(y), **settings)
     if beta.ndim != 1 or beta.type.shape not in ((None,), (density.p,)):
         raise InputError(f"{beta.name} must be a vector with one element for each column of x; use shape={density.p}")
-    potential = pm.Potential(name, _log_density(beta, density))
-    potential.tag.knorm_gradient = density
+    model, beside = pm.modelcontext(None), []
+    for side, lines in given.items():
+        if fixed[side] is not lines:
+            free = any(lines is each for each in model.free_RVs) and model.rvs_to_transforms[lines] is None
+            if not free or lines is beta or lines.type.shape != beta.type.shape:
+                raise InputError(
+                    f"{side} must be public numbers, or another free variable of the model of the shape of {beta.name} "
+                    "with default_transform=None"
+                )
+            beside.append((lines, 1.0 if side == "floors" else -1.0))
+    potential = pm.Potential(name, _log_density(beta, density, beside))
+    potential.tag.knorm_gradient, potential.tag.line, potential.tag.beside = density, beta, beside
     return potential
 
 
-def _log_density(beta: Any, density: KNormGradient) -> Any:
+def _log_density(beta: Any, density: KNormGradient, beside: Sequence[tuple[Any, float]]) -> Any:
     # shared and not pm.Data: the records don't get into the DataTree
     x, y = (pytensor.shared(part) for part in (density.x, density.y))
     sizes = pt.abs(pt.dot(x.T, pt.le(y, pt.dot(x, beta)) - density.tau))
@@ -111,10 +126,11 @@ def _log_density(beta: Any, density: KNormGradient) -> Any:
     norms = {"l1": pt.sum(sizes), "l2": pt.sqrt(pt.sum(sizes**2)), "linf": pt.max(sizes), "hull": hull}
     log_density = -density.scale * norms[density.norm]
     lines, signs = density.lines
-    if not len(signs):
+    if not len(signs) and not beside:
         return log_density
     low, high = (np.asarray(side) for side in density.covariates)
-    differences = signs[:, None] * (beta - lines)
+    apart = [(line, sign) for line, sign in zip(lines, signs, strict=True)] + [*beside]
+    differences = pt.stack([sign * (beta - line) for line, sign in apart])
     slopes = differences[:, 1:]
     heights = differences[:, 0] + pt.sum(pt.minimum(slopes * low, slopes * high), axis=1)
     return pt.switch(pt.all(heights >= 0), log_density, -np.inf)
@@ -137,8 +153,9 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
     Parameters
     ----------
     vars : sequence of one TensorVariable
-        The regression's parameters: a ``pm.Uniform`` with ``default_transform=None`` and numbers as bounds, in one such
-        potential and in no other term of the model. Other variables of the model get their own steps.
+        The regression's parameters: a ``pm.Uniform``, or for a normal base measure a ``pm.TruncatedNormal``, with
+        ``default_transform=None`` and numbers as parameters, in one such potential and in no other term of the model
+        but as floor or ceiling of other lines, which are kept where they are. Other variables get their own steps.
     moves : int, optional
         Moves for each draw; by default as many as pass over 20,000 records, and at least 10.
     model : pymc.Model, optional
@@ -154,12 +171,14 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
 
     Notes
     -----
-    There is no step size. The first half of tuning is under the l2 norm at the same scale, as other norms have ridges
-    that keep a far chain for thousands of moves; the second half learns which directions suit, and then nothing changes
-    any more. All chains start in the middle of the box, which R-hat can't see through, unless ``initval="prior"`` draws
-    each start from the box; a start that depends on the records is not private. Statistics: ``knorm``, the gradient's
-    norm at each draw, and ``tune``. A chain of any length is an approximation whose error nothing here certifies: what
-    is released from it is ``sampling: "mcmc"``, with the price of the exact law.
+    There is no step size: proposals are exact draws along a line of coefficients, all accepted if the base measure is
+    even, else by Metropolis' rule for the ratio of base measures. The first half of tuning is under the l2 norm at the
+    same scale, as other norms have ridges that keep a far chain for thousands of moves; the second half learns which
+    directions suit, and then nothing changes any more. All chains start in the middle of the box, which R-hat can't see
+    through, unless ``initval="prior"`` draws each start from the box; a start that depends on the records is not
+    private. Statistics: ``knorm``, the gradient's norm at each draw, and ``tune``. A chain of any length is an
+    approximation whose error nothing here certifies: what is released from it is ``sampling: "mcmc"``, with the price
+    of the exact law.
 
     Examples
     --------
@@ -189,8 +208,9 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
         known = [model.rvs_to_values.get(each, each) for each in vars]
         if len(known) != 1 or known[0] not in model.values_to_rvs:
             raise InputError(f"KNormGradientStep takes one free variable of the model, got {len(known)}")
-        density, lower, upper = _found(model, model.values_to_rvs[known[0]])
-        self.sampler = HitAndRun(density, lower, upper)
+        density, box, beside = _found(model, model.values_to_rvs[known[0]])
+        self.sampler = HitAndRun(density, *box)
+        self.beside, self.signs = [line for line, _ in beside], np.array([sign for _, sign in beside])
         self.moves = max(LEAST_MOVES, math.ceil(RECORDS_A_STEP / len(density.y))) if moves is None else moves
         if self.moves < 1:
             raise InputError(f"moves must be at least 1, got {moves}")
@@ -220,7 +240,9 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
         if not self.started:
             theta, self.started = self.sampler.check_start(theta), True
         smooth, self.warm_steps = self.warm_steps > 0, max(0, self.warm_steps - 1)
-        drawn = self.sampler.draw(theta, 1, self.moves, self.rng, smooth=smooth, shape=self.shape)[0]
+        beside = (np.array([point[line] for line in self.beside]), self.signs) if self.beside else None
+        settings: dict[str, Any] = {"smooth": smooth, "shape": self.shape, "beside": beside}
+        drawn = self.sampler.draw(theta, 1, self.moves, self.rng, **settings)[0]
         if self.tune and not smooth:
             self.seen.append(drawn)
         return {**point, name: drawn}, [{"knorm": self.sampler.norm_at(drawn), "tune": self.tune}]
@@ -257,16 +279,26 @@ def learn_directions(draws: FloatArray) -> FloatArray:
     return found
 
 
-def _found(model: pm.Model, beta: Any) -> tuple[KNormGradient, Any, Any]:
-    """Return the density of a variable and its box, if nothing else in the model depends on the variable."""
-    if model.rvs_to_transforms.get(beta) is not None or not isinstance(beta.owner.op, pm.Uniform.rv_type):
-        raise InputError(NOT_UNIFORM)
-    mine = [each for each in model.potentials if beta in ancestors([each])]
+def _found(model: pm.Model, beta: Any) -> tuple[KNormGradient, tuple[Any, ...], list[tuple[str, float]]]:
+    """Return the density of a variable, its box and base measure, and which lines of the model it mustn't cross.
+
+    Nothing else in the model may depend on the variable.
+    """
+    kinds = (pm.Uniform.rv_type, pm.TruncatedNormal.rv_type)
+    if model.rvs_to_transforms.get(beta) is not None or not isinstance(beta.owner.op, kinds):
+        raise InputError(NOT_IN_A_BOX)
+    mine = [each.tag for each in model.potentials if beta in ancestors([each])]
+    own = [tag for tag in mine if getattr(tag, "line", None) is beta]
+    rest = [tag for tag in mine if getattr(tag, "line", beta) is not beta]
     others = [each for each in model.basic_RVs if each is not beta and beta in ancestors([each])]
-    if len(mine) != 1 or not hasattr(mine[0].tag, "knorm_gradient") or others:
-        raise InputError(NOT_UNIFORM)
-    bounds = beta.owner.op.dist_params(beta.owner)
-    if any(each in ancestors(bounds) for each in model.basic_RVs):
-        raise InputError(NOT_UNIFORM)
-    lower, upper = (each.eval() for each in bounds)
-    return mine[0].tag.knorm_gradient, lower, upper
+    if len(own) != 1 or len(own) + len(rest) != len(mine) or others:
+        raise InputError(NOT_IN_A_BOX)
+    density = own[0].knorm_gradient
+    same = all(np.array_equal(tag.knorm_gradient.covariates, density.covariates) for tag in rest)
+    parameters = beta.owner.op.dist_params(beta.owner)
+    if not same or any(each in ancestors(parameters) for each in model.basic_RVs):
+        raise InputError(NOT_IN_A_BOX)
+    beside = [*own[0].beside, *((tag.line, -sign) for tag in rest for line, sign in tag.beside if line is beta)]
+    *base, lower, upper = (each.eval() for each in parameters)
+    box = (lower, upper, tuple(base)) if base else (lower, upper)
+    return density, box, [(line.name, sign) for line, sign in beside]

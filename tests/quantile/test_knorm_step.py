@@ -1,5 +1,6 @@
 """The PyMC step for K-norm gradient potentials against brute force; error rates as in test_hit_and_run."""
 
+import itertools
 import pickle
 
 import cloudpickle
@@ -10,6 +11,7 @@ import pytest
 from laws import ACCEPT, REJECT
 from pymc.step_methods.state import equal_dataclass_values
 from pytensor.compile.mode import Mode
+from scipy import stats
 
 from pdips.errors import InputError
 from pdips.posterior.nuts import converged
@@ -192,3 +194,126 @@ def test_settings_are_checked():
             KNormGradientStep([beta], moves=0)
         with pytest.raises(InputError, match="takes one free variable"):
             KNormGradientStep([beta, beta])
+
+
+def two_lines(*, base=None, order=True, scale=0.4):
+    """Return a model of two intercepts, for quantiles .3 and .7 of nine skewed outcomes, the second above the first."""
+    y = by_hand.skewed().y
+    with pm.Model() as made:
+        below = None
+        for tau in (0.3, 0.7):
+            box = {"lower": -1.0, "upper": 9.0, "shape": 1, "default_transform": None}
+            beta = pm.Uniform(f"b{tau}", **box) if base is None else pm.TruncatedNormal(f"b{tau}", *base, **box)
+            knorm_gradient(f"k{tau}", beta, np.ones((9, 1)), y, tau=tau, scale=scale, floors=below)
+            below = beta if order else None
+    return made
+
+
+def law_of_two_lines(*, base=None, scale=0.4):
+    """Return the ends of cells between outcomes, and the probability that each line lies in each pair of them."""
+    y = np.sort(by_hand.skewed().y)
+    ends = np.concatenate([[-1.0], y, [9.0]])
+    mass = np.diff(ends if base is None else stats.norm(*base).cdf(ends))
+    of = [np.exp(-scale * np.abs(np.arange(10) - 9 * tau)) * mass for tau in (0.3, 0.7)]
+    law = np.triu(np.outer(*of)) - np.diag(of[0] * of[1]) / 2  # in one cell each order is as likely
+    return ends, law / law.sum()
+
+
+@pytest.mark.parametrize("base", [None, (2.0, 1.5)])
+def test_lines_that_may_not_cross_have_their_exact_joint_law(base):
+    made = two_lines(base=base)
+    with made:
+        steps = [KNormGradientStep([each], moves=10) for each in made.free_RVs]
+        tree = pm.sample(6000, tune=100, step=steps, chains=2, random_seed=3, **QUIET)
+    pair = np.stack([tree["posterior"][name].to_numpy().ravel() for name in ("b0.3", "b0.7")])
+    assert (pair[0] <= pair[1]).all()
+
+    def compared(ends, law):
+        places = np.clip(np.searchsorted(ends, pair) - 1, 0, 9)
+        counts, expected = np.bincount(places[0] * 10 + places[1], minlength=100), law.ravel() * pair.shape[1]
+        distance = np.abs(counts - expected).sum() / 2 / pair.shape[1]
+        many = expected >= 20
+        pools = [np.append(each[many], each[~many].sum()) for each in (counts, expected)]
+        return distance, stats.chisquare(*pools).pvalue
+
+    # 12,000 draws, hardly correlated, of 55 cells: a distance of .027 by chance
+    distance, p_value = compared(*law_of_two_lines(base=base))
+    assert distance < 0.05
+    assert p_value > ACCEPT
+    other = (2.0, 1.5) if base is None else None
+    for wrong in (law_of_two_lines(base=base, scale=0.5), law_of_two_lines(base=other)):
+        distance, p_value = compared(*wrong)
+        assert distance > 0.05
+        assert p_value < REJECT
+    ends, law = law_of_two_lines(base=base)
+    free = np.outer(law.sum(1), law.sum(0))  # lines that know nothing of each other
+    assert compared(ends, free)[1] < REJECT
+
+
+def test_a_floor_knows_the_line_above_it():
+    made = two_lines()
+    with made:
+        below, above = (KNormGradientStep([each]) for each in made.free_RVs)
+    assert below.beside == ["b0.7"]
+    assert above.beside == ["b0.3"]
+    assert (below.signs[0], above.signs[0]) == (-1, 1)
+    point = {"b0.3": np.array([2.0]), "b0.7": np.array([2.5])}
+    assert all(below.step(point)[0]["b0.3"] <= 2.5 for _ in range(50))
+    assert all(above.step(point)[0]["b0.7"] >= 2.0 for _ in range(50))
+    # the broken twin, which nobody told of the line above, crosses it
+    below.beside = []
+    assert any(below.step(point)[0]["b0.3"] > 2.5 for _ in range(50))
+
+
+def test_sloped_lines_keep_apart_everywhere_on_the_box():
+    lower, upper = by_hand.skewed(scale=0.6, tau=0.2), by_hand.skewed(scale=0.6, tau=0.6)
+    with pm.Model():
+        box = {"lower": by_hand.LOWER, "upper": by_hand.UPPER, "shape": 2, "default_transform": None}
+        high = pm.Uniform("high", **box)
+        low = pm.Uniform("low", **box)
+        knorm_gradient("k high", high, upper.x, upper.y, tau=0.6, scale=0.6)
+        knorm_gradient("k low", low, lower.x, lower.y, tau=0.2, scale=0.6, ceilings=high)
+        steps = [KNormGradientStep([each], moves=25) for each in (high, low)]
+        tree = pm.sample(4000, tune=200, step=steps, chains=2, random_seed=8, **QUIET)
+    found = {name: tree["posterior"][name].to_numpy().reshape(-1, 2) for name in ("low", "high")}
+    apart = found["high"] - found["low"]
+    assert (apart[:, 0] >= np.abs(apart[:, 1]) - 1e-12).all()
+    # exact draws: of each density by itself from fine cells, of which those are kept that don't cross
+    rng, drawn = np.random.default_rng(9), {}
+    for name, density in (("low", lower), ("high", upper)):
+        drawn[name] = fine_draws(density, 60_000, rng)
+    apart = drawn["high"] - drawn["low"]
+    kept = apart[:, 0] >= np.abs(apart[:, 1])
+    for name, column in itertools.product(found, (0, 1)):
+        chain, exact = found[name][:, column], drawn[name][kept, column]
+        assert stats.ks_2samp(chain[::2], exact).pvalue > ACCEPT
+    assert stats.ks_2samp(found["low"][::2, 0], drawn["low"][:, 0]).pvalue < REJECT
+
+
+def fine_draws(density, n, rng):
+    """Return draws of a density of two parameters, shape (n, 2), to a 400th of the box."""
+    steps = (np.arange(400) + 0.5) / 400
+    grid = by_hand.LOWER + (by_hand.UPPER - by_hand.LOWER) * np.stack(np.meshgrid(steps, steps), -1).reshape(-1, 2)
+    signs = (density.y <= grid @ density.x.T) - density.tau
+    sizes = np.abs(signs @ density.x)
+    norms = sizes[:, 0] + np.maximum(sizes[:, 1] - sizes[:, 0], 0) / density.width
+    mass = np.exp(-density.scale * norms)
+    places = rng.choice(len(grid), n, p=mass / mass.sum())
+    return grid[places] + rng.uniform(-0.5, 0.5, (n, 2)) * (by_hand.UPPER - by_hand.LOWER) / 400
+
+
+def test_floors_are_public_numbers_or_free_variables():
+    table = by_hand.skewed()
+    common = {"x": table.x, "y": table.y, "tau": 0.5, "scale": 1}
+    with pm.Model():
+        beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
+        bounded = pm.Uniform("bounded", -9, 9, shape=2)
+        short = pm.Uniform("short", -9, 9, shape=1, default_transform=None)
+        for wrong in (bounded, short, beta + 1, beta):
+            with pytest.raises(InputError, match="another free variable of the model"):
+                knorm_gradient("kng", beta, floors=wrong, **common)
+        other = pm.Uniform("other", -9, 9, shape=2, default_transform=None)
+        knorm_gradient("one", beta, covariates=(0.0, 1.0), **common)
+        knorm_gradient("two", other, floors=beta, **common)
+        with pytest.raises(InputError, match="same box of covariates"):
+            KNormGradientStep([beta])
