@@ -14,6 +14,7 @@ import pandas as pd
 
 from pdips.data.schema import Schema
 from pdips.data.table import Table, check_representable
+from pdips.data.totals import raked
 from pdips.errors import InputError
 from pdips.privacy.curator import Clock, Curator, Drawing, Progress
 from pdips.privacy.ledger import Ledger
@@ -32,6 +33,7 @@ from pdips.privacy.loss import (
 )
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import SEEDED, Noise, Plan, Step, paragraph
+from pdips.release.known_totals import check_totals
 from pdips.release.large_set import LargeSet
 from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, stacked
 from pdips.release.release import Closer, MarginError, Release, RunRecord
@@ -93,6 +95,8 @@ class Mechanism(ABC):
         Whether it takes tables of distinct records and their counts.
     adds_up : bool
         Whether all that it asks are sums over records, so that it takes tables in many files.
+    meets_totals : bool
+        Whether its sets have the counts of the schema's public totals; weights are raked in sets of all mechanisms.
 
     Raises
     ------
@@ -112,6 +116,7 @@ class Mechanism(ABC):
     most_sets: ClassVar[int] = MOST_SETS
     weighs_records: ClassVar[bool] = False
     adds_up: ClassVar[bool] = False
+    meets_totals: ClassVar[bool] = False
     loss_kind: ClassVar[Kind] = "pure"
 
     epsilon: Number
@@ -269,21 +274,26 @@ class Mechanism(ABC):
         bits = RandomBits(rng)
         if bits.reproducible:
             loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
-        drawn = self.synthesize(plan, Drawing(plan, table, bits, clock), bits.generator())
+        drawn, schema = self.synthesize(plan, Drawing(plan, table, bits, clock), bits.generator()), table.schema
+        sets = drawn.sets
+        if weighted := schema.known_totals(weighted=True):
+            with clock.step("raking weights"):
+                sets = [raked(frame, str(schema.records.weight), weighted, schema.columns) for frame in sets]
         margins = drawn.margins if 0 < sum(len(each.noisy) for each in drawn.margins) <= MOST_NUMBERS else ()
         release = Release(
             mechanism=self.name,
             settings=self.settings(),
-            schema=table.schema,
+            schema=schema,
             loss=loss,
             spends=spends,
-            sets=tuple(drawn.sets),
+            sets=tuple(sets),
             large_sets=tuple(drawn.large_sets),
             statistics=drawn.statistics,
             noise=tuple(drawn.noise) or plan.noise,
             margin_errors=tuple(drawn.margin_errors),
             tables={"margins": stacked(margins), **drawn.tables} if margins else drawn.tables,
             margins=tuple(each.law for each in margins),
+            totals=tuple(check_totals(schema, margins, sets)),
             reproducible=bits.reproducible,
             receipt=receipt,
         )
@@ -310,6 +320,10 @@ class Mechanism(ABC):
     @final
     def planned(self, schema: Schema, steps: Sequence[Step], law: str, **more: Any) -> Plan:
         """Return the plan that asks these steps, with what the settings say; ``more`` are other fields of a plan."""
+        if not self.meets_totals and schema.known_totals(weighted=False):
+            raise InputError(
+                f"{self.name} doesn't meet public totals: take pairs, or leave [[total]] out of the schema"
+            )
         known: dict[str, Any] = {"mechanism": self.name, "neighbours": self.neighbours, "n_sets": self.n_sets}
         return Plan(schema=schema, steps=tuple(steps), law=law, **known, **more)
 

@@ -19,6 +19,7 @@ from pdips.data.column import Column as Column
 from pdips.data.column import Level, Levels
 from pdips.data.column import has_number_levels as has_number_levels
 from pdips.data.draft import DRAFT_MARK, draft
+from pdips.data.totals import KnownTable, Total, known_tables, read_counts
 from pdips.errors import InputError
 from pdips.html import columns_table
 
@@ -78,6 +79,8 @@ class Schema(BaseModel):
         Cap on the records of one person.
     impossible : tuple of dict
         Structural zeros: each names levels of two or more categorical columns that can't occur together.
+    total : tuple of Total
+        Counts that everyone knows and sets meet: no part of the price.
     ignore : bool or tuple of str
         Columns of the table that are left out; true: all that aren't in ``columns``.
     csv : TextFormat
@@ -97,6 +100,7 @@ class Schema(BaseModel):
     columns: Annotated[dict[str, Column], Field(min_length=1)]
     records: Records = Records()
     impossible: tuple[dict[str, Levels], ...] = ()
+    total: tuple[Total, ...] = ()
     ignore: bool | tuple[str, ...] = ()
     csv: TextFormat = TextFormat()
     title: str | None = None
@@ -111,16 +115,23 @@ class Schema(BaseModel):
         self._check_weight(self.records.weight)
         for rule in self.impossible:
             self._check_rule(rule)
+        self.known_totals()
         return self
 
     def _check_weight(self, name: str | None) -> None:
         if name is None:
+            if weighted := next((total for total in self.total if total.weighted), None):
+                raise ValueError(f"{weighted.name}: weighted = true needs the column of weights, records.weight")
             return
         column = self.columns.get(name)
         if column is None:
             raise ValueError(f"records.weight: {name!r} is no column of this schema{_hint(name, self.columns)}")
         if column.levels is not None or column.missing or (column.lower or 0) < 0:
             raise ValueError(f"records.weight: {name!r} must be numeric, its lower at least 0, and never missing")
+        if any(total.weighted and (column.integer or name in total.columns) for total in self.total):
+            raise ValueError(
+                f"weighted totals change the weight {name!r}: it can't be integer, nor one of their columns"
+            )
 
     def _check_rule(self, rule: Mapping[str, tuple[Level, ...]]) -> None:
         for name, wanted in rule.items():
@@ -166,7 +177,13 @@ class Schema(BaseModel):
         content = self.to_dict() | {"ignore": True}
         content["columns"] = {name: column for name, column in content["columns"].items() if name in chosen}
         content["impossible"] = [rule for rule in content.get("impossible", []) if chosen >= {*rule}]
+        content["total"] = [total for total in content.get("total", []) if chosen >= {*total["columns"]}]
         return self._checked(content, "the schema of these columns")
+
+    def known_totals(self, *, weighted: bool | None = None) -> tuple[KnownTable, ...]:
+        """Return the totals as arrays, in an order in which they can be met: all, or those that are weighted or not."""
+        found = known_tables(self.total, self.columns, [self.rule_codes(rule) for rule in self.impossible])
+        return tuple(table for table in found if weighted in (None, table.weighted))
 
     def rule_codes(self, rule: Mapping[str, tuple[Level, ...]]) -> dict[str, list[int]]:
         """Return a structural zero as codes of levels."""
@@ -204,6 +221,12 @@ class Schema(BaseModel):
         for name, column in columns.items() if isinstance(columns, dict) else ():
             if isinstance(column, dict) and "levels_file" in column:
                 column |= _read_levels(Path(folder) / str(column.pop("levels_file")), name, column)
+        totals = content.get("total", [])
+        for total in totals if isinstance(totals, list) else ():
+            if isinstance(total, dict) and isinstance(total.get("columns"), list) and "file" in total:
+                if "counts" in total:
+                    raise InputError(f"{source}: total: the counts are in the file, not beside it")
+                total["counts"] = read_counts(Path(folder) / str(total.pop("file")), total["columns"])
         return cls._checked(content, source)
 
     @classmethod
@@ -278,7 +301,7 @@ def _one_line(error: ValidationError) -> str:
     first = min(error.errors(), key=lambda complaint: complaint["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        models: dict[str, type[BaseModel]] = {"columns": Column, "records": Records, "csv": TextFormat}
+        models: dict[str, type[BaseModel]] = {"columns": Column, "records": Records, "csv": TextFormat, "total": Total}
         known = models.get(str(first["loc"][0]), Schema) if len(first["loc"]) > 1 else Schema
         return f"{where}: unknown key{_hint(str(first['loc'][-1]), known.model_fields)}"
     message = first["msg"].removeprefix("Value error, ").replace("Tuple", "List").replace("tuple", "list")

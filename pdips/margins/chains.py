@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.margins.consistency import levelled, rounded_counts
 from pdips.margins.residuals import pair_counts
 
 Codes = NDArray[np.int32]
@@ -334,41 +335,23 @@ class PairField:
         made.moved(noisy, groups, FINAL_SWEEPS, rng)
         if kept and n:
             for block, (first, end) in enumerate(zip(*_ends(noisy), strict=True)):
-                made._keep(block, rounded_counts(target.levels[first:end] / noisy.n, n), noisy.offsets, rng)
+                counts = rounded_counts(target.levels[first:end] / noisy.n, n)
+
+                def gain(rows: IntArray, level: int, block: int = block) -> FloatArray:
+                    return self.gain(made.codes[rows], block, level, noisy.offsets)
+
+                made.codes[:, block] = levelled(made.codes[:, block], counts, gain, rng)
         return made.codes
 
-    def _keep(self, block: int, counts: IntArray, offsets: IntArray, rng: np.random.Generator) -> None:
-        """Move as few records as can be between the levels of a block, the likeliest ones, until counts are these."""
-        own, first, end = self.codes[:, block], offsets[block], offsets[block + 1]
-        few = np.flatnonzero(counts > np.bincount(own, minlength=len(counts)))
-        for level in few:
-            present = np.bincount(own, minlength=len(counts))
-            many = np.flatnonzero((present > counts)[own])
-            drawn = -np.log(-np.log(rng.random(len(many)))) - self.bias[first:end][own[many]]
-            for other in range(len(offsets) - 1):
-                if other != block:
-                    pull = self.theta[offsets[other] + self.codes[many, other], first:end]
-                    drawn += pull[:, level] - pull[np.arange(len(many)), own[many]]
-            spare, missing = (present - counts), counts[level] - present[level]
-            ranked = many[np.argsort(-drawn)]
-            before = earlier(own[ranked])
-            own[ranked[before < spare[own[ranked]]][:missing]] = level
-
-
-def earlier(values: IntArray | Codes) -> IntArray:
-    """Return of each value how many equal ones come before it."""
-    order = np.argsort(values, kind="stable")
-    found, ordered = np.empty(len(values), dtype=np.int64), values[order]
-    found[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
-    return found
-
-
-def rounded_counts(shares: FloatArray, n: int) -> IntArray:
-    """Return whole numbers that add up to n, nearest to shares of it by largest remainders."""
-    exact = shares / shares.sum() * n
-    found = np.floor(exact).astype(np.int64)
-    found[np.argsort(found - exact)[: n - found.sum()]] += 1
-    return found
+    def gain(self, codes: Codes, block: int, level: int | IntArray, offsets: IntArray) -> FloatArray:
+        """Return by how much the log density of each record rises with another level of a block."""
+        new, old = offsets[block] + level, offsets[block] + codes[:, block]
+        found: FloatArray = self.bias[new] - self.bias[old].astype(np.float64)
+        for other in range(len(offsets) - 1):
+            if other != block:
+                given = offsets[other] + codes[:, other]
+                found += self.theta[given, new] - self.theta[given, old]
+        return found
 
 
 def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> float:

@@ -3,12 +3,13 @@
 All of it is post-processing of noisy counts: it reads no record and costs nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.data.totals import KnownTable
 
 
 def consistent(
@@ -145,3 +146,78 @@ def draw_cells(group: IntArray, values: FloatArray, rng: np.random.Generator) ->
         places, np.nextafter(np.repeat(reached, each), 0)
     )  # a sum that is rounded up stays in its group
     return np.unique(np.searchsorted(ends, places, side="right"), return_counts=True)
+
+
+def earlier(values: NDArray[np.integer]) -> IntArray:
+    """Return of each value how many equal ones come before it."""
+    order = np.argsort(values, kind="stable")
+    found, ordered = np.empty(len(values), dtype=np.int64), values[order]
+    found[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
+    return found
+
+
+def rounded_counts(shares: FloatArray, n: int) -> IntArray:
+    """Return whole numbers that add up to n, nearest to shares of it by largest remainders."""
+    exact = shares / shares.sum() * n
+    found = np.floor(exact).astype(np.int64)
+    found[np.argsort(found - exact)[: n - found.sum()]] += 1
+    return found
+
+
+def levelled(
+    own: NDArray[np.integer], counts: IntArray, gain: Callable[[IntArray, int], FloatArray], rng: np.random.Generator
+) -> NDArray[np.integer]:
+    """Return levels of which as few as can be were exchanged, the likeliest ones, so that their counts are these.
+
+    ``gain`` says of some places by how much the log density rises with another level, -inf where it can't occur.
+    """
+    own = own.copy()
+    for level in np.flatnonzero(counts > np.bincount(own, minlength=len(counts))):
+        present = np.bincount(own, minlength=len(counts))
+        many = np.flatnonzero((present > counts)[own])
+        drawn = gain(many, int(level)) - np.log(-np.log(rng.random(len(many))))
+        ranked = many[np.argsort(-drawn)][: np.isfinite(drawn).sum()]
+        spare, missing = present - counts, counts[level] - present[level]
+        own[ranked[earlier(own[ranked]) < spare[own[ranked]]][:missing]] = level
+    return own
+
+
+def meet(
+    tables: Sequence[KnownTable],
+    codes: dict[str, IntArray],
+    gain: Callable[[IntArray, str, int], FloatArray],
+    rng: np.random.Generator,
+) -> None:
+    """Exchange levels of records, in place, until the counts of public totals are theirs, rounded.
+
+    Totals come in an order in which each shares columns with one of those before it at most. So those columns are met,
+    and stay; the others are met one after the other, within each combination of what has been met.
+    """
+    done = set[str]()
+    for table in tables:
+        held = sorted(done & set(table.columns), key=table.columns.index)
+        order = [*held, *(name for name in table.columns if name not in done)]
+        shares, sizes = table.margin(order), [table.shares.shape[table.columns.index(name)] for name in order]
+        wanted, before = np.zeros_like(shares, dtype=np.int64), _cells(codes, held, sizes)
+        for cell, n in enumerate(np.bincount(before, minlength=1)):
+            place = np.unravel_index(cell, sizes[: len(held)]) if held else ()
+            if n and shares[place].sum() > 0:
+                wanted[place] = rounded_counts(shares[place].ravel(), int(n)).reshape(shares[place].shape)
+        for k in range(len(held), len(order)):
+            within = _cells(codes, order[:k], sizes)
+            counts = wanted.sum(axis=tuple(range(k + 1, len(order)))).reshape(-1, sizes[k])
+            for cell in np.unique(within):
+                rows = np.flatnonzero(within == cell)
+                if counts[cell].sum() == len(rows):
+
+                    def own(some: IntArray, level: int, name: str = order[k], rows: IntArray = rows) -> FloatArray:
+                        return gain(rows[some], name, level)
+
+                    codes[order[k]][rows] = levelled(codes[order[k]][rows], counts[cell], own, rng)
+        done |= set(order)
+
+
+def _cells(codes: dict[str, IntArray], names: Sequence[str], sizes: Sequence[int]) -> IntArray:
+    if not names:
+        return np.zeros(len(next(iter(codes.values()))), dtype=np.int64)
+    return np.ravel_multi_index(tuple(codes[name] for name in names), sizes[: len(names)]).astype(np.int64)

@@ -20,7 +20,7 @@ from pdips.data.coding import encode
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.margins.chains import earlier
+from pdips.margins.consistency import earlier
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import AnswerLaw, Step

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import chain, combinations
 from typing import Any, ClassVar, Literal
 
@@ -15,16 +16,17 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, UselessWarning
-from pdips.margins.chains import REFIT_SWEEPS, Codes, LevelGroups, NoisyPairs, PairField, PairTarget
+from pdips.margins.chains import REFIT_SWEEPS, LevelGroups, NoisyPairs, PairField, PairTarget
+from pdips.margins.consistency import meet
 from pdips.margins.domain import columns_of
 from pdips.margins.intervals import IntervalDesign
-from pdips.margins.residuals import ResidualDesign, blocks_of, pair_counts, residual
+from pdips.margins.residuals import ResidualDesign, blocks_of, pair_counts
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import MOST_TAU, choice, exact, largest_rho
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.noisy_margins import MarginAxis, MarginError, MarginLaw, MeasuredMargin
+from pdips.release.noisy_margins import MarginAxis, MarginError, MarginLaw, MeasuredMargin, centred, residual
 
 MOST_LEVELS = 6_000
 """Of all columns together: pairs of levels are held in memory."""
@@ -33,6 +35,9 @@ MOST_RECORDS = 100_000_000
 
 MANY = 100
 """Levels of a column about which a warning may be due."""
+
+EXACT = 1e-6
+"""Variance of counts that public totals know: next to nothing, for 0 would mean that a pair isn't to be fitted."""
 
 ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 """Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
@@ -83,6 +88,7 @@ class Pairs(LaplaceOrGaussian):
     name: ClassVar[str] = "pairs"
     weighs_records: ClassVar[bool] = True
     adds_up: ClassVar[bool] = True
+    meets_totals: ClassVar[bool] = True
 
     sets: Literal["fitted", "posterior"] | None = None
     intervals: int = 10
@@ -117,7 +123,8 @@ class Pairs(LaplaceOrGaussian):
         blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
         whole = ALONE[self.noise_law]
         alone = whole * (1 - part) / (1 - whole * part)
-        design = ResidualDesign(domain, self.neighbours, self.noise_law, known=blocks, alone=alone or None)
+        totals = schema.known_totals(weighted=False)
+        design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, alone or None, totals)
         if design.offsets[-1] > MOST_LEVELS:
             raise InputError(
                 f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
@@ -219,7 +226,13 @@ class Pairs(LaplaceOrGaussian):
                         shares[found.offsets[k] : found.offsets[k + 1]] = fine.single(name, drawn, cuts, 1)[0]
                     own = redrawn(field, found, target, groups, shares, rng)
                 codes = own.records(found, target, groups, n_records, rng, kept=self._sets() == "fitted")
-                sets.append(_frame(design, fine, plan.schema, codes, public, cuts, drawn, rng))
+                made = {
+                    name: block.levels[codes[:, k], place]
+                    for k, block in enumerate(design.blocks)
+                    for place, name in enumerate(design.domain.names[column] for column in block.columns)
+                }
+                meet(design.totals, made, partial(_gain, design, own, made), rng)
+                sets.append(_frame(fine, plan.schema, made, public, cuts, drawn, rng))
         return Drawn(
             sets=sets,
             tables=fine.tables(counted, cuts),
@@ -260,8 +273,9 @@ def estimate(
     n = float(parts[()]) if n_records is None else float(n_records)
     if public is not None:
         counts += _public_counts(design, public)
+    known = {**(known or {}), **{m[0]: (n * share, EXACT) for m, share in design.covered.items() if len(m) == 1}}
     for block in range(len(sizes)):
-        if known and block in known:
+        if block in known:
             design.margin(counts, (block,))[:], variance[block, block] = known[block]
         elif not design.public[block]:
             own = design.residual(parts[block,]) if (block,) in parts else np.zeros(1)
@@ -273,9 +287,12 @@ def estimate(
             continue
         own = design.residual(parts[i, j]) if (i, j) in parts else np.zeros((sizes[i], sizes[j]))
         both = own + single[i][:, None] / sizes[j] + single[j] / sizes[i] - n / (sizes[i] * sizes[j])
+        error = design.variance((i, j), step) if (i, j) in parts else 0.0
+        if (i, j) in design.covered:
+            both, error = n * design.covered[i, j], EXACT
         design.margin(counts, (i, j))[:] = both
         design.margin(counts, (j, i))[:] = both.T
-        variance[i, j] = variance[j, i] = design.variance((i, j), step) if (i, j) in parts else 0.0
+        variance[i, j] = variance[j, i] = error
     total = design.variance((), step) if n_records is None else 0.0
     return NoisyPairs(offsets, counts, variance, n, total)
 
@@ -385,18 +402,12 @@ def pooled(
         for part in [tuple(blocks)] if alone else [p for m in range(3) for p in combinations(blocks, m)]:
             rest = tuple(k for k, block in enumerate(blocks) if block not in part)
             kept = np.asarray(table.sum(axis=rest)).transpose(np.argsort(part).tolist())
-            effect = residual(kept) if each.law.differences else _centred(kept)
+            effect = residual(kept) if each.law.differences else centred(kept)
             weight = 1 / (variance * math.prod(int(sizes[blocks[k]]) for k in rest))
             part = tuple(sorted(part))
             effects[part] = effects.get(part, 0.0) + weight * effect
             precision[part] = precision.get(part, 0.0) + weight
     return _assembled(design, effects, precision, n_records, public)
-
-
-def _centred(table: FloatArray) -> FloatArray:
-    for axis in range(table.ndim):
-        table = table - table.mean(axis=axis, keepdims=True)
-    return table
 
 
 def _assembled(
@@ -444,25 +455,32 @@ def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[Margin
             yield MarginError(columns=names, standard_error=error)
 
 
+def _gain(
+    design: ResidualDesign, field: PairField, made: Mapping[str, IntArray], rows: IntArray, name: str, level: int
+) -> FloatArray:
+    """Return by how much the log density of some records rises with another level of a column; -inf if it can't be."""
+    names, present = design.domain.names, {one: codes[rows] for one, codes in made.items()}
+    block = next(k for k, each in enumerate(design.blocks) if names.index(name) in each.columns)
+    columns = {**present, name: np.full(len(rows), level)}
+    other = design.blocks[block].codes([columns[names[column]] for column in design.blocks[block].columns])
+    found = field.gain(design.codes([present[one] for one in names]), block, np.maximum(other, 0), design.offsets)
+    return np.where(other < 0, -np.inf, found)
+
+
 def _frame(
-    design: ResidualDesign,
     fine: IntervalDesign,
     schema: Schema,
-    codes: Codes,
+    made: dict[str, IntArray],
     public: Table | None,
     cuts: Mapping[str, IntArray],
     laws: Mapping[str, FloatArray],
     rng: np.random.Generator,
 ) -> pd.DataFrame:
     """Return records as values, beside the public columns."""
-    made = dict[str, IntArray]()
-    for k, block in enumerate(design.blocks):
-        for place, column in enumerate(block.columns):
-            if column not in design.domain.public:
-                made[design.domain.names[column]] = block.levels[codes[:, k], place]
     for each in fine.columns:
         made[each.name] = each.cells(made[each.name], cuts[each.name], laws[each.name], rng)
-    frame = decode(fine.schema(schema), {name: made[name] for name in schema.columns if name in made}, rng)
+    drawn = {name: made[name] for name in schema.columns if name not in schema.public_columns}
+    frame = decode(fine.schema(schema), drawn, rng)
     for each in fine.columns:
         frame[each.name] = each.rounded(frame[each.name])
     if public is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, Literal
 
 import numba
@@ -24,10 +24,12 @@ from scipy.sparse import csr_array
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table
+from pdips.data.totals import KnownTable
 from pdips.errors import InputError
 from pdips.margins.domain import Domain
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import LinearImage, Step
+from pdips.release.noisy_margins import residual
 
 MOST_LEVELS = 5_000
 """Of a block: pairs of more levels would be noise, and fill the memory."""
@@ -40,6 +42,9 @@ WEIGHT = 2**30
 
 GRID = 4
 """Weights are powers of two to the multiples of 1 / GRID, so that noise is drawn for many margins at once."""
+
+LOUDER = 4
+"""How much larger a standard deviation is for margins that public totals know, which are only compared with them."""
 
 SMOOTH = 7
 """Least variance of the noise on a count, in levels of the larger column: the proof's eta is below 1e-25 then."""
@@ -117,6 +122,8 @@ class ResidualDesign:
         Blocks whose levels aren't counted alone, because they are known otherwise.
     alone : Fraction, optional
         Which part of what a record moves is that of single blocks; left out, what makes the errors of pairs least.
+    totals : tuple of KnownTable
+        Public totals: margins within them are counted with noise ``LOUDER`` than otherwise, to be compared.
     """
 
     domain: Domain
@@ -125,6 +132,7 @@ class ResidualDesign:
     whole: bool = True
     known: tuple[int, ...] = ()
     alone: Fraction | None = None
+    totals: tuple[KnownTable, ...] = ()
 
     @cached_property
     def blocks(self) -> tuple[ColumnBlock, ...]:
@@ -153,6 +161,17 @@ class ResidualDesign:
         every = [*((i,) for i in telling if i not in self.known), *combinations(telling, 2)]
         total: list[tuple[int, ...]] = [()] if self.neighbours == "add-remove" else []
         return total + [margin for margin in every if not self.public[list(margin)].all()]
+
+    @cached_property
+    def covered(self) -> dict[tuple[int, ...], FloatArray]:
+        """The shares of the levels of blocks (i,) and pairs (i, j) of untied columns that lie within a public total."""
+        place = {self.domain.names[each.columns[0]]: k for k, each in enumerate(self.blocks) if len(each.columns) == 1}
+        found = dict[tuple[int, ...], FloatArray]()
+        for table in self.totals:
+            names = sorted((name for name in table.columns if name in place), key=place.__getitem__)
+            for some in chain(combinations(names, 1), combinations(names, 2)):
+                found[tuple(place[name] for name in some)] = table.margin(some)
+        return found
 
     def shape(self, margin: tuple[int, ...]) -> tuple[int, ...]:
         """Return the numbers of levels of a margin."""
@@ -187,7 +206,9 @@ class ResidualDesign:
             noise = (price / np.maximum(value, value.max() * 1e-12)) ** (1 / power)
             error = effects @ (noise if self.law == "gaussian" else noise**2)
             worth = np.array(cells) / np.sqrt(error)
-        single = np.array([len(m) == 1 for m in self.margins])
+        within = np.array([m in self.covered for m in self.margins])
+        noise[within] *= LOUDER ** (2 if self.law == "gaussian" else 1)
+        single = np.array([len(m) == 1 for m in self.margins]) & ~within
         cost = price / noise
         if self.alone is not None and single.any() and not single.all():
             noise[single] *= cost[single].sum() / cost[~single].sum() * float(1 / self.alone - 1)
@@ -306,15 +327,6 @@ def difference(counts: IntArray, axes: int) -> IntArray:
     found = counts
     for axis in range(1, axes + 1):
         found = np.diff(found, axis=-axis)
-    return found
-
-
-def residual(differences: FloatArray) -> FloatArray:
-    """Return the centred table that has these differences along each of its axes."""
-    found = differences
-    for axis in range(found.ndim):
-        found = np.cumsum(np.insert(found, 0, 0.0, axis=axis), axis=axis)
-        found = found - found.mean(axis=axis, keepdims=True)
     return found
 
 

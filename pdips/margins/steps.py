@@ -106,6 +106,7 @@ class Steps(LaplaceOrGaussian):
     name: ClassVar[str] = "steps"
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     weighs_records: ClassVar[bool] = True
+    meets_totals: ClassVar[bool] = True
     observed_levels: ClassVar[bool] = False
     """Whether elections count the levels that occur as parameters, in place of the public ones."""
 
@@ -264,6 +265,8 @@ class Steps(LaplaceOrGaussian):
                 "take mechanism 'pairs', which lays out none, merge levels or bins, or leave columns out; a tree down "
                 "to all cells (below=cells) says less"
             )
+        if schema.known_totals(weighted=False) and (below == "cells" or self._has_tree()):
+            raise InputError("public totals are met by margins alone, without an option that asks for a tree or cells")
         counted, n_layers = self._layers(schema, below)
         if self.stop is not None and sum(counted) < 2:
             raise InputError("stop needs two layers above the margins at least: it cuts the lower off by the upper")

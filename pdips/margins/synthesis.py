@@ -1,6 +1,6 @@
 """Synthetic sets from noisy counts: post-processing, which costs nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -12,7 +12,8 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.convergence import LOG
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
-from pdips.margins.consistency import consistent, draw_cells, nonnegative, round_cells
+from pdips.data.totals import KnownTable
+from pdips.margins.consistency import consistent, draw_cells, meet, nonnegative, round_cells
 from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
@@ -23,6 +24,9 @@ from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
 from pdips.release.noisy_margins import MeasuredMargin
+
+LEAST_VALUE = 1e-9
+"""Of a cell that can occur, in records: so that public totals may fill a cell that was estimated to be empty."""
 
 
 class HasLevels(Protocol):
@@ -152,14 +156,39 @@ def draw_sets(
             else:
                 found = redraw()
                 cell, count = draw_cells(found.parents[0], found.values, rng)
-            if found.n_records > LARGE_SET_RECORDS and not copies_numbers(schema):
+            totals = schema.known_totals(weighted=False)
+            if found.n_records > LARGE_SET_RECORDS and not copies_numbers(schema) and not schema.total:
                 order = np.argsort(cell)  # an order that tells no more than the cells and their counts do
                 codes = {name: cells.levels(cell[order], j).astype(np.int32) for j, name in enumerate(schema.columns)}
                 seed = int(rng.integers(2**63))
                 sets.append(LargeSet(schema=schema, codes=codes, counts=count[order], seed=seed))
             else:
-                sets.append(records(cells, schema, np.repeat(cell, count), rng, public=public))
+                cell = np.repeat(cell, count)
+                if totals and isinstance(cells, CellGrid):
+                    cell = _meeting(cells, totals, cell, found.values, rng)
+                sets.append(records(cells, schema, cell, rng, public=public))
     return sets
+
+
+def _meeting(
+    cells: CellGrid, totals: Sequence[KnownTable], cell: IntArray, values: FloatArray, rng: np.random.Generator
+) -> IntArray:
+    """Return the cells of records after as few moves as public totals ask for, the likeliest ones."""
+    names, order = cells.domain.names, [*cells.halves[0], *cells.halves[1]]
+    codes = {name: cells.levels(cell, j) for j, name in enumerate(names)}
+    density = np.where(cells.possible().ravel(), np.log(np.maximum(values, LEAST_VALUE)), -np.inf)
+
+    def gain(rows: IntArray, name: str, level: int) -> FloatArray:
+        old = {j: codes[names[j]][rows] for j in order}
+        new = {**old, names.index(name): np.full(len(rows), level)}
+        return density[_number(cells, new)] - density[_number(cells, old)]
+
+    meet(totals, codes, gain, rng)
+    return _number(cells, {j: codes[names[j]] for j in order})
+
+
+def _number(cells: CellGrid, codes: Mapping[int, IntArray]) -> IntArray:
+    return np.ravel_multi_index(tuple(codes.values()), [int(cells.domain.sizes[j]) for j in codes]).astype(np.int64)
 
 
 def records(

@@ -21,6 +21,7 @@ from pdips.errors import InputError
 from pdips.privacy.account import Receipt
 from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, as_float, rho_of, to_replace_one
 from pdips.privacy.plan import Noise
+from pdips.release.known_totals import TotalCheck
 from pdips.release.noisy_margins import MarginError, MarginLaw
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class PrivacyDocument(Document):
     noise: list[Noise] = []
     margin_errors: list[MarginError] = []
     margins: Annotated[list[MarginLaw], Field(exclude_if=lambda laws: not laws)] = []
+    totals: Annotated[list[TotalCheck], Field(exclude_if=lambda checks: not checks)] = []
     table_schema: Annotated[Schema, Field(alias="schema")]
     software: dict[str, str]
     digests: Annotated[dict[str, str] | None, Field(exclude_if=lambda known: known is None)] = None  # SHA-256, by file

@@ -117,6 +117,21 @@ class MeasuredMargin:
         return self.noisy.reshape(shape).astype(float)
 
 
+def residual(differences: FloatArray) -> FloatArray:
+    """Return the centred table that has these differences along each of its axes."""
+    found = differences
+    for axis in range(found.ndim):
+        found = np.cumsum(np.insert(found, 0, 0.0, axis=axis), axis=axis)
+    return centred(found)
+
+
+def centred(table: FloatArray) -> FloatArray:
+    """Return a table less its means along each axis: what it says beyond its margins."""
+    for axis in range(table.ndim):
+        table = table - table.mean(axis=axis, keepdims=True)
+    return table
+
+
 def axes_of(names: Sequence[str], sizes: Sequence[int] | IntArray) -> list[MarginAxis]:
     """Return an axis for each of some columns."""
     return [MarginAxis(columns=(name,), size=int(size)) for name, size in zip(names, sizes, strict=True)]

@@ -21,6 +21,7 @@ from pdips.registry import load
 from pdips.release import VERSION
 from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
 from pdips.release.folder import file_digest
+from pdips.release.known_totals import TotalCheck
 from pdips.release.large_set import LargeSet
 from pdips.release.noisy_margins import MarginError as MarginError
 from pdips.release.noisy_margins import MarginLaw
@@ -60,6 +61,8 @@ class Release:
         What this noise comes to in one-way and two-way margins.
     margins : tuple of MarginLaw
         What the rows of ``tables["margins"]`` are, and their noise.
+    totals : tuple of TotalCheck
+        How near sets and noisy counts are to the schema's public totals.
     reproducible : bool
         Made from a seed: fit for tests and studies, not for publication.
     receipt : Receipt, optional
@@ -83,6 +86,7 @@ class Release:
     noise: tuple[Noise, ...] = ()
     margin_errors: tuple[MarginError, ...] = ()
     margins: tuple[MarginLaw, ...] = ()
+    totals: tuple[TotalCheck, ...] = ()
     reproducible: bool = False
     large_sets: tuple[LargeSet, ...] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -126,6 +130,7 @@ class Release:
             noise=list(self.noise),
             margin_errors=list(self.margin_errors),
             margins=list(self.margins),
+            totals=list(self.totals),
             table_schema=self.schema,
             software=software(),
         )

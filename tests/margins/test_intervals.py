@@ -13,7 +13,7 @@ from pdips import InputError, Pairs, Schema, Table
 from pdips.audit import Pair, audit
 from pdips.audit.findings import overspending
 from pdips.data.schema import Column
-from pdips.margins.chains import rounded_counts
+from pdips.margins.consistency import rounded_counts
 from pdips.margins.intervals import IntervalColumn, IntervalDesign
 from pdips.margins.pairs import ALONE
 from pdips.outside import NoisyMargins
