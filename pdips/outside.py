@@ -173,7 +173,7 @@ class NoisyMargins:
         from pdips.margins.domain import columns_of
         from pdips.margins.pairs import pooled
         from pdips.margins.residuals import ResidualDesign
-        from pdips.release.noisy_margins import unstacked
+        from pdips.release.noisy_margins import known_margin, unstacked
 
         try:
             measured = unstacked(document.margins, margins)
@@ -195,6 +195,7 @@ class NoisyMargins:
         known = Table(records[list(public)], Schema(columns={k: schema.columns[k] for k in public})) if public else None
         n_records = len(records) if document.privacy.neighbours == "replace-one" else None
         cut = tuple(name for name, axis in axes.items() if axis.lower)
+        measured += [known_margin(each) for each in schema.known_totals(weighted=False) if each.n_records == n_records]
         return cls(schema, design, pooled(design, measured, n_records, known), cut)
 
     @cached_property

@@ -1,5 +1,6 @@
 """The commands ``schema ...``."""
 
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -58,6 +59,10 @@ def schema_check(path: str) -> None:
         extras += ["values beyond are clipped"] if column.out_of_range == "clip" else []
         click.echo(f"{name}: {', '.join([what, *extras])}")
     click.echo(f"records a person: at most {checked.records.max_per_person}")
+    for total in checked.known_totals():
+        sort = "weights" if total.weighted else "records"
+        known = "shares" if isnan(total.n_records) else f"{total.n_records:,.0f} {sort}"
+        click.echo(f"public total of {', '.join(total.columns)}: {total.shares.size:,} cells, {known}")
     if all(column.is_categorical or column.is_binned for column in checked.columns.values()):
         rules = len(checked.impossible)
         click.echo(

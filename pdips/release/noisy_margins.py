@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.data.totals import KnownTable
 from pdips.privacy.plan import Step
 
 MOST_NUMBERS = 2_000_000
@@ -135,6 +136,13 @@ def centred(table: FloatArray) -> FloatArray:
 def axes_of(names: Sequence[str], sizes: Sequence[int] | IntArray) -> list[MarginAxis]:
     """Return an axis for each of some columns."""
     return [MarginAxis(columns=(name,), size=int(size)) for name, size in zip(names, sizes, strict=True)]
+
+
+def known_margin(table: KnownTable) -> MeasuredMargin:
+    """Return the counts of a public total as if they were measured, next to exactly."""
+    axes, counts = axes_of(table.columns, table.shares.shape), np.round(table.shares.ravel() * table.n_records)
+    law = MarginLaw(axes=tuple(axes), law="gaussian", scale=1e-3, variance=1e-6, rows=len(counts))
+    return MeasuredMargin(law, counts.astype(np.int64), np.arange(len(counts)))
 
 
 def stacked(margins: Sequence[MeasuredMargin]) -> pd.DataFrame:
