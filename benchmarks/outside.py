@@ -10,10 +10,10 @@ import pandas as pd
 import statsmodels.api as sm
 from statsmodels.formula.api import glm, ols
 
-from pdips import Pairs, Schema, Table, outside
+from pdips import Pairs, Schema, Table
 from pdips.errors import UselessWarning
 from pdips.margins.pairs import estimate
-from pdips.outside import NoisyMargins
+from pdips.outside import NoisyMargins, noisy_margins
 
 PREDICTORS = ["sex", "education", "foreign_born"]
 
@@ -28,7 +28,7 @@ def main() -> None:
     asked = parser.parse_args()
     frame = pd.read_parquet("examples/youth.parquet")[[*PREDICTORS, "enrolled", "income"]].astype(str)
     schema = Schema.model_validate({"columns": {name: {"levels": sorted(set(frame[name]))} for name in frame}})
-    outside.N_REPLICATES = asked.replicates
+    noisy_margins.N_REPLICATES = asked.replicates
     codes = pd.DataFrame(dict(Table(frame, schema).codes))
     right = " + ".join(f"C({name})" for name in PREDICTORS)
     print("outcome, fit, records, epsilon: coverage of answers that aren't open, open ones, seconds an answer")

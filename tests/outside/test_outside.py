@@ -20,11 +20,10 @@ from pdips import (
     Steps,
     Table,
     UniversalHistogram,
-    outside,
 )
 from pdips.errors import UselessWarning
 from pdips.margins.pairs import estimate
-from pdips.outside import NoisyMargins
+from pdips.outside import NoisyMargins, noisy_margins
 from pdips.release.noisy_margins import unstacked
 
 SCHEMA = Schema.model_validate(
@@ -125,7 +124,7 @@ JOINT = np.array([[LAW[CELLS[0] == s] @ (CHANCE if v else 1 - CHANCE)[CELLS[0] =
 def test_intervals_hold_the_population(name, monkeypatch):
     # 40 tables, 4 or 5 numbers each that hang together: a share of 95 % has a standard error of .016 to .025;
     # below .86 has probability under 1e-3. The twin knows nothing of the noise, whose variance is above sampling's.
-    monkeypatch.setattr(outside, "N_REPLICATES", 60)
+    monkeypatch.setattr(noisy_margins, "N_REPLICATES", 60)
     ask, truth = QUESTIONS[name]
     truth = JOINT.ravel() if truth is None else truth
     assert coverage(ask, truth, 40, 2_000, 0.5) > 0.86
@@ -303,7 +302,7 @@ def least_squares(release, n_records: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("name", COUNTING)
 def test_what_margins_say_together_is_generalised_least_squares(name, relation, monkeypatch):
-    monkeypatch.setattr(outside, "N_REPLICATES", 4_000)
+    monkeypatch.setattr(noisy_margins, "N_REPLICATES", 4_000)
     rng = np.random.default_rng(8)
     frame = pd.DataFrame({column: rng.integers(0, SMALL.columns[column].n_levels, 400) for column in SMALL.columns})
     release, _ = COUNTING[name](relation).release(Table(frame, SMALL), rng=rng)

@@ -5,14 +5,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, pairwise, product
+from itertools import pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError, UselessWarning
+from pdips.outside.answer import Answer
+from pdips.outside.regression import joint, maximum, solved
 from pdips.privacy.loss import choice
 
 if TYPE_CHECKING:
@@ -30,74 +32,11 @@ type Reads = Callable[[NoisyPairs], FloatArray]
 N_REPLICATES = 1_000
 """Fresh draws of the noise: a standard error from them is off by about 2 %."""
 
-MOST_FITTED, LEAST_COUNT = 20_000, 1e-3
-"""Cells of the predictors of a generalized linear model; what a cell is raised to, in records."""
+MOST_FITTED = 20_000
+"""Cells of the predictors of a generalized linear model."""
 
 MOST_LOST = 0.02
 """Part of the replicates without a finite fit beyond which an interval is the whole line."""
-
-FARTHEST, NEWTON_STEPS, ROUNDS = 30.0, 40, 25
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """Estimates with what is known of their error.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Of the numbers.
-    estimate : ndarray, shape (numbers,)
-    covariance : ndarray, shape (numbers, numbers)
-        Of the estimates' errors: of the noise, and for ``target="population"`` of sampling too.
-    basis : str
-        Where the numbers come from.
-    draws : DataFrame, optional
-        Of generalized linear models: draws of the coefficients, which hold both.
-
-    Examples
-    --------
-    >>> Answer(("a",), np.array([1.0]), np.array([[0.25]]), "measured").summary()["upper"].round(2).tolist()
-    [1.98]
-    """
-
-    names: tuple[str, ...]
-    estimate: FloatArray
-    covariance: FloatArray
-    basis: str
-    draws: "pd.DataFrame | None" = None
-
-    def summary(self, level: float = 0.95) -> "pd.DataFrame":
-        """Return a row a number: ``estimate``, ``standard_error``, ``lower``, ``upper`` (normal) and ``basis``."""
-        if not 0 < level < 1:
-            raise InputError("level must be between 0 and 1")
-        import pandas as pd
-        from scipy.special import ndtri
-
-        error = np.sqrt(np.diagonal(self.covariance))
-        reach = ndtri((1 + level) / 2) * error
-        columns = {"estimate": self.estimate, "standard_error": error}
-        columns |= {"lower": self.estimate - reach, "upper": self.estimate + reach}
-        return pd.DataFrame(columns, index=pd.Index(self.names, name="term")).assign(basis=self.basis)
-
-    def contrast(self, weights: Sequence[float], name: str = "contrast") -> "Answer":
-        """Return a weighted sum of the numbers: a range of levels, a difference."""
-        w = np.asarray(weights, dtype=float)
-        if w.shape != self.estimate.shape:
-            raise InputError(f"a contrast needs {len(self.names)} weights, one for each number")
-        return Answer((name,), np.array([w @ self.estimate]), np.array([[w @ self.covariance @ w]]), self.basis)
-
-    def to_datatree(self) -> Any:
-        """Return the draws as an ArviZ DataTree with one chain, a variable a coefficient."""
-        if self.draws is None or self.draws.empty:
-            raise InputError("only glm has draws, and none where the noise leaves its numbers open")
-        import xarray as xr
-
-        named = {name: (("chain", "draw"), self.draws[name].to_numpy()[None]) for name in self.draws}
-        return xr.DataTree.from_dict({"posterior": xr.Dataset(named)})
-
-    def __repr__(self) -> str:
-        return repr(self.summary())
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,7 +283,7 @@ class NoisyMargins:
         """Return the share of each cell of the predictors, of maximum entropy given their pairs."""
         singles = [np.diagonal(self._table(pairs, where, name, name)) for name in predictors]
         shape = [len(single) for single in singles]
-        return _joint(shape, singles, lambda i, j: self._table(pairs, where, predictors[i], predictors[j]))
+        return joint(shape, singles, lambda i, j: self._table(pairs, where, predictors[i], predictors[j]))
 
     def ols(self, formula: str, *, target: Target = "population") -> Answer:
         """Fit a linear regression to the noisy pairs, which hold all that its Gram matrix needs.
@@ -386,7 +325,7 @@ class NoisyMargins:
 
         def reads(pairs: "NoisyPairs") -> FloatArray:
             both = gram(pairs)
-            return _solved(both[:-1, :-1], both[:-1, -1])
+            return solved(both[:-1, :-1], both[:-1, -1])
 
         centre, _, covariance = self._spread(reads, pairs)
         if target == "population" and np.isfinite(covariance).all():
@@ -437,7 +376,7 @@ class NoisyMargins:
             ]
             score = np.concatenate(sums)[:, 0] / pairs.n
             law, score = self._law(pairs, where, predictors), (score - middle * score[0]) / width
-            found = _maximum(standard, law, score, family) / width
+            found = maximum(standard, law, score, family) / width
             found[0] -= middle @ found
             return found
 
@@ -460,48 +399,3 @@ class NoisyMargins:
         of = "measured" if len(shape) < 3 else "from a model of their pairs"
         basis = f"score measured; law of the predictors {of}"
         return Answer(names, centre, covariance, basis, frame)
-
-
-def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
-    """Return the solution of a linear system, NaN where noise leaves the matrix without an inverse of positive kind."""
-    if np.linalg.eigvalsh(matrix)[0] <= 0:
-        return np.full(len(right), np.nan)
-    return np.asarray(np.linalg.solve(matrix, right))
-
-
-def _joint(shape: Sequence[int], singles: Sequence[FloatArray], pair: Callable[[int, int], FloatArray]) -> FloatArray:
-    """Return the shares of all cells of some columns: of maximum entropy, as far as noise lets pairs agree."""
-    n_columns = len(shape)
-    if n_columns == 1:
-        alone = np.maximum(singles[0], LEAST_COUNT)
-        return np.asarray(alone / alone.sum())
-    law: FloatArray = np.ones(shape)
-    pairs = {both: np.maximum(pair(*both), LEAST_COUNT) for both in combinations(range(n_columns), 2)}
-    for _ in range(1 if n_columns == 2 else ROUNDS):
-        for both, wanted in pairs.items():
-            others = tuple(k for k in range(n_columns) if k not in both)
-            law = law * np.expand_dims(wanted / wanted.sum() / np.maximum(law.sum(axis=others), 1e-300), others)
-    return np.asarray(law.ravel() / law.sum())
-
-
-def _maximum(design: FloatArray, law: FloatArray, score: FloatArray, family: str) -> FloatArray:
-    """Return the coefficients whose expected score is the given one, by Newton's method; NaN where there are none."""
-    from scipy.special import expit
-
-    found = np.zeros(design.shape[1])
-    share = np.clip(score[0], 1e-6, 1 - 1e-6 if family == "binomial" else None)
-    found[0] = np.log(share / (1 - share)) if family == "binomial" else np.log(share)
-    for _ in range(NEWTON_STEPS):
-        linear = design @ found
-        mean = expit(linear) if family == "binomial" else np.exp(np.minimum(linear, 300.0))
-        weight = mean * (1 - mean) if family == "binomial" else mean
-        hessian = (design * (law * weight)[:, None]).T @ design
-        if not np.isfinite(hessian).all() or np.linalg.eigvalsh(hessian)[0] < 1e-12:
-            break
-        step = np.linalg.solve(hessian, score - design.T @ (law * mean))
-        found = found + step * min(1.0, 2.0 / max(np.abs(step).max(), 1e-12))
-        if np.abs(found).max() > FARTHEST:
-            break
-        if np.abs(step).max() < 1e-9:
-            return np.asarray(found)
-    return np.full(len(found), np.nan)

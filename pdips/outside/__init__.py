@@ -1,0 +1,6 @@
+"""What an analyst can do with public files alone; all of it is post-processing."""
+
+from pdips.outside.answer import Answer
+from pdips.outside.noisy_margins import NoisyMargins
+
+__all__ = ["Answer", "NoisyMargins"]
