@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pdips.margins.steps import Steps as Steps
     from pdips.margins.universal_histogram import UniversalHistogram as UniversalHistogram
     from pdips.mechanism import Mechanism as Mechanism
+    from pdips.outside.laws import DiscreteGaussian as DiscreteGaussian
+    from pdips.outside.laws import DiscreteLaplace as DiscreteLaplace
+    from pdips.outside.laws import NoisyCounts as NoisyCounts
     from pdips.posterior.censored_posterior import CensoredPosterior as CensoredPosterior
     from pdips.posterior.pseudo_posterior import PseudoPosterior as PseudoPosterior
     from pdips.privacy.ledger import Ledger as Ledger
@@ -45,9 +48,12 @@ __version__ = VERSION
 
 _HOMES = {
     "Column": "pdips.data.schema",
+    "DiscreteGaussian": "pdips.outside.laws",
+    "DiscreteLaplace": "pdips.outside.laws",
     "InputError": "pdips.errors",
     "Ledger": "pdips.privacy.ledger",
     "Mechanism": "pdips.mechanism",
+    "NoisyCounts": "pdips.outside.laws",
     "PrivacyLoss": "pdips.privacy.loss",
     "RefusedError": "pdips.errors",
     "Release": "pdips.release.release",
