@@ -1,4 +1,4 @@
-"""The program ``pdips``. Exit codes: 0 done, 1 a bug, 2 bad input, 3 refused, or a known fault found (``check``)."""
+"""The program ``pdips``. Exit codes: 0 done, 1 a bug, 2 bad input, 3 refused, or found at fault (check, certify)."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import click
 from pdips import __version__
 from pdips.cli.audit import audit
 from pdips.cli.calibrate import calibrate
-from pdips.cli.check import bounds, check
+from pdips.cli.check import bounds, certify, check
 from pdips.cli.evaluate import evaluate
 from pdips.cli.ledger import ledger
 from pdips.cli.models import models
@@ -29,7 +29,7 @@ def program() -> None:
     """Differentially private data synthesis with a privacy statement that is true."""
 
 
-for _command in (synthesize, report, evaluate, check, bounds, calibrate, audit, ledger, schema, models):
+for _command in (synthesize, report, evaluate, check, certify, bounds, calibrate, audit, ledger, schema, models):
     program.add_command(_command)
 
 

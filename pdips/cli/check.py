@@ -1,4 +1,4 @@
-"""The commands ``check``, whether known faults touch a release, and ``bounds``, how far records move a posterior."""
+"""The commands ``check``, are there known faults; ``certify``, do intervals hold; ``bounds``, how far records move."""
 
 import sys
 import textwrap
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pdips.cli.common import show_progress
 from pdips.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,6 +48,42 @@ def check(directory: str) -> None:
         return
     _show(f"known     {len(found.faults)} known fault(s) touch it or may; docs/changelog.md describes each")
     sys.exit(TOUCHED)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--replays", type=int, default=200, show_default=True, metavar="R", help="At least 2.")
+@click.option("--analysis", "formula", metavar="FORMULA", help='A regression too, such as "voted ~ age + college".')
+@click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, or local: runs replays side by side.")
+def certify(directory: str, replays: int, formula: str | None, scheduler: str | None) -> None:
+    """Try on replays of the release in DIR whether intervals from its sets hold. It reads public files alone.
+
+    Writes certificate.json beside privacy.json, and the card again. Exit code: 0 they hold, 3 some don't, 2 no such
+    release.
+    """
+    from pdips.evaluation.replays import certify as replayed
+    from pdips.release.certificate import SILENT
+    from pdips.release.documents import PrivacyDocument, release_home
+    from pdips.report.pages import write_card
+
+    with show_progress() as progress:
+        found = replayed(directory, replays=replays, formula=formula, scheduler=scheduler, progress=progress)
+    alone = Path(directory)
+    home = alone if (alone / PrivacyDocument.file).is_file() else release_home(alone)
+    path = found.write(home)
+    click.echo(f"rule      {found.rule}; {found.replays} replays from public files, at no further price")
+    for row in found.rows:
+        held = f"{row.covered:.1%} of 95 % intervals held (± {row.standard_error:.1%}; {row.numbers:,} numbers)"
+        _show(f"{'FAILS' if row.fails else 'holds':<9} {row.what}: {held}")
+    if found.agreement is not None:
+        agree = f"the sets agree with {found.agreement.covered:.1%} of the noisy counts of pairs"
+        _show(f"{'FAILS' if found.agreement.fails else 'holds':<9} {agree}")
+    _show(f"silent    {SILENT}")
+    click.echo(
+        f"public    {path}: may be published" + ("" if home.name == "confidential" else f", as may {write_card(home)}")
+    )
+    if found.failing:
+        sys.exit(TOUCHED)
 
 
 @click.command()

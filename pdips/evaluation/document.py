@@ -52,9 +52,10 @@ class ReleaseFolder:
         return self.home.name == "public"
 
 
-def open_release(directory: str | Path) -> ReleaseFolder:
-    """Read the synthetic sets of a release and check them against its schema."""
-    home = release_home(directory)
+def open_release(directory: str | Path, *, received: bool = False) -> ReleaseFolder:
+    """Read the synthetic sets of a release, or of a public folder alone if it may be ``received``, and check them."""
+    alone = received and (Path(directory) / PrivacyDocument.file).is_file()
+    home = Path(directory) if alone else release_home(directory)
     document = PrivacyDocument.read(home)
     found: dict[int, Path] = {}
     for path in sorted(home.iterdir()):

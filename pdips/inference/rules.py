@@ -14,6 +14,7 @@ import numpy as np
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.registry import MECHANISMS, find
+from pdips.release.certificate import Certificate
 from pdips.release.release import Release
 
 KNOW_THE_NOISE = ("modips", "scores")
@@ -267,7 +268,8 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     Raises
     ------
     InputError
-        If there is one set only, or the release doesn't say how it was made.
+        If there is one set only, the release doesn't say how it was made, or its certificate (``pdips certify``) shows
+        that intervals of levels or pairs don't hold.
 
     Examples
     --------
@@ -330,6 +332,9 @@ def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, An
             found = json.loads(file.read_text(encoding="utf-8"))
         except (ValueError, OSError):
             raise InputError(f"{file} can't be read as JSON") from None
+        certificate = Certificate.beside(file.parent)
+        if certificate is not None and certificate.refusal:
+            raise InputError(f"{certificate.refusal}; name a rule yourself to use it all the same")
     n_sets, settings = (found.get(name) for name in ("n_sets", "settings")) if isinstance(found, Mapping) else (0, 0)
     whole = isinstance(n_sets, int) and not isinstance(n_sets, bool)
     if not isinstance(settings, Mapping) or not whole or "mechanism" not in found:

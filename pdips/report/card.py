@@ -16,6 +16,7 @@ from markupsafe import Markup
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.inference.rules import KNOW_THE_NOISE
+from pdips.release.certificate import Certificate
 from pdips.release.documents import PaidDocument, PrivacyDocument
 from pdips.report import price
 from pdips.report.figures import roc_bound
@@ -39,6 +40,7 @@ def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -
     """Return all that ``card.html.j2`` is filled with."""
     csv, schema, settings = (public / "synthetic_1.csv").exists(), release.table_schema, release.settings
     kept = {name: value for name, value in settings.items() if value is not None}
+    certificate = Certificate.beside(public)
     return {
         "facts": release,
         "schema": schema,
@@ -58,7 +60,8 @@ def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -
         "code": _reading(schema, release.n_sets, csv=csv),
         "split": settings.get("split"),
         "suffix": "csv" if csv else "parquet",
-        "advice": combining(release),
+        "advice": combining(release, certificate),
+        "certificate": certificate,
         "knows_the_noise": KNOW_THE_NOISE,
     }
 
@@ -225,7 +228,7 @@ def standard_errors(release: PrivacyDocument) -> str:
     return found
 
 
-def combining(release: PrivacyDocument) -> CombiningAdvice:
+def combining(release: PrivacyDocument, certificate: Certificate | None = None) -> CombiningAdvice:
     """Return the rule of :func:`pdips.inference.rule_for`, or in its words why there is none."""
     from pdips.inference import rule_for
 
@@ -244,6 +247,8 @@ def combining(release: PrivacyDocument) -> CombiningAdvice:
             rule, warning = None, str(caught[0].message)
     except InputError as error:
         warning = str(error)
+    if certificate is not None and certificate.refusal:
+        rule, warning = None, certificate.refusal
     return CombiningAdvice(rule=rule, warning=warning, code=code)
 
 

@@ -1,0 +1,260 @@
+"""The replay certificate: whether intervals from a release hold, tried on tables that its own sets describe."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.data.partitions import client_of
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.evaluation.document import ReleaseFolder, open_release
+from pdips.evaluation.encoding import codes_of, subsets, with_decile_bins
+from pdips.evaluation.formula import Analysis, read_analysis
+from pdips.inference import combine, rule_for
+from pdips.mechanism import Mechanism
+from pdips.registry import MECHANISMS, find
+from pdips.release.certificate import Certificate, Covered
+from pdips.release.documents import PrivacyDocument
+from pdips.release.folder import file_digest
+from pdips.release.noisy_margins import unstacked
+
+REPLAYS = 200
+MOST_MARGINS = 200
+"""Pairs and triples of columns that are looked at, of each."""
+
+FEWEST = 50
+"""Cells of more records than this, in a table as large as the release's, are looked at."""
+
+Progress = Callable[[str], object]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Population:
+    """Records that tables are drawn from, of which everything is known: for replays all sets of a release together."""
+
+    records: pd.DataFrame
+    given: Schema  # of the release
+    schema: Schema  # of the sets, with numeric columns without bins cut at deciles
+    n_records: int
+    margins: dict[str, list[tuple[int, ...]]]
+    analysis: Analysis | None
+
+    @classmethod
+    def of(
+        cls, records: pd.DataFrame, given: Schema, n_records: int, formula: str | None, rng: np.random.Generator
+    ) -> "Population":
+        """Return a population, and what is asked of it: all levels, and pairs and triples of columns."""
+        schema = with_decile_bins(Table(records, given.without_person())).schema
+        n = len(schema.columns)
+        margins = {name: subsets(n, k, MOST_MARGINS, rng) for k, name in ((1, "levels"), (2, "pairs"), (3, "triples"))}
+        analysis = None if formula is None else read_analysis(formula, given)
+        named = {name: found for name, found in margins.items() if found}
+        return cls(records, given, schema, n_records, named, analysis)
+
+    def shares(self, frame: pd.DataFrame, margins: list[tuple[int, ...]]) -> FloatArray:
+        """Return the shares of all cells of some margins, shape (cells,)."""
+        codes, found = codes_of(frame, self.schema), list[FloatArray]()
+        sizes = [column.n_levels for column in self.schema.columns.values()]
+        for columns in map(list, margins):
+            shape = tuple(sizes[k] for k in columns)
+            cells = np.ravel_multi_index(tuple(codes[:, columns].T), shape)
+            found.append(np.bincount(cells, minlength=int(np.prod(shape))) / len(frame))
+        return np.concatenate(found)
+
+    def answers(self, frame: pd.DataFrame) -> dict[str, tuple[FloatArray, FloatArray]]:
+        """Return estimates and their sampling variances by kind of number."""
+        found = {name: self.shares(frame, margins) for name, margins in self.margins.items()}
+        answers = {name: (each, each * (1 - each) / len(frame)) for name, each in found.items()}
+        if self.analysis is not None:
+            fit = self.analysis.fit(frame)
+            answers[self.analysis.formula] = fit.estimates, fit.standard_errors**2
+        return answers
+
+
+def certify(
+    directory: str | Path,
+    *,
+    replays: int = REPLAYS,
+    formula: str | None = None,
+    scheduler: str | None = None,
+    rng: np.random.Generator | None = None,
+    progress: Progress | None = None,
+) -> Certificate:
+    """Replay a release from its public files, and say how often intervals from its sets hold.
+
+    Each replay draws a table of as many records, with replacement, from all sets together, releases it by the same
+    mechanism with the same settings and fresh noise, and asks whether 95 % intervals by the release's rule hold the
+    values of all sets together. Nothing but public files is read: it costs nothing.
+
+    Parameters
+    ----------
+    directory : path
+        A release folder or its public folder.
+    replays : int
+        At least 2; 200 have a standard error of 1.5 points for one coefficient.
+    formula : str, optional
+        A regression to look at besides shares of levels, pairs and triples, such as ``"voted ~ age"``.
+    scheduler : str, optional
+        The dask scheduler whose workers run replays, or ``"local"``, for processes on this machine.
+    rng : numpy.random.Generator, optional
+        For tests.
+    progress : callable, optional
+        Told of each replay.
+
+    Raises
+    ------
+    InputError
+        If the release has fewer than two sets, isn't from a mechanism that counts, or the analysis doesn't fit it.
+
+    Examples
+    --------
+    >>> schema = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "ab"}})
+    >>> table = Table(pd.DataFrame({"a": [0, 1] * 200, "b": [1, 1, 0, 1] * 100}), schema)
+    >>> Pairs(epsilon=4, n_sets=5).release(table)[0].write("out/public")
+    >>> [row.what for row in certify("out", replays=2).rows]
+    ['levels', 'pairs']
+    """
+    if isinstance(replays, bool) or not isinstance(replays, int) or replays < 2:
+        raise InputError(f"replays must be a whole number, at least 2, got {replays}")
+    release = open_release(directory, received=True)
+    mechanism, rng = mechanism_of(release.document), np.random.default_rng() if rng is None else rng
+    with warnings.catch_warnings(record=True):  # the nearest rule, where none is right, is what is to be tried
+        warnings.simplefilter("always")
+        rule = rule_for(release.document.contents())
+    records = pd.concat(release.sets, ignore_index=True)
+    population = Population.of(records, release.schema, len(release.sets[0]), formula, rng)
+    rows = coverage(mechanism, population, rule, replays, scheduler=scheduler, rng=rng, progress=progress)
+    digest = file_digest(release.home / PrivacyDocument.file)
+    return Certificate(release=digest, replays=replays, rule=rule, rows=rows, agreement=agreement(release))
+
+
+def coverage(
+    mechanism: Mechanism,
+    population: Population,
+    rule: str,
+    replays: int,
+    *,
+    rng: np.random.Generator,
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+) -> list[Covered]:
+    """Return how often 95 % intervals of releases of tables drawn from a population hold its values."""
+    truth = {name: estimate for name, (estimate, _) in population.answers(population.records).items()}
+    asked = {
+        name: each * population.n_records > FEWEST if name in population.margins else np.isfinite(each)
+        for name, each in truth.items()
+    }
+    held: dict[str, list[float]] = {name: [] for name, kept in asked.items() if kept.any()}
+    for number, found in enumerate(_replayed(mechanism, population, rule, replays, scheduler, rng), start=1):
+        if progress is not None:
+            progress(f"replay {number} of {replays}")
+        for name, shares in held.items():
+            (low, high), value = found[name], truth[name]
+            shares.append(float(((low <= value) & (value <= high))[asked[name]].mean()))
+    return [
+        Covered(
+            what=name,
+            covered=float(np.mean(shares)),
+            standard_error=float(np.std(shares, ddof=1) / np.sqrt(replays)),
+            numbers=int(asked[name].sum()),
+        )
+        for name, shares in held.items()
+    ]
+
+
+def mechanism_of(document: PrivacyDocument) -> Mechanism:
+    """Return the mechanism that made a release, with its public settings."""
+    kind = find(document.mechanism) if document.mechanism in MECHANISMS else None
+    names = {} if kind is None else {each.name: each for each in dataclasses.fields(kind)}
+    if kind is None or "model" in names or "variant" in document.settings:
+        raise InputError(
+            f"{document.mechanism} can't be replayed: a certificate is for releases of mechanisms that count, as they "
+            "come with pdips; check a model's intervals by simulated tables (docs/inference.md)"
+        )
+    kept = {
+        name: value
+        for name, value in document.settings.items()
+        if name in names and not (value is None or (name == "delta" and not value))
+    }
+    made: Mechanism = kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()})
+    return made
+
+
+def _replayed(
+    mechanism: Mechanism,
+    population: Population,
+    rule: str,
+    replays: int,
+    scheduler: str | None,
+    rng: np.random.Generator,
+) -> Iterator[dict[str, tuple[FloatArray, FloatArray]]]:
+    """Yield the intervals of each replay by kind of number."""
+    streams = rng.spawn(replays)
+    if scheduler is None:
+        yield from (_replay(mechanism, population, rule, each) for each in streams)
+        return
+    from distributed import as_completed
+
+    with ExitStack() as stack:
+        client = stack.enter_context(client_of(scheduler, replays))
+        everywhere = client.scatter(population, broadcast=True)
+        futures = [client.submit(_replay, mechanism, everywhere, rule, each, pure=False) for each in streams]
+        yield from (future.result() for future in as_completed(futures))
+
+
+def _replay(
+    mechanism: Mechanism, population: Population, rule: Any, rng: np.random.Generator
+) -> dict[str, tuple[FloatArray, FloatArray]]:
+    table = population.records.sample(population.n_records, replace=True, random_state=rng, ignore_index=True)
+    if population.given.records.person is not None:  # the price is that of a person's cap, whoever the persons are
+        table[population.given.records.person] = np.arange(len(table))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what settings bring with them was said of the release
+        release, _ = mechanism.release(Table(table, population.given), rng=rng)
+    each = [population.answers(frame) for frame in release.sets]
+    found = dict[str, tuple[FloatArray, FloatArray]]()
+    for name in each[0]:
+        estimates, variances = (np.stack([one[name][k] for one in each]) for k in (0, 1))
+        with np.errstate(all="ignore"):
+            found[name] = combine(estimates, variances, rule=rule).interval
+    return found
+
+
+def agreement(release: ReleaseFolder) -> Covered | None:
+    """Return the share of published noisy pair counts that the sets agree with, as far as noise and sampling let them.
+
+    None where no whole margin of two columns was published.
+    """
+    path = next((each for end in ("parquet", "csv") if (each := release.home / f"margins.{end}").is_file()), None)
+    if path is None:
+        return None
+    rows = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    near, schema = list[BoolArray](), release.schema
+    names = [name for name, column in schema.columns.items() if column.is_categorical or column.is_binned]
+    codes: list[IntArray] = [codes_of(frame, schema) for frame in release.sets] if names else []
+    for margin in unstacked(release.document.margins, rows):
+        axes, whole = margin.law.axes, margin.whole()
+        plain = all(len(axis.columns) == 1 and axis.columns[0] in names and not axis.lower for axis in axes)
+        if len(axes) != 2 or whole is None or margin.law.differences or not plain or any(axis.first for axis in axes):
+            continue
+        places, shape = [names.index(axis.columns[0]) for axis in axes], whole.shape
+        n = len(codes[0])
+        cells = [np.ravel_multi_index(tuple(each[:, places].T), shape) for each in codes]
+        counts = np.array([np.bincount(each, minlength=whole.size) for each in cells], dtype=float)
+        mean = counts.mean(axis=0)
+        between = counts.var(axis=0, ddof=1) if len(counts) > 1 else np.zeros(whole.size)
+        variance = margin.law.variance + between / len(counts) + mean * (1 - mean / n)
+        near.append(np.abs(whole.ravel() - mean) <= 1.96 * np.sqrt(variance))
+    if not near:
+        return None
+    agreed = np.concatenate(near)
+    by_chance = float(np.sqrt(0.05 * 0.95 / len(agreed)))
+    return Covered(what="noisy pairs", covered=float(agreed.mean()), standard_error=by_chance, numbers=len(agreed))

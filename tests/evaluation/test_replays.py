@@ -1,0 +1,155 @@
+"""The replay certificate: it passes good releases, and catches fits and rules that don't do what they should.
+
+Seeds are fixed. Of 30 replays the mean coverage of pairs has a standard error of about .005, so a true 95 % is below
+.93 + 2 standard errors with probability about 3e-5; the twins lie beyond .90.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError, LaplaceSanitizer, Modips, Pairs, Schema, Table
+from pdips.evaluation.replays import certify
+from pdips.inference import rule_for
+from pdips.margins import chains
+from pdips.release.certificate import Certificate
+from pdips.report.pages import write_card
+
+SCHEMA = Schema.model_validate(
+    {
+        "columns": {
+            "a": {"levels": [0, 1, 2]},
+            "b": {"levels": [0, 1, 2, 3]},
+            "c": {"levels": [0, 1]},
+            "d": {"lower": 0, "upper": 10, "bins": 5},
+        }
+    }
+)
+
+
+def frame(n=2_000):
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 3, n)
+    b = (a + rng.integers(0, 2, n)) % 4
+    return pd.DataFrame(
+        {"a": a, "b": b, "c": ((b > 1) ^ (rng.random(n) < 0.2)) * 1, "d": rng.gamma(2, 1, n).clip(0, 10)}
+    )
+
+
+def released(folder, mechanism=None, seed=1):
+    mechanism = Pairs(epsilon=2, n_sets=4) if mechanism is None else mechanism
+    release, _ = mechanism.release(Table(frame(), SCHEMA), rng=np.random.default_rng(seed))
+    release.write(folder / "public")
+    return folder
+
+
+def found(folder, **settings):
+    return certify(folder, rng=np.random.default_rng(2), **{"replays": 30, **settings})
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    return released(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture(scope="module")
+def certificate(good):
+    return found(good, formula="c ~ a + d")
+
+
+def test_a_good_release_passes(certificate):
+    rows = {row.what: row for row in certificate.rows}
+    assert list(rows) == ["levels", "pairs", "triples", "c ~ a + d"]
+    assert not certificate.failing
+    assert certificate.refusal is None
+    assert certificate.rule == "between"
+    assert not certificate.agreement.fails
+    assert all(0.92 < rows[name].covered < 0.985 for name in ("levels", "pairs", "triples"))
+    assert rows["c ~ a + d"].numbers == 3
+
+
+def test_sets_that_share_their_noise_fail(tmp_path):
+    mechanism = Pairs(epsilon=2, n_sets=4, sets="fitted")
+    failed = found(released(tmp_path, mechanism))
+    assert [row.what for row in failed.rows if row.fails][:2] == ["levels", "pairs"]
+    assert "levels" in failed.refusal
+
+
+def test_a_fit_that_leaves_out_what_pairs_say_fails(tmp_path, monkeypatch):
+    whole = chains.PairField.fitted
+
+    def poor(self, *settings, **more):
+        fitted = whole(self, *settings, **more)
+        return replace(fitted, theta=np.zeros_like(fitted.theta))
+
+    monkeypatch.setattr(chains.PairField, "fitted", poor)
+    failed = found(released(tmp_path), replays=5)
+    assert failed.agreement.fails
+    assert "noisy pairs" in failed.refusal
+
+
+def test_a_certificate_decides_which_rule_fits(good, certificate, tmp_path):
+    shutil.copytree(good, tmp_path / "out")
+    public = tmp_path / "out" / "public"
+    certificate.write(public)
+    assert rule_for(public) == "between"
+    write_card(public)
+    assert "95 % intervals covered, in 30 replays" in (public / "card.html").read_text()
+    bad = certificate.model_copy(update={"rows": [row.model_copy(update={"covered": 0.8}) for row in certificate.rows]})
+    bad.write(public)
+    with pytest.raises(InputError, match="no rule fits these sets: in 30 replays"):
+        rule_for(public / "privacy.json")
+    card = write_card(public).read_text()
+    assert "none valid" in card
+    assert "Not to be relied on" in card
+
+
+def test_a_certificate_of_another_release_is_refused(good, certificate, tmp_path):
+    other = released(tmp_path, seed=3) / "public"
+    certificate.write(other)
+    with pytest.raises(InputError, match="another release"):
+        Certificate.beside(other)
+
+
+def test_only_public_files_are_read(good, tmp_path):
+    shutil.copytree(good / "public", tmp_path / "elsewhere")
+    assert found(tmp_path / "elsewhere", replays=2).replays == 2
+
+
+def test_processes_beside_give_as_many_replays(good):
+    assert found(good, replays=2, scheduler="local").replays == 2
+
+
+@pytest.mark.parametrize("replays", [1, True, 2.5])
+def test_replays_are_a_whole_number(good, replays):
+    with pytest.raises(InputError, match="at least 2"):
+        certify(good, replays=replays)
+
+
+def test_one_set_and_models_cant_be_replayed(tmp_path):
+    with pytest.raises(InputError, match="one synthetic set"):
+        certify(released(tmp_path / "one", Pairs(epsilon=1)))
+    path = released(tmp_path / "two", LaplaceSanitizer(epsilon=1, n_sets=2)) / "public" / "privacy.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | {"mechanism": Modips.name}))
+    with pytest.raises(InputError, match="can't be replayed"):
+        certify(tmp_path / "two")
+
+
+def test_the_command_writes_and_says_what_holds(good, tmp_path, pdips):
+    shutil.copytree(good, tmp_path / "out")
+    code, said, _ = pdips("certify", tmp_path / "out", "--replays", 3)
+    assert "holds     pairs" in said or "FAILS     pairs" in said
+    written = Certificate.read(tmp_path / "out" / "public")
+    assert written.replays == 3
+    assert code == (3 if written.failing else 0)
+    code, _, complaint = pdips("certify", tmp_path / "nowhere")
+    assert code == 2
+    assert "nowhere" in complaint
+    code, _, complaint = pdips("certify", tmp_path / "out", "--analysis", "c ~ wage")
+    assert code == 2
+    assert "wage" in complaint
