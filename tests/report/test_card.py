@@ -207,6 +207,21 @@ def test_card_says_plainly_what_cannot_be_had(tmp_path: Path, settings: Any, n_s
     assert combining(PrivacyDocument.model_validate(facts)).rule is None
 
 
+@pytest.mark.parametrize(
+    ("settings", "words", "never"),
+    [
+        ({"sets": "posterior"}, "comes from a fit of its own", "associations too weak"),
+        ({"sets": "fitted"}, "one set of noisy statistics (sets = fitted)", "fit of its own"),
+        ({"split": "once"}, "one set of noisy statistics (split = once)", "fit of its own"),
+    ],
+)
+def test_card_says_what_sets_share(tmp_path: Path, settings: Any, words: str, never: str) -> None:
+    card = words_of(card_of(tmp_path / "public", {**facts_of(), "settings": settings, "n_sets": 3}))
+    assert words in card
+    assert never not in card
+    assert "The settings do not say" not in card
+
+
 EVALUATION = {
     "mechanism": "evaluate",
     "release": {"mechanism": "steps", "epsilon": 1.0, "kind": "pure", "n_sets": 2},
