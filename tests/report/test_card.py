@@ -211,8 +211,8 @@ def test_card_says_plainly_what_cannot_be_had(tmp_path: Path, settings: Any, n_s
     ("settings", "words", "never"),
     [
         ({"sets": "posterior"}, "comes from a fit of its own", "associations too weak"),
-        ({"sets": "fitted"}, "one set of noisy statistics (sets = fitted)", "fit of its own"),
-        ({"split": "once"}, "one set of noisy statistics (split = once)", "fit of its own"),
+        ({"sets": "fitted"}, "one set of noisy statistics ( sets = fitted )", "fit of its own"),
+        ({"split": "once"}, "one set of noisy statistics ( split = once )", "fit of its own"),
     ],
 )
 def test_card_says_what_sets_share(tmp_path: Path, settings: Any, words: str, never: str) -> None:
