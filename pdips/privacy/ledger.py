@@ -472,10 +472,12 @@ class Ledger:
         total = _pair(account.total_epsilon or Fraction(0), account.total_delta or Fraction(0))
         words = (_pair(charged.epsilon, charged.delta), _pair(epsilon, delta), total)
         asked, left, total = words if room is None else (f"rho {each:.12g}" for each in (rho, room, account.total_rho))
+        do = "ask for less, or raise the total (pdips ledger set-total)"
+        if room is None and charged.delta and not account.total_delta:
+            do = "the total allows no delta: give it one (pdips ledger set-total --delta), or take kind = pure"
         raise RefusedError(
             f"ledger {self.path} would be overspent: asked {asked}, remaining {left}, total {total} "
-            f"({account.neighbours} neighbours){_reserved(account)}; ask for less, or raise the total "
-            "(pdips ledger set-total)"
+            f"({account.neighbours} neighbours){_reserved(account)}; {do}"
         )
 
 

@@ -185,9 +185,15 @@ def test_overspending_epsilon_is_refused_and_not_recorded(ledger: Ledger, path: 
 def test_overspending_delta_is_refused(ledger: Ledger) -> None:
     ledger.set_total(10, delta="1e-6")
     charge(ledger, approximate("1", "1e-6"))
-    with pytest.raises(RefusedError, match="remaining epsilon 9,"):
+    with pytest.raises(RefusedError, match="remaining epsilon 9,.*ask for less, or raise the total"):
         charge(ledger, approximate("1", "1e-12"))
     charge(ledger, pure("9"))
+
+
+def test_a_total_without_delta_says_how_to_give_it_one(ledger: Ledger) -> None:
+    ledger.set_total(10)
+    with pytest.raises(RefusedError, match=r"allows no delta: give it one \(pdips ledger set-total --delta\)"):
+        charge(ledger, approximate("1", "1e-6"))
 
 
 def test_total_may_rise_and_fall_down_to_what_is_spent(ledger: Ledger, path: Path) -> None:
