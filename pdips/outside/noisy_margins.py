@@ -5,16 +5,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError, UselessWarning
 from pdips.outside.answer import Answer
-from pdips.outside.regression import joint, maximum, solved
+from pdips.outside.regression import LEAST_COUNT, joint, maximum, solved
 from pdips.privacy.loss import choice
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pdips.margins.chains import NoisyPairs
     from pdips.margins.residuals import ResidualDesign
     from pdips.release.documents import PrivacyDocument
+    from pdips.release.noisy_margins import MeasuredMargin
     from pdips.release.release import Release
 
 type Target = Literal["table", "population"]
@@ -55,6 +56,8 @@ class NoisyMargins:
         Unbiased estimates of all pairs of levels.
     estimated : tuple of str
         Numeric columns without bins, whose counts of intervals were worked out from finer ones, and aren't unbiased.
+    margins : tuple of MeasuredMargin
+        The noisy counts one by one, each with the law of its noise.
 
     Examples
     --------
@@ -69,6 +72,7 @@ class NoisyMargins:
     design: "ResidualDesign"
     found: "NoisyPairs"
     estimated: tuple[str, ...] = ()
+    margins: "tuple[MeasuredMargin, ...]" = ()
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
@@ -77,7 +81,8 @@ class NoisyMargins:
         Raises
         ------
         InputError
-            If it holds no release with noisy margins, or margins that aren't those of its ``privacy.json``.
+            If it holds no release with noisy margins, or margins that aren't those of its ``privacy.json``; or if its
+            laws of noise aren't those that its settings give.
         """
         import pandas as pd
 
@@ -112,12 +117,14 @@ class NoisyMargins:
         from pdips.margins.domain import columns_of
         from pdips.margins.pairs import pooled
         from pdips.margins.residuals import ResidualDesign
+        from pdips.outside.consistency import check_laws
         from pdips.release.noisy_margins import known_margin, unstacked
 
         try:
             measured = unstacked(document.margins, margins)
         except (KeyError, TypeError, ValueError):  # names or numbers of rows that no release has
             raise InputError("margins and privacy.json don't belong together: one of them was changed") from None
+        check_laws(document)
         schema = document.table_schema
         axes = {axis.columns[0]: axis for each in measured for axis in each.law.axes}
         columns = dict(schema.columns)
@@ -135,7 +142,7 @@ class NoisyMargins:
         n_records = len(records) if document.privacy.neighbours == "replace-one" else None
         cut = tuple(name for name, axis in axes.items() if axis.lower)
         measured += [known_margin(each) for each in schema.known_totals(weighted=False) if each.n_records == n_records]
-        return cls(schema, design, pooled(design, measured, n_records, known), cut)
+        return cls(schema, design, pooled(design, measured, n_records, known), cut, tuple(measured))
 
     @cached_property
     def _home(self) -> dict[str, tuple[int, int]]:
@@ -284,6 +291,84 @@ class NoisyMargins:
         singles = [np.diagonal(self._table(pairs, where, name, name)) for name in predictors]
         shape = [len(single) for single in singles]
         return joint(shape, singles, lambda i, j: self._table(pairs, where, predictors[i], predictors[j]))
+
+    def _coordinates(self, columns: Sequence[str]) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return contrasts of the cells of some columns, shape (cells, contrasts), their noisy values and variances.
+
+        The noise on orthonormal contrasts is independent: on those of a column, of a pair, and on the sum of all cells.
+        """
+        pairs, where = self._alone(columns)
+        if len({self._home[name][0] for name in columns}) < len(columns) or any(
+            len(self.design.blocks[self._home[name][0]].columns) > 1 for name in columns
+        ):
+            raise InputError("a factor takes columns that differ and that no structural zeros tie together")
+        bases = [np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)[0] for size in map(self._size, columns)]
+        parts = [(), *((k,) for k in range(len(columns))), *combinations(range(len(columns)), 2)]
+        if not pairs.total_variance:
+            parts = parts[1:]
+        contrasts, seen, variances = list[FloatArray](), list[FloatArray](), list[FloatArray]()
+        for part in parts:
+            each: FloatArray = np.ones((1, 1))
+            for k, column in enumerate(columns):
+                each = np.asarray(
+                    np.kron(each, bases[k] if k in part else np.ones((self._size(column), 1))), dtype=float
+                )
+            contrasts.append(each)
+            one, other = (columns[part[0]], columns[part[-1]]) if part else (columns[0], columns[0])
+            table = self._table(pairs, where, one, other)
+            if len(part) < 2:
+                found = np.diagonal(table) @ bases[part[0]] if part else np.array([pairs.n_records])
+            else:
+                found = (bases[part[0]].T @ table @ bases[part[1]]).ravel()
+            seen.append(found)
+            variance = pairs.variance[where[one], where[other]] if part else pairs.total_variance
+            variances.append(np.full(len(found), variance))
+        return np.hstack(contrasts), np.concatenate(seen), np.concatenate(variances)
+
+    def _size(self, column: str) -> int:
+        return self.schema.columns[column].n_levels
+
+    def factor(
+        self, columns: Sequence[str], expected: Any, *, target: Target = "population", name: str = "margins"
+    ) -> Any:
+        """Add what the noisy margins say of some columns to the PyMC model in context: a normal law of them jointly.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Two or more; each two of them measured together.
+        expected : tensor_like
+            The number of records expected in each cell of the columns, shape (levels, levels, ...) or flat: shares
+            times the number of records.
+        target : {"population", "table"}
+            Whether ``expected`` is of the population, from which the table was sampled: records are multinomial, or
+            Poisson where their number is protected. Or of the table itself, as when several releases of it are pooled.
+        name : str
+            Of the variable.
+
+        Returns
+        -------
+        TensorVariable
+            The noisy contrasts: their covariance is that of the noise, and for ``target="population"`` of sampling.
+
+        Raises
+        ------
+        InputError
+            If no margin holds two of the columns, or structural zeros tie them together.
+        """
+        choice(target, ("table", "population"), "target")
+        import pymc as pm
+        import pytensor.tensor as pt
+
+        contrasts, seen, variances = self._coordinates(columns)
+        cells = pt.flatten(pt.as_tensor(expected))
+        mean = cells @ contrasts
+        covariance = np.diag(np.maximum(variances, LEAST_COUNT))
+        if target == "population":
+            covariance = covariance + (contrasts.T * cells) @ contrasts
+            if not self.found.total_variance:
+                covariance = covariance - pt.outer(mean, mean) / self.found.n
+        return pm.MvNormal(name, mean, covariance, observed=seen)
 
     def ols(self, formula: str, *, target: Target = "population") -> Answer:
         """Fit a linear regression to the noisy pairs, which hold all that its Gram matrix needs.
