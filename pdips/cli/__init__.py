@@ -16,6 +16,7 @@ from pdips.cli.ledger import ledger
 from pdips.cli.models import models
 from pdips.cli.schema import schema
 from pdips.cli.synthesize import report, synthesize
+from pdips.cli.verify import verify
 from pdips.errors import InputError, RefusedError
 from pdips.registry import GET_PAPERS
 from pdips.release.folder import UnfinishedError
@@ -29,7 +30,20 @@ def program() -> None:
     """Differentially private data synthesis with a privacy statement that is true."""
 
 
-for _command in (synthesize, report, evaluate, check, certify, bounds, calibrate, audit, ledger, schema, models):
+for _command in (
+    synthesize,
+    report,
+    evaluate,
+    verify,
+    check,
+    certify,
+    bounds,
+    calibrate,
+    audit,
+    ledger,
+    schema,
+    models,
+):
     program.add_command(_command)
 
 

@@ -135,7 +135,7 @@ def receipts_in(folder: Path) -> list[tuple[Path, "Receipt | None"]]:
 
     names = ("public/privacy.json", "public/evaluation.json", "confidential/privacy.json", "privacy.json")
     found: list[tuple[Path, Receipt | None]] = []
-    for path in (folder / name for name in names):
+    for path in (*(folder / name for name in names), *sorted(folder.glob("public/claims/*.json"))):
         if path.is_file():
             try:
                 carried = json.loads(path.read_text(encoding="utf-8")).get("receipt")

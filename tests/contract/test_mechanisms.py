@@ -22,8 +22,8 @@ ALL = sorted(MECHANISMS)
 
 pytestmark = pytest.mark.filterwarnings("ignore:epsilon is so small:UserWarning")  # tables here have 5 to 50 records
 
-VIEWS = {"pdips.audit.cases.posterior", "pdips.evaluation.paid"}
-"""Modules with what audits see of a registered mechanism, and the paid evaluation, which makes no sets."""
+VIEWS = {"pdips.audit.cases.posterior", "pdips.evaluation.claim", "pdips.evaluation.paid"}
+"""Modules with what audits see of a registered mechanism, and paid answers, which make no sets."""
 
 
 def offering(what: str, *wanted: str):

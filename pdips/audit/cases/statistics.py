@@ -13,6 +13,7 @@ from pdips.audit.neighbour_pairs import Case, Pair, sized
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.evaluation.claim import ClaimCheck
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import RecordRequest, StatisticModel
@@ -46,6 +47,17 @@ def modips(build: Build) -> Iterator[Case]:
             yield from exactly(made, pairs)
         if declared is not of_moments:
             yield Case(made, toward(made, first) if made.kind == "pure" else first)
+
+
+def claims(build: Callable[..., ClaimCheck]) -> Iterator[Case]:
+    """Yield the cases of answers to claims: a record changes its number and its level, at the ends of both."""
+    made, rest = build(formula="z ~ y + w"), [("a", 0.0, 0.0)]
+    pair = Pair(
+        "a record changes ends and level", _mixed([*rest, ("b", 0, 1)]), _mixed([*rest, ("c", 1, 1)]), "replace-one"
+    )
+    if made.kind == "pure":
+        yield from exactly(made, [pair])
+    yield Case(made, toward(made, pair) if made.kind == "pure" else pair)
 
 
 # Models of which only the statistics matter
