@@ -105,7 +105,7 @@ class Claim(Document):
             first = error.errors(include_url=False)[0]
             reason = " ".join([*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")])
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            reason = str(error.strerror) if isinstance(error, OSError) else f"it is no valid TOML: {error}"
+            reason = str(error.strerror) if isinstance(error, OSError) else "it is no valid TOML"
         raise InputError(f"can't read the claim {path}: {reason}")
 
     def judge(self, lower: float, upper: float) -> Verdict:
