@@ -422,6 +422,28 @@ MUTANTS = [
         total += steps""",
         f"{SCORES} -k price_and_some",
     ),
+    # lines that mustn't cross, and the certificate
+    Mutant(
+        "a line doesn't know of the line above it",
+        "quantile/pymc_step.py",
+        "for line, sign in tag.beside if line is beta",
+        "for line, sign in tag.beside if line is None",
+        "tests/quantile/test_knorm_step.py -k 'cross or floor_knows'",
+    ),
+    Mutant(
+        "a normal base measure is left out",
+        "quantile/hit_and_run.py",
+        "accepted = gain >= 0.0 or",
+        "accepted = True or",
+        "tests/quantile/test_knorm_step.py -k cross",
+    ),
+    Mutant(
+        "replays draw the whole population",
+        "evaluation/replays.py",
+        "population.records.sample(population.n_records, replace=True,",
+        "population.records.sample(population.n_records, replace=False,",
+        "tests/evaluation/test_replays.py",
+    ),
 ]
 
 

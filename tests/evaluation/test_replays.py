@@ -7,13 +7,14 @@ Seeds are fixed. Of 30 replays the mean coverage of pairs has a standard error o
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from pdips import InputError, LaplaceSanitizer, Modips, Pairs, Schema, Table
-from pdips.evaluation.replays import certify
+from pdips.evaluation.replays import Population, certify, coverage
 from pdips.inference import rule_for
 from pdips.margins import chains
 from pdips.release.certificate import Certificate
@@ -113,6 +114,17 @@ def test_a_certificate_of_another_release_is_refused(good, certificate, tmp_path
     certificate.write(other)
     with pytest.raises(InputError, match="another release"):
         Certificate.beside(other)
+
+
+def test_tables_of_replays_are_samples_of_the_population():
+    class Copies:
+        def release(self, table, rng):
+            return SimpleNamespace(sets=[table.frame, table.frame]), None
+
+    population = Population.of(frame(), SCHEMA, 2_000, None, np.random.default_rng(1))
+    found = coverage(Copies(), population, "between", 3, rng=np.random.default_rng(1))
+    # two equal sets have intervals without width: a sample hardly ever hits a share exactly
+    assert all(row.covered < 0.2 for row in found)
 
 
 def test_only_public_files_are_read(good, tmp_path):

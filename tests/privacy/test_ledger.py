@@ -185,7 +185,7 @@ def test_overspending_epsilon_is_refused_and_not_recorded(ledger: Ledger, path: 
 def test_overspending_delta_is_refused(ledger: Ledger) -> None:
     ledger.set_total(10, delta="1e-6")
     charge(ledger, approximate("1", "1e-6"))
-    with pytest.raises(RefusedError, match="remaining epsilon 9,.*ask for less, or raise the total"):
+    with pytest.raises(RefusedError, match=r"remaining epsilon 9,.*ask for less, or raise the total"):
         charge(ledger, approximate("1", "1e-12"))
     charge(ledger, pure("9"))
 
