@@ -178,11 +178,6 @@ class CodedColumn:
             return cls(name=name, terms=terms, middle=0.5, half=0.5, levels=ends, ends=True)
         return cls(name=name, terms=terms, levels=STEPS * np.eye(column.n_levels, dtype=np.int64)[:, 1:])
 
-    @property
-    def is_line(self) -> bool:
-        """Whether it is one number from end to end, and not indicators."""
-        return len(self.terms) == 1
-
     def steps_of(self, table: Table) -> IntArray:
         """Return a row a record, shape (records, terms); each row depends on its record alone."""
         if self.levels is not None:
@@ -202,22 +197,15 @@ class MomentDesign:
 
     @classmethod
     def of(cls, formula: str, schema: Schema) -> Self:
-        """Read ``"outcome ~ column + column"``: columns alone, so nothing is evaluated, and nothing read off the table.
-
-        Raises
-        ------
-        InputError
-            If it is no such formula, or a column isn't in the schema or can't be coded.
-        """
-        match = re.fullmatch(r"\s*(\w+)\s*~\s*(.+?)\s*", formula)
-        predictors = [] if match is None else [term.strip() for term in match[2].split("+")]
-        if match is None or not all(re.fullmatch(r"\w+", term) for term in predictors):
+        """Read ``"outcome ~ column + column"``: columns alone, so nothing is evaluated, and nothing read off the table."""
+        left, tilde, right = formula.partition("~")
+        names = [part.strip() for part in (*right.split("+"), left)]
+        if not tilde or any(re.search(r"[:*()~^-]|^$", name) for name in {*names} - {*schema.columns}):
             raise InputError("a claim's formula names columns, as in 'income ~ age + sex': no interaction, no function")
-        names = [*predictors, match[1]]
         if len({*names}) < len(names):
             raise InputError("a claim's formula must have an outcome and predictors that differ from it and each other")
         columns = tuple(CodedColumn.of(schema, name) for name in names)
-        if not columns[-1].is_line:
+        if len(columns[-1].terms) > 1:
             raise InputError(f"{names[-1]!r} has more than two levels: an outcome is a number, or has two levels")
         if sum(len(each.terms) for each in columns) > MOST_TERMS:
             raise InputError(f"a claim's formula may have at most {MOST_TERMS} terms")
@@ -236,7 +224,7 @@ class MomentDesign:
         found[0, 0], asked = COUNT, 0
         for i, j in product(range(len(home)), repeat=2):
             column = self.columns[home[j]]
-            if i == j > 0 and not column.is_line:
+            if i == j > 0 and len(column.terms) > 1:
                 found[i, j] = found[0, j]  # an indicator is its own square
             elif i == j > 0 and column.ends:
                 found[i, j] = COUNT
@@ -261,9 +249,9 @@ class MomentDesign:
         then only how many lines, and how many columns with indicators, change is left to try. Squares of lines move by
         1 at most, on top (``docs/proofs/verify.md``).
         """
-        lines = sum(each.is_line for each in self.columns)
+        lines = sum(len(each.terms) == 1 for each in self.columns)
         others = len(self.columns) - lines
-        squares = sum(each.is_line and not each.ends for each in self.columns[:-1])
+        squares = sum(len(each.terms) == 1 and not each.ends for each in self.columns[:-1])
         found = []
         for a, b in product(range(lines + 1), range(others + 1)):
             of_lines = a + a * (lines - a)  # single columns, and pairs of which one changes
