@@ -197,7 +197,7 @@ class MomentDesign:
 
     @classmethod
     def of(cls, formula: str, schema: Schema) -> Self:
-        """Read ``"outcome ~ column + column"``: columns alone, so nothing is evaluated, and nothing read off the table."""
+        """Read ``"outcome ~ column + column"``: columns alone: nothing is evaluated, or read off the table."""
         left, tilde, right = formula.partition("~")
         names = [part.strip() for part in (*right.split("+"), left)]
         if not tilde or any(re.search(r"[:*()~^-]|^$", name) for name in {*names} - {*schema.columns}):
