@@ -6,8 +6,12 @@ it stands; ``<!-- file: NAME -->`` writes the next block to a file; ``<!-- not r
 isn't run.
 """
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -75,7 +79,7 @@ def commands(block: Block) -> list[list[str]]:
 
 def check(block: Block) -> None:
     """Check what can be checked without running: languages, targets of make, options of the program."""
-    known = ("python", "setup", "bash", "toml", *PROSE)
+    known = ("python", "setup", "bash", "toml", "r", *PROSE)
     assert block.language in known or block.language.startswith("{"), f"line {block.line}: {block.language!r}"
     if block.language == "bash":
         for words in commands(block):
@@ -113,6 +117,9 @@ def run(block: Block, names: dict[str, Any]) -> None:
         Path(block.file).write_text(block.text, encoding="utf-8")
     if block.language in ("python", "setup"):
         exec(compile(block.text, f"line {block.line}", "exec"), names)
+    elif block.language == "r" and shutil.which("Rscript"):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        subprocess.run(["Rscript", "-e", block.text], check=True, capture_output=True, env={**os.environ, "PATH": path})
     elif block.language == "toml":
         Schema.from_toml(block.text)
     elif block.language == "bash":
