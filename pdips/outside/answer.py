@@ -28,6 +28,8 @@ class Answer:
         Where the numbers come from.
     draws : DataFrame, optional
         Of generalized linear models: draws of the coefficients, which hold both.
+    skewed : bool
+        Whether intervals are quantiles of the draws.
 
     Examples
     --------
@@ -40,9 +42,10 @@ class Answer:
     covariance: FloatArray
     basis: str
     draws: "pd.DataFrame | None" = None
+    skewed: bool = False
 
     def summary(self, level: float = 0.95) -> "pd.DataFrame":
-        """Return a row a number: ``estimate``, ``standard_error``, ``lower``, ``upper`` (normal) and ``basis``."""
+        """Return a row a number: ``estimate``, ``standard_error``, ``lower``, ``upper`` and ``basis``."""
         if not 0 < level < 1:
             raise InputError("level must be between 0 and 1")
         import pandas as pd
@@ -52,6 +55,9 @@ class Answer:
         reach = ndtri((1 + level) / 2) * error
         columns = {"estimate": self.estimate, "standard_error": error}
         columns |= {"lower": self.estimate - reach, "upper": self.estimate + reach}
+        if self.skewed and self.draws is not None:
+            ends = self.draws.quantile([(1 - level) / 2, (1 + level) / 2]).to_numpy()
+            columns |= {"lower": ends[0], "upper": ends[1]}
         return pd.DataFrame(columns, index=pd.Index(self.names, name="term")).assign(basis=self.basis)
 
     def contrast(self, weights: Sequence[float], name: str = "contrast") -> "Answer":

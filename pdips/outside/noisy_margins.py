@@ -14,7 +14,7 @@ import numpy as np
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError, UselessWarning
 from pdips.outside.answer import Answer
-from pdips.outside.regression import LEAST_COUNT, joint, maximum, solved
+from pdips.outside.regression import LEAST_COUNT, joint, maximum, posterior, solved
 from pdips.privacy.loss import choice
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ N_REPLICATES = 1_000
 
 MOST_FITTED = 20_000
 """Cells of the predictors of a generalized linear model."""
+
+N_LAWS = 200
+"""Fresh draws of the noise for its covariance, where a prior is needed."""
+
+OPEN = "the noise leaves these numbers open: intervals are the whole line"
 
 MOST_LOST = 0.02
 """Part of the replicates without a finite fit beyond which an interval is the whole line."""
@@ -182,14 +187,17 @@ class NoisyMargins:
         found: FloatArray = self._levels(one).T @ counts @ self._levels(other)
         return found
 
-    def _spread(self, reads: Reads, pairs: "NoisyPairs") -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _spread(
+        self, reads: Reads, pairs: "NoisyPairs", *, tell: bool = True
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return an answer, its replicates with fresh noise, and the covariance of these about it."""
         rng, centre = np.random.default_rng(0), reads(pairs)
         with np.errstate(all="ignore"):
             again = np.array([reads(pairs.again(rng)) for _ in range(N_REPLICATES)])
         whole = np.isfinite(again).all(axis=1)
         if whole.mean() < 1 - MOST_LOST or not np.isfinite(centre).all():
-            warnings.warn("the noise leaves these numbers open: intervals are the whole line", UselessWarning, 3)
+            if tell:
+                warnings.warn(OPEN, UselessWarning, 3)
             return centre, again, np.diag(np.full(len(centre), np.inf))
         off = again[whole] - centre
         return centre, again, off.T @ off / len(off)
@@ -302,17 +310,17 @@ class NoisyMargins:
             len(self.design.blocks[self._home[name][0]].columns) > 1 for name in columns
         ):
             raise InputError("a factor takes columns that differ and that no structural zeros tie together")
-        bases = [np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)[0] for size in map(self._size, columns)]
+        sizes = [self.schema.columns[column].n_levels for column in columns]
+        bases = [np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)[0] for size in sizes]
         parts = [(), *((k,) for k in range(len(columns))), *combinations(range(len(columns)), 2)]
         if not pairs.total_variance:
             parts = parts[1:]
         contrasts, seen, variances = list[FloatArray](), list[FloatArray](), list[FloatArray]()
         for part in parts:
             each: FloatArray = np.ones((1, 1))
-            for k, column in enumerate(columns):
-                each = np.asarray(
-                    np.kron(each, bases[k] if k in part else np.ones((self._size(column), 1))), dtype=float
-                )
+            for k, basis in enumerate(bases):
+                own: FloatArray = basis if k in part else np.ones((len(basis), 1))
+                each = np.asarray(np.kron(each, own), dtype=np.float64)
             contrasts.append(each)
             one, other = (columns[part[0]], columns[part[-1]]) if part else (columns[0], columns[0])
             table = self._table(pairs, where, one, other)
@@ -324,9 +332,6 @@ class NoisyMargins:
             variance = pairs.variance[where[one], where[other]] if part else pairs.total_variance
             variances.append(np.full(len(found), variance))
         return np.hstack(contrasts), np.concatenate(seen), np.concatenate(variances)
-
-    def _size(self, column: str) -> int:
-        return self.schema.columns[column].n_levels
 
     def factor(
         self, columns: Sequence[str], expected: Any, *, target: Target = "population", name: str = "margins"
@@ -435,11 +440,16 @@ class NoisyMargins:
         (perturbed optimisation).
 
         Parameters and errors are those of :meth:`ols`, with ``family`` for outcomes of two levels or counts, and
-        at most 20,000 cells of the predictors together. The answer has ``draws``. If the noise often leaves no finite
-        fit, intervals are the whole line, with a warning.
+        at most 20,000 cells of the predictors together. The answer has ``draws``. Where noise often leaves no finite
+        fit, or predictors separate the outcome, they are of the posterior given the noisy score under a normal prior
+        (standard deviation 2.5 for standardised predictors, 5 for the intercept at their means), intervals are its
+        quantiles, and ``basis`` names coefficients that only the prior speaks of. If all are, intervals are the whole
+        line, with a warning.
         """
         choice(target, ("table", "population"), "target")
         choice(family, ("binomial", "poisson"), "family")
+        import pandas as pd
+
         outcome, predictors = self._read(formula)
         own = self._outcome(outcome)
         if family == "binomial" and len(own) != 2:
@@ -453,19 +463,40 @@ class NoisyMargins:
         middle[0], width[0] = 0.0, 1.0
         standard = (design - middle) / width
 
-        def reads(pairs: "NoisyPairs") -> FloatArray:
+        def parts(pairs: "NoisyPairs") -> tuple[FloatArray, FloatArray]:
             sums = [np.diagonal(self._table(pairs, where, outcome, outcome))[None] @ own]
             sums += [
                 scores.T @ self._table(pairs, where, name, outcome) @ own
                 for name, (_, scores) in zip(predictors, terms, strict=True)
             ]
             score = np.concatenate(sums)[:, 0] / pairs.n
-            law, score = self._law(pairs, where, predictors), (score - middle * score[0]) / width
-            found = maximum(standard, law, score, family) / width
-            found[0] -= middle @ found
+            return self._law(pairs, where, predictors), (score - middle * score[0]) / width
+
+        def as_given(found: FloatArray) -> FloatArray:
+            found = found / width
+            found[..., 0] -= found @ middle
             return found
 
-        centre, draws, covariance = self._spread(reads, pairs)
+        def reads(pairs: "NoisyPairs") -> FloatArray:
+            return as_given(maximum(standard, *parts(pairs), family))
+
+        names = ("Intercept", *(name for names, _ in terms for name in names))
+        basis = (
+            f"score measured; law of the predictors {'measured' if len(shape) < 3 else 'from a model of their pairs'}"
+        )
+        centre, draws, covariance = self._spread(reads, pairs, tell=False)
+        if not np.isfinite(covariance).all():
+            rng, n = np.random.default_rng(3), pairs.n if target == "population" else np.inf
+            again = [parts(pairs.again(rng)) for _ in range(N_LAWS)]
+            found, alone = posterior(standard, parts(pairs), again, n, family)
+            if not alone.all():
+                draws = as_given(found)
+                basis += "; posterior under a normal prior"
+                if alone.any():
+                    basis += f", which is all there is for {', '.join(np.array(names)[alone])}"
+                frame = pd.DataFrame(draws, columns=list(names))
+                return Answer(names, draws.mean(axis=0), np.cov(draws.T), basis, frame, skewed=True)
+            warnings.warn(OPEN, UselessWarning, 2)
         if target == "population" and np.isfinite(covariance).all():
             from scipy.special import expit
 
@@ -476,11 +507,6 @@ class NoisyMargins:
             )
             covariance = covariance + sampling
             draws = draws + np.random.default_rng(1).multivariate_normal(np.zeros(len(centre)), sampling, len(draws))
-        names = ("Intercept", *(name for names, _ in terms for name in names))
-        import pandas as pd
-
         known = draws if np.isfinite(covariance).all() else draws[:0]
         frame = pd.DataFrame(known, columns=list(names)).dropna(ignore_index=True)
-        of = "measured" if len(shape) < 3 else "from a model of their pairs"
-        basis = f"score measured; law of the predictors {of}"
         return Answer(names, centre, covariance, basis, frame)

@@ -235,6 +235,37 @@ def test_what_noise_leaves_open_is_said():
     assert (~np.isfinite(answer.summary()["lower"])).all()
 
 
+def test_loud_noise_on_a_rare_outcome_leaves_an_interval_that_holds_the_truth(monkeypatch):
+    # an outcome of 2 %; 15 tables of 5 numbers each: .95 has a standard error of at most .056, so below .78 is rare.
+    # The twin believes in a hundredth of the noise's variance.
+    monkeypatch.setattr(noisy_margins, "N_REPLICATES", 60)
+    rare = 1 / (1 + np.exp(-(LINEAR - 3.6)))
+    monkeypatch.setattr(sys.modules[__name__], "CHANCE", rare)
+    truth, asked = TRUE_LOGIT - [3.6, 0, 0, 0, 0], []
+
+    def ask(margins):
+        asked.append(margins.glm("voted ~ sex + school + age", family="binomial"))
+        return asked[-1]
+
+    assert coverage(ask, truth, 15, 5_000, 0.25) > 0.78
+    assert all("under a normal prior" in answer.basis and np.isfinite(answer.covariance).all() for answer in asked)
+    summary = asked[0].summary()
+    np.testing.assert_allclose(summary["upper"], asked[0].draws.quantile(0.975))
+    assert coverage(ask, truth, 15, 5_000, 0.25, noise=0.01) < 0.78
+
+
+def test_a_separated_outcome_has_a_finite_posterior():
+    schema = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in ("x", "z", "y")}})
+    rng = np.random.default_rng(10)
+    x, z = rng.integers(0, 2, (2, 2_000))
+    release, _ = Pairs(epsilon=1_000).release(Table(pd.DataFrame({"x": x, "z": z, "y": x}), schema), rng=rng)
+    answer = NoisyMargins.of(release).glm("y ~ x + z", family="binomial")
+    found = answer.summary()
+    assert "under a normal prior" in answer.basis
+    assert 3 < found.loc["x[1]", "lower"] < found.loc["x[1]", "upper"] < 40
+    assert found.loc["z[1]", "lower"] < 0 < found.loc["z[1]", "upper"]
+
+
 def test_import_is_quick_and_needs_no_pymc():
     # 0.16 s of CPU time, numpy among it; the least of three, as a busy machine only adds
     code = "import sys, time, pdips.outside; print(time.process_time(), *sys.modules)"
