@@ -10,10 +10,12 @@ from typing import Any, Literal
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.margins.margin_error import ColumnTree, view_error
+from pdips.margins.residuals import ResidualDesign
 from pdips.margins.tree import GivenColumns, TreeDesign
 from pdips.margins.universal_histogram import IntervalTree
 from pdips.mechanism import Mechanism
 from pdips.privacy.noise_sum import NoiseSum, Terms
+from pdips.privacy.plan import Plan
 
 REDRAWN = ("perturbed-histogram",)
 """Mechanisms with such counts whose sets are drawn from them with replacement, which adds an error of its own."""
@@ -89,20 +91,33 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
     if mechanism.name in REDRAWN:
         raise NoFormError(f"{mechanism.name} has more between its noise and its records than a sum")
     plan = mechanism.plan(schema)
-    design = plan.design
-    if isinstance(design, (TreeDesign, IntervalTree)):
-        names, form = design.domain.names, _form(design, plan.n_public)
-        found = {label(each): form([names.index(name) for name in each]) for each in request.margins(schema)}
-    elif hasattr(design, "statistics"):
-        found = _of_statistics(design, request)
+    if hasattr(plan.design, "statistics"):
+        found = _of_statistics(plan.design, request)
     else:
-        raise NoFormError(f"what {mechanism.name} counts isn't known to be a tree or margins")
+        names, form = [*schema.columns], form_of(plan)
+        found = {label(each): form([names.index(name) for name in each]) for each in request.margins(schema)}
     return found if plan.repeats == 1 else {name: each.averaged(plan.repeats) for name, each in found.items()}
 
 
-def _form(tree: TreeDesign | IntervalTree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+def form_of(plan: Plan) -> Callable[[list[int]], NoiseSum]:
+    """Return the error of one round in a cell of a margin, from the positions of its columns.
+
+    The function that is returned raises :class:`NoFormError` for a margin whose error isn't known.
+    """
+    tree = plan.design
     if isinstance(tree, IntervalTree):
-        return partial(tree.margin, n_public=n_public)
+        return partial(tree.margin, n_public=plan.n_public)
+    if isinstance(tree, ResidualDesign):
+        blocks, step = tree.own_block, plan.steps[-1]
+
+        def on_residuals(columns: list[int]) -> NoiseSum:
+            if not blocks.keys() >= {*columns}:
+                raise NoFormError("a column that structural zeros tie to others, or without bins, has no margin alone")
+            return tree.noise(tuple(blocks[column] for column in columns), step)
+
+        return on_residuals
+    if not isinstance(tree, TreeDesign):
+        raise NoFormError(f"what {plan.mechanism} counts isn't known to be a tree or margins")
     if tree.views:
 
         def on_views(columns: list[int]) -> NoiseSum:
@@ -121,7 +136,7 @@ def _form(tree: TreeDesign | IntervalTree, n_public: bool) -> Callable[[list[int
     split = {column: number for number, column in enumerate(tree.splitter.order[: last - 1], start=1)}
     known = split | dict.fromkeys(tree.domain.public.tolist(), 0)
     depth = tuple(known.get(j, last) for j in range(len(tree.domain.names)))
-    columns_alike = ColumnTree(tree.domain, depth, n_public)
+    columns_alike = ColumnTree(tree.domain, depth, plan.n_public)
     scales = tree.scales
     return lambda columns: columns_alike.margin(columns, scales)
 

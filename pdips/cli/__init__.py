@@ -14,6 +14,7 @@ from pdips.cli.check import bounds, certify, check
 from pdips.cli.evaluate import evaluate
 from pdips.cli.ledger import ledger
 from pdips.cli.models import models
+from pdips.cli.plan import plan
 from pdips.cli.schema import schema
 from pdips.cli.synthesize import report, synthesize
 from pdips.cli.verify import verify
@@ -38,6 +39,7 @@ for _command in (
     check,
     certify,
     bounds,
+    plan,
     calibrate,
     audit,
     ledger,

@@ -8,7 +8,7 @@ v's count that a cell of the margin gets. They give the variance of the cell, an
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
@@ -222,12 +222,18 @@ def tree_errors(domain: Domain, layers: Sequence[Layer], scales: Scales, *, n_pu
     )
 
 
+def view_noises(views: Sequence[View], columns: Sequence[int]) -> list[NoiseSum]:
+    """Return the error of a cell of a margin in each of the views that hold it."""
+    held = (view for view in views if set(columns) <= set(view.columns))
+    return [NoiseSum((Terms(1.0, view.n_summed(columns), *_noise(view.step)),)) for view in held]
+
+
 def view_error(views: Sequence[View], columns: Sequence[int]) -> NoiseSum | None:
     """Return the error of a cell of a margin, averaged by inverse variance over the views that hold it, if any does."""
     held = [view for view in views if set(columns) <= set(view.columns)]
     precision = [1 / view.margin_variance(columns) for view in held]
-    weighted = zip(held, precision, strict=True)
-    terms = (Terms(p / sum(precision), view.n_summed(columns), *_noise(view.step)) for view, p in weighted)
+    weighted = zip(view_noises(held, columns), precision, strict=True)
+    terms = [replace(part, weight=p / sum(precision)) for noise, p in weighted for part in noise.terms]
     return NoiseSum(tuple(terms)) if held else None
 
 

@@ -442,8 +442,7 @@ def _assembled(
 
 def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[MarginError]:
     """Yield the standard error of a count of margins of one or two columns with levels or bins, not tied to others."""
-    free = [(k, block) for k, block in enumerate(design.blocks) if len(block.columns) == 1 and k not in design.known]
-    alone = {block.columns[0]: k for k, block in free}
+    alone = design.own_block
     of: Mapping[tuple[int, ...], float] = {(): found.total_variance}
     of = {**of, **{(k,): float(found.variance[k, k]) for k in range(len(design.blocks))}}
     of |= {(i, j): float(found.variance[i, j]) for i, j in combinations(range(len(design.blocks)), 2)}

@@ -28,6 +28,7 @@ from pdips.data.totals import KnownTable
 from pdips.errors import InputError
 from pdips.margins.domain import Domain
 from pdips.privacy.loss import Neighbours
+from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.privacy.plan import LinearImage, Step
 from pdips.release.noisy_margins import residual
 
@@ -178,13 +179,18 @@ class ResidualDesign:
         return tuple(int(self.sizes[block]) for block in margin)
 
     @cached_property
+    def place(self) -> dict[tuple[int, ...], int]:
+        """Where each measured margin is among them."""
+        return {margin: k for k, margin in enumerate(self.margins)}
+
+    @cached_property
     def weights(self) -> IntArray:
         """Reciprocal of the noise's variance (Gaussian) or scale (Laplace) on each measured margin, over ``WEIGHT``.
 
         The sum over pairs of cells times their standard error is least, up to rounding, for a given sum of the costs:
         a variance is the square root, a scale the cube root, of what the margin costs over what it is worth.
         """
-        place = {margin: k for k, margin in enumerate(self.margins)}
+        place = self.place
         share = {m: math.prod(_share(float(self.sizes[k])) for k in m) for m in self.margins}
         rows, columns, effect, cells = list[int](), list[int](), list[float](), list[float]()
         targets = [m for m in self.margins if len(m) == 2] or self.margins
@@ -299,7 +305,31 @@ class ResidualDesign:
 
     def variance(self, margin: tuple[int, ...], step: Step) -> float:
         """Return the variance of the noise on a count of a measured margin, before differences are taken."""
-        return self.image.variance(step, int(self.weights[self.margins.index(margin)]))
+        return self.image.variance(step, int(self.weights[self.place[margin]]))
+
+    @cached_property
+    def own_block(self) -> dict[int, int]:
+        """The block of each column that no other is tied to and that is counted by its own levels, by position."""
+        free = ((k, block.columns) for k, block in enumerate(self.blocks) if k not in self.known)
+        return {columns[0]: k for k, columns in free if len(columns) == 1}
+
+    def noise(self, margin: tuple[int, ...], step: Step) -> NoiseSum:
+        """Return the error of a cell of a one- or two-way margin of blocks, before the table is read.
+
+        A residual C z has in its cell the weight 1 - 1 / L of that cell's noise and -1 / L of each other's; for a pair
+        the products. It is spread over the levels of the blocks that it doesn't name.
+        """
+        terms = list[Terms]()
+        for part in (part for size in range(len(margin) + 1) for part in combinations(margin, size)):
+            if part in self.place:
+                weights = [(1 / math.prod(int(self.sizes[k]) for k in margin if k not in part), 1)]
+                for k in part:
+                    size = int(self.sizes[k])
+                    each = ((_share(size), 1), (-1 / size, size - 1))
+                    weights = [(w * v, n * m) for w, n in weights for v, m in each]
+                scale = self.image.scale(step, int(self.weights[self.place[part]]))
+                terms += [Terms(weight, n, scale, self.law) for weight, n in weights]
+        return NoiseSum(tuple(terms))
 
     def cell_variance(self, margin: tuple[int, ...], variances: dict[tuple[int, ...], float]) -> float:
         """Return the variance of a cell of a one- or two-way margin, from those of the noise on measured margins."""

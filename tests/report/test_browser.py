@@ -11,8 +11,11 @@ import pandas as pd
 import pytest
 from test_report import facts_of, run_of, write_folder
 
-from pdips import Ledger, Schema
+from pdips import Ledger, Pairs, Schema, Steps
+from pdips.calibration.forecast import prospects
 from pdips.cli import main
+from pdips.cli.plan import LEVEL, MOST_ROWS, page
+from pdips.report.card import odds_factor, power_bound
 from pdips.report.pages import rewrite
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -209,3 +212,79 @@ def test_the_release_shows_all_that_was_spent(released: Path) -> None:
     assert (account["charged_epsilon"], account["spent_epsilon"], len(account["entries"])) == (1.0, 2.0, 2)
     assert "1 spent before; 1 by this release; 0.5 by its paid evaluation; 2.5 left" in report
     assert "<strong>2 more releases</strong>" in report
+
+
+PLANNED = Schema.from_toml(
+    SCHEMA.to_toml().replace("bins = 5", "") + "[columns.age]\nlower = 0\nupper = 90\nbins = 9\n"
+)
+"""With a numeric column without bins, for pairs."""
+SETTINGS = [
+    {"epsilon": epsilon, "delta": delta, "kind": kind, "neighbours": neighbours, "cap": cap}
+    for epsilon in (0.01, 0.37, 1, 4.2, 25)
+    for kind, deltas in (("pure", (1e-6,)), ("zcdp", (1e-12, 1e-6, 0.003)))
+    for delta in deltas
+    for neighbours in ("replace-one", "add-remove")
+    for cap in (1, 3)
+]
+
+
+def in_python(mechanism: Any, schema: Schema, at: dict[str, Any]) -> tuple[list[float], dict[str, float]]:
+    """Return standard errors, single columns first, and what an attacker gains, by the plan of the mechanism itself."""
+    kind = {"kind": at["kind"], "delta": at["delta"]}
+    records = schema.records.model_copy(update={"max_per_person": at["cap"]})
+    made = mechanism(epsilon=at["epsilon"], neighbours=at["neighbours"], **kind)
+    plan = made.plan(schema.model_copy(update={"records": records}))
+    loss, found = plan.loss, prospects(plan, 5_000)
+    errors = [each.standard_error for size in (1, 2) for each in found if len(each.columns) == size]
+    power = power_bound(float(loss.epsilon), float(loss.delta), LEVEL, rho=float(loss.rho))
+    odds = {"power": power, "epsilon": float(loss.epsilon), "rho": float(loss.rho)}
+    return errors, odds | ({"factor": odds_factor(at["epsilon"])} if at["kind"] == "pure" else {})
+
+
+@pytest.mark.parametrize(("mechanism", "schema"), [(Steps, SCHEMA), (Pairs, SCHEMA), (Pairs, PLANNED)])
+def test_a_plan_in_the_browser_agrees_with_python(browser: Any, mechanism: Any, schema: Schema, tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    path.write_text(page(mechanism(epsilon=1), schema, "s.toml", 5_000), encoding="utf-8")
+    opened = browser.new_page()
+    try:
+        opened.goto(path.as_uri())
+        told = opened.evaluate("settings => settings.map(evaluate)", SETTINGS)
+        doubled = opened.evaluate("at => evaluate({...at, cap: 2 * at.cap})", SETTINGS[0])
+    finally:
+        opened.close()
+    for at, found in zip(SETTINGS, told, strict=True):
+        errors, odds = in_python(mechanism, schema, at)
+        assert len(errors) == len(found["errors"]) <= MOST_ROWS
+        assert found["errors"] == pytest.approx(errors, rel=1e-9), at
+        assert {name: found[name] for name in odds} == pytest.approx(odds, rel=1e-9), at
+    assert doubled["errors"] != pytest.approx(told[0]["errors"], rel=1e-9)  # a cap that is forgotten is found out
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_page_of_a_plan_is_quiet_accessible_and_fits(browser: Any, scheme: str, width: int, tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    path.write_text(page(Pairs(epsilon=1), PLANNED, "s.toml", 5_000), encoding="utf-8")
+    assert path.stat().st_size < 300_000
+    assert complaints(browser, path, width=width, scheme=scheme) == []
+    assert printed_width(browser, path) <= PAPER
+
+
+def test_the_page_of_a_plan_writes_the_command_of_its_sliders(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    path.write_text(page(Steps(epsilon=1), SCHEMA, "a b.toml", None), encoding="utf-8")
+    opened = browser.new_page()
+    try:
+        opened.goto(path.as_uri())
+        opened.select_option("#kind", "zcdp")
+        opened.select_option("#neighbours", "add-remove")
+        for name, value in (("epsilon", "-0.3"), ("delta", "-8"), ("cap", "3"), ("importance-0", "0")):
+            opened.fill(f"#{name}", value)
+        command, note = opened.inner_text("#command"), opened.inner_text("#command-note")
+    finally:
+        opened.close()
+    assert command == (
+        "pdips synthesize TABLE --schema 'a b.toml' --mechanism steps --epsilon 0.5 --neighbours add-remove "
+        "--option kind=zcdp --option delta=1e-8 --columns voted,wage --ledger TABLE.sqlite --out DIR"
+    )
+    assert "max_per_person = 3" in note

@@ -1,0 +1,195 @@
+"""The command ``plan``."""
+
+import json
+import math
+import shlex
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pdips.cli.common import MODEL, NEIGHBOURS, OPTIONS, SETS, chosen
+from pdips.errors import InputError
+from pdips.privacy.loss import positive, spell
+
+if TYPE_CHECKING:
+    from pdips.calibration.forecast import Prospect
+    from pdips.data.schema import Schema
+    from pdips.mechanism import Mechanism
+
+SHOWN = 30
+"""Lines of each kind."""
+
+MOST_ROWS = 300
+"""On the page."""
+
+LEVEL = 0.05
+
+
+@click.command()
+@click.argument("schema_path", metavar="S.toml")
+@click.option("--epsilon", default="1", show_default=True, metavar="E", help="Privacy loss in total, over all sets.")
+@click.option("--delta", metavar="D", help="Gaussian noise, read at this delta; left out, Laplace noise and delta 0.")
+@click.option("--records", "n_records", type=click.IntRange(1, 10**12), metavar="N", help="Public number or guess.")
+@click.option("--mechanism", "mechanism_name", metavar="NAME", help="Left out: as `pdips synthesize` chooses.")
+@SETS
+@NEIGHBOURS
+@MODEL
+@OPTIONS
+@click.option("--html", "html_path", metavar="FILE", help="Write a page with sliders.")
+@click.option("--json", "json_path", metavar="FILE", help="Write all errors to this file.")
+def plan(
+    schema_path: str,
+    epsilon: str,
+    delta: str | None,
+    n_records: int | None,
+    mechanism_name: str | None,
+    n_sets: int,
+    neighbours: str,
+    model: str | None,
+    options: tuple[str, ...],
+    html_path: str | None,
+    json_path: str | None,
+) -> None:
+    """Say what a release will be worth before it is made, from public facts: no table is read and nothing is spent."""
+    from pdips.calibration.forecast import fits, prospects
+    from pdips.data.schema import Schema
+    from pdips.margins.planning import suited
+    from pdips.release.documents import write_json
+    from pdips.release.folder import json_target
+
+    schema = Schema.load(schema_path)
+    why = "as asked for"
+    if mechanism_name is None:
+        mechanism_name, why = suited(schema, has_model=model is not None)
+    if delta is not None:
+        if not 0 < positive(delta, "delta") < 1:
+            raise InputError(f"delta must be above 0 and below 1, got {delta}")
+        options = (*options, "kind=zcdp", f"delta={delta}")
+    common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
+    build, settings = chosen(mechanism_name, options, common, model)
+    mechanism: Mechanism = build(**settings)
+    planned = mechanism.plan(schema)
+    target = None if json_path is None else json_target(json_path)
+    found, loss = prospects(planned, n_records), planned.loss
+    click.echo(f"schema    {len(schema.columns)} columns, at most {schema.records.max_per_person} records a person")
+    reading = f", delta = {spell(loss.delta)}, rho = {float(loss.rho):.4g}" if loss.rho else ""
+    click.echo(f"price     epsilon = {spell(loss.epsilon)}{reading}, {loss.neighbours} neighbours, kind {loss.kind}")
+    if loss.is_finite:
+        _tell_odds(float(loss.epsilon), float(loss.delta), float(loss.rho))
+    click.echo(f"mechanism {mechanism_name}: {why}")
+    for name, seconds, unfit in fits(schema, common, n_records):
+        told = unfit if seconds is None else f"fits; takes {_duration(seconds)}"
+        click.echo(f"          {name:<22} {told if len(told) < 110 else told[:107] + '...'}")
+    if not found:
+        click.echo(f"errors    none told for {mechanism_name}: see pdips calibrate")
+    if n_records is None:
+        click.echo("records   give --records N, a public number or guess, for shares, means and coefficients")
+    for kind in ("margin", "mean", "coefficient"):
+        _tell(kind, [each for each in found if each.kind == kind], n_records)
+    _tell_groups([each for each in found if each.kind == "margin"])
+    run = f"pdips synthesize TABLE --schema {shlex.quote(schema_path)} --mechanism {mechanism_name}"
+    run += f" --epsilon {epsilon}" + (f" --sets {n_sets}" if n_sets > 1 else "")
+    run += (f" --neighbours {neighbours}" if neighbours != "replace-one" else "") + (
+        f" --model {shlex.quote(model)}" if model else ""
+    )
+    run += "".join(f" --option {shlex.quote(option)}" for option in options)
+    click.echo(f"run       {run} --ledger TABLE.sqlite --out DIR")
+    if target is not None:
+        rows = [asdict(each) | {"standard_error": each.standard_error} for each in found]
+        write_json(target, {"rows": [{k: v for k, v in row.items() if k != "parts"} for row in rows]})
+    if html_path is not None:
+        _write(html_path, page(mechanism, schema, schema_path, n_records, options))
+        click.echo(f"page      {html_path}")
+
+
+def page(
+    mechanism: "Mechanism", schema: "Schema", schema_path: str, n_records: int | None, options: Sequence[str] = ()
+) -> str:
+    """Return the page with sliders, which works out the errors of a mechanism at other settings by itself."""
+    from pdips.calibration.forecast import GROUPS, page_form
+    from pdips.mechanism import LaplaceOrGaussian
+    from pdips.report.pages import render
+
+    kinds = {"pure": {"kind": "pure"}, "zcdp": {"kind": "zcdp"}} if isinstance(mechanism, LaplaceOrGaussian) else {}
+    forms = dict[str, Any]()
+    for kind, chosen_kind in (kinds or {"pure": {}}).items():
+        for relation in mechanism.relations:
+            try:
+                other = replace(mechanism, neighbours=relation, **chosen_kind)  # type: ignore[arg-type]
+                forms[f"{kind} {relation}"] = page_form(other, schema, n_records, MOST_ROWS)
+            except InputError:
+                continue
+    if not any(form["rows"] for form in forms.values()):
+        raise InputError(f"--html: the errors of {mechanism.name} aren't known in closed form; take steps or pairs")
+    data = {
+        "forms": forms,
+        "columns": list(schema.columns),
+        "n": n_records,
+        "groups": GROUPS,
+        "command": f"pdips synthesize TABLE --schema {shlex.quote(schema_path)} --mechanism {mechanism.name}",
+        "sets": mechanism.n_sets,
+        "cap": schema.records.max_per_person,
+        "options": [each for each in options if each.split("=")[0] not in ("kind", "delta")],
+        "start": {
+            "epsilon": float(positive(mechanism.epsilon, "epsilon")),
+            "delta": float(positive(getattr(mechanism, "delta", "1e-6"), "delta")),
+            "kind": getattr(mechanism, "kind", "pure"),
+            "neighbours": mechanism.neighbours,
+        },
+    }
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return render("plan.html.j2", data=text, title=schema.title or "a table", mechanism=mechanism.name, n=n_records)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"can't write {path}: {error.strerror}") from None
+
+
+def _tell_odds(epsilon: float, delta: float, rho: float) -> None:
+    from pdips.report.card import odds_factor, power_bound
+
+    power = power_bound(epsilon, delta, LEVEL, rho=rho)
+    odds = "" if delta else f"odds change by a factor of at most {odds_factor(epsilon):.3g}; "
+    click.echo(f"attacker  {odds}a test with {LEVEL:.0%} false alarms detects at most {power:.1%} of true cases")
+
+
+def _duration(seconds: float) -> str:
+    steps = ((20, "seconds"), (120, "about a minute"), (1200, "minutes"), (7200, "about an hour"))
+    return next((word for most, word in steps if seconds < most), "hours or more")
+
+
+def _tell(kind: str, rows: Sequence["Prospect"], n_records: int | None) -> None:
+    if not rows:
+        return
+    what = {"margin": "of a count", "mean": "of a mean", "coefficient": "of a standardised coefficient"}[kind]
+    click.echo(f"{kind + 's':<9} standard error {what} that noise gives, by itself")
+    shown = sorted(rows, key=lambda each: (len(each.columns), -each.standard_error))
+    for each in shown[:SHOWN]:
+        share = f" ({each.standard_error / n_records:.2%} of n)" if kind == "margin" and n_records else ""
+        unit = "" if kind == "coefficient" else f" {each.unit}"
+        click.echo(f"          {' x '.join(each.columns):<40} {each.standard_error:.3g}{unit}{share}")
+    if len(rows) > SHOWN:
+        median = statistics.median(each.standard_error for each in rows)
+        click.echo(f"          ... and {len(rows) - SHOWN} more (--json has all); median of all {median:.3g}")
+
+
+def _tell_groups(rows: Sequence["Prospect"]) -> None:
+    from pdips.calibration.forecast import GROUPS
+
+    for size in (1, 2):
+        errors = [each.standard_error for each in rows if len(each.columns) == size]
+        if errors:
+            told = ", ".join(f"{g:,}: {_relative(statistics.median(errors) / g)}" for g in GROUPS)
+            worst = ", ".join(f"{g:,}: {_relative(max(errors) / g)}" for g in GROUPS)
+            click.echo(f"groups    of {'one column' if size == 1 else 'two columns'}, median {told}; worst {worst}")
+
+
+def _relative(share: float) -> str:
+    return "noise" if share > 1 or math.isnan(share) else f"{share:.1%}"

@@ -1,0 +1,194 @@
+"""What a plan says that a release will be worth, and what it comes to."""
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from pdips import Pairs, Schema, Steps, Table, calibrate
+from pdips.calibration.forecast import prospects
+from pdips.cli import program
+from pdips.errors import InputError
+from pdips.margins.margin_error import view_errors
+from pdips.margins.pairs import estimate
+from pdips.privacy.curator import noisy_counts
+from pdips.privacy.noise import RandomBits
+from pdips.registry import find
+
+SCHEMA = Schema.from_toml("""
+[columns.sex]
+levels = ["f", "m"]
+[columns.age]
+lower = 0
+upper = 90
+bins = 9
+[columns.grade]
+levels = [1, 2, 5]
+[columns.town]
+levels = ["a", "b", "c", "d"]
+missing = true
+[records]
+max_per_person = 2
+""")
+RELATIONS = ("replace-one", "add-remove")
+
+
+def table(schema: Schema = SCHEMA, n: int = 300) -> Table:
+    rng = np.random.default_rng(1)
+    columns = {"sex": rng.choice(["f", "m"], n), "age": rng.uniform(0, 90, n), "grade": rng.choice([1, 2, 5], n)}
+    frame = pd.DataFrame(columns | {"town": rng.choice(["a", "b", "c", "d"], n)})
+    return Table(frame[list(schema.columns)], schema)
+
+
+@pytest.mark.parametrize("neighbours", RELATIONS)
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+@pytest.mark.parametrize("mechanism", [Steps, Pairs])
+def test_margins_are_those_that_the_release_states(mechanism, kind, neighbours):
+    made = mechanism(epsilon="0.7", kind=kind, neighbours=neighbours)
+    found = {each.columns: each.standard_error for each in prospects(made.plan(SCHEMA), 300) if each.kind == "margin"}
+    release, _ = made.release(table(), rng=np.random.default_rng(2))
+    stated = {tuple(each.columns): each.standard_error for each in release.document().margin_errors}
+    assert stated.keys() == found.keys()
+    assert found == pytest.approx(stated, rel=1e-9)
+    if mechanism is Steps:
+        design = made.plan(SCHEMA).design
+        assert found == pytest.approx({e.columns: e.standard_error for e in view_errors(design.domain, design.views)})
+
+
+def drawn_margins(made, columns: tuple[str, ...], runs: int) -> np.ndarray:
+    """Noise of a margin as it is drawn for releases, shape (runs, *levels): averaged over views, or of residuals."""
+    plan, bits = made.plan(SCHEMA), RandomBits(np.random.default_rng(3))
+    design, places = plan.design, [list(SCHEMA.columns).index(name) for name in columns]
+    if isinstance(made, Pairs):
+        empty = np.zeros(len(design.image.weights), dtype=np.int64)
+        answers = noisy_counts(empty, None, plan.steps[-1], bits, runs)
+        return np.array([design.margin(estimate(design, plan.steps[-1], each, 0).counts, places) for each in answers])
+    total, precision = 0.0, 0.0
+    for view in (view for view in design.views if {*places} <= {*view.columns}):
+        noise = noisy_counts(np.zeros(view.n_cells, dtype=np.int64), None, view.step, bits, runs)
+        rest = tuple(k + 1 for k, column in enumerate(view.columns) if column not in places)
+        weight = 1 / view.margin_variance(places)
+        total, precision = total + weight * noise.reshape(runs, *view.sizes).sum(axis=rest), precision + weight
+    return np.asarray(total / precision)
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+@pytest.mark.parametrize("mechanism", [Steps, Pairs])
+def test_means_and_coefficients_come_true(mechanism, kind):
+    """2,000 answers: a standard deviation off by 10 % has probability 1e-9.
+
+    A statement that forgets how far apart the levels are, or the cap of two records, is off by more.
+    """
+    made, runs, n = mechanism(epsilon=3, kind=kind), 2_000, 300
+    told = {(each.kind, each.columns): each.standard_error for each in prospects(made.plan(SCHEMA), n)}
+    assert {columns for what, columns in told if what == "mean"} == {("age",), ("grade",)}
+    assert {columns for what, columns in told if what == "coefficient"} == {
+        ("sex", "age"),
+        ("sex", "grade"),
+        ("age", "grade"),
+    }
+    grades, ages = np.array([1.0, 2.0, 5.0]), np.arange(5.0, 95, 10)
+    of_grade = drawn_margins(made, ("grade",), runs) @ (grades - grades.mean()) / n
+    assert of_grade.std() == pytest.approx(told["mean", ("grade",)], rel=0.1)
+    right, left = ((values - values.mean()) / values.std() for values in (grades, ages))
+    both = np.einsum("rij,i,j->r", drawn_margins(made, ("age", "grade"), runs), left, right) / n
+    assert both.std() == pytest.approx(told["coefficient", ("age", "grade")], rel=0.1)
+    alone = {(e.kind, e.columns): e.standard_error for e in prospects(made.plan(uncapped()), n)}
+    assert both.std() > 1.5 * alone["coefficient", ("age", "grade")]  # the cap forgotten is found out
+    assert of_grade.std() != pytest.approx(told["mean", ("grade",)] / np.linalg.norm(grades - grades.mean()), rel=0.1)
+
+
+def uncapped() -> Schema:
+    return SCHEMA.model_copy(update={"records": SCHEMA.records.model_copy(update={"max_per_person": 1})})
+
+
+def test_numbers_without_bins_have_means_from_their_first_layer():
+    schema = Schema.model_validate({"columns": {"pay": {"lower": 0, "upper": 1000}, "ill": {"levels": [0, 1]}}})
+    plan = Pairs(epsilon=1, kind="zcdp").plan(schema)
+    found = {(each.kind, each.columns): each for each in prospects(plan, 5_000)}
+    assert set(found) == {("margin", ("ill",)), ("mean", ("pay",)), ("mean", ("ill",)), ("coefficient", ("pay", "ill"))}
+    [part] = found["mean", ("pay",)].parts
+    assert part.standard_error == pytest.approx(plan.steps[0].standard_deviation)
+
+
+def test_calibration_of_pairs_is_in_closed_form():
+    found = calibrate(Pairs(epsilon=1), SCHEMA, standard_error=40, of="two-way")
+    assert found.method == "closed form"
+    errors = [e for e in prospects(found.mechanism.plan(SCHEMA), None) if len(e.columns) == 2]
+    assert max(each.standard_error for each in errors) == pytest.approx(found.reached, rel=1e-9)
+
+
+@pytest.mark.parametrize("words", ["--records 300", "--records 300 --delta 1e-6 --neighbours add-remove", ""])
+def test_the_command_prints_a_plan_and_a_command_that_runs(tmp_path, words):
+    schema, out = tmp_path / "a schema.toml", tmp_path / "all.json"
+    schema.write_text(SCHEMA.to_toml(), encoding="utf-8")
+    table().frame.to_parquet(tmp_path / "t.parquet")
+    result = CliRunner().invoke(program, ["plan", str(schema), *words.split(), "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    rows = {(r["kind"], *r["columns"]): r["standard_error"] for r in json.loads(out.read_text("utf-8"))["rows"]}
+    assert ("coefficient", "age", "grade") in rows or "--records" not in words
+    [run] = [line.removeprefix("run").strip() for line in result.output.splitlines() if line.startswith("run")]
+    run = run.replace("TABLE.sqlite", f"{tmp_path}/l.sqlite").replace("TABLE", f"{tmp_path}/t.parquet")
+    release = CliRunner().invoke(program, shlex.split(run.replace("DIR", f"{tmp_path}/out"))[1:])
+    assert release.exit_code == 0, release.output
+    stated = json.loads((tmp_path / "out/public/privacy.json").read_text("utf-8"))["margin_errors"]
+    for each in stated:
+        assert rows["margin", *each["columns"]] == pytest.approx(each["standard_error"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--epsilon 0", "epsilon must be above 0"),
+        ("--epsilon x", "epsilon must be a finite number"),
+        ("--delta 0", "delta must be above 0"),
+        ("--delta 2", "delta must be above 0 and below 1"),
+        ("--records 0", "0 is not in the range"),
+        ("--mechanism step", "mechanism must be one of"),
+        ("--mechanism scores", "needs a model"),
+        ("--mechanism privbayes --delta 1e-6", "privbayes has no option 'kind'"),
+        ("--neighbours both", "neighbours must be one of"),
+        ("--mechanism privbayes --html x.html", "known in closed form"),
+        ("--html nowhere/x.html", "can't write"),
+    ],
+)
+def test_bad_requests_are_refused(tmp_path, monkeypatch, words, said):
+    (tmp_path / "s.toml").write_text(SCHEMA.to_toml(), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(program, ["plan", "s.toml", *words.split()], standalone_mode=False)
+    assert said in str(result.exception), (result.output, result.exception)
+    assert isinstance(result.exception, (InputError, click.ClickException))
+
+
+@pytest.mark.parametrize("path", sorted(Path("examples").glob("*.toml")), ids=str)
+def test_every_example_has_a_plan(path):
+    schema = Schema.load(path)
+    for name in ("steps", "pairs", "laplace-sanitizer"):
+        found = prospects(find(name)(epsilon=1).plan(schema), 10_000)
+        assert len(found) >= len(schema.columns) - 1 or schema.impossible
+        assert all(0 < each.standard_error < 1e6 for each in found)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {f"c{k}": {"levels": list(range(10))} for k in range(60)},
+        {"day": {"type": "date", "unit": "day", "lower": "1990-01-01", "upper": "2020-12-31"}},
+        {"pay": {"lower": 1, "upper": 1e6, "scale": "log"}, "age": {"lower": 0, "upper": 90, "integer": True}},
+        {"ill": {"levels": [True, False], "missing": [9]}, "town": {"levels": ["a"], "public": True}},
+    ],
+)
+def test_schemas_of_any_size_are_checked_and_planned(tmp_path, columns):
+    (tmp_path / "s.toml").write_text(Schema.model_validate({"columns": columns}).to_toml(), encoding="utf-8")
+    checked = CliRunner().invoke(program, ["schema", "check", str(tmp_path / "s.toml")])
+    assert checked.exit_code == 0, checked.exception
+    planned = CliRunner().invoke(
+        program, ["plan", str(tmp_path / "s.toml"), "--records", "900", "--mechanism", "pairs"]
+    )
+    assert planned.exit_code == 0, planned.exception
+    assert "attacker" in planned.output
