@@ -43,14 +43,14 @@ def main() -> None:
                 rng = np.random.default_rng([n, number])
                 table = Table(frame.sample(n, replace=True, random_state=rng, ignore_index=True), schema)
                 shown = plan.design.image.show(plan.design.count(table)[None])[0]
-                found = estimate(plan.design, plan.steps[0], shown, n).again(rng)
-                margins, left = NoisyMargins(schema, plan.design, found), f"{outcome} ~ {' + '.join(PREDICTORS)}"
+                seen = estimate(plan.design, plan.steps[0], shown, n).again(rng)
+                margins, left = NoisyMargins(schema, plan.design, seen), f"{outcome} ~ {' + '.join(PREDICTORS)}"
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", UselessWarning)
                     answer = margins.ols(left) if fit == "ols" else margins.glm(left, family="binomial")
-                reach = 1.96 * np.sqrt(np.diagonal(answer.covariance))
-                if np.isfinite(reach).all():
-                    held.append(np.abs(answer.estimate - truth) <= reach)
+                found = answer.summary()
+                if np.isfinite(answer.covariance).all():
+                    held.append((found["lower"].to_numpy() <= truth) & (truth <= found["upper"].to_numpy()))
                 else:
                     unknown += 1
             spent = (time.perf_counter() - start) / asked.tables
