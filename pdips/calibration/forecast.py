@@ -50,6 +50,13 @@ class Prospect:
         What one record is worth in the unit.
     unit : str
         Records, the column's unit, or standard deviations.
+
+    Examples
+    --------
+    >>> from pdips.privacy.noise_sum import NoiseSum
+    >>> part = NoiseSum((), normal_variance=9.0)
+    >>> Prospect(kind="margin", columns=("ill",), cells=2, parts=(part,)).standard_error
+    3.0
     """
 
     kind: Literal["margin", "mean", "coefficient"]
@@ -73,9 +80,9 @@ def prospects(plan: Plan, n_records: int | None) -> list[Prospect]:
     >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "age": Column(levels=[20, 30, 40])})
     >>> for each in prospects(Steps(epsilon=1).plan(schema), 1000):
     ...     print(each.kind, each.columns, round(each.standard_error, 3), each.unit)
-    margin ('ill',) 4.865 records
-    margin ('age',) 3.972 records
-    margin ('ill', 'age') 2.809 records
+    margin ('ill',) 4.848 records
+    margin ('age',) 3.959 records
+    margin ('ill', 'age') 2.799 records
     mean ('age',) 0.056 its unit
     coefficient ('ill', 'age') 0.007 standard deviations
     """
