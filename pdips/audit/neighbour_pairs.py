@@ -319,7 +319,7 @@ def small_pairs(schema: Schema, neighbours: Neighbours, n_records: int) -> Itera
     >>> len(list(small_pairs(schema, "replace-one", 2)))
     6
     """
-    names, rules = list(schema.columns), [schema.rule_codes(rule) for rule in schema.impossible]
+    names, rules = list(schema.columns), schema.zeros()
     cells = [
         cell
         for cell in product(*(range(column.n_levels) for column in schema.columns.values()))

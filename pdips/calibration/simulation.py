@@ -146,8 +146,8 @@ def stand_in_table(schema: Schema, n_records: int, rng: np.random.Generator) -> 
         codes = {name: rng.integers(column.n_levels, size=n_records) for name, column in columns.items()}
         frame = decode(binned, codes, rng)
         kept = np.ones(len(frame), dtype=bool)
-        for rule in schema.impossible:
-            kept &= ~np.logical_and.reduce([frame[name].isin(list(levels)).to_numpy() for name, levels in rule.items()])
+        for rule in binned.zeros():
+            kept &= ~np.logical_and.reduce([np.isin(codes[name], barred) for name, barred in rule.items()])
         frames.append(frame[kept])
         n_found += len(frames[-1])
         if n_found >= n_records:

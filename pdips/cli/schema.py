@@ -59,11 +59,13 @@ def schema_check(path: str) -> None:
         extras += ["values beyond are clipped"] if column.out_of_range == "clip" else []
         click.echo(f"{name}: {', '.join([what, *extras])}")
     click.echo(f"records a person: at most {checked.records.max_per_person}")
+    for kept in checked.rule:
+        click.echo(f"rule: {kept}")
     for total in checked.known_totals():
         sort = "weights" if total.weighted else "records"
         known = "shares" if isnan(total.n_records) else f"{total.n_records:,.0f} {sort}"
         click.echo(f"public total of {', '.join(total.columns)}: {total.shares.size:,} cells, {known}")
     if all(column.is_categorical or column.is_binned for column in checked.columns.values()):
-        rules = len(checked.impossible)
+        rules = len(checked.zeros())
         cells = f"{columns_of(checked).n_cells:,} before {rules} rule{'s' if rules != 1 else ''} on impossible ones"
         click.echo(f"cells: {cells}")

@@ -51,9 +51,15 @@ class UncountableError(Exception):
 def countable(opened: Batches, schema: Schema) -> bool:
     """Whether a table can be counted: plain types, and bins for each numeric column that isn't copied as it is."""
     columns = schema.columns.values()
-    return all(_is_plain(kind) for kind in opened.schema.types) and all(
-        column.is_categorical or (column.public and column.type == "number") or (column.is_binned and not column.public)
-        for column in columns
+    return (
+        not any(rule.ordered for rule in schema.rule)
+        and all(_is_plain(kind) for kind in opened.schema.types)
+        and all(
+            column.is_categorical
+            or (column.public and column.type == "number")
+            or (column.is_binned and not column.public)
+            for column in columns
+        )
     )
 
 

@@ -19,6 +19,7 @@ from pdips.data.column import Column as Column
 from pdips.data.column import Level, Levels
 from pdips.data.column import has_number_levels as has_number_levels
 from pdips.data.draft import DRAFT_MARK, draft
+from pdips.data.rules import Codes, Rule, barred
 from pdips.data.totals import KnownTable, Total, known_tables, read_counts
 from pdips.errors import InputError
 from pdips.html import columns_table
@@ -79,6 +80,8 @@ class Schema(BaseModel):
         Cap on the records of one person.
     impossible : tuple of dict
         Structural zeros: each names levels of two or more categorical columns that can't occur together.
+    rule : tuple of Rule
+        What every record must be: skip patterns, and numbers in order.
     total : tuple of Total
         Counts that everyone knows and sets meet: no part of the price.
     ignore : bool or tuple of str
@@ -100,6 +103,7 @@ class Schema(BaseModel):
     columns: Annotated[dict[str, Column], Field(min_length=1)]
     records: Records = Records()
     impossible: tuple[dict[str, Levels], ...] = ()
+    rule: tuple[Rule, ...] = ()
     total: tuple[Total, ...] = ()
     ignore: bool | tuple[str, ...] = ()
     csv: TextFormat = TextFormat()
@@ -159,6 +163,18 @@ class Schema(BaseModel):
         """Names of the columns that are known to everyone."""
         return tuple(name for name, column in self.columns.items() if column.public)
 
+    def refuse_rules(self) -> None:
+        """Refuse rules on records, for models, which know nothing of them."""
+        if self.impossible or self.rule:
+            raise InputError(
+                "the schema has [[impossible]] combinations or a [[rule]], of which a model knows nothing: it would "
+                "break them; take steps, or describe the combined column by one column with levels"
+            )
+
+    def plain(self) -> Self:
+        """Return the schema of sets without their rules: to read sets that may break them."""
+        return self.without_person().model_copy(update={"impossible": (), "rule": ()})
+
     def has_commas(self, column: Column) -> bool:
         """Whether text in a column may be numbers with decimal commas."""
         return self.csv.decimal == "," and (not column.is_categorical or has_number_levels(column))
@@ -177,17 +193,26 @@ class Schema(BaseModel):
         content = self.to_dict() | {"ignore": True}
         content["columns"] = {name: column for name, column in content["columns"].items() if name in chosen}
         content["impossible"] = [rule for rule in content.get("impossible", []) if chosen >= {*rule}]
+        content["rule"] = [
+            r
+            for r in content.get("rule", [])
+            if chosen >= {*r.get("if", ()), *r.get("then", ()), *r.get("ordered", ())}
+        ]
         content["total"] = [total for total in content.get("total", []) if chosen >= {*total["columns"]}]
         return self._checked(content, "the schema of these columns")
 
     def known_totals(self, *, weighted: bool | None = None) -> tuple[KnownTable, ...]:
         """Return the totals as arrays, in an order in which they can be met: all, or those that are weighted or not."""
-        found = known_tables(self.total, self.columns, [self.rule_codes(rule) for rule in self.impossible])
+        found = known_tables(self.total, self.columns, self.zeros())
         return tuple(table for table in found if weighted in (None, table.weighted))
 
-    def rule_codes(self, rule: Mapping[str, tuple[Level, ...]]) -> dict[str, list[int]]:
-        """Return a structural zero as codes of levels."""
-        return {name: [self.columns[name].levels.index(level) for level in levels] for name, levels in rule.items()}
+    def zeros(self) -> list[Codes]:
+        """Return all structural zeros as codes of levels and bins: impossible combinations, and what rules bar."""
+        columns = self.columns
+        found = [
+            {n: [columns[n].levels.index(level) for level in of] for n, of in each.items()} for each in self.impossible
+        ]
+        return [*found, *barred(self.rule, columns)]
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -242,7 +267,7 @@ class Schema(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schema as plain values, defaults left out."""
-        content = self.model_dump(exclude_defaults=True, mode="json")
+        content = self.model_dump(exclude_defaults=True, mode="json", by_alias=True)
         for name, column in self.columns.items():
             for key, value in content["columns"][name].items() if column.type == "date" else ():
                 if key in ("lower", "upper", "bin_edges"):
@@ -301,7 +326,13 @@ def _one_line(error: ValidationError) -> str:
     first = min(error.errors(), key=lambda complaint: complaint["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        models: dict[str, type[BaseModel]] = {"columns": Column, "records": Records, "csv": TextFormat, "total": Total}
+        models: dict[str, type[BaseModel]] = {
+            "columns": Column,
+            "records": Records,
+            "csv": TextFormat,
+            "rule": Rule,
+            "total": Total,
+        }
         known = models.get(str(first["loc"][0]), Schema) if len(first["loc"]) > 1 else Schema
         return f"{where}: unknown key{_hint(str(first['loc'][-1]), known.model_fields)}"
     message = first["msg"].removeprefix("Value error, ").replace("Tuple", "List").replace("tuple", "list")

@@ -24,8 +24,12 @@ from pdips.data.coding import (
 )
 from pdips.data.dates import dates
 from pdips.data.readers import is_large, open_batches, read_frame, to_pandas
+from pdips.data.rules import barred, lowest
 from pdips.data.schema import Column, Schema
 from pdips.errors import DataError, InputError
+
+MOST_DRAWS = 200
+"""How often numbers that break the order of a rule are drawn again within their bins."""
 
 
 class Table:
@@ -213,11 +217,18 @@ class Table:
 
     def impossible(self) -> Iterator[DataError]:
         """Yield what records have that the schema rules out."""
-        for rule in self.schema.impossible:
-            codes = self.schema.rule_codes(rule)
-            if np.logical_and.reduce([np.isin(self.codes[name], wanted) for name, wanted in codes.items()]).any():
+        columns = self.schema.columns
+        for rule, codes in zip(self.schema.impossible, self.schema.zeros(), strict=False):
+            if self._has(codes):
                 spelt = ", ".join(f"{name} = {'|'.join(map(str, levels))}" for name, levels in rule.items())
                 yield DataError(f"the table holds a combination that the schema calls impossible: {spelt}")
+        for kept in self.schema.rule:
+            values = {name: numbers(name, self.frame[name], columns[name]) for name in kept.ordered}
+            if kept.broken(values).any() if values else any(map(self._has, barred([kept], columns))):
+                yield DataError(f"the table breaks a rule of the schema: {kept}")
+
+    def _has(self, codes: Mapping[str, list[int]]) -> bool:
+        return bool(np.logical_and.reduce([np.isin(self.codes[name], wanted) for name, wanted in codes.items()]).any())
 
 
 def _known(schema: Schema) -> list[str]:
@@ -269,15 +280,25 @@ def tally(place: IntArray, counts: IntArray | None, n_places: int) -> IntArray:
 
 def decode(schema: Schema, codes: Mapping[str, IntArray], rng: np.random.Generator) -> pd.DataFrame:
     """Turn codes into records: levels as they are spelt, numbers drawn evenly inside their bins."""
-    made: dict[str, Any] = {}
-    for name, each in codes.items():
-        column = schema.columns[name]
-        if column.is_categorical:
-            made[name] = _level_array(column).take(each)
-        else:
-            drawn = _draw_inside(column, np.minimum(each, column.n_values - 1), rng)
-            made[name] = number_array(column, np.where(each == column.n_values, np.nan, drawn))
-    return pd.DataFrame(made)
+    columns = {name: schema.columns[name] for name in codes}
+    drawn = {
+        name: _draw_inside(column, codes[name], rng) for name, column in columns.items() if not column.is_categorical
+    }
+    rules = [rule for rule in schema.rule if rule.ordered and {*drawn} >= {*rule.ordered}]
+    for tries in range(MOST_DRAWS + 1 if rules else 0):
+        rows = np.flatnonzero(np.logical_or.reduce([rule.broken(drawn) for rule in rules]))
+        names = {name for rule in rules for name in rule.ordered} if len(rows) else ()
+        again = {name: _draw_inside(columns[name], codes[name][rows], rng) for name in names}
+        if tries == MOST_DRAWS and again:  # the few that are left take the lowest numbers that are in order
+            again = lowest(rules, {n: _edges(columns[n], codes[n][rows])[0] for n in names})
+        for name, values in again.items():
+            drawn[name][rows] = values
+    return pd.DataFrame(
+        {
+            name: number_array(column, drawn[name]) if name in drawn else _level_array(column).take(codes[name])
+            for name, column in columns.items()
+        }
+    )
 
 
 def number_array(column: Column, drawn: FloatArray) -> Any:
@@ -319,10 +340,18 @@ def _level_array(column: Column) -> Any:
 
 
 def _draw_inside(column: Column, codes: IntArray, rng: np.random.Generator) -> FloatArray:
-    low, high = column.edges[codes], column.edges[codes + 1]
+    """Return numbers drawn evenly inside bins, NaN where they are missing."""
+    low, high = _edges(column, np.minimum(codes, column.n_values - 1))
     if column.integer:
-        return rng.integers(low.astype(np.int64), high.astype(np.int64)).astype(np.float64)
-    position = rng.random(len(codes))
-    if column.scale == "log":
-        return np.clip(low * (high / low) ** position, low, high)
-    return np.clip(low + (high - low) * position, low, high)
+        drawn = rng.integers(low.astype(np.int64), high.astype(np.int64)).astype(np.float64)
+    else:
+        position = rng.random(len(codes))
+        drawn = low * (high / low) ** position if column.scale == "log" else low + (high - low) * position
+        drawn = np.clip(drawn, low, high)
+    return np.where(codes == column.n_values, np.nan, drawn)
+
+
+def _edges(column: Column, codes: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return the bounds of bins, NaN where values are missing."""
+    edges = np.append(column.edges, np.nan)
+    return np.where(codes == column.n_values, np.nan, edges[codes]), edges[codes + 1]

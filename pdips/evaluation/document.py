@@ -90,7 +90,7 @@ def open_table(path: str | Path, release: ReleaseFolder) -> Table:
 
 def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
     frame = read_frame(path, separator=",")
-    plain = schema.without_person().model_copy(update={"impossible": ()})
+    plain = schema.plain()
     try:
         if len(frame):
             Table(frame, plain)

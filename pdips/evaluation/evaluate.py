@@ -356,7 +356,7 @@ def _plain(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """Return records without codes for missing: numbers, and names of levels."""
     if not len(frame):
         raise InputError("a set has no records")
-    codes = Table(frame[list(schema.columns)], schema.without_person().model_copy(update={"impossible": ()})).codes
+    codes = Table(frame[list(schema.columns)], schema.plain()).codes
     return pd.DataFrame(
         {
             name: numbers(name, frame[name], column)

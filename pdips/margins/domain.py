@@ -99,7 +99,7 @@ def columns_of(schema: Schema, cut: Mapping[str, int] | None = None) -> Domain:
     )
     rules = tuple(
         {names.index(name): np.isin(np.arange(sizes[names.index(name)]), codes) for name, codes in rule.items()}
-        for rule in map(schema.rule_codes, schema.impossible)
+        for rule in schema.zeros()
     )
     public = np.flatnonzero([schema.columns[name].public for name in names])
     return Domain(names, sizes, public, rules)

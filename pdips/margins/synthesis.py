@@ -157,7 +157,7 @@ def draw_sets(
                 found = redraw()
                 cell, count = draw_cells(found.parents[0], found.values, rng)
             totals = schema.known_totals(weighted=False)
-            if found.n_records > LARGE_SET_RECORDS and not copies_numbers(schema) and not schema.total:
+            if found.n_records > LARGE_SET_RECORDS and not copies_numbers(schema) and not (schema.total or schema.rule):
                 order = np.argsort(cell)  # an order that tells no more than the cells and their counts do
                 codes = {name: cells.levels(cell[order], j).astype(np.int32) for j, name in enumerate(schema.columns)}
                 seed = int(rng.integers(2**63))

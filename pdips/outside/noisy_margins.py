@@ -140,7 +140,7 @@ class NoisyMargins:
                 edges = (*axes[name].lower, float(column.upper or 0.0))
                 columns[name] = column.model_copy(update={"bin_edges": edges})
         tied = any(axis.codes for axis in axes.values())
-        schema = schema.model_copy(update={"columns": columns, **({} if tied else {"impossible": ()})})
+        schema = schema.model_copy(update={"columns": columns, **({} if tied else {"impossible": (), "rule": ()})})
         design = ResidualDesign(columns_of(schema), document.privacy.neighbours, "laplace")
         public = schema.public_columns
         known = Table(records[list(public)], Schema(columns={k: schema.columns[k] for k in public})) if public else None

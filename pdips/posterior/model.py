@@ -178,11 +178,7 @@ class Blueprint:
     def __post_init__(self) -> None:
         for name, column in self.schema.columns.items():
             check_column(name, column)
-        if self.schema.impossible:
-            raise InputError(
-                "the schema has [[impossible]] combinations, of which a model knows nothing: it would draw them; take "
-                "steps, or describe the combined column by one column with levels"
-            )
+        self.schema.refuse_rules()
         check_closed(self.source.build, self.source.name, self.source.text if self.source.is_file else "")
         _check_columns(self.observed, self.schema)
         _check_covariates(self.model, self.synthesized)

@@ -382,8 +382,8 @@ def check_columns(
     for name in (*(order or ()), *by, *caps, *others):
         if name not in schema.columns:
             raise InputError(f"{name!r} is no column of the schema; it has {', '.join(schema.columns)}")
-    if schema.impossible:
-        raise InputError("columns drawn one after the other would break the schema's [[impossible]] combinations")
+    if schema.impossible or schema.rule:
+        raise InputError("columns drawn one after the other would break the schema's rules, [[impossible]] or [[rule]]")
     free = [name for name in schema.columns if name not in schema.public_columns]
     if not free:
         raise InputError("every column of the schema is public: there is nothing to synthesize")

@@ -75,11 +75,7 @@ class StatisticModel:
         for function in (self.statistics, self.build_model, self.draw_records, self.draw_rest):
             if function is not None:
                 check_closed(function, self.name, self.text)
-        if schema.impossible:
-            raise InputError(
-                "the schema has [[impossible]] combinations, of which a model knows nothing: it would draw them; take "
-                "steps, or describe the combined column by one column with levels"
-            )
+        schema.refuse_rules()
         declared = shipped(self._call("statistics", self.statistics, schema), self.name)
         for statistic in declared.values():
             statistic.check(schema)

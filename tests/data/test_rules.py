@@ -1,0 +1,165 @@
+"""Rules: what they bar in levels and bins, what is refused on reading, and sets that never break them."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError, LaplaceSanitizer, Pairs, PrivBayes, Schema, Steps, Table
+from pdips.data.partitions import PartitionedTable
+from pdips.data.rules import Rule, lowest
+from pdips.errors import DataError
+
+COLUMNS = {
+    "sex": {"levels": ["m", "f"]},
+    "births": {"levels": ["none", "one", "more"], "missing": True},
+    "left": {"lower": 0, "upper": 39, "bins": 4, "integer": True, "missing": True},
+    "age": {"lower": 5, "upper": 50, "bins": 5, "integer": True},
+    "score": {"lower": 0, "upper": 50, "bin_edges": [0, 5, 7.5, 20, 50]},
+}
+RULES = [
+    {"if": {"sex": "m"}, "then": {"births": ["none", "missing"]}},
+    {"ordered": ["left", "age"]},
+    {"ordered": ["age", "score"]},
+]
+N = 400
+
+
+def schema_with(rules=RULES, **columns):
+    return Schema(columns=COLUMNS | columns, rule=rules)
+
+
+def people(seed=0):
+    rng = np.random.default_rng(seed)
+    sex, numbers = rng.integers(0, 2, N), np.sort(rng.uniform(5, 39, (N, 3)), axis=1)
+    births = np.where(sex == 1, rng.choice(["none", "one", "more"], N), "none").astype(object)
+    births[rng.random(N) < 0.1] = None
+    left = pd.Series(np.floor(numbers[:, 0])).where(rng.random(N) > 0.1).astype("Int64")
+    score = np.maximum(numbers[:, 2], np.ceil(numbers[:, 1]))
+    return pd.DataFrame(
+        {
+            "sex": np.array(["m", "f"])[sex],
+            "births": births,
+            "left": left,
+            "age": np.ceil(numbers[:, 1]),
+            "score": score,
+        }
+    ).astype({"age": int})
+
+
+def kept(frame):
+    left, age, score = (frame[name].astype(float) for name in ("left", "age", "score"))
+    births = (frame["sex"] == "f") | frame["births"].isna() | (frame["births"] == "none")
+    return bool((births & ~(left > age) & ~(age > score) & ~(left > score)).all())
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Pairs(epsilon=1, kind="zcdp", n_sets=2),
+        Pairs(epsilon="1/10", neighbours="add-remove"),
+        Steps(epsilon=1),
+        Steps(epsilon=1, order=("age", "left")),
+        PrivBayes(epsilon=1),
+        LaplaceSanitizer(epsilon="1/10"),
+    ],
+    ids=repr,
+)
+def test_no_set_breaks_a_rule(mechanism):
+    table = Table(people(), schema_with())
+    release, _ = mechanism.release(table, rng=np.random.default_rng(1))
+    assert all(kept(made) for made in release.sets)
+    plain = Table(people(), schema_with(()))  # the broken twin
+    twin, _ = mechanism.release(plain, rng=np.random.default_rng(1))
+    assert not all(kept(made) for made in twin.sets)
+
+
+def test_what_is_barred_is_what_no_numbers_could_be():
+    # by enumeration over a fine grid of numbers within their bins, of three columns in order by two rules
+    schema = schema_with()
+    names = ("left", "age", "score")
+    grids = {"left": np.arange(40), "age": np.arange(5, 51), "score": np.arange(0, 50.25, 0.25)}
+    codes = {name: code(schema, name, grid) for name, grid in grids.items()}
+    barred = [{name: set(levels) for name, levels in rule.items()} for rule in schema.zeros() if "sex" not in rule]
+    for cell in product(*(range(schema.columns[name].n_values) for name in names)):
+        least = -np.inf
+        possible = True
+        for name, level in zip(names, cell, strict=True):
+            fitting = [value for value in grids[name][codes[name] == level] if value >= least]
+            possible &= bool(fitting)
+            least = min(fitting, default=np.inf)
+        at = dict(zip(names, cell, strict=True))
+        assert possible != any(all(at[name] in levels for name, levels in rule.items()) for rule in barred)
+
+
+def code(schema, name, values):
+    return np.minimum(
+        np.searchsorted(schema.columns[name].edges, values, side="right") - 1, schema.columns[name].n_values - 1
+    )
+
+
+BREAKING = [
+    ({"sex": "m", "births": "one"}, r"if sex = m then births = none\|missing"),
+    ({"left": 20, "age": 19}, "left <= age"),
+    ({"age": 30, "score": 29.9}, "age <= score"),
+]
+
+
+@pytest.mark.parametrize(("cells", "message"), BREAKING)
+def test_a_record_that_breaks_a_rule_is_refused(cells, message, tmp_path):
+    frame = people()
+    Table(frame, schema_with())
+    for name, value in cells.items():
+        frame.loc[7, name] = value
+    if "score" not in cells:
+        frame.loc[7, "score"] = 50
+    if cells.get("age") == 30:
+        frame.loc[7, "left"] = 3
+    with pytest.raises(DataError, match=message):
+        Table(frame, schema_with())
+    Table(frame, schema_with(()))
+    frame.to_parquet(tmp_path / "part.parquet")
+    for read in (
+        lambda: Table.read(tmp_path / "part.parquet", schema_with(), counted=True),
+        lambda: PartitionedTable(tmp_path, schema_with()),
+    ):
+        with pytest.raises(DataError, match=message):
+            read()
+
+
+def test_lowest_numbers_in_order():
+    rules = [Rule(ordered=("a", "b")), Rule(ordered=("b", "c")), Rule(ordered=("d", "c"))]
+    low = {"a": [4.0, 1.0], "b": [0.0, np.nan], "c": [2.0, 0.0], "d": [9.0, 0.0]}
+    found = lowest(rules, {name: np.array(values) for name, values in low.items()})
+    np.testing.assert_array_equal(found["c"], [9.0, 0.0])
+    np.testing.assert_array_equal(found["b"], [4.0, np.nan])
+
+
+BAD = [
+    ({"if": {"sex": "m"}}, "either if and then, or ordered"),
+    ({"ordered": ["age"]}, "two columns or more"),
+    ({"if": {"sex": "m"}, "then": {"sex": "f"}}, "two columns or more"),
+    ({"if": {"sexe": "m"}, "then": {"births": "none"}}, "'sexe' is no column with levels or bins"),
+    ({"if": {"sex": "x"}, "then": {"births": "none"}}, "'x' is no level or bin of 'sex'"),
+    ({"if": {"sex": "m"}, "then": {"births": ["none", "one", "more", "missing"]}}, "says nothing"),
+    ({"ordered": ["age", "sex"]}, "'sex' is no numeric column with bins"),
+    ({"ordered": ["age", "day"]}, "one type and unit"),
+    ({"ordered": ["age", "wage"]}, "'wage' is no numeric column with bins"),
+    ({"if": {"sex": "m"}, "when": 3, "then": {"births": "none"}}, "rule.0.when: unknown key"),
+]
+
+
+@pytest.mark.parametrize(("rule", "message"), BAD)
+def test_what_a_rule_may_not_say(rule, message):
+    day = {"type": "date", "lower": "2020-01-01", "upper": "2020-12-31", "bins": 2}
+    with pytest.raises(InputError, match=message):
+        schema_with([rule], day=day, wage={"lower": 0, "upper": 9})
+
+
+def test_rules_in_toml_and_for_some_columns():
+    schema = schema_with()
+    assert Schema.from_toml(schema.to_toml()) == schema
+    assert [str(rule) for rule in schema.only(["sex", "births", "age"]).rule] == [
+        "if sex = m then births = none|missing"
+    ]
