@@ -61,7 +61,7 @@ def test_everything_is_read_and_written_back():
     assert Schema.from_toml(schema.to_toml()) == schema
     assert list(schema.columns) == ["voted", "salary", "employees", "age", "region", "born", "job"]
     assert schema.public_columns == ("region",)
-    assert schema.rule_codes(schema.impossible[0]) == {"voted": [1], "region": [0, 1]}
+    assert schema.zeros()[0] == {"voted": [1], "region": [0, 1]}
     assert [column.n_levels for column in schema.columns.values()] == [2, 3, 5, 2, 3, 72, 2]
     assert schema.to_dict()["columns"]["born"]["lower"] == "1940-01"
     assert schema.only(["job", "voted"]).to_dict()["columns"].keys() == {"voted", "job"}

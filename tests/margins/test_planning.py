@@ -22,7 +22,7 @@ def leaves_of(schema) -> np.ndarray:
     found = []
     for cell in product(*(range(column.n_levels) for column in schema.columns.values())):
         levels = dict(zip(schema.columns, cell, strict=True))
-        rules = map(schema.rule_codes, schema.impossible)
+        rules = schema.zeros()
         if not any(all(levels[name] in codes for name, codes in rule.items()) for rule in rules):
             found.append(cell)
     return np.array(found)
