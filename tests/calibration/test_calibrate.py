@@ -21,7 +21,7 @@ from pdips.registry import MECHANISMS, find, published
 
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = schema_of(3, 2, 2)
-CLOSED = ("laplace-sanitizer", "modips", "steps")
+CLOSED = ("laplace-sanitizer", "modips", "pairs", "steps")
 
 
 def step_below(epsilon: Fraction) -> Fraction:
