@@ -124,8 +124,8 @@ class Schema(BaseModel):
 
     def _check_weight(self, name: str | None) -> None:
         if name is None:
-            if weighted := next((total for total in self.total if total.weighted), None):
-                raise ValueError(f"{weighted.name}: weighted = true needs the column of weights, records.weight")
+            if any(total.weighted for total in self.total):
+                raise ValueError("total: weighted = true needs the column of weights, records.weight")
             return
         column = self.columns.get(name)
         if column is None:

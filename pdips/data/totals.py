@@ -1,9 +1,9 @@
 """Public totals: counts of cells that everyone knows, such as a census table. No confidential table is read here."""
 
-import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,11 +52,6 @@ class Total(BaseModel):
     weighted: bool = False
     source: str | None = None
 
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return f"total of {', '.join(self.columns)}"
-
 
 @dataclass(frozen=True, eq=False)
 class KnownTable:
@@ -79,9 +74,10 @@ class KnownTable:
         return np.asarray(self.shares.sum(axis=rest)).transpose([kept.index(name) for name in columns])
 
 
-def known_tables(
-    totals: Sequence[Total], columns: Mapping[str, Column], impossible: Sequence[Mapping[str, Sequence[int]]]
-) -> tuple[KnownTable, ...]:
+type Zeros = Sequence[Mapping[str, Sequence[int]]]
+
+
+def known_tables(totals: Sequence[Total], columns: Mapping[str, Column], zeros: Zeros) -> tuple[KnownTable, ...]:
     """Return totals as arrays, in an order in which each shares columns with no more than one of those before it.
 
     Raises
@@ -91,39 +87,31 @@ def known_tables(
     """
     problems, found = list[str](), list[KnownTable]()
     for total in totals:
-        wrong = [f"{total.name}: {problem}" for problem in _misfits(total, columns)]
-        table = None if wrong else _table(total, columns, impossible, problems)
-        problems += wrong
-        found += [] if table is None else [table]
-    if not problems:
-        problems += _contradictions(found, impossible)
-    order = _ordered(found)
-    if order is None:
-        problems.append(
-            "totals share columns in a circle, so that no order of meeting them is sure to: leave one out, or give one "
-            "total of all their columns"
-        )
+        wrong = [f"{name!r} {said}" for name in total.columns if (said := _misfit(name, total, columns))]
+        found += [] if wrong else _table(total, columns, zeros, wrong)
+        problems += [f"total of {', '.join(total.columns)}: {one}" for one in wrong]
+    order = list[KnownTable]()
+    for weighted in (False, True) if not problems else ():
+        tables = [table for table in found if table.weighted == weighted]
+        problems += _contradictions(tables, zeros)
+        order += (ordered := _ordered(tables))
+        if len(ordered) < len(tables):
+            problems.append(
+                "totals share columns in a circle, so that no order of meeting them is sure to: leave one out, or give "
+                "one total of all their columns"
+            )
     if problems:
         raise ValueError("; ".join(problems))
-    return order or ()
+    return tuple(order)
 
 
-def _misfits(total: Total, columns: Mapping[str, Column]) -> Iterator[str]:
-    n_cells = 1
-    for name in total.columns:
-        column = columns.get(name)
-        if column is None:
-            yield f"{name!r} is no column of this schema"
-        elif total.columns.count(name) > 1:
-            yield f"{name!r} is named twice"
-        elif column.public:
-            yield f"{name!r} is public, and released as it is"
-        elif not column.is_categorical and not column.is_binned:
-            yield f"{name!r} is numeric and needs bins or bin_edges"
-        else:
-            n_cells *= column.n_levels
-    if n_cells > MOST_CELLS:
-        yield f"more than {MOST_CELLS:,} cells"
+def _misfit(name: str, total: Total, columns: Mapping[str, Column]) -> str:
+    column = columns.get(name)
+    if column is None:
+        return "is no column of this schema"
+    if column.public or total.columns.count(name) > 1:
+        return "is public, and released as it is" if column.public else "is named twice"
+    return "" if column.is_categorical or column.is_binned else "is numeric and needs bins or bin_edges"
 
 
 def _leaves(counts: Any, depth: int, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -134,108 +122,88 @@ def _leaves(counts: Any, depth: int, path: tuple[str, ...] = ()) -> Iterator[tup
         yield path, counts
 
 
-def _table(
-    total: Total, columns: Mapping[str, Column], impossible: Sequence[Mapping[str, Sequence[int]]], problems: list[str]
-) -> KnownTable | None:
-    levels = [columns[name].names() for name in total.columns]
-    counts, before = np.full([len(names) for names in levels], np.nan), len(problems)
+def _table(total: Total, columns: Mapping[str, Column], zeros: Zeros, wrong: list[str]) -> list[KnownTable]:
+    levels = {name: columns[name].names() for name in total.columns}
+    if math.prod(map(len, levels.values())) > MOST_CELLS:
+        wrong.append(f"more than {MOST_CELLS:,} cells")
+        return []
+    counts = np.full([len(known) for known in levels.values()], np.nan)
     for path, value in _leaves(total.counts, len(levels)):
-        where, said = ", ".join(path), f"{total.name}: "
-        unknown = [
-            (level, n) for level, n, names in zip(path, total.columns, levels, strict=False) if level not in names
-        ]
-        if unknown:
-            problems.append(f"{said}{unknown[0][0]!r} is no level or bin of {unknown[0][1]!r}")
-        elif len(path) < len(levels):
-            problems.append(f"{said}{where} needs a level of each column")
+        steps = list(zip(path, levels.items(), strict=False))
+        unknown = [f"{level!r} is no level or bin of {name!r}" for level, (name, known) in steps if level not in known]
+        if unknown or len(path) < len(levels):
+            wrong += unknown[:1] or [f"{', '.join(path)} needs a level of each column"]
         elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            problems.append(f"{said}the count of {where} must be a number of at least 0")
+            wrong.append(f"the count of {', '.join(path)} must be a number of at least 0")
         else:
-            counts[tuple(names.index(level) for level, names in zip(path, levels, strict=True))] = value
-    cells = np.indices(counts.shape)
-    for rule in impossible:
+            counts[tuple(known.index(level) for level, (_, known) in steps)] = value
+    for rule in zeros:
         if set(rule) <= set(total.columns):
-            ruled = np.logical_and.reduce([np.isin(cells[total.columns.index(n)], codes) for n, codes in rule.items()])
-            if (counts[ruled] > 0).any():
-                problems.append(f"{total.name}: counts records in a combination that [[impossible]] or a [[rule]] bars")
-            counts[ruled] = 0
-    if len(problems) == before and np.isnan(counts).any():
-        place = np.argwhere(np.isnan(counts))[0]
-        missing = ", ".join(names[k] for names, k in zip(levels, place, strict=True))
-        more = f" and {np.isnan(counts).sum() - 1} more" if np.isnan(counts).sum() > 1 else ""
-        problems.append(f"{total.name}: no count of {missing}{more}; write 0 where there are none")
+            barred = np.ix_(*(rule.get(name, range(len(known))) for name, known in levels.items()))
+            if np.nansum(counts[barred]) > 0:
+                wrong.append("counts records in a combination that [[impossible]] or a [[rule]] bars")
+            counts[barred] = 0
+    if not wrong and np.isnan(counts).any():
+        place, n_more = np.argwhere(np.isnan(counts))[0], int(np.isnan(counts).sum()) - 1
+        cell = ", ".join(known[k] for known, k in zip(levels.values(), place, strict=True))
+        wrong.append(f"no count of {cell}{f' and {n_more} more' if n_more else ''}; write 0 where there are none")
     whole, added = bool((counts % 1 == 0).all()), float(counts.sum())
-    if len(problems) == before and not whole and abs(added - 1) > ROUNDED:
-        problems.append(
-            f"{total.name}: shares must add up to 1, and whole numbers are counts; these add up to {added:g}"
+    if not wrong and not whole and abs(added - 1) > ROUNDED:
+        wrong.append(f"shares must add up to 1, and whole numbers are counts; these add up to {added:g}")
+    if not wrong and not added > 0:
+        wrong.append("all counts are 0")
+    return [] if wrong else [KnownTable(total.columns, counts / added, added if whole else math.nan, total.weighted)]
+
+
+def _contradictions(tables: Sequence[KnownTable], zeros: Zeros) -> Iterator[str]:
+    for one, other in combinations(tables, 2):
+        names = f"totals of {', '.join(one.columns)} and of {', '.join(other.columns)}"
+        is_counted = not math.isnan(one.n_records + other.n_records)
+        shared = [name for name in one.columns if name in other.columns]
+        if is_counted and one.n_records != other.n_records:
+            yield f"{names} add up to {one.n_records:,.0f} and {other.n_records:,.0f}"
+        elif np.abs(one.margin(shared) - other.margin(shared)).max() > (MET if is_counted else ROUNDED):
+            yield f"{names} disagree on {', '.join(shared)}"
+    for rule in zeros:  # shares that add up to more than all but one must overlap
+        told = (
+            [t.margin([name])[list(codes)].sum() for t in tables if name in t.columns] for name, codes in rule.items()
         )
-    if len(problems) == before and not added > 0:
-        problems.append(f"{total.name}: all counts are 0")
-    if len(problems) > before:
-        return None
-    return KnownTable(total.columns, counts / added, added if whole else math.nan, total.weighted)
-
-
-def _contradictions(tables: Sequence[KnownTable], impossible: Sequence[Mapping[str, Sequence[int]]]) -> Iterator[str]:
-    for k, one in enumerate(tables):
-        for other in tables[:k]:
-            if one.weighted != other.weighted:
-                continue
-            names = f"totals of {', '.join(other.columns)} and of {', '.join(one.columns)}"
-            if not math.isnan(one.n_records + other.n_records) and one.n_records != other.n_records:
-                yield f"{names} add up to {other.n_records:,.0f} and {one.n_records:,.0f}"
-                continue
-            shared = [name for name in one.columns if name in other.columns]
-            apart = ROUNDED if math.isnan(one.n_records + other.n_records) else MET
-            if shared and np.abs(one.margin(shared) - other.margin(shared)).max() > apart:
-                yield f"{names} disagree on {', '.join(shared)}"
-    for rule in impossible:  # shares of more than all but one whole must overlap
-        least = {
-            name: max((float(t.margin([name])[list(codes)].sum()) for t in tables if name in t.columns), default=0.0)
-            for name, codes in rule.items()
-        }
-        if sum(least.values()) > len(rule) - 1 + ROUNDED:
+        if sum(max(shares, default=0.0) for shares in told) > len(rule) - 1 + ROUNDED:
             yield f"totals leave no table without the barred combination of {', '.join(rule)}"
 
 
-def _ordered(tables: Sequence[KnownTable]) -> tuple[KnownTable, ...] | None:
-    """Return totals such that what each shares with all before it is in one of these; None where there is no order."""
+def _ordered(tables: Sequence[KnownTable]) -> list[KnownTable]:
+    """Return totals such that what each shares with all before it is in one of these; fewer where there is no order."""
     left, last = list(tables), list[KnownTable]()
     while left:
         for one in left:
             others = [set(each.columns) for each in left if each is not one]
             shared = set(one.columns) & set().union(*others)
-            if any(shared <= other for other in others) or not shared:
+            if not shared or any(shared <= other for other in others):
                 break
         else:
-            return None
+            return []
         left.remove(one)
-        last.append(one)
-    return tuple(reversed(last))
+        last.insert(0, one)
+    return last
 
 
 def read_counts(path: Path, columns: Sequence[str]) -> dict[str, Any]:
     """Return the counts of a total from a CSV file whose header names its columns and ``count``."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error):
-        raise InputError(f"total: file {path} can't be read, or is no UTF-8 text") from None
-    found = dict[str, Any]()
-    for number, row in enumerate(rows, start=2):
-        if set(row) != {*columns, "count"}:
-            raise InputError(f"total: the first line of {path} must name {', '.join(columns)} and count")
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except (OSError, ValueError):
+        raise InputError(f"total: file {path} can't be read as a table of text in UTF-8") from None
+    if {*rows} != {*columns, "count"}:
+        raise InputError(f"total: the first line of {path} must name {', '.join(columns)} and count")
+    if rows.duplicated([*columns]).any():
+        raise InputError(f"total: {path} has two counts of a cell")
+    found, counts = dict[str, Any](), pd.to_numeric(rows["count"], errors="coerce").astype(float)
+    for (*above, last), count in zip(rows[[*columns]].to_numpy(), counts, strict=True):
         place = found
-        for column in columns[:-1]:
-            place = place.setdefault(str(row[column]), {})
-        if str(row[columns[-1]]) in place:
-            raise InputError(f"total: line {number} of {path} repeats a cell")
-        try:
-            place[str(row[columns[-1]])] = (
-                int(row["count"]) if row["count"].strip().isdecimal() else float(row["count"])
-            )
-        except ValueError:
-            raise InputError(f"total: line {number} of {path} has no number as its count") from None
+        for level in above:
+            place = place.setdefault(level, {})
+        place[last] = count
     return found
 
 
