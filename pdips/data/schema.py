@@ -166,9 +166,10 @@ class Schema(BaseModel):
     def refuse_rules(self) -> None:
         """Refuse rules on records, for models, which know nothing of them."""
         if self.impossible or self.rule:
+            kind = "[[impossible]] combinations" if self.impossible else "a [[rule]]"
             raise InputError(
-                "the schema has [[impossible]] combinations or a [[rule]], of which a model knows nothing: it would "
-                "break them; take steps, or describe the combined column by one column with levels"
+                f"the schema has {kind}, of which a model knows nothing: it would break them; take steps, or describe "
+                "the combined column by one column with levels"
             )
 
     def plain(self) -> Self:
