@@ -167,10 +167,8 @@ class Schema(BaseModel):
         """Refuse rules on records, for models, which know nothing of them."""
         if self.impossible or self.rule:
             kind = "[[impossible]] combinations" if self.impossible else "a [[rule]]"
-            raise InputError(
-                f"the schema has {kind}, of which a model knows nothing: it would break them; take steps, or describe "
-                "the combined column by one column with levels"
-            )
+            advice = "it would break them; take steps, or describe the combined column by one column with levels"
+            raise InputError(f"the schema has {kind}, of which a model knows nothing: {advice}")
 
     def plain(self) -> Self:
         """Return the schema of sets without their rules: to read sets that may break them."""
