@@ -166,9 +166,10 @@ class Schema(BaseModel):
     def refuse_rules(self) -> None:
         """Refuse rules on records, for models, which know nothing of them."""
         if self.impossible or self.rule:
-            kind = "[[impossible]] combinations" if self.impossible else "a [[rule]]"
+            kinds = {"a [[rule]]": self.rule, "[[impossible]] combinations": self.impossible}
+            found = " and ".join(kind for kind, there in kinds.items() if there)
             advice = "it would break them; take steps, or describe the combined column by one column with levels"
-            raise InputError(f"the schema has {kind}, of which a model knows nothing: {advice}")
+            raise InputError(f"the schema has {found}, of which a model knows nothing: {advice}")
 
     def plain(self) -> Self:
         """Return the schema of sets without their rules: to read sets that may break them."""

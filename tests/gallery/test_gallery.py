@@ -193,7 +193,9 @@ LEVELS = "[columns.a]\nlevels = ['x', 'y']\n"
 NUMBER = "[columns.y]\nlower = 0\nupper = 9\n"
 COUNT = "[columns.n]\nlower = 0\nupper = 9\ninteger = true\n"
 GROUP = "[columns.g]\nlevels = ['x', 'y']\npublic = true\n"
-RULE = "[[impossible]]\na = 'x'\nb = 'x'\n"
+TWO = LEVELS + LEVELS.replace("a", "b", 1)
+IMPOSSIBLE = "[[impossible]]\na = 'x'\nb = 'x'\n"
+RULE = "[[rule]]\nif = {a = 'y'}\nthen = {b = ['y']}\n"
 
 
 @pytest.mark.parametrize(
@@ -219,11 +221,9 @@ RULE = "[[impossible]]\na = 'x'\nb = 'x'\n"
         ("mixture", COUNT, "mixture.py describes one numeric column that isn't integer"),
         ("dpmpm", LEVELS + NUMBER, r"dpmpm.py describes columns with levels, not all of them public; numeric: \['y'\]"),
         ("dpmpm", GROUP, "not all of them public"),
-        (
-            "dpmpm",
-            LEVELS + LEVELS.replace("a", "b", 1) + RULE,
-            "combinations, of which a model knows nothing",
-        ),
+        ("dpmpm", TWO + IMPOSSIBLE, "combinations, of which a model knows nothing"),
+        ("dpmpm", TWO + RULE, r"the schema has a \[\[rule\]\], of which a model knows nothing"),
+        ("dpmpm", TWO + RULE + IMPOSSIBLE, r"has a \[\[rule\]\] and \[\[impossible\]\] combinations, of which"),
     ],
 )
 def test_schemas_that_do_not_suit_are_refused(name: str, text: str, message: str) -> None:
