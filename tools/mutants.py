@@ -130,8 +130,8 @@ MUTANTS = [
     Mutant(
         "half the noise is drawn",
         "privacy/curator.py",
-        "noise = discrete_laplace(step.scale, size, bits) if laplace",
-        "noise = discrete_laplace(step.scale / 2, size, bits) if laplace",
+        "noise = draw(step.parameter, n_runs",
+        "noise = draw(step.parameter / 2, n_runs",
         "tests/audit/test_audit.py -k laplace-sanitizer",
     ),
     Mutant(
@@ -201,14 +201,14 @@ MUTANTS = [
     ),
     Mutant(
         "counts of a tree have the noise of add-remove",
-        "margins/steps.py",
+        "margins/synthesis.py",
         "return Sensitivity.of_counts(schema, self.neighbours)",
         'return Sensitivity.of_counts(schema, "add-remove")',
         f"{CONTRACT} -k steps",
     ),
     Mutant(
         "counts of intervals have the noise of add-remove",
-        "margins/universal_histogram.py",
+        "margins/synthesis.py",
         "return Sensitivity.of_counts(schema, self.neighbours)",
         'return Sensitivity.of_counts(schema, "add-remove")',
         f"{CONTRACT} -k universal",
@@ -229,7 +229,7 @@ MUTANTS = [
     ),
     Mutant(
         "choices of a network don't know how far scores move",
-        "bayes_net/network.py",
+        "bayes_net/privbayes.py",
         "partial(records.scores, families=left), units=units)",
         "partial(records.scores, families=left))",
         f"{CONTRACT} -k privbayes",
@@ -357,9 +357,16 @@ MUTANTS = [
     Mutant(
         "each column without bins spends what all of them may",
         "margins/intervals.py",
-        "price=price / len(self.columns) * weight / sum(weights)",
+        "price=price * column.worth / sum(c.worth for c in self.columns) * weight / sum(weights)",
         "price=price * weight / sum(weights)",
         f"{INTERVALS} -k costs",
+    ),
+    Mutant(
+        "codes in groups take more of the price than their part",
+        "margins/intervals.py",
+        "price=price * column.worth / sum(c.worth for c in self.columns)",
+        "price=price * column.worth / len(self.columns)",
+        f"{INTERVALS} -k beside_numbers",
     ),
     Mutant(
         "the certificate forgets what a pair does to its second column",
@@ -371,8 +378,8 @@ MUTANTS = [
     Mutant(
         "noise behind an image has half its standard deviation",
         "privacy/curator.py",
-        "one(step.image.scale(step, weight), n_runs",
-        "one(step.image.scale(step, weight) / 4, n_runs",
+        "draw(step.image.scale(step, weight), n_runs",
+        "draw(step.image.scale(step, weight) / 4, n_runs",
         f"{PAIRS} -k unbiased",
     ),
     Mutant(

@@ -18,6 +18,7 @@ from pdips.data.table import Table, decode
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.encoding import CodedRecords, coded_columns
 from pdips.mechanism import Mechanism
+from pdips.privacy.loss import check_whole
 from pdips.release.large_set import LargeSet
 
 SMALLEST = Fraction(1, 10_000)
@@ -169,9 +170,7 @@ class Simulation:
     seed: int
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.replicates, int) and not isinstance(self.replicates, bool)
-        if not whole or not FEWEST <= self.replicates <= MOST:
-            raise InputError(f"replicates must be a whole number from {FEWEST} to {MOST:,}, got {self.replicates}")
+        check_whole(self.replicates, "replicates", FEWEST, MOST)
         if self.goal == "interval width" and self.measure is None:
             sizes = [
                 math.prod(self.table.schema.columns[name].n_levels for name in columns) for columns in self.margins

@@ -25,13 +25,11 @@ def check(directory: str) -> None:
     DIR is the folder of a release, or its public folder alone. Nothing but privacy.json is read. Exit code: 0 no known
     fault touches it, 3 one does or may, 2 no release.
     """
-    from pdips.release.documents import read_json
+    from pdips.release.documents import PrivacyDocument, home_of, read_json
     from pdips.release.known_faults import examine
 
-    home = Path(directory)
-    places = (home / "public" / "privacy.json", home / "privacy.json", home / "confidential" / "privacy.json")
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
+    path = (home_of(Path(directory)) or Path(directory)) / PrivacyDocument.file
+    if not path.is_file():
         raise InputError(
             f"{directory} is no folder of a pdips release: neither it nor its folders public and confidential hold "
             "privacy.json"

@@ -15,7 +15,7 @@ from pdips.errors import InputError
 from pdips.privacy.loss import positive, spell
 
 if TYPE_CHECKING:
-    from pdips.calibration.forecast import Prospect
+    from pdips.calibration.closed_form import Prospect
     from pdips.data.schema import Schema
     from pdips.mechanism import Mechanism
 
@@ -54,7 +54,7 @@ def plan(
     json_path: str | None,
 ) -> None:
     """Say what a release will be worth before it is made, from public facts: no table is read and nothing is spent."""
-    from pdips.calibration.forecast import fits, prospects
+    from pdips.calibration.closed_form import fits, prospects
     from pdips.data.schema import Schema
     from pdips.margins.planning import suited
     from pdips.release.documents import write_json
@@ -109,7 +109,7 @@ def page(
     mechanism: "Mechanism", schema: "Schema", schema_path: str, n_records: int | None, options: Sequence[str] = ()
 ) -> str:
     """Return the page with sliders, which works out the errors of a mechanism at other settings by itself."""
-    from pdips.calibration.forecast import GROUPS, page_form
+    from pdips.calibration.closed_form import GROUPS, page_form
     from pdips.mechanism import LaplaceOrGaussian
     from pdips.report.pages import render
 
@@ -181,7 +181,7 @@ def _tell(kind: str, rows: Sequence["Prospect"], n_records: int | None) -> None:
 
 
 def _tell_groups(rows: Sequence["Prospect"]) -> None:
-    from pdips.calibration.forecast import GROUPS
+    from pdips.calibration.closed_form import GROUPS
 
     for size in (1, 2):
         errors = [each.standard_error for each in rows if len(each.columns) == size]

@@ -49,14 +49,9 @@ def schema_check(path: str) -> None:
 
     checked = Schema.load(path)
     for name, column in checked.columns.items():
-        if column.is_categorical:
-            what = f"{column.n_values} levels"
-        else:
-            bins = f"{column.n_values} bins" if column.is_binned else "no bins"
-            span = f"{column.spell(column.lower or 0)} to {column.spell(column.upper or 0)}"
-            what = f"{span}{f' {column.unit}' if column.unit else ''}, {bins}"
+        what = f"{column.n_values} levels" if column.is_categorical else column.span()
+        what += f" in {len(column.grouped()[0])} groups" if column.groups else ""
         extras = [word for word, on in (("missing allowed", column.missing), ("public", column.public)) if on]
-        extras += ["values beyond are clipped"] if column.out_of_range == "clip" else []
         click.echo(f"{name}: {', '.join([what, *extras])}")
     click.echo(f"records a person: at most {checked.records.max_per_person}")
     for kept in checked.rule:

@@ -213,9 +213,9 @@ def _tell(
         click.echo(f"price     NO GUARANTEE (kind {loss.kind}): for studies, kept inside")
     click.echo(f"ledger    {ledger_line(ledger)}")
     if published:
-        files = f"card.html, privacy.json, synthetic_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}"
-        files += "".join(f", {name}.{file_format}" for name in release.tables)
-        click.echo(f"public    {out / 'public'}: {files}")
+        sets = f"synthetic_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}"
+        files = ", ".join([sets, *(f"{name}.{file_format}" for name in release.tables)])
+        click.echo(f"public    {out / 'public'}: card.html, datapackage.json, privacy.json, {files}")
     elif loss.kind != "none":
         allow = " ".join(f"--allow {word}" for word in needed)
         click.echo(f"public    nothing: the synthetic sets stay inside unless you say {allow}")

@@ -38,9 +38,18 @@ def _as_missing(value: Any) -> bool | tuple[Level, ...]:
     return value if isinstance(value, bool) else _as_levels(value)
 
 
+def _as_groups(value: Any) -> int | dict[str, tuple[Level, ...]]:
+    if isinstance(value, dict) and value:
+        return {str(name): _as_levels(levels) for name, levels in value.items()}
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("must be a number of first characters, at least 1, or a list of levels for each group")
+    return value
+
+
 LevelList = Annotated[Any, BeforeValidator(_as_list)]
 Levels = Annotated[Any, BeforeValidator(_as_levels)]
 Missing = Annotated[Any, BeforeValidator(_as_missing)]
+Groups = Annotated[Any, BeforeValidator(_as_groups)]
 
 
 class Column(BaseModel):
@@ -71,6 +80,9 @@ class Column(BaseModel):
         there can be, the quicker they are. Not for integer columns.
     missing : bool or tuple of levels
         Whether a value may be missing; or the codes, beside empty cells, that mean so. Missing is a level of its own.
+    groups : dict of str to tuple of levels, or int, optional
+        Public groups of the levels of a code, each level in one; or by how many of its first characters a level is in
+        which. Pairs of columns know groups, the column alone levels (``pairs``).
     public : bool
         Known to everyone; copied as it is.
     unit, label : str, optional
@@ -98,6 +110,7 @@ class Column(BaseModel):
     trim: bool = False
     resolution: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     missing: Missing = False
+    groups: Groups | None = None
     public: bool = False
     unit: str | None = None
     label: str | None = None
@@ -126,6 +139,8 @@ class Column(BaseModel):
             self._check_levels(self.levels)
         else:
             self._check_numeric()
+        if self.groups is not None:
+            self.grouped()
         if unknown := sorted({*self.labels} - set(map(spelling, (*(self.levels or ()), *self.missing_codes)))):
             raise ValueError(f"labels: {unknown[0]!r} is no level or missing code")
         return self
@@ -217,14 +232,34 @@ class Column(BaseModel):
         edges[0], edges[-1] = lower, end
         return np.floor(edges) if self.integer else edges
 
+    def grouped(self) -> tuple[list[str], list[int]]:
+        """Return the names of the groups, and the group of each level; missing comes last, as a group of its own."""
+        spelt, groups = {spelling(level): -1 for level in self.levels or ()}, self.groups
+        if not spelt:
+            raise ValueError("groups belong to levels, not to numeric columns")
+        if isinstance(groups, int) and (short := [level for level in spelt if len(level) < groups]):
+            raise ValueError(f"groups: level {short[0]!r} has fewer than {groups} characters")
+        named = (
+            [(name, spelling(level)) for name, some in groups.items() for level in some]
+            if isinstance(groups, dict)
+            else [(level[:groups], level) for level in spelt]
+        )
+        number = {name: k for k, name in enumerate(dict.fromkeys(name for name, _ in named))}
+        for name, level in named:
+            if spelt.get(level) != -1:
+                raise ValueError(f"groups: {level!r} is {'named twice' if level in spelt else 'no level'}")
+            spelt[level] = number[name]
+        if left := [level for level, group in spelt.items() if group < 0]:
+            raise ValueError(f"groups: level {left[0]!r} is in none")
+        return list(number), [*spelt.values(), *([len(number)] if self.missing else [])]
+
     def names(self) -> list[str]:
         """Return what to call each level or bin in tables and pictures."""
         if self.levels is not None:
             found = [str(level) for level in self.levels]
         elif self.integer:
             ends, to = [(a, b - 1) for a, b in itertools.pairwise(self.edges)], " to " if self.type == "date" else "-"
-            spelt = self.spell if self.type == "date" else "{:.0f}".format
-            found = [spelt(a) if a == b else f"{spelt(a)}{to}{spelt(b)}" for a, b in ends]
+            found = [self.spell(a) if a == b else f"{self.spell(a)}{to}{self.spell(b)}" for a, b in ends]
         else:
             found = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(self.edges)]
         return [*found, "missing"] if self.missing else found
@@ -233,9 +268,20 @@ class Column(BaseModel):
         """Return :meth:`names` with their labels, for people."""
         return [f"{name} {self.labels[name]}" if name in self.labels else name for name in self.names()]
 
+    def span(self) -> str:
+        """Return the bounds and bins of a numeric column in words."""
+        unit = f", by {self.unit}" if self.type == "date" else f" {self.unit}" if self.unit else ""
+        kind = "dates" if self.type == "date" else "whole numbers" if self.integer else "numbers"
+        span = f"{kind} from {self.spell(self.lower or 0)} to {self.spell(self.upper or 0)}{unit}"
+        if self.is_binned:
+            about, log = "about " if self.integer else "", " on the log scale" if self.scale == "log" else ""
+            span += f", in {self.n_values:,} bin{'s' * (self.n_values > 1)}"
+            span += "" if self.bin_edges else f" of {about}equal width{log}"
+        return span + "; values beyond the bounds count as the nearest bound" * (self.out_of_range == "clip")
+
     def spell(self, value: float) -> str:
         """Return a bound or an edge as people write it, a date as a date."""
-        return spell_date(value, self.unit) if self.type == "date" else f"{value:g}"
+        return spell_date(value, self.unit) if self.type == "date" else f"{value:{'.0f' if self.integer else '.12g'}}"
 
 
 def has_number_levels(column: Column) -> bool:

@@ -37,7 +37,8 @@ def to_frame(schema: Schema, values: Values, public: pd.DataFrame, rng: np.rando
         if name in made:
             continue
         if column.is_categorical:
-            made[name] = decode(schema, {name: values[name].astype(np.int64)}, rng)[name].array
+            codes = np.clip(np.rint(values[name]), 0, column.n_levels - 1).astype(np.int64)
+            made[name] = decode(schema, {name: codes}, rng)[name].array
         else:
             known = np.clip(values[name], float(column.lower or 0), float(column.upper or 0))
             made[name] = number_array(column, np.rint(known) if column.integer else known)

@@ -116,6 +116,11 @@ class Schema(BaseModel):
         for name in self.ignore if isinstance(self.ignore, tuple) else ():
             if name in self.columns or name == self.records.person:
                 raise ValueError(f"ignore: {name!r} is a column of this schema; take it out of one of the two")
+        for name, column in self.columns.items():
+            if column.groups is not None and (clash := f"{name}_groups") in self.columns:
+                raise ValueError(
+                    f"columns.{name}.groups: rename the column {clash!r}, for noisy margins call groups so"
+                )
         self._check_weight(self.records.weight)
         for rule in self.impossible:
             self._check_rule(rule)
@@ -312,6 +317,31 @@ def _read_levels(path: Path, name: str, column: Mapping[str, Any]) -> dict[str, 
         "levels": [int(level) for level in levels] if is_whole else levels,
         **({"labels": labels} if labels else {}),
     }
+
+
+def terms_of(schema: Schema, name: str) -> tuple[str, ...]:
+    """Return the terms of a column in a regression: itself for numbers, else one for each level but the first."""
+    column = schema.columns.get(name)
+    if column is None:
+        raise InputError(f"{name!r} is no column of the release; it has {', '.join(schema.columns)}")
+    if column.missing and (column.levels is None or has_number_levels(column)):
+        raise InputError(f"{name!r} may be missing, so its numbers can't enter a regression")
+    if column.levels is None or (has_number_levels(column) and len(column.levels) > 2):
+        return (name,)
+    return tuple(f"{name}[{level}]" for level in column.names()[1:])
+
+
+def read_formula(formula: str, schema: Schema) -> tuple[str, list[str]]:
+    """Read ``"outcome ~ column + column"``: the outcome and the predictors. Nothing is evaluated."""
+    left, tilde, right = formula.partition("~")
+    outcome, predictors = left.strip(), [part.strip() for part in right.split("+") if part.strip() != "1"]
+    if not tilde or any(re.search(r"[:*()~^-]|^$", name) for name in {outcome, *predictors} - {*schema.columns}):
+        raise InputError("a formula names columns, as in 'income ~ age + sex': no interaction, no function")
+    if not predictors or len({outcome, *predictors}) < 1 + len(predictors):
+        raise InputError("a formula needs an outcome and one or more predictors that differ from it and each other")
+    if len(terms_of(schema, outcome)) > 1:
+        raise InputError(f"{outcome!r} has more than two levels: an outcome is a number, or has two levels")
+    return outcome, predictors
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

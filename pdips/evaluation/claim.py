@@ -1,7 +1,6 @@
 """Claims of people who have the sets alone, answered from the table at a price, by sums with fresh noise."""
 
 import math
-import re
 import tomllib
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -16,7 +15,7 @@ import pandas as pd
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.schema import Schema, has_number_levels
+from pdips.data.schema import Schema, read_formula, terms_of
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_table
@@ -159,20 +158,14 @@ class CodedColumn:
     @classmethod
     def of(cls, schema: Schema, name: str) -> Self:
         """Code a column by the schema alone; two levels are the ends of a line."""
-        column = schema.columns.get(name)
-        if column is None:
-            raise InputError(f"{name!r} is no column of the release; it has {', '.join(schema.columns)}")
-        numeric = column.levels is None or (has_number_levels(column) and len(column.levels) > 2)
-        if column.missing and (column.levels is None or has_number_levels(column)):
-            raise InputError(f"{name!r} may be missing, so a claim can't take its numbers")
-        if column.levels is not None and column.n_levels < 2:
+        terms, column = terms_of(schema, name), schema.columns[name]
+        if not terms:
             raise InputError(f"{name!r} has one level: it is the same for all records")
-        if numeric:
+        if terms == (name,):
             values = np.array([column.lower, column.upper] if column.levels is None else column.levels, dtype=float)
             middle, half = (values.max() + values.min()) / 2, (values.max() - values.min()) / 2
             steps = None if column.levels is None else _in_steps((values - middle) / half)[:, None]
-            return cls(name=name, terms=(name,), middle=middle, half=half, levels=steps)
-        terms = tuple(f"{name}[{level}]" for level in column.names()[1:])
+            return cls(name=name, terms=terms, middle=middle, half=half, levels=steps)
         if len(terms) == 1:
             ends = np.array([[-STEPS], [STEPS]])
             return cls(name=name, terms=terms, middle=0.5, half=0.5, levels=ends, ends=True)
@@ -198,15 +191,8 @@ class MomentDesign:
     @classmethod
     def of(cls, formula: str, schema: Schema) -> Self:
         """Read ``"outcome ~ column + column"``: columns alone: nothing is evaluated, or read off the table."""
-        left, tilde, right = formula.partition("~")
-        names = [part.strip() for part in (*right.split("+"), left)]
-        if not tilde or any(re.search(r"[:*()~^-]|^$", name) for name in {*names} - {*schema.columns}):
-            raise InputError("a claim's formula names columns, as in 'income ~ age + sex': no interaction, no function")
-        if len({*names}) < len(names):
-            raise InputError("a claim's formula must have an outcome and predictors that differ from it and each other")
-        columns = tuple(CodedColumn.of(schema, name) for name in names)
-        if len(columns[-1].terms) > 1:
-            raise InputError(f"{names[-1]!r} has more than two levels: an outcome is a number, or has two levels")
+        outcome, predictors = read_formula(formula, schema)
+        columns = tuple(CodedColumn.of(schema, name) for name in (*predictors, outcome))
         if sum(len(each.terms) for each in columns) > MOST_TERMS:
             raise InputError(f"a claim's formula may have at most {MOST_TERMS} terms")
         return cls(columns)

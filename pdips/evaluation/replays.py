@@ -242,7 +242,9 @@ def agreement(release: ReleaseFolder) -> Covered | None:
     codes: list[IntArray] = [codes_of(frame, schema) for frame in release.sets] if names else []
     for margin in unstacked(release.document.margins, rows):
         axes, whole = margin.law.axes, margin.whole()
-        plain = all(len(axis.columns) == 1 and axis.columns[0] in names and not axis.lower for axis in axes)
+        plain = all(
+            len(axis.columns) == 1 and axis.columns[0] in names and not (axis.lower or axis.groups) for axis in axes
+        )
         if len(axes) != 2 or whole is None or margin.law.differences or not plain or any(axis.first for axis in axes):
             continue
         places, shape = [names.index(axis.columns[0]) for axis in axes], whole.shape

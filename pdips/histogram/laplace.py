@@ -11,14 +11,13 @@ from pdips.data.schema import Schema
 from pdips.margins import synthesis
 from pdips.margins.domain import check_domain, check_noise, domain_of
 from pdips.margins.tree import NoisyTree, TreeDesign
-from pdips.mechanism import Drawn, Mechanism, Split
+from pdips.mechanism import Drawn, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan, Step
-from pdips.privacy.sensitivity import Sensitivity
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceSanitizer(Mechanism):
+class LaplaceSanitizer(synthesis.CountedTree):
     """Discrete Laplace noise on each cell of the full cross-tabulation.
 
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.Mechanism`.
@@ -46,7 +45,6 @@ class LaplaceSanitizer(Mechanism):
     """
 
     name: ClassVar[str] = "laplace-sanitizer"
-    splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     weighs_records: ClassVar[bool] = True
     description: ClassVar[str] = (
         "Every cell of the full cross-tabulation that can occur has exact discrete Laplace noise on its count."
@@ -66,14 +64,6 @@ class LaplaceSanitizer(Mechanism):
         check_noise(schema, self.neighbours, [cells.scale])
         design = TreeDesign(domain=domain_of(schema), layers=(cells,))
         return self.planned(schema, [cells], self.description, repeats=self.rounds, design=design)
-
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return how far one person moves the counts of all cells."""
-        return Sensitivity.of_counts(schema, self.neighbours)
-
-    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
-        """Count the cells, make the counts consistent, and draw records."""
-        return synthesis.release_of(plan, curator, rng)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from pdips.margins import synthesis
 from pdips.margins.domain import Domain, check_domain, domain_of
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Neighbours
+from pdips.privacy.loss import Neighbours, check_whole
 from pdips.privacy.noise import RandomBits, integers_below, smoothing_coins
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -61,9 +61,7 @@ class UrnRule:
         """Numbers of the cells that can occur; None if all do."""
         if not self.domain.impossible:
             return None
-        sizes = self.domain.sizes[list(self.order)]
-        levels = dict(zip(self.order, np.ix_(*map(np.arange, sizes)), strict=True))
-        return np.flatnonzero(np.ones(sizes, dtype=bool) & self.domain.possible(levels.get))
+        return np.flatnonzero(self.domain.possible_cells(self.order))
 
     def levels(self, cell: IntArray, column: int) -> IntArray:
         """Return the level of a column in each cell."""
@@ -169,8 +167,8 @@ def check_n_records(n_records: int | None, neighbours: Neighbours) -> None:
                 "neighbours = add-remove protects the number of records, so give the number of synthetic ones: "
                 "n_records, from public knowledge"
             )
-    elif isinstance(n_records, bool) or not isinstance(n_records, int) or not 1 <= n_records <= MOST_RECORDS:
-        raise InputError(f"n_records must be a whole number from 1 to {MOST_RECORDS:,}, got {n_records}")
+    else:
+        check_whole(n_records, "n_records", 1, MOST_RECORDS)
 
 
 def check_public(schema: Schema, neighbours: Neighbours, n_records: int | None) -> None:
@@ -203,7 +201,8 @@ class Urn(Mechanism):
     @property
     def n_draws(self) -> int | None:
         """Number of synthetic records, from public knowledge; None for as many as the table has."""
-        return None
+        found: int | None = getattr(self, "n_records", None)
+        return found
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: a draw of all urns for each set."""
@@ -280,11 +279,6 @@ class SmoothedHistogram(Urn):
 
     n_records: int | None = None
 
-    @property
-    def n_draws(self) -> int | None:
-        """Number of synthetic records, from public knowledge; None for as many as the table has."""
-        return self.n_records
-
 
 @dataclass(frozen=True, kw_only=True)
 class MultinomialDirichlet(Urn):
@@ -327,11 +321,6 @@ class MultinomialDirichlet(Urn):
     )
 
     n_records: int | None = None
-
-    @property
-    def n_draws(self) -> int | None:
-        """Number of synthetic records, from public knowledge; None for as many as the table has."""
-        return self.n_records
 
 
 @dataclass(frozen=True, kw_only=True)

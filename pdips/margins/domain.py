@@ -72,6 +72,12 @@ class Domain:
             found = found & np.logical_not(ruled_out)
         return found
 
+    def possible_cells(self, columns: Sequence[int]) -> BoolArray:
+        """Return which cells of a cross-tabulation of columns no structural zero rules out, one axis a column."""
+        sizes = self.sizes[list(columns)]
+        levels = dict(zip(columns, np.ix_(*map(np.arange, sizes)), strict=True))
+        return np.ones(sizes, dtype=bool) & self.possible(levels.get)
+
 
 def domain_of(schema: Schema) -> Domain:
     """Return the cross-tabulation of all columns of a schema; refused if it has more cells than memory holds."""

@@ -1,6 +1,6 @@
-"""Numeric columns without bins: fine counts of each by itself, and cuts at their noisy quantiles for pairs of columns.
+"""Columns that are fine by themselves and coarse in pairs: numbers without bins, and codes in groups.
 
-The cells of a column, at most ``MOST_CELLS`` or so, are public. They are counted in layers, from wide intervals down to
+The cells of a number, at most ``MOST_CELLS`` or so, are public. They are counted in layers, from wide intervals down to
 cells, and an interval is looked into only if its noisy count stands out. What comes after is post-processing.
 """
 
@@ -20,11 +20,13 @@ from pdips.data.coding import encode
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.margins.consistency import earlier
+from pdips.margins.consistency import earlier, simplex_projection
+from pdips.margins.residuals import MOST_LEVELS
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import AnswerLaw, Step
 from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.noisy_margins import MeasuredMargin, axes_of
 
 MOST_CELLS = 200_000
 """A cell is as wide as the column's whole numbers or resolution, or a power of ten, times one if there were more."""
@@ -109,6 +111,11 @@ class IntervalColumn:
         """Number of intervals that pairs of columns are counted by."""
         return min(self.most_cuts, self.n_cells)
 
+    @property
+    def worth(self) -> int:
+        """How many times the price of a column with few levels it is given, to be counted by itself."""
+        return 1
+
     def n_counts(self, layer: int) -> int:
         """Return the number of counts of a layer; in the first one that of missing values is the last, if any."""
         return int(self.nodes[layer][-1]) + 1 + (layer == 0 and bool(self.column.missing))
@@ -177,17 +184,18 @@ class IntervalColumn:
         cells = encode(self.name, table.frame[self.name], self.fine)
         return np.where(cells == self.n_cells, self.n_cuts, np.searchsorted(cuts[1:-1], cells, side="right"))
 
-    def cells(self, levels: IntArray, cuts: IntArray, law: FloatArray, rng: np.random.Generator) -> IntArray:
-        """Return a cell for each level, drawn from the law within its interval, evenly spread over its quantiles."""
+    def cells(
+        self, levels: IntArray, cuts: IntArray, law: FloatArray, rng: np.random.Generator, even: bool
+    ) -> IntArray:
+        """Return a cell for each level, from the law within its interval: spread over its quantiles, or by chance."""
         below = np.concatenate([[0.0], np.cumsum(law[: self.n_cells] + LEAST / self.n_cells)])
         known = np.minimum(levels, self.n_cuts - 1)
         low, high = below[cuts[known]], below[cuts[known + 1]]
-        order, many = rng.permutation(len(levels)), np.bincount(known, minlength=self.n_cuts)
+        order, many = rng.permutation(len(levels)), np.bincount(levels, minlength=self.n_cuts)
         nth = np.empty(len(levels))
-        nth[order] = earlier(known[order])
-        drawn = (
-            np.searchsorted(below, low + (high - low) * (nth + rng.random(len(levels))) / many[known], side="right") - 1
-        )
+        nth[order] = earlier(levels[order])
+        at = rng.random(len(levels))
+        drawn = np.searchsorted(below, low + (high - low) * ((nth + at) / many[levels] if even else at), "right") - 1
         return np.where(levels == self.n_cuts, self.n_cells, np.clip(drawn, cuts[known], cuts[known + 1] - 1))
 
     def rounded(self, values: pd.Series) -> pd.Series:
@@ -202,6 +210,70 @@ class IntervalColumn:
         places = np.searchsorted(edges, values[known].to_numpy(dtype=float), side="right") - 1
         found = ends[np.minimum(places, self.n_cells - 1)].astype(int if self.column.integer else float)
         return values.mask(known, pd.Series(found, index=values.index[known]))
+
+
+@dataclass(frozen=True, eq=False)
+class CodeColumn(IntervalColumn):
+    """A column whose levels have public groups. Its cells are the levels, group by group; its intervals are groups."""
+
+    @cached_property
+    def group(self) -> IntArray:
+        """The group of each level in the order of the schema, and of missing values."""
+        return np.array(self.column.grouped()[1], dtype=np.int64)
+
+    @cached_property
+    def order(self) -> IntArray:
+        """The level that each cell is."""
+        return np.argsort(self.group[: self.n_cells], kind="stable")
+
+    @property
+    def fine(self) -> Column:
+        """The column itself."""
+        return self.column
+
+    @property
+    def n_cells(self) -> int:
+        """Number of levels."""
+        return self.column.n_values
+
+    @property
+    def nodes(self) -> tuple[IntArray, ...]:
+        """One layer: the levels."""
+        return (np.arange(self.n_cells),)
+
+    @property
+    def n_cuts(self) -> int:
+        """Number of groups."""
+        return int(self.group[: self.n_cells].max()) + 1
+
+    @property
+    def worth(self) -> int:
+        """The root of the number of levels a group: half as many or twice as many made margins worse (tried)."""
+        return round(math.sqrt(self.n_cells / self.n_cuts))
+
+    def counts(self, table: Table, layer: int) -> IntArray:
+        """Return the exact counts of the levels in the order of the schema."""
+        return table.count(table.codes[self.name], self.column.n_levels)
+
+    def law(self, layers: Sequence[FloatArray], steps: Sequence[Step], n_records: float | None) -> FloatArray:
+        """Return the share of each cell, then of missing values, from noisy counts of levels."""
+        total = max(float(layers[0].sum()) if n_records is None else n_records, 1.0)
+        counts = simplex_projection(layers[0], np.array([total]))
+        return np.append(counts[self.order], counts[self.n_cells :]) / total
+
+    def cuts(self, law: FloatArray) -> IntArray:
+        """Return the first cell of each group, and the end."""
+        return np.searchsorted(self.group[self.order], np.arange(self.n_cuts + 1))
+
+    def levels(self, table: Table, cuts: IntArray) -> IntArray:
+        """Return the group of each row."""
+        return self.group[table.codes[self.name]]
+
+    def cells(
+        self, levels: IntArray, cuts: IntArray, law: FloatArray, rng: np.random.Generator, even: bool
+    ) -> IntArray:
+        """Return a level for each group, as cells for intervals."""
+        return np.append(self.order, self.n_cells)[super().cells(levels, cuts, law, rng, even)]
 
 
 def _divided(mass: FloatArray, counts: FloatArray, cells: IntArray, parent: IntArray, deviation: float) -> FloatArray:
@@ -235,7 +307,7 @@ def _divided(mass: FloatArray, counts: FloatArray, cells: IntArray, parent: IntA
 
 @dataclass(frozen=True, eq=False)
 class IntervalDesign:
-    """What is asked of all numeric columns without bins.
+    """What is asked of all numeric columns without bins, and of codes in groups.
 
     Parameters
     ----------
@@ -250,13 +322,18 @@ class IntervalDesign:
 
     @classmethod
     def of(cls, schema: Schema, most_cuts: int) -> "IntervalDesign":
-        """Return the numeric columns without bins of a schema."""
-        found = []
+        """Return the columns of a schema: codes unless they are public, or structural zeros or totals name levels."""
+        found, named = list[IntervalColumn](), {name for zero in schema.zeros() for name in zero}
+        named |= {name for total in schema.known_totals(weighted=False) for name in total.columns}
         for name, column in schema.columns.items():
             if not column.is_categorical and not column.is_binned:
                 if column.public:
                     raise InputError(f"column {name!r} is public and numeric: mechanism 'pairs' needs bins for it")
                 found.append(IntervalColumn(name, column, most_cuts))
+            elif (
+                column.groups is not None and not column.public and name not in named and column.n_levels <= MOST_LEVELS
+            ):
+                found.append(CodeColumn(name, column, most_cuts))
         return cls(tuple(found))
 
     def priced(self, schema: Schema, price: Fraction, neighbours: Neighbours, law: AnswerLaw) -> "IntervalDesign":
@@ -265,14 +342,15 @@ class IntervalDesign:
         for column in self.columns:
             power = 2 if law == "gaussian" else 1
             weights = [Fraction(1, QUIETER ** (power * layer)) for layer in range(len(column.nodes))]
+            what = "levels" if isinstance(column, CodeColumn) else "intervals"
             steps.append(
                 tuple(
                     Step(
-                        name=f"noisy counts of intervals of {column.name!r}, layer {layer + 1}",
-                        counts=f"each interval of {column.name!r}, layer {layer + 1}",
-                        item="noisy counts of intervals",
+                        name=f"noisy counts of {what} of {column.name!r}, layer {layer + 1}",
+                        counts=f"each of the {what} of {column.name!r}, layer {layer + 1}",
+                        item=f"noisy counts of {what}",
                         sensitivity=moved,
-                        price=price / len(self.columns) * weight / sum(weights),
+                        price=price * column.worth / sum(c.worth for c in self.columns) * weight / sum(weights),
                         law=law,
                     )
                     for layer, weight in enumerate(weights)
@@ -333,9 +411,20 @@ class IntervalDesign:
             for of, steps in zip(noisy, self.steps, strict=True)
         ]
 
+    @property
+    def numeric(self) -> tuple[IntervalColumn, ...]:
+        """The numeric columns."""
+        return tuple(column for column in self.columns if not isinstance(column, CodeColumn))
+
     def lower(self, cuts: Mapping[str, IntArray]) -> dict[str, tuple[float, ...]]:
-        """Return the lower bounds of the intervals of each column."""
-        return {c.name: tuple(c.fine.edges[cuts[c.name][:-1]].tolist()) for c in self.columns}
+        """Return the lower bounds of the intervals of each numeric column."""
+        return {c.name: tuple(c.fine.edges[cuts[c.name][:-1]].tolist()) for c in self.numeric}
+
+    def coded(self, noisy: Sequence[Sequence[FloatArray]]) -> dict[str, tuple[CodeColumn, MeasuredMargin]]:
+        """Return the codes with the noisy counts of their levels, as they are published."""
+        each = [one for one in zip(self.columns, self.steps, noisy, strict=True) if isinstance(one[0], CodeColumn)]
+        made = [MeasuredMargin.of(s[0], axes_of([c.name], [len(n[0])]), n[0].astype(np.int64)) for c, s, n in each]
+        return {c.name: (c, margin) for (c, _, _), margin in zip(each, made, strict=True) if isinstance(c, CodeColumn)}
 
     def tables(self, noisy: Sequence[Sequence[FloatArray]], cuts: Mapping[str, IntArray]) -> dict[str, pd.DataFrame]:
         """Return what is published: ``intervals`` and the ``cuts`` of pairs; nothing where all columns have bins.
@@ -343,11 +432,12 @@ class IntervalDesign:
         ``intervals`` has ``column``, ``layer``, ``lower`` (from), ``upper`` (below), ``noisy`` and the ``variance`` of
         its noise; bounds are missing in the row that counts missing values. ``cuts`` has the lower bound of each.
         """
-        if not self.columns:
+        if not self.numeric:
             return {}
         frames = [
             column.frame(layer, counts).assign(variance=step.standard_deviation**2)
             for column, steps, of in zip(self.columns, self.steps, noisy, strict=True)
+            if column in self.numeric
             for layer, (step, counts) in enumerate(zip(steps, of, strict=True))
         ]
         begun = [pd.DataFrame({"column": name, "lower": lower}) for name, lower in self.lower(cuts).items()]

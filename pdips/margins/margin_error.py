@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
-from typing import Literal
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.margins.domain import MOST_BITS, Domain, Layer
 from pdips.margins.views import View, count_variance
 from pdips.privacy.noise_sum import NoiseSum, Terms
-from pdips.privacy.plan import Step
 from pdips.release.release import MarginError
 
 MOST_HELD = 2**22
@@ -225,7 +223,8 @@ def tree_errors(domain: Domain, layers: Sequence[Layer], scales: Scales, *, n_pu
 def view_noises(views: Sequence[View], columns: Sequence[int]) -> list[NoiseSum]:
     """Return the error of a cell of a margin in each of the views that hold it."""
     held = (view for view in views if set(columns) <= set(view.columns))
-    return [NoiseSum((Terms(1.0, view.n_summed(columns), *_noise(view.step)),)) for view in held]
+    steps = ((view.n_summed(columns), view.step) for view in held)
+    return [NoiseSum((Terms(1.0, n, step.parameter, step.law),)) for n, step in steps]  # type: ignore[arg-type]
 
 
 def view_error(views: Sequence[View], columns: Sequence[int]) -> NoiseSum | None:
@@ -235,11 +234,6 @@ def view_error(views: Sequence[View], columns: Sequence[int]) -> NoiseSum | None
     weighted = zip(view_noises(held, columns), precision, strict=True)
     terms = [replace(part, weight=p / sum(precision)) for noise, p in weighted for part in noise.terms]
     return NoiseSum(tuple(terms)) if held else None
-
-
-def _noise(step: Step) -> tuple[Fraction, Literal["laplace", "gaussian"]]:
-    """Return the parameter of the noise of a step, and its law."""
-    return (step.variance, "gaussian") if step.law == "gaussian" else (step.scale, "laplace")
 
 
 def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...]:

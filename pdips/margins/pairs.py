@@ -23,7 +23,7 @@ from pdips.margins.intervals import IntervalDesign
 from pdips.margins.residuals import ResidualDesign, blocks_of, pair_counts
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import MOST_TAU, choice, exact, largest_rho
+from pdips.privacy.loss import MOST_TAU, check_whole, choice, exact, largest_rho
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import MarginAxis, MarginError, MarginLaw, MeasuredMargin, centred, residual
@@ -97,8 +97,7 @@ class Pairs(LaplaceOrGaussian):
         super().__post_init__()
         if self.sets is not None:
             choice(self.sets, ("fitted", "posterior"), "sets")
-        if isinstance(self.intervals, bool) or not isinstance(self.intervals, int) or not 2 <= self.intervals <= 100:
-            raise InputError(f"intervals must be a whole number from 2 to 100, got {self.intervals}")
+        check_whole(self.intervals, "intervals", 2, 100)
 
     @property
     def total(self) -> Fraction:
@@ -118,8 +117,9 @@ class Pairs(LaplaceOrGaussian):
             raise InputError("all columns of the schema are public: there is nothing to synthesize")
         if len(domain.public) and self.neighbours == "add-remove":
             raise InputError("public columns give away the number of records; they need neighbours = replace-one")
-        known = {domain.names.index(column.name) for column in fine.columns}
-        part = Fraction(len(known), len(domain.names) - len(domain.public))
+        known = {domain.names.index(column.name) for column in fine.numeric}
+        asked = sum(column.worth for column in fine.columns)
+        part = Fraction(asked, len(domain.names) - len(domain.public) - len(known) + asked)
         blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
         whole = ALONE[self.noise_law]
         alone = whole * (1 - part) / (1 - whole * part)
@@ -130,7 +130,7 @@ class Pairs(LaplaceOrGaussian):
                 f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
                 "wider bins, or leave columns out"
             )
-        if not any(design.margins) and fine.columns:
+        if not any(design.margins) and fine.numeric:
             design = replace(design, known=())
         if not any(design.margins):
             raise InputError("no column has two levels or more: there is nothing to measure")
@@ -146,8 +146,10 @@ class Pairs(LaplaceOrGaussian):
                 told = " It is of the law of the proof but for a probability of 10^-20 at most, a part of delta."
         what = "All counts" if design.whole else "Differences of neighbouring counts"
         sentence = f"{what} of every margin of one or two columns have exact discrete {step.law.capitalize()} noise."
-        if fine.columns:
+        if fine.numeric:
             told += " Counts of intervals of numeric columns, by which margins cut them, have such noise too."
+        if len(fine.columns) > len(known):
+            told += " Margins hold public groups of codes; counts of all levels of each code have such noise too."
         steps = [*chain(*fine.steps), step]
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
 
@@ -181,7 +183,7 @@ class Pairs(LaplaceOrGaussian):
                 names = ", ".join(repr(design.domain.names[k]) for k in design.blocks[margin[0]].columns)
                 warnings.warn(
                     f"{names} has {n_levels:,} levels, and noise would make up most of its margin: merge levels, or "
-                    "take wider bins",
+                    "take wider bins; levels may have groups in the schema",
                     UselessWarning,
                     stacklevel=3,
                 )
@@ -209,6 +211,7 @@ class Pairs(LaplaceOrGaussian):
         numeric = {k: design.domain.names[design.blocks[k].columns[0]] for k in design.known}
         known = {k: fine.single(name, laws, cuts, n) for k, name in numeric.items()}
         found = estimate(design, step, noisy, n_public, public, known)
+        coded = fine.coded(counted)
         groups, told = groups_of(design, public), 0.0
         n_records = n_public if n_public is not None else max(round(found.n_records), 0)
         sets = list[pd.DataFrame]()
@@ -232,12 +235,25 @@ class Pairs(LaplaceOrGaussian):
                     for place, name in enumerate(design.domain.names[column] for column in block.columns)
                 }
                 meet(design.totals, made, partial(_gain, design, own, made), rng)
-                sets.append(_frame(fine, plan.schema, made, public, cuts, drawn, rng))
+                for each in fine.columns:  # a set whose own sampling error stands for the table's is drawn by chance
+                    even, name = self._sets() == "fitted", each.name
+                    made[name] = each.cells(made[name], cuts[name], drawn[name], rng, even)
+                sets.append(_frame(fine, plan.schema, made, public, rng))
         return Drawn(
             sets=sets,
             tables=fine.tables(counted, cuts),
-            margins=list(measured(design, step, noisy, fine.lower(cuts), known)),
-            margin_errors=tuple(_margin_errors(design, found)),
+            margins=[
+                *measured(
+                    design,
+                    step,
+                    noisy,
+                    fine.lower(cuts),
+                    known,
+                    {n: tuple(c.group.tolist()) for n, (c, _) in coded.items()},
+                ),
+                *(margin for _, margin in coded.values()),
+            ],
+            margin_errors=tuple(_margin_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),
             diagnostics={"telling_pairs": told},
         )
 
@@ -267,34 +283,13 @@ def estimate(
     known : mapping of int to (ndarray, float), optional
         Of blocks that weren't counted alone: counts of their levels, and the variance of one.
     """
-    sizes, offsets = design.sizes, design.offsets
-    counts, variance = np.zeros((offsets[-1], offsets[-1])), np.zeros((len(sizes), len(sizes)))
     parts = dict(design.parts(noisy))
     n = float(parts[()]) if n_records is None else float(n_records)
-    if public is not None:
-        counts += _public_counts(design, public)
-    known = {**(known or {}), **{m[0]: (n * share, EXACT) for m, share in design.covered.items() if len(m) == 1}}
-    for block in range(len(sizes)):
-        if block in known:
-            design.margin(counts, (block,))[:], variance[block, block] = known[block]
-        elif not design.public[block]:
-            own = design.residual(parts[block,]) if (block,) in parts else np.zeros(1)
-            design.margin(counts, (block,))[:] = own + n / sizes[block]
-            variance[block, block] = design.variance((block,), step) if (block,) in parts else 0.0
-    single = [design.margin(counts, (block,)).copy() for block in range(len(sizes))]
-    for i, j in combinations(range(len(sizes)), 2):
-        if design.public[i] and design.public[j]:
-            continue
-        own = design.residual(parts[i, j]) if (i, j) in parts else np.zeros((sizes[i], sizes[j]))
-        both = own + single[i][:, None] / sizes[j] + single[j] / sizes[i] - n / (sizes[i] * sizes[j])
-        error = design.variance((i, j), step) if (i, j) in parts else 0.0
-        if (i, j) in design.covered:
-            both, error = n * design.covered[i, j], EXACT
-        design.margin(counts, (i, j))[:] = both
-        design.margin(counts, (j, i))[:] = both.T
-        variance[i, j] = variance[j, i] = error
-    total = design.variance((), step) if n_records is None else 0.0
-    return NoisyPairs(offsets, counts, variance, n, total)
+    given: dict[tuple[int, ...], tuple[FloatArray, float]] = {(k,): each for k, each in (known or {}).items()}
+    given |= {margin: (n * share, EXACT) for margin, share in design.covered.items()}
+    effects = {margin: design.residual(part) for margin, part in parts.items() if margin}
+    variances = {margin: design.variance(margin, step) for margin in parts if margin or n_records is None}
+    return _assembled(design, n, effects, variances, given, public)
 
 
 def _public_counts(design: ResidualDesign, public: Table) -> FloatArray:
@@ -342,6 +337,7 @@ def measured(
     noisy: IntArray,
     lower: Mapping[str, tuple[float, ...]],
     known: Mapping[int, tuple[FloatArray, float]],
+    groups: Mapping[str, tuple[int, ...]],
 ) -> Iterator[MeasuredMargin]:
     """Yield the measured margins of a noisy answer, with an axis a block, and what is known of blocks otherwise."""
     names, sizes = design.domain.names, design.domain.sizes
@@ -350,7 +346,8 @@ def measured(
         codes = np.ravel_multi_index(tuple(block.levels.T), tuple(sizes[list(block.columns)]))
         columns = tuple(names[column] for column in block.columns)
         tied = tuple(codes.tolist()) if len(columns) > 1 else ()
-        axes.append(MarginAxis(columns=columns, size=block.n_levels, codes=tied, lower=lower.get(columns[0], ())))
+        begun, held = lower.get(columns[0], ()), groups.get(columns[0], ())
+        axes.append(MarginAxis(columns=columns, size=block.n_levels, codes=tied, lower=begun, groups=held))
     for block_number, (counts, variance) in known.items():
         law = MarginLaw(
             axes=(axes[block_number],), law="estimate", scale=math.sqrt(variance), variance=variance, rows=len(counts)
@@ -407,41 +404,52 @@ def pooled(
             part = tuple(sorted(part))
             effects[part] = effects.get(part, 0.0) + weight * effect
             precision[part] = precision.get(part, 0.0) + weight
-    return _assembled(design, effects, precision, n_records, public)
+    n = float(effects[()]) * (1 / precision[()]) if n_records is None else float(n_records)
+    variances = {part: 1 / weight for part, weight in precision.items() if part or n_records is None}
+    return _assembled(design, n, {p: effects[p] / weight for p, weight in precision.items()}, variances, {}, public)
 
 
 def _assembled(
     design: ResidualDesign,
+    n: float,
     effects: Mapping[tuple[int, ...], FloatArray | float],
-    precision: Mapping[tuple[int, ...], float],
-    n_records: int | None,
+    variances: Mapping[tuple[int, ...], float],
+    given: Mapping[tuple[int, ...], tuple[FloatArray, float]],
     public: Table | None,
 ) -> NoisyPairs:
+    """Return the pairs of ``n`` records, of residuals and their variances; ``given`` tables are taken whole."""
     sizes, offsets = design.sizes, design.offsets
     counts, variance = np.zeros((offsets[-1], offsets[-1])), np.full((len(sizes), len(sizes)), np.inf)
     variance[(sizes == 1)[:, None] | (sizes == 1)] = 0.0
     variance[np.outer(design.public, design.public)] = 0.0
-    total = 0.0 if n_records is not None else 1 / precision[()]
-    n = float(effects[()]) * total if n_records is None else float(n_records)
     if public is not None:
         counts += _public_counts(design, public)
-    for part, weight in precision.items():
-        if part and not design.public[list(part)].all():
-            variance[part[0], part[-1]] = variance[part[-1], part[0]] = 1 / weight
-    share = {part: effects[part] / weight for part, weight in precision.items()}
-    for block in np.flatnonzero(~design.public).tolist():
-        design.margin(counts, (block,))[:] = share.get((block,), 0.0) + n / sizes[block]
+    for block in range(len(sizes)):
+        if (block,) in given:
+            design.margin(counts, (block,))[:], variance[block, block] = given[block,]
+        elif not design.public[block]:
+            design.margin(counts, (block,))[:] = effects.get((block,), 0.0) + n / sizes[block]
     single = [design.margin(counts, (block,)).copy() for block in range(len(sizes))]
     for i, j in combinations(range(len(sizes)), 2):
         if not (design.public[i] and design.public[j]):
-            both = single[i][:, None] / sizes[j] + single[j] / sizes[i] - n / (sizes[i] * sizes[j])
-            design.margin(counts, (i, j))[:] = both + share.get((i, j), 0.0)
-            design.margin(counts, (j, i))[:] = design.margin(counts, (i, j)).T
-    return NoisyPairs(offsets, counts, variance, n, total)
+            both = effects.get((i, j), 0.0) + single[i][:, None] / sizes[j] + single[j] / sizes[i]
+            both = given[i, j][0] if (i, j) in given else both - n / (sizes[i] * sizes[j])
+            design.margin(counts, (i, j))[:] = both
+            design.margin(counts, (j, i))[:] = both.T
+    for part in {*variances, *given} - {()}:
+        if not design.public[list(part)].all():
+            each = given[part][1] if part in given else variances[part]
+            variance[part[0], part[-1]] = variance[part[-1], part[0]] = each
+    return NoisyPairs(offsets, counts, variance, n, variances.get((), 0.0))
 
 
-def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[MarginError]:
-    """Yield the standard error of a count of margins of one or two columns with levels or bins, not tied to others."""
+def _margin_errors(design: ResidualDesign, found: NoisyPairs, coded: Mapping[str, float]) -> Iterator[MarginError]:
+    """Yield the standard error of a count of margins of one or two columns with levels or bins, not tied to others.
+
+    ``coded`` has variances of counts of levels that pairs know by their groups.
+    """
+    for name, variance in coded.items():
+        yield MarginError(columns=(name,), standard_error=math.sqrt(variance))
     alone = design.own_block
     of: Mapping[tuple[int, ...], float] = {(): found.total_variance}
     of = {**of, **{(k,): float(found.variance[k, k]) for k in range(len(design.blocks))}}
@@ -450,6 +458,8 @@ def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[Margin
         for columns in combinations(sorted(alone), size):
             margin = tuple(alone[column] for column in columns)
             names = tuple(design.domain.names[column] for column in columns)
+            if coded.keys() & {*names}:
+                continue
             error = float(np.sqrt(design.cell_variance(margin, of)))
             yield MarginError(columns=names, standard_error=error)
 
@@ -467,20 +477,12 @@ def _gain(
 
 
 def _frame(
-    fine: IntervalDesign,
-    schema: Schema,
-    made: dict[str, IntArray],
-    public: Table | None,
-    cuts: Mapping[str, IntArray],
-    laws: Mapping[str, FloatArray],
-    rng: np.random.Generator,
+    fine: IntervalDesign, schema: Schema, made: dict[str, IntArray], public: Table | None, rng: np.random.Generator
 ) -> pd.DataFrame:
     """Return records as values, beside the public columns."""
-    for each in fine.columns:
-        made[each.name] = each.cells(made[each.name], cuts[each.name], laws[each.name], rng)
     drawn = {name: made[name] for name in schema.columns if name not in schema.public_columns}
     frame = decode(fine.schema(schema), drawn, rng)
-    for each in fine.columns:
+    for each in fine.numeric:
         frame[each.name] = each.rounded(frame[each.name])
     if public is not None:
         frame = pd.concat([pd.DataFrame({n: public.spelt(n) for n in schema.public_columns}), frame], axis=1)

@@ -5,11 +5,8 @@ from fractions import Fraction
 from itertools import zip_longest
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins import synthesis
 from pdips.margins.domain import check_domain, check_noise, deepest, domain_of, splittable
 from pdips.margins.elections import (
     STEPS_PER_UNIT,
@@ -21,11 +18,11 @@ from pdips.margins.elections import (
     node_width,
 )
 from pdips.margins.maximum_entropy import MOST_DENSE
+from pdips.margins.synthesis import CountedTree
 from pdips.margins.tree import GivenColumns, Splitter, TreeDesign
 from pdips.margins.views import View, choose_views
-from pdips.mechanism import Drawn, LaplaceOrGaussian, Split
-from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Number, as_float, choice, exact, spell
+from pdips.mechanism import LaplaceOrGaussian, Split
+from pdips.privacy.loss import Number, as_float, check_whole, choice, exact, spell
 from pdips.privacy.plan import NOISY, Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 
@@ -37,7 +34,7 @@ DEFAULT_ELECTION_SHARE = Fraction(1, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps(LaplaceOrGaussian):
+class Steps(CountedTree, LaplaceOrGaussian):
     """STEPS-L: noisy counts on a tree that splits by the more telling columns first, or on margins of all columns.
 
     Without further options the tree has no layers: margins of a few columns each, which together hold every pair of
@@ -104,7 +101,6 @@ class Steps(LaplaceOrGaussian):
     """
 
     name: ClassVar[str] = "steps"
-    splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     weighs_records: ClassVar[bool] = True
     meets_totals: ClassVar[bool] = True
     observed_levels: ClassVar[bool] = False
@@ -131,9 +127,8 @@ class Steps(LaplaceOrGaussian):
                 )
         if self.sets == "posterior" and self.split == "per-set":
             raise InputError("sets = 'posterior' draws all sets from one noisy answer: it goes with split = 'once'")
-        whole = isinstance(self.layers, int) and not isinstance(self.layers, bool)
-        if self.layers is not None and not (whole and self.layers >= 1):
-            raise InputError(f"layers must be a whole number of at least 1, got {self.layers}")
+        if self.layers is not None:
+            check_whole(self.layers, "layers", 1, None)
         self._check_elections()
         for name, allowed in {"below": ("margins", "cells"), "elect": ("node", "layer", "groups")}.items():
             if getattr(self, name) is not None:
@@ -246,10 +241,6 @@ class Steps(LaplaceOrGaussian):
         """Return by how many elections, or noisy layers, their budget is divided."""
         return n_items
 
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return how far one person moves the counts of a layer, or of a margin."""
-        return Sensitivity.of_counts(schema, self.neighbours)
-
     def election_sensitivity(self, schema: Schema) -> Sensitivity:
         """Return how far one person moves the scores of an election apart, in steps of their grid."""
         width = group_width(self.neighbours) if self.elect == "groups" else node_width(self.neighbours)
@@ -337,18 +328,13 @@ class Steps(LaplaceOrGaussian):
         name, sensitivity = f"noisy counts of {what}", self.sensitivity(schema)
         return Step(name=name, counts=counts, sensitivity=sensitivity, price=price, law=self.noise_law)
 
-    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
-        """Grow the tree, make its counts consistent, and draw records."""
-        return synthesis.release_of(plan, curator, rng)
-
     def shown(self) -> dict[str, Any]:
         """Return settings as they were filled in or read."""
         elects = self.order is None and (self._has_tree() or self._below() == "cells")
-        found: dict[str, Any] = {
+        found = super().shown() | {
             "below": self._below(),
             "election_share": float(self._election_part()) if elects else None,
             "stop": None if self.stop is None else float(exact(self.stop, "stop")),
-            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
         }
         if isinstance(self.budget, tuple):
             found["budget"] = [as_float(exact(part, "budget")) for part in self.budget]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pandas as pd
@@ -19,9 +19,10 @@ from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
 from pdips.margins.tree import NoisyTree, TreeDesign
 from pdips.margins.views import one_way_margins
-from pdips.mechanism import Drawn
+from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan
+from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
 from pdips.release.noisy_margins import MeasuredMargin
 
@@ -52,32 +53,41 @@ class Estimate:
     """Whether a solver that looked for them found them."""
 
 
-def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
-    """Measure the tree of a plan once for all sets, or once for each, and draw the sets from it."""
-    tree = plan.design
-    sets: list[pd.DataFrame | LargeSet] = []
-    statistics: dict[str, pd.DataFrame] = {}
-    margins = list[MeasuredMargin]()
-    arrived = True
-    for part in range(1, plan.repeats + 1):
-        with curator.timed("counting and adding noise"):
-            measured = tree.measure(curator, rng)
-        with curator.timed("making the counts consistent"):
-            found = estimate(measured, tree, n_public=plan.n_public)
-        arrived &= found.arrived
-        redraw = None
-        if isinstance(tree, TreeDesign) and tree.redraws:
-            redraw = partial(_redrawn, measured, tree, rng, n_public=plan.n_public)
-        sets += draw_sets(found, plan, curator, rng, part=part, redraw=redraw)
-        statistics |= tree.noisy_statistics(measured, f"set {part}, " if plan.repeats > 1 else "")
-        margins += tree.measured_margins(measured)
-    if not isinstance(tree, TreeDesign):
-        return Drawn.of(sets, statistics=statistics, margins=margins)
-    errors = view_errors(tree.domain, tree.views)
-    if not tree.views:  # all trees of a release have the same noise, and nearly the same errors
-        errors = tree_errors(tree.domain, measured.layers, measured.scales, n_public=plan.n_public)
-    diagnostics = {"solver_arrived": arrived} if tree.views else {}
-    return Drawn.of(sets, statistics=statistics, margin_errors=errors, diagnostics=diagnostics, margins=margins)
+class CountedTree(Mechanism):
+    """What mechanisms have in common whose sets follow from noisy counts on a tree, or of all cells."""
+
+    splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return how far one person moves the counts of a layer, of a margin or of all cells."""
+        return Sensitivity.of_counts(schema, self.neighbours)
+
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Measure the tree of a plan once for all sets, or once for each, and draw the sets from consistent counts."""
+        tree = plan.design
+        sets: list[pd.DataFrame | LargeSet] = []
+        statistics: dict[str, pd.DataFrame] = {}
+        margins = list[MeasuredMargin]()
+        arrived = True
+        for part in range(1, plan.repeats + 1):
+            with curator.timed("counting and adding noise"):
+                measured = tree.measure(curator, rng)
+            with curator.timed("making the counts consistent"):
+                found = estimate(measured, tree, n_public=plan.n_public)
+            arrived &= found.arrived
+            redraw = None
+            if isinstance(tree, TreeDesign) and tree.redraws:
+                redraw = partial(_redrawn, measured, tree, rng, n_public=plan.n_public)
+            sets += draw_sets(found, plan, curator, rng, part=part, redraw=redraw)
+            statistics |= tree.noisy_statistics(measured, f"set {part}, " if plan.repeats > 1 else "")
+            margins += tree.measured_margins(measured)
+        if not isinstance(tree, TreeDesign):
+            return Drawn.of(sets, statistics=statistics, margins=margins)
+        errors = view_errors(tree.domain, tree.views)
+        if not tree.views:  # all trees of a release have the same noise, and nearly the same errors
+            errors = tree_errors(tree.domain, measured.layers, measured.scales, n_public=plan.n_public)
+        diagnostics = {"solver_arrived": arrived} if tree.views else {}
+        return Drawn.of(sets, statistics=statistics, margin_errors=errors, diagnostics=diagnostics, margins=margins)
 
 
 def _redrawn(measured: NoisyTree, tree: TreeDesign, rng: np.random.Generator, *, n_public: bool) -> Estimate:
@@ -206,16 +216,3 @@ def records(
     if public is not None:
         frame = pd.concat([pd.DataFrame({name: public.spelt(name) for name in names}), frame], axis=1)
     return frame[list(domain.names)]
-
-
-def public_records(table: Table, public: list[str]) -> pd.DataFrame:
-    """Return the public columns as the schema spells them, sorted: the order of the file may show what isn't public."""
-    order = public_order(table, public)
-    return pd.DataFrame({name: table.spelt(name).take(order) for name in public})
-
-
-def public_order(table: Table, public: list[str]) -> IntArray:
-    """Return the row of each record, in the order of the public columns: by levels and bins, and then by values."""
-    by_value = [table.sort_key(name) for name in reversed(public)]
-    by_level = [table.codes[name] for name in reversed(public) if name in table.codes]  # as the cells are ordered
-    return table.repeats(np.lexsort([*by_value, *by_level]))

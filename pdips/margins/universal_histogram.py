@@ -13,7 +13,6 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.margins import synthesis
 from pdips.margins.domain import (
     Cells,
     Domain,
@@ -29,12 +28,13 @@ from pdips.margins.domain import (
     top_node,
 )
 from pdips.margins.margin_error import CountTree
+from pdips.margins.synthesis import CountedTree
 from pdips.margins.tree import NoisyTree, Position, TreeDesign, cell_margin, layer_counts, top_counts
-from pdips.mechanism import Drawn, Mechanism, Split
+from pdips.mechanism import Split
 from pdips.privacy.curator import Curator
+from pdips.privacy.loss import check_whole
 from pdips.privacy.noise_sum import NoiseSum
 from pdips.privacy.plan import Plan, Step
-from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import MarginAxis, MeasuredMargin, axes_of
 
 LARGEST_FAN_OUT = 1_000_000
@@ -44,7 +44,7 @@ LARGEST_USEFUL = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniversalHistogram(Mechanism):
+class UniversalHistogram(CountedTree):
     """Noisy counts on a tree whose shape no record influences: intervals of one column, or columns in random order.
 
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.Mechanism`.
@@ -87,7 +87,6 @@ class UniversalHistogram(Mechanism):
     """
 
     name: ClassVar[str] = "universal-histogram"
-    splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
 
     attribute: str | None = None
     fan_out: int | None = None
@@ -97,9 +96,8 @@ class UniversalHistogram(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, least in (("fan_out", 2), ("layers", 1)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise InputError(f"{name} must be a whole number of at least {least}, got {value}")
+            if getattr(self, name) is not None:
+                check_whole(getattr(self, name), name, least, None)
         if self.fan_out is not None and self.fan_out > LARGEST_FAN_OUT:
             raise InputError(f"fan_out must be at most {LARGEST_FAN_OUT:,}, got {self.fan_out:,}")
         if self.layers is not None and self.attribute is not None:
@@ -145,10 +143,6 @@ class UniversalHistogram(Mechanism):
             raise InputError(f"layers = {n_layers} is more than the {len(free)} columns that there are to split by")
         return min(n_layers, len(free) - 1) + 1, n_layers
 
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return how far one person moves the counts of a layer."""
-        return Sensitivity.of_counts(schema, self.neighbours)
-
     def paid(self, schema: Schema) -> int:
         """Return by how many noised layers the budget is divided."""
         return self.depth(schema)[0]
@@ -180,10 +174,6 @@ class UniversalHistogram(Mechanism):
             "then made consistent, which costs nothing."
         )
         return self.planned(schema, steps, law, repeats=self.rounds, design=design)
-
-    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
-        """Count the tree, make its counts consistent, and draw records."""
-        return synthesis.release_of(plan, curator, rng)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.domain import Domain
-from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace, discrete_laplace_variance
+from pdips.privacy.curator import noisy_counts
+from pdips.privacy.noise import RandomBits, discrete_laplace_variance
 from pdips.privacy.plan import Step
 
 Columns = tuple[int, ...]
@@ -56,11 +57,8 @@ class View:
 
     def fresh_noise(self, rng: np.random.Generator) -> IntArray:
         """Return noise of the step's law on the cells that can be: on top of what was measured, never in its place."""
-        bits, laplace = RandomBits(rng), self.step.law == "laplace"
-        noise = discrete_laplace if laplace else discrete_gaussian
-        return np.where(
-            self.possible(), noise(self.step.scale if laplace else self.step.variance, self.n_cells, bits), 0
-        )
+        noise = noisy_counts(np.zeros(self.n_cells, dtype=np.int64), None, self.step, RandomBits(rng))[0]
+        return np.where(self.possible(), noise, 0)
 
     @property
     def variance(self) -> float:
@@ -83,7 +81,7 @@ class View:
 
     def possible(self) -> BoolArray:
         """Return which cells no structural zero rules out by itself."""
-        return np.ones(self.n_cells, dtype=bool) & self.domain.possible(self.levels().get)
+        return self.domain.possible_cells(self.columns).ravel()
 
 
 def choose_views(domain: Domain, law: Literal["laplace", "gaussian"] = "laplace") -> dict[Columns, Fraction]:

@@ -122,8 +122,7 @@ class NoisyMargins:
         from pdips.margins.domain import columns_of
         from pdips.margins.pairs import pooled
         from pdips.margins.residuals import ResidualDesign
-        from pdips.outside.consistency import check_laws
-        from pdips.release.noisy_margins import known_margin, unstacked
+        from pdips.release.noisy_margins import known_margin, unstacked, with_groups
 
         try:
             measured = unstacked(document.margins, margins)
@@ -131,8 +130,8 @@ class NoisyMargins:
             raise InputError("margins and privacy.json don't belong together: one of them was changed") from None
         check_laws(document)
         schema = document.table_schema
+        measured, columns = with_groups(measured, schema.columns)
         axes = {axis.columns[0]: axis for each in measured for axis in each.law.axes}
-        columns = dict(schema.columns)
         for name, column in schema.columns.items():
             if not column.is_categorical and not column.is_binned:
                 if name not in axes:
@@ -232,7 +231,7 @@ class NoisyMargins:
         choice(target, ("table", "population"), "target")
         chosen = [columns] if isinstance(columns, str) else list(columns)
         if not 1 <= len(chosen) <= 2 or len(set(chosen)) < len(chosen):
-            raise InputError("name one column, or two that differ: no measured margin holds more")
+            raise InputError("name one column, or two that differ: no measured margin holds more, or none is used")
         pairs, where = self._alone(chosen)
 
         def reads(pairs: "NoisyPairs") -> FloatArray:
@@ -251,41 +250,25 @@ class NoisyMargins:
         return Answer(tuple(map(", ".join, product(*names))), centre, covariance, basis)
 
     def _scores(self, column: str) -> tuple[list[str], FloatArray]:
-        """Return the terms that stand for a column, and their values for each of its levels.
+        """Return the terms that stand for a column, and their values for each of its levels: of a bin its middle."""
+        from pdips.data.schema import terms_of
 
-        Numbers and bins are one term, a bin by its middle; other levels have one each, but for the first.
-        """
-        from pdips.data.schema import has_number_levels
-
-        self._levels(column)
-        found = self.schema.columns[column]
+        terms, found = terms_of(self.schema, column), self.schema.columns[column]
         if column in self.estimated:
             raise InputError(f"{column!r} has no bins, so no value stands for one of its intervals")
-        if found.missing and not (found.is_categorical and not has_number_levels(found)):
-            raise InputError(f"{column!r} may be missing, so its numbers can't be taken from margins")
-        if found.levels is None:
-            return [column], np.array([[(a + b) / 2] for a, b in pairwise(found.edges)])
-        if has_number_levels(found) and len(found.levels) > 2:
-            return [column], np.array([[float(level)] for level in found.levels])
-        return [f"{column}[{name}]" for name in found.names()[1:]], np.eye(found.n_levels)[:, 1:]
+        if terms != (column,):
+            return list(terms), np.eye(found.n_levels)[:, 1:]
+        values = found.levels or [(a + b) / 2 for a, b in pairwise(found.edges)]
+        return [column], np.array(values, dtype=np.float64)[:, None]
 
-    def _read(self, formula: str) -> tuple[str, list[str]]:
-        match = re.fullmatch(r"\s*(\w+)\s*~\s*(.+?)\s*", formula)
-        terms = [] if match is None else [term.strip() for term in match[2].split("+")]
-        if match is None or not all(re.fullmatch(r"\w+(\s*[:*]\s*\w+)*", term) for term in terms):
-            raise InputError("a formula names columns, as in 'income ~ age + sex'; nothing else is read")
-        if any(re.search(r"[:*]", term) for term in terms):
+    def _read(self, formula: str) -> "tuple[str, list[str], FloatArray, NoisyPairs, dict[str, int]]":
+        """Return outcome and predictors, the outcome's value for each of its levels, and what :meth:`_alone` gives."""
+        from pdips.data.schema import read_formula
+
+        if re.search(r"\w\s*[:*]\s*\w", formula):
             raise InputError("an interaction with an outcome takes a margin of three columns, and none was measured")
-        outcome, predictors = match[1], [term for term in terms if term != "1"]
-        if not predictors or len({outcome, *predictors}) < 1 + len(predictors):
-            raise InputError("a formula needs an outcome and one or more predictors that differ from it and each other")
-        return outcome, predictors
-
-    def _outcome(self, column: str) -> FloatArray:
-        names, scores = self._scores(column)
-        if len(names) > 1:
-            raise InputError(f"{column!r} has more than two levels: an outcome is a number, or has two levels")
-        return scores
+        outcome, predictors = read_formula(formula, self.schema)
+        return outcome, predictors, self._scores(outcome)[1], *self._alone([outcome, *predictors])
 
     def _cells(self, predictors: Sequence[str]) -> tuple[list[int], FloatArray]:
         """Return the shape of the predictors' table, and the terms in each of its cells."""
@@ -398,9 +381,7 @@ class NoisyMargins:
             If the formula names what isn't in the release, or what no measured margin holds.
         """
         choice(target, ("table", "population"), "target")
-        outcome, predictors = self._read(formula)
-        own = self._outcome(outcome)
-        pairs, where = self._alone([outcome, *predictors])
+        outcome, predictors, own, pairs, where = self._read(formula)
         terms = {name: self._scores(name) for name in predictors}
         columns = {**{name: scores for name, (_, scores) in terms.items()}, outcome: own}
 
@@ -450,13 +431,11 @@ class NoisyMargins:
         choice(family, ("binomial", "poisson"), "family")
         import pandas as pd
 
-        outcome, predictors = self._read(formula)
-        own = self._outcome(outcome)
+        outcome, predictors, own, pairs, where = self._read(formula)
         if family == "binomial" and len(own) != 2:
             raise InputError(f"family 'binomial' needs an outcome of two levels, and {outcome!r} has {len(own)}")
         if np.prod([self.schema.columns[name].n_levels for name in predictors]) > MOST_FITTED:
             raise InputError(f"the predictors have more than {MOST_FITTED:,} cells together: take fewer")
-        pairs, where = self._alone([outcome, *predictors])
         terms = [self._scores(name) for name in predictors]
         shape, design = self._cells(predictors)
         middle, width = design.mean(axis=0), np.maximum(design.std(axis=0), 1e-9)
@@ -510,3 +489,30 @@ class NoisyMargins:
         known = draws if np.isfinite(covariance).all() else draws[:0]
         frame = pd.DataFrame(known, columns=list(names)).dropna(ignore_index=True)
         return Answer(names, centre, covariance, basis, frame)
+
+
+def check_laws(document: "PrivacyDocument") -> None:
+    """Refuse laws of noise that settings and price don't give, or that contradict what the file says elsewhere.
+
+    Settings are tried where they are those of this version and need neither a model file nor the number of records.
+    A file that was changed throughout, price included, isn't noticed.
+    """
+    from pdips.registry import find
+    from pdips.release import VERSION
+    from pdips.release.noisy_margins import noise_variance
+
+    known = {each.scale for each in document.noise}
+    planned = document.mechanism in ("pairs", "steps", "laplace-sanitizer", "universal-histogram")
+    if planned and document.software.get("pdips") == VERSION:
+        given = {name: value for name, value in document.settings.items() if name != "delta" or value}
+        plan, known = find(document.mechanism)(**given).plan(document.table_schema), set()
+        for step in plan.steps:
+            weights = [1] if step.image is None else np.unique(step.image.weights).tolist()
+            scales = [step.image.scale(step, weight) if step.image else None for weight in weights]
+            gaussian = step.law == "gaussian"
+            own = [scale or (step.variance if gaussian else step.scale) for scale in scales]
+            known |= {float(scale) ** (0.5 if gaussian else 1) for scale in own}
+    for law in (each for each in document.margins if each.law != "estimate"):
+        variance = noise_variance(law.law, law.scale)
+        if not np.isclose(list(known), law.scale, rtol=1e-9).any() or not np.isclose(law.variance, variance, rtol=1e-6):
+            raise InputError("a law of noise in privacy.json isn't that of its settings: one of them was changed")

@@ -19,11 +19,11 @@ from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import Elemwise
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.data import encoding
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
-from pdips.data.table import Table, decode, number_array
+from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.margins.synthesis import public_order, public_records
 from pdips.privacy.curator import Curator
 
 Values = Mapping[str, NDArray[Any]]
@@ -271,18 +271,9 @@ def to_frame(
     What lies outside is moved to the nearest that may be, what is no number to the lower end: nothing may fail once the
     draw is paid for. ``rng`` isn't used for columns with levels or bounds, and these are all that models describe.
     """
-    made = {name: public[name].array for name in public.columns}
-    for name, given in drawn.items():
-        column, values = schema.columns[name], np.asarray(given)
-        if np.isnan(values.astype(np.float64)).any():
-            values = np.where(np.isnan(values), float(column.lower or 0), values)
-        if column.is_categorical:
-            codes = np.clip(np.rint(values), 0, column.n_levels - 1).astype(np.int64)
-            made[name] = decode(schema, {name: codes}, rng)[name].array
-        else:
-            known = np.clip(values.astype(np.float64), *bounds_of(column))
-            made[name] = number_array(column, np.rint(known) if column.integer else known)
-    return pd.DataFrame({name: made[name] for name in schema.columns})
+    numbers = {name: np.asarray(given, dtype=np.float64) for name, given in drawn.items()}
+    known = {n: np.where(np.isnan(each), float(schema.columns[n].lower or 0), each) for n, each in numbers.items()}
+    return encoding.to_frame(schema, known, public, rng)
 
 
 def public_columns(table: Table) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
@@ -290,8 +281,8 @@ def public_columns(table: Table) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]
     names = list(table.schema.public_columns)
     if not names:
         return pd.DataFrame(), {}
-    order = public_order(table, names)
-    return public_records(table, names), {name: values[order] for name, values in record_values(table, names).items()}
+    part = table.public_part()
+    return pd.DataFrame({name: part.spelt(name) for name in names}), record_values(part, names)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import ModelMechanism, quiet, split
 from pdips.posterior.target import JointDraws, Parameters, Target
 from pdips.privacy.curator import TELL, tell
-from pdips.privacy.loss import choice
+from pdips.privacy.loss import check_whole, choice
 from pdips.privacy.noise import RandomBits
 
 Sampler = Literal["auto", "nutpie", "pymc", "numpyro"]
@@ -259,9 +259,3 @@ class ChainMechanism(ModelMechanism, LaplaceOrGaussian):
         choice(self.nuts, SAMPLERS, "nuts")
         for name in ("draws", "tune", "n_chains"):
             check_whole(getattr(self, name), name)
-
-
-def check_whole(value: Any, name: str, most: int = 1_000_000) -> None:
-    """Refuse what is no whole number from 1 to ``most``."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InputError(f"{name} must be a whole number from 1 to {most:,}, got {value}")

@@ -19,11 +19,11 @@ from pdips.posterior.censoring import censor_records, check_weights
 from pdips.posterior.columns import Values, distinct, record_values, synthetic_sets
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint, ModelMechanism, split, unconstrained
-from pdips.posterior.nuts import check_whole, far_apart, sample
+from pdips.posterior.nuts import far_apart, sample
 from pdips.posterior.private_reference import Anchor, zoom
 from pdips.posterior.target import NODES, Grid
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Kind, Neighbours, Number, as_float, choice, exact, positive, spell
+from pdips.privacy.loss import Kind, Neighbours, Number, as_float, check_whole, choice, exact, positive, spell
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -158,7 +158,7 @@ class PseudoPosterior(ModelMechanism):
         super().__post_init__()
         choice(self.weights, WEIGHTS, "weights")
         linear_weights([1.0], scale=self.scale, shift=self.shift)
-        check_whole(self.n_draws, "n_draws", 100_000)
+        check_whole(self.n_draws, "n_draws", 1, 100_000)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: one draw, with the epsilon that the paper claims; the model is tried on stand-ins."""

@@ -229,18 +229,15 @@ def noisy_counts(
 ) -> IntArray:
     """Add exact noise to the numbers that can differ from 0; the others are 0 and stay so."""
     kept = slice(None) if possible is None or possible.all() else possible
-    true = counts[kept]
+    true, draw = counts[kept], discrete_laplace if step.law == "laplace" else discrete_gaussian
     if step.image is not None:
         noise = np.empty((n_runs, len(true)), dtype=np.int64)
         for weight in np.unique(step.image.weights).tolist():
             alike = step.image.weights == weight
-            one = discrete_laplace if step.law == "laplace" else discrete_gaussian
-            drawn = one(step.image.scale(step, weight), n_runs * int(alike.sum()), bits)
+            drawn = draw(step.image.scale(step, weight), n_runs * int(alike.sum()), bits)
             noise[:, alike] = drawn.reshape(n_runs, -1)
         return step.image.show(true + noise)
-    size = n_runs * len(true)
-    laplace = step.law == "laplace"
-    noise = discrete_laplace(step.scale, size, bits) if laplace else discrete_gaussian(step.variance, size, bits)
+    noise = draw(step.parameter, n_runs * len(true), bits)
     noisy = true + noise.reshape(n_runs, len(true))
     if isinstance(kept, slice):
         return noisy

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, final, get_args
 
 from pdips.errors import DataError, InputError, RefusedError
 from pdips.html import small_table
-from pdips.privacy import ledger_file as file
+from pdips.privacy import account as file
 from pdips.privacy.account import Account as Account
 from pdips.privacy.account import Attempt as Attempt
 from pdips.privacy.account import Entry as Entry

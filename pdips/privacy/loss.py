@@ -71,6 +71,13 @@ def positive(value: Number, name: str) -> Fraction:
     return number
 
 
+def check_whole(value: object, name: str, least: int = 1, most: int | None = 1_000_000) -> None:
+    """Refuse what is no whole number from ``least`` to ``most``; with None, any larger one will do."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        allowed = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+        raise InputError(f"{name} must be a whole number {allowed}, got {value}")
+
+
 def choice[T: str](value: str, allowed: Sequence[T], name: str) -> T:
     """Return ``value`` when it is one of ``allowed``."""
     for candidate in allowed:

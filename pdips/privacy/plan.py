@@ -53,7 +53,7 @@ class LinearImage:
 
     def scale(self, step: "Step", weight: int) -> Fraction:
         """Return the scale, or for Gaussian noise the variance, of the noise on a number of a weight."""
-        return (step.variance if step.law == "gaussian" else step.scale) * self.whole / weight
+        return step.parameter * self.whole / weight
 
     def variance(self, step: "Step", weight: int) -> float:
         """Return the variance of the noise on a number of a weight."""
@@ -128,7 +128,7 @@ class Step:
         if self.times < 1:
             raise InputError(f"{self.name} must be asked at least once, got times = {self.times}")
         if self.law in NOISY:
-            check_scale(self.variance if self.law == "gaussian" else self.scale, self.law)  # type: ignore[arg-type]
+            check_scale(self.parameter, self.law)  # type: ignore[arg-type]
             if self.image is not None and len(self.image.weights):
                 check_scale(self.image.scale(self, int(self.image.weights.min())), self.law)  # type: ignore[arg-type]
 
@@ -141,6 +141,11 @@ class Step:
     def variance(self) -> Fraction:
         """The parameter sigma^2 of Gaussian noise: l2^2 / (2 rho), with rho the price of one repetition."""
         return self.sensitivity.l2_squared * self.times / (2 * self.price)
+
+    @property
+    def parameter(self) -> Fraction:
+        """That of the noise's law: the variance of Gaussian noise, the scale of any other."""
+        return self.variance if self.law == "gaussian" else self.scale
 
     @property
     def rho(self) -> Fraction:
@@ -273,14 +278,6 @@ class Plan:
     def n_public(self) -> bool:
         """Whether the number of records is public."""
         return self.neighbours == "replace-one"
-
-    def named(self, name: str) -> Step:
-        """Return the step of a name."""
-        return {step.name: step for step in self.steps}[name]
-
-    def without_guarantee(self, flaw: str) -> "Plan":
-        """Return the plan of a form as printed, whose steps cost more than they claim; ``flaw`` says why."""
-        return replace(self, kind="none", law=flaw)
 
     def _items(self) -> dict[str, Fraction]:
         """The price of each item of a round: its steps added up, of its branches the dearest."""

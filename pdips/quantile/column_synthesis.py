@@ -18,7 +18,7 @@ from pdips.errors import DataError, InputError
 from pdips.histogram.urns import check_n_records, check_public
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Number, exact, positive
+from pdips.privacy.loss import Number, check_whole, exact, positive
 from pdips.privacy.plan import Plan, Step
 from pdips.quantile.column_plan import MOST_STRATA, ColumnPlan, NumericPart, check_columns, check_panel, panel_of
 from pdips.quantile.conditional import Draw, level_draw
@@ -115,9 +115,7 @@ class ColumnSynthesis(Mechanism):
         for setting in ("predictors", "caps", "budget"):
             named(getattr(self, setting), setting)
         check_panel(self.panel, self.panel_columns, self.births_share)
-        n = self.n_candidates
-        if isinstance(n, bool) or not isinstance(n, int) or not 2 <= n <= 10_000:
-            raise InputError(f"n_candidates must be a whole number from 2 to 10,000, got {n}")
+        check_whole(self.n_candidates, "n_candidates", 2, 10_000)
 
     @abstractmethod
     def steps(self, part: NumericPart) -> Sequence[Step]:

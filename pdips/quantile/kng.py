@@ -15,7 +15,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.consistency import simplex_projection
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Number, choice, exact
+from pdips.privacy.loss import Number, check_whole, choice, exact
 from pdips.privacy.noise import discrete_laplace_variance
 from pdips.privacy.plan import Plan, Step
 from pdips.quantile.column_plan import SMALLEST_EPSILON, NumericPart
@@ -230,8 +230,7 @@ class KNGResidual(ColumnSynthesis):
         if not 0 < exact(self.line_share, "line_share") < 1:
             raise InputError(f"line_share must be above 0 and below 1, got {self.line_share}")
         choice(self.continuers, get_args(Continuers), "continuers")
-        if isinstance(self.bins, bool) or not 2 <= self.bins <= 1_000:
-            raise InputError(f"bins must be a whole number from 2 to 1,000, got {self.bins}")
+        check_whole(self.bins, "bins", 2, 1_000)
 
     @property
     def numbers_from(self) -> str:

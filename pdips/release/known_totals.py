@@ -84,7 +84,7 @@ def _compared(
         axes, counts = each.law.axes, each.whole()
         names, sizes = [name for axis in axes for name in axis.columns], [axis.size for axis in axes]
         kept = [name for name in names if name in table.columns]
-        if counts is None or not kept or any(axis.lower for axis in axes):
+        if counts is None or not kept or any(axis.lower or axis.groups for axis in axes):
             continue
         levels = [schema.columns[name].n_levels for name in names]
         if sizes != levels and not (len(axes) == 1 and axes[0].codes):

@@ -1,15 +1,18 @@
 """Noisy counts as data: rows of ``margins.parquet``, and the law of their noise in ``privacy.json``."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.data.column import Column
 from pdips.data.totals import KnownTable
+from pdips.privacy.noise import discrete_laplace_variance
 from pdips.privacy.plan import Step
 
 MOST_NUMBERS = 2_000_000
@@ -38,6 +41,8 @@ class MarginAxis:
         For several columns: the combination at each position, numbered with the last column's level running fastest.
     first : tuple of int
         For intervals of levels: the first level of each.
+    groups : tuple of int
+        For groups of levels: the position of each level of the schema, and of missing values.
     lower : tuple of float
         For intervals of a numeric column without bins: the lower bound of each. Missing values come last.
     """
@@ -46,6 +51,7 @@ class MarginAxis:
     size: int
     codes: tuple[int, ...] = ()
     first: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
     lower: tuple[float, ...] = ()
 
 
@@ -145,6 +151,22 @@ def known_margin(table: KnownTable) -> MeasuredMargin:
     return MeasuredMargin(law, counts.astype(np.int64), np.arange(len(counts)))
 
 
+def with_groups(
+    margins: Sequence[MeasuredMargin], columns: Mapping[str, Column]
+) -> tuple[list[MeasuredMargin], dict[str, Column]]:
+    """Return margins in which groups of the levels of ``NAME`` are a column ``NAME_groups``, and all columns."""
+    found, renamed = dict(columns), list[MeasuredMargin]()
+    for each in margins:
+        axes = list(each.law.axes)
+        for k, axis in enumerate(axes):
+            if axis.groups:
+                name, column = f"{axis.columns[0]}_groups", columns[axis.columns[0]]
+                found[name] = Column(levels=column.grouped()[0], missing=bool(column.missing))
+                axes[k] = replace(axis, columns=(name,), groups=())
+        renamed.append(replace(each, law=replace(each.law, axes=tuple(axes))))
+    return renamed, found
+
+
 def stacked(margins: Sequence[MeasuredMargin]) -> pd.DataFrame:
     """Return the rows of ``margins.parquet``: ``margin`` numbers the entries of ``margins`` in ``privacy.json``."""
     parts = [{"margin": k, "cell": each.cells, "noisy": each.noisy} for k, each in enumerate(margins)]
@@ -163,3 +185,8 @@ def unstacked(laws: Sequence[MarginLaw], rows: pd.DataFrame) -> list[MeasuredMar
         if len(each.cells) and (np.any(np.diff(each.cells) <= 0) or each.cells[0] < 0 or each.cells[-1] >= n_cells):
             raise ValueError("cells aren't those of a margin")
     return found
+
+
+def noise_variance(law: str, scale: float) -> float:
+    """Return the variance that goes with a scale; that of Gaussian noise is its square."""
+    return scale**2 if law == "gaussian" else discrete_laplace_variance(Fraction(scale))

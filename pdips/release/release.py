@@ -19,7 +19,8 @@ from pdips.privacy.loss import PrivacyLoss, Spend, spell
 from pdips.privacy.plan import Noise
 from pdips.registry import load
 from pdips.release import VERSION
-from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
+from pdips.release.codebook import CODEBOOK, codebook
+from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend, write_json
 from pdips.release.folder import file_digest
 from pdips.release.known_totals import TotalCheck
 from pdips.release.large_set import LargeSet
@@ -140,7 +141,7 @@ class Release:
         return self.document().contents()
 
     def publish(self, directory: str | Path, *, file_format: Format = "parquet", allow: Collection[str] = ()) -> None:
-        """Write ``synthetic_1.parquet`` ... and ``privacy.json`` into a folder.
+        """Write ``synthetic_1.parquet`` ..., their codebook ``datapackage.json``, and ``privacy.json`` into a folder.
 
         Parameters
         ----------
@@ -191,8 +192,11 @@ class Release:
             whole = [*self.sets, *(pd.concat(made.frames()) for made in self.large_sets)]
             for number, frame in enumerate(whole, start=1):
                 write_labelled(frame, self.schema, folder / f"synthetic_{number}.{file_format}")
-        written = sorted(path for path in {*folder.iterdir()} - before if path.is_file())
-        self.document().model_copy(update={"digests": {path.name: file_digest(path) for path in written}}).write(folder)
+        document, written = self.document(), sorted(path for path in {*folder.iterdir()} - before if path.is_file())
+        digests = {path.name: file_digest(path) for path in written}
+        write_json(folder / CODEBOOK, codebook(document, digests, self.tables))
+        digests[CODEBOOK] = file_digest(folder / CODEBOOK)
+        document.model_copy(update={"digests": digests}).write(folder)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -5,7 +5,7 @@ import math
 import re
 import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.inference.rules import KNOW_THE_NOISE
 from pdips.release.certificate import Certificate
+from pdips.release.codebook import CODEBOOK
 from pdips.release.documents import PaidDocument, PrivacyDocument
 from pdips.report import price
 from pdips.report.figures import roc_bound
-from pdips.report.formats import number, percent, plural
+from pdips.report.formats import number, percent
 
 MODEL_SOURCE = "model_source"
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
@@ -58,6 +59,9 @@ def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -
         "guarantee": guarantee(release, paid),
         "errors": standard_errors(release),
         "code": _reading(schema, release.n_sets, csv=csv),
+        "noisy_code": _noisy(release),
+        "margin_spans": list(_margin_spans(release)),
+        "has_codebook": (public / CODEBOOK).is_file(),
         "split": settings.get("split"),
         "suffix": "csv" if csv else "parquet",
         "advice": combining(release, certificate),
@@ -70,18 +74,7 @@ def _values(column: Column) -> dict[str, Any]:
     """Return the levels, or the bounds and bins, of a column in words."""
     if column.levels is not None:
         return {"levels": column.shown()[: column.n_values], "range": None, "edges": None}
-    spelt = column.spell if column.type == "date" else _spell
-    unit = f", by {column.unit}" if column.type == "date" else f" {column.unit}" if column.unit else ""
-    kind = "dates" if column.type == "date" else "whole numbers" if column.integer else "numbers"
-    span = f"{kind} from {spelt(column.lower or 0)} to {spelt(column.upper or 0)}{unit}"
-    if column.bin_edges:
-        span += f", in {plural(column.n_values, 'bin')}"
-    elif column.bins:
-        about, log = "about " if column.integer else "", " on the log scale" if column.scale == "log" else ""
-        span += f", in {plural(column.bins, 'bin')} of {about}equal width{log}"
-    if column.out_of_range == "clip":
-        span += "; values beyond the bounds were read as the nearest bound"
-    return {"levels": None, "range": span, "edges": [spelt(edge) for edge in column.bin_edges or ()]}
+    return {"levels": None, "range": column.span(), "edges": [column.spell(edge) for edge in column.bin_edges or ()]}
 
 
 def _spell(value: Any) -> str:
@@ -285,5 +278,21 @@ def _reading(schema: Schema, n_sets: int, *, csv: bool) -> str:
     return (
         "import pandas as pd\n"
         f'sets = [pd.read_{suffix}(f"synthetic_{{i}}.{suffix}"{options}) for i in range(1, {n_sets + 1})]\n'
-        f'together = pd.concat(sets, keys=range(1, {n_sets + 1}), names=["set", "record"])\n'
     )
+
+
+def _noisy(release: PrivacyDocument) -> str:
+    """Return the lines that ask the noisy counts for a share, or nothing where they don't hold all columns."""
+    counted = [name for law in release.margins for axis in law.axes for name in axis.columns]
+    asked = [name for name, column in release.table_schema.columns.items() if name in counted and not column.public]
+    if {*counted} < {*release.table_schema.columns} or not asked:
+        return ""
+    return f'from pdips.outside import NoisyMargins\nNoisyMargins.read(".").share([{asked[0]!r}]).summary()\n'
+
+
+def _margin_spans(release: PrivacyDocument) -> Iterator[tuple[str, float, float]]:
+    """Yield the least and the largest standard error of counts of one level, and of two levels together."""
+    for size, what in ((1, "Counts of one level"), (2, "Counts of two levels together")):
+        errors = [item.standard_error for item in release.margin_errors if len(item.columns) == size]
+        if errors:
+            yield what, min(errors), max(errors)

@@ -8,7 +8,6 @@ deployment. Here is what the files of a release answer.
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +22,8 @@ SIGNS: dict[State, str] = {"yes": "\N{CHECK MARK}", "watch": "!", "no": "\N{MULT
 WORDS: dict[State, str] = {"yes": "yes", "watch": "look closer", "no": "no", "person": "a person has to answer"}
 SMALL_EPSILON = 1.0
 BOUNDED = ("pure", "approximate", "zcdp")
+with Path(__file__).with_suffix(".toml").open("rb") as _file:
+    TEXTS: dict[str, dict[str, dict[str, Any]]] = tomllib.load(_file)
 
 Answer = tuple[State, str]
 
@@ -37,28 +38,18 @@ class Question:
     why: str
     topic: str
 
-    @property
-    def answered(self) -> bool:
-        """Whether the files of the release answer it by yes."""
-        return self.state == "yes"
-
-    @property
-    def sign(self) -> str:
-        """The state as one character."""
-        return SIGNS[self.state]
-
-    @property
-    def word(self) -> str:
-        """The state in words."""
-        return WORDS[self.state]
-
 
 def section(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it. A paid evaluation is published too, so its price counts."""
-    answers = dict(_answers(release, run, paid))
-    groups = {title: [_asked(name, text, answers) for name, text in texts.items()] for title, texts in _texts().items()}
+    answers: dict[str, Any] = {
+        name: {"state": state, "found": found} for name, (state, found) in _answers(release, run, paid)
+    }
+    groups = {
+        title: [Question(**text, **answers.get(name, {})) for name, text in texts.items()]
+        for title, texts in TEXTS.items()
+    }
     questions = [question for group in groups.values() for question in group]
-    return {"verdict": verdict(questions), "groups": groups}
+    return {"verdict": verdict(questions), "groups": groups, "signs": SIGNS, "words": WORDS}
 
 
 def verdict(questions: Sequence[Question]) -> Verdict:
@@ -75,18 +66,6 @@ def verdict(questions: Sequence[Question]) -> Verdict:
     if person:
         return Verdict(level="open", line=f"What the files of the release can answer is in order; {waiting}")
     return Verdict(level="good", line="All questions are answered by yes.")
-
-
-@cache
-def _texts() -> dict[str, dict[str, dict[str, str]]]:
-    return tomllib.loads(Path(__file__).with_name("checklist.toml").read_text(encoding="utf-8"))
-
-
-def _asked(name: str, text: dict[str, str], answers: dict[str, Answer]) -> Question:
-    if name not in answers:
-        return Question(**text)  # type: ignore[arg-type]
-    state, found = answers[name]
-    return Question(**text, state=state, found=found)
 
 
 def _answers(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None) -> Iterator[tuple[str, Answer]]:

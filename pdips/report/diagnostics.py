@@ -59,14 +59,12 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
         "verdict": verdict,
         "checks": checks,
         "models": (run.diagnostics.model_extra or {}).get("models", []),
-        "posterior": run.diagnostics.posterior,
         "stored": bool(figures),
         "bfmi": bfmi,
         "edge": EDGE,
         "band": BAND,
         "most_dots": MOST_DOTS,
         "noise": errors,
-        "noisy": release.noise,
         "pictures": {kind: [(title, Markup(drawn)) for title, drawn in figures.get(kind, ())] for kind in FIGURES},
     }
 

@@ -90,7 +90,7 @@ def _report(confidential: Path, release: PrivacyDocument, tell: Tell | None = No
     sections: dict[str, Any] = {
         "price": price.section(release, run, paid),
         "diagnostics": diagnostics.section(confidential, release, run),
-        "utility": utility.section(confidential, release, run, paid),
+        "utility": utility.section(confidential, release, run),
         "checklist": checklist.section(release, run, paid),
     }
     verdicts = {name: found["verdict"] for name, found in sections.items()}
@@ -101,6 +101,7 @@ def _report(confidential: Path, release: PrivacyDocument, tell: Tell | None = No
         facts=release,
         schema=release.table_schema,
         run=run,
+        paid=paid,
         total_seconds=math.fsum(run.seconds.values()),
         verdicts=verdicts,
         **sections,

@@ -310,40 +310,28 @@ def _bounds(group: "xr.Dataset", schema: Schema) -> Iterator[tuple[str, str]]:
         f"{name} (number of the level)" if column.is_categorical else name: group[stored_name(f"value_{name}")]
         for name, column in columns
     }
-    for title, across in values.items():
-        figure = bound_against_value(largest[kept], across.to_numpy()[kept], limit, title, f"bound {title}")
-        yield f"bound against {title}", figure
-    for title, across in values.items() if "weights" in group else ():
-        weights = group["weights"].to_numpy()[kept]
-        yield (
-            f"weight against {title}",
-            weights_against_value(weights, across.to_numpy()[kept], title, f"weight {title}"),
-        )
+    shown: dict[str, tuple[FloatArray, str, float | None]] = {"bound": (largest, "bound of the record (nats)", limit)}
+    if "weights" in group:
+        shown["weight"] = group["weights"].to_numpy(), "weight", None
+    for kind, (of, what, line) in shown.items():
+        for title, across in values.items():
+            figure = against_value(of[kept], across.to_numpy()[kept], title, f"{kind} {title}", what, line)
+            yield f"{kind} against {title}", figure
     if "share_by_draw" in group and group["share_by_draw"].size:
         yield "records cut off, by draw", censored_by_draw(group["share_by_draw"].to_numpy(), "censored")
 
 
 @styled
-def bound_against_value(bounds: FloatArray, values: ArrayLike, limit: float | None, name: str, key: str) -> str:
-    """Draw each record's bound against its value of a column, and the limit as a dashed line."""
-    figure, axes = panel(name, "bound of the record (nats)")
-    finite = np.isfinite(bounds)
-    _dots(axes, np.asarray(values)[finite], bounds[finite])
-    label = f"Bound of each record against {name}"
+def against_value(of: ArrayLike, values: ArrayLike, name: str, key: str, what: str, limit: float | None = None) -> str:
+    """Draw each record's bound or weight against its value of a column, and the limit as a dashed line."""
+    figure, axes = panel(name, what)
+    finite = np.isfinite(of)
+    _dots(axes, np.asarray(values)[finite], np.asarray(of)[finite])
     if limit is not None:
         axes.axhline(limit, color=INK, linewidth=1, linestyle="--")
-        label += "; the dashed line is the limit"
     axes.set_ylim(0, None)
-    return as_svg(figure, label, key)
-
-
-@styled
-def weights_against_value(weights: ArrayLike, values: ArrayLike, name: str, key: str) -> str:
-    """Draw each record's weight against its value of a column."""
-    figure, axes = panel(name, "weight")
-    _dots(axes, values, weights)
-    axes.set_ylim(0, None)
-    return as_svg(figure, f"Weight of each record against {name}", key)
+    label = f"{what.partition(' ')[0].capitalize()} of each record against {name}"
+    return as_svg(figure, f"{label}{'' if limit is None else '; the dashed line is the limit'}", key)
 
 
 @styled

@@ -1,6 +1,8 @@
 """The section on what was spent and what is left."""
 
 import math
+import tomllib
+from pathlib import Path
 from typing import Any
 
 from pdips.release.documents import AccountState, PaidDocument, PrivacyDocument, RunDocument
@@ -10,19 +12,17 @@ LARGE_EPSILON = 10.0
 """Beyond it an attacker's odds may grow by more than 22,000: the bound says little."""
 MOST_ITEMS = 12
 """Longer lists are folded."""
+with Path(__file__).with_suffix(".toml").open("rb") as _file:
+    TEXTS = tomllib.load(_file)
 
 
 def section(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it. A paid evaluation is a further spend."""
-    spent = [item.epsilon for item in release.spends]
     return {
         "verdict": verdict(release, run, paid),
         "items": items(release),
-        "fold": len(spent) > MOST_ITEMS,
-        "smallest": min(spent, default=None),
-        "largest": max(spent, default=None),
+        "fold": len(release.spends) > MOST_ITEMS,
         "sum": price_sum(release),
-        "paid": paid,
         "with_paid": total(release, paid),
         "account": None if run.ledger is None else account(release, run.ledger, paid),
     }
@@ -49,34 +49,19 @@ def verdict(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | Non
     """Return the verdict by the rules that ``docs/report.md`` lists."""
     privacy, delta, n = release.privacy, release.privacy.delta, run.n_records
     unbounded = privacy.kind in ("none", "asymptotic")
-    rules: list[tuple[Any, Level, str]] = [
-        (unbounded, "bad", "No bound holds: nothing is paid for, and the sets stay inside."),
-        (release.reproducible, "bad", "Made from a seed: whoever knows it can subtract the noise."),
-        (
-            n and delta and delta >= 1 / n,
-            "bad",
-            "Delta is at least one over the number of records: publishing a record in full would fit the bound.",
-        ),
-        (
-            n and 1 / n**2 < delta < 1 / n,
-            "watch",
-            "Delta is more than one over the square of the number of records.",
-        ),
-        (
-            total(release, paid) > LARGE_EPSILON and not unbounded,
-            "watch",
-            f"An epsilon above {LARGE_EPSILON:g} bounds the odds of an attacker by so much that it says little.",
-        ),
-        (run.ledger is None, "watch", "No ledger was named: this spend is on no record."),
-        (
-            run.ledger is not None and run.ledger.total_epsilon is None,
-            "watch",
-            "The ledger has no total: nothing stops the next release.",
-        ),
-    ]
-    line = "The price is bounded, and the ledger was charged before any noise was drawn."
-    found = [Verdict(level=level, line=said) for broken, level, said in rules if broken]
-    return worst(found, Verdict(level="good", line=line))
+    broken = {
+        "unbounded": unbounded,
+        "seeded": release.reproducible,
+        "delta": n and delta and delta >= 1 / n,
+        "large_delta": n and 1 / n**2 < delta < 1 / n,
+        "epsilon": total(release, paid) > LARGE_EPSILON and not unbounded,
+        "no_ledger": run.ledger is None,
+        "no_total": run.ledger is not None and run.ledger.total_epsilon is None,
+    }
+    levels: tuple[Level, ...] = ("bad", "watch")
+    told = [(level, said) for level in levels for name, said in TEXTS[level].items() if broken[name]]
+    found = [Verdict(level=level, line=said.format(most=LARGE_EPSILON)) for level, said in told]
+    return worst(found, Verdict(level="good", line=TEXTS["good"]))
 
 
 def account(release: PrivacyDocument, ledger: AccountState, paid: PaidDocument | None) -> dict[str, Any]:

@@ -8,14 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from pdips.evaluation.document import AnalysisComparison, EvaluationDocument, Measure, Pictures
-from pdips.release.documents import (
-    Comparison,
-    Moments,
-    PaidDocument,
-    PrivacyDocument,
-    RunDocument,
-    mean,
-)
+from pdips.release.documents import Comparison, Moments, PrivacyDocument, RunDocument, mean
 from pdips.report import figures
 from pdips.report.formats import number, percent
 from pdips.report.verdict import Check, Level, Verdict, graded, summed, worst, worst_of
@@ -67,9 +60,7 @@ type Limits = tuple[float, float]
 NEARNESS: dict[Level, str] = {"good": "near", "watch": "some way off", "bad": "far off"}
 
 
-def section(
-    confidential: Path, release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None
-) -> dict[str, Any]:
+def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it: see :func:`checks` and :func:`evaluation_verdict`.
 
     An evaluation whose release differs in mechanism, epsilon, kind or number of sets isn't shown: ``stale`` names what
@@ -89,21 +80,15 @@ def section(
     return {
         "verdict": verdict(found, of_evaluation),
         "checks": found,
-        "skipped": comparison.skipped,
-        "l1": comparison.l1,
-        "two_way": comparison.two_way,
         "margins": margins,
         "pairs": pairs,
-        "numeric": comparison.numeric,
         "one_way_mean": mean(margin.distance for margin in margins),
         "two_way_mean": mean(distance for distance, _, _ in pairs),
-        "two_way_reference": comparison.two_way.reference_mean(),
         "panels": [_drawn(figures.one_way, margin, f"margin {i}") for i, margin in enumerate(margins)],
         "heat": _drawn(figures.two_way, comparison.two_way, "pairs") if pairs else None,
         "most_rows": figures.MOST_ROWS,
         "evaluation": evaluation,
         "stale": stale,
-        "paid": paid,
         **({} if evaluation is None else _evaluated(evaluation)),
     }
 

@@ -24,6 +24,7 @@ from pdips.posterior.inspection import Draws, published_draws, tree_of
 from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, initial, most_probable
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.privacy.curator import Clock, Curator, Progress, Statistic
+from pdips.privacy.loss import check_whole
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -155,7 +156,7 @@ class Scores(sampling.ChainMechanism):
         super().__post_init__()
         if self.n_records is not None:
             check_n_records(self.n_records, self.neighbours)
-        sampling.check_whole(self.score_rounds, "score_rounds", 5)
+        check_whole(self.score_rounds, "score_rounds", 1, 5)
 
     @property
     def norm(self) -> Norm:

@@ -26,7 +26,7 @@ from pdips.posterior.columns import to_frame as to_records
 from pdips.posterior.inspection import Posterior, inspect_statistics, published_draws
 from pdips.posterior.model_checks import Tried, on_stand_ins
 from pdips.privacy.curator import Clock, Curator, Progress
-from pdips.privacy.loss import Number, choice
+from pdips.privacy.loss import Number, check_whole, choice
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips.release.noisy_margins import MeasuredMargin, axes_of
@@ -148,7 +148,7 @@ class Modips(LaplaceOrGaussian):
         for name in ("draws", "tune", "n_chains"):
             value = getattr(self, name)
             if value is not None:
-                sampling.check_whole(value, name)
+                check_whole(value, name)
         if self.model is not None:
             given: Any = self.model
             several = isinstance(given, Sequence) and not isinstance(given, str)

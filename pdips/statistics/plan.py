@@ -60,9 +60,7 @@ class StatisticPart:
     @property
     def scale(self) -> Fraction:
         """Of the discrete Laplace law in whole units, or sigma^2 of the discrete Gaussian one; 0 for what is public."""
-        if self.step is None:
-            return Fraction(0)
-        return self.step.scale if self.law == "laplace" else self.step.variance
+        return Fraction(0) if self.step is None else self.step.parameter
 
     @property
     def standard_deviation(self) -> float:
@@ -254,17 +252,6 @@ class StatisticPlan:
         for part in noisy.of(Counts, Sums, Products, Scatter):
             values[part.name] = np.rint(values[part.name] * (n / rows)).astype(np.int64)
         return replace(noisy, values=values, n_records=noisy.n_records and n)
-
-    def made_up(self, n_records: int | None = None) -> NoisyStatistics:
-        """Return the statistics of an even made-up table, without noise."""
-        n = (n_records or MADE_UP) if self.neighbours == "replace-one" else None
-        values = {}
-        for part in self.parts:
-            whole = math.prod(part.statistic.shape(self.schema))
-            even = (n or MADE_UP) // whole if isinstance(part.statistic, Counts) else 0
-            values[part.name] = np.full(whole, even, dtype=np.int64)
-        made_up = stand_ins(self.schema, MADE_UP)
-        return self._noisy(values, n, {name: made_up[name] for name in self.schema.public_columns})
 
     def restored(self, frame: pd.DataFrame) -> NoisyStatistics:
         """Return noisy statistics that were published by :func:`to_frame`; refuse those of another plan."""

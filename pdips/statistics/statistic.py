@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from itertools import product
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -322,7 +322,7 @@ class Products(_ByCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scatter:
+class Scatter(_ByCell):
     """Sum of squares about the mean, (n - 1) S^2, of one column: the variance, where n is public.
 
     Notes
@@ -338,15 +338,12 @@ class Scatter:
     (1,)
     """
 
+    by: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc] # of all records
     of: str
 
-    def check(self, schema: Schema) -> None:
-        """Refuse a column that isn't numeric."""
-        unit_of(schema, self.of)
-
-    def shape(self, schema: Schema) -> tuple[int, ...]:
-        """Return (1,)."""
-        return (1,)
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return (self.of, self.of)
 
     def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
         """Return the sensitivity, in steps squared."""
@@ -354,20 +351,12 @@ class Scatter:
             return Sensitivity.of_person(l1=0)
         return Sensitivity.of_record(schema, l1=(2 * unit_of(schema, self.of).steps) ** 2)
 
-    def unit(self, schema: Schema) -> float:
-        """Return a step squared as part of half the range squared."""
-        return 1 / unit_of(schema, self.of).steps ** 2
-
     def measure(self, table: Table) -> IntArray:
         """Return it, shape (1,), in steps squared, rounded down."""
         values, most = _steps_of(table, self.of), unit_of(table.schema, self.of).steps
         nowhere, n = np.zeros(len(values), dtype=np.int64), len(values)
         [total], [squares] = total_by(nowhere, values, 1, most), total_by(nowhere, values**2, 1, most**2)
         return np.array([(n * int(squares) - int(total) ** 2) // n])
-
-    def labels(self, schema: Schema) -> pd.DataFrame:
-        """Return one row without columns."""
-        return pd.DataFrame(index=range(1))
 
     def spread(self, schema: Schema) -> FloatArray:
         """Return 4/45, the variance of the square of an even spread."""

@@ -19,10 +19,9 @@ from pdips import InputError, Ledger, PrivBayes, Schema, Table
 from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import Pair
 from pdips.audit.neighbour_pairs import table_of as coded
-from pdips.bayes_net import network as networks
-from pdips.bayes_net import network as sampling
-from pdips.bayes_net.network import STEPS_PER_NAT, Families, FamilyScores, sensitivity
-from pdips.margins.domain import columns_of
+from pdips.bayes_net import privbayes as networks
+from pdips.bayes_net.privbayes import STEPS_PER_NAT, Families, FamilyScores, sensitivity
+from pdips.margins.domain import Domain, columns_of
 from pdips.privacy.replay import exact_law, record
 from pdips.registry import published
 
@@ -345,13 +344,13 @@ def test_chance_finds_what_the_network_can_not():
     network = ((0, ()), (1, ()), (2, ()), (3, ()))
     stuck = [np.array([[1.0, 0.0]]), np.array([[0.5, 0.5]]), np.array([[0.5, 0.5]]), np.array([[0.0, 1.0]])]
     stuck[0], stuck[3] = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])  # a = 0 with d = 1: impossible, always
-    records = sampling.sample(network, domain, stuck, {}, 50, rng)
+    records = networks.sample(network, domain, stuck, {}, 50, rng)
     assert not any(_breaks(record) for record in zip(*(records[j] for j in range(4)), strict=True))
 
 
 def test_where_nothing_is_possible_nothing_is_released(monkeypatch):
-    monkeypatch.setattr(sampling, "_impossible", lambda domain, records, places: np.ones(len(places), dtype=bool))
-    monkeypatch.setattr(sampling, "MOST_REDRAWS", 4)
+    monkeypatch.setattr(Domain, "possible", lambda domain, level_of: np.False_)
+    monkeypatch.setattr(networks, "MOST_REDRAWS", 4)
     with pytest.raises(InputError, match="structural zeros leave no record"):
         PrivBayes(epsilon=1).release(random_table(schema_of(2, 2), 5))
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from pdips import Pairs, Schema, Steps, Table, calibrate
-from pdips.calibration.forecast import prospects
+from pdips.calibration.closed_form import prospects
 from pdips.cli import program
 from pdips.errors import InputError
 from pdips.margins.margin_error import view_errors

@@ -105,6 +105,7 @@ def test_a_release_from_end_to_end(pdips, here, mechanism, table, file_format):
     public = here / "out" / "public"
     assert {path.name for path in public.iterdir()} == {
         "card.html",
+        "datapackage.json",
         "privacy.json",
         f"margins.{file_format}",
         f"synthetic_1.{file_format}",

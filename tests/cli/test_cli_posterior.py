@@ -79,8 +79,8 @@ def check_inside(folder: Path) -> str:
     """Check that what the curator may see is whole and inside, and return the text of the report."""
     run = json.loads((folder / "confidential" / "run.json").read_text(), parse_constant=lambda word: pytest.fail(word))
     public = {path.name for path in (folder / "public").iterdir()}
-    assert public == {"card.html", "privacy.json", "synthetic_1.parquet"}
-    for name in ("card.html", "privacy.json"):
+    assert public == {"card.html", "datapackage.json", "privacy.json", "synthetic_1.parquet"}
+    for name in ("card.html", "datapackage.json", "privacy.json"):
         text = (folder / "public" / name).read_text()
         assert not [figure for figure in figures(run["diagnostics"]) if figure in text]
         assert "R-hat" not in text
@@ -182,7 +182,14 @@ def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
     assert "unless you say --allow asymptotic" in out
     assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
     inside = {path.name for path in (here / "out/confidential").iterdir()}
-    assert inside == {"synthetic_1.parquet", "privacy.json", "run.json", "report.html", "diagnostics"}
+    assert inside == {
+        "synthetic_1.parquet",
+        "datapackage.json",
+        "privacy.json",
+        "run.json",
+        "report.html",
+        "diagnostics",
+    }
     page = (here / "out/confidential/report.html").read_text()
     for phrase in ("Not published.", "weight against y", "no finite epsilon holds"):
         assert phrase in page
@@ -217,6 +224,7 @@ def test_a_paid_release_outlives_a_crash_after_it(pdips, here, monkeypatch, what
     assert {path.name for path in (here / "out").iterdir()} == {"public"}
     assert {path.name for path in (here / "out/public").iterdir()} == {
         "card.html",
+        "datapackage.json",
         "margins.parquet",
         "privacy.json",
         "synthetic_1.parquet",

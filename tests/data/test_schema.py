@@ -87,6 +87,7 @@ def test_names_of_levels_and_bins():
     assert columns["salary"].names() == ["1 to 10", "10 to 100", "100 to 1000"]
 
 
+CODES = '[columns.job]\nlevels = ["111", "112", "211"]\n'
 MISTAKES = [
     ('[columns.a]\nlevles = ["x"]', "columns.a.levles: unknown key (did you mean 'levels'?)"),
     ('[column.a]\nlevels = ["x"]', "column: unknown key (did you mean 'columns'?)"),
@@ -94,6 +95,15 @@ MISTAKES = [
         "[columns.a]\nlevels = [1]\n[records]\nmax_per_persn = 2",
         "records.max_per_persn: unknown key (did you mean 'max_per_person'?)",
     ),
+    (CODES + "groups = 4", "columns.job: groups: level '111' has fewer than 4 characters"),
+    (CODES + "groups = 0", "columns.job.groups: must be a number of first characters"),
+    (CODES + "groups = true", "columns.job.groups: must be a number of first characters"),
+    (CODES + 'groups = {a = ["111"], b = ["211"]}', "columns.job: groups: level '112' is in none"),
+    (CODES + 'groups = {a = ["111", "112"], b = ["211", "111"]}', "columns.job: groups: '111' is named twice"),
+    (CODES + 'groups = {a = ["111", "112"], b = ["211", "x"]}', "columns.job: groups: 'x' is no level"),
+    (CODES + "groups = {a = []}", "columns.job.groups: must be a list of at least one"),
+    (CODES + "groups = 1\n[columns.job_groups]\nlevels = [1]", "columns.job.groups: rename the column 'job_groups'"),
+    ("[columns.a]\nlower = 0\nupper = 1\ngroups = 1", "columns.a: groups belong to levels"),
     ("", "columns: Field required"),
     ("[columns]", "columns: Dictionary should have at least 1 item"),
     ("[columns.a]", "columns.a: needs either levels, or lower and upper"),
@@ -184,6 +194,13 @@ def test_levels_from_a_file_beside_the_schema(tmp_path, lines, found):
     column = Schema.load(tmp_path / "s.toml").columns["job"]
     assert column.levels == found
     assert column.labels == ({"a b": "A B"} if "\t" in lines else {})
+
+
+@pytest.mark.parametrize("groups", ["2", '{"11" = ["111", "112"], "21" = ["211"]}'])
+def test_groups_of_levels_are_read_back(groups):
+    schema = Schema.from_toml(f"{CODES}groups = {groups}\nmissing = true")
+    assert schema.columns["job"].grouped() == (["11", "21"], [0, 0, 1, 2])
+    assert Schema.from_toml(schema.to_toml()) == schema
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES)

@@ -88,7 +88,7 @@ def test_what_the_general_location_model_integrates_out_is_drawn():
     counts, sums = np.array([400.0, 100.0]), np.array([[80.0, -40.0], [10.0, 30.0]])
     one = {"counts": counts, "sums": sums, "m": np.zeros(2), "tau": np.full(2, 0.3), "Sigma": np.diag([0.04, 0.09])}
     draws = {name: np.broadcast_to(each, (4000, *each.shape)) for name, each in one.items()}
-    given = Evidence(Modips(epsilon=1, model="glom").design(MIXED).made_up())
+    given = Evidence(Modips(epsilon=1, model="glom").design(MIXED).tried())
     model.built(given)
     found = model.completed(given, draws, np.random.default_rng(1))
     np.testing.assert_allclose(found["pi"].mean(axis=0), (counts + 0.5) / 501, atol=0.002)  # 6 standard errors
@@ -131,7 +131,7 @@ def test_draws_of_the_rest_must_be_one_for_each_draw():
     )
     with pytest.raises(InputError, match="draw_rest must return one value for each draw"):
         model.completed(
-            Evidence(Modips(epsilon=1, model="glom").design(MIXED).made_up()),
+            Evidence(Modips(epsilon=1, model="glom").design(MIXED).tried()),
             {"m": np.zeros(10)},
             np.random.default_rng(1),
         )

@@ -9,10 +9,11 @@ import pytest
 from tables import bits
 
 import pdips.margins.intervals as intervals
-from pdips import InputError, Pairs, Schema, Table
+from pdips import InputError, Pairs, Schema, Steps, Table
 from pdips.audit import Pair, audit
 from pdips.audit.findings import overspending
-from pdips.data.schema import Column
+from pdips.calibration.closed_form import prospects
+from pdips.data.schema import Column, Records
 from pdips.margins.consistency import rounded_counts
 from pdips.margins.intervals import IntervalColumn, IntervalDesign
 from pdips.margins.pairs import ALONE
@@ -254,3 +255,149 @@ def test_the_exact_loss_of_counts_of_one_layer_is_the_price(neighbours, missing)
     pair, made = Pair("one value moves", first, second, neighbours), Pairs(epsilon=1, neighbours=neighbours)
     assert audit(made, pair, engine="exact").bound == pytest.approx(1)
     assert audit(overspending(made, Fraction(5, 4)), pair, engine="exact").bound == pytest.approx(5 / 4)
+
+
+# ---- codes in groups: levels alone, groups in pairs ----
+
+JOBS = [f"{group}{number}" for number in range(4) for group in "CAB"]
+
+
+def jobs(n: int = 3_000, groups: object = 1, *, missing: bool = True) -> Table:
+    """A table whose groups of jobs go with sex."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"job": rng.choice(JOBS, n, p=np.arange(1, 13) / 78)})
+    frame["sex"] = np.where(rng.random(n) < frame["job"].str[0].map({"A": 0.9, "B": 0.5, "C": 0.1}), "f", "m")
+    if missing:
+        frame.loc[rng.random(n) < 0.1, "job"] = None
+    job = {"levels": JOBS, "missing": missing, **({"groups": groups} if groups else {})}
+    return Table(frame, Schema.model_validate({"columns": {"job": job, "sex": {"levels": ["f", "m"]}}}))
+
+
+def counts_of(frame: pd.DataFrame, *columns: pd.Series) -> np.ndarray:
+    return pd.crosstab(columns[0].fillna("-"), list(columns[1:]) or "all").sort_index().to_numpy()
+
+
+@pytest.mark.parametrize("groups", [1, {"C": JOBS[::3], "A": JOBS[1::3], "B": JOBS[2::3]}])
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+def test_codes_come_back_by_level_alone_and_by_group_in_pairs(neighbours, kind, groups):
+    table = jobs(groups=groups)
+    made = Pairs(epsilon=1_000, kind=kind, neighbours=neighbours)
+    release, _ = made.release(table, rng=np.random.default_rng(1))
+    one, other = table.frame, release.sets[0]
+    assert np.abs(counts_of(one, one["job"]) - counts_of(other, other["job"])).max() <= 2
+    pairs = [counts_of(each, each["job"].str[0], each["sex"]) for each in (one, other)]
+    assert np.abs(pairs[0] - pairs[1]).max() < 0.01 * len(one)
+    margins = NoisyMargins.of(release)
+    np.testing.assert_allclose(
+        margins.share("job").estimate[:-1], one["job"].value_counts()[JOBS] / len(one), atol=2e-3
+    )
+    both = margins.total(["job_groups", "sex"]).estimate.reshape(4, 2)
+    np.testing.assert_allclose(both, pairs[0][[3, 1, 2, 0]], atol=5)  # groups as they first occur, then missing
+    with pytest.raises(InputError, match="no measured margin holds each two of job, sex"):
+        margins.share(["job", "sex"])
+    fine = release.margin_errors[0]
+    assert (fine.columns, len(release.margin_errors)) == (("job",), 2)  # of pairs with groups none is stated
+    told = {each.columns: each.standard_error for each in prospects(made.plan(table.schema), None)}
+    assert told["job",] == pytest.approx(fine.standard_error, rel=0.01)
+    assert "intervals" not in release.tables
+
+
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+def test_the_exact_loss_of_codes_with_their_pairs_is_the_price(neighbours):
+    """By enumeration of all noisy numbers, a record moving to another group; an overspender is found."""
+    job = {"levels": ["a1", "a2", "b1"], "groups": 1}
+    schema = Schema.model_validate({"columns": {"job": job, "x": {"levels": [0, 1]}}})
+    rows = [("a1", 0), ("b1", 1)], [("a2", 1)]
+    first, second = (
+        Table(pd.DataFrame([*rows[0], *last], columns=["job", "x"]), schema)
+        for last in (rows[1], [] if neighbours == "add-remove" else [("b1", 0)])
+    )
+    pair, made = Pair("one record moves", first, second, neighbours), Pairs(epsilon=1, neighbours=neighbours)
+    assert audit(made, pair, engine="exact").bound == pytest.approx(1)
+    assert audit(overspending(made, Fraction(5, 4)), pair, engine="exact").bound == pytest.approx(5 / 4)
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+def test_no_record_moves_counts_of_codes_by_more_than_their_sensitivity(neighbours, cap):
+    """Every two levels, one within a group and across; a person's records move together."""
+    schema = jobs(10).schema.model_copy(update={"records": Records(max_per_person=cap)})
+    design = IntervalDesign.of(schema, 10).priced(schema, Fraction(1), neighbours, "laplace")
+    (column,), ((step,),) = design.columns, design.steps
+    frames = [pd.DataFrame({"job": ["A0", *[job] * cap], "sex": "f"}) for job in [*JOBS, None]]
+    counts = [column.counts(Table(frame, jobs(10).schema), 0) for frame in frames]
+    others = counts if neighbours == "replace-one" else [column.counts(Table(frames[0][:1], jobs(10).schema), 0)]
+    assert max(int(np.abs(one - other).sum()) for one in counts for other in others) == step.sensitivity.l1
+    assert column.worth == 2  # the root of 12 levels in 3 groups
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+def test_codes_beside_numbers_cost_what_was_given(kind):
+    columns = {**jobs(10).schema.to_dict()["columns"], **survey(10).schema.to_dict()["columns"]}
+    made = Pairs(epsilon=2, kind=kind)
+    plan = made.plan(Schema.model_validate({"columns": columns}))
+    assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon <= 2
+    fine = [step.rho if kind == "zcdp" else step.price for step in plan.steps[:-1]]
+    # two shares for the levels, one for each of three numbers, of eight: groups, sex and another have one each
+    assert sum(fine) == made.total * Fraction(5, 8) * ALONE[made.noise_law]
+    codes = [step for step in plan.steps if step.item == "noisy counts of levels"]
+    assert [step.rho if kind == "zcdp" else step.price for step in codes] == [sum(fine) * Fraction(2, 5)]
+
+
+def test_groups_are_left_aside_where_levels_are_needed():
+    """Public columns, structural zeros, totals; and mechanisms that don't know of them make the same sets."""
+    content = jobs(10).schema.to_dict()
+    assert IntervalDesign.of(Schema.model_validate(content), 10).columns
+    total = {"columns": ["job"], "counts": dict.fromkeys([*JOBS, "missing"], 1)}
+    for more in ({"impossible": [{"job": "A0", "sex": "m"}]}, {"total": [total]}):
+        assert not IntervalDesign.of(Schema.model_validate(content | more), 10).columns
+    content["columns"]["job"]["public"] = True
+    assert not IntervalDesign.of(Schema.model_validate(content), 10).columns
+    one, other = (Steps(epsilon=1).release(jobs(groups=g), rng=np.random.default_rng(3))[0].sets[0] for g in (1, None))
+    pd.testing.assert_frame_equal(one, other)
+
+
+def test_groups_lift_no_limit_on_levels():
+    """Whoever reads the noisy margins has all levels as a column."""
+    job = {"levels": list(range(10_000, 15_001)), "groups": 1}
+    schema = Schema.model_validate({"columns": {"job": job, "sex": {"levels": ["f", "m"]}}})
+    with pytest.raises(InputError, match="column 'job' has more than 5,000 levels"):
+        Pairs(epsilon=1).plan(schema)
+
+
+def test_right_groups_keep_pairs_and_wrong_ones_lose_them():
+    """The second is the twin: groups across those that go with sex leave its pairs with codes at chance."""
+
+    def off(groups: dict[str, list[str]]) -> float:
+        table = jobs(5_000, groups, missing=False)
+        made = Pairs(epsilon=1, kind="zcdp").release(table, rng=np.random.default_rng(4))[0].sets[0]
+        both = [counts_of(each, each["job"].str[0], each["sex"]) for each in (table.frame, made)]
+        return float(np.abs(both[0] - both[1]).sum() / 2 / 5_000)
+
+    right = {group: [job for job in JOBS if job[0] == group] for group in "ABC"}
+    wrong = {str(number): [job for job in JOBS if job[1] == str(number)] for number in range(4)}
+    assert off(right) < 0.05  # 0.013 at this seed
+    assert off(wrong) > 0.1
+
+
+@pytest.mark.parametrize("n_sets", [1, 3])
+def test_codes_under_loud_noise_make_a_set(n_sets):
+    table = jobs(5)
+    release, _ = Pairs(epsilon="1/1000", n_sets=n_sets).release(table, rng=np.random.default_rng(5))
+    assert [len(each) for each in release.sets] == [5] * n_sets
+    for each in release.sets:
+        Table(each, table.schema)
+
+
+@pytest.mark.parametrize(("sets", "least", "most"), [("posterior", 0.65, 1.35), ("fitted", 0, 0.1)])
+def test_levels_within_groups_vary_between_sets_as_the_rule_takes_them_to(sets, least, most):
+    """The rule "between" takes a set's sampling error for the table's: of 270 numbers, error rate below 10^-4.
+
+    Sets for descriptions, spread evenly, are the twin that the first bounds reject.
+    """
+    release, _ = Pairs(epsilon=1_000, n_sets=30, sets=sets).release(jobs(missing=False), rng=np.random.default_rng(6))
+    counts = np.array([[(each["job"] == job).sum() for job in JOBS] for each in release.sets]).reshape(30, 4, 3)
+    of_groups, share = counts.sum(axis=1, keepdims=True), counts.mean(axis=0) / counts.mean(axis=0).sum(axis=0)
+    ratio = ((counts - of_groups * share) ** 2 / (of_groups * share * (1 - share))).mean()
+    assert least <= ratio <= most

@@ -18,7 +18,7 @@ from pdips.posterior.finished_model import stream
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source
 from pdips.posterior.record_likelihood import Tally
-from pdips.report.posterior_figures import bound_against_value, censored_by_draw, weights_against_value
+from pdips.report.posterior_figures import against_value, censored_by_draw
 
 FAST = "FAST_COMPILE"
 N, DRAWS = 50, 24
@@ -356,13 +356,13 @@ def test_reprs_show_nothing(normal_terms):
 def test_pictures_have_their_marks(normal_terms):
     found = from_log_likelihood(foreign(normal_terms), limit=3)
     values = np.linspace(0, 9, 30)
-    first = bound_against_value(found.largest, values, found.limit, "pay in $ or $", "a")
+    first = against_value(found.largest, values, "pay in $ or $", "a", "bound", found.limit)
     assert first.count("<use ") >= 30
     assert "stroke-dasharray" in first
     assert "pay in $ or $" in first
-    free = bound_against_value(found.largest, values, None, "pay", "a")
+    free = against_value(found.largest, values, "pay", "a", "bound")
     assert "stroke-dasharray" not in free
-    assert weights_against_value(np.linspace(0, 1, 30), values, "pay", "b").count("<use ") >= 30
+    assert against_value(np.linspace(0, 1, 30), values, "pay", "b", "weight").count("<use ") >= 30
     by_draw = censored_by_draw(found.share_by_draw, "c")
     assert "var(--series-1)" in by_draw
     assert "var(--series-2)" in by_draw
@@ -372,7 +372,7 @@ def test_pictures_have_their_marks(normal_terms):
 def test_a_picture_of_many_records_stays_small():
     rng = np.random.default_rng(0)
     values = rng.normal(size=200_000)
-    picture = weights_against_value(np.exp(-(values**2)), values, "y", "a")
+    picture = against_value(np.exp(-(values**2)), values, "y", "a", "weight")
     assert len(picture) < 400_000
 
 

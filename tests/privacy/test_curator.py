@@ -144,7 +144,7 @@ class Chooser(Mechanism):
         noisy = curator.count(A, lambda table: table.count(table.codes[name], SCHEMA.columns[name].n_levels))
         if self.steers:
             (high,) = curator.decide(noisy, lambda counts: counts[..., :1] > 2)
-            curator.count(plan.named("more"), lambda table: np.array([100 if high else -100]))
+            curator.count(plan.steps[-1], lambda table: np.array([100 if high else -100]))
         return Drawn(sets=[])
 
 

@@ -20,9 +20,9 @@ import pytest
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
+from pdips.privacy.account import ADDED, APPLICATION_ID, FORMAT
+from pdips.privacy.account import TABLES as TABLES_1
 from pdips.privacy.ledger import Account, Ledger, Unit
-from pdips.privacy.ledger_file import ADDED, APPLICATION_ID, FORMAT
-from pdips.privacy.ledger_file import TABLES as TABLES_1
 from pdips.privacy.loss import PrivacyLoss, Spend, to_replace_one, zcdp
 
 ROOT = Path(__file__).parents[2]

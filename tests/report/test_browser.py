@@ -12,7 +12,7 @@ import pytest
 from test_report import facts_of, run_of, write_folder
 
 from pdips import Ledger, Pairs, Schema, Steps
-from pdips.calibration.forecast import prospects
+from pdips.calibration.closed_form import prospects
 from pdips.cli import main
 from pdips.cli.plan import LEVEL, MOST_ROWS, page
 from pdips.report.card import odds_factor, power_bound

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from small_models import cells_of, draw_cells, shares_of_cells
 from test_report import facts_of
 
-from pdips import LaplaceSanitizer, Modips, Schema, Steps, Table
+from pdips import KNG, LaplaceSanitizer, Modips, Pairs, Schema, Steps, Table
 from pdips.errors import InputError
 from pdips.inference import Combined
 from pdips.registry import MECHANISMS
@@ -159,6 +159,7 @@ def published(folder: Path, mechanism: Any) -> Path:
     ("mechanism", "rule"),
     [
         (LaplaceSanitizer(epsilon=20, n_sets=3, split="per-set"), "sanitized"),
+        (Pairs(epsilon=20, n_sets=3, sets="posterior"), "between"),
         (Steps(epsilon=20, n_sets=3, split="per-set"), "sanitized"),
         (Modips(epsilon=20, n_sets=3, model=StatisticModel(cells_of, shares_of_cells, draw_cells, "cells")), None),
     ],
@@ -168,11 +169,17 @@ def test_the_three_lines_of_the_card_run(
 ) -> None:
     folder = published(tmp_path / "public", mechanism)
     card = write_card(folder).read_text(encoding="utf-8")
-    reading, combined = [unescape(code) for code in re.findall(r"<pre><code>(.*?)</code>", card, re.DOTALL)][-2:]
+    blocks = [unescape(code) for code in re.findall(r"<pre><code>(.*?)</code>", card, re.DOTALL)]
+    assert [block.split()[1] for block in blocks[:3]] == ["pandas", "pdips.outside", "statsmodels.formula.api"]
+    reading, noisy, combined = blocks[:3]
     assert combined.count("\n") == 3
     monkeypatch.chdir(folder)
     names: dict[str, Any] = {}
     exec(reading, names)
+    assert [len(each) for each in names["sets"]] == [300] * 3  # apart, not one below the other
+    asks, question = noisy.strip().splitlines()
+    exec(asks, names)
+    assert np.isfinite(eval(question, names)["estimate"]).all()
     *imports, last = combined.strip().splitlines()
     exec("\n".join(imports), names)
     assert names["rule_for"]("privacy.json") == (rule or "posterior-predictive")
@@ -278,3 +285,25 @@ def test_a_damaged_evaluation_is_one_line(tmp_path: Path, path: Any, value: Any,
     assert "\n" not in str(caught.value)
     assert "sentinel" not in str(caught.value)
     assert not (tmp_path / "card.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "there", "never"),
+    [
+        (Steps(epsilon=1), ["Counts of one level: the noise", "No interval of an", "The noisy counts give"], "mean"),
+        (Steps(epsilon=1, n_sets=2, sets="posterior"), ["the mean of the 2 estimates", "by a rule"], "No interval"),
+        (KNG(epsilon=1), ["No interval of an analysis", "datapackage.json is the codebook"], "noisy counts"),
+    ],
+)
+def test_what_an_analyst_can_do_comes_before_the_guarantee(
+    tmp_path: Path, mechanism: Any, there: Any, never: str
+) -> None:
+    page = write_card(published(tmp_path / "public", mechanism)).read_text(encoding="utf-8")
+    order = [page.index(f"<h2>{title}") for title in ("What you can", "Before you", "What the guarantee", "The price")]
+    assert order == sorted(order)
+    use = words_of(page[order[0] : order[1]]).replace(" ,", ",")
+    for words in there:
+        assert words in use
+    assert never not in use
+    (tmp_path / "public/datapackage.json").unlink()  # as of a release of an earlier version
+    assert "is the codebook" not in write_card(tmp_path / "public").read_text(encoding="utf-8")

@@ -79,6 +79,7 @@ def test_a_release_publishes_statistics_noise_and_posterior(tmp_path):
     release, record = made(n_sets=3, epsilon=2).release(table(), rng=rng())
     release.write(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "datapackage.json",
         "margins.parquet",
         "posterior.parquet",
         "privacy.json",

@@ -46,7 +46,7 @@ def plan_of(model, schema, epsilon):
 
 
 def measured_of(plan, n, **values):
-    return replace(plan.made_up(), n_records=n, values={name: np.array(each) for name, each in values.items()})
+    return replace(plan.tried(), n_records=n, values={name: np.array(each) for name, each in values.items()})
 
 
 def by_nuts(draws=1000):
@@ -309,7 +309,7 @@ class Calibration(simuk.SBC):
     def __init__(self, model, schema, n, epsilon, likelihood="noise-aware", factor=1, draws=31, **settings):
         self.plan, self.n, self.fitted, self.draws = plan_of(model, schema, epsilon), n, model, draws
         self.likelihood, self.factor = likelihood, factor
-        made_up = replace(self.plan.made_up(), n_records=n)
+        made_up = replace(self.plan.tried(), n_records=n)
         given = Evidence(made_up, likelihood)
         self.sampler = recognise(model.built(given), given)
         super().__init__(
@@ -338,7 +338,7 @@ class Calibration(simuk.SBC):
         values = {name: np.asarray(each) for name, each in replicated.items()}
         if "counts" in values:
             values["counts"][1] = self.n - values["counts"][0]
-        measured = replace(self.plan.made_up(), n_records=self.n, values=values)
+        measured = replace(self.plan.tried(), n_records=self.n, values=values)
         rng = np.random.default_rng(int(self._seeds[self._simulations_complete]) + 1)
         found = self.sampler.draw(Evidence(measured, self.likelihood), Lengths(draws=self.draws), rng).values
         found = {**found, **self.sampler.completed(found)}

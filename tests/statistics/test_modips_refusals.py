@@ -30,7 +30,7 @@ def given_of(statistics, values, columns, likelihood="plug-in", n=30, neighbours
     settings = {"schema": schema_of(columns), "neighbours": neighbours, "statistics": statistics, "budget": "equal"}
     plan = StatisticPlan(**settings, amount=Fraction(1), law="laplace")
     whole = {name: np.asarray(each, dtype=np.int64) for name, each in values.items()}
-    return Evidence(replace(plan.made_up(), n_records=n, values=whole), likelihood)
+    return Evidence(replace(plan.tried(), n_records=n, values=whole), likelihood)
 
 
 def logs(model, points):

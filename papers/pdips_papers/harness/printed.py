@@ -1,7 +1,7 @@
 """What papers print: figures, and what all mechanisms as printed share."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, ClassVar
 
@@ -29,7 +29,7 @@ class Printed(Mechanism):
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan of the form that this one spoils, which bounds nothing."""
-        return super().plan(schema).without_guarantee(self.flaw)  # type: ignore[safe-super]
+        return replace(super().plan(schema), kind="none", law=self.flaw)  # type: ignore[safe-super]
 
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than given, and the variant."""

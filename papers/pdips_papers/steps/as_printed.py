@@ -53,7 +53,7 @@ class PrintedTree(Printed):
         plan = super().plan(schema)
         true_loss = 2 * plan.repeats * sum(step.price for step in plan.steps)
         text = f"{self.flaw} The true loss is up to {float(true_loss):g}."
-        return replace(plan.without_guarantee(text), claim=exact(self.epsilon, "epsilon"))
+        return replace(plan, kind="none", law=text, claim=exact(self.epsilon, "epsilon"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,219 @@
+"""Noisy tables of others: read as their formats say, with intervals that hold; refused where that is too little."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+
+from pdips import InputError, NoisyCounts
+from pdips.outside import noisy_margins, read_nmf, read_opendp
+
+LEVELS = {"sex": ["f", "m"], "age": [20, 35, 50], "voted": ["no", "yes"]}
+TRUE = np.array([[[40, 22], [31, 60], [18, 75]], [[52, 11], [44, 35], [29, 48]]])
+WHOLE = np.arange(-60, 61)
+
+
+def noise_of(law: str, scale: float, n: int, rng: np.random.Generator) -> np.ndarray:
+    weights = np.exp(-(abs(WHOLE) / scale) if law.endswith("Laplace") else -(WHOLE**2) / (2 * scale**2))
+    return rng.choice(WHOLE, n, p=weights / weights.sum())
+
+
+def released(keys: str, *, law: str = "Integer Laplace", scale: float = 2, noise: float = 0, rng=None, **summary):
+    """Return what OpenDP gives for a query: rows in any order, and the summary."""
+    rest = tuple(k for k, key in enumerate(LEVELS) if key not in keys.split())
+    counts = TRUE.sum(axis=rest).ravel()
+    if noise:
+        counts = counts + noise_of(law, noise, len(counts), rng)
+    index = pd.MultiIndex.from_product([LEVELS[key] for key in LEVELS if key in keys.split()], names=keys.split())
+    frame = index.to_frame(index=False).assign(len=counts).sample(frac=1, random_state=1)
+    stated = {"column": "len", "aggregate": "Frame Length", "distribution": law, "scale": float(scale)}
+    return frame, pd.DataFrame([stated | summary])
+
+
+AXES = ("hhgq", "votingage", "hispanic", "cenrace")
+SHAPE = (8, 2, 2, 63)
+PERSONS = np.random.default_rng(3).poisson(0.5, SHAPE)
+GROUPS = [[0], [1, 2, 3, 4], [5, 6, 7]]
+QUERIES = {
+    "total_dpq": "****",
+    "hhgq_dpq": "h***",
+    "hhinstlevels_dpq": "i***",
+    "votingage * hispanic_dpq": "*vh*",
+    "detailed_dpq": "dddd",
+}
+
+
+def measurement_file(
+    variance: float = 4.0, rng: np.random.Generator | None = None, geocode: str = "05001"
+) -> pd.DataFrame:
+    """Return the rows of a geocode as the files of 2020 have them: attributes, shape, flat values, one variance."""
+    rows = []
+    for query, spec in QUERIES.items():
+        table = PERSONS.sum(axis=tuple(k for k, kind in enumerate(spec) if kind == "*"), keepdims=True)
+        if spec[0] == "i":
+            table = np.stack([table[group].sum(axis=0) for group in GROUPS])
+        noise = 0 if rng is None else noise_of("Integer Gaussian", variance**0.5, table.size, rng)
+        kinds = {"*": "*", "d": "detailed", "i": "hhinstlevels"}
+        attributes = {axis: kinds.get(kind, axis) for axis, kind in zip(AXES, spec, strict=True)}
+        rows.append(
+            {"geocode": geocode, "query_name": query, **attributes, "query_shape": list(table.shape)}
+            | {"value": (table.ravel() + noise).tolist(), "variance": np.float32(variance), "plb": 0.01}
+        )
+    return pd.DataFrame(rows)
+
+
+def by_hand(table: np.ndarray, *kept: int) -> np.ndarray:
+    return table.sum(axis=tuple(k for k in range(table.ndim) if k not in kept)).ravel()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_counts_of_opendp_are_those_of_the_table(tmp_path, suffix):
+    pairs = []
+    for k, keys in enumerate(["sex age", "sex voted", "age voted"]):
+        paths = [tmp_path / f"{name}_{k}.{suffix}" for name in ("counts", "summary")]
+        for frame, path in zip(released(keys, scale=1e-3), paths, strict=True):
+            frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+        pairs.append(tuple(paths))
+    margins = read_opendp(*pairs)
+    np.testing.assert_allclose(margins.total(["age", "voted"]).estimate, by_hand(TRUE, 1, 2))
+    np.testing.assert_allclose(margins.share("age").estimate, by_hand(TRUE, 1) / TRUE.sum())
+    assert margins.total("age").names == ("20", "35", "50")
+    cells = np.indices(TRUE.shape).reshape(3, -1)
+    design = np.column_stack([np.ones(12), cells[0], np.array(LEVELS["age"])[cells[1]]])
+    weights = TRUE.ravel()[:, None]
+    fit = np.linalg.solve(design.T @ (weights * design), design.T @ (weights[:, 0] * cells[2]))
+    np.testing.assert_allclose(margins.ols("voted ~ sex + age").estimate, fit, rtol=1e-9)
+
+
+def test_a_null_key_and_other_aggregates():
+    frame, summary = released("sex voted")
+    frame["sex"] = frame["sex"].where(frame["sex"] == "f")
+    frame["age"] = 1.5
+    summary = pd.concat([summary, summary.assign(column="age", aggregate="Sum", scale=7.0)]).assign(accuracy=6.0)
+    margins = read_opendp((frame, summary))
+    assert margins.total("sex").names == ("f", "missing")
+    np.testing.assert_allclose(margins.total("sex").estimate, by_hand(TRUE, 0))
+    assert [each.law.scale for each in margins.margins] == [2.0]
+
+
+def test_a_measurement_file_is_read_by_its_layout(tmp_path):
+    folder = tmp_path / "County.parquet" / "DPQuery"
+    for state in ("001", "005"):
+        (folder / f"State={state}").mkdir(parents=True)
+        measurement_file(geocode=f"0{state[1:]}01").to_parquet(folder / f"State={state}" / "part-0.parquet")
+    constraint = measurement_file().iloc[:1].assign(query_name="total_con", sign="=", value=[[1]], variance=0.0)
+    frame = pd.concat([measurement_file(), constraint], ignore_index=True)
+    ages = {"votingage": ["under 18", "18 and over"]}
+    for margins in (read_nmf(folder, "00501", levels=ages), read_nmf(frame, "05001", levels=ages)):
+        assert margins.total("votingage").names == ("under 18", "18 and over")
+        for columns, kept in ((["hhgq"], [0]), (["votingage", "hispanic"], [1, 2]), (["hhgq", "cenrace"], [0, 3])):
+            np.testing.assert_allclose(margins.total(columns).estimate, by_hand(PERSONS, *kept), atol=1e-6)
+        institutions = [by_hand(PERSONS, 0)[group].sum() for group in GROUPS]
+        np.testing.assert_allclose(margins.total("hhinstlevels").estimate, institutions, atol=1e-6)
+        assert len(margins.margins) == len(QUERIES)
+        with pytest.raises(InputError, match="no measured margin holds each two of hhgq, hhinstlevels"):
+            margins.share(["hhgq", "hhinstlevels"])
+    with pytest.raises(InputError, match="isn't there, or isn't of this format"):
+        read_nmf(folder, 501)
+
+
+def test_measured_counts_go_into_a_model():
+    margins = read_nmf(measurement_file(variance=9.0), "05001")
+    one = next(each for each in margins.margins if [axis.columns for axis in each.law.axes] == [("hhgq",)])
+    assert (one.law.law, one.law.scale) == ("gaussian", 3.0)
+    with pm.Model() as model:
+        NoisyCounts("noisy", by_hand(PERSONS, 0) + 0.5, noise=one.law, observed=one.noisy)
+    assert np.isfinite(model.compile_logp()({}))
+
+
+def opendp_covers(law: str, stated: float, rng: np.random.Generator) -> np.ndarray:
+    noise = 3
+    pairs = [released(keys, law=law, scale=stated * noise, noise=noise, rng=rng) for keys in ("sex age", "age voted")]
+    answer = read_opendp(*pairs).total(["sex", "age"], target="table")
+    return abs(answer.estimate - by_hand(TRUE, 0, 1)) < 1.96 * np.sqrt(np.diagonal(answer.covariance))
+
+
+def nmf_covers(law: str, stated: float, rng: np.random.Generator) -> np.ndarray:
+    answer = read_nmf(measurement_file(9.0, rng).assign(variance=9.0 * stated**2), "05001").total(
+        "hhgq", target="table"
+    )
+    return abs(answer.estimate - by_hand(PERSONS, 0)) < 1.96 * np.sqrt(np.diagonal(answer.covariance))
+
+
+CASES = [(opendp_covers, "Integer Laplace"), (opendp_covers, "Integer Gaussian"), (nmf_covers, "")]
+
+
+@pytest.mark.parametrize(("covers", "law"), CASES)
+def test_intervals_hold_the_table(covers, law, monkeypatch):
+    # 60 tables of 6 or 8 numbers each: .95 has a standard error of at most .028, were a table's numbers one; Laplace
+    # noise leaves about as much beyond 1.96 standard deviations. Below .87 is rarer than .005. The twin believes half.
+    monkeypatch.setattr(noisy_margins, "N_REPLICATES", 100)
+    rng = np.random.default_rng(4)
+    assert np.mean([covers(law, 1.0, rng) for _ in range(60)]) > 0.87
+    assert np.mean([covers(law, 0.5, rng) for _ in range(60)]) < 0.87
+
+
+COUNTS, SUMMARY = released("sex voted")
+ROWS = measurement_file()
+
+
+def changed(row: int, **values) -> pd.DataFrame:
+    frame = ROWS.copy()
+    for name, value in values.items():
+        frame[name] = [value if k == row else old for k, old in enumerate(frame[name])]
+    return frame
+
+
+OPENDP = [
+    (lambda: read_opendp(), "no noisy counts by columns"),
+    (lambda: read_opendp(COUNTS, SUMMARY), "give pairs"),
+    (lambda: read_opendp(("nowhere.csv", SUMMARY)), "nowhere.csv isn't there"),
+    (lambda: read_opendp((COUNTS, SUMMARY.drop(columns="scale"))), "has a column 'scale', and this has none"),
+    (
+        lambda: read_opendp((COUNTS, SUMMARY.assign(scale=math.nan))),
+        "scale of the noise on counts by .* must be a number above 0",
+    ),
+    (
+        lambda: read_opendp((COUNTS, SUMMARY.assign(scale="two"))),
+        "scale of the noise on counts by .* must be a number above 0",
+    ),
+    (lambda: read_opendp((COUNTS, SUMMARY.assign(distribution="Float Laplace"))), "distribution must be one of"),
+    (lambda: read_opendp((COUNTS, pd.concat([SUMMARY, SUMMARY.assign(scale=3.0)]))), "must state one noise"),
+    (lambda: read_opendp((COUNTS, SUMMARY.assign(aggregate="Sum"))), "must state one noise"),
+    (lambda: read_opendp((COUNTS, SUMMARY.assign(column="n"))), "of one column of counts that is in the table"),
+    (lambda: read_opendp((COUNTS, SUMMARY.assign(threshold=14))), "groups below a threshold were left out"),
+    (lambda: read_opendp((COUNTS.astype({"len": "uint32"}), SUMMARY)), "unsigned"),
+    (lambda: read_opendp((COUNTS.assign(len=COUNTS["len"] + 0.5), SUMMARY)), "noisy counts are whole numbers"),
+    (lambda: read_opendp((COUNTS.assign(len="many"), SUMMARY)), "noisy counts are whole numbers"),
+    (lambda: read_opendp((COUNTS.iloc[1:], SUMMARY)), "one count for each combination of sex, voted"),
+    (lambda: read_opendp((pd.concat([COUNTS, COUNTS]), SUMMARY)), "one count for each combination of sex, voted"),
+    (lambda: read_opendp((COUNTS, SUMMARY)).share("income"), "no column of the release"),
+]
+NMF = [
+    (lambda: read_nmf(ROWS.drop(columns="variance"), "05001"), "has columns variance"),
+    (lambda: read_nmf(ROWS.drop(columns="hhgq"), "05001"), "has columns hhgq"),
+    (lambda: read_nmf(ROWS, "05003"), "no noisy counts by columns"),
+    (lambda: read_nmf(ROWS, "05003", levels={"hhgq": ["a"]}), "no noisy counts by columns"),
+    (lambda: read_nmf(ROWS, "05001", levels={"hhgq": ["a"]}), "levels must be those of columns"),
+    (lambda: read_nmf("nowhere.parquet", "05001"), "nowhere.parquet isn't there"),
+    (lambda: read_nmf(changed(1, variance=math.nan), "05001"), "hhgq_dpq has no variance of 0.5 or more"),
+    (lambda: read_nmf(changed(1, variance=0.2), "05001"), "hhgq_dpq has no variance of 0.5 or more"),
+    (
+        lambda: read_nmf(changed(1, variance=math.inf), "05001"),
+        "scale of the noise on counts by .* must be a number above 0",
+    ),
+    (lambda: read_nmf(changed(1, value=[0.5] * 8), "05001"), "noisy counts are whole numbers"),
+    (lambda: read_nmf(changed(1, value=[1] * 7), "05001"), "one count for each combination of hhgq"),
+    (lambda: read_nmf(changed(1, value=None), "05001"), "one count for each combination of hhgq"),
+    (lambda: read_nmf(changed(1, query_shape=[1, 8, 1, 1]), "05001"), "query_shape isn't that of hhgq, votingage"),
+    (lambda: read_nmf(changed(1, query_shape=[9, 1, 1, 1]), "05001"), "another number of levels than a query before"),
+    (lambda: read_nmf(pd.concat([ROWS, ROWS.iloc[1:2].assign(variance=9.0)]), "05001"), "hhgq_dpq is there twice"),
+]
+
+
+@pytest.mark.parametrize(("ask", "message"), [*OPENDP, *NMF])
+def test_what_a_file_must_say(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask()
