@@ -8,6 +8,7 @@ which can be drawn from at once. Everything here is post-processing of noisy and
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numba
 import numpy as np
@@ -69,7 +70,7 @@ class NoisyPairs:
     n_records: float
     total_variance: float = 0.0
 
-    @property
+    @cached_property
     def sizes(self) -> IntArray:
         """Number of levels of each block."""
         return np.diff(self.offsets)

@@ -14,7 +14,7 @@ import numpy as np
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError, UselessWarning
 from pdips.outside.answer import Answer
-from pdips.outside.regression import LEAST_COUNT, joint, maximum, posterior, solved
+from pdips.outside.regression import LEAST_COUNT, Chosen, joint, maximum, posterior, solved, sums
 from pdips.privacy.loss import choice
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pdips.release.release import Release
 
 type Target = Literal["table", "population"]
-type Reads = Callable[[NoisyPairs], FloatArray]
+type Reads = Callable[[FloatArray, FloatArray], FloatArray]
 
 N_REPLICATES = 1_000
 """Fresh draws of the noise: a standard error from them is off by about 2 %."""
@@ -161,8 +161,8 @@ class NoisyMargins:
         chosen = self.design.blocks[block].levels[:, place]
         return np.equal.outer(chosen, np.arange(self.schema.columns[column].n_levels)).astype(np.float64)
 
-    def _alone(self, columns: Sequence[str]) -> "tuple[NoisyPairs, dict[str, int]]":
-        """Return the pairs of the blocks of some columns, and where each column's block is among them."""
+    def _alone(self, columns: Sequence[str]) -> "Chosen":
+        """Return the pairs of some columns."""
         self_blocks = sorted({self._home[column][0] for column in columns if self._levels(column).size})
         sizes, starts = self.design.sizes, self.design.offsets
         kept = np.concatenate([np.arange(starts[k], starts[k] + sizes[k]) for k in self_blocks])
@@ -175,24 +175,23 @@ class NoisyMargins:
         )
         if not np.isfinite(alone.variance).all():
             raise InputError(f"no measured margin holds each two of {', '.join(columns)} together")
-        return alone, {column: self_blocks.index(self._home[column][0]) for column in columns}
-
-    def _table(self, pairs: "NoisyPairs", where: dict[str, int], one: str, other: str) -> FloatArray:
-        """Return the counts of two columns, shape (levels, levels); of one column with itself on the diagonal."""
-        i, j = where[one], where[other]
-        rows, columns = (slice(pairs.offsets[k], pairs.offsets[k + 1]) for k in (i, j))
-        counts = pairs.counts[rows, columns]
-        counts = np.diag(np.diagonal(counts)) if i == j else counts
-        found: FloatArray = self._levels(one).T @ counts @ self._levels(other)
-        return found
+        home = {column: self_blocks.index(self._home[column][0]) for column in columns}
+        levels = np.zeros((offsets[-1], sum(self.schema.columns[column].n_levels for column in home)))
+        places, start = dict[str, slice](), 0
+        for column, block in home.items():
+            own = self._levels(column)
+            places[column] = slice(start, start + own.shape[1])
+            levels[offsets[block] : offsets[block + 1], places[column]] = own
+            start += own.shape[1]
+        return Chosen(alone, home, places, levels)
 
     def _spread(
-        self, reads: Reads, pairs: "NoisyPairs", *, tell: bool = True
+        self, reads: Reads, chosen: "Chosen", cells: int = 1, *, tell: bool = True
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return an answer, its replicates with fresh noise, and the covariance of these about it."""
-        rng, centre = np.random.default_rng(0), reads(pairs)
+        centre = reads(*chosen.counts())[0]
         with np.errstate(all="ignore"):
-            again = np.array([reads(pairs.again(rng)) for _ in range(N_REPLICATES)])
+            again = np.concatenate([reads(*each) for each in chosen.again(N_REPLICATES, cells, 0)])
         whole = np.isfinite(again).all(axis=1)
         if whole.mean() < 1 - MOST_LOST or not np.isfinite(centre).all():
             if tell:
@@ -229,23 +228,26 @@ class NoisyMargins:
 
     def _counted(self, columns: Sequence[str] | str, target: Target, *, shares: bool) -> Answer:
         choice(target, ("table", "population"), "target")
-        chosen = [columns] if isinstance(columns, str) else list(columns)
-        if not 1 <= len(chosen) <= 2 or len(set(chosen)) < len(chosen):
+        named = [columns] if isinstance(columns, str) else list(columns)
+        if not 1 <= len(named) <= 2 or len(set(named)) < len(named):
             raise InputError("name one column, or two that differ: no measured margin holds more, or none is used")
-        pairs, where = self._alone(chosen)
+        chosen = self._alone(named)
 
-        def reads(pairs: "NoisyPairs") -> FloatArray:
-            table = self._table(pairs, where, chosen[0], chosen[-1])
-            counts = np.diagonal(table) if len(chosen) == 1 else table.ravel()
-            return counts / pairs.n if shares else counts
+        def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
+            if len(named) == 1:
+                found = np.diagonal(counts, axis1=1, axis2=2)
+            else:
+                found = counts[:, chosen.places[named[0]], chosen.places[named[1]]].reshape(len(counts), -1)
+            return found / n[:, None] if shares else found
 
-        centre, _, covariance = self._spread(reads, pairs)
+        centre, _, covariance = self._spread(reads, chosen)
         if target == "population":
-            p = np.clip(centre if shares else centre / pairs.n, 1 / pairs.n, 1)  # no cell is without sampling error
-            sampling = (np.diag(p) - np.outer(p, p)) / pairs.n
-            covariance = covariance + (sampling if shares else sampling * pairs.n**2)
-        names = [self.schema.columns[name].names() for name in chosen]
-        cut = [name for name in chosen if name in self.estimated]
+            n = chosen.pairs.n
+            p = np.clip(centre if shares else centre / n, 1 / n, 1)  # no cell is without sampling error
+            sampling = (np.diag(p) - np.outer(p, p)) / n
+            covariance = covariance + (sampling if shares else sampling * n**2)
+        names = [self.schema.columns[name].names() for name in named]
+        cut = [name for name in named if name in self.estimated]
         basis = f"measured; counts of {', '.join(cut)} estimated, with errors about right" if cut else "measured"
         return Answer(tuple(map(", ".join, product(*names))), centre, covariance, basis)
 
@@ -261,14 +263,27 @@ class NoisyMargins:
         values = found.levels or [(a + b) / 2 for a, b in pairwise(found.edges)]
         return [column], np.array(values, dtype=np.float64)[:, None]
 
-    def _read(self, formula: str) -> "tuple[str, list[str], FloatArray, NoisyPairs, dict[str, int]]":
-        """Return outcome and predictors, the outcome's value for each of its levels, and what :meth:`_alone` gives."""
+    def _read(self, formula: str) -> "tuple[list[str], list[str], list[str], Chosen, FloatArray]":
+        """Return predictors, outcome's levels, terms, the pairs of all, and their levels' values, the outcome's last.
+
+        The values have shape (levels, terms and outcome).
+        """
+        from scipy.linalg import block_diag
+
         from pdips.data.schema import read_formula
 
         if re.search(r"\w\s*[:*]\s*\w", formula):
             raise InputError("an interaction with an outcome takes a margin of three columns, and none was measured")
         outcome, predictors = read_formula(formula, self.schema)
-        return outcome, predictors, self._scores(outcome)[1], *self._alone([outcome, *predictors])
+        chosen, scores = self._alone([*predictors, outcome]), [self._scores(name) for name in [*predictors, outcome]]
+        names = ["Intercept", *(term for terms, _ in scores[:-1] for term in terms)]
+        return (
+            predictors,
+            self.schema.columns[outcome].names(),
+            names,
+            chosen,
+            block_diag(*(each for _, each in scores)),
+        )
 
     def _cells(self, predictors: Sequence[str]) -> tuple[list[int], FloatArray]:
         """Return the shape of the predictors' table, and the terms in each of its cells."""
@@ -277,18 +292,13 @@ class NoisyMargins:
         scores = [self._scores(name)[1][level] for name, level in zip(predictors, cells, strict=True)]
         return shape, np.column_stack([np.ones(cells.shape[1]), *scores])
 
-    def _law(self, pairs: "NoisyPairs", where: dict[str, int], predictors: Sequence[str]) -> FloatArray:
-        """Return the share of each cell of the predictors, of maximum entropy given their pairs."""
-        singles = [np.diagonal(self._table(pairs, where, name, name)) for name in predictors]
-        shape = [len(single) for single in singles]
-        return joint(shape, singles, lambda i, j: self._table(pairs, where, predictors[i], predictors[j]))
-
     def _coordinates(self, columns: Sequence[str]) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return contrasts of the cells of some columns, shape (cells, contrasts), their noisy values and variances.
 
         The noise on orthonormal contrasts is independent: on those of a column, of a pair, and on the sum of all cells.
         """
-        pairs, where = self._alone(columns)
+        chosen = self._alone(columns)
+        pairs, counts = chosen.pairs, chosen.counts()[0][0]
         if len({self._home[name][0] for name in columns}) < len(columns) or any(
             len(self.design.blocks[self._home[name][0]].columns) > 1 for name in columns
         ):
@@ -306,13 +316,13 @@ class NoisyMargins:
                 each = np.asarray(np.kron(each, own), dtype=np.float64)
             contrasts.append(each)
             one, other = (columns[part[0]], columns[part[-1]]) if part else (columns[0], columns[0])
-            table = self._table(pairs, where, one, other)
+            table = counts[chosen.places[one], chosen.places[other]]
             if len(part) < 2:
                 found = np.diagonal(table) @ bases[part[0]] if part else np.array([pairs.n_records])
             else:
                 found = (bases[part[0]].T @ table @ bases[part[1]]).ravel()
             seen.append(found)
-            variance = pairs.variance[where[one], where[other]] if part else pairs.total_variance
+            variance = pairs.variance[chosen.home[one], chosen.home[other]] if part else pairs.total_variance
             variances.append(np.full(len(found), variance))
         return np.hstack(contrasts), np.concatenate(seen), np.concatenate(variances)
 
@@ -381,36 +391,25 @@ class NoisyMargins:
             If the formula names what isn't in the release, or what no measured margin holds.
         """
         choice(target, ("table", "population"), "target")
-        outcome, predictors, own, pairs, where = self._read(formula)
-        terms = {name: self._scores(name) for name in predictors}
-        columns = {**{name: scores for name, (_, scores) in terms.items()}, outcome: own}
+        predictors, levels, names, chosen, values = self._read(formula)
 
-        def gram(pairs: "NoisyPairs") -> FloatArray:
-            sums = [np.diagonal(self._table(pairs, where, name, name)) @ scores for name, scores in columns.items()]
-            first = np.concatenate([[pairs.n], *sums])
-            rest = [
-                [columns[one].T @ self._table(pairs, where, one, other) @ columns[other] for other in columns]
-                for one in columns
-            ]
-            return np.block([[first[None, :1], first[None, 1:]], [first[1:, None], np.block(rest)]])
+        def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
+            both = sums(values, counts, n)
+            return solved(both[:, :-1, :-1], both[:, :-1, -1])
 
-        def reads(pairs: "NoisyPairs") -> FloatArray:
-            both = gram(pairs)
-            return solved(both[:-1, :-1], both[:-1, -1])
-
-        centre, _, covariance = self._spread(reads, pairs)
+        centre, _, covariance = self._spread(reads, chosen)
         if target == "population" and np.isfinite(covariance).all():
-            both, n = gram(pairs), pairs.n
+            counts, n = chosen.counts()
+            both = sums(values, counts, n)[0]
             inverse = np.linalg.inv(both[:-1, :-1])
-            if len(own) == 2 and np.prod([len(each) for _, each in terms.values()]) <= MOST_FITTED:
-                _, design = self._cells(predictors)
+            shape, design = self._cells(predictors) if len(levels) == 2 else ([], np.empty((0, 0)))
+            if len(levels) == 2 and len(design) <= MOST_FITTED:
                 mean = np.clip(design @ centre, 0, 1)
-                spread = self._law(pairs, where, predictors) * mean * (1 - mean)
+                spread = joint(shape, counts)[0] * mean * (1 - mean)
                 covariance = covariance + inverse @ ((design * spread[:, None]).T @ design) @ inverse * n
             else:
-                residual = max(both[-1, -1] - centre @ both[:-1, -1], 0.0) / max(n - len(centre), 1)
+                residual = max(both[-1, -1] - centre @ both[:-1, -1], 0.0) / max(n[0] - len(centre), 1)
                 covariance = covariance + residual * inverse
-        names = ["Intercept", *(name for names, _ in terms.values() for name in names)]
         return Answer(tuple(names), centre, covariance, "follows from measured pairs")
 
     def glm(self, formula: str, *, family: Literal["binomial", "poisson"], target: Target = "population") -> Answer:
@@ -431,64 +430,57 @@ class NoisyMargins:
         choice(family, ("binomial", "poisson"), "family")
         import pandas as pd
 
-        outcome, predictors, own, pairs, where = self._read(formula)
-        if family == "binomial" and len(own) != 2:
-            raise InputError(f"family 'binomial' needs an outcome of two levels, and {outcome!r} has {len(own)}")
+        predictors, levels, names, chosen, values = self._read(formula)
+        if family == "binomial" and len(levels) != 2:
+            raise InputError(f"family 'binomial' needs an outcome of two levels, and this one has {len(levels)}")
         if np.prod([self.schema.columns[name].n_levels for name in predictors]) > MOST_FITTED:
             raise InputError(f"the predictors have more than {MOST_FITTED:,} cells together: take fewer")
-        terms = [self._scores(name) for name in predictors]
         shape, design = self._cells(predictors)
         middle, width = design.mean(axis=0), np.maximum(design.std(axis=0), 1e-9)
         middle[0], width[0] = 0.0, 1.0
         standard = (design - middle) / width
 
-        def parts(pairs: "NoisyPairs") -> tuple[FloatArray, FloatArray]:
-            sums = [np.diagonal(self._table(pairs, where, outcome, outcome))[None] @ own]
-            sums += [
-                scores.T @ self._table(pairs, where, name, outcome) @ own
-                for name, (_, scores) in zip(predictors, terms, strict=True)
-            ]
-            score = np.concatenate(sums)[:, 0] / pairs.n
-            return self._law(pairs, where, predictors), (score - middle * score[0]) / width
+        def parts(counts: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
+            score = sums(values, counts, n)[:, :-1, -1] / n[:, None]
+            return joint(shape, counts), (score - middle * score[:, :1]) / width
 
         def as_given(found: FloatArray) -> FloatArray:
             found = found / width
             found[..., 0] -= found @ middle
             return found
 
-        def reads(pairs: "NoisyPairs") -> FloatArray:
-            return as_given(maximum(standard, *parts(pairs), family))
+        def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
+            return as_given(maximum(standard, *parts(counts, n), family))
 
-        names = ("Intercept", *(name for names, _ in terms for name in names))
         basis = (
             f"score measured; law of the predictors {'measured' if len(shape) < 3 else 'from a model of their pairs'}"
         )
-        centre, draws, covariance = self._spread(reads, pairs, tell=False)
+        centre, draws, covariance = self._spread(reads, chosen, design.size, tell=False)
         if not np.isfinite(covariance).all():
-            rng, n = np.random.default_rng(3), pairs.n if target == "population" else np.inf
-            again = [parts(pairs.again(rng)) for _ in range(N_LAWS)]
-            found, alone = posterior(standard, parts(pairs), again, n, family)
+            n = chosen.pairs.n if target == "population" else np.inf
+            again = [parts(*each) for each in chosen.again(N_LAWS, design.size, 3)]
+            laws, scores = (np.concatenate(each) for each in zip(*again, strict=True))
+            found, alone = posterior(standard, parts(*chosen.counts()), (laws, scores), n, family)
             if not alone.all():
                 draws = as_given(found)
                 basis += "; posterior under a normal prior"
                 if alone.any():
                     basis += f", which is all there is for {', '.join(np.array(names)[alone])}"
-                frame = pd.DataFrame(draws, columns=list(names))
-                return Answer(names, draws.mean(axis=0), np.cov(draws.T), basis, frame, skewed=True)
+                frame = pd.DataFrame(draws, columns=names)
+                return Answer(tuple(names), draws.mean(axis=0), np.cov(draws.T), basis, frame, skewed=True)
             warnings.warn(OPEN, UselessWarning, 2)
         if target == "population" and np.isfinite(covariance).all():
             from scipy.special import expit
 
             linear = design @ centre
             weight = expit(linear) * expit(-linear) if family == "binomial" else np.exp(linear)
-            sampling = np.linalg.inv(
-                (design * (self._law(pairs, where, predictors) * weight)[:, None]).T @ design * pairs.n
-            )
+            law = parts(*chosen.counts())[0][0]
+            sampling = np.linalg.inv((design * (law * weight)[:, None]).T @ design * chosen.pairs.n)
             covariance = covariance + sampling
             draws = draws + np.random.default_rng(1).multivariate_normal(np.zeros(len(centre)), sampling, len(draws))
         known = draws if np.isfinite(covariance).all() else draws[:0]
-        frame = pd.DataFrame(known, columns=list(names)).dropna(ignore_index=True)
-        return Answer(names, centre, covariance, basis, frame)
+        frame = pd.DataFrame(known, columns=names).dropna(ignore_index=True)
+        return Answer(tuple(names), centre, covariance, basis, frame)
 
 
 def check_laws(document: "PrivacyDocument") -> None:

@@ -1,11 +1,16 @@
-"""Regressions from sums over records: normal equations, scores, and the law of the predictors."""
+"""Regressions from sums over records: pairs of some columns, normal equations, scores, the law of the predictors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray
+
+if TYPE_CHECKING:
+    from pdips.margins.chains import NoisyPairs
 
 type Parts = tuple[FloatArray, FloatArray]
 
@@ -22,55 +27,121 @@ N_WALKERS, STAGES, STAGE_STEPS = 100, 4, 200
 
 FARTHEST, NEWTON_STEPS, ROUNDS = 30.0, 40, 25
 
-
-def solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
-    """Return the solution of a linear system, NaN where noise leaves the matrix without an inverse of positive kind."""
-    if np.linalg.eigvalsh(matrix)[0] <= 0:
-        return np.full(len(right), np.nan)
-    return np.asarray(np.linalg.solve(matrix, right))
+MOST_NUMBERS = 2_000_000
+"""How many numbers a batch of replicates may hold at a time."""
 
 
-def joint(shape: Sequence[int], singles: Sequence[FloatArray], pair: Callable[[int, int], FloatArray]) -> FloatArray:
-    """Return the shares of all cells of some columns: of maximum entropy, as far as noise lets pairs agree."""
-    n_columns = len(shape)
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The noisy pairs of some columns.
+
+    Parameters
+    ----------
+    pairs : NoisyPairs
+        Of the blocks that hold the columns.
+    home : dict of str to int
+        The block of each column.
+    places : dict of str to slice
+        Where the levels of each column are among those of all.
+    levels : ndarray, shape (levels of blocks, levels of columns)
+        Which levels of a block have which level of a column.
+    """
+
+    pairs: "NoisyPairs"
+    home: dict[str, int]
+    places: dict[str, slice]
+    levels: FloatArray
+
+    def counts(self, pairs: "Sequence[NoisyPairs]" = ()) -> Parts:
+        """Return the counts of all pairs of levels, shape (replicates, levels, levels), and the numbers of records.
+
+        Those of one column with itself are on the diagonal.
+        """
+        pairs = pairs or [self.pairs]
+        within = self.pairs.spread(np.eye(len(self.pairs.sizes))) > np.eye(len(self.levels))
+        counts = np.where(within, 0.0, np.stack([each.counts for each in pairs]))
+        found: FloatArray = self.levels.T @ counts @ self.levels
+        return found, np.array([each.n for each in pairs])
+
+    def again(self, replicates: int, cells: int, seed: int) -> Iterator[Parts]:
+        """Yield counts with fresh noise on top, in batches that suit what is worked out from each, of so many cells."""
+        rng, batch = np.random.default_rng(seed), max(1, MOST_NUMBERS // max(cells, self.levels.size))
+        for start in range(0, replicates, batch):
+            yield self.counts([self.pairs.again(rng) for _ in range(min(batch, replicates - start))])
+
+
+def sums(values: FloatArray, counts: FloatArray, n: FloatArray) -> FloatArray:
+    """Return the sums of products over records of 1 and of what stands for levels, shape (replicates, terms, terms).
+
+    ``values`` have shape (levels, terms); ``counts`` and ``n`` are those of :meth:`Chosen.counts`.
+    """
+    alone = np.diagonal(counts, axis1=1, axis2=2) @ values
+    found = np.empty((len(n), 1 + values.shape[1], 1 + values.shape[1]))
+    found[:, 0, 0], found[:, 0, 1:], found[:, 1:, 0] = n, alone, alone
+    found[:, 1:, 1:] = values.T @ counts @ values
+    return found
+
+
+def solved(matrices: FloatArray, right: FloatArray) -> FloatArray:
+    """Return solutions of linear systems, NaN where noise leaves a matrix without an inverse of positive kind."""
+    found = np.full(right.shape, np.nan)
+    fine = np.linalg.eigvalsh(matrices)[:, 0] > 0
+    found[fine] = np.linalg.solve(matrices[fine], right[fine][..., None])[..., 0]
+    return found
+
+
+def joint(shape: Sequence[int], counts: FloatArray) -> FloatArray:
+    """Return the shares of all cells of the first columns: of maximum entropy, as far as noise lets pairs agree.
+
+    Shape (replicates, cells); ``counts`` are those of :meth:`Chosen.counts`.
+    """
+    n_columns, ends = len(shape), np.cumsum([0, *shape])
     if n_columns == 1:
-        alone = np.maximum(singles[0], LEAST_COUNT)
-        return np.asarray(alone / alone.sum())
-    law: FloatArray = np.ones(shape)
-    pairs = {both: np.maximum(pair(*both), LEAST_COUNT) for both in combinations(range(n_columns), 2)}
+        alone = np.maximum(np.diagonal(counts, axis1=1, axis2=2)[:, : shape[0]], LEAST_COUNT)
+        return np.asarray(alone / alone.sum(axis=1, keepdims=True))
+    law: FloatArray = np.ones((len(counts), *shape))
+    both = list(combinations(range(n_columns), 2))
+    pairs = [np.maximum(counts[:, ends[i] : ends[i + 1], ends[j] : ends[j + 1]], LEAST_COUNT) for i, j in both]
+    pairs = [each / each.sum(axis=(1, 2), keepdims=True) for each in pairs]
     for _ in range(1 if n_columns == 2 else ROUNDS):
-        for both, wanted in pairs.items():
-            others = tuple(k for k in range(n_columns) if k not in both)
-            law = law * np.expand_dims(wanted / wanted.sum() / np.maximum(law.sum(axis=others), 1e-300), others)
-    return np.asarray(law.ravel() / law.sum())
+        for (i, j), wanted in zip(both, pairs, strict=True):
+            others = tuple(1 + k for k in range(n_columns) if k not in (i, j))
+            law = law * np.expand_dims(wanted / np.maximum(law.sum(axis=others), 1e-300), others)
+    law = law.reshape(len(law), -1)
+    return np.asarray(law / law.sum(axis=1, keepdims=True))
 
 
-def maximum(design: FloatArray, law: FloatArray, score: FloatArray, family: str) -> FloatArray:
-    """Return the coefficients whose expected score is the given one, by Newton's method; NaN where there are none."""
+def maximum(design: FloatArray, laws: FloatArray, scores: FloatArray, family: str) -> FloatArray:
+    """Return the coefficients whose expected scores are the given ones, by Newton's method; NaN where there are none.
+
+    ``laws`` have shape (replicates, cells), ``scores`` and coefficients (replicates, coefficients).
+    """
     from scipy.special import expit
 
-    found = np.zeros(design.shape[1])
-    share = np.clip(score[0], 1e-6, 1 - 1e-6 if family == "binomial" else None)
-    found[0] = np.log(share / (1 - share)) if family == "binomial" else np.log(share)
+    share = np.clip(scores[:, 0], 1e-6, 1 - 1e-6 if family == "binomial" else None)
+    now, found = np.zeros(scores.shape), np.full(scores.shape, np.nan)
+    now[:, 0] = np.log(share / (1 - share)) if family == "binomial" else np.log(share)
+    going = np.arange(len(scores))
     for _ in range(NEWTON_STEPS):
-        linear = design @ found
+        linear = now[going] @ design.T
         mean = expit(linear) if family == "binomial" else np.exp(np.minimum(linear, 300.0))
-        weight = mean * (1 - mean) if family == "binomial" else mean
-        hessian = (design * (law * weight)[:, None]).T @ design
-        if not np.isfinite(hessian).all() or np.linalg.eigvalsh(hessian)[0] < 1e-12:
+        weight = laws[going] * (mean * (1 - mean) if family == "binomial" else mean)
+        hessian = design.T @ (weight[..., None] * design)
+        fine = np.isfinite(hessian).all(axis=(1, 2))
+        fine[fine] = np.linalg.eigvalsh(hessian[fine])[:, 0] >= 1e-12
+        going, off = going[fine], scores[going[fine]] - (laws[going[fine]] * mean[fine]) @ design
+        step = np.linalg.solve(hessian[fine], off[..., None])[..., 0]
+        longest = np.abs(step).max(axis=1, initial=0)
+        now[going] += step * np.minimum(1.0, 2.0 / np.maximum(longest, 1e-12))[:, None]
+        near, there = np.abs(now[going]).max(axis=1, initial=0) <= FARTHEST, longest < 1e-9
+        found[going[near & there]] = now[going[near & there]]
+        going = going[near & ~there]
+        if not len(going):
             break
-        step = np.linalg.solve(hessian, score - design.T @ (law * mean))
-        found = found + step * min(1.0, 2.0 / max(np.abs(step).max(), 1e-12))
-        if np.abs(found).max() > FARTHEST:
-            break
-        if np.abs(step).max() < 1e-9:
-            return np.asarray(found)
-    return np.full(len(found), np.nan)
+    return found
 
 
-def posterior(
-    design: FloatArray, seen: Parts, again: Sequence[Parts], n: float, family: str
-) -> tuple[FloatArray, BoolArray]:
+def posterior(design: FloatArray, seen: Parts, again: Parts, n: float, family: str) -> tuple[FloatArray, BoolArray]:
     """Return draws of the coefficients given a noisy score, under a normal prior, and which are the prior's alone.
 
     The score is normal about the one that the coefficients give. Its covariance is that of the noise, on score and law
@@ -81,7 +152,7 @@ def posterior(
     ----------
     design : ndarray, shape (cells, coefficients)
         Standardised, the intercept first.
-    seen, again : tuple of ndarray, shapes (cells,) and (coefficients,), and a list of them
+    seen, again : tuple of ndarray, shapes (replicates, cells) and (replicates, coefficients)
         Shares of the predictors' cells, and sums over records, over their number; the same with fresh noise on top.
     n : float
         Number of records; infinite for the table's own coefficients.
@@ -90,7 +161,7 @@ def posterior(
     """
     from scipy.special import expit
 
-    (law, score), (laws, scores) = seen, (np.array(each) for each in zip(*again, strict=True))
+    (law, score), (laws, scores) = (each[0] for each in seen), again
     rng, size = np.random.default_rng(2), design.shape[1]
     prior = np.array([PRIOR_INTERCEPT, *np.full(size - 1, PRIOR_SLOPE)])
 
