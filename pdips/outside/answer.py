@@ -1,6 +1,6 @@
 """Estimates with what is known of their error."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ from pdips.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+type Weights = Sequence[float] | Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,20 +54,51 @@ class Answer:
         from scipy.special import ndtri
 
         error = np.sqrt(np.diagonal(self.covariance))
-        reach = ndtri((1 + level) / 2) * error
-        columns = {"estimate": self.estimate, "standard_error": error}
-        columns |= {"lower": self.estimate - reach, "upper": self.estimate + reach}
+        lower, upper = self._interval(float(ndtri((1 + level) / 2)))
         if self.skewed and self.draws is not None:
-            ends = self.draws.quantile([(1 - level) / 2, (1 + level) / 2]).to_numpy()
-            columns |= {"lower": ends[0], "upper": ends[1]}
+            lower, upper = self.draws.quantile([(1 - level) / 2, (1 + level) / 2]).to_numpy()
+        columns = {"estimate": self.estimate, "standard_error": error, "lower": lower, "upper": upper}
         return pd.DataFrame(columns, index=pd.Index(self.names, name="term")).assign(basis=self.basis)
 
-    def contrast(self, weights: Sequence[float], name: str = "contrast") -> "Answer":
-        """Return a weighted sum of the numbers: a range of levels, a difference."""
-        w = np.asarray(weights, dtype=float)
-        if w.shape != self.estimate.shape:
-            raise InputError(f"a contrast needs {len(self.names)} weights, one for each number")
-        return Answer((name,), np.array([w @ self.estimate]), np.array([[w @ self.covariance @ w]]), self.basis)
+    def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
+        errors = reach * np.sqrt(np.diagonal(self.covariance))
+        return self.estimate - errors, self.estimate + errors
+
+    def _sums(self, *weights: Weights) -> tuple[FloatArray, FloatArray]:
+        """Return weighted sums of the numbers, and the covariance of their errors."""
+        rows = list[Sequence[float]]()
+        for each in weights:
+            if isinstance(each, Mapping):
+                if unknown := [name for name in each if name not in self.names]:
+                    raise InputError(f"{unknown[0]!r} is none of the numbers: {', '.join(self.names)}")
+                each = [each.get(name, 0.0) for name in self.names]
+            if np.shape(each) != self.estimate.shape:
+                raise InputError(f"a contrast needs {len(self.names)} weights, one for each number")
+            rows.append(each)
+        w: FloatArray = np.array(rows, dtype=np.float64)
+        return w @ self.estimate, w @ self.covariance @ w.T
+
+    def contrast(self, weights: Weights, name: str = "contrast") -> "Answer":
+        """Return a weighted sum of the numbers, such as the sum of a range of levels or a difference.
+
+        ``weights`` is a sequence with one for each number, or a mapping of names to weights; other numbers have 0.
+        """
+        return Answer((name,), *self._sums(weights), self.basis)
+
+    def ratio(self, above: Weights, below: Weights, name: str = "ratio") -> "Ratio":
+        """Return the ratio of two weighted sums; weights are those of :meth:`contrast`.
+
+        Examples
+        --------
+        >>> counts = Answer(("no", "yes"), np.array([30.0, 10.0]), np.eye(2), "measured")
+        >>> counts.ratio({"no": 1}, {"yes": 1}).summary()[["lower", "upper"]].round(2).to_numpy().tolist()
+        [[2.48, 3.76]]
+        """
+        sums, known = self._sums(above, below)
+        if not sums[1]:
+            raise InputError("the sum below is 0: there is no ratio")
+        by = np.array([1.0, -sums[0] / sums[1]]) / sums[1]
+        return Ratio((name,), sums[:1] / sums[1], np.array([[by @ known @ by]]), self.basis, sums=sums, known=known)
 
     def to_datatree(self) -> Any:
         """Return the draws as an ArviZ DataTree with one chain, a variable a coefficient."""
@@ -78,3 +111,32 @@ class Answer:
 
     def __repr__(self) -> str:
         return repr(self.summary())
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Ratio(Answer):
+    """The ratio of two sums, with Fieller's interval (1954) and the delta method's standard error.
+
+    Parameters
+    ----------
+    sums : ndarray, shape (2,)
+        The sum above and the one below.
+    known : ndarray, shape (2, 2)
+        The covariance of their errors.
+
+    Notes
+    -----
+    Where an interval of the sum below holds 0, the ratio's is the whole line.
+    """
+
+    sums: FloatArray
+    known: FloatArray
+
+    def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
+        (above, below), ((va, covariance), (_, vb)) = self.sums, self.known
+        part, ratio = 1 - (reach / below) ** 2 * vb, above / below
+        if part <= 0:
+            return np.array([-np.inf]), np.array([np.inf])
+        inner = va - 2 * ratio * covariance + ratio**2 * vb - (reach / below) ** 2 * (va * vb - covariance**2)
+        middle, half = (ratio - (reach / below) ** 2 * covariance) / part, reach / abs(below) * inner**0.5 / part
+        return np.array([middle - half]), np.array([middle + half])

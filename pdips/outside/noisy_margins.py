@@ -1,8 +1,8 @@
 """What an analyst can do with a public folder alone: estimates and intervals from noisy margins; post-processing."""
 
-import re
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise, product
@@ -14,7 +14,20 @@ import numpy as np
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError, UselessWarning
 from pdips.outside.answer import Answer
-from pdips.outside.regression import LEAST_COUNT, Chosen, joint, maximum, posterior, solved, sums
+from pdips.outside.regression import (
+    LEAST_COUNT,
+    OPEN,
+    Chosen,
+    TermTable,
+    crossed,
+    grouped,
+    joint,
+    maximum,
+    posterior,
+    read_interactions,
+    solved,
+    sums,
+)
 from pdips.privacy.loss import choice
 
 if TYPE_CHECKING:
@@ -28,7 +41,6 @@ if TYPE_CHECKING:
     from pdips.release.release import Release
 
 type Target = Literal["table", "population"]
-type Reads = Callable[[FloatArray, FloatArray], FloatArray]
 
 N_REPLICATES = 1_000
 """Fresh draws of the noise: a standard error from them is off by about 2 %."""
@@ -38,11 +50,6 @@ MOST_FITTED = 20_000
 
 N_LAWS = 200
 """Fresh draws of the noise for its covariance, where a prior is needed."""
-
-OPEN = "the noise leaves these numbers open: intervals are the whole line"
-
-MOST_LOST = 0.02
-"""Part of the replicates without a finite fit beyond which an interval is the whole line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,17 +160,41 @@ class NoisyMargins:
         names, blocks = self.design.domain.names, self.design.blocks
         return {names[c]: (k, place) for k, block in enumerate(blocks) for place, c in enumerate(block.columns)}
 
-    def _levels(self, column: str) -> FloatArray:
-        """Return which levels of its block have which level of a column, shape (levels of block, levels)."""
+    def _block(self, column: str) -> int:
+        """Return the block that holds a column."""
         if column not in self._home:
             raise InputError(f"{column!r} is no column of the release; it has {', '.join(self._home)}")
-        block, place = self._home[column]
-        chosen = self.design.blocks[block].levels[:, place]
+        return self._home[column][0]
+
+    def _is_tied(self, column: str) -> bool:
+        return len(self.design.blocks[self._block(column)].columns) > 1
+
+    def _levels(self, column: str) -> FloatArray:
+        """Return which levels of its block have which level of a column, shape (levels of block, levels)."""
+        chosen = self.design.blocks[self._block(column)].levels[:, self._home[column][1]]
         return np.equal.outer(chosen, np.arange(self.schema.columns[column].n_levels)).astype(np.float64)
+
+    def _tied(self, group: Sequence[str]) -> "tuple[NoisyMargins, str]":
+        """Return what margins say where some columns are one, of all combinations of their levels; and its name."""
+        from pdips.margins.domain import columns_of
+        from pdips.margins.pairs import pooled
+        from pdips.margins.residuals import ResidualDesign
+        from pdips.release.noisy_margins import with_product
+
+        if any(map(self._is_tied, group)):
+            raise InputError(f"{', '.join(group)}: columns that structural zeros tie together can't be taken together")
+        if self.schema.public_columns:
+            raise InputError("a release with public columns answers questions about one column or two")
+        margins, columns, name = with_product(self.margins, self.schema.columns, group)
+        schema = self.schema.model_copy(update={"columns": columns})
+        design = ResidualDesign(columns_of(schema), self.design.neighbours, "laplace")
+        n_records = None if self.found.total_variance else int(self.found.n_records)
+        found = pooled(design, margins, n_records)
+        return NoisyMargins(schema, design, found, self.estimated, tuple(margins)), name
 
     def _alone(self, columns: Sequence[str]) -> "Chosen":
         """Return the pairs of some columns."""
-        self_blocks = sorted({self._home[column][0] for column in columns if self._levels(column).size})
+        self_blocks = sorted({self._block(column) for column in columns})
         sizes, starts = self.design.sizes, self.design.offsets
         kept = np.concatenate([np.arange(starts[k], starts[k] + sizes[k]) for k in self_blocks])
         offsets: IntArray = np.concatenate([[0], np.cumsum(sizes[self_blocks])])
@@ -174,8 +205,10 @@ class NoisyMargins:
             variance=self.found.variance[np.ix_(self_blocks, self_blocks)],
         )
         if not np.isfinite(alone.variance).all():
-            raise InputError(f"no measured margin holds each two of {', '.join(columns)} together")
-        home = {column: self_blocks.index(self._home[column][0]) for column in columns}
+            asked = ", ".join(name for column in columns for name in column.split(":"))
+            two = "" if any(":" in column for column in columns) else "each two of "
+            raise InputError(f"no measured margin holds {two}{asked} together")
+        home = {column: self_blocks.index(self._block(column)) for column in columns}
         levels = np.zeros((offsets[-1], sum(self.schema.columns[column].n_levels for column in home)))
         places, start = dict[str, slice](), 0
         for column, block in home.items():
@@ -185,28 +218,13 @@ class NoisyMargins:
             start += own.shape[1]
         return Chosen(alone, home, places, levels)
 
-    def _spread(
-        self, reads: Reads, chosen: "Chosen", cells: int = 1, *, tell: bool = True
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return an answer, its replicates with fresh noise, and the covariance of these about it."""
-        centre = reads(*chosen.counts())[0]
-        with np.errstate(all="ignore"):
-            again = np.concatenate([reads(*each) for each in chosen.again(N_REPLICATES, cells, 0)])
-        whole = np.isfinite(again).all(axis=1)
-        if whole.mean() < 1 - MOST_LOST or not np.isfinite(centre).all():
-            if tell:
-                warnings.warn(OPEN, UselessWarning, 3)
-            return centre, again, np.diag(np.full(len(centre), np.inf))
-        off = again[whole] - centre
-        return centre, again, off.T @ off / len(off)
-
     def share(self, columns: Sequence[str] | str, *, target: Target = "population") -> Answer:
-        """Return the share of each level of a column, or of each combination of two columns.
+        """Return the share of each level of a column, or of each combination of several columns.
 
         Parameters
         ----------
         columns : str or sequence of str
-            One column or two.
+            One column or more. Every two are known from a release of ``pairs``; more where a margin holds them all.
         target : {"population", "table"}
             Of the population that the table is a random sample of, or of the table itself.
 
@@ -218,7 +236,7 @@ class NoisyMargins:
         Raises
         ------
         InputError
-            If a column isn't in the release, or more than two are named: no measured margin holds them.
+            If a column isn't in the release, or no measured margin holds all that are named.
         """
         return self._counted(columns, target, shares=True)
 
@@ -229,8 +247,11 @@ class NoisyMargins:
     def _counted(self, columns: Sequence[str] | str, target: Target, *, shares: bool) -> Answer:
         choice(target, ("table", "population"), "target")
         named = [columns] if isinstance(columns, str) else list(columns)
-        if not 1 <= len(named) <= 2 or len(set(named)) < len(named):
-            raise InputError("name one column, or two that differ: no measured margin holds more, or none is used")
+        if not named or len(set(named)) < len(named):
+            raise InputError("name one column, or several that differ")
+        if len(named) > 2:
+            tied, name = self._tied(named)
+            return tied._counted([name], target, shares=shares)
         chosen = self._alone(named)
 
         def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
@@ -240,7 +261,7 @@ class NoisyMargins:
                 found = counts[:, chosen.places[named[0]], chosen.places[named[1]]].reshape(len(counts), -1)
             return found / n[:, None] if shares else found
 
-        centre, _, covariance = self._spread(reads, chosen)
+        centre, _, covariance = chosen.spread(reads, N_REPLICATES)
         if target == "population":
             n = chosen.pairs.n
             p = np.clip(centre if shares else centre / n, 1 / n, 1)  # no cell is without sampling error
@@ -263,34 +284,19 @@ class NoisyMargins:
         values = found.levels or [(a + b) / 2 for a, b in pairwise(found.edges)]
         return [column], np.array(values, dtype=np.float64)[:, None]
 
-    def _read(self, formula: str) -> "tuple[list[str], list[str], list[str], Chosen, FloatArray]":
-        """Return predictors, outcome's levels, terms, the pairs of all, and their levels' values, the outcome's last.
-
-        The values have shape (levels, terms and outcome).
-        """
-        from scipy.linalg import block_diag
-
+    def _read(self, formula: str) -> "tuple[Chosen, TermTable]":
+        """Return the pairs that a formula takes, and its terms in their order."""
         from pdips.data.schema import read_formula
 
-        if re.search(r"\w\s*[:*]\s*\w", formula):
-            raise InputError("an interaction with an outcome takes a margin of three columns, and none was measured")
-        outcome, predictors = read_formula(formula, self.schema)
-        chosen, scores = self._alone([*predictors, outcome]), [self._scores(name) for name in [*predictors, outcome]]
-        names = ["Intercept", *(term for terms, _ in scores[:-1] for term in terms)]
-        return (
-            predictors,
-            self.schema.columns[outcome].names(),
-            names,
-            chosen,
-            block_diag(*(each for _, each in scores)),
-        )
-
-    def _cells(self, predictors: Sequence[str]) -> tuple[list[int], FloatArray]:
-        """Return the shape of the predictors' table, and the terms in each of its cells."""
-        shape = [self.schema.columns[name].n_levels for name in predictors]
-        cells = np.indices(shape).reshape(len(shape), -1)
-        scores = [self._scores(name)[1][level] for name, level in zip(predictors, cells, strict=True)]
-        return shape, np.column_stack([np.ones(cells.shape[1]), *scores])
+        plain, interactions = read_interactions(formula)
+        outcome, predictors = read_formula(plain, self.schema)
+        margins, terms = self, {name: self._scores(name) for name in [*predictors, outcome]}
+        for group in grouped(interactions):
+            margins, name = margins._tied(group)
+            own = [some for some in interactions if {*some} <= {*group}]
+            terms = {name: crossed({one: terms.pop(one) for one in group}, own)} | terms
+        *given, last = terms.values()
+        return margins._alone(list(terms)), TermTable(given, last)
 
     def _coordinates(self, columns: Sequence[str]) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return contrasts of the cells of some columns, shape (cells, contrasts), their noisy values and variances.
@@ -299,9 +305,7 @@ class NoisyMargins:
         """
         chosen = self._alone(columns)
         pairs, counts = chosen.pairs, chosen.counts()[0][0]
-        if len({self._home[name][0] for name in columns}) < len(columns) or any(
-            len(self.design.blocks[self._home[name][0]].columns) > 1 for name in columns
-        ):
+        if len(chosen.home) < len(columns) or any(map(self._is_tied, columns)):
             raise InputError("a factor takes columns that differ and that no structural zeros tie together")
         sizes = [self.schema.columns[column].n_levels for column in columns]
         bases = [np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)[0] for size in sizes]
@@ -374,8 +378,9 @@ class NoisyMargins:
         Parameters
         ----------
         formula : str
-            Columns alone: ``"income ~ age + sex"``. Numbers and bins (by their middle) are one term; other columns have
-            one for each level but the first; an outcome of two levels counts its second.
+            Columns, as in ``"income ~ age + sex"``. Numbers and bins (by their middle) are one term; other columns have
+            one for each level but the first; an outcome of two levels counts its second. Interactions, as in
+            ``"income ~ age + sex * school"``, take margins of three columns or more: of ``steps`` or a full table.
         target : {"population", "table"}
             The coefficients of the population, with sampling error on top of the noise's (its variance is the same for
             all records, or that of shares for an outcome of two levels), or of the table.
@@ -391,26 +396,27 @@ class NoisyMargins:
             If the formula names what isn't in the release, or what no measured margin holds.
         """
         choice(target, ("table", "population"), "target")
-        predictors, levels, names, chosen, values = self._read(formula)
+        chosen, terms = self._read(formula)
+        values, n_levels = terms.values, len(terms.outcome[1])
 
         def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
             both = sums(values, counts, n)
             return solved(both[:, :-1, :-1], both[:, :-1, -1])
 
-        centre, _, covariance = self._spread(reads, chosen)
+        centre, _, covariance = chosen.spread(reads, N_REPLICATES)
         if target == "population" and np.isfinite(covariance).all():
             counts, n = chosen.counts()
             both = sums(values, counts, n)[0]
             inverse = np.linalg.inv(both[:-1, :-1])
-            shape, design = self._cells(predictors) if len(levels) == 2 else ([], np.empty((0, 0)))
-            if len(levels) == 2 and len(design) <= MOST_FITTED:
+            if n_levels == 2 and math.prod(terms.shape) <= MOST_FITTED:
+                design = terms.cells()
                 mean = np.clip(design @ centre, 0, 1)
-                spread = joint(shape, counts)[0] * mean * (1 - mean)
+                spread = joint(terms.shape, counts)[0] * mean * (1 - mean)
                 covariance = covariance + inverse @ ((design * spread[:, None]).T @ design) @ inverse * n
             else:
                 residual = max(both[-1, -1] - centre @ both[:-1, -1], 0.0) / max(n[0] - len(centre), 1)
                 covariance = covariance + residual * inverse
-        return Answer(tuple(names), centre, covariance, "follows from measured pairs")
+        return Answer(terms.names, centre, covariance, "follows from measured pairs")
 
     def glm(self, formula: str, *, family: Literal["binomial", "poisson"], target: Target = "population") -> Answer:
         """Fit a generalized linear model with its canonical link to the noisy score, X'y.
@@ -430,19 +436,20 @@ class NoisyMargins:
         choice(family, ("binomial", "poisson"), "family")
         import pandas as pd
 
-        predictors, levels, names, chosen, values = self._read(formula)
-        if family == "binomial" and len(levels) != 2:
-            raise InputError(f"family 'binomial' needs an outcome of two levels, and this one has {len(levels)}")
-        if np.prod([self.schema.columns[name].n_levels for name in predictors]) > MOST_FITTED:
+        chosen, terms = self._read(formula)
+        values, n_levels = terms.values, len(terms.outcome[1])
+        if family == "binomial" and n_levels != 2:
+            raise InputError(f"family 'binomial' needs an outcome of two levels, and this one has {n_levels}")
+        if math.prod(terms.shape) > MOST_FITTED:
             raise InputError(f"the predictors have more than {MOST_FITTED:,} cells together: take fewer")
-        shape, design = self._cells(predictors)
+        design = terms.cells()
         middle, width = design.mean(axis=0), np.maximum(design.std(axis=0), 1e-9)
         middle[0], width[0] = 0.0, 1.0
         standard = (design - middle) / width
 
         def parts(counts: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
             score = sums(values, counts, n)[:, :-1, -1] / n[:, None]
-            return joint(shape, counts), (score - middle * score[:, :1]) / width
+            return joint(terms.shape, counts), (score - middle * score[:, :1]) / width
 
         def as_given(found: FloatArray) -> FloatArray:
             found = found / width
@@ -452,10 +459,9 @@ class NoisyMargins:
         def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
             return as_given(maximum(standard, *parts(counts, n), family))
 
-        basis = (
-            f"score measured; law of the predictors {'measured' if len(shape) < 3 else 'from a model of their pairs'}"
-        )
-        centre, draws, covariance = self._spread(reads, chosen, design.size, tell=False)
+        law = "measured" if len(terms.shape) < 3 else "from a model of their pairs"
+        basis = f"score measured; law of the predictors {law}"
+        centre, draws, covariance = chosen.spread(reads, N_REPLICATES, design.size, tell=False)
         if not np.isfinite(covariance).all():
             n = chosen.pairs.n if target == "population" else np.inf
             again = [parts(*each) for each in chosen.again(N_LAWS, design.size, 3)]
@@ -465,22 +471,22 @@ class NoisyMargins:
                 draws = as_given(found)
                 basis += "; posterior under a normal prior"
                 if alone.any():
-                    basis += f", which is all there is for {', '.join(np.array(names)[alone])}"
-                frame = pd.DataFrame(draws, columns=names)
-                return Answer(tuple(names), draws.mean(axis=0), np.cov(draws.T), basis, frame, skewed=True)
+                    basis += f", which is all there is for {', '.join(np.array(terms.names)[alone])}"
+                frame = pd.DataFrame(draws, columns=list(terms.names))
+                return Answer(terms.names, draws.mean(axis=0), np.cov(draws.T), basis, frame, skewed=True)
             warnings.warn(OPEN, UselessWarning, 2)
         if target == "population" and np.isfinite(covariance).all():
             from scipy.special import expit
 
             linear = design @ centre
             weight = expit(linear) * expit(-linear) if family == "binomial" else np.exp(linear)
-            law = parts(*chosen.counts())[0][0]
-            sampling = np.linalg.inv((design * (law * weight)[:, None]).T @ design * chosen.pairs.n)
+            laws, _ = parts(*chosen.counts())
+            sampling = np.linalg.inv((design * (laws[0] * weight)[:, None]).T @ design * chosen.pairs.n)
             covariance = covariance + sampling
             draws = draws + np.random.default_rng(1).multivariate_normal(np.zeros(len(centre)), sampling, len(draws))
         known = draws if np.isfinite(covariance).all() else draws[:0]
-        frame = pd.DataFrame(known, columns=names).dropna(ignore_index=True)
-        return Answer(tuple(names), centre, covariance, basis, frame)
+        frame = pd.DataFrame(known, columns=list(terms.names)).dropna(ignore_index=True)
+        return Answer(terms.names, centre, covariance, basis, frame)
 
 
 def check_laws(document: "PrivacyDocument") -> None:

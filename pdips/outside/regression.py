@@ -1,18 +1,26 @@
 """Regressions from sums over records: pairs of some columns, normal equations, scores, the law of the predictors."""
 
-from collections.abc import Iterator, Sequence
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray
+from pdips.errors import InputError, UselessWarning
 
 if TYPE_CHECKING:
     from pdips.margins.chains import NoisyPairs
 
 type Parts = tuple[FloatArray, FloatArray]
+type Reads = Callable[[FloatArray, FloatArray], FloatArray]
+"""Numbers, shape (replicates, numbers), from what :meth:`Chosen.counts` returns."""
+
+type Terms = tuple[list[str], FloatArray]
+"""Names of the terms that stand for a column, and their values for each of its levels, shape (levels, terms)."""
 
 LEAST_COUNT = 1e-3
 """What a cell of the predictors is raised to, in records."""
@@ -26,6 +34,11 @@ AT_PRIOR = 0.8
 N_WALKERS, STAGES, STAGE_STEPS = 100, 4, 200
 
 FARTHEST, NEWTON_STEPS, ROUNDS = 30.0, 40, 25
+
+OPEN = "the noise leaves these numbers open: intervals are the whole line"
+
+MOST_LOST = 0.02
+"""Part of the replicates without a finite fit beyond which an interval is the whole line."""
 
 MOST_NUMBERS = 2_000_000
 """How many numbers a batch of replicates may hold at a time."""
@@ -68,6 +81,104 @@ class Chosen:
         rng, batch = np.random.default_rng(seed), max(1, MOST_NUMBERS // max(cells, self.levels.size))
         for start in range(0, replicates, batch):
             yield self.counts([self.pairs.again(rng) for _ in range(min(batch, replicates - start))])
+
+    def spread(
+        self, reads: Reads, replicates: int, cells: int = 1, *, tell: bool = True
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return an answer, its replicates with fresh noise, and the covariance of these about it."""
+        centre = reads(*self.counts())[0]
+        with np.errstate(all="ignore"):
+            again = np.concatenate([reads(*each) for each in self.again(replicates, cells, 0)])
+        whole = np.isfinite(again).all(axis=1)
+        if whole.mean() < 1 - MOST_LOST or not np.isfinite(centre).all():
+            if tell:
+                warnings.warn(OPEN, UselessWarning, 3)
+            return centre, again, np.diag(np.full(len(centre), np.inf))
+        off = again[whole] - centre
+        return centre, again, off.T @ off / len(off)
+
+
+def read_interactions(formula: str) -> tuple[str, list[tuple[str, ...]]]:
+    """Return a formula without its interactions, and these: ``a * b`` is ``a + b + a:b``.
+
+    Raises
+    ------
+    InputError
+        If a column of an interaction isn't there by itself too.
+    """
+    outcome, tilde, right = formula.partition("~")
+    alone, found = list[str](), list[tuple[str, ...]]()
+    for part in right.split("+"):
+        factors = [name.strip() for name in re.split("[:*]", part)]
+        alone += factors if "*" in part else [part.strip()] if len(factors) == 1 else []
+        sizes = range(2, len(factors) + 1) if "*" in part else [len(factors)] if len(factors) > 1 else []
+        found += [some for size in sizes for some in combinations(factors, size)]
+    if lacking := [name for some in found for name in some if name not in alone]:
+        raise InputError(f"{lacking[0]!r} is in an interaction, so it must be in the formula by itself too")
+    if outcome.strip() in alone and found:
+        raise InputError("the outcome can't be in an interaction")
+    return f"{outcome}{tilde}{' + '.join(dict.fromkeys(alone))}", list(dict.fromkeys(found))
+
+
+def grouped(interactions: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the columns that interactions tie together, in groups that have none in common."""
+    groups = list[tuple[str, ...]]()
+    for some in interactions:
+        near = [group for group in groups if {*group} & {*some}]
+        joined = dict.fromkeys(name for group in (*near, some) for name in group)
+        groups = [group for group in groups if group not in near] + [tuple(joined)]
+    return groups
+
+
+def crossed(columns: Mapping[str, Terms], interactions: Sequence[Sequence[str]]) -> Terms:
+    """Return the terms of columns taken as one: each column's own, and products of them for each interaction."""
+    grid = np.indices([len(values) for _, values in columns.values()]).reshape(len(columns), -1)
+    own = {name: (terms, values[at]) for at, (name, (terms, values)) in zip(grid, columns.items(), strict=True)}
+    names, found = [t for terms, _ in own.values() for t in terms], [values for _, values in own.values()]
+    for some in interactions:
+        names += map(":".join, product(*(own[name][0] for name in some)))
+        each: FloatArray = np.ones((grid.shape[1], 1))
+        for name in some:
+            each = np.asarray(each[:, :, None] * own[name][1][:, None]).reshape(grid.shape[1], -1)
+        found.append(each)
+    return names, np.hstack(found)
+
+
+@dataclass(frozen=True, eq=False)
+class TermTable:
+    """The terms of a formula: those of each predictor, and of the outcome.
+
+    Parameters
+    ----------
+    predictors : list of Terms
+    outcome : Terms
+    """
+
+    predictors: list[Terms]
+    outcome: Terms
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the coefficients."""
+        return ("Intercept", *(name for names, _ in self.predictors for name in names))
+
+    @property
+    def values(self) -> FloatArray:
+        """Of each level: its terms and the outcome, shape (levels, terms + 1)."""
+        from scipy.linalg import block_diag
+
+        return np.asarray(block_diag(*(values for _, values in self.predictors), self.outcome[1]))
+
+    @property
+    def shape(self) -> list[int]:
+        """How many levels each predictor has."""
+        return [len(values) for _, values in self.predictors]
+
+    def cells(self) -> FloatArray:
+        """Return the terms in each combination of the predictors' levels, the intercept first."""
+        levels = np.indices(self.shape).reshape(len(self.shape), -1)
+        parts = [values[level] for (_, values), level in zip(self.predictors, levels, strict=True)]
+        return np.column_stack([np.ones(levels.shape[1]), *parts])
 
 
 def sums(values: FloatArray, counts: FloatArray, n: FloatArray) -> FloatArray:

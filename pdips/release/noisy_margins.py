@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -165,6 +166,28 @@ def with_groups(
                 axes[k] = replace(axis, columns=(name,), groups=())
         renamed.append(replace(each, law=replace(each.law, axes=tuple(axes))))
     return renamed, found
+
+
+def with_product(
+    margins: Sequence[MeasuredMargin], columns: Mapping[str, Column], group: Sequence[str]
+) -> tuple[list[MeasuredMargin], dict[str, Column], str]:
+    """Return margins in which some columns are one, of all combinations of their levels; all columns; and its name.
+
+    Margins that hold some of the columns alone are left as they are, and of no use any more.
+    """
+    name, found = ":".join(group), list[MeasuredMargin]()
+    levels = [", ".join(each) for each in product(*(columns[one].names() for one in group))]
+    for each in margins:
+        table, axes = each.whole(), each.law.axes
+        at = [k for one in group for k, axis in enumerate(axes) if axis.columns == (one,) and not axis.first]
+        if table is not None and len(at) == len(group) and not each.law.differences:
+            rest = [k for k in range(len(axes)) if k not in at]
+            merged = (MarginAxis(columns=(name,), size=len(levels)), *(axes[k] for k in rest))
+            counts = table.transpose([*at, *rest]).ravel().astype(np.int64)
+            each = MeasuredMargin(replace(each.law, axes=merged), counts, each.cells)
+        found.append(each)
+    kept = {one: column for one, column in columns.items() if one not in group}
+    return found, {**kept, name: Column(levels=levels)}, name
 
 
 def stacked(margins: Sequence[MeasuredMargin]) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+import statsmodels.formula.api as smf
 
 from pdips import (
     InputError,
@@ -22,6 +23,7 @@ from pdips import (
     Table,
     UniversalHistogram,
 )
+from pdips.arrays import FloatArray
 from pdips.errors import UselessWarning
 from pdips.margins.pairs import estimate
 from pdips.outside import NoisyMargins, noisy_margins
@@ -132,6 +134,51 @@ def test_intervals_hold_the_population(name, monkeypatch):
     assert coverage(ask, truth, 20, 2_000, 0.5, noise=1e-6) < 0.85
 
 
+@pytest.mark.parametrize("mechanism", [LaplaceSanitizer(epsilon=100_000), Steps(epsilon=100_000)])
+def test_interactions_and_three_columns_are_read_where_a_margin_holds_them(mechanism):
+    table = drawn(2_000, np.random.default_rng(1))
+    margins = NoisyMargins.of(mechanism.release(table, rng=np.random.default_rng(2))[0])
+    frame = pd.DataFrame(dict(table.codes)).assign(age=MIDDLES[table.codes["age"]])
+    right = "C(sex) * C(school) + C(sex) * age"
+    linear, logit = (
+        smf.ols(f"voted ~ {right}", frame).fit(cov_type="HC0"),
+        smf.logit(f"voted ~ {right}", frame).fit(disp=0),
+    )
+    order = [0, 1, 2, 3, 6, 4, 5, 7]  # of statsmodels' coefficients: main terms, then products
+    for found, model, near in (
+        (margins.ols("voted ~ sex * school + sex * age"), linear, 1e-3),
+        (margins.glm("voted ~ sex * school + sex:age + age", family="binomial"), logit, 0.03),
+    ):
+        assert [name.count(":") for name in found.names] == [0] * 5 + [1] * 3
+        np.testing.assert_allclose(found.estimate, model.params.iloc[order], rtol=near, atol=near)
+        np.testing.assert_allclose(np.sqrt(np.diagonal(found.covariance)), model.bse.iloc[order], rtol=0.1)
+    three = margins.total(["voted", "sex", "school"])
+    assert three.names[1] == "no, f, middle"
+    counts = frame.groupby(["voted", "sex", "school"], observed=False).size()
+    np.testing.assert_allclose(three.estimate, counts, atol=0.5)
+    assert margins.total("sex").summary()["standard_error"].max() < 0.1
+
+
+def test_intervals_of_interactions_hold_the_population(monkeypatch):
+    # As above: below .86 has probability under 1e-3. The twin's margins say that their noise is next to nothing.
+    monkeypatch.setattr(noisy_margins, "N_REPLICATES", 60)
+    crossed = np.column_stack([DESIGN, DESIGN[:, 1] * DESIGN[:, 2], DESIGN[:, 1] * DESIGN[:, 3]])[
+        :, [0, 1, 2, 3, 5, 6, 4]
+    ]
+    truth = np.linalg.solve(crossed.T @ (LAW[:, None] * crossed), crossed.T @ (LAW * CHANCE))
+    held, fooled = list[FloatArray](), list[FloatArray]()
+    for number in range(40):
+        rng = np.random.default_rng([7, number])
+        release, _ = LaplaceSanitizer(epsilon=0.25).release(drawn(2_000, rng), rng=rng)
+        margins = NoisyMargins.of(release)
+        laws = [replace(each, law=replace(each.law, variance=1e-6)) for each in margins.margins]
+        for one, kept in ((margins, held), (replace(margins, margins=tuple(laws)), fooled)):
+            found = one.ols("voted ~ sex * school + age").summary()
+            kept.append(np.array((found["lower"] <= truth) & (truth <= found["upper"])))
+    assert np.mean(held) > 0.86
+    assert np.mean(fooled) < 0.85
+
+
 def test_poisson_and_its_draws(quiet):
     schema = Schema.model_validate({"columns": {"x": {"levels": ["a", "b"]}, "k": {"levels": [0, 1, 2, 3, 4, 5, 6]}}})
     rng = np.random.default_rng(3)
@@ -151,6 +198,23 @@ def test_a_contrast_is_a_sum_with_its_error(quiet):
     older = found.contrast([0, 0, 0, 0, 1, 1], "over 60")
     assert (p := older.estimate[0]) == pytest.approx(found.estimate[4:].sum())
     assert older.summary()["standard_error"].iloc[0] == pytest.approx(np.sqrt(p * (1 - p) / 2_000), rel=0.01)
+
+
+def test_weights_may_be_named_and_a_ratio_has_fiellers_interval(quiet):
+    found = quiet[1].share(["school", "voted"])
+    low, high = {"low, yes": 1, "low, no": 1}, {"high, yes": 1}
+    np.testing.assert_array_equal(found.contrast(low).estimate, found.contrast([1, 1, 0, 0, 0, 0]).estimate)
+    ratio = found.ratio(low, high)
+    (above, below), known = ratio.sums, ratio.known
+    for end in ratio.summary()[["lower", "upper"]].iloc[0]:  # where the sums' difference is significant no longer
+        off, weights = above - end * below, np.array([1, -end])
+        assert off**2 == pytest.approx(1.959964**2 * weights @ known @ weights, rel=1e-6)
+    assert ratio.summary()["lower"].iloc[0] < above / below < ratio.summary()["upper"].iloc[0]
+    loud = replace(found, covariance=found.covariance * 10_000).ratio(low, high)
+    assert np.isinf(loud.summary()[["lower", "upper"]]).all(axis=None)
+    for ask in (lambda: found.contrast({"poor": 1}), lambda: found.ratio([1], high), lambda: found.ratio(low, {})):
+        with pytest.raises(InputError, match=r"none of the numbers|needs 6 weights|the sum below is 0"):
+            ask()
 
 
 def test_columns_tied_by_structural_zeros_and_public_ones():
@@ -208,8 +272,11 @@ def test_a_public_folder_is_enough(tmp_path):
     ("ask", "message"),
     [
         (lambda m: m.share("income"), "'income' is no column of the release; it has sex, school, age, voted"),
-        (lambda m: m.share(["sex", "age", "voted"]), "no measured margin holds more"),
-        (lambda m: m.ols("voted ~ sex * age"), "takes a margin of three columns"),
+        (lambda m: m.share(["sex", "age", "voted"]), "no measured margin holds sex, age, voted together"),
+        (lambda m: m.share([]), "several that differ"),
+        (lambda m: m.ols("voted ~ sex * age"), "no measured margin holds sex, age, voted together"),
+        (lambda m: m.ols("voted ~ sex + sex:age"), "'age' is in an interaction"),
+        (lambda m: m.ols("voted ~ sex * voted"), "the outcome can't be in an interaction"),
         (lambda m: m.ols("voted ~ __import__('os')"), "names columns"),
         (lambda m: m.ols("voted ~ voted"), "predictors that differ"),
         (lambda m: m.ols("school ~ age"), "more than two levels"),
