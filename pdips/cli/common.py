@@ -208,3 +208,16 @@ def ledger_line(ledger: "Ledger | None") -> str:
         f"rho {float(account.spent_rho or 0):.6g} of {float(account.total_rho):.6g} spent{reserved}, "
         f"{float(account.remaining_rho):.6g} left; read at delta {spell(account.total_delta)}: {line}"
     )
+
+
+def rewrite_pages(directory: Path) -> None:
+    """Write the card, whatever becomes of the report after it: its total has to have what was just published in it."""
+    from pdips.report.pages import rewrite_report, write_card
+
+    try:
+        click.echo(f"card      {write_card(directory / 'public')}: written again with these figures")
+        report = rewrite_report(directory)
+    except InputError as error:
+        raise InputError(f"{error}; the figures are published and charged: mend it, then `pdips report DIR`") from None
+    if report is not None:
+        click.echo(f"report    {report}: written again")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 import pdips
-from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, show_progress, warn_of_older_copy
+from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, rewrite_pages, show_progress, warn_of_older_copy
 from pdips.errors import InputError
 from pdips.privacy.loss import exact, spell
 
@@ -144,20 +144,7 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, 
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
-    _rewrite_pages(Path(directory))
-
-
-def _rewrite_pages(directory: Path) -> None:
-    """Write the card, whatever becomes of the report after it: its total price has to have this evaluation in it."""
-    from pdips.report.pages import rewrite_report, write_card
-
-    try:
-        click.echo(f"card      {write_card(directory / 'public')}: written again with these figures")
-        report = rewrite_report(directory)
-    except InputError as error:
-        raise InputError(f"{error}; the figures are published and charged: mend it, then `pdips report DIR`") from None
-    if report is not None:
-        click.echo(f"report    {report}: written again")
+    rewrite_pages(Path(directory))
 
 
 def _spelt(value: float | None, digits: int = 4) -> str:

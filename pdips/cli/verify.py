@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 import pdips
-from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, show_progress, warn_of_older_copy
+from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, rewrite_pages, show_progress, warn_of_older_copy
 from pdips.errors import InputError
 from pdips.privacy.loss import exact, spell
 
@@ -69,3 +69,4 @@ def verify(
     )
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {page} and {page.with_suffix('.json').name}: may be published")
+    rewrite_pages(Path(directory))

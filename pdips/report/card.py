@@ -18,7 +18,7 @@ from pdips.errors import InputError
 from pdips.inference.rules import KNOW_THE_NOISE
 from pdips.release.certificate import Certificate
 from pdips.release.codebook import CODEBOOK
-from pdips.release.documents import PaidDocument, PrivacyDocument
+from pdips.release.documents import PaidDocument, PrivacyDocument, StatedLoss
 from pdips.report import price
 from pdips.report.figures import roc_bound
 from pdips.report.formats import number, percent
@@ -41,7 +41,7 @@ def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -
     """Return all that ``card.html.j2`` is filled with."""
     csv, schema, settings = (public / "synthetic_1.csv").exists(), release.table_schema, release.settings
     kept = {name: value for name, value in settings.items() if value is not None}
-    certificate = Certificate.beside(public)
+    certificate, losses = Certificate.beside(public), price.published(public, release, paid)
     return {
         "facts": release,
         "schema": schema,
@@ -55,8 +55,9 @@ def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -
         "adds_up_otherwise": release.privacy.kind != "pure"
         or any(item.composition != "sequential" for item in release.spends),
         "paid": paid,
-        "total": price.total(release, paid),
-        "guarantee": guarantee(release, paid),
+        "losses": losses,
+        "total": price.together(losses),
+        "guarantee": guarantee(price.together(losses)),
         "errors": standard_errors(release),
         "code": _reading(schema, release.n_sets, csv=csv),
         "noisy_code": _noisy(release),
@@ -93,12 +94,9 @@ def _spell(value: Any) -> str:
 # ---- what the price means ----
 
 
-def guarantee(release: PrivacyDocument, paid: PaidDocument | None) -> dict[str, Any]:
-    """Return what the price of sets and paid evaluation together means, upper bounds rounded up."""
-    privacy = release.privacy
-    epsilon, delta = price.total(release, paid), privacy.delta
-    # A pure loss of epsilon is zero-concentrated with rho = epsilon^2 / 2: Bun and Steinke (2016), proposition 1.4.
-    rho = privacy.rho + (paid.privacy.epsilon**2 / 2 if paid else 0.0) if privacy.rho else 0.0
+def guarantee(privacy: StatedLoss) -> dict[str, Any]:
+    """Return what the price of all that was published means, upper bounds rounded up."""
+    epsilon, delta, rho = privacy.epsilon, privacy.delta, privacy.rho
     removing = privacy.neighbours == "add-remove"
 
     def power(level: float, replacing: bool = False) -> float:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument
+from pdips.release.documents import PrivacyDocument, RunDocument
 from pdips.report.card import combining, odds_factor, round_up
 from pdips.report.formats import number, plural, price
-from pdips.report.price import LARGE_EPSILON, total
+from pdips.report.price import LARGE_EPSILON, Losses, together
 from pdips.report.verdict import Verdict
 
 State = Literal["yes", "watch", "no", "person"]
@@ -39,10 +39,10 @@ class Question:
     topic: str
 
 
-def section(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None) -> dict[str, Any]:
-    """Return what the section shows; ``verdict`` opens it. A paid evaluation is published too, so its price counts."""
+def section(release: PrivacyDocument, run: RunDocument, losses: Losses) -> dict[str, Any]:
+    """Return what the section shows; ``verdict`` opens it. All that was published counts in the price."""
     answers: dict[str, Any] = {
-        name: {"state": state, "found": found} for name, (state, found) in _answers(release, run, paid)
+        name: {"state": state, "found": found} for name, (state, found) in _answers(release, run, losses)
     }
     groups = {
         title: [Question(**text, **answers.get(name, {})) for name, text in texts.items()]
@@ -68,15 +68,15 @@ def verdict(questions: Sequence[Question]) -> Verdict:
     return Verdict(level="good", line="All questions are answered by yes.")
 
 
-def _answers(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None) -> Iterator[tuple[str, Answer]]:
+def _answers(release: PrivacyDocument, run: RunDocument, losses: Losses) -> Iterator[tuple[str, Answer]]:
     """Yield what the files answer, by the name of the question."""
-    privacy, settings = release.privacy, release.settings
+    privacy, settings = together(losses), release.settings
     bounded, exact = privacy.kind in BOUNDED, privacy.sampling == "exact"
-    sets, epsilon = plural(release.n_sets, "set"), total(release, paid)
-    over = f"{sets} and their paid evaluation" if paid else sets
-    said = f"epsilon = {price(epsilon)} in total over {over}, kind {privacy.kind}."
+    later = [what[0].lower() + what[1:] for what in losses][1:]
+    over = " and ".join([plural(release.n_sets, "set"), *later])
+    said = f"epsilon = {price(privacy.epsilon)} in total over {over}, kind {privacy.kind}."
     yield "bounded", ("yes", said) if bounded else ("no", f"No: {said} That figure bounds nothing for this table.")
-    yield "epsilon", _epsilon(epsilon, bounded=bounded, delta=privacy.delta)
+    yield "epsilon", _epsilon(privacy.epsilon, bounded=bounded, delta=privacy.delta)
     yield "delta", _delta(privacy.delta, run.n_records)
     records = release.table_schema.records
     cap = f"Up to {plural(records.max_per_person, 'record')} a person"

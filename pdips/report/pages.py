@@ -86,12 +86,14 @@ def _card(public: Path, release: PrivacyDocument) -> str:
 
 def _report(confidential: Path, release: PrivacyDocument, tell: Tell | None = None) -> str:
     run = RunDocument.read(confidential)
-    paid = PaidDocument.beside(confidential.parent / "public", release)
+    public = confidential.parent / "public"
+    paid = PaidDocument.beside(public, release)
+    losses = price.published(public, release, paid)
     sections: dict[str, Any] = {
-        "price": price.section(release, run, paid),
+        "price": price.section(release, run, losses),
         "diagnostics": diagnostics.section(confidential, release, run),
         "utility": utility.section(confidential, release, run),
-        "checklist": checklist.section(release, run, paid),
+        "checklist": checklist.section(release, run, losses),
     }
     verdicts = {name: found["verdict"] for name, found in sections.items()}
     if tell is not None:

@@ -1,6 +1,8 @@
 """Claims answered at a price: the price by enumeration, what intervals cover, what is refused before any spend."""
 
+import html
 import json
+import re
 from fractions import Fraction
 from itertools import product
 
@@ -15,7 +17,9 @@ from pdips.audit.cases.statistics import claims
 from pdips.evaluation.claim import STEPS, Claim, ClaimCheck, MomentDesign, interval_of, verify_claim
 from pdips.privacy.curator import noisy_counts
 from pdips.privacy.replay import exact_law
+from pdips.release.documents import PrivacyDocument
 from pdips.release.folder import file_digest
+from pdips.report import price
 
 EPSILON = Fraction(3, 2)
 LINES = "c ~ a + b"
@@ -205,6 +209,31 @@ def test_a_claim_is_answered_charged_and_published(pdips, released):
     assert "Holds" in (released / "out/public/claims/good.html").read_text()
     assert pdips(*words)[0] == 2  # another answer would pay again
     assert len(Ledger(released / "l.sqlite").entries()) == 1
+
+
+def test_the_card_counts_answers_to_claims(pdips, tmp_path):
+    table = study()
+    table.frame.to_parquet(tmp_path / "t.parquet")
+    Pairs(epsilon=1, n_sets=1).release(table)[0].publish(tmp_path / "out" / "public")
+    public, words = tmp_path / "out/public", ["verify", tmp_path / "t.parquet", tmp_path / "out"]
+    for name, more in (("first", []), ("second", ["--delta", "1e-6"])):
+        claim = claim_of(tmp_path, name, **GOOD)
+        code, out, err = pdips(*words, claim, "--epsilon", 2, *more)
+        assert (code, err) == (0, "")
+        assert f"card      {public / 'card.html'}: written again" in out
+    card = re.sub(r"\s+", " ", re.sub("<.*?>", " ", html.unescape((public / "card.html").read_text())))
+    assert "The answer to the claim first 2 0 The answer to the claim second 2 10⁻⁶ Together, ε 5 10⁻⁶" in card
+    assert "figures are for ε = 5, all together" in card
+    assert "Since δ is not 0, there is no strict limit to the Bayes factor" in card
+    release, second = PrivacyDocument.read(public), json.loads((public / "claims/second.json").read_text())
+    found = price.together(price.published(public, release, None))
+    pure = 0.5 + 2  # epsilon^2 / 2 of the sets and of the first answer
+    assert (found.epsilon, found.delta, found.rho) == pytest.approx(
+        (5, 1e-6, pure + second["privacy"]["rho"]), rel=1e-9
+    )
+    Pairs(epsilon=2, n_sets=1).release(table)[0].write(public)  # another release
+    with pytest.raises(InputError, match="about another release than"):
+        price.published(public, PrivacyDocument.read(public), None)
 
 
 GOOD = {"formula": "y ~ g + x", "coefficient": "x", "sign": "positive"}

@@ -210,7 +210,7 @@ def test_the_release_shows_all_that_was_spent(released: Path) -> None:
     assert f"{paid['measures'][0]['reference']:.3g}"[:4] in card
     account = json.loads((released / "confidential" / "run.json").read_text(encoding="utf-8"))["ledger"]
     assert (account["charged_epsilon"], account["spent_epsilon"], len(account["entries"])) == (1.0, 2.0, 2)
-    assert "1 spent before; 1 by this release; 0.5 by its paid evaluation; 2.5 left" in report
+    assert "1 spent before; 1 by this release; 0.5 by what was published since; 2.5 left" in report
     assert "<strong>2 more releases</strong>" in report
 
 

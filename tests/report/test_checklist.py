@@ -21,8 +21,13 @@ def checked(facts: dict[str, Any], **changes: Any) -> tuple[PrivacyDocument, Run
     return PrivacyDocument.model_validate(facts), RunDocument.model_validate({**RUN, **changes})
 
 
+def losses(facts: PrivacyDocument, paid: PaidDocument | None = None) -> price.Losses:
+    return price.published(Path("nowhere"), facts, paid)
+
+
 def states(facts: dict[str, Any], **changes: Any) -> dict[str, str]:
-    groups = checklist.section(*checked(facts, **changes))["groups"]
+    release, run = checked(facts, **changes)
+    groups = checklist.section(release, run, losses(release))["groups"]
     return {check.question: check.state for group in groups.values() for check in group}
 
 
@@ -43,7 +48,8 @@ def states(facts: dict[str, Any], **changes: Any) -> dict[str, str]:
     ],
 )
 def test_rules_of_the_price(facts: Any, changes: Any, level: str, words: str) -> None:
-    found = price.verdict(*checked(facts, **changes))
+    release, run = checked(facts, **changes)
+    found = price.verdict(release, run, losses(release))
     assert found.level == level
     assert words in found.line
 
@@ -51,8 +57,9 @@ def test_rules_of_the_price(facts: Any, changes: Any, level: str, words: str) ->
 def test_a_paid_evaluation_counts_where_all_that_is_published_does() -> None:
     facts, run = checked(facts_of(epsilon=9.9))
     paid = PaidDocument.model_validate(EVALUATION)  # at 0.25
-    assert (price.verdict(facts, run).level, price.verdict(facts, run, paid).level) == ("good", "watch")
-    alone, together = (checklist.section(facts, run, one)["groups"][PROMISED] for one in (None, paid))
+    both = losses(facts), losses(facts, paid)
+    assert [price.verdict(facts, run, one).level for one in both] == ["good", "watch"]
+    alone, together = (checklist.section(facts, run, one)["groups"][PROMISED] for one in both)
     assert [check.state for check in alone[:2]] == ["yes", "person"]
     assert [check.state for check in together[:2]] == ["yes", "watch"]
     assert "10.15 in total" in together[0].found
@@ -66,17 +73,17 @@ def ledger(**changes: Any) -> AccountState:
 
 def test_where_the_account_stands() -> None:
     facts, paid = PrivacyDocument.model_validate(facts_of()), PaidDocument.model_validate(EVALUATION)
-    found = price.account(facts, ledger(), paid)
+    found = price.account(facts, ledger(), losses(facts, paid))
     assert (found["earlier"], found["this"], found["later"], found["left"], found["more"]) == (3, 1, 0.25, 5.75, 5)
-    assert price.account(facts, ledger(), None)["more"] == 6
-    assert price.account(facts, ledger(remaining_epsilon=0.3 - 0.2, charged_epsilon=0.1), None)["more"] == 1
-    assert price.account(facts, ledger(total_epsilon=None, remaining_epsilon=None), None)["more"] is None
+    assert price.account(facts, ledger(), losses(facts))["more"] == 6
+    assert price.account(facts, ledger(remaining_epsilon=0.3 - 0.2, charged_epsilon=0.1), losses(facts))["more"] == 1
+    assert price.account(facts, ledger(total_epsilon=None, remaining_epsilon=None), losses(facts))["more"] is None
     tight = {"charged_epsilon": 1.0, "charged_delta": 1e-6, "total_delta": 3e-6, "spent_delta": 1e-6}
-    assert price.account(facts, ledger(**tight), None)["more"] == 2
+    assert price.account(facts, ledger(**tight), losses(facts))["more"] == 2
     removed = PrivacyDocument.model_validate(facts_of(neighbours="add-remove"))
-    assert price.account(removed, ledger(), None)["this"] == 2
+    assert price.account(removed, ledger(), losses(removed))["this"] == 2
     unknown = PrivacyDocument.model_validate(facts_of(neighbours="add-remove", kind="zcdp", delta=1e-6))
-    assert price.account(unknown, ledger(), None)["this"] is None
+    assert price.account(unknown, ledger(), losses(unknown))["this"] is None
 
 
 def test_the_bar_is_drawn_to_scale(tmp_path: Path) -> None:
@@ -107,7 +114,7 @@ def test_a_paid_evaluation_and_earlier_charges_are_in_the_report(tmp_path: Path)
     folder = write_folder(tmp_path / "out", facts, {**RUN, "ledger": account})
     write_json(folder / "public" / "evaluation.json", EVALUATION)
     report = words_of(pages(folder)[1])
-    for words in ("0.75 spent before", "1 by this release", "0.25 by its paid evaluation", "1 left of 3"):
+    for words in ("0.75 spent before", "1 by this release", "0.25 by what was published since", "1 left of 3"):
         assert words in report
     assert "2026-01-02 kng 0.75" in report
     assert "Room for 1 more release of this price." in report
