@@ -6,7 +6,7 @@ from benchmarks.pictures import DOCS
 
 QUESTIONS = (
     (("Do you know a model that needs only", "counts, sums and products, and do", "users need intervals?"), "modips"),
-    (("One or a few columns with a good", "model, all others public?"), "censored-posterior"),
+    (("One or a few columns with a good", "model, all others public?"), "scores"),
     (("Skewed numbers without natural bins,", "or units followed over public years?"), "kng-residual"),
     (("More than 16,777,216 cells?",), "pairs"),
     (("One column of hundreds of", "ordered levels?"), "universal-histogram"),

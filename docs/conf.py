@@ -20,6 +20,7 @@ version = release = pdips.__version__
 
 extensions = [
     "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
@@ -32,7 +33,11 @@ nitpicky = False
 
 # Headings down to the third level can be linked to. A link that leads nowhere is a warning, and warnings are errors.
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+
+# MathJax 3.2.2 (Apache-2.0) lies in _static, so that formulas need no network. Only pages with formulas load it.
+mathjax_path = "mathjax/tex-svg.js"
+mathjax3_config = {"options": {"enableMenu": False}}
 
 # Notebooks keep the outputs that they were committed with, and ask no server for widgets.
 nb_execution_mode = "off"

@@ -225,7 +225,7 @@ def content_faults(notebook: Any) -> list[str]:
         found.append("shows no table")
     prose = " ".join(cell.source.lower() for cell in notebook.cells if cell.cell_type == "markdown")
     if re.search(r"\$[^$\n]+\$", prose):
-        found.append("has formulas between dollar signs, which the site shows as they are: write them in plain text")
+        found.append("has formulas between dollar signs: write them in plain text")
     seeded = any(re.search(r"\bseed=|\bdefault_rng\(|--seed\b", cell.source) for cell in code_cells(notebook))
     if seeded and not re.search(r"seed[^.]*publish|publish[^.]*seed", prose):
         found.append("sets a seed and doesn't say that a seeded release must not be published")

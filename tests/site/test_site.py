@@ -10,16 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHOWN = (
-    "index",
-    "choosing",
-    "glossary",
-    "mechanisms/steps",
-    "proofs/kng",
-    "api/core",
-    "api/commands",
-    "decisions/index",
-)
+SHOWN = ("index", "choosing", "glossary", "card", "mechanisms/steps")
+SHOWN += ("proofs/margin-errors", "api/core", "api/commands", "decisions/index")
 CHROMIUM = shutil.which("chromium")
 
 
@@ -58,6 +50,8 @@ def test_no_page_asks_another_host(site):
     )
     assert [page.name for page in site.rglob("*.html") if loads.search(page.read_text(encoding="utf-8"))] == []
     assert [sheet.name for sheet in site.rglob("*.css") if re.search(r"url\([\"']?https?:", sheet.read_text())] == []
+    formulas = (site / "card.html").read_text(encoding="utf-8")
+    assert 'src="_static/mathjax/tex-svg.js' in formulas
 
 
 @pytest.mark.long
