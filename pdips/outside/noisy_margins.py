@@ -181,8 +181,8 @@ class NoisyMargins:
         from pdips.margins.residuals import ResidualDesign
         from pdips.release.noisy_margins import with_product
 
-        if any(map(self._is_tied, group)):
-            raise InputError(f"{', '.join(group)}: columns that structural zeros tie together can't be taken together")
+        if any(self._is_tied(name) or name in self.estimated for name in group):
+            raise InputError(f"{', '.join(group)}: columns without bins, or tied by structural zeros, can't be crossed")
         if self.schema.public_columns:
             raise InputError("a release with public columns answers questions about one column or two")
         margins, columns, name = with_product(self.margins, self.schema.columns, group)

@@ -239,6 +239,8 @@ def test_columns_tied_by_structural_zeros_and_public_ones():
     expected = pd.crosstab(frame["job"], frame["sex"]).to_numpy().ravel()
     np.testing.assert_allclose(margins.total(["job", "sex"]).estimate, expected, atol=0.1)
     assert abs(margins.total(["age", "job"]).summary().loc["child, paid", "estimate"]) < 1e-9
+    with pytest.raises(InputError, match="tied by structural zeros, can't be crossed"):
+        margins.share(["age", "job", "sex"])
 
 
 def test_a_public_folder_is_enough(tmp_path):
