@@ -17,7 +17,7 @@ QUESTIONS = (
 
 OTHERWISE = "steps"
 
-WIDTH, LEFT, WIDE, RIGHT, NARROW, LINE, PAD, GAP = 590, 10, 310, 380, 200, 20, 12, 26
+WIDTH, LEFT, WIDE, RIGHT, NARROW, LINE, PAD, GAP = 590, 10, 310, 380, 200, 19, 9, 22
 STYLE = """
 .ground { fill: #ffffff; } .box { fill: #f2f5f9; stroke: #5b6b7c; } .end { fill: #dcebdc; stroke: #3c6e47; }
 text { fill: #1c2733; font: 15px system-ui, sans-serif; } .name { font-weight: 600; } .small { font-size: 14px; }

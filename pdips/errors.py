@@ -1,11 +1,11 @@
-"""The two ways a request can end without a result: bad input, and a refusal."""
+"""Exceptions of a request without a result: bad input, and a refusal."""
 
 
 class InputError(ValueError):
     """The request can't be carried out as stated; the message names the field and the rule.
 
     A message names columns, rules and public settings, never a record's value, count or position: an
-    error raised after looking at the table is seen by whoever asked, and nobody has paid for it.
+    error raised after reading the table is published to the caller without a price.
 
     Examples
     --------

@@ -91,7 +91,7 @@ def _parse(key: str, text: str, hint: Any) -> Any:
 
 
 SILENCE = 10.0
-"""Seconds after which a step that still runs says so, where nobody watches a terminal."""
+"""Seconds after which a step that still runs says so, if no terminal shows progress."""
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def warn_of_older_copy(ledger: "Ledger | None", folder: Path) -> None:
     """Say on the terminal if the release in a folder was charged to this account, which doesn't know of it."""
     if ledger is None or not ledger.path.exists():
         return
-    with suppress(InputError):  # a damaged file: whoever uses it complains
+    with suppress(InputError):  # a damaged file is reported where it is used
         for path, receipt in receipts_in(folder):
             complaint = None if receipt is None else ledger.compare(receipt)
             if complaint is not None:
@@ -160,7 +160,7 @@ def warn_of_older_copy(ledger: "Ledger | None", folder: Path) -> None:
 
 @contextmanager
 def notes_in_a_line() -> Iterator[None]:
-    """Show what the library logs or warns of for the curator as one line each, and no warnings of anybody else."""
+    """Show messages of the library to the curator as one line each, and no warnings of other packages."""
     logger, handler = logging.getLogger("pdips"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("NOTE      %(message)s"))
     level = logger.level

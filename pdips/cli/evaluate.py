@@ -47,7 +47,7 @@ def evaluate(
 ) -> None:
     """Compare the release in DIR with the TABLE that it came from.
 
-    For inside use only, unless it is paid for: figures go to DIR/confidential/evaluation.json and into the curator's
+    For internal use, except with a price: figures go to DIR/confidential/evaluation.json and into the curator's
     report; with --paid-epsilon two private ones go to DIR/public/evaluation.json.
     """
     if epsilon is None:

@@ -1,4 +1,4 @@
-"""The one door to a confidential table: whoever holds it answers the steps of a plan, in order, and nothing else."""
+"""Curators: the only access to a confidential table. They answer the steps of a plan, in order, and nothing else."""
 
 import time
 from abc import ABC, abstractmethod
@@ -43,14 +43,14 @@ TELL: ContextVar[Progress | None] = ContextVar("TELL", default=None)
 
 
 def tell(message: str) -> None:
-    """Say how far the running step is, if somebody watches."""
+    """Report the progress of the running step to an observer, if any."""
     watcher = TELL.get()
     if watcher is not None:
         watcher(message)
 
 
 class Clock:
-    """Wall time by step, told to whoever watches."""
+    """Wall time by step, reported to an observer."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.seconds: dict[str, float] = {}

@@ -80,7 +80,7 @@ class Step:
     times : int
         How often it is asked: sequential repetitions, which share the price evenly.
     counts : str
-        What the noise is on, for whoever reads the noisy numbers ("each cell"); empty for choices.
+        What the noise is on, for readers of the noisy numbers ("each cell"); empty for choices.
     delta : Fraction
         Probability with which the step may exceed its price.
     parallel : bool
@@ -197,7 +197,7 @@ class Plan:
     steps : tuple of Step
         What is asked, in this order. Names differ.
     repeats : int
-        How often all of the steps are asked, one round after the other: independent rounds, each paid for.
+        How often all of the steps are asked, one round after the other: independent rounds, each with its price.
     n_sets : int
         Number of synthetic sets of a release.
     law : str

@@ -1,4 +1,4 @@
-"""What goes out, and what stays: a release is paid for, a run record is not."""
+"""Releases, which the guarantee covers, and run records, which it does not cover."""
 
 import tempfile
 from collections.abc import Callable, Collection, Mapping
@@ -34,7 +34,7 @@ Closer = Callable[[], tuple[Mapping[str, Any], Any]]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Release:
-    """Synthetic sets and what they cost. All of it is paid for, so all of it may be published.
+    """Synthetic sets and their price. All of it is covered by the guarantee and may be published.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Release:
     tables : dict of str to DataFrame
         What else analysts want of it, written beside the sets as ``NAME.parquet`` or ``.csv``.
     noise : tuple of Noise
-        The noise on these statistics, for whoever must judge the sets.
+        The noise on these statistics, for users of the sets.
     margin_errors : tuple of MarginError
         What this noise comes to in one-way and two-way margins.
     margins : tuple of MarginLaw
@@ -212,7 +212,7 @@ class RunRecord:
     diagnostics : dict
         Whatever the mechanism wants its curator to see.
     closer : callable, optional
-        Works out what takes longer, when somebody asks: more diagnostics, and an ``xarray.DataTree`` or None.
+        Computes on request what takes longer: more diagnostics, and an ``xarray.DataTree`` or None.
     release : Release, optional
         What the run made.
 

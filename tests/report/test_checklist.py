@@ -126,14 +126,14 @@ QUESTIONS = {
     "epsilon": "Is epsilon small enough for what is at stake?",
     "delta": "Is delta far below one over the number of records?",
     "unit": "Is all that one person contributed protected together?",
-    "n": "Is the number of records protected, or no secret?",
+    "n": "Is the number of records protected, or public?",
     "proof": "Is there a proof, and is it of what was run?",
     "law": "Was the output drawn from exactly the law of the proof, without floating-point gaps?",
     "seed": "Were the random bits unpredictable, and were they not kept?",
     "public": "Are columns that were copied known to everyone already?",
     "account": "Is this release charged to an account with a limit?",
     "errors": "Are the sizes of the errors published?",
-    "intervals": "Can users get honest intervals from the sets?",
+    "intervals": "Can users get valid intervals from the sets?",
     "time": "Is it hidden how long the run took?",
 }
 

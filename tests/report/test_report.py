@@ -186,7 +186,7 @@ def test_nothing_of_the_run_is_on_the_card(folder: Path, tmp_path: Path) -> None
 
 def test_report_shows_overview_pictures_and_tables(folder: Path) -> None:
     report = pages(folder)[1]
-    assert "Inside only: computed from the confidential table; not paid for." in report
+    assert "Inside only: computed from the confidential table." in report
     assert "&epsilon; = 2 left" in report
     reader = parse(report)
     assert [svg["class"] for svg in reader.all("svg")].count("picture") == len(COLUMNS) + 1
