@@ -80,6 +80,7 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
     inside = EvaluationDocument.inside(confidential)
     stale = [] if inside is None else inside.release.differs(release)
     evaluation = None if stale else inside
+    specific = None if evaluation is None else evaluation.specific
     found = checks(release, comparison)
     of_evaluation = evaluation_verdict(evaluation)
     if stale:
@@ -91,7 +92,7 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
         "said": of_evaluation.line,
         "checks": found,
         "judged": judged(release, comparison),
-        "analysis_level": next((level for level, _ in _of_analysis(evaluation and evaluation.specific)), "open"),
+        "analysis_level": next((level for level, _ in _of_analysis(specific)), "open"),
         "margins": margins,
         "pairs": pairs,
         "one_way_mean": mean(margin.distance for margin in margins),
