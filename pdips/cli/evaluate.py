@@ -117,7 +117,7 @@ def _print_general(measures: "list[Measure]") -> None:
 
 
 def _print_specific(found: "AnalysisComparison") -> None:
-    from pdips.evaluation.evaluate import SUMMARIES
+    from pdips.evaluation.document import SUMMARIES
 
     click.echo(f"\n{found.formula}   ({found.family}, sets combined by {found.rule}, {found.level:.0%} intervals)")
     if found.note:

@@ -94,5 +94,4 @@ def account(release: PrivacyDocument, ledger: AccountState, paid: PaidDocument |
         "left": left,
         "more": more,
         "converted": not in_rho and this is not None and not math.isclose(this, release.privacy.epsilon, rel_tol=1e-9),
-        "folded": len(ledger.entries) > MOST_ITEMS,
     }

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from pdips.evaluation.document import AnalysisComparison, EvaluationDocument, Measure, Pictures
+from pdips.evaluation.document import SUMMARIES, AnalysisComparison, EvaluationDocument, Measure, Pictures
 from pdips.release.documents import Comparison, Moments, PrivacyDocument, RunDocument, mean
 from pdips.report import figures
 from pdips.report.formats import number, percent
@@ -32,18 +32,12 @@ NEAR_ERRORS, FAR_ERRORS = 3.0, 5.0
 MARGINS = ("TVD of 2-way margins", "TVD of 1-way margins")
 SPECKS = "SPECKS"
 ECDF = "max-ECDF"
-DIFFERENCE, COVERAGE = "standardised difference", "coverage"
+_, DIFFERENCE, _, COVERAGE = SUMMARIES
 NEAR_SPECKS, FAR_SPECKS = 0.1, 0.3
 NEAR_DIFFERENCE = 2.0
 """Standard errors of the table's estimates."""
 NEAR_COVERAGE, FAR_COVERAGE = 0.8, 0.5
 MOST_DENSITIES = 24
-READINGS = {
-    "overlap of intervals": "1 equal, 0 disjoint",
-    DIFFERENCE: "0 equal; in standard errors of the table's",
-    "same sign": "share of coefficients",
-    COVERAGE: "share of the table's estimates inside the sets' intervals",
-}
 RULES = {
     "single columns": f"distance at most {NEAR_TIMES_ONE_WAY:g} times a resample's or {NEAR_ONE_WAY:g}; failed above "
     f"{FAR_TIMES:g} times and {FAR_ONE_WAY:g}",
@@ -254,7 +248,7 @@ def _evaluated(found: EvaluationDocument) -> dict[str, Any]:
         "by_column": sorted(columns, key=lambda item: -(item[1].largest or 0)),
         "pictures": None if found.pictures is None else _pictures(found.pictures),
         "forest": None if analysis is None or not analysis.told else _drawn(figures.forest, analysis, "forest"),
-        "readings": READINGS,
+        "readings": SUMMARIES,
         "most_marks": figures.MOST_MARKS,
         "most_coefficients": figures.MOST_COEFFICIENTS,
     }
