@@ -11,6 +11,7 @@ from pdips.data.partitions import PartitionedTable
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.html import show_progress
 from pdips.margins.planning import suited
 from pdips.mechanism import Mechanism
 from pdips.privacy.curator import Clock
@@ -29,6 +30,7 @@ def synthesize(
     ledger: Ledger | str | Path | None = None,
     seed: int | np.random.Generator | None = None,
     scheduler: str | None = None,
+    progress: bool = True,
     **options: Any,
 ) -> tuple[Release, RunRecord]:
     """Release synthetic sets of a table: what the command ``pdips synthesize`` does, with the sets in memory.
@@ -49,6 +51,8 @@ def synthesize(
         For tests and studies: the release is marked, and isn't published unless ``allow=["seeded"]``.
     scheduler : str, optional
         What counts a folder of Parquet files, as in :class:`pdips.data.partitions.PartitionedTable`.
+    progress : bool
+        Show the running step: a bar on a terminal or in a notebook, elsewhere a line every ten seconds.
     **options
         ``n_sets``, ``neighbours``, ``model`` and whatever else the mechanism takes.
 
@@ -77,7 +81,10 @@ def synthesize(
     kind, choosing = variant_class(name, options.pop("variant", "sound"))
     account = ledger if ledger is None or isinstance(ledger, Ledger) else Ledger(ledger)
     made = kind(epsilon=epsilon, **options | choosing)
-    return release_of(made, known, table, seed=seed, ledger=account, explain=True, scheduler=scheduler)[1:]
+    with show_progress(quiet=not progress) as told:
+        return release_of(
+            made, known, table, seed=seed, ledger=account, explain=True, scheduler=scheduler, clock=Clock(told)
+        )[1:]
 
 
 def release_of(

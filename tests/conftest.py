@@ -20,7 +20,7 @@ def silence(monkeypatch):
 @pytest.fixture
 def pdips(monkeypatch, capsys):
     """Run the program in this process; return its exit code, output and complaint, however long it takes."""
-    monkeypatch.setattr("pdips.cli.common.SILENCE", 1e6)
+    monkeypatch.setattr("pdips.html.SILENCE", 1e6)
 
     def run(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["pdips", *map(str, words)])

@@ -136,6 +136,8 @@ def normalise_code(cell: Any) -> None:
     """One code cell: streams joined, outputs without run-time metadata, alt texts from the comment `# alt: ...`."""
     outputs: list[Any] = []
     for output in cell.outputs:
+        if output.get("data", {}).get("text/html") == "":
+            continue  # a progress bar that is over
         if output.output_type == "stream" and outputs and outputs[-1].get("name") == output.name:
             outputs[-1].text += output.text
         else:

@@ -31,22 +31,9 @@ def program() -> None:
     """Differentially private data synthesis with a privacy statement that is true."""
 
 
-for _command in (
-    synthesize,
-    report,
-    evaluate,
-    verify,
-    check,
-    certify,
-    bounds,
-    plan,
-    calibrate,
-    audit,
-    ledger,
-    schema,
-    models,
-):
+for _command in (synthesize, report, evaluate, verify, check, certify, bounds, plan, calibrate, audit, ledger, schema):
     program.add_command(_command)
+program.add_command(models)
 
 
 @program.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import NEIGHBOURS, OPTIONS, SETS, chosen, show_progress
+from pdips.cli.common import NEIGHBOURS, OPTIONS, SETS, chosen
 from pdips.errors import InputError
+from pdips.html import show_progress
 from pdips.registry import find, variants_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pdips.cli.common import MODEL, NEIGHBOURS, OPTIONS, SCHEMA, SETS, chosen, show_progress
+from pdips.cli.common import MODEL, NEIGHBOURS, OPTIONS, SCHEMA, SETS, chosen
+from pdips.html import show_progress
 from pdips.privacy.loss import spell
 
 if TYPE_CHECKING:

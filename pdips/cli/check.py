@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import show_progress
 from pdips.errors import InputError
+from pdips.html import show_progress
 
 if TYPE_CHECKING:
     from pdips.posterior.bounds import Bounds

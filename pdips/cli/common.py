@@ -3,11 +3,10 @@
 import dataclasses
 import json
 import logging
-import threading
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +43,7 @@ NEIGHBOURS = click.option(
     metavar="RELATION",
     help="replace-one (the number of records is public) or add-remove.",
 )
+QUIET = click.option("--quiet", is_flag=True, help="Don't show how far it is.")
 MODEL = click.option("--model", metavar="FILE", help="A PyMC model (a file, or a name from `pdips models list`).")
 OPTIONS = click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable."
@@ -88,32 +88,6 @@ def _parse(key: str, text: str, hint: Any) -> Any:
         except ValueError:
             raise InputError(f"option {key} must be a whole number, got {text!r}") from None
     return text
-
-
-SILENCE = 10.0
-"""Seconds after which a step that still runs says so, if no terminal shows progress."""
-
-
-@contextmanager
-def show_progress(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show the current step while it lasts: on a terminal all the time, elsewhere a line every ten seconds."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns, console = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()), Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task, done = bar.add_task("starting", total=None), threading.Event()
-
-        def talk() -> None:
-            while not done.wait(SILENCE):
-                click.echo(f"working   {bar.tasks[0].description} ({bar.tasks[0].elapsed or 0:.0f} s)", err=True)
-
-        if not (quiet or console.is_terminal):
-            threading.Thread(target=talk, daemon=True).start()
-        try:
-            yield lambda step: bar.update(task, description=step)
-        finally:
-            done.set()
 
 
 @contextmanager

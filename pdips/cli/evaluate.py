@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 import pdips
-from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, rewrite_pages, show_progress, warn_of_older_copy
+from pdips.cli.common import EXPLAIN, QUIET, ledger_line, one_refusal, rewrite_pages, warn_of_older_copy
 from pdips.errors import InputError
+from pdips.html import show_progress
 from pdips.privacy.loss import exact, spell
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ MOST_BASICS = 40
 )
 @click.option("--ledger", "ledger_path", metavar="L.sqlite", help="Charged for --paid-epsilon.")
 @click.option("--explain", is_flag=True, help=f"With --paid-epsilon. {EXPLAIN}")
+@QUIET
 def evaluate(
     table: str,
     directory: str,
@@ -44,6 +46,7 @@ def evaluate(
     epsilon: str | None,
     ledger_path: str | None,
     explain: bool,
+    quiet: bool,
 ) -> None:
     """Compare the release in DIR with the TABLE that it came from.
 
@@ -55,21 +58,23 @@ def evaluate(
             raise InputError("--ledger belongs to --paid-epsilon: without it nothing is charged")
         if explain:
             raise InputError("--explain belongs to --paid-epsilon: without it messages name the rule that was broken")
-        _inside(table, directory, formula, family, json_path)
+        _inside(table, directory, formula, family, json_path, quiet=quiet)
         return
     if formula is not None or family is not None or json_path is not None:
         raise InputError("--paid-epsilon goes with --ledger only: an analysis has no private form here")
-    _paid(table, directory, epsilon, ledger_path, explain=explain)
+    _paid(table, directory, epsilon, ledger_path, explain=explain, quiet=quiet)
 
 
-def _inside(table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None) -> None:
+def _inside(
+    table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None, *, quiet: bool
+) -> None:
     from pdips.evaluation.document import inside_paths
     from pdips.evaluation.evaluate import NOTE, evaluate
     from pdips.privacy.curator import Clock
     from pdips.report.pages import rewrite_report
 
     paths = inside_paths(directory, json_path)
-    with show_progress() as progress:
+    with show_progress(quiet=quiet) as progress:
         found = evaluate(table, directory, formula=formula, family=family, clock=Clock(progress))
     found.write_inside(paths)
     click.echo("INSIDE ONLY: computed from the confidential table, nothing pays for it\n")
@@ -112,7 +117,7 @@ def _print_general(measures: "list[Measure]") -> None:
 
 
 def _print_specific(found: "AnalysisComparison") -> None:
-    from pdips.evaluation.evaluate import SUMMARIES
+    from pdips.evaluation.document import SUMMARIES
 
     click.echo(f"\n{found.formula}   ({found.family}, sets combined by {found.rule}, {found.level:.0%} intervals)")
     if found.note:
@@ -129,13 +134,13 @@ def _print_specific(found: "AnalysisComparison") -> None:
         click.echo(f"{name:<32} {values}  {reading}")
 
 
-def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, explain: bool) -> None:
+def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, explain: bool, quiet: bool) -> None:
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.privacy.curator import Clock
 
     ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
     warn_of_older_copy(ledger, Path(directory))
-    with show_progress() as progress, one_refusal(ledger, explain=explain):
+    with show_progress(quiet=quiet) as progress, one_refusal(ledger, explain=explain):
         found = evaluate_paid(table, directory, epsilon=epsilon, ledger=ledger, explain=explain, clock=Clock(progress))
     click.echo(f"{'measure':<36} {'value':>10} {'+- noise':>10} {'reference':>10}")
     for one in found.measures:

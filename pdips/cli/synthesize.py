@@ -13,16 +13,17 @@ from pdips.cli.common import (
     MODEL,
     NEIGHBOURS,
     OPTIONS,
+    QUIET,
     SCHEMA,
     SETS,
     chosen,
     ledger_line,
     notes_in_a_line,
     one_refusal,
-    show_progress,
     show_verdicts,
     warn_of_older_copy,
 )
+from pdips.html import show_progress
 from pdips.privacy.loss import spell
 from pdips.registry import MECHANISMS
 from pdips.release.folder import staging
@@ -83,7 +84,7 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
 )
 @click.option("--out", required=True, metavar="DIR", help="Folder for public/ and confidential/.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier release in DIR.")
-@click.option("--quiet", is_flag=True, help="Don't show how far it is.")
+@QUIET
 def synthesize(
     table: str,
     schema_path: str,

@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 import pdips
-from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, rewrite_pages, show_progress, warn_of_older_copy
+from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, rewrite_pages, warn_of_older_copy
 from pdips.errors import InputError
+from pdips.html import show_progress
 from pdips.privacy.loss import exact, spell
 
 

@@ -28,6 +28,13 @@ from pdips.release.folder import json_target
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 ShareDifference = Annotated[float, Field(ge=-1 - 1e-9, le=1 + 1e-9)]
 
+SUMMARIES = {
+    "overlap of intervals": "1 equal, 0 disjoint",
+    "standardised difference": "0 equal; in standard errors of the table's",
+    "same sign": "share of coefficients",
+    "coverage": "share of the table's estimates inside the sets' intervals",
+}
+
 
 # ---- a release on disk ----
 

@@ -17,6 +17,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.distribution import ecdf_distances, wasserstein_randomization
 from pdips.evaluation.document import (
+    SUMMARIES,
     AnalysisComparison,
     BasicFigure,
     EvaluationDocument,
@@ -73,12 +74,6 @@ BEST = {f"{MARGINAL}-marginal score": 1000.0}
 RESAMPLES = 5
 """Of the table, for the reference of an analysis."""
 LEVEL = 0.95
-SUMMARIES = {
-    "overlap of intervals": "1 equal, 0 disjoint",
-    "standardised difference": "0 equal; in standard errors of the table's",
-    "same sign": "share of coefficients",
-    "coverage": "share of the table's estimates inside the sets' intervals",
-}
 NOTE = (
     "Inside only: computed from the confidential table, and no epsilon pays for it. Publishing a figure leaks; so does "
     "choosing a mechanism, a setting, an epsilon or one of several releases by it."

@@ -221,7 +221,7 @@ class Pairs(LaplaceOrGaussian):
             field = PairField.start(found, target, groups, rng).fitted(found, target, groups, rng)
             told = float(target.told.sum() / max(len(design.sizes) * (len(design.sizes) - 1), 1))
         for number in range(1, self.n_sets + 1):
-            with curator.timed(f"drawing synthetic set {number}"):
+            with curator.timed(f"drawing synthetic set {number} of {self.n_sets}"):
                 own = field
                 if self._sets() == "posterior":
                     drawn, shares = fine.redrawn(counted, laws, n_public, rng), np.full(design.offsets[-1], np.nan)

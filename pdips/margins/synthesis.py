@@ -160,7 +160,7 @@ def draw_sets(
     public = curator.public if schema.public_columns else None
     sets = list[pd.DataFrame | LargeSet]()
     for number in range((part - 1) * n_each + 1, part * n_each + 1):
-        with curator.timed(f"drawing synthetic set {number}"):
+        with curator.timed(f"drawing synthetic set {number} of {plan.n_sets}"):
             if redraw is None:
                 cell, count = round_cells(found.parents, found.values, found.n_records, rng)
             else:

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -249,6 +250,14 @@ class RunRecord:
         if self.release is None or not self.release.sets:
             raise InputError("there are no sets in memory to evaluate: publish them, then `pdips evaluate TABLE DIR`")
         return load("pdips.evaluation.evaluate:evaluate_held")(table, self.release, formula, family)
+
+    @cached_property
+    def posterior(self) -> Any:
+        """The draws of a mechanism that has a posterior, as an ArviZ tree (``xarray.DataTree``)."""
+        tree = self.look_closer()[1]
+        if tree is None:
+            raise InputError("there are no draws: the mechanism has no posterior")
+        return tree
 
     def look_closer(self) -> tuple[Mapping[str, Any], Any]:
         """Return all diagnostics, with those that take time, and a tree of draws and bounds, or None."""

@@ -23,7 +23,8 @@ WORDS: dict[State, str] = {"yes": "yes", "watch": "look closer", "no": "no", "pe
 SMALL_EPSILON = 1.0
 BOUNDED = ("pure", "approximate", "zcdp")
 with Path(__file__).with_suffix(".toml").open("rb") as _file:
-    TEXTS: dict[str, dict[str, dict[str, Any]]] = tomllib.load(_file)
+    TEXTS: dict[str, dict[str, Any]] = tomllib.load(_file)
+SAID: dict[str, str] = TEXTS.pop("answers")
 
 Answer = tuple[State, str]
 
@@ -81,37 +82,26 @@ def _answers(release: PrivacyDocument, run: RunDocument, losses: Losses) -> Iter
     records = release.table_schema.records
     cap = f"Up to {plural(records.max_per_person, 'record')} a person"
     checked = f"{cap}, checked against the key {records.person!r} before the release."
-    declared = f"{cap}, declared and not checked. Somebody has to know that it is so."
-    yield "unit", ("yes", checked) if records.person else ("person", declared)
-    protected: Answer = ("yes", "Protected: neighbours are add-remove.")
-    known: Answer = (
-        "person",
-        "Neighbours are replace-one: the sets show it. Somebody has to say that it is no secret.",
-    )
-    yield "number", protected if privacy.neighbours == "add-remove" else known
-    proof = f"{release.mechanism}: its proof is in the documentation (docs/proofs), and pdips audit tests it."
-    none = "The form printed in a paper was run, for studies; its accounting doesn't hold."
-    yield "proof", ("yes", proof) if bounded and settings.get("variant") != "published" else ("no", none)
-    law = "Sampling is exact: from the law that the proof is about, in whole numbers or rationals."
-    if not exact:
-        law = "Sampling is in floating point, by Markov chains or independent draws: see the diagnostics."
-    yield "law", ("yes" if exact and bounded else "watch", law)
-    system = "From the operating system; no seed was set."
-    yield "seed", ("no", "Made from a seed.") if release.reproducible else ("yes", system)
+    yield "unit", ("yes", checked) if records.person else ("person", f"{cap}{SAID['declared']}")
+    yield "number", _said("yes", "protected") if privacy.neighbours == "add-remove" else _said("person", "known")
+    proven = bounded and settings.get("variant") != "published"
+    yield "proof", ("yes", f"{release.mechanism}{SAID['proof']}") if proven else _said("no", "no_proof")
+    yield "law", ("yes" if exact and bounded else "watch", SAID["exact" if exact else "floating"])
+    yield "seed", _said("no", "seed") if release.reproducible else _said("yes", "system")
     copied = ", ".join(release.table_schema.public_columns)
-    none = "No column is public: none was copied."
-    yield "copied", ("person", f"Copied as they are: {copied}.") if copied else ("yes", none)
+    yield "copied", ("person", f"Copied as they are: {copied}.") if copied else _said("yes", "none_copied")
     yield "ledger", _ledger(run)
-    listed = "The card lists the standard deviations of the noise."
-    yield "errors", ("yes", listed) if release.noise else ("watch", "The card says that none are known, and why.")
+    yield "errors", _said("yes", "listed") if release.noise else _said("watch", "none_known")
     rule = combining(release).rule
     fits = f"By the rule '{rule}', as the card shows; bias is not allowed for."
-    yield "intervals", ("yes", fits) if rule else ("watch", "No rule is right for these sets; the card says so.")
-    hidden = "No time is in the folder public. Who could watch the machine is outside the guarantee."
-    slow = "Rejection takes longer on some tables than on others: who could watch the run?"
+    yield "intervals", ("yes", fits) if rule else _said("watch", "no_rule")
     told = settings.get("sampler") in ("rejection", "atoms")  # atoms: up to 0.2.0
-    yield "time", ("watch", slow) if told else ("yes", hidden)
+    yield "time", _said("watch", "slow") if told else _said("yes", "hidden")
     yield "collected", ("person", f"{plural(len(release.table_schema.columns), 'column')} are synthesized.")
+
+
+def _said(state: State, name: str) -> Answer:
+    return state, SAID[name]
 
 
 def _epsilon(epsilon: float, *, bounded: bool, delta: float) -> Answer:

@@ -1,11 +1,9 @@
 """The section on how a release was drawn and what came of it: chains, posteriors, bounds of records, noise."""
 
-import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -43,17 +41,14 @@ NOISE_FACTOR = 3.0
 """How much further a margin may lie from the table than noise and sampling alone bring it."""
 MOST_WIDENED, MOST_MOVED = 2.0, 3.0
 """Factor on the covariance of exact sums of scores, and standard deviations from the last reference, still in order."""
-LARGEST_TEXT = 64_000_000
-"""Bytes of a CSV file whose records are counted."""
 HALF_NORMAL = math.sqrt(2 / math.pi)
 """Mean of the absolute value of a standard normal."""
 
 
 def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it."""
-    public = confidential.parent / "public"
     figures, bfmi = posterior_figures(confidential / "diagnostics", run.diagnostics.posterior, release.table_schema)
-    errors = margin_errors(public if run.published and public.is_dir() else confidential, release, run)
+    errors = margin_errors(release, run)
     verdict, checks = judge(release, run, bfmi, errors)
     return {
         "verdict": verdict,
@@ -253,8 +248,7 @@ def _margins(noise: "MarginErrors") -> list[Check]:
 # ---- noise on margins ----
 
 
-@dataclass(frozen=True, kw_only=True)
-class ColumnError:
+class ColumnError(NamedTuple):
     """One column: the standard error of a cell, in records and as a share, and the distance, expected and found."""
 
     column: str
@@ -264,8 +258,7 @@ class ColumnError:
     found: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairErrors:
+class PairErrors(NamedTuple):
     """All pairs of columns: standard errors of a cell in records, and distances."""
 
     mean_error: float
@@ -275,8 +268,7 @@ class PairErrors:
     found: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class MarginErrors:
+class MarginErrors(NamedTuple):
     """Margins' standard errors, from ``privacy.json``, beside distances from the table, from ``run.json``."""
 
     n_records: int
@@ -284,15 +276,15 @@ class MarginErrors:
     two_way: PairErrors | None
 
 
-def margin_errors(home: Path, release: PrivacyDocument, run: RunDocument) -> MarginErrors | None:
+def margin_errors(release: PrivacyDocument, run: RunDocument) -> MarginErrors | None:
     """Return standard errors of margins beside distances that were found; None where the release states no errors.
 
     The distance that noise of standard error se and the drawing of n records bring is, of normal errors,
     ``sum_c sqrt((se / n)^2 + p_c (1 - p_c) / n) / sqrt(2 pi)``; of pairs, the root of the squares of that of the noise
-    alone and of the mean distance of a resample. A run that doesn't say n is that of the sets in ``home``.
+    alone and of the mean distance of a resample. A run of version 0.1, which doesn't say n, has none.
     """
-    n = (run.n_records or _n_records(home)) if release.margin_errors else None
-    if not n:
+    n = run.n_records
+    if not n or not release.margin_errors:
         return None
     errors = {item.columns: item.standard_error for item in release.margin_errors}
     margins = {margin.column: margin for margin in run.comparison.one_way}
@@ -302,10 +294,7 @@ def margin_errors(home: Path, release: PrivacyDocument, run: RunDocument) -> Mar
         if not rest and margin is not None and margin.distance is not None:
             spread = (math.sqrt((error / n) ** 2 + share * (1 - share) / n) for share in margin.table)
             expected = min(HALF_NORMAL / 2 * math.fsum(spread), 1.0)
-            row = ColumnError(
-                column=name, standard_error=error, share=error / n, expected=expected, found=margin.distance
-            )
-            rows.append(row)
+            rows.append(ColumnError(name, error, error / n, expected, margin.distance))
     rows.sort(key=lambda row: -row.found / row.expected if row.expected else -math.inf)
     return MarginErrors(n_records=n, one_way=rows, two_way=_pairs(errors, margins, run, n))
 
@@ -326,19 +315,3 @@ def _pairs(
         expected=min(math.hypot(noise, run.comparison.two_way.reference_mean() or 0.0), 1.0),
         found=mean(distance for distance, _, _ in run.comparison.two_way.pairs()),
     )
-
-
-def _n_records(home: Path) -> int | None:
-    """Return the number of records of the first synthetic set, if it is quickly known."""
-    parquet, text = home / "synthetic_1.parquet", home / "synthetic_1.csv"
-    try:
-        if parquet.is_file():
-            from pyarrow.parquet import read_metadata
-
-            return int(read_metadata(parquet).num_rows)
-        if text.is_file() and text.stat().st_size <= LARGEST_TEXT:
-            with text.open(encoding="utf-8", newline="") as lines:
-                return max(sum(1 for _ in csv.reader(lines)) - 1, 0)
-    except (OSError, ValueError, csv.Error):  # those of pyarrow are among them
-        return None
-    return None

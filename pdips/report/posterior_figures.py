@@ -24,7 +24,6 @@ from pdips.report.figures import ACCENT, BAR, INK, QUIET, SERIES, as_svg, panel,
 
 if TYPE_CHECKING:
     import xarray as xr
-    from matplotlib.axes import Axes
 
 Figures = list[tuple[str, str]]
 """Titles and figures."""
@@ -326,7 +325,8 @@ def against_value(of: ArrayLike, values: ArrayLike, name: str, key: str, what: s
     """Draw each record's bound or weight against its value of a column, and the limit as a dashed line."""
     figure, axes = panel(name, what)
     finite = np.isfinite(of)
-    _dots(axes, np.asarray(values)[finite], np.asarray(of)[finite])
+    at = places(np.asarray(values)[finite], np.asarray(of)[finite])
+    axes.plot(*at, linestyle="", marker=".", markersize=4, color=ACCENT)
     if limit is not None:
         axes.axhline(limit, color=INK, linewidth=1, linestyle="--")
     axes.set_ylim(0, None)
@@ -349,10 +349,6 @@ def places(x: ArrayLike, y: ArrayLike) -> tuple[FloatArray, FloatArray]:
     rounded = np.stack([_round(np.asarray(x, float), PLACES[0]), _round(np.asarray(y, float), PLACES[1])], axis=1)
     kept = np.unique(rounded, axis=0)
     return kept[:, 0], kept[:, 1]
-
-
-def _dots(axes: "Axes", x: ArrayLike, y: ArrayLike) -> None:
-    axes.plot(*places(x, y), linestyle="", marker=".", markersize=4, color=ACCENT)
 
 
 def _round(values: FloatArray, n_places: int) -> FloatArray:

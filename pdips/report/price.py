@@ -130,5 +130,4 @@ def account(release: PrivacyDocument, ledger: AccountState, losses: Losses) -> d
         "left": left,
         "more": more,
         "converted": not in_rho and this is not None and not math.isclose(this, release.privacy.epsilon, rel_tol=1e-9),
-        "folded": len(ledger.entries) > MOST_ITEMS,
     }

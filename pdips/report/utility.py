@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from pdips.evaluation.document import AnalysisComparison, EvaluationDocument, Measure, Pictures
+from pdips.evaluation.document import SUMMARIES, AnalysisComparison, EvaluationDocument, Measure, Pictures
 from pdips.release.documents import Comparison, Moments, PrivacyDocument, RunDocument, mean
 from pdips.report import figures
 from pdips.report.formats import number, percent
@@ -32,18 +32,12 @@ NEAR_ERRORS, FAR_ERRORS = 3.0, 5.0
 MARGINS = ("TVD of 2-way margins", "TVD of 1-way margins")
 SPECKS = "SPECKS"
 ECDF = "max-ECDF"
-DIFFERENCE, COVERAGE = "standardised difference", "coverage"
+_, DIFFERENCE, _, COVERAGE = SUMMARIES
 NEAR_SPECKS, FAR_SPECKS = 0.1, 0.3
 NEAR_DIFFERENCE = 2.0
 """Standard errors of the table's estimates."""
 NEAR_COVERAGE, FAR_COVERAGE = 0.8, 0.5
 MOST_DENSITIES = 24
-READINGS = {
-    "overlap of intervals": "1 equal, 0 disjoint",
-    DIFFERENCE: "0 equal; in standard errors of the table's",
-    "same sign": "share of coefficients",
-    COVERAGE: "share of the table's estimates inside the sets' intervals",
-}
 RULES = {
     "single columns": f"distance at most {NEAR_TIMES_ONE_WAY:g} times a resample's or {NEAR_ONE_WAY:g}; failed above "
     f"{FAR_TIMES:g} times and {FAR_ONE_WAY:g}",
@@ -56,6 +50,15 @@ RULES = {
 RELATIVE = "Near means near what a resample of the table scores, not fit for every use."
 type Limits = tuple[float, float]
 """So many times a reference, and so much in any case."""
+
+
+class Finding(NamedTuple):
+    """How near one column is, or all pairs of them, and what is said of it."""
+
+    level: Level
+    column: str
+    shown: str
+
 
 NEARNESS: dict[Level, str] = {"good": "near", "watch": "some way off", "bad": "far off"}
 
@@ -71,6 +74,7 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
     inside = EvaluationDocument.inside(confidential)
     stale = [] if inside is None else inside.release.differs(release)
     evaluation = None if stale else inside
+    specific = None if evaluation is None else evaluation.specific
     found = checks(release, comparison)
     of_evaluation = evaluation_verdict(evaluation)
     if stale:
@@ -79,7 +83,10 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
         of_evaluation = Verdict(level="open", line=f"{line}pdips evaluate TABLE DIR makes it anew.")
     return {
         "verdict": verdict(found, of_evaluation),
+        "said": of_evaluation.line,
         "checks": found,
+        "judged": judged(release, comparison),
+        "analysis_level": next((level for level, _ in _of_analysis(specific)), "open"),
         "margins": margins,
         "pairs": pairs,
         "one_way_mean": mean(margin.distance for margin in margins),
@@ -108,15 +115,13 @@ def verdict(found: Sequence[Check], evaluation: Verdict) -> Verdict:
 # ---- what was compared at release ----
 
 
-def checks(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
-    """Judge what was compared at release, of columns that aren't public, by the rules of ``docs/report.md``.
-
-    A run of an earlier version, which compared less, is judged by what it compared.
-    """
+def judged(release: PrivacyDocument, comparison: Comparison) -> dict[str, list[Finding]]:
+    """Judge what was compared at release, of columns that aren't public: by the rule, a level for each column."""
     schema, two_way = release.table_schema, comparison.two_way
     singles = [
-        (
+        Finding(
             _against(one.distance, one.reference, (NEAR_TIMES_ONE_WAY, NEAR_ONE_WAY), (FAR_TIMES, FAR_ONE_WAY)),
+            one.column,
             f"{one.column} {number(one.distance)} (a resample {number(one.reference)})",
         )
         for one in comparison.margins()
@@ -126,22 +131,30 @@ def checks(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
     value, reference = mean(distance for distance, _, _ in two_way.pairs()), two_way.reference_mean()
     if value is not None and reference is not None:
         level = _against(value, reference, (NEAR_TIMES, NEAR_MARGINS), (FAR_TIMES, FAR_MARGINS))
-        pairs.append((level, f"{number(value)} (a resample {number(reference)})"))
+        pairs.append(Finding(level, "", f"{number(value)} (a resample {number(reference)})"))
     for one in comparison.numeric:
         if one.column in schema.columns:
             shown = f"(table {number(one.mean)}, {number(one.shift)} sd off)"
             level = _of_means(one, lower=float(schema.columns[one.column].lower or 0))
-            means.append((level, f"{one.column} {number(one.synthetic_mean)} {shown}"))
-            spreads.append((_of_spreads(one), f"{one.column} {number(one.synthetic_sd)} (table {number(one.sd)})"))
-    found = {"single columns": singles, "pairs of columns": pairs, "means": means, "standard deviations": spreads}
+            means.append(Finding(level, one.column, f"{one.column} {number(one.synthetic_mean)} {shown}"))
+            shown = f"{one.column} {number(one.synthetic_sd)} (table {number(one.sd)})"
+            spreads.append(Finding(_of_spreads(one), one.column, shown))
+    return {"single columns": singles, "pairs of columns": pairs, "means": means, "standard deviations": spreads}
+
+
+def checks(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
+    """Sum up what :func:`judged` finds, by the rules of ``docs/report.md``.
+
+    A run of an earlier version, which compared less, is judged by what it compared.
+    """
     return [
         Check(
             name,
-            "; ".join(shown for level, shown in each if level != "good") or "near those of the table",
+            "; ".join(one.shown for one in each if one.level != "good") or "near those of the table",
             RULES[name],
-            worst_of(level for level, _ in each),
+            worst_of(one.level for one in each),
         )
-        for name, each in found.items()
+        for name, each in judged(release, comparison).items()
         if each
     ]
 
@@ -198,7 +211,9 @@ def evaluation_verdict(found: EvaluationDocument | None) -> Verdict:
     if not findings:
         return Verdict(level="open", line="The evaluation could work out neither margins nor SPECKS nor an analysis.")
     said = "; ".join(text for _, text in findings)
-    return Verdict(level=worst_of(level for level, _ in findings), line=f"{said[0].upper()}{said[1:]}. {RELATIVE}")
+    brief = "; ".join(text.split(" (")[0] for level, text in findings if level != "good") or "evaluation: near"
+    level = worst_of(level for level, _ in findings)
+    return Verdict(level=level, line=f"{said[0].upper()}{said[1:]}. {RELATIVE}", brief=f"{brief[0].upper()}{brief[1:]}")
 
 
 def _of_measure(measure: Measure | None, what: str, near: float, far: float) -> list[tuple[Level, str]]:
@@ -233,7 +248,7 @@ def _evaluated(found: EvaluationDocument) -> dict[str, Any]:
         "by_column": sorted(columns, key=lambda item: -(item[1].largest or 0)),
         "pictures": None if found.pictures is None else _pictures(found.pictures),
         "forest": None if analysis is None or not analysis.told else _drawn(figures.forest, analysis, "forest"),
-        "readings": READINGS,
+        "readings": SUMMARIES,
         "most_marks": figures.MOST_MARKS,
         "most_coefficients": figures.MOST_COEFFICIENTS,
     }

@@ -87,7 +87,7 @@ def worst(found: Sequence[Verdict], otherwise: Verdict) -> Verdict:
     return Verdict(
         level=ordered[0].level,
         line=" ".join(verdict.line for verdict in ordered),
-        brief=" ".join(verdict.brief or verdict.line for verdict in ordered),
+        brief=" ".join(f"{(verdict.brief or verdict.line).removesuffix('.')}." for verdict in ordered),
     )
 
 

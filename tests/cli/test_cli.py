@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from pdips import Ledger, Schema, Table
-from pdips.cli import common
+from pdips import Ledger, Schema, Table, html
 from pdips.margins.planning import suited
 from pdips.margins.steps import Steps
 
@@ -413,10 +413,33 @@ def test_help_and_version(pdips):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_step_that_lasts_says_so_where_nobody_watches(monkeypatch, capsys, quiet):
-    monkeypatch.setattr(common, "SILENCE", 0.01)
-    with common.show_progress(quiet=quiet) as tell:
+    monkeypatch.setattr(html, "SILENCE", 0.01)
+    with html.show_progress(quiet=quiet) as tell:
         tell("fitting a field")
         time.sleep(0.3)
     said = capsys.readouterr().err.splitlines()
     assert bool(said) is not quiet
     assert all(re.fullmatch(r"working   (starting|fitting a field) \(0 s\)", line) for line in said)
+
+
+def test_a_terminal_and_a_notebook_show_the_share_that_is_done(monkeypatch, capsys):
+    steps = (
+        "drawing by NUTS: 25% of 8,000 draws, 3 divergent, about 9 s left",
+        "drawing synthetic set 4 of 5",
+        "reading",
+    )
+    assert [html._share(step) for step in steps] == [0.25, 0.6, None]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with html.show_progress() as tell:
+        tell(steps[0])
+        time.sleep(0.3)
+    assert "3 divergent, about 9 s left" in capsys.readouterr().err
+    shown = []
+    monkeypatch.setattr("rich.console.Console.is_jupyter", True, raising=False)
+    monkeypatch.setattr(
+        "IPython.display.display", lambda *_, **__: SimpleNamespace(update=lambda one: shown.append(one.data))
+    )
+    monkeypatch.setattr("rich.console.Console.__init__", lambda self, **_: None)
+    with html.show_progress() as tell:
+        tell("25% <of it>")
+    assert shown == ["<progress max=1 value=0.25></progress> 25% &lt;of it&gt;", ""]

@@ -146,22 +146,21 @@ def test_chains_without_variables_are_in_order():
     assert "effective draws at least unbounded" in agreement(found)
 
 
-def compared_of(tmp_path: Path, error: float) -> Any:
+def compared_of(error: float) -> Any:
     content = facts_of(impossible=())
     content["margin_errors"] = [
         {"columns": ["voted"], "standard_error": error},
         {"columns": ["voted", "age"], "standard_error": 2 * error},
         {"columns": ["region"], "standard_error": 0.0},
     ]
-    (tmp_path / "synthetic_1.csv").write_text("voted\n" + 'no\n"y\nes"\n' * 500)
     facts = PrivacyDocument.model_validate(content)
-    run = RunDocument.model_validate(run_of(content))
-    return noise.margin_errors(tmp_path, facts, run), run
+    run = RunDocument.model_validate(run_of(content) | {"n_records": 1000})
+    return noise.margin_errors(facts, run), run
 
 
-def test_expected_distances_are_those_by_simulation(tmp_path):
+def test_expected_distances_are_those_by_simulation():
     """Monte Carlo error of the mean of 20,000 draws is below 1 %."""
-    found, run = compared_of(tmp_path, 30.0)
+    found, run = compared_of(30.0)
     assert found.n_records == 1000
     row = {row.column: row for row in found.one_way}["voted"]
     shares = np.array(next(margin.table for margin in run.comparison.one_way if margin.column == "voted"))
@@ -184,13 +183,11 @@ def test_margins_far_beyond_their_noise_are_watched():
         assert judged({}, sampling="exact", compared=made)[0] == level
 
 
-def test_releases_without_stated_errors_or_sets_have_no_comparison(tmp_path):
-    facts = facts_of()
-    run, errors = RunDocument.model_validate(run_of(facts)), [{"columns": ["voted"], "standard_error": 3.0}]
-    for content in (facts, facts | {"margin_errors": errors}):
-        assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(content), run) is None
-        (tmp_path / "synthetic_1.parquet").write_bytes(b"no parquet")
-        assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(content), run) is None
+def test_releases_without_stated_errors_or_a_number_of_records_have_no_comparison():
+    facts, errors = facts_of(), [{"columns": ["voted"], "standard_error": 3.0}]
+    for content, n in ((facts, 9), (facts | {"margin_errors": errors}, None)):
+        run = RunDocument.model_validate(run_of(facts) | {"n_records": n})
+        assert noise.margin_errors(PrivacyDocument.model_validate(content), run) is None
 
 
 # Records drawn from the model

@@ -17,6 +17,7 @@ import pytest
 
 from pdips import InputError, Schema, Table, cli
 from pdips.evaluation.document import (
+    SUMMARIES,
     AnalysisComparison,
     ColumnDensity,
     EvaluationDocument,
@@ -30,7 +31,7 @@ from pdips.release.documents import PrivacyDocument, check, write_json
 from pdips.report import figures as drawing
 from pdips.report.formats import MINUS
 from pdips.report.pages import rewrite, rewrite_report
-from pdips.report.utility import MARGINS, READINGS, SPECKS
+from pdips.report.utility import MARGINS, SPECKS
 from pdips.report.utility import evaluation_verdict as verdict
 
 SCHEMA = Schema.from_toml("""
@@ -359,7 +360,7 @@ def test_the_report_shows_the_evaluation_with_its_pictures(here):
         "Coefficients of pay ~ age + sex",
         "Distribution functions, column by column",
         "percentage points in the synthetic sets",
-        *READINGS,
+        *SUMMARIES,
     ):
         assert words in report, words
     assert len(re.findall(r'aria-label="[^"]*percentage points', report)) == 4
