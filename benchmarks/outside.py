@@ -41,7 +41,7 @@ def main() -> None:
     print(
         "outcome, fit, records, epsilon: coverage of answers that aren't open; their number; false positives of coin;"
     )
-    print("seconds an answer, mean and longest")
+    print("processor seconds an answer, mean and longest")
     for n, epsilon in product(asked.sizes, asked.epsilons):
         plan, held, seconds = Pairs(epsilon=epsilon, kind="zcdp").plan(schema), defaultdict(list), defaultdict(list)
         for number in range(asked.tables):
@@ -51,11 +51,11 @@ def main() -> None:
             shown = plan.design.image.show(plan.design.count(table)[None])[0]
             margins = NoisyMargins(schema, plan.design, estimate(plan.design, plan.steps[0], shown, n).again(rng))
             for outcome, fit in CASES:
-                formula, start = f"{outcome} ~ {' + '.join([*PREDICTORS, 'coin'])}", time.perf_counter()
+                formula, start = f"{outcome} ~ {' + '.join([*PREDICTORS, 'coin'])}", time.process_time()
                 with warnings.catch_warnings(action="ignore", category=UselessWarning):
                     answer = margins.ols(formula) if fit == "ols" else margins.glm(formula, family="binomial")
                 found, true = answer.summary(), truth[outcome, fit]
-                seconds[outcome, fit].append(time.perf_counter() - start)
+                seconds[outcome, fit].append(time.process_time() - start)
                 if np.isfinite(answer.covariance).all():
                     held[outcome, fit].append((found["lower"].to_numpy() <= true) & (true <= found["upper"].to_numpy()))
         for outcome, fit in CASES:

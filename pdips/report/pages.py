@@ -104,7 +104,7 @@ def _report(confidential: Path, release: PrivacyDocument, tell: Tell | None = No
         schema=release.table_schema,
         run=run,
         paid=paid,
-        detection=release.privacy.kind in checklist.BOUNDED and card.guarantee(release, paid)["detection"],
+        detection=release.privacy.kind in checklist.BOUNDED and card.guarantee(price.together(losses))["detection"],
         total_seconds=math.fsum(run.seconds.values()),
         verdicts=verdicts,
         **sections,
