@@ -83,7 +83,7 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
 )
 @click.option("--out", required=True, metavar="DIR", help="Folder for public/ and confidential/.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier release in DIR.")
-@click.option("--quiet", is_flag=True, help="Don't show how far it is.")
+@click.option("--quiet", is_flag=True, help="Don't show progress.")
 def synthesize(
     table: str,
     schema_path: str,
