@@ -40,7 +40,7 @@ program.add_command(models)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def study(context: click.Context, words: tuple[str, ...]) -> None:
-    """Compute a paper's table or figure again, by the package of the studies."""
+    """Recompute a paper's table or figure, by the package of the studies."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="pdips.commands", name="study"):

@@ -39,7 +39,7 @@ SHOWN = 5
 @click.option(
     "--public-table",
     metavar="T",
-    help="A PUBLIC or SYNTHETIC table to simulate on, never the confidential one: nothing would pay for that.",
+    help="A PUBLIC or SYNTHETIC table to simulate on, never the confidential one.",
 )
 @click.option("--simulate", is_flag=True, help="Simulate even where there is a closed form.")
 @click.option("--replicates", type=int, default=40, show_default=True, metavar="R", help="Releases at each epsilon.")
@@ -64,7 +64,7 @@ def calibrate(
     json_path: str | None,
     **asked: Any,
 ) -> None:
-    """Find the smallest epsilon at which counts are as exact as asked for, from public facts only.
+    """Find the smallest epsilon at which counts have a required accuracy, from public facts only.
 
     MECHANISM is one of those that `pdips synthesize` takes. No confidential table is read, and nothing is spent.
     """

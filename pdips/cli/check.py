@@ -20,7 +20,7 @@ TOUCHED = 3
 @click.command()
 @click.argument("directory", metavar="DIR")
 def check(directory: str) -> None:
-    """Tell whether known faults of the version that made the release in DIR touch it.
+    """List known faults of the version that made the release in DIR, if they may affect it.
 
     DIR is the folder of a release, or its public folder alone. Nothing but privacy.json is read. Exit code: 0 no known
     fault touches it, 3 one does or may, 2 no release.
@@ -54,7 +54,7 @@ def check(directory: str) -> None:
 @click.option("--analysis", "formula", metavar="FORMULA", help='A regression too, such as "voted ~ age + college".')
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, or local: runs replays side by side.")
 def certify(directory: str, replays: int, formula: str | None, scheduler: str | None) -> None:
-    """Try on replays of the release in DIR whether intervals from its sets hold. It reads public files alone.
+    """Measure the coverage of intervals from the sets of the release in DIR on replays. It reads public files only.
 
     Writes certificate.json beside privacy.json, and the card again. Exit code: 0 they hold, 3 some don't, 2 no such
     release.
@@ -95,7 +95,7 @@ def certify(directory: str, replays: int, formula: str | None, scheduler: str | 
 def bounds(draws: str, model: str | None, out: str | None, **settings: Any) -> None:
     """Bound each record's log-likelihood over the draws of a posterior in IDATA, a netCDF file or zarr folder.
 
-    Anybody's posterior: a group log_likelihood is enough, else --model. For inside use only.
+    Any posterior: a group log_likelihood is sufficient, else use --model. For internal use only.
     """
     from pdips.posterior.inspection import check_bounds
 

@@ -26,7 +26,7 @@ REFUSED = (
     "the table is refused: its records don't fit the schema, or it isn't a table of the ledger. This message is the "
     "same whatever the reason."
 )
-EXPLAIN = "Say which rule a refused table breaks. That answers a question about the records, so the ledger records it."
+EXPLAIN = "Name the rule that a refused table breaks. This reveals something of the records, so the ledger records it."
 
 COMMON = ("epsilon", "n_sets", "neighbours")
 

@@ -53,7 +53,7 @@ def plan(
     html_path: str | None,
     json_path: str | None,
 ) -> None:
-    """Say what a release will be worth before it is made, from public facts: no table is read and nothing is spent."""
+    """Compute the accuracy of a planned release from public facts: no table is read and nothing is spent."""
     from pdips.calibration.closed_form import fits, prospects
     from pdips.data.schema import Schema
     from pdips.margins.planning import suited

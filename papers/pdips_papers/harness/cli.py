@@ -44,7 +44,7 @@ def study(
     scheduler: str | None,
     seed: int,
 ) -> None:
-    """Compute a paper's table or figure again: DIR/table.csv and DIR/study.html, the paper's figures beside ours.
+    """Recompute a paper's table or figure: DIR/table.csv and DIR/study.html, the paper's figures beside ours.
 
     A run that was stopped goes on with the same command. For research: nothing here is fit for publication.
     """
