@@ -31,7 +31,7 @@ type Cells = list[Any] | NDArray[Any]
 
 NESTED = "holds lists or other nested values"
 NOT_TEXT = "holds text that is not Unicode"
-OUTSIDE_LEVELS = "has values outside the levels of its schema (compared letter by letter)"
+OUTSIDE_LEVELS = "has values outside the levels of its schema (compared letter by letter; trim = true takes blanks off)"
 MISSING = "has missing values, which its schema doesn't declare (missing = true)"
 NO_NUMBERS = "has values that are no numbers"
 NO_DATES = "has values that are no dates, which are written as 2020-12-31"
@@ -67,7 +67,7 @@ def check_type(name: str, values: pd.Series, *, is_date: bool = False) -> None:
     stored = values.dtype.pyarrow_dtype if isinstance(values.dtype, pd.ArrowDtype) else None
     unread = "mc" if is_date else "mMc"
     if getattr(values.dtype, "kind", "O") in unread or isinstance(values.dtype, pd.PeriodDtype):
-        raise InputError(f"column {name!r} is of a type that is neither text, numbers nor true and false")
+        raise InputError(f"column {name!r} is neither text, numbers nor true and false (for dates: type = 'date')")
     if stored is not None and pa.types.is_nested(stored):
         raise InputError(f"column {name!r} {NESTED}")
 

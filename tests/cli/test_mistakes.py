@@ -67,9 +67,9 @@ def change(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 TABLES = {
     "extra columns": ["hat", "shoe"],
-    "trailing blank": ["column 'colour'", "levels of its schema"],
+    "trailing blank": ["column 'colour'", "trim = true"],
     "lists": ["column 'colour'", "lists"],
-    "dates": ["column 'colour'"],
+    "dates": ["column 'colour'", "type = 'date'"],
     "no record": ["no records"],
 }
 

@@ -115,10 +115,10 @@ def test_all_problems_are_named_at_once():
     with pytest.raises(DataError) as caught:
         table_with(sex=["f", None, "SECRET"], wage=[SECRET, 1, 200], kids=[0.5, 10, None])
     assert str(caught.value) == (
-        "column 'sex' has values outside the levels of its schema (compared letter by letter); it has missing values, "
-        "which its schema doesn't declare (missing = true); column 'wage' has values outside its bounds, 0 to 100; "
-        "column 'kids' has missing values, which its schema doesn't declare (missing = true); it has values outside "
-        "its bounds, 0 to 9; it must hold whole numbers"
+        "column 'sex' has values outside the levels of its schema (compared letter by letter; trim = true takes blanks "
+        "off); it has missing values, which its schema doesn't declare (missing = true); column 'wage' has values "
+        "outside its bounds, 0 to 100; column 'kids' has missing values, which its schema doesn't declare (missing = "
+        "true); it has values outside its bounds, 0 to 9; it must hold whole numbers"
     )
     with pytest.raises(InputError, match=r"'kids' of the schema is not in the table; .*'wage' of the schema is not"):
         Table(pd.DataFrame(GOOD | {"SECRET": 1}).drop(columns=["wage", "kids"]), SCHEMA)
