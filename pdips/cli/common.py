@@ -182,3 +182,8 @@ def ledger_line(ledger: "Ledger | None") -> str:
         f"rho {float(account.spent_rho or 0):.6g} of {float(account.total_rho):.6g} spent{reserved}, "
         f"{float(account.remaining_rho):.6g} left; read at delta {spell(account.total_delta)}: {line}"
     )
+
+
+def spelt(value: float | None, digits: int = 4) -> str:
+    """Return a number in so many digits, or a dash."""
+    return "-" if value is None else f"{value:.{digits}g}"
