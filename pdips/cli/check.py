@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pdips.cli.common import spelt
 from pdips.errors import InputError
 from pdips.html import show_progress
 
@@ -103,21 +104,21 @@ def bounds(draws: str, model: str | None, out: str | None, **settings: Any) -> N
     said = found.describe()
     click.echo("INSIDE ONLY: computed from the confidential records, nothing pays for it\n")
     click.echo(f"records   {said['records']:,}; {said['draws']:,} draws in {said['chains']} chain(s)")
-    _show(f"bound     {_spelt(said['bound'])} nats; by chain {', '.join(map(_spelt, said['bounds_of_chains']))}")
-    five = ", ".join(map(_spelt, said["bounds_of_records"].values()))
+    _show(f"bound     {spelt(said['bound'])} nats; by chain {', '.join(map(spelt, said['bounds_of_chains']))}")
+    five = ", ".join(map(spelt, said["bounds_of_records"].values()))
     _show(f"records   {five} nats (least, quarter, median, three quarters, largest bound of a record)")
     spread = said["spread_over_chains"]
     _show(
-        f"chains    bounds of records differ between chains by {_spelt(spread['median'])} of themselves in the middle, "
-        f"{_spelt(spread['max'])} at most; R-hat of the bound {_spelt(said['rhat'])}"
+        f"chains    bounds of records differ between chains by {spelt(spread['median'])} of themselves in the middle, "
+        f"{spelt(spread['max'])} at most; R-hat of the bound {spelt(said['rhat'])}"
         if said["chains"] > 1
         else "chains    one chain: nothing tells whether another one would agree"
     )
     upper = said["upper_draws"]
     _show(
-        f"error     95 % of draws have a bound of at most {_spelt(upper['quantile_95'])} nats, Monte Carlo standard "
-        f"error {_spelt(upper['monte_carlo_error'])}; effective draws {_spelt(said['ess_bulk'])}, of the tail "
-        f"{_spelt(said['ess_tail'])}"
+        f"error     95 % of draws have a bound of at most {spelt(upper['quantile_95'])} nats, Monte Carlo standard "
+        f"error {spelt(upper['monte_carlo_error'])}; effective draws {spelt(said['ess_bulk'])}, of the tail "
+        f"{spelt(said['ess_tail'])}"
     )
     if "limit" in said:
         _show(f"limit     {said['censored']['records']:,} records go beyond {said['limit']:g} nats in some draw")
@@ -144,10 +145,6 @@ def _write(folder: Path, said: dict[str, Any], found: "Bounds") -> None:
     except OSError as error:
         raise InputError(f"can't write {folder}: {error.strerror}; name a folder that isn't there yet") from None
     click.echo(f"inside    {folder}: bounds.json and, by record, bounds.csv")
-
-
-def _spelt(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def _show(text: str) -> None:

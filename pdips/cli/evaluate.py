@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 import pdips
-from pdips.cli.common import EXPLAIN, QUIET, ledger_line, one_refusal, rewrite_pages, warn_of_older_copy
+from pdips.cli.common import EXPLAIN, QUIET, ledger_line, one_refusal, rewrite_pages, spelt, warn_of_older_copy
 from pdips.errors import InputError
 from pdips.html import show_progress
 from pdips.privacy.loss import exact, spell
@@ -98,9 +98,9 @@ def _print_basics(figures: "list[BasicFigure]") -> None:
     click.echo(f"{'figure':<{width}} {'table':>10} {'95 % of its resamples':>24} {'sets':>10}  sets, least to most")
     for one in figures[:MOST_BASICS]:
         known = [value for value in one.by_set if value is not None]
-        resamples = " to ".join(_spelt(end, 6) for end in one.resamples)
-        span = f"{_spelt(min(known, default=None), 6)} to {_spelt(max(known, default=None), 6)}"
-        click.echo(f"{one.name:<{width}} {_spelt(one.table, 6):>10} {resamples:>24} {_spelt(one.mean, 6):>10}  {span}")
+        resamples = " to ".join(spelt(end, 6) for end in one.resamples)
+        span = f"{spelt(min(known, default=None), 6)} to {spelt(max(known, default=None), 6)}"
+        click.echo(f"{one.name:<{width}} {spelt(one.table, 6):>10} {resamples:>24} {spelt(one.mean, 6):>10}  {span}")
     more = len(figures) - MOST_BASICS
     click.echo(f"... and {more} more, in evaluation.json and the report\n" if more > 0 else "")
 
@@ -112,8 +112,8 @@ def _print_general(measures: "list[Measure]") -> None:
         if found.reason is not None:
             click.echo(f"{name:<32} {'-':>10} {'-':>10}  {found.reason}")
             continue
-        span = f"{_spelt(min(found.known, default=None))} to {_spelt(max(found.known, default=None))}"
-        click.echo(f"{name:<32} {_spelt(found.mean):>10} {_spelt(found.reference):>10}  {span}; {found.reading}")
+        span = f"{spelt(min(found.known, default=None))} to {spelt(max(found.known, default=None))}"
+        click.echo(f"{name:<32} {spelt(found.mean):>10} {spelt(found.reference):>10}  {span}; {found.reading}")
 
 
 def _print_specific(found: "AnalysisComparison") -> None:
@@ -125,12 +125,12 @@ def _print_specific(found: "AnalysisComparison") -> None:
     width = max([32, *(len(row.coefficient) for row in found.coefficients)])
     click.echo(f"{'coefficient':<{width}} {'table':>10} {'sets':>10} {'interval of sets':>24} {'overlap':>8}")
     for row in found.coefficients:
-        interval = f"{_spelt(row.combined_lower)} to {_spelt(row.combined_upper)}"
-        values = f"{_spelt(row.original):>10} {_spelt(row.combined):>10} {interval:>24}"
-        click.echo(f"{row.coefficient:<{width}} {values} {_spelt(row.ci_overlap):>8}")
+        interval = f"{spelt(row.combined_lower)} to {spelt(row.combined_upper)}"
+        values = f"{spelt(row.original):>10} {spelt(row.combined):>10} {interval:>24}"
+        click.echo(f"{row.coefficient:<{width}} {values} {spelt(row.ci_overlap):>8}")
     click.echo(f"{'measure':<32} {'mean':>10} {'reference':>10}")
     for name, reading in SUMMARIES.items():
-        values = f"{_spelt(found.summary[name]):>10} {_spelt(found.reference[name]):>10}"
+        values = f"{spelt(found.summary[name]):>10} {spelt(found.reference[name]):>10}"
         click.echo(f"{name:<32} {values}  {reading}")
 
 
@@ -145,12 +145,8 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, 
     click.echo(f"{'measure':<36} {'value':>10} {'+- noise':>10} {'reference':>10}")
     for one in found.measures:
         values = (one.value, one.standard_deviation_of_noise, one.reference)
-        click.echo(f"{one.measure:<36} {' '.join(f'{_spelt(value):>10}' for value in values)}  {one.reading}")
+        click.echo(f"{one.measure:<36} {' '.join(f'{spelt(value):>10}' for value in values)}  {one.reading}")
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
     rewrite_pages(Path(directory))
-
-
-def _spelt(value: float | None, digits: int = 4) -> str:
-    return "-" if value is None else f"{value:.{digits}g}"

@@ -14,7 +14,7 @@ from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import EvaluationDocument
 from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument, home_of, release_home
 from pdips.report import card, checklist, diagnostics, formats, price, utility
-from pdips.report.verdict import Verdict
+from pdips.report.verdict import SIGNS, WORDS, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -124,6 +124,6 @@ def _environment(folder: Path | None = None) -> "Environment":
         keep_trailing_newline=True,
     )
     named = {"number": formats.number, "percent": formats.percent, "price": formats.price}
-    environment.filters.update(named, agreement=diagnostics.agreement)
+    environment.filters.update(named, agreement=diagnostics.agreement, word=WORDS.get, sign=SIGNS.get)
     environment.globals.update(plural=formats.plural)
     return environment

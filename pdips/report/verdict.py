@@ -27,16 +27,6 @@ class Verdict:
     brief: str = ""
 
     @property
-    def word(self) -> str:
-        """The level as a reader sees it, so that colour alone says nothing."""
-        return WORDS[self.level]
-
-    @property
-    def sign(self) -> str:
-        """The level as one character, which a screen reader passes over: the word says it."""
-        return SIGNS[self.level]
-
-    @property
     def short(self) -> str:
         """The colour's name and what was found, on one line."""
         return f"{COLOURS[self.level]:<6}  {self.brief or self.line}"
@@ -50,11 +40,6 @@ class Check:
     found: str
     rule: str
     level: Level
-
-    @property
-    def word(self) -> str:
-        """The level as a reader sees it."""
-        return WORDS[self.level]
 
 
 def graded(good: bool, *, bad: bool = False) -> Level:

@@ -196,6 +196,20 @@ def test_report_shows_overview_pictures_and_tables(folder: Path) -> None:
     assert not re.search(r"#01020\d|matplotlib|metadata", report, re.IGNORECASE)
 
 
+def test_the_first_screen_names_what_holds_and_what_must_not_be_used(folder: Path) -> None:
+    path = folder / "confidential" / "run.json"
+    run = json.loads(path.read_text()) | {"n_records": 1000}
+    for one in run["comparison"]["one_way"]:
+        one.update(distance=0.01, reference=0.01)
+    run["comparison"]["one_way"][0].update(distance=0.3)
+    write_json(path, run)
+    board = pages(folder)[1].partition('id="board"')[2].partition("</section>")[0]
+    holds, avoid = board.split("What holds")[1].split("What must not be used")
+    worst, other = (one["column"] for one in run["comparison"]["one_way"][:2])
+    assert (worst in avoid, worst in holds, other in avoid, other in holds) == (True, False, False, True)
+    assert re.search(r">300<br>", board)
+
+
 def test_names_and_levels_are_escaped(tmp_path: Path) -> None:
     nasty = "<b>bold</b>"
     facts = facts_of({nasty: {"levels": ["<i>&", 'a"b\n</svg>'], "label": "<u>x"}, "b": COLUMNS["voted"]}, ())
