@@ -13,9 +13,10 @@ import pandas as pd
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.evaluation.distribution import DISTANCES, wasserstein_randomization
+from pdips.evaluation.formula import read_analysis
 from pdips.evaluation.margins import LEVELS, chi_square, k_marginal, k_way
 from pdips.evaluation.propensity import pmse, specks
-from pdips.evaluation.regression import compare_fits, fit_logistic, normalised_rmse, standardised_differences
+from pdips.evaluation.regression import compare_fits, normalised_rmse, standardised_differences
 from pdips.histogram.laplace import LaplaceSanitizer
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -50,9 +51,10 @@ def measured(table: Table, name: str, sets: list[pd.DataFrame]) -> None:
     tests, seconds = timed(lambda: chi_square(table, sets, rng=np.random.default_rng(0)))
     agree = ", ".join(f"{tests.consistency[level]:.2f}" for level in LEVELS)
     row(f"{name}: chi-square, all pairs", f"agreement at 1, 5, 10 %: {agree}", seconds)
-    predictors = [column for column in table.schema.columns if column != OUTCOME]
-    fits = [timed(lambda: fit_logistic(frame, OUTCOME, predictors, schema=table.schema)) for frame in sets]  # noqa: B023
-    original = fit_logistic(table.frame, OUTCOME, predictors, schema=table.schema)
+    predictors = " + ".join(column for column in table.schema.columns if column != OUTCOME)
+    analysis = read_analysis(f"{OUTCOME} ~ {predictors}", table.schema)
+    fits = [timed(lambda: analysis.fit(frame)) for frame in sets]  # noqa: B023
+    original = analysis.fit(table.frame)
     overlap = compare_fits(original, [fit for fit, _ in fits])["ci_overlap"].mean()
     row(f"{name}: Firth fit of {len(original.names)} coefficients", f"overlap {overlap:.2f}", min(s for _, s in fits))
     margins, seconds = timed(lambda: k_way(table, sets[:1], 3))

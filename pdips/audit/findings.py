@@ -1,6 +1,6 @@
 """Audits of mechanisms on pairs of neighbouring tables: engines, what they found, and whether that is above the claim.
 
-Engines give lower bounds on epsilon, each with a valid finite-sample statement: exact, by events, by density.
+Engines give lower bounds on epsilon: exact, or by the frequency of events, with a valid finite-sample statement.
 """
 
 import math
@@ -175,33 +175,6 @@ def _learn(first: Rows, second: Rows, alpha: float, delta: float) -> tuple[Event
     return (lambda rows: score(rows) < cut), True
 
 
-def density_bound(
-    observe: Observe, pair: Pair, *, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None
-) -> Bound:
-    """Bound epsilon by the ratio of histograms of a one-dimensional output.
-
-    Bins of about equal frequency are laid on half the runs; on the other half every bin and both directions are judged
-    at ``alpha`` divided by their number, so the largest bound is wrong with probability ``alpha`` at most.
-    """
-    first, second = read(observe, pair, n_runs, rng)
-    if first.shape[1] != 1:
-        raise InputError(
-            f"engine 'density' reads one number a run, and this mechanism gives {first.shape[1]}; "
-            "use 'counts' or 'exact'"
-        )
-    half = n_runs // 2
-    pooled = np.concatenate([first[:half, 0], second[:half, 0]])
-    edges = np.unique(np.quantile(pooled, np.linspace(0, 1, LEARNING_CELLS + 1)[1:-1]))
-    counts = [
-        np.bincount(np.searchsorted(edges, rows[half:, 0], side="right"), minlength=len(edges) + 1)
-        for rows in (first, second)
-    ]
-    each = alpha / (2 * len(counts[0]))
-    bounds = [log_ratio_bound(counts[i], counts[1 - i], n_runs - half, each, delta) for i in (0, 1)]
-    best = int(np.argmax(np.maximum(*bounds)))
-    return Bound(float(np.maximum(*bounds)[best]), f"the output lies in bin {best + 1} of {len(counts[0])}")
-
-
 # ---- audits ----
 
 ROUNDING = 1e-9
@@ -273,11 +246,11 @@ def audit(
     Parameters
     ----------
     mechanism : Mechanism
-        With ``observe`` (engines counts and density) or ``law`` (engine exact). One without ``observe`` is observed
+        With ``observe`` (engine counts) or ``law`` (engine exact). One without ``observe`` is observed
         through the cells of its first synthetic set.
     pair : Pair
         The tables, and possibly an event fixed in advance.
-    engine : {"exact", "counts", "density"}
+    engine : {"exact", "counts"}
         How to bound.
     n_runs : int
         Runs on each table, at least 100.
@@ -367,8 +340,7 @@ def _bound(case: Case, n_runs: int, alpha: float, delta: float, rng: np.random.G
             raise InputError("engine 'exact' is for pure losses; use 'counts', which allows for delta")
         return exact_bound(mechanism, pair)
     own: Any = partial(record if planned else synthetic_cells, mechanism)
-    bound = counts_bound if case.engine == "counts" else density_bound
-    return bound(getattr(mechanism, "observe", own), pair, n_runs=n_runs, alpha=alpha, delta=delta, rng=rng)
+    return counts_bound(getattr(mechanism, "observe", own), pair, n_runs=n_runs, alpha=alpha, delta=delta, rng=rng)
 
 
 def synthetic_cells(mechanism: Mechanism, table: Table, n_runs: int, bits: RandomBits) -> IntArray:

@@ -25,7 +25,7 @@ from pdips.privacy.loss import Neighbours, exact
 Event = Callable[[NDArray[Any]], Any]
 """Takes raw outputs, one a row, and returns which of them are in the event."""
 
-Engine = Literal["exact", "counts", "density"]
+Engine = Literal["exact", "counts"]
 CROWD = 20
 Record = tuple[int, ...]
 Written = Sequence[tuple[object, ...]]

@@ -53,7 +53,12 @@ class Analysis:
     _right: Any
 
     def fit(self, frame: pd.DataFrame) -> Fit:
-        """Fit the analysis to records, confidential or synthetic.
+        """Fit the analysis to records, confidential or synthetic, as :meth:`design` reads them."""
+        x, y, weights = self.design(frame)
+        return fit_design(x, y, self.names, self.family, weights)
+
+    def design(self, frame: pd.DataFrame) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+        """Return predictors with the intercept first, the outcome, and weights where the schema names some.
 
         Records with a missing outcome or number are left out; missing is a level of a column with levels.
         """
@@ -63,7 +68,7 @@ class Analysis:
             kept &= (values[self.outcome].cat.codes < column.n_values).to_numpy()
         values = values[kept]
         if not len(values):
-            return fit_design(np.ones((0, len(self.names))), np.ones(0), self.names, self.family)
+            return np.ones((0, len(self.names))), np.ones(0), None
         x = _design(self._right, values, self.formula)
         if self._left is not None:
             y = _design(self._left, values, self.formula)[:, 0]
@@ -72,8 +77,7 @@ class Analysis:
         else:
             second = column.levels[1] if has_number_levels(column) else column.names()[1]
             y = np.asarray(values[self.outcome] == second, dtype=np.float64)
-        weights = weights_of(frame, self._schema)[kept] if self.weighted else None
-        return fit_design(x, y, self.names, self.family, weights)
+        return x, y, weights_of(frame, self._schema)[kept] if self.weighted else None
 
 
 def read_analysis(formula: str, schema: Schema, family: Family | None = None) -> Analysis:

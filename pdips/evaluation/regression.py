@@ -10,9 +10,6 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.coding import numbers
-from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.encoding import TableLike, indicators, paired
 from pdips.inference import Rule, combine
@@ -43,98 +40,6 @@ class Fit:
 
         half = float(ndtri((1 + level) / 2)) * self.standard_errors
         return self.estimates - half, self.estimates + half
-
-
-def fit_logistic(
-    frame: pd.DataFrame,
-    outcome: str,
-    predictors: Sequence[str],
-    *,
-    schema: Schema,
-    interactions: Sequence[tuple[str, str]] = (),
-    numeric: Sequence[str] = (),
-    firth: bool = True,
-) -> Fit:
-    """Fit a logistic regression of a two-level column on others, with Wald standard errors.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Records, confidential or synthetic.
-    outcome : str
-        A column with two levels; the second one is the event.
-    predictors : sequence of str
-        Columns with levels or bins enter as indicators of all levels but the first; missing, where it may occur, is a
-        level. Their order is that of the coefficients.
-    schema : Schema
-        Of the frame.
-    interactions : sequence of tuple of str
-        Pairs of predictors whose products enter too.
-    numeric : sequence of str
-        Predictors that enter as numbers: numeric columns, or columns whose levels are numbers.
-    firth : bool
-        Whether to apply Firth's correction, which keeps estimates finite under separation. Without it, plain maximum
-        likelihood.
-
-    Raises
-    ------
-    InputError
-        If a column isn't in the schema, the outcome hasn't two levels, or a numeric predictor has no numbers.
-
-    Notes
-    -----
-    Firth (1993); ``docs/utility.md#logistic-regression``. Records are grouped, which changes nothing; the package
-    firthmodels fits. Standard errors are from the information augmented by the correction, as there. Records with a
-    missing outcome or numeric predictor are left out. Indicators that depend linearly on those before them are dropped,
-    their estimates are NaN; if only one level of the outcome occurs, all are. Under separation plain likelihood has no
-    maximum: what comes out lies far out with a huge standard error.
-
-    Examples
-    --------
-    >>> schema = Schema.load("examples/youth.toml")
-    >>> table = Table.read("examples/youth.parquet", schema)
-    >>> fit_logistic(table.frame, "enrolled", ["sex", "age"], schema=schema).names
-    ('intercept', 'sex=male', 'age=22-25', 'age=26-29')
-    """
-    names, x, y = logistic_design(frame, outcome, predictors, schema=schema, interactions=interactions, numeric=numeric)
-    if len(np.unique(y)) < 2:
-        return _fit_of(names, [], np.zeros(0), np.zeros(0), converged=False)
-    told = independent_columns(x, np.ones(len(y)))
-    return _fit_of(names, told, *_firth_on_groups(x[:, told], y, None, firth=firth))
-
-
-def logistic_design(
-    frame: pd.DataFrame,
-    outcome: str,
-    predictors: Sequence[str],
-    *,
-    schema: Schema,
-    interactions: Sequence[tuple[str, str]] = (),
-    numeric: Sequence[str] = (),
-) -> tuple[tuple[str, ...], FloatArray, IntArray]:
-    """Return the coefficients' names, predictors with an intercept and outcomes of :func:`fit_logistic`."""
-    _check_model(schema, outcome, predictors, interactions, numeric)
-    absent = [name for name in (outcome, *predictors) if len(frame) and name not in frame.columns]
-    if absent:
-        raise InputError(f"column {absent[0]!r} of the schema is not in the table")
-    chosen = {name: schema.columns[name] for name in (outcome, *predictors)}
-    codes = Table(frame[[*chosen]], Schema(columns=chosen)).codes if len(frame) else {}
-    y = codes.get(outcome, np.empty(0, dtype=np.int64))
-    terms: dict[str, dict[str, FloatArray]] = {}
-    for name in predictors:
-        column, own = chosen[name], codes.get(name, y)
-        if name not in numeric:
-            terms[name] = {f"{name}={label}": (own == code) * 1.0 for code, label in enumerate(column.names()) if code}
-        elif column.levels is None:
-            terms[name] = {name: numbers(name, frame[name], column) if len(frame) else np.empty(0)}
-        else:
-            terms[name] = {name: np.array([*map(float, column.levels), np.nan])[own]}
-    columns = {"intercept": np.ones(len(y))} | {key: value for term in terms.values() for key, value in term.items()}
-    for a, b in interactions:
-        columns |= {f"{i}:{j}": u * v for i, u in terms[a].items() for j, v in terms[b].items()}
-    x = np.column_stack(list(columns.values()))
-    kept = (y < chosen[outcome].n_values) & ~np.isnan(x).any(axis=1)
-    return tuple(columns), x[kept], y[kept]
 
 
 def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper_s: ArrayLike) -> FloatArray:
@@ -200,12 +105,12 @@ def compare_fits(
 
     Examples
     --------
+    >>> from pdips.evaluation.formula import read_analysis
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
     >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
-    >>> frames = [table.frame, *release.sets]
-    >>> fits = [fit_logistic(frame, "enrolled", ["sex"], schema=table.schema) for frame in frames]
-    >>> list(compare_fits(fits[0], fits[1:]).index)
-    ['intercept', 'sex=male']
+    >>> analysis = read_analysis("enrolled ~ sex", table.schema)
+    >>> list(compare_fits(analysis.fit(table.frame), [analysis.fit(frame) for frame in release.sets]).index)
+    ['Intercept', 'sex[T.male]']
     """
     if not len(synthetic_fits) or any(fit.names != original_fit.names for fit in synthetic_fits):
         raise InputError("comparing fits needs at least one synthetic fit, of the same model and schema")
@@ -232,31 +137,6 @@ def compare_fits(
     )
 
 
-def _check_model(
-    schema: Schema,
-    outcome: str,
-    predictors: Sequence[str],
-    interactions: Sequence[tuple[str, str]],
-    numeric: Sequence[str],
-) -> None:
-    columns = schema.columns
-    for name in (outcome, *predictors):
-        if name not in columns:
-            raise InputError(f"{name!r} is no column of the schema")
-    if columns[outcome].levels is None or len(columns[outcome].levels) != 2:
-        raise InputError(f"the outcome {outcome!r} must have two levels")
-    if outcome in predictors or len({*predictors}) < len(predictors):
-        raise InputError("each column may appear once: as the outcome or as a predictor")
-    for name in {*numeric, *(name for pair in interactions for name in pair)} - {*predictors}:
-        raise InputError(f"{name!r} is named for an interaction or as numeric, but is no predictor")
-    for name in predictors:
-        column = columns[name]
-        if name not in numeric and not (column.is_categorical or column.is_binned):
-            raise InputError(f"column {name!r} has neither levels nor bins; name it as numeric")
-        if name in numeric and not all(isinstance(level, (int, float)) for level in column.levels or ()):
-            raise InputError(f"column {name!r} has levels that are no numbers, so it can't be numeric")
-
-
 # ---- fits of a design ----
 
 
@@ -267,10 +147,11 @@ def fit_design(
 
     The first column of ``x`` is the intercept. NaN for a coefficient that depends linearly on those before it; all NaN
     if there is no fit (too few records, one outcome only). Without weights standard errors are those of the model: n -
-    k below for least squares, for logistic regression as in :func:`fit_logistic`. With weights, which are scaled to a
-    mean of 1, estimates solve the weighted score equations (Firth's correction included) and standard errors are
-    Binder's (1983) linearisation for records drawn one by one, A^-1 B A^-1 n / (n - 1) with B the sum of squared
-    weighted scores: strata and clusters are not known here.
+    k below for least squares; for logistic regression from the information augmented by Firth's (1993) correction,
+    which keeps estimates finite under separation (``docs/utility.md#logistic-regression``); the package firthmodels
+    fits groups of equal records. With weights, which are scaled to a mean of 1, estimates solve the weighted score
+    equations (Firth's correction included) and standard errors are Binder's (1983) linearisation for records drawn one
+    by one, A^-1 B A^-1 n / (n - 1) with B the sum of squared weighted scores: strata and clusters are not known here.
     """
     if family not in FAMILIES:
         raise InputError(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
@@ -337,9 +218,7 @@ def _generalised(
     return estimates, errors, bool(np.isfinite([estimates, errors]).all())
 
 
-def _firth_on_groups(
-    x: FloatArray, y: IntArray, weights: FloatArray | None, *, firth: bool = True
-) -> tuple[FloatArray, FloatArray, bool]:
+def _firth_on_groups(x: FloatArray, y: IntArray, weights: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
     """Fit a logistic regression on groups of equal records; standard errors are wrong where records have weights."""
     from firthmodels import FirthLogisticRegression
     from scipy.special import expit
@@ -350,8 +229,7 @@ def _firth_on_groups(
     _, first, group = np.unique(rows, return_index=True, return_inverse=True)
     x, y, n = x[first], y[first], np.bincount(group, weights).astype(np.float64)
     z, back = _uncorrelated(x, n)
-    penalty = 0.5 if firth else 0.0
-    model = FirthLogisticRegression(backend="numpy", fit_intercept=False, penalty_weight=penalty)
+    model = FirthLogisticRegression(backend="numpy", fit_intercept=False)
     model.set_params(max_iter=_MOST_STEPS, gtol=_TOLERANCE, xtol=_TOLERANCE)
     try:
         with warnings.catch_warnings():
@@ -360,7 +238,7 @@ def _firth_on_groups(
         chance = expit(z @ model.coef_)
         spread = chance * (1 - chance)
         leverage = n * spread * np.einsum("ij,ij->i", z @ np.linalg.inv((z.T * (n * spread)) @ z), z)
-        covariance = back @ np.linalg.inv((z.T * ((n + 2 * penalty * leverage) * spread)) @ z) @ back.T
+        covariance = back @ np.linalg.inv((z.T * ((n + leverage) * spread)) @ z) @ back.T
     except (np.linalg.LinAlgError, ConvergenceWarning):
         return np.zeros(0), np.zeros(0), False
     return back @ model.coef_, np.sqrt(np.diagonal(covariance)), True

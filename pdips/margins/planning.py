@@ -11,11 +11,11 @@ import pandas as pd
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.domain import cells, check_domain, columns_of, domain_of, split_by, splittable, top_layer
-from pdips.margins.margin_error import ColumnTree, CountTree, small_margins, view_errors
+from pdips.margins.domain import check_domain, columns_of, domain_of, splittable
+from pdips.margins.margin_error import ColumnTree, small_margins, view_errors
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.steps import divide
-from pdips.margins.views import SMALLEST_VARIANCE, View, choose_views, count_variance
+from pdips.margins.views import View, choose_views
 from pdips.privacy.loss import Neighbours, Number, choice, positive
 from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -106,45 +106,6 @@ def layer_scales(
 def budgets(tree: ColumnTree, epsilon: Fraction, rule: Rule, by: By = "two-way") -> tuple[Fraction, ...]:
     """Return the epsilon of each noised layer by a rule."""
     return _best(tree, epsilon, by) if rule == "optimal" else divide(rule, epsilon, tree.n_noised, tree.n_noised)
-
-
-def best_budget(
-    schema: Schema,
-    order: Sequence[str],
-    layers: int,
-    epsilon: Number,
-    *,
-    neighbours: Neighbours = "replace-one",
-    by: By = "two-way",
-) -> tuple[Fraction, ...]:
-    """Return the budget by layer with the least mean variance of the margins.
-
-    Parameters
-    ----------
-    schema : Schema
-        What is public about the table.
-    order, layers
-        Columns from the top, and how many of them split.
-    epsilon : int, float, str or Fraction
-        The total, in nats.
-    neighbours : {"replace-one", "add-remove"}
-        The relation.
-    by : {"two-way", "one-way"}
-        Which margins count, each alike.
-
-    Returns
-    -------
-    tuple of Fraction
-        In thousandths of epsilon, at least one each; the last one is that of the cells. They add up to epsilon exactly.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> sum(best_budget(schema, ["ill", "sex"], 2, 1))
-    Fraction(1, 1)
-    """
-    tree = column_tree(schema, order, layers, neighbours)
-    return _best(tree, positive(epsilon, "epsilon"), choice(by, get_args(By), "by"))
 
 
 def _best(tree: ColumnTree, epsilon: Fraction, by: By) -> tuple[Fraction, ...]:
@@ -259,37 +220,6 @@ def margin_errors(
     names = [" x ".join(tree.domain.names[place] for place in columns) for columns in margins]
     frame = pd.DataFrame({"margin": names, "cells": list(map(tree.domain.size_of, margins)), "se_records": errors})
     return frame if n is None else frame.assign(se_share=errors / _whole(n, "n"))
-
-
-def exact_margin_variances(
-    schema: Schema,
-    columns: Sequence[str],
-    *,
-    order: Sequence[str],
-    scales: Sequence[Fraction],
-    neighbours: Neighbours = "replace-one",
-) -> FloatArray:
-    """Return the variance of each cell of a margin with structural zeros taken into account: a pass over all nodes.
-
-    In squared records, in the order of ``numpy.ndindex`` over the levels of the columns. As many columns of the order
-    split as have a scale of their own; the last scale is that of the cells.
-    """
-    domain = domain_of(schema)
-    layers = [top_layer(domain)]
-    for name in checked_order(schema, order)[: len(scales) - 1]:
-        layers.append(split_by(domain, layers[-1], np.full(layers[-1].n_nodes, domain.names.index(name))))
-    bottom = cells(domain, layers[-1])
-    below = [*layers[1:], bottom.layer]
-    noise = [
-        np.where(layer.possible, count_variance(s), SMALLEST_VARIANCE) for layer, s in zip(below, scales, strict=True)
-    ]
-    one_each = [np.ones(layer.n_nodes) for layer in below]
-    tree = CountTree([layer.parent for layer in below], one_each, neighbours == "replace-one")
-    places = [domain.names.index(name) for name in columns]
-    levels = [bottom.levels(np.arange(bottom.layer.n_nodes), place) for place in places]
-    cell = np.ravel_multi_index(tuple(levels), tuple(domain.sizes[places]))
-    picked = (tree.weights(noise, (cell == number).astype(float)) for number in range(domain.size_of(places)))
-    return np.array([sum(w**2 @ v for w, v in zip(weights, noise, strict=True)) for weights in picked])
 
 
 def _whole(value: int, name: str) -> int:

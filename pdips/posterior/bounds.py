@@ -18,14 +18,11 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.convergence import RHAT
 from pdips.errors import InputError
 from pdips.posterior.columns import Values
-from pdips.posterior.finished_model import MOST_AT_ONCE, Draws, draws_by_name, slices, stream
+from pdips.posterior.finished_model import MOST_AT_ONCE, Draws, slices, stream
 from pdips.posterior.record_likelihood import Tally
 
 FEWEST_DRAWS = 4
 """Draws a chain below which ArviZ gives neither R-hat nor effective numbers."""
-
-MOST_HELD = 10_000_000
-"""Log-likelihoods that :func:`log_likelihood_tree` agrees to hold."""
 
 NAN = float("nan")
 
@@ -369,58 +366,6 @@ def from_log_likelihood(
         draws = slice(chain * n_draws + some.start, chain * n_draws + some.stop)
         tally.add(slice(0, n_records), draws, np.ascontiguousarray(found))
     return Bounds.of(tally, chains, independent)
-
-
-def log_likelihood_tree(
-    model: pm.Model, values: Values | None, draws: Draws, *, mode: str | None = None
-) -> xr.DataTree:
-    """Return a small table's log-likelihoods as a tree, for ArviZ: confidential.
-
-    Parameters
-    ----------
-    model, values, draws, mode
-        As in :func:`stream_bounds`.
-
-    Returns
-    -------
-    xarray.DataTree
-        Groups ``posterior`` and ``log_likelihood``; the latter has one variable with dims chain, draw, record, summed
-        over the model's observed variables and without weights.
-
-    Raises
-    ------
-    InputError
-        If it would hold more than ``MOST_HELD`` numbers; use :func:`stream_bounds`.
-
-    Examples
-    --------
-    >>> import pymc as pm
-    >>> with pm.Model() as model:
-    ...     level = pm.Normal("level", 0, 1)
-    ...     height = pm.Normal("height", level, 1, observed=np.array([-1.0, 0.0, 2.0]))
-    >>> tree = log_likelihood_tree(model, None, {"level": np.array([0.0, 0.5])})
-    >>> dict(tree["log_likelihood"].sizes)
-    {'chain': 1, 'draw': 2, 'record': 3}
-    """
-    pieces = stream(model, values, draws, mode=mode)
-    if pieces.n_records * pieces.n_draws > MOST_HELD:
-        raise InputError(f"records times draws must not exceed {MOST_HELD:,}; use stream_bounds, which holds none")
-    found = np.empty((pieces.n_draws, pieces.n_records))
-    for records, some, piece in pieces.pieces():
-        found[some, records] = piece
-    names = [rv.name for rv in model.observed_RVs]
-    if isinstance(draws, xr.DataTree):
-        posterior = draws["posterior"].to_dataset()
-    else:
-        named = {name: value[None] for name, value in draws_by_name(draws).items()}
-        posterior = az.from_dict({"posterior": named})["posterior"].to_dataset()
-    sizes = posterior.sizes
-    cube = found.reshape(sizes["chain"], sizes["draw"], -1)
-    coords = {name: posterior.coords[name] for name in ("chain", "draw") if name in posterior.coords}
-    group = xr.Dataset(
-        {names[0] if len(names) == 1 else "log_likelihood": (("chain", "draw", "record"), cube)}, coords=coords
-    )
-    return xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": group})
 
 
 def _arrays(tree: xr.DataTree, variable: str | None, record_dim: str | None) -> tuple[list[xr.DataArray], str]:

@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.api as sm
 from firthmodels import FirthLogisticRegression
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.evaluation.regression import Fit, ci_overlap, compare_fits, fit_logistic
+from pdips.evaluation.formula import read_analysis
+from pdips.evaluation.regression import Fit, ci_overlap, compare_fits
 from pdips.inference import combine
 
 SCHEMA = Schema.model_validate(
@@ -24,15 +24,14 @@ SCHEMA = Schema.model_validate(
         "impossible": [{"voted": ["yes"], "registered": ["no"]}],
     }
 )
-PREDICTORS = ["prereg", "age", "income", "registered"]
 NAMES = (
-    "intercept",
-    "prereg=yes",
+    "Intercept",
+    "prereg[T.yes]",
     "age",
-    "income=middle",
-    "income=high",
-    "registered=yes",
-    "prereg=yes:registered=yes",
+    "income[T.middle]",
+    "income[T.high]",
+    "registered[T.yes]",
+    "prereg[T.yes]:registered[T.yes]",
 )
 
 
@@ -60,9 +59,8 @@ def voters(n: int, seed: int) -> pd.DataFrame:
     )
 
 
-def fit(frame: pd.DataFrame, **options) -> Fit:
-    pairs = [("prereg", "registered")]
-    return fit_logistic(frame, "voted", PREDICTORS, schema=SCHEMA, interactions=pairs, numeric=["age"], **options)
+def fit(frame: pd.DataFrame, formula: str = "voted ~ prereg + age + income + registered + prereg:registered") -> Fit:
+    return read_analysis(formula, SCHEMA).fit(frame)
 
 
 def plain(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +75,7 @@ def one_predictor(no_no: int, no_yes: int, yes_no: int, yes_yes: int) -> Fit:
         [("no", "no")] * no_no + [("yes", "no")] * no_yes + [("no", "yes")] * yes_no + [("yes", "yes")] * yes_yes,
         columns=["voted", "prereg"],
     )
-    return fit_logistic(frame, "voted", ["prereg"], schema=SCHEMA)
+    return fit(frame, "voted ~ prereg")
 
 
 @pytest.mark.parametrize("counts", [(7, 3, 2, 8), (10, 0, 4, 6), (9, 0, 0, 9)])
@@ -85,7 +83,7 @@ def test_firth_on_a_saturated_model_adds_half_a_record_to_each_cell(counts):
     a, b, c, d = (count + 0.5 for count in counts)
     found = one_predictor(*counts)
     assert found.converged
-    assert found.names == ("intercept", "prereg=yes")
+    assert found.names == ("Intercept", "prereg[T.yes]")
     np.testing.assert_allclose(found.estimates, [np.log(b / a), np.log(d / c) - np.log(b / a)], atol=1e-4)
 
 
@@ -102,21 +100,11 @@ def test_under_separation_it_is_firthmodels():
     np.testing.assert_allclose(found.standard_errors, model.bse_, atol=1e-6)
 
 
-def test_without_firth_it_is_statsmodels():
-    frame = voters(600, 0)
-    options = {"schema": SCHEMA, "numeric": ["age"]}
-    found = fit_logistic(frame, "prereg", ["age", "income", "registered"], firth=False, **options)
-    x, _ = plain(frame)
-    model = sm.Logit((frame["prereg"] == "yes").to_numpy(float), x[:, [0, 2, 3, 4, 5]]).fit(disp=0)
-    np.testing.assert_allclose(found.estimates, model.params, atol=1e-4)
-    np.testing.assert_allclose(found.standard_errors, model.bse, rtol=1e-4)
-
-
 def test_a_constant_column_and_a_missing_level_are_dropped():
     frame = voters(400, 1)
     frame = frame[(frame["prereg"] == "no") & (frame["income"] != "high")]
     found = fit(frame)
-    gone = np.array(["prereg" in name or name == "income=high" for name in NAMES])
+    gone = np.array(["prereg" in name or name == "income[T.high]" for name in NAMES])
     np.testing.assert_array_equal(np.isnan(found.estimates), gone)
     np.testing.assert_array_equal(np.isnan(found.standard_errors), gone)
     x, y = plain(frame)
@@ -130,7 +118,7 @@ def test_a_column_that_copies_another_is_dropped():
     frame = voters(400, 1)
     frame["registered"] = frame["prereg"]
     names = np.array(fit(frame).names)[np.isnan(fit(frame).estimates)]
-    assert list(names) == ["registered=yes", "prereg=yes:registered=yes"]
+    assert list(names) == ["registered[T.yes]", "prereg[T.yes]:registered[T.yes]"]
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
@@ -144,12 +132,9 @@ def test_one_outcome_only_tells_nothing(n):
 def test_numbers_enter_as_they_are_and_missing_ones_leave():
     frame = voters(400, 2)
     frame.loc[:9, "hours"] = np.nan
-    found = fit_logistic(frame, "prereg", ["hours"], schema=SCHEMA, numeric=["hours"])
-    wanted = fit_logistic(frame[10:], "prereg", ["hours"], schema=SCHEMA, numeric=["hours"])
+    found, wanted = fit(frame, "prereg ~ hours"), fit(frame[10:], "prereg ~ hours")
     np.testing.assert_allclose(found.estimates, wanted.estimates)
-    binned = fit_logistic(frame, "prereg", ["hours"], schema=SCHEMA)
-    assert binned.names == ("intercept", "hours=5 to 10", "hours=missing")
-    assert not np.isnan(binned.estimates).any()
+    assert found.converged
 
 
 @pytest.mark.parametrize(("shift", "unit"), [(0, 1e5), (2000, 1), (1e6, 1), (0, 1e-5)])
@@ -160,7 +145,7 @@ def test_the_unit_and_zero_of_a_number_do_not_matter(shift, unit):
         y = (rng.random(300) < 1 / (1 + np.exp(2 - 0.4 * hours))).astype(int)
         columns = {"y": {"levels": [0, 1]}, "x": {"lower": shift, "upper": shift + 10 * unit}}
         frame = pd.DataFrame({"y": y, "x": shift + unit * hours})
-        found = fit_logistic(frame, "y", ["x"], schema=Schema.model_validate({"columns": columns}), numeric=["x"])
+        found = read_analysis("y ~ x", Schema.model_validate({"columns": columns})).fit(frame)
         assert found.converged
         return found.estimates[1] * unit, found.standard_errors[1] * unit
 
@@ -175,34 +160,6 @@ def test_a_solver_that_gives_up_tells_nothing(monkeypatch):
     found = fit(voters(50, 0))
     assert np.isnan(found.estimates).all()
     assert not found.converged
-
-
-@pytest.mark.parametrize(
-    ("outcome", "predictors", "options", "message"),
-    [
-        ("turnout", ["age"], {}, "'turnout' is no column"),
-        ("voted", ["wage"], {}, "'wage' is no column"),
-        ("income", ["age"], {}, "two levels"),
-        ("hours", ["age"], {}, "two levels"),
-        ("voted", ["voted"], {}, "once"),
-        ("voted", ["age", "age"], {}, "once"),
-        ("voted", ["age"], {"interactions": [("age", "income")]}, "'income' is named"),
-        ("voted", ["age"], {"numeric": ["hours"]}, "'hours' is named"),
-        ("voted", ["income"], {"numeric": ["income"]}, "no numbers"),
-    ],
-)
-def test_refusals(outcome, predictors, options, message):
-    with pytest.raises(InputError, match=message):
-        fit_logistic(voters(20, 0), outcome, predictors, schema=SCHEMA, **options)
-
-
-def test_a_column_without_bins_must_be_numeric():
-    schema = Schema.model_validate({"columns": {"y": {"levels": [0, 1]}, "x": {"lower": 0, "upper": 1}}})
-    frame = pd.DataFrame({"y": [0, 1], "x": [0.2, 0.4]})
-    with pytest.raises(InputError, match="name it as numeric"):
-        fit_logistic(frame, "y", ["x"], schema=schema)
-    with pytest.raises(InputError, match="'x' of the schema is not in the table"):
-        fit_logistic(frame[["y"]], "y", ["x"], schema=schema, numeric=["x"])
 
 
 def test_overlaps_by_hand():

@@ -13,7 +13,7 @@ from scipy import stats
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.posterior.bounds import Bounds, from_log_likelihood, log_likelihood_tree, stream_bounds
+from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds
 from pdips.posterior.finished_model import stream
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source
@@ -193,18 +193,6 @@ def test_columns_beside_the_records_are_summed(normal_terms):
         from_log_likelihood(tree)
     found = from_log_likelihood(tree, record_dim="person")
     assert_same(found, by_hand(normal_terms.reshape(2, 100, 3, 10).sum(axis=2)))
-
-
-def test_a_tree_of_ones_own_goes_back_in(normal_terms):
-    model, draws = two_columns(), draws_of_two_columns()
-    tree = log_likelihood_tree(model, None, as_tree(draws), mode=FAST)
-    assert tree["log_likelihood"]["log_likelihood"].dims == ("chain", "draw", "record")
-    streamed = stream_bounds(model, None, as_tree(draws), limit=3, mode=FAST)
-    assert streamed.largest_by_draw.shape == (2, DRAWS // 2)
-    again = from_log_likelihood(tree, limit=3)
-    assert_same(again, {name: getattr(streamed, name) for name in by_hand(normal_terms)})
-    flat = log_likelihood_tree(model, None, draws, mode=FAST)
-    assert flat["posterior"]["level"].shape == (1, DRAWS, 4)
 
 
 # Memory
@@ -442,9 +430,3 @@ def test_bad_trees(normal_terms):
     ):
         with pytest.raises(InputError, match=message):
             from_log_likelihood(xr.DataTree.from_dict({"log_likelihood": broken}))
-
-
-def test_large_trees_are_refused(monkeypatch):
-    monkeypatch.setattr("pdips.posterior.bounds.MOST_HELD", N * DRAWS - 1)
-    with pytest.raises(InputError, match="use stream_bounds"):
-        log_likelihood_tree(two_columns(), None, draws_of_two_columns(), mode=FAST)

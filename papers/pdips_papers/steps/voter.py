@@ -1,9 +1,10 @@
 """Bowen et al. (2021), section 4: the youth voter table under six methods, table 3 beside ours."""
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -14,9 +15,10 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
+from pdips.evaluation.formula import Analysis, read_analysis
 from pdips.evaluation.margins import LEVELS, chi_square
 from pdips.evaluation.propensity import specks
-from pdips.evaluation.regression import Fit, compare_fits, fit_logistic, independent_columns, logistic_design
+from pdips.evaluation.regression import Fit, compare_fits, independent_columns
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.registry import variant_class
@@ -70,7 +72,7 @@ CASES = (
     ("STEPS", "default"),
 )
 
-OUTCOME, NUMERIC, INTERACTION = "voted", "age", ("prereg_state", "registered")
+OUTCOME, INTERACTION = "voted", "prereg_state:registered"
 
 COEFFICIENTS = {
     "prereg": "prereg_state=yes",
@@ -276,11 +278,18 @@ def _with_summary(found: pd.DataFrame) -> pd.DataFrame:
 
 def firth_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
     """Fit with Firth's correction: estimates and intervals stay finite although nobody unregistered voted."""
-    return fit_logistic(frame, *_model(schema), schema=schema, interactions=[INTERACTION], numeric=[NUMERIC])
+    analysis = _model(schema)
+    return replace(analysis.fit(frame), names=_labels(analysis))
 
 
-def _model(schema: Schema) -> tuple[str, list[str]]:
-    return OUTCOME, [name for name in schema.columns if name != OUTCOME]
+def _model(schema: Schema) -> Analysis:
+    predictors = [name for name in schema.columns if name != OUTCOME]
+    return read_analysis(f"{OUTCOME} ~ {' + '.join([*predictors, INTERACTION])}", schema)
+
+
+def _labels(analysis: Analysis) -> tuple[str, ...]:
+    """Return the coefficients' names as the tables have them, ``registered=yes``."""
+    return tuple(re.sub(r"\[T\.(.+?)\]", r"=\1", name) for name in analysis.names)
 
 
 def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
@@ -290,9 +299,9 @@ def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
     what comes out, some 20 with standard errors of hundreds, is where the iterations happen to stop. Iteratively
     reweighted least squares from R's starting values and with R's stopping rule gives the same.
     """
-    model = logistic_design(frame, *_model(schema), schema=schema, interactions=[INTERACTION], numeric=[NUMERIC])
-    names, rows = model[0], np.column_stack(model[1:])
-    rows, count = np.unique(rows, axis=0, return_counts=True)
+    analysis = _model(schema)
+    names, (design, outcome, _) = _labels(analysis), analysis.design(frame)
+    rows, count = np.unique(np.column_stack([design, outcome]), axis=0, return_counts=True)
     x, y, n = rows[:, :-1], rows[:, -1], count.astype(np.float64)
     estimates, errors = np.full(len(names), np.nan), np.full(len(names), np.nan)
     if not len(x):
