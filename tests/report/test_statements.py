@@ -141,7 +141,7 @@ def test_no_sentence_is_contradicted_by_what_ran(name, settings, kind, tmp_path)
     made.publish(tmp_path / "out", allow=["seeded"])
     card = " ".join(re.sub(r"<[^>]+>", " ", write_card(tmp_path / "out").read_text(encoding="utf-8")).split())
     assert ("but the public columns, which were copied" in card) == bool(schema.public_columns)
-    assert ("from exactly the law that the proof is about" in card) == (made.loss.sampling == "exact")
+    assert ("from exactly the law of the proof" in card) == (made.loss.sampling == "exact")
     assert ("checked against a key of persons" in card) == (schema.records.person is not None)
 
 
