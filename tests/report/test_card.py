@@ -305,5 +305,6 @@ def test_what_an_analyst_can_do_comes_before_the_guarantee(
     for words in there:
         assert words in use
     assert never not in use
+    assert ("valid ones from the noisy counts" in words_of(page[: order[0]])) == ("noisy counts" in use)
     (tmp_path / "public/datapackage.json").unlink()  # as of a release of an earlier version
     assert "is the codebook" not in write_card(tmp_path / "public").read_text(encoding="utf-8")
