@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from tables import RELATIONS, random_table, schema_of
+from tables import CHROMIUM, RELATIONS, random_table, schema_of
 
 from pdips import cli
 from pdips.privacy import curator
@@ -33,6 +33,17 @@ def pdips(monkeypatch, capsys):
         return code, output.out, output.err
 
     return run
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium without a window."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(params=RELATIONS)

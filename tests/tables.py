@@ -1,6 +1,7 @@
 """Tiny tables that the tests enumerate, sampling from schemas, and values to be searched for in what is published."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -26,6 +27,7 @@ from pdips.privacy.replay import exact_law, joined, record
 from pdips.privacy.sensitivity import Sensitivity
 
 RELATIONS = ("replace-one", "add-remove")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def bits(seed: int = 0) -> RandomBits:

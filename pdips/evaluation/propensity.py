@@ -338,16 +338,11 @@ def specks(
     )
 
 
-def ks_distance(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatArray) -> float:
-    """Return the largest distance of two empirical distribution functions of scores.
+def ks_distance(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatArray) -> tuple[float, float]:
+    """Return the largest distance of two empirical distribution functions of scores, and the score where it is reached.
 
     ``n_original`` and ``n_synthetic`` say how many records of each table have a score, all of shape (groups,).
     """
-    return _widest_gap(scores, n_original, n_synthetic)[0]
-
-
-def _widest_gap(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatArray) -> tuple[float, float]:
-    """Return the Kolmogorov-Smirnov distance and the score where it is reached."""
     points, place = np.unique(scores, return_inverse=True)
     shares = [np.bincount(place, n, minlength=len(points)) / n.sum() for n in (n_original, n_synthetic)]
     gaps = np.abs(np.cumsum(shares[0] - shares[1]))
@@ -383,7 +378,7 @@ def _compared(original: IntArray, synthetic: IntArray, schema: Schema, classifie
     else:
         scores = _classified(classifier, rows, schema, n_original, n_synthetic)
     scores = np.round(scores, TIE_DIGITS)
-    distance, at = _widest_gap(scores, n_original, n_synthetic)
+    distance, at = ks_distance(scores, n_original, n_synthetic)
     cells = np.clip(np.floor((expit(scores) if log_odds else scores) * N_CELLS), 0, N_CELLS - 1).astype(np.int64)
     shares = [np.bincount(cells, n, minlength=N_CELLS) / n.sum() for n in (n_original, n_synthetic)]
     return PropensityScores(

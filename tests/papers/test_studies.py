@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pdips import InputError, cli
+from pdips import InputError
 from pdips.inference import combine as combine_by_rule
 from pdips_papers import find, names
 from pdips_papers.harness.measures import at_each, combine, pooled, summary
@@ -248,21 +248,6 @@ def test_a_killed_program_goes_on_where_it_stopped(tmp_path):
     study = find("proportions")
     at_once = study.table(measure(study, options(300, epsilons=("1",)), tmp_path / "once", workers=0))
     pd.testing.assert_frame_equal(pd.read_csv(out / "table.csv"), at_once, check_dtype=False)
-
-
-@pytest.fixture
-def pdips(monkeypatch, capsys):
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["pdips", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as error:
-            code = int(error.code or 0)
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
 
 
 def test_processes_of_dask_find_the_same(tmp_path):

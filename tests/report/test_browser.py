@@ -1,14 +1,13 @@
 """Both pages in headless Chromium: wide and narrow, light and dark, printed; with axe and a watch on the network."""
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from tables import CHROMIUM
 from test_report import facts_of, run_of, write_folder
 
 from pdips import Ledger, Pairs, Schema, Steps
@@ -18,7 +17,6 @@ from pdips.cli.plan import LEVEL, MOST_ROWS, page
 from pdips.report.card import odds_factor, power_bound
 from pdips.report.pages import rewrite
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
@@ -46,16 +44,6 @@ unit = "crowns a year"
 [records]
 max_per_person = 2
 """)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

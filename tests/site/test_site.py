@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tables import CHROMIUM
 
 ROOT = Path(__file__).parents[2]
 SHOWN = ("index", "choosing", "glossary", "card", "mechanisms/steps")
 SHOWN += ("proofs/margin-errors", "api/core", "api/commands", "decisions/index")
-CHROMIUM = shutil.which("chromium")
 
 
 def in_a_browser(test):
@@ -67,21 +67,11 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path, flaw):
     assert build(source, tmp_path / "site").returncode == 0
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
-
-
 @in_a_browser
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_open_without_errors_or_requests(site, chromium, width, scheme):
-    page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+def test_pages_open_without_errors_or_requests(site, browser, width, scheme):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     wrong: list[str] = []
     page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -97,12 +87,12 @@ def test_pages_open_without_errors_or_requests(site, chromium, width, scheme):
 
 
 @in_a_browser
-def test_pages_pass_axe(site, chromium):
+def test_pages_pass_axe(site, browser):
     from axe_playwright_python.sync_playwright import Axe
 
     wrong = []
     for scheme in ("light", "dark"):
-        page = chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
         for name in SHOWN:
             page.goto((site / f"{name}.html").as_uri())
             found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa"]}).response["violations"]
