@@ -46,7 +46,7 @@ type Found = tuple[float, float, float]
 
 def interval(summary: pd.DataFrame, row: int = 0) -> Found:
     """Return estimate, lower and upper bound of a row."""
-    return tuple(summary[name].iloc[row] for name in ("estimate", "lower", "upper"))  # type: ignore[return-value]
+    return tuple(summary[name].iloc[row] for name in ("estimate", "lower", "upper"))
 
 
 def three_way(frame: pd.DataFrame) -> tuple[float, float]:
