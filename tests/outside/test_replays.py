@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 from pdips import InputError, LaplaceSanitizer, Modips, Pairs, Schema, Table
-from pdips.evaluation.replays import Population, certify, coverage
 from pdips.inference import rule_for
 from pdips.margins import chains
+from pdips.outside.replays import Population, certify, coverage
 from pdips.release.certificate import Certificate
 from pdips.report.pages import write_card
 
@@ -90,7 +90,9 @@ def test_a_fit_that_leaves_out_what_pairs_say_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(chains.PairField, "fitted", poor)
     failed = found(released(tmp_path), replays=5)
     assert failed.agreement.fails
-    assert "noisy pairs" in failed.refusal
+    assert "noisy counts" in failed.refusal
+    # replays know the noisy pairs, which this fit misses; without them they would be of independent columns, and pass
+    assert next(row for row in failed.rows if row.what == "pairs").fails
 
 
 def test_a_certificate_decides_which_rule_fits(good, certificate, tmp_path):
