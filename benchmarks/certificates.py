@@ -9,7 +9,7 @@ import argparse
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from pdips.margins import chains, maximum_entropy
 from pdips.outside.replays import Population, certify, coverage
 
 
-def _banded(values: pd.Series, edges: list[float]) -> pd.Series:
+def _banded(values: pd.Series, edges: Sequence[float]) -> pd.Series:
     names = [f"below {edges[0]:g}", *(f"{low:g} and more" for low in edges)]
     return pd.Series(np.array(names, dtype=object)[np.searchsorted(edges, values, side="right")])
 

@@ -111,8 +111,12 @@ def row(name: str, rule: str, truth: FloatArray, found: list[tuple[FloatArray, .
     low, high, p = (np.array([each[k] for each in found]) for k in range(3))
     held = np.where(np.isnan(low), np.nan, (low <= truth) & (truth <= high))[:, :5]
     wrong = np.where(np.isnan(p), np.nan, p < 0.05)[:, 5:]
-    cells = [f"{100 * value:.1f}" for value in [*np.mean(held, axis=0), *np.mean(wrong, axis=0)]]
-    print(f"| {name} | {rule} | {' | '.join(cells)} | {time.perf_counter() - start:.0f} s", flush=True)
+    cells = [f"{100 * value:.1f}" for value in np.nanmean(np.hstack([held, wrong]), axis=0)]
+    lost = int(np.isnan(low[:, [0, 1, 3, 4, 5, 6]]).any(axis=1).sum())
+    print(
+        f"| {name} | {rule} | {' | '.join(cells)} | {lost} without a fit, {time.perf_counter() - start:.0f} s",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -139,7 +143,7 @@ def main() -> None:
         found: dict[str, list[tuple[FloatArray, ...]]] = {}
         for rng, table in tables(asked.size, asked.tables):
             release, _ = mechanism.release(table, rng=rng)
-            rule = rule_for(release)
+            rule: Any = rule_for(release)
             if "sets" in asked.ways:
                 found.setdefault(rule, []).append(from_sets(release, rule))
             if "margins" in asked.ways and "margins" in release.tables and not isinstance(mechanism, PrivBayes):

@@ -1,6 +1,7 @@
 """The replay certificate: whether intervals from a release hold, tried on tables like its sets and noisy counts."""
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -120,8 +121,8 @@ def certify(
     Raises
     ------
     InputError
-        If the release has fewer than two sets, isn't from a mechanism that counts, was edited by hand, or the analysis
-        doesn't fit it.
+        If the release has fewer than two sets, isn't from a mechanism that counts, has files that were changed, or the
+        analysis doesn't fit it.
 
     Examples
     --------
@@ -134,6 +135,11 @@ def certify(
     if isinstance(replays, bool) or not isinstance(replays, int) or replays < 2:
         raise InputError(f"replays must be a whole number, at least 2, got {replays}")
     release = open_release(directory, received=True)
+    for name, digest in (release.document.digests or {}).items():
+        if name.startswith("synthetic_") and (path := release.home / name).is_file() and file_digest(path) != digest:
+            raise InputError(f"{path} isn't the file that was published: its digest in privacy.json is another")
+    if len({len(each) for each in release.sets}) > 1:
+        raise InputError(f"the sets in {release.home} have different numbers of records: one of them was changed")
     mechanism, rng = mechanism_of(release.document), np.random.default_rng() if rng is None else rng
     with warnings.catch_warnings(record=True):  # the nearest rule, where none is right, is what is to be tried
         warnings.simplefilter("always")
@@ -257,26 +263,27 @@ def coded(margins: NoisyMargins, frames: Sequence[pd.DataFrame]) -> NDArray[np.i
 
 
 def agreement(margins: NoisyMargins, codes: NDArray[np.int32], n_sets: int) -> Covered | None:
-    """Return the share of noisy counts of levels and pairs that the sets agree with, but for noise and sampling.
+    """Return the share of noisy counts of levels and pairs that the sets agree with.
 
-    None where nothing was counted.
+    As far as the noise on the counts, the fresh noise of the sets' own fits and sampling let them. None where nothing
+    was counted. The standard error is that of independent numbers, as many as the margins have degrees of freedom.
     """
-    design, seen, near = margins.design, margins.found, list[BoolArray]()
-    n = len(codes) / n_sets
-    counts = pair_counts(codes, np.ones(len(codes), dtype=np.int64), design.offsets) / n_sets
-    single = {(k,): float(seen.variance[k, k]) for k in range(len(design.sizes))}
-    double = {(i, j): float(seen.variance[i, j]) for i, j in combinations(range(len(design.sizes)), 2)}
-    variances = {(): seen.total_variance, **single, **double}
-    for margin in (*single, *double):
+    design, seen, near, freedom = margins.design, margins.found, list[BoolArray](), 0
+    mean = pair_counts(codes, np.ones(len(codes), dtype=np.int64), design.offsets) / n_sets
+    sampling = mean * (1 - mean * n_sets / len(codes))
+    margins_of = [part for size in (1, 2) for part in combinations(range(len(seen.sizes)), size)]
+    variances = {part: float(seen.variance[part[0], part[-1]]) for part in margins_of}
+    variances[()] = seen.total_variance
+    for margin in margins_of:
         noise = design.cell_variance(margin, variances)
         if variances[margin] > 0 and np.isfinite(noise):
-            mean = design.margin(counts, margin)
-            spread = np.sqrt(noise + mean * np.maximum(1 - mean / n, 0))
-            near.append(np.abs(design.margin(seen.counts, margin) - mean).ravel() <= 1.96 * spread.ravel())
+            off = np.abs(design.margin(seen.counts, margin) - design.margin(mean, margin))
+            spread = noise * (1 + 1 / n_sets) + design.margin(sampling, margin)
+            near.append((off <= 1.96 * np.sqrt(spread)).ravel())
+            freedom += math.prod(size - 1 for size in design.shape(margin))
     if not near:
         return None
-    agreed = np.concatenate(near)
-    by_chance = float(np.sqrt(0.05 * 0.95 / len(agreed)))
+    agreed, by_chance = np.concatenate(near), math.sqrt(0.05 * 0.95 / max(freedom, 1))
     return Covered(what="noisy counts", covered=float(agreed.mean()), standard_error=by_chance, numbers=len(agreed))
 
 
@@ -298,4 +305,5 @@ def raked(margins: NoisyMargins, codes: NDArray[np.int32], rng: np.random.Genera
     order = rng.permutation(len(codes))
     ends = np.cumsum(weights[order])
     at = (np.arange(len(codes)) + rng.random()) / len(codes) * ends[-1]
-    return order[np.minimum(np.searchsorted(ends, at), len(codes) - 1)]
+    chosen: IntArray = order[np.minimum(np.searchsorted(ends, at), len(codes) - 1)]
+    return chosen
