@@ -446,10 +446,10 @@ MUTANTS = [
     ),
     Mutant(
         "replays draw the whole population",
-        "evaluation/replays.py",
+        "outside/replays.py",
         "population.records.sample(population.n_records, replace=True,",
         "population.records.sample(population.n_records, replace=False,",
-        "tests/evaluation/test_replays.py",
+        "tests/outside/test_replays.py",
     ),
 ]
 

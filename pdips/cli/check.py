@@ -60,7 +60,7 @@ def certify(directory: str, replays: int, formula: str | None, scheduler: str | 
     Writes certificate.json beside privacy.json, and the card again. Exit code: 0 they hold, 3 some don't, 2 no such
     release.
     """
-    from pdips.evaluation.replays import certify as replayed
+    from pdips.outside.replays import certify as replayed
     from pdips.release.certificate import SILENT
     from pdips.release.documents import PrivacyDocument, release_home
     from pdips.report.pages import write_card
@@ -75,7 +75,7 @@ def certify(directory: str, replays: int, formula: str | None, scheduler: str | 
         held = f"{row.covered:.1%} of 95 % intervals held (± {row.standard_error:.1%}; {row.numbers:,} numbers)"
         _show(f"{'FAILS' if row.fails else 'holds':<9} {row.what}: {held}")
     if found.agreement is not None:
-        agree = f"the sets agree with {found.agreement.covered:.1%} of the noisy counts of pairs"
+        agree = f"the sets agree with {found.agreement.covered:.1%} of the noisy counts of levels and pairs"
         _show(f"{'FAILS' if found.agreement.fails else 'holds':<9} {agree}")
     _show(f"silent    {SILENT}")
     click.echo(

@@ -12,12 +12,12 @@ from pdips.release.folder import file_digest
 LEAST = 0.93
 """Below this, by more than two standard errors, intervals of 95 % don't cover what they should."""
 
-MEASURED = ("levels", "pairs", "noisy pairs")
+MEASURED = ("levels", "pairs", "noisy counts")
 """Kinds of numbers that fail with the release as a whole."""
 
 SILENT = (
-    "Replays draw tables from this release's own sets. They say nothing of associations that no measured margin holds, "
-    "and nothing of a model that is wrong of the table and of its replays in the same way."
+    "Replays draw tables from this release's own sets, weighted to agree with its noisy counts. They say nothing of "
+    "associations that no measured margin holds."
 )
 
 
@@ -38,8 +38,8 @@ class Covered(BaseModel):
 class Certificate(Document):
     """What replays of a release have shown.
 
-    ``agreement`` is the share of noisy counts of pairs that the sets agree with, as far as noise and sampling let
-    them: a fit that is too poor shows there. None where a release publishes none.
+    ``agreement`` is the share of noisy counts of levels and pairs that the sets agree with, as far as noise and
+    sampling let them: a fit that is too poor shows there. None where a release publishes none.
     """
 
     file: ClassVar[str] = "certificate.json"
@@ -65,11 +65,11 @@ class Certificate(Document):
         """What doesn't hold, in words."""
         found = [f"{one.what} ({one.covered:.0%} of 95 % intervals)" for one in self.rows if one.fails]
         poor = self.agreement is not None and self.agreement.fails
-        return [*found, *(["the noisy pairs themselves, with which the sets don't agree"] if poor else [])]
+        return [*found, *(["the noisy counts themselves, with which the sets don't agree"] if poor else [])]
 
     @property
     def refusal(self) -> str | None:
-        """Why no rule fits the sets: intervals of levels or pairs fail, or the sets disagree with noisy pairs."""
+        """Why no rule fits the sets: intervals of levels or pairs fail, or the sets disagree with noisy counts."""
         if not any(one.fails for one in (*self.rows, self.agreement) if one is not None and one.what in MEASURED):
             return None
         failing = "; ".join(self.failing)
@@ -80,5 +80,5 @@ class Certificate(Document):
         held = ", ".join(f"{one.what} {one.covered:.1%} (± {one.standard_error:.1%})" for one in self.rows)
         said = [f"95 % intervals covered, in {self.replays} replays of models fitted to this release: {held}."]
         if self.agreement is not None:
-            said.append(f"The sets agree with {self.agreement.covered:.1%} of the noisy counts of pairs.")
+            said.append(f"The sets agree with {self.agreement.covered:.1%} of the noisy counts of levels and pairs.")
         return [*said, *([f"Not to be relied on: {'; '.join(self.failing)}."] if self.failing else []), SILENT]

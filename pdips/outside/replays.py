@@ -1,30 +1,35 @@
-"""The replay certificate: whether intervals from a release hold, tried on tables that its own sets describe."""
+"""The replay certificate: whether intervals from a release hold, tried on tables like its sets and noisy counts."""
 
 import dataclasses
+import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.partitions import client_of
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.document import ReleaseFolder, open_release
+from pdips.evaluation.document import open_release
 from pdips.evaluation.encoding import codes_of, subsets, with_decile_bins
 from pdips.evaluation.formula import Analysis, read_analysis
 from pdips.inference import combine, rule_for
+from pdips.margins.chains import PairTarget
+from pdips.margins.residuals import pair_counts
 from pdips.mechanism import Mechanism
+from pdips.outside.noisy_margins import NoisyMargins
 from pdips.registry import MECHANISMS, find
 from pdips.release.certificate import Certificate, Covered
 from pdips.release.documents import PrivacyDocument
 from pdips.release.folder import file_digest
-from pdips.release.noisy_margins import unstacked
 
 REPLAYS = 200
 MOST_MARGINS = 200
@@ -33,12 +38,15 @@ MOST_MARGINS = 200
 FEWEST = 50
 """Cells of more records than this, in a table as large as the release's, are looked at."""
 
+RAKED, LEAST = 10, 1e-9
+"""Rounds of proportional fitting, and what counts for none in it."""
+
 Progress = Callable[[str], object]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Population:
-    """Records that tables are drawn from, of which everything is known: for replays all sets of a release together."""
+    """Records that tables are drawn from, of which everything is known: for replays those of all sets of a release."""
 
     records: pd.DataFrame
     given: Schema  # of the release
@@ -90,9 +98,10 @@ def certify(
 ) -> Certificate:
     """Replay a release from its public files, and say how often intervals from its sets hold.
 
-    Each replay draws a table of as many records, with replacement, from all sets together, releases it by the same
-    mechanism with the same settings and fresh noise, and asks whether 95 % intervals by the release's rule hold the
-    values of all sets together. Nothing but public files is read: it costs nothing.
+    The population is the records of all sets, weighted so that they agree with the noisy counts of pairs that the
+    release publishes: a fit that misses these misses them in replays, too. Each replay draws a table of as many records
+    from it, releases this by the same mechanism with the same settings and fresh noise, and asks whether 95 % intervals
+    by the release's rule hold the population's values. Nothing but public files is read: it costs nothing.
 
     Parameters
     ----------
@@ -112,7 +121,8 @@ def certify(
     Raises
     ------
     InputError
-        If the release has fewer than two sets, isn't from a mechanism that counts, or the analysis doesn't fit it.
+        If the release has fewer than two sets, isn't from a mechanism that counts, has files that were changed, or the
+        analysis doesn't fit it.
 
     Examples
     --------
@@ -125,15 +135,25 @@ def certify(
     if isinstance(replays, bool) or not isinstance(replays, int) or replays < 2:
         raise InputError(f"replays must be a whole number, at least 2, got {replays}")
     release = open_release(directory, received=True)
+    for name, digest in (release.document.digests or {}).items():
+        if name.startswith("synthetic_") and (path := release.home / name).is_file() and file_digest(path) != digest:
+            raise InputError(f"{path} isn't the file that was published: its digest in privacy.json is another")
+    if len({len(each) for each in release.sets}) > 1:
+        raise InputError(f"the sets in {release.home} have different numbers of records: one of them was changed")
     mechanism, rng = mechanism_of(release.document), np.random.default_rng() if rng is None else rng
     with warnings.catch_warnings(record=True):  # the nearest rule, where none is right, is what is to be tried
         warnings.simplefilter("always")
         rule = rule_for(release.document.contents())
-    records = pd.concat(release.sets, ignore_index=True)
+    records, agreed = pd.concat(release.sets, ignore_index=True), None
+    if release.document.margins and release.home.name != "confidential":
+        margins = NoisyMargins.read(release.home)
+        codes = coded(margins, release.sets)
+        agreed = agreement(margins, codes, len(release.sets))
+        records = records.iloc[raked(margins, codes, rng)].reset_index(drop=True)
     population = Population.of(records, release.schema, len(release.sets[0]), formula, rng)
     rows = coverage(mechanism, population, rule, replays, scheduler=scheduler, rng=rng, progress=progress)
     digest = file_digest(release.home / PrivacyDocument.file)
-    return Certificate(release=digest, replays=replays, rule=rule, rows=rows, agreement=agreement(release))
+    return Certificate(release=digest, replays=replays, rule=rule, rows=rows, agreement=agreed)
 
 
 def coverage(
@@ -228,35 +248,62 @@ def _replay(
     return found
 
 
-def agreement(release: ReleaseFolder) -> Covered | None:
-    """Return the share of published noisy pair counts that the sets agree with, as far as noise and sampling let them.
+def coded(margins: NoisyMargins, frames: Sequence[pd.DataFrame]) -> NDArray[np.int32]:
+    """Return the block levels of all records, shape (records, blocks), as the noisy margins count them."""
+    plain, found = margins.schema.plain(), list[NDArray[np.int32]]()
+    columns = margins.schema.columns
+    for frame in frames:
+        own = Schema(columns={name: plain.columns[name] for name in frame if name in plain.columns})
+        codes = dict(Table(frame[[*own.columns]], own).codes)
+        for name in [name for name in columns if name not in codes]:  # groups of the levels of a column
+            base = name.removesuffix("_groups")
+            codes[name] = np.array(columns[base].grouped()[1])[codes[base]]
+        found.append(margins.design.codes([codes[name] for name in margins.design.domain.names]))
+    return np.concatenate(found)
 
-    None where no whole margin of two columns was published.
+
+def agreement(margins: NoisyMargins, codes: NDArray[np.int32], n_sets: int) -> Covered | None:
+    """Return the share of noisy counts of levels and pairs that the sets agree with.
+
+    As far as the noise on the counts, the fresh noise of the sets' own fits and sampling let them. None where nothing
+    was counted. The standard error is that of independent numbers, as many as the margins have degrees of freedom.
     """
-    path = next((each for end in ("parquet", "csv") if (each := release.home / f"margins.{end}").is_file()), None)
-    if path is None:
-        return None
-    rows = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
-    near, schema = list[BoolArray](), release.schema
-    names = [name for name, column in schema.columns.items() if column.is_categorical or column.is_binned]
-    codes: list[IntArray] = [codes_of(frame, schema) for frame in release.sets] if names else []
-    for margin in unstacked(release.document.margins, rows):
-        axes, whole = margin.law.axes, margin.whole()
-        plain = all(
-            len(axis.columns) == 1 and axis.columns[0] in names and not (axis.lower or axis.groups) for axis in axes
-        )
-        if len(axes) != 2 or whole is None or margin.law.differences or not plain or any(axis.first for axis in axes):
-            continue
-        places, shape = [names.index(axis.columns[0]) for axis in axes], whole.shape
-        n = len(codes[0])
-        cells = [np.ravel_multi_index(tuple(each[:, places].T), shape) for each in codes]
-        counts = np.array([np.bincount(each, minlength=whole.size) for each in cells], dtype=float)
-        mean = counts.mean(axis=0)
-        between = counts.var(axis=0, ddof=1) if len(counts) > 1 else np.zeros(whole.size)
-        variance = margin.law.variance + between / len(counts) + mean * (1 - mean / n)
-        near.append(np.abs(whole.ravel() - mean) <= 1.96 * np.sqrt(variance))
+    design, seen, near, freedom = margins.design, margins.found, list[BoolArray](), 0
+    mean = pair_counts(codes, np.ones(len(codes), dtype=np.int64), design.offsets) / n_sets
+    sampling = mean * (1 - mean * n_sets / len(codes))
+    margins_of = [part for size in (1, 2) for part in combinations(range(len(seen.sizes)), size)]
+    variances = {part: float(seen.variance[part[0], part[-1]]) for part in margins_of}
+    variances[()] = seen.total_variance
+    for margin in margins_of:
+        noise = design.cell_variance(margin, variances)
+        if variances[margin] > 0 and np.isfinite(noise):
+            off = np.abs(design.margin(seen.counts, margin) - design.margin(mean, margin))
+            spread = noise * (1 + 1 / n_sets) + design.margin(sampling, margin)
+            near.append((off <= 1.96 * np.sqrt(spread)).ravel())
+            freedom += math.prod(size - 1 for size in design.shape(margin))
     if not near:
         return None
-    agreed = np.concatenate(near)
-    by_chance = float(np.sqrt(0.05 * 0.95 / len(agreed)))
-    return Covered(what="noisy pairs", covered=float(agreed.mean()), standard_error=by_chance, numbers=len(agreed))
+    agreed, by_chance = np.concatenate(near), math.sqrt(0.05 * 0.95 / max(freedom, 1))
+    return Covered(what="noisy counts", covered=float(agreed.mean()), standard_error=by_chance, numbers=len(agreed))
+
+
+def raked(margins: NoisyMargins, codes: NDArray[np.int32], rng: np.random.Generator) -> IntArray:
+    """Return which records make a population that agrees with the noisy pairs, some of them several times, or never.
+
+    Records are weighted by iterative proportional fitting to the pairs as far as they stand out from the noise, and
+    drawn by systematic sampling.
+    """
+    seen, weights = margins.found, np.ones(len(codes))
+    target, sizes = PairTarget.of(seen).shrunk, seen.sizes
+    for _ in range(RAKED):
+        for i, j in combinations(range(len(sizes)), 2):
+            if 0 < seen.variance[i, j] < np.inf:
+                cell = codes[:, i] * sizes[j] + codes[:, j]
+                now = np.bincount(cell, weights, minlength=sizes[i] * sizes[j])
+                wanted = margins.design.margin(target, (i, j)).ravel()
+                weights *= (wanted / np.maximum(now, LEAST))[cell]
+    order = rng.permutation(len(codes))
+    ends = np.cumsum(weights[order])
+    at = (np.arange(len(codes)) + rng.random()) / len(codes) * ends[-1]
+    chosen: IntArray = order[np.minimum(np.searchsorted(ends, at), len(codes) - 1)]
+    return chosen

@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 
 from pdips import InputError, LaplaceSanitizer, Modips, Pairs, Schema, Table
-from pdips.evaluation.replays import Population, certify, coverage
 from pdips.inference import rule_for
 from pdips.margins import chains
+from pdips.outside.noisy_margins import NoisyMargins
+from pdips.outside.replays import Population, agreement, certify, coded, coverage, raked
 from pdips.release.certificate import Certificate
 from pdips.report.pages import write_card
 
@@ -88,9 +89,31 @@ def test_a_fit_that_leaves_out_what_pairs_say_fails(tmp_path, monkeypatch):
         return replace(fitted, theta=np.zeros_like(fitted.theta))
 
     monkeypatch.setattr(chains.PairField, "fitted", poor)
-    failed = found(released(tmp_path), replays=5)
+    failed = found(released(tmp_path), replays=20)
     assert failed.agreement.fails
-    assert "noisy pairs" in failed.refusal
+    assert "noisy counts" in failed.refusal
+    # the population agrees with the noisy pairs, which this fit misses
+    assert next(row for row in failed.rows if row.what == "pairs").fails
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])  # all counts, and differences of neighbouring ones
+def test_the_population_agrees_with_the_noisy_pairs(kind):
+    rng = np.random.default_rng(4)
+    release, _ = Pairs(epsilon=2, n_sets=4, kind=kind).release(Table(frame(), SCHEMA), rng=rng)
+    margins = NoisyMargins.of(release)
+    shuffled = [each.apply(lambda column: rng.permutation(column)) for each in release.sets]
+    poor = coded(margins, shuffled)
+    assert not agreement(margins, coded(margins, release.sets), 4).fails
+    assert agreement(margins, poor, 4).fails
+    assert not agreement(margins, poor[raked(margins, poor, rng)], 4).fails
+
+
+def test_a_set_that_was_changed_is_refused(good, tmp_path):
+    shutil.copytree(good, tmp_path / "out")
+    path = tmp_path / "out" / "public" / "synthetic_2.parquet"
+    pd.read_parquet(path).assign(a=0).to_parquet(path)
+    with pytest.raises(InputError, match=r"synthetic_2.parquet isn't the file that was published"):
+        certify(tmp_path / "out")
 
 
 def test_a_certificate_decides_which_rule_fits(good, certificate, tmp_path):
