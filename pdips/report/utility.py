@@ -52,7 +52,7 @@ type Limits = tuple[float, float]
 """So many times a reference, and so much in any case."""
 
 
-class Finding(NamedTuple):
+class BoardFinding(NamedTuple):
     """How near one column is, or all pairs of them, and what is said of it."""
 
     level: Level
@@ -115,11 +115,11 @@ def verdict(found: Sequence[Check], evaluation: Verdict) -> Verdict:
 # ---- what was compared at release ----
 
 
-def judged(release: PrivacyDocument, comparison: Comparison) -> dict[str, list[Finding]]:
+def judged(release: PrivacyDocument, comparison: Comparison) -> dict[str, list[BoardFinding]]:
     """Judge what was compared at release, of columns that aren't public: by the rule, a level for each column."""
     schema, two_way = release.table_schema, comparison.two_way
     singles = [
-        Finding(
+        BoardFinding(
             _against(one.distance, one.reference, (NEAR_TIMES_ONE_WAY, NEAR_ONE_WAY), (FAR_TIMES, FAR_ONE_WAY)),
             one.column,
             f"{one.column} {number(one.distance)} (a resample {number(one.reference)})",
@@ -131,14 +131,14 @@ def judged(release: PrivacyDocument, comparison: Comparison) -> dict[str, list[F
     value, reference = mean(distance for distance, _, _ in two_way.pairs()), two_way.reference_mean()
     if value is not None and reference is not None:
         level = _against(value, reference, (NEAR_TIMES, NEAR_MARGINS), (FAR_TIMES, FAR_MARGINS))
-        pairs.append(Finding(level, "", f"{number(value)} (a resample {number(reference)})"))
+        pairs.append(BoardFinding(level, "", f"{number(value)} (a resample {number(reference)})"))
     for one in comparison.numeric:
         if one.column in schema.columns:
             shown = f"(table {number(one.mean)}, {number(one.shift)} sd off)"
             level = _of_means(one, lower=float(schema.columns[one.column].lower or 0))
-            means.append(Finding(level, one.column, f"{one.column} {number(one.synthetic_mean)} {shown}"))
+            means.append(BoardFinding(level, one.column, f"{one.column} {number(one.synthetic_mean)} {shown}"))
             shown = f"{one.column} {number(one.synthetic_sd)} (table {number(one.sd)})"
-            spreads.append(Finding(_of_spreads(one), one.column, shown))
+            spreads.append(BoardFinding(_of_spreads(one), one.column, shown))
     return {"single columns": singles, "pairs of columns": pairs, "means": means, "standard deviations": spreads}
 
 
