@@ -1,4 +1,4 @@
-"""What a notebook shows of an object, a title and a small table, and what is shown while somebody waits."""
+"""What a notebook shows of an object, a title and a small table, and the progress of a running step."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 SILENCE = 10.0
-"""Seconds after which a step that still runs says so, where nobody watches a terminal or a notebook."""
+"""Seconds between lines about a running step, outside terminals and notebooks."""
 
 
 def small_table(title: str, rows: Iterable[tuple[Any, ...]]) -> str:

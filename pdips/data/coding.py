@@ -67,7 +67,7 @@ def check_type(name: str, values: pd.Series, *, is_date: bool = False) -> None:
     stored = values.dtype.pyarrow_dtype if isinstance(values.dtype, pd.ArrowDtype) else None
     unread = "mc" if is_date else "mMc"
     if getattr(values.dtype, "kind", "O") in unread or isinstance(values.dtype, pd.PeriodDtype):
-        raise InputError(f"column {name!r} is of a type that holds no text, numbers or truth (dates: type = 'date')")
+        raise InputError(f"column {name!r} is of a type other than text, number or true/false (dates: type = 'date')")
     if stored is not None and pa.types.is_nested(stored):
         raise InputError(f"column {name!r} {NESTED}")
 

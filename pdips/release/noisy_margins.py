@@ -173,7 +173,7 @@ def with_product(
 ) -> tuple[list[MeasuredMargin], dict[str, Column], str]:
     """Return margins in which some columns are one, of all combinations of their levels; all columns; and its name.
 
-    Margins that hold some of the columns alone are left as they are, and of no use any more.
+    Margins with some of the columns only are left unchanged and are not used.
     """
     name, found = ":".join(group), list[MeasuredMargin]()
     levels = [", ".join(each) for each in product(*(columns[one].names() for one in group))]
