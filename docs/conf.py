@@ -87,7 +87,7 @@ def copy_notebooks(app: Any, config: Any) -> None:
             .replace("](../README.md", "](../index.md")
         )
         content = json.loads(re.sub(r"\]\(\.\./(examples|models|pdips)/", r"](../../\1/", text))
-        content["metadata"].setdefault("language_info", {"name": "python", "pygments_lexer": "ipython3"})
+        content["metadata"]["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}  # for cells with "!"
         (target / notebook.name).write_text(json.dumps(content), encoding="utf-8")
 
 
