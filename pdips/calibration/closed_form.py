@@ -116,13 +116,14 @@ def form_of(plan: Plan) -> Callable[[list[int]], NoiseSum]:
     if isinstance(tree, ResidualDesign):
         coded = {tree.domain.names.index(column.name) for column in IntervalDesign.of(plan.schema, 2).columns}
         blocks, step = {k: block for k, block in tree.own_block.items() if k not in coded}, plan.steps[-1]
+        error = tree.errors(step)
 
         def on_residuals(columns: list[int]) -> NoiseSum:
             if not blocks.keys() >= {*columns}:
                 raise NoFormError(
                     "a column that structural zeros tie to others, without bins or with groups, has no margin alone"
                 )
-            return tree.noise(tuple(blocks[column] for column in columns), step)
+            return error(tuple(blocks[column] for column in columns))
 
         return on_residuals
     if not isinstance(tree, TreeDesign):
@@ -307,11 +308,10 @@ def _moments(plan: Plan, n_records: int) -> Iterator[Prospect]:
     told, fine = dict[Columns, tuple[NoiseSum, ...]](), dict[str, IntervalColumn]()
     if isinstance(design, ResidualDesign):
         step, block = plan.steps[-1], {k: at for k, each in enumerate(design.blocks) for at in each.columns}
-        scale = {k: design.image.scale(step, int(w)) for k, w in zip(design.margins, design.weights, strict=True)}
         single = {k for k, each in enumerate(design.blocks) if len(each.columns) == 1}
-        for margin in (m for m in design.margins if m and single >= {*m}):
-            columns = tuple(names[block[k]] for k in margin)
-            told[columns] = (NoiseSum((Terms(1.0, 1, scale[margin], design.law),)),)
+        for part, noise in design.part_noises(step).items():
+            if part and single >= {*part}:
+                told[tuple(names[block[k]] for k in part)] = (noise,)
         asked = IntervalDesign.of(schema, 2)
         for column, steps in zip(asked.columns, asked.asking(plan.steps).steps, strict=True):
             fine[column.name] = column

@@ -7,6 +7,7 @@ which can be drawn from at once. Everything here is post-processing of noisy and
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -94,19 +95,35 @@ class NoisyPairs:
         found = values - np.repeat(self.over(values, 0) / self.sizes[:, None], self.sizes, axis=0)
         return found - np.repeat(self.over(found, 1) / self.sizes, self.sizes, axis=1)
 
-    def again(self, rng: np.random.Generator, shares: FloatArray | None = None) -> "NoisyPairs":
+    def moved(
+        self, known: Mapping[int, tuple[FloatArray, float]], drawn: Mapping[int, FloatArray]
+    ) -> dict[int, tuple[FloatArray, float]]:
+        """Return what other counts of ``known`` blocks change here, where pairs count too, and the variance left.
+
+        ``known`` has the counts of the levels that went into the estimates, and the variance of one.
+        """
+        share = {k: float(self.variance[k, k]) / variance for k, (_, variance) in known.items()}
+        return {
+            k: (share[k] * (drawn[k] - counts), (1 - share[k]) * float(self.variance[k, k]))
+            for k, (counts, _) in known.items()
+        }
+
+    def again(
+        self, rng: np.random.Generator, moved: Mapping[int, tuple[FloatArray, float]] | None = None
+    ) -> "NoisyPairs":
         """Return the estimates with fresh noise of the same law (normal) on top.
 
-        ``shares`` of levels that were drawn elsewhere, shape (levels,), NaN for others, take the place of theirs.
+        ``moved`` says of blocks that were counted elsewhere too what fresh noise there changes their levels by, and the
+        variance that is left for the noise here.
         """
         n_levels = self.offsets[-1]
         total = math.sqrt(self.total_variance) * rng.standard_normal()
-        alone = rng.standard_normal(n_levels) * np.sqrt(np.repeat(np.diagonal(self.variance), self.sizes))
+        variance, change = np.diagonal(self.variance).copy(), np.zeros(n_levels)
+        for block, (by, left) in (moved or {}).items():
+            change[self.offsets[block] : self.offsets[block + 1]], variance[block] = by, left
+        alone = rng.standard_normal(n_levels) * np.sqrt(np.repeat(variance, self.sizes))
         size = np.repeat(self.sizes, self.sizes)
-        level = alone - np.repeat(self.over(alone, 0) / self.sizes, self.sizes) + total / size
-        if shares is not None:
-            drawn = shares * (self.n_records + total) - np.diagonal(self.counts)
-            level = np.where(np.isnan(shares), level, drawn)
+        level = alone - np.repeat(self.over(alone, 0) / self.sizes, self.sizes) + total / size + change
         noise = np.triu(rng.standard_normal((n_levels, n_levels)), 1)
         noise = self.centred((noise + noise.T) * np.sqrt(self.spread(self.variance)))
         noise += level[:, None] / size + level / size[:, None] - total / np.outer(size, size)

@@ -43,6 +43,9 @@ STANDS_OUT = 6.0
 KEPT = 2.0
 """Standard errors of its count below which a half of an interval is taken for empty."""
 
+N_AGAIN = 10
+"""Draws of fresh noise for the variance of counts of intervals."""
+
 LEAST = 1e-9
 
 
@@ -384,14 +387,35 @@ class IntervalDesign:
         found = {name: law * (laws[name] > 0) for name, law in self.laws(self.again(noisy, rng), n).items()}
         return {name: law / law.sum() if law.sum() > 0 else laws[name] for name, law in found.items()}
 
-    def single(
-        self, name: str, laws: Mapping[str, FloatArray], cuts: Mapping[str, IntArray], n_records: float
-    ) -> tuple[FloatArray, float]:
-        """Return the counts of the intervals of a column, and about the variance of one."""
-        law, n_cells = laws[name], int(cuts[name][-1])
-        counts = np.append(np.add.reduceat(law[:n_cells], cuts[name][:-1]), law[n_cells:])
-        place = [column.name for column in self.columns].index(name)
-        return n_records * counts, 2 * self.steps[place][0].standard_deviation ** 2
+    def singles(
+        self, laws: Mapping[str, FloatArray], cuts: Mapping[str, IntArray], n_records: float
+    ) -> dict[str, FloatArray]:
+        """Return the counts of the intervals of each numeric column, then of its missing values."""
+        found = {}
+        for name in (column.name for column in self.numeric):
+            law, n_cells = laws[name], int(cuts[name][-1])
+            found[name] = n_records * np.append(np.add.reduceat(law[:n_cells], cuts[name][:-1]), law[n_cells:])
+        return found
+
+    def variances(
+        self,
+        noisy: Sequence[Sequence[FloatArray]],
+        laws: Mapping[str, FloatArray],
+        cuts: Mapping[str, IntArray],
+        n_records: float,
+        rng: np.random.Generator,
+    ) -> dict[str, float]:
+        """Return about the variance of such a count of each numeric column, by what fresh noise changes.
+
+        An interval may lie within one of the first layer, where only louder layers tell halves apart.
+        """
+        counts, squares = self.singles(laws, cuts, n_records), dict[str, float]()
+        for _ in range(N_AGAIN):
+            again = self.singles(self.laws(self.again(noisy, rng), n_records), cuts, n_records)
+            for name, found in counts.items():
+                squares[name] = squares.get(name, 0.0) + float(np.mean((again[name] - found) ** 2)) / N_AGAIN
+        least = {c.name: s[0].standard_deviation ** 2 for c, s in zip(self.columns, self.steps, strict=True)}
+        return {name: max(squares[name], least[name]) for name in counts}
 
     def levels(self, table: Table, cuts: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Return the interval of each row in each column."""

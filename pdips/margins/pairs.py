@@ -39,8 +39,8 @@ MANY = 100
 EXACT = 1e-6
 """Variance of counts that public totals know: next to nothing, for 0 would mean that a pair isn't to be fitted."""
 
-ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
-"""Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
+ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(3, 4)}
+"""Part of the price that single columns get: pairs say little where their columns are wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +209,8 @@ class Pairs(LaplaceOrGaussian):
         public = curator.public if plan.schema.public_columns else None
         n = float(n_public if n_public is not None else dict(design.parts(noisy))[()])
         numeric = {k: design.domain.names[design.blocks[k].columns[0]] for k in design.known}
-        known = {k: fine.single(name, laws, cuts, n) for k, name in numeric.items()}
+        counts, variances = fine.singles(laws, cuts, n), fine.variances(counted, laws, cuts, n, rng)
+        known = {k: (counts[name], variances[name]) for k, name in numeric.items()}
         found = estimate(design, step, noisy, n_public, public, known)
         coded = fine.coded(counted)
         groups, told = groups_of(design, public), 0.0
@@ -224,10 +225,10 @@ class Pairs(LaplaceOrGaussian):
             with curator.timed(f"drawing synthetic set {number} of {self.n_sets}"):
                 own = field
                 if self._sets() == "posterior":
-                    drawn, shares = fine.redrawn(counted, laws, n_public, rng), np.full(design.offsets[-1], np.nan)
-                    for k, name in numeric.items():
-                        shares[found.offsets[k] : found.offsets[k + 1]] = fine.single(name, drawn, cuts, 1)[0]
-                    own = redrawn(field, found, target, groups, shares, rng)
+                    drawn = fine.redrawn(counted, laws, n_public, rng)
+                    again = fine.singles(drawn, cuts, n)
+                    other = {k: again[name] for k, name in numeric.items()}
+                    own = redrawn(field, found, target, groups, found.moved(known, other), rng)
                 codes = own.records(found, target, groups, n_records, rng, kept=self._sets() == "fitted")
                 made = {
                     name: block.levels[codes[:, k], place]
@@ -283,13 +284,8 @@ def estimate(
     known : mapping of int to (ndarray, float), optional
         Of blocks that weren't counted alone: counts of their levels, and the variance of one.
     """
-    parts = dict(design.parts(noisy))
-    n = float(parts[()]) if n_records is None else float(n_records)
-    given: dict[tuple[int, ...], tuple[FloatArray, float]] = {(k,): each for k, each in (known or {}).items()}
-    given |= {margin: (n * share, EXACT) for margin, share in design.covered.items()}
-    effects = {margin: design.residual(part) for margin, part in parts.items() if margin}
-    variances = {margin: design.variance(margin, step) for margin in parts if margin or n_records is None}
-    return _assembled(design, n, effects, variances, given, public)
+    margins = [*measured(design, step, noisy, {}, known or {}, {})]
+    return pooled(design, margins, n_records, public, design.covered)
 
 
 def _public_counts(design: ResidualDesign, public: Table) -> FloatArray:
@@ -322,11 +318,11 @@ def redrawn(
     noisy: NoisyPairs,
     target: PairTarget,
     groups: LevelGroups,
-    shares: FloatArray,
+    moved: Mapping[int, tuple[FloatArray, float]],
     rng: np.random.Generator,
 ) -> PairField:
     """Return the field of one draw: fitted to the noisy margins with fresh noise, around a draw of the prior."""
-    again = noisy.again(rng, shares)
+    again = noisy.again(rng, moved)
     around = target.drawn(noisy, rng)
     return field.fitted(again, target.moved(again), groups, rng, sweeps=REFIT_SWEEPS, around=around)
 
@@ -367,7 +363,11 @@ def measured(
 
 
 def pooled(
-    design: ResidualDesign, margins: Sequence[MeasuredMargin], n_records: int | None, public: Table | None = None
+    design: ResidualDesign,
+    margins: Sequence[MeasuredMargin],
+    n_records: int | None,
+    public: Table | None = None,
+    shares: Mapping[tuple[int, ...], FloatArray] | None = None,
 ) -> NoisyPairs:
     """Return unbiased estimates of all pairs from measured margins, each weighted by its precision.
 
@@ -406,7 +406,8 @@ def pooled(
             precision[part] = precision.get(part, 0.0) + weight
     n = float(effects[()]) * (1 / precision[()]) if n_records is None else float(n_records)
     variances = {part: 1 / weight for part, weight in precision.items() if part or n_records is None}
-    return _assembled(design, n, {p: effects[p] / weight for p, weight in precision.items()}, variances, {}, public)
+    given = {part: (n * share, EXACT) for part, share in (shares or {}).items()}
+    return _assembled(design, n, {p: effects[p] / weight for p, weight in precision.items()}, variances, given, public)
 
 
 def _assembled(

@@ -8,11 +8,12 @@ that gains nothing, the noisy counts themselves (``docs/proofs/pairs.md``).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from typing import Any, Literal
 
 import numba
@@ -30,7 +31,6 @@ from pdips.margins.domain import Domain
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.privacy.plan import LinearImage, Step
-from pdips.release.noisy_margins import residual
 
 MOST_LEVELS = 5_000
 """Of a block: pairs of more levels would be noise, and fill the memory."""
@@ -292,11 +292,6 @@ class ResidualDesign:
             yield margin, shown[start : start + math.prod(shape)].reshape(shape)
             start += math.prod(shape)
 
-    def residual(self, shown: IntArray) -> FloatArray:
-        """Return the residual of a margin from what is shown of it."""
-        found = difference(shown, shown.ndim) if self.whole else shown
-        return residual(found.astype(float))
-
     def margin(self, pairs: NDArray[Any], margin: tuple[int, ...]) -> NDArray[Any]:
         """Return the table of one block or of a pair, a view into that of all levels by all levels."""
         first, last = margin[0], margin[-1]
@@ -313,23 +308,59 @@ class ResidualDesign:
         free = ((k, block.columns) for k, block in enumerate(self.blocks) if k not in self.known)
         return {columns[0]: k for k, columns in free if len(columns) == 1}
 
-    def noise(self, margin: tuple[int, ...], step: Step) -> NoiseSum:
-        """Return the error of a cell of a one- or two-way margin of blocks, before the table is read.
+    def told(self, step: Step) -> dict[tuple[int, ...], dict[tuple[int, ...], float]]:
+        """Return how much each measured margin counts in the estimate of the residual of each part; they add up to 1.
+
+        Whole counts of a margin say something of its own margins too, with a noise that is summed over what is left
+        out; differences don't.
+        """
+        found = dict[tuple[int, ...], dict[tuple[int, ...], float]]()
+        for margin in self.margins:
+            for part in chain.from_iterable(combinations(margin, n) for n in range(len(margin) + 1)):
+                if (part == margin or self.whole) and (part in self.place or not self.public[list(part)].all()):
+                    rest = math.prod(int(self.sizes[k]) for k in margin if k not in part)
+                    found.setdefault(part, {})[margin] = 1 / (rest * self.variance(margin, step))
+        return {part: {m: w / sum(each.values()) for m, w in each.items()} for part, each in found.items()}
+
+    def part_noises(self, step: Step) -> dict[tuple[int, ...], NoiseSum]:
+        """Return the noise on one cell of each part, from which its residual is taken."""
+        found = dict[tuple[int, ...], NoiseSum]()
+        for part, shares in self.told(step).items():
+            rest = {held: math.prod(int(self.sizes[k]) for k in held if k not in part) for held in shares}
+            scale = {held: self.image.scale(step, int(self.weights[self.place[held]])) for held in shares}
+            found[part] = NoiseSum(tuple(Terms(w, rest[m], scale[m], self.law) for m, w in shares.items()))
+        return found
+
+    def errors(self, step: Step) -> Callable[[tuple[int, ...]], NoiseSum]:
+        """Return a function for the error of a cell of a one- or two-way margin of blocks, before the table is read.
 
         A residual C z has in its cell the weight 1 - 1 / L of that cell's noise and -1 / L of each other's; for a pair
         the products. It is spread over the levels of the blocks that it doesn't name.
         """
-        terms = list[Terms]()
-        for part in (part for size in range(len(margin) + 1) for part in combinations(margin, size)):
-            if part in self.place:
-                weights = [(1 / math.prod(int(self.sizes[k]) for k in margin if k not in part), 1)]
-                for k in part:
-                    size = int(self.sizes[k])
-                    each = ((_share(size), 1), (-1 / size, size - 1))
-                    weights = [(w * v, n * m) for w, n in weights for v, m in each]
-                scale = self.image.scale(step, int(self.weights[self.place[part]]))
-                terms += [Terms(weight, n, scale, self.law) for weight, n in weights]
-        return NoiseSum(tuple(terms))
+        told, size = self.told(step), dict(enumerate(self.sizes.tolist()))
+        scales = {m: self.image.scale(step, int(self.weights[self.place[m]])) for m in self.margins}
+        cells = {m: math.prod(self.shape(m)) for m in self.margins}
+        total, every = told.get((), {}), Counter[tuple[float, Fraction]]()
+        for held, share in total.items():
+            every[share, scales[held]] += cells[held]
+
+        def error(margin: tuple[int, ...]) -> NoiseSum:
+            whole = math.prod(self.shape(margin))
+            terms = Counter({(share / whole, scale): n for (share, scale), n in every.items()})
+            parts = [part for n in range(len(margin) + 1) for part in combinations(margin, n) if part in told]
+            for held in dict.fromkeys(chain.from_iterable(told[part] for part in parts if part)):
+                terms[total.get(held, 0.0) / whole, scales[held]] -= cells[held]
+                shared = [k for k in held if k in margin]
+                within = [(part, told[part][held]) for part in parts if held in told[part]]
+                for alike in product((True, False), repeat=len(shared)):
+                    own = {k: _share(size[k]) if same else -1 / size[k] for k, same in zip(shared, alike, strict=True)}
+                    weight = sum(w * math.prod(own[k] if k in p else 1 / size[k] for k in margin) for p, w in within)
+                    n = math.prod(1 if same else size[k] - 1 for k, same in zip(shared, alike, strict=True))
+                    terms[weight, scales[held]] += n * math.prod(size[k] for k in held if k not in margin)
+            found = (Terms(weight, n, scale, self.law) for (weight, scale), n in terms.items() if weight and n)
+            return NoiseSum(tuple(found))
+
+        return error
 
     def cell_variance(self, margin: tuple[int, ...], variances: dict[tuple[int, ...], float]) -> float:
         """Return the variance of a cell of a one- or two-way margin, from those of the noise on measured margins."""

@@ -15,9 +15,10 @@ from pdips.errors import UselessWarning
 from pdips.margins.chains import NoisyPairs, PairTarget
 from pdips.margins.domain import columns_of
 from pdips.margins.pairs import estimate
-from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, residual
+from pdips.margins.residuals import WEIGHT, ResidualDesign, difference
 from pdips.privacy.curator import noisy_counts
 from pdips.privacy.loss import MOST_TAU, epsilon_of
+from pdips.release.noisy_margins import residual
 
 SIZES = [(2, 3, 2), (3, 4, 2), (4,), (1, 3), (2,) * 5, (2, 3, 5, 4)]
 
@@ -179,7 +180,8 @@ def test_levels_that_were_drawn_elsewhere_are_taken_and_pairs_agree_with_them():
     counts = np.outer(*[np.array([0.2, 0.8, 0.1, 0.3, 0.6])] * 2) * 50
     counts[:2, :2], counts[2:, 2:] = np.diag([10, 40]), np.diag([5, 15, 30])
     noisy = NoisyPairs(np.array([0, 2, 5]), counts, np.full((2, 2), 4.0), 50.0)
-    again = noisy.again(np.random.default_rng(0), np.array([np.nan, np.nan, 0.5, 0.25, 0.25]))
+    moved = noisy.moved({1: (np.diagonal(counts)[2:], 4.0)}, {1: np.array([25, 12.5, 12.5])})
+    again = noisy.again(np.random.default_rng(0), moved)
     np.testing.assert_allclose(np.diagonal(again.counts)[2:], [25, 12.5, 12.5])
     np.testing.assert_allclose(again.counts[:2, 2:].sum(axis=0), [25, 12.5, 12.5])
     np.testing.assert_allclose(again.counts[:2, 2:].sum(axis=1), np.diagonal(again.counts)[:2])

@@ -75,7 +75,7 @@ def test_a_good_release_passes(certificate):
 
 
 def test_sets_that_share_their_noise_fail(tmp_path):
-    mechanism = Pairs(epsilon=2, n_sets=4, sets="fitted")
+    mechanism = Pairs(epsilon=0.5, n_sets=4, sets="fitted")
     failed = found(released(tmp_path, mechanism))
     assert [row.what for row in failed.rows if row.fails][:2] == ["levels", "pairs"]
     assert "levels" in failed.refusal
