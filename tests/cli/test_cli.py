@@ -234,7 +234,9 @@ def test_schema_draft_and_check(pdips, here):
     code, out, _ = pdips("schema", "check", here / "d.toml")
     assert code == 0
     assert "colour: 2 levels" in out
-    assert "cells: " in out
+    assert "no bins: wage; mechanism pairs needs none" in out
+    (here / "d.toml").replace(here / "s.toml")
+    complains(pdips, here, "(bins = 20); mechanism 'pairs' needs none", *words(here))
 
 
 def test_some_columns_of_a_file_as_people_have_them(pdips, here):
@@ -389,7 +391,7 @@ def test_a_terminated_run_leaves_nothing_behind(here):
     examples = Path(__file__).parents[2] / "examples"
     table = [examples / "youth.parquet", "--schema", examples / "youth.toml", "--mechanism", "steps"]
     more = ["--epsilon", "1", "--sets", "40", "--option", "split=per-set", "--option", "layers=15", "--out"]
-    command = [sys.executable, "-m", "pdips.cli", "synthesize", *map(str, [*table, *more, here / "out"])]
+    command = [sys.executable, "-m", "pdips", "synthesize", *map(str, [*table, *more, here / "out"])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         while not left_behind(here):
             time.sleep(0.05)
