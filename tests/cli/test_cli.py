@@ -18,6 +18,8 @@ import pytest
 from pdips import Ledger, Schema, Table, html
 from pdips.margins.planning import suited
 from pdips.margins.steps import Steps
+from pdips.privacy.curator import COMPILING, Clock
+from pdips.synthesis import release_of
 
 SCHEMA = """
 [columns.colour]
@@ -422,6 +424,15 @@ def test_a_step_that_lasts_says_so_where_nobody_watches(monkeypatch, capsys, qui
     said = capsys.readouterr().err.splitlines()
     assert bool(said) is not quiet
     assert all(re.fullmatch(r"working   (starting|fitting a field) \(0 s\)", line) for line in said)
+
+
+@pytest.mark.parametrize(("model", "said"), [("m.py", [COMPILING]), (None, [])])
+def test_compilation_is_announced_before_the_price_is_computed(model, said):
+    told = []
+    mechanism = SimpleNamespace(model=model, spends=lambda schema: schema / 0)
+    with pytest.raises(ZeroDivisionError):
+        release_of(mechanism, 1, "t.csv", seed=None, ledger=None, explain=False, clock=Clock(told.append))
+    assert told == said
 
 
 def test_a_terminal_and_a_notebook_show_the_share_that_is_done(monkeypatch, capsys):
