@@ -131,7 +131,7 @@ def main() -> None:
         command = f"synthesize {table} --schema {EXAMPLES / example}.toml --epsilon 1 --out {out}".split()
         ledger = ["--ledger", f"{folder}/ledger.sqlite"] if given.ledger else []
         before, earlier = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds, memory = run(sys.executable, "-m", "pdips.cli", *command, "--mechanism", given.mechanism, *ledger)
+        seconds, memory = run(sys.executable, "-m", "pdips", *command, "--mechanism", given.mechanism, *ledger)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         busy = after.ru_utime - earlier.ru_utime + after.ru_stime - earlier.ru_stime
         steps = json.loads((out / "confidential" / "run.json").read_text())["seconds"]

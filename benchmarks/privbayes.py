@@ -34,7 +34,7 @@ def releases() -> None:
     for name, words in jobs.items():
         with tempfile.TemporaryDirectory() as folder:
             common = ["--epsilon", "1", "--sets", "5", "--out", f"{folder}/out", "--overwrite"]
-            job = [sys.executable, "-m", "pdips.cli", *table, "--mechanism", "privbayes", *words, *common]
+            job = [sys.executable, "-m", "pdips", *table, "--mechanism", "privbayes", *words, *common]
             seconds, memory = commands(*job)
         row(name, f"{seconds:.1f} s, {memory:.0f} MiB", "<= 15 s" if name.endswith("degree 2") else "")
 

@@ -14,7 +14,7 @@ from pdips.errors import InputError
 from pdips.html import show_progress
 from pdips.margins.planning import suited
 from pdips.mechanism import Mechanism
-from pdips.privacy.curator import Clock
+from pdips.privacy.curator import COMPILING, Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
 from pdips.registry import variant_class
@@ -104,6 +104,8 @@ def release_of(
         mechanism.check_adds_up()
     elif scheduler is not None:
         raise InputError("a scheduler is for a folder of .parquet files, and the table is none")
+    if clock.progress is not None and getattr(mechanism, "model", None) is not None:
+        clock.progress(COMPILING)  # for the price
     if ledger is None:
         mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
     reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)

@@ -60,7 +60,10 @@ def schema_check(path: str) -> None:
         sort = "weights" if total.weighted else "records"
         known = "shares" if isnan(total.n_records) else f"{total.n_records:,.0f} {sort}"
         click.echo(f"public total of {', '.join(total.columns)}: {total.shares.size:,} cells, {known}")
-    if all(column.is_categorical or column.is_binned for column in checked.columns.values()):
+    unbinned = [name for name, column in checked.columns.items() if not (column.is_categorical or column.is_binned)]
+    if unbinned:
+        click.echo(f"no bins: {', '.join(unbinned)}; mechanism pairs needs none, most others do")
+    else:
         rules = len(checked.zeros())
         cells = f"{columns_of(checked).n_cells:,} before {rules} rule{'s' if rules != 1 else ''} on impossible ones"
         click.echo(f"cells: {cells}")

@@ -18,6 +18,7 @@ DRAFT_WARNING = f"""\
 DRAFT_HINT = """\
 # Also to be said, where true: [records] person = "...", max_per_person = 2; missing = true or [codes]; public = true;
 # out_of_range = "clip"; [[impossible]] combinations of levels. docs/schema.md has them all.
+# Numbers and dates have no bins: mechanism pairs needs none. Most others need bins = 20 or bin_edges, by column.
 """
 FEW = 12
 """Whole numbers of so many values are taken for codes, and more only where the column is named like codes."""
@@ -49,7 +50,7 @@ def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:
         days = known.astype(str).str.slice(0, 10)
         if len(unique) > FEW and days.str.fullmatch(_DAY).all():
             first, last = int(days.min()[:4]), int(days.max()[:4])
-            return {"type": "date", "lower": f"{first}-01-01", "upper": f"{last}-12-31", "bins": 20, **more}
+            return {"type": "date", "lower": f"{first}-01-01", "upper": f"{last}-12-31", **more}
         levels = [value if isinstance(value, bool) else str(value) for value in unique]
         return {"levels": levels, **more} if 0 < len(levels) <= most_levels else {}
     known = known[np.isfinite(known.astype(float))]
@@ -60,8 +61,7 @@ def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:
     if is_whole and (is_few or (len(unique) <= most_levels and _NAMED_LIKE_CODES.search(name.lower()))):
         return {"levels": [int(value) for value in unique], **more}
     lower, upper = _rounded(float(known.min()), float(known.max()), finest=1.0 if is_whole else 0.0)
-    bins = int(min(20, upper - lower + 1)) if is_whole else 20
-    return {"lower": lower, "upper": upper, "bins": bins, **({"integer": True} if is_whole else {}), **more}
+    return {"lower": lower, "upper": upper, **({"integer": True} if is_whole else {}), **more}
 
 
 def _rounded(lower: float, upper: float, finest: float) -> tuple[float, float]:

@@ -98,7 +98,9 @@ def columns_of(schema: Schema, cut: Mapping[str, int] | None = None) -> Domain:
     cut = cut or {}
     for name, column in schema.columns.items():
         if not column.is_categorical and not column.is_binned and name not in cut:
-            raise InputError(f"column {name!r} needs bins or bin_edges in the schema for a histogram mechanism")
+            raise InputError(
+                f"column {name!r} needs bins or bin_edges in the schema (bins = 20); mechanism 'pairs' needs none"
+            )
     names = tuple(schema.columns)
     sizes = np.array(
         [cut[n] + bool(c.missing) if n in cut else c.n_levels for n, c in schema.columns.items()], dtype=np.int64

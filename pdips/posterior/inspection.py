@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,9 @@ def inspect(records: InspectedRecords, posterior: Posterior) -> Found:
         facts["bounds"] = bounds.describe() | {"window": censored}
         groups["pdips"] = _stored(bounds, records)
     if records.blueprint is not None:
+        with suppress(Exception):  # a prior that can't be drawn forwards has no group
+            drawn = tree_of(records.blueprint.values_of(records.blueprint.prior))
+            groups["prior"] = drawn["posterior"].to_dataset()
         try:
             with np.errstate(all="ignore"):
                 facts["records"], predicted = check_records(

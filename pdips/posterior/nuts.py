@@ -20,7 +20,7 @@ from pdips.posterior.columns import record_values
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import ModelMechanism, quiet, split
 from pdips.posterior.target import JointDraws, Parameters, Target
-from pdips.privacy.curator import TELL, tell
+from pdips.privacy.curator import COMPILING, TELL, tell
 from pdips.privacy.loss import check_whole, choice
 from pdips.privacy.noise import RandomBits
 
@@ -151,7 +151,7 @@ def compile_nutpie(model: pm.Model) -> Any:
     """Compile a model for nutpie (seconds)."""
     import nutpie
 
-    tell("compiling the model; the first time this takes a minute")
+    tell(COMPILING)
     return nutpie.compile_pymc_model(model, backend="numba")
 
 

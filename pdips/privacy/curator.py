@@ -42,6 +42,9 @@ TELL: ContextVar[Progress | None] = ContextVar("TELL", default=None)
 """Whoever watches the step that is running, for work that doesn't see its clock: compilation, chains."""
 
 
+COMPILING = "compiling the model; the first time this takes a minute"
+
+
 def tell(message: str) -> None:
     """Report the progress of the running step to an observer, if any."""
     watcher = TELL.get()

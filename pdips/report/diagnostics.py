@@ -25,7 +25,7 @@ from pdips.report.posterior_figures import BAND, MOST_DOTS, posterior_figures
 from pdips.report.utility import checks as compared_at_release
 from pdips.report.verdict import Check, Verdict, graded, summed
 
-FIGURES = ("parameters", "ranks", "energy", "predicted", "bounds")
+FIGURES = ("parameters", "pairs", "ranks", "energy", "predicted", "bounds")
 MOST_K = 0.7
 """Shape of the tail of importance weights that are relied on (Vehtari et al. 2024)."""
 EDGE = 0.01
@@ -60,7 +60,10 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
         "band": BAND,
         "most_dots": MOST_DOTS,
         "noise": errors,
-        "pictures": {kind: [(title, Markup(drawn)) for title, drawn in figures.get(kind, ())] for kind in FIGURES},
+        "pictures": {
+            kind: [(title, Markup(drawn), *beside) for title, drawn, *beside in figures.get(kind, ())]
+            for kind in FIGURES
+        },
     }
 
 

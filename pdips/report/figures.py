@@ -44,7 +44,7 @@ STYLE: dict[Any, Any] = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.labelcolor": QUIET,
-    "axes.labelsize": 9,
+    "axes.labelsize": 10,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "font.family": ["DejaVu Sans"],
@@ -58,10 +58,10 @@ STYLE: dict[Any, Any] = {
     "text.usetex": False,
     "xtick.color": RULE,
     "xtick.labelcolor": QUIET,
-    "xtick.labelsize": 8.5,
+    "xtick.labelsize": 9.5,
     "ytick.color": RULE,
     "ytick.labelcolor": QUIET,
-    "ytick.labelsize": 8.5,
+    "ytick.labelsize": 9.5,
 }
 
 PANEL_WIDTH = 340

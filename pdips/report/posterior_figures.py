@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -21,15 +22,23 @@ from pdips.errors import InputError
 from pdips.posterior.model_file import stored_name
 from pdips.release.documents import PosteriorSummary
 from pdips.report.figures import ACCENT, BAR, INK, QUIET, SERIES, as_svg, panel, styled
+from pdips.report.formats import number, percent, plural
 
 if TYPE_CHECKING:
     import xarray as xr
 
-Figures = list[tuple[str, str]]
-"""Titles and figures."""
+Figures = list[tuple[str, ...]]
+"""Titles, figures, and for some a number beside the title."""
 
 MOST_PARAMETERS = 12
 MOST_COLUMNS = 6
+MOST_PAIRS = 6
+FEW_RELEASED = 3
+PAIRED = 400
+"""Draws of a pair of parameters that are drawn, beside divergent ones."""
+FEWEST_PAIRED = 20
+PRIOR_ENDS = 1.5
+"""How far beyond the posterior a prior is drawn, in ranges of the posterior."""
 MOST_DOTS = 1_500
 DOT_SEED = 4
 FEWEST_RANKED = 20
@@ -93,14 +102,22 @@ def posterior_figures(
     try:
         tree = read_tree(path)
         draws = _draws(tree, posterior)
-        energy = energies(tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else None)
-        parameters = []
+        stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else None
+        energy = energies(stats)
+        priors = _draws(tree, posterior, "prior") if "prior" in tree.children else []
+        parameters: Figures = []
         for place, (each, parameter) in enumerate(zip(draws, posterior.parameters, strict=False)):
+            prior = priors[place] if priors else None
             released = [value for value in parameter.released if value is not None]
-            figure = draws_of_parameter(each, released, parameter.name, f"parameter {place}")
-            parameters.append((parameter.name, figure))
+            figure = draws_of_parameter(each, released, parameter.name, f"parameter {place}", prior)
+            narrower = (
+                [] if prior is None or not prior.std() else [f"sd {percent(each.std() / prior.std())} of prior's"]
+            )
+            parameters.append((parameter.name, figure, *narrower))
+        divergent = None if stats is None or "diverging" not in stats else stats["diverging"].transpose("chain", "draw")
         return {
             "parameters": parameters,
+            "pairs": _pairs(draws, posterior, None if divergent is None else divergent.to_numpy()),
             "ranks": _ranks(draws, posterior),
             "energy": [] if energy is None else [("energy", energy_figure(energy, "energy"))],
             "predicted": _predicted(tree, posterior, schema),
@@ -110,27 +127,66 @@ def posterior_figures(
         raise InputError(f"{path} is damaged") from None
 
 
-def _draws(tree: "xr.DataTree", posterior: PosteriorSummary) -> list[FloatArray]:
+def _draws(tree: "xr.DataTree", posterior: PosteriorSummary, group: str = "posterior") -> list[FloatArray]:
     """Return the draws of the parameters that are drawn, (chains, draws) each."""
-    held = tree["posterior"].to_dataset()
+    held = tree[group].to_dataset()
     arrays = {str(name): array.transpose("chain", "draw", ...).to_numpy() for name, array in held.items()}
     elements = {name: iter(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1)) for name, array in arrays.items()}
     return [next(elements[parameter.name.partition("[")[0]]) for parameter in posterior.parameters[:MOST_PARAMETERS]]
 
 
 @styled
-def draws_of_parameter(draws: FloatArray, released: Sequence[float], name: str, key: str) -> str:
-    """Draw a parameter's draws as a histogram, a line for each chain, and the released values as dashed lines."""
+def draws_of_parameter(
+    draws: FloatArray, released: Sequence[float], name: str, key: str, prior: FloatArray | None = None
+) -> str:
+    """Draw a parameter's draws as a histogram, a line for each chain; the released values dashed, the prior filled."""
     figure, axes = panel(name, "share of draws")
     low, high = np.quantile(draws, [0.0005, 0.9995])
-    edges = np.linspace(low, high if high > low else low + 1, BARS + 1)
+    bars, ends = BARS, PRIOR_ENDS * (high - low)
+    if prior is not None and ends > 0:
+        first, last = np.quantile(prior, [0.01, 0.99])
+        low, high, bars = min(low, max(first, low - ends)), max(high, min(last, high + ends)), 2 * BARS
+    edges = np.linspace(low, high if high > low else low + 1, bars + 1)
+    if prior is not None:
+        axes.stairs(np.histogram(prior, edges)[0] / prior.size, edges, fill=True, color=BAR, alpha=0.7)
     for chain, row in enumerate(draws):
         axes.stairs(np.histogram(row, edges)[0] / draws.shape[1], edges, color=SERIES[chain % len(SERIES)], linewidth=1)
-    for value in released:
-        axes.axvline(value, color=INK, linewidth=1, linestyle="--")
+    for value in released:  # many are strokes at the foot
+        axes.axvline(value, 0, 1 if len(released) <= FEW_RELEASED else 0.12, color=INK, linewidth=1, linestyle="--")
     axes.set_ylim(0, None)
     lines = "a line for each chain; " if len(draws) > 1 else ""
-    return as_svg(figure, f"Draws of {name}, {lines}the dashed line is what was released", key)
+    filled = "" if prior is None else "; filled: the prior"
+    return as_svg(figure, f"Draws of {name}, {lines}the dashed line is what was released{filled}", key)
+
+
+def _pairs(draws: list[FloatArray], posterior: PosteriorSummary, divergent: FloatArray | None) -> Figures:
+    """Return figures of the pairs of parameters with the largest correlations."""
+    moving = [place for place, each in enumerate(draws) if each.std() > 0 and each.size >= FEWEST_PAIRED]
+    names = [parameter.name for parameter in posterior.parameters]
+    found = {(a, b): float(np.corrcoef(draws[a].ravel(), draws[b].ravel())[0, 1]) for a, b in combinations(moving, 2)}
+    chosen = sorted(found, key=lambda pair: -abs(found[pair]))[:MOST_PAIRS]
+    return [
+        (
+            f"{names[a]} and {names[b]}",
+            pair_figure(draws[a], draws[b], (names[a], names[b]), divergent, f"pair {a} {b}"),
+            f"r = {number(found[a, b])}",
+        )
+        for a, b in chosen
+    ]
+
+
+@styled
+def pair_figure(x: FloatArray, y: FloatArray, names: tuple[str, str], divergent: FloatArray | None, key: str) -> str:
+    """Draw draws of two parameters as dots, as far apart in the chains as they can be, and all divergent ones."""
+    figure, axes = panel(*names, margins=(62, 10, 40, 13))
+    every = np.linspace(0, x.size - 1, min(x.size, PAIRED)).astype(int)
+    axes.plot(*places(x.ravel()[every], y.ravel()[every]), ".", markersize=4, color=ACCENT, alpha=0.6)
+    label = f"Draws of {names[0]} and {names[1]}"
+    if divergent is not None and divergent.any():
+        at = divergent.astype(bool)
+        axes.plot(*places(x[at], y[at]), "D", markersize=4.5, color=SERIES[3])
+        label += f"; diamonds: {plural(int(at.sum()), 'divergent draw')}"
+    return as_svg(figure, label, key)
 
 
 # ---- chains ----
@@ -162,7 +218,7 @@ def energy_figure(energy: "xr.Dataset", key: str) -> str:
         grid, density, _ = stats.kde(lines[name].ravel())
         axes.plot(grid[::EVERY], density[::EVERY], style, color=colour, linewidth=1.5, label=name)
     axes.set_ylim(0, 1.25 * axes.get_ylim()[1])
-    axes.legend(frameon=False, fontsize=8.5, labelcolor=QUIET, loc="upper right")
+    axes.legend(frameon=False, fontsize=9.5, labelcolor=QUIET, loc="upper right")
     return as_svg(figure, "How energies and their changes from draw to draw are distributed over all chains", key)
 
 
@@ -237,7 +293,7 @@ def _predicted(tree: "xr.DataTree", posterior: PosteriorSummary, schema: Schema)
     simulated, observed = (tree[name].to_dataset() for name in ("posterior_predictive", "observed_data"))
     if posterior.records is None:
         return [("all noisy statistics", _statistics(simulated, observed))] if len(observed.data_vars) else []
-    found = []
+    found: Figures = []
     for place, row in enumerate(posterior.records.columns):
         shares = simulated[f"column_{place}"].transpose("chain", "draw", ...).to_numpy()[0]
         parts = observed[f"column_{place}"].to_numpy(), shares, observed[f"edges_{place}"].to_numpy()

@@ -18,6 +18,8 @@ import pytest
 from pdips import Ledger, Schema, Table, html
 from pdips.margins.planning import suited
 from pdips.margins.steps import Steps
+from pdips.privacy.curator import COMPILING, Clock
+from pdips.synthesis import release_of
 
 SCHEMA = """
 [columns.colour]
@@ -234,7 +236,9 @@ def test_schema_draft_and_check(pdips, here):
     code, out, _ = pdips("schema", "check", here / "d.toml")
     assert code == 0
     assert "colour: 2 levels" in out
-    assert "cells: " in out
+    assert "no bins: wage; mechanism pairs needs none" in out
+    (here / "d.toml").replace(here / "s.toml")
+    complains(pdips, here, "(bins = 20); mechanism 'pairs' needs none", *words(here))
 
 
 def test_some_columns_of_a_file_as_people_have_them(pdips, here):
@@ -389,7 +393,7 @@ def test_a_terminated_run_leaves_nothing_behind(here):
     examples = Path(__file__).parents[2] / "examples"
     table = [examples / "youth.parquet", "--schema", examples / "youth.toml", "--mechanism", "steps"]
     more = ["--epsilon", "1", "--sets", "40", "--option", "split=per-set", "--option", "layers=15", "--out"]
-    command = [sys.executable, "-m", "pdips.cli", "synthesize", *map(str, [*table, *more, here / "out"])]
+    command = [sys.executable, "-m", "pdips", "synthesize", *map(str, [*table, *more, here / "out"])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         while not left_behind(here):
             time.sleep(0.05)
@@ -420,6 +424,15 @@ def test_a_step_that_lasts_says_so_where_nobody_watches(monkeypatch, capsys, qui
     said = capsys.readouterr().err.splitlines()
     assert bool(said) is not quiet
     assert all(re.fullmatch(r"working   (starting|fitting a field) \(0 s\)", line) for line in said)
+
+
+@pytest.mark.parametrize(("model", "said"), [("m.py", [COMPILING]), (None, [])])
+def test_compilation_is_announced_before_the_price_is_computed(model, said):
+    told = []
+    mechanism = SimpleNamespace(model=model, spends=lambda schema: schema / 0)
+    with pytest.raises(ZeroDivisionError):
+        release_of(mechanism, 1, "t.csv", seed=None, ledger=None, explain=False, clock=Clock(told.append))
+    assert told == said
 
 
 def test_a_terminal_and_a_notebook_show_the_share_that_is_done(monkeypatch, capsys):

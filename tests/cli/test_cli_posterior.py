@@ -87,7 +87,7 @@ def check_inside(folder: Path) -> str:
         assert "nats over" not in text
     assert len(figures(run["diagnostics"])) > 10  # the search has something to look for
     tree = read_tree(folder / "confidential/diagnostics")
-    assert {"posterior", "pdips", "posterior_predictive", "observed_data"} <= set(tree.children)
+    assert {"posterior", "prior", "pdips", "posterior_predictive", "observed_data"} <= set(tree.children)
     assert tree["pdips"].sizes["record"] == N
     assert set(tree["pdips"].data_vars) >= {"largest", "share_by_draw", "value_y"}
     return (folder / "confidential" / "report.html").read_text()

@@ -286,6 +286,7 @@ def test_a_draft_knows_codes_from_numbers_and_dates():
         }
     )
     columns = Schema.from_toml(replaced(Schema.draft(frame))).columns
+    assert not any(column.is_binned for column in columns.values())
     assert (columns["age"].lower, columns["age"].upper, columns["age"].integer) == (18, 65, True)
     assert columns["occupation_code"].levels == (11, 120, 4000, 5555, 9100)
     assert columns["children"].levels == (0, 1, 2, 3, 4)

@@ -9,7 +9,7 @@ import pytest
 from tables import bits
 
 import pdips.margins.intervals as intervals
-from pdips import InputError, Pairs, Schema, Steps, Table
+from pdips import InputError, Pairs, Schema, Steps, Table, synthesize
 from pdips.audit import Pair, audit
 from pdips.audit.findings import overspending
 from pdips.calibration.closed_form import prospects
@@ -177,6 +177,22 @@ def test_intervals_that_are_never_looked_into_lose_a_spike(monkeypatch):
     assert spike() == pytest.approx(true, abs=0.05)
     monkeypatch.setattr(intervals, "STANDS_OUT", 1e9)
     assert spike() < true / 4
+
+
+def test_a_draft_is_released_with_the_median_of_skewed_money_and_twenty_bins_lose_it():
+    rng, n = np.random.default_rng(3), 20_000
+    frame = pd.DataFrame({"wealth": np.where(rng.random(n) < 0.3, 0, np.exp(rng.normal(10, 1.5, n)).round())})
+    frame["sex"] = rng.choice(["f", "m"], n)
+    draft = Schema.draft(frame).partition("\n")[2]  # without the line that says it is one
+
+    def median(toml: str, mechanism: str) -> float:
+        release, _ = synthesize(frame, Schema.from_toml(toml), epsilon=1, seed=1, progress=False)
+        assert release.mechanism == mechanism
+        return float(release.sets[0]["wealth"].median())
+
+    true = frame["wealth"].median()
+    assert median(draft, "pairs") == pytest.approx(true, rel=0.5)
+    assert median(draft.replace("integer = true", "bins = 20\ninteger = true"), "steps") > 5 * true  # the broken twin
 
 
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])

@@ -229,7 +229,7 @@ def test_the_page_of_a_table_that_was_given_stays_inside(tmp_path):
 
 
 def study_command(*words):
-    return [sys.executable, "-m", "pdips.cli", "study", *map(str, words)]
+    return [sys.executable, "-m", "pdips", "study", *map(str, words)]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The diagnostics of the curator's report: each rule with a twin that breaks it, and the page of a small release."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -301,6 +302,7 @@ def test_the_page_shows_energy_ranks_and_prediction_and_keeps_them_inside(tmp_pa
         "Ranks of b[0]",
         "Ranks of b[1]",
         "How energies and their",
+        "Draws of b[0] and b[1]",
     ):
         assert phrase in section
         assert phrase not in card
@@ -309,9 +311,31 @@ def test_the_page_shows_energy_ranks_and_prediction_and_keeps_them_inside(tmp_pa
     assert {path.name for path in (folder / "public").iterdir()} == {"privacy.json", "card.html"}
     assert "7.65" not in card
     pictures = section.split("<svg ")[1:]
-    assert len(pictures) == 2 + 2 + 1 + 1  # draws and ranks of two parameters, energies, one column
+    assert len(pictures) == 2 + 1 + 2 + 1 + 1  # draws of two parameters and their pair, ranks, energies, one column
+    assert "prior" not in section
     assert max(len(picture.partition("</svg>")[0]) for picture in pictures) < 60_000
     assert "#0201" not in section  # no stand-in colour is left, so that dark pages have their own
+
+
+def test_priors_and_the_pairs_with_the_largest_correlations_are_drawn(tmp_path):
+    rng, tree = np.random.default_rng(8), tree_of()
+    b = rng.normal(0, 1, (CHAINS, DRAWS, 4))
+    b[..., 2] = 0.1 * b[..., 2] - b[..., 1]
+    b[..., 3] = 5.0  # never moves
+    tree["posterior"] = xr.DataTree(xr.Dataset({"b": (("chain", "draw", "k"), b)}))
+    tree["prior"] = xr.DataTree(xr.Dataset({"b": (("chain", "draw", "k"), rng.normal(0, 4, (1, 5_000, 4)))}))
+    diverging = np.zeros((CHAINS, DRAWS), bool)
+    diverging[0, :3] = True
+    tree["sample_stats"] = xr.DataTree(xr.Dataset({"diverging": (("chain", "draw"), diverging)}))
+    row = posterior_of()["parameters"][0]
+    folder = folder_of(tmp_path, tree, parameters=[row | {"name": f"b[{k}]"} for k in range(4)])
+    section = section_of(pages(folder)[1])
+    assert re.findall(r"Draws of b\[(\d)\] and b\[(\d)\]; diamonds: 3 div", section)[0] == ("1", "2")
+    assert section.count("diamonds: 3 divergent draws") == 3
+    assert "<span>r = \N{MINUS SIGN}0.99" in section
+    found = [float(each) for each in re.findall(r"sd ([\d.]+)\N{NARROW NO-BREAK SPACE}% of prior", section)]
+    assert found == pytest.approx([25, 25, 25, 0], abs=2)
+    assert section.count("filled: the prior") == 4
 
 
 def test_energies_are_weighed_as_by_hand():
@@ -349,7 +373,7 @@ def test_a_folder_of_an_earlier_version_still_has_its_report(tmp_path):
     assert "BFMI, smallest" not in section
 
 
-@pytest.mark.parametrize("name", ["posterior", "sample_stats", "posterior_predictive", "observed_data", ""])
+@pytest.mark.parametrize("name", ["posterior", "prior", "sample_stats", "posterior_predictive", "observed_data", ""])
 def test_a_damaged_file_is_one_line(tmp_path, name):
     tree = tree_of()
     if not name:  # a tree of other columns

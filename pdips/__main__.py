@@ -1,4 +1,4 @@
-"""``python -m pdips.cli``."""
+"""``python -m pdips``."""
 
 from pdips.cli import run
 
