@@ -63,6 +63,8 @@ def main() -> None:
         sys.exit(2)
     except (InputError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        if isinstance(error, click.MissingParameter) and error.param and error.param.name == "schema_path":
+            message += " `pdips schema draft TABLE` prints a first guess at one."
         _stop(" ".join(message.split()), 2)
     except RefusedError as error:
         _stop(f"refused: {error}", 3)

@@ -26,16 +26,31 @@ _NAMED_LIKE_CODES = re.compile(
     r"code|class|cat|group|type|region|state|country|county|district|zip|postal|industr|occup|isco|nace|icd|sic"
 )
 _DAY = r"\d{4}-\d\d-\d\d"
+FEWEST_KEYS = 100
+"""Whole numbers of which so many records have a different one each are taken for identifiers."""
+_TEXTS = {
+    r"\d{1,2}[./]\d{1,2}[./]\d{4}": "dates are read as 2020-12-31 only: rewrite them in the file",
+    r"-?[\d.]+(,\d+)?": 'numbers with a decimal comma: add [csv] decimal = ",", then give it lower and upper',
+    "": "many different texts, or none; if it says whose record it is: [records] person, and out of ignore",
+}
+_KEYS = "another whole number in each record, as identifiers have; a measurement needs lower, upper, and out of ignore"
 
 
 def draft(frame: pd.DataFrame, most_levels: int) -> str:
     """Return the TOML text of a first guess: see :meth:`pdips.data.schema.Schema.draft`."""
     columns = {str(name): _column(str(name), frame[name], most_levels) for name in frame.columns}
     left_out = [name for name, drafted in columns.items() if not drafted]
-    hint = "many different texts, or none; if it says whose record it is: [records] person, and out of ignore"
-    note = "".join(f"# {name}: {hint}\n" for name in left_out)
+    note = "".join(f"# {name}: {_advice(frame[name])}\n" for name in left_out)
     content = {"columns": {name: drafted for name, drafted in columns.items() if drafted}}
     return f"{DRAFT_WARNING}{note}{DRAFT_HINT}\n{tomli_w.dumps(({'ignore': left_out} if left_out else {}) | content)}"
+
+
+def _advice(values: pd.Series) -> str:
+    """Return what to do with a column that is left out."""
+    known = values.dropna()
+    if len(known) and pd.api.types.is_numeric_dtype(values):
+        return _KEYS
+    return next(advice for like, advice in _TEXTS.items() if not like or known.astype(str).str.fullmatch(like).all())
 
 
 def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:
@@ -60,6 +75,8 @@ def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:
     is_few = len(unique) <= FEW and known.max() - known.min() < most_levels
     if is_whole and (is_few or (len(unique) <= most_levels and _NAMED_LIKE_CODES.search(name.lower()))):
         return {"levels": [int(value) for value in unique], **more}
+    if is_whole and len(unique) == len(values) >= FEWEST_KEYS:
+        return {}
     lower, upper = _rounded(float(known.min()), float(known.max()), finest=1.0 if is_whole else 0.0)
     return {"lower": lower, "upper": upper, **({"integer": True} if is_whole else {}), **more}
 
@@ -68,4 +85,5 @@ def _rounded(lower: float, upper: float, finest: float) -> tuple[float, float]:
     """Return bounds of two digits of their distance around two numbers."""
     step = max(finest, 10.0 ** np.floor(np.log10(max(upper - lower, 1e-9)) - 1))
     low, high = (round(float(end * step), 10) for end in (np.floor(lower / step), np.ceil(upper / step)))
-    return low, high if low < high else low + 1
+    high = high if low < high else low + 1
+    return (int(low), int(high)) if finest else (low, high)

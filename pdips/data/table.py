@@ -1,6 +1,7 @@
 """The confidential table: records checked against a schema, as codes; and codes turned back into records."""
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -235,16 +236,21 @@ def _known(schema: Schema) -> list[str]:
     return [*schema.columns, *([schema.records.person] if schema.records.person else [])]
 
 
+def _undescribed(names: Sequence[str]) -> str:
+    what = f"column {names[0]!r} of the table is" if len(names) == 1 else f"{len(names)} columns of the table are"
+    line = f"ignore = {json.dumps(names, ensure_ascii=False)}"
+    return f"{what} not in the schema; describe what is needed, or add to its first lines: {line}"
+
+
 def check_columns(frame: pd.DataFrame, schema: Schema) -> None:
     """Refuse columns that aren't those of the schema, or are of a type that can't be coded."""
     if not frame.columns.is_unique:
         raise InputError("the table has two columns of the same name")
     known, there, ignored = {*_known(schema)}, {*frame.columns}, schema.ignore
     more = set[str]() if ignored is True else {*map(str, there - known - {*(ignored or ())})}
-    described = "is not in the schema; describe it there, or leave it out: ignore"
     problems = [f"column {name!r} of the schema is not in the table" for name in sorted(known - there)]
     if not problems:  # else what looks like names may be a record
-        problems = [f"column {name!r} of the table {described}" for name in sorted(more)]
+        problems = [_undescribed(sorted(more))] if more else []
     for name in sorted(known & there):
         try:
             check_type(name, frame[name], is_date=name in schema.columns and schema.columns[name].type == "date")

@@ -313,7 +313,7 @@ def gather(fit: Analysis, frames: Sequence[pd.DataFrame]) -> tuple[tuple[str, ..
 
     Names are in the order in which they first appear; an estimate is NaN where a set lacks a coefficient.
     """
-    found = [_read(fit(frame)) for frame in frames]
+    found = [_read(fit(_with_nan(frame))) for frame in frames]
     if not found:
         raise InputError("combining needs at least one set")
     if any(names is None for names, _, _ in found):
@@ -330,6 +330,12 @@ def gather(fit: Analysis, frames: Sequence[pd.DataFrame]) -> tuple[tuple[str, ..
         estimates[place, at] = estimate
         variances[place][np.ix_(*[at] * variance.ndim)] = variance
     return names, estimates, variances
+
+
+def _with_nan(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a set whose missing numbers are NaN: statsmodels and numpy don't take pandas' NA."""
+    holed = frame.columns[frame.isna().any()]
+    return frame.astype(dict.fromkeys(frame[holed].select_dtypes("number"), float)) if len(holed) else frame
 
 
 def _read(result: Any) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:

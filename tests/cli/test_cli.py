@@ -426,6 +426,10 @@ def test_a_step_that_lasts_says_so_where_nobody_watches(monkeypatch, capsys, qui
     assert all(re.fullmatch(r"working   (starting|fitting a field) \(0 s\)", line) for line in said)
 
 
+def test_without_a_schema_the_command_that_drafts_one_is_named(pdips, here):
+    complains(pdips, here, "`pdips schema draft TABLE`", "synthesize", "t.csv", "--epsilon", 1, "--out", "o")
+
+
 @pytest.mark.parametrize(("model", "said"), [("m.py", [COMPILING]), (None, [])])
 def test_compilation_is_announced_before_the_price_is_computed(model, said):
     told = []

@@ -297,6 +297,30 @@ def test_a_draft_knows_codes_from_numbers_and_dates():
     assert "nothing" not in columns
 
 
+def test_a_draft_ignores_identifiers_and_texts_and_says_what_to_do():
+    n = np.arange(200)
+    columns = {
+        "id": n + 10_000,
+        "pay": [f"{i}.{i:03},50" for i in n + 100],
+        "day": [f"{1 + i % 28}.{1 + i % 12}.{1990 + i % 30}" for i in n],
+        "note": [f"text {i}" for i in n],
+        "size": np.arange(200) // 2 * 3.0,
+    }
+    text = Schema.draft(pd.DataFrame(columns))
+    schema = Schema.from_toml(replaced(text))
+    assert schema.ignore == ("id", "pay", "day", "note")
+    said = dict(
+        line[2:].split(": ", 1) for line in text.splitlines() if line.startswith(("# id", "# pay", "# day", "# note"))
+    )
+    assert [said[name].split(":")[0][:20] for name in said] == [
+        "another whole number",
+        "numbers with a decim",
+        "dates are read as 20",
+        "many different texts",
+    ]
+    assert "lower = 0\nupper = 300\ninteger = true" in text
+
+
 @pytest.mark.parametrize(
     "column",
     [

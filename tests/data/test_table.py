@@ -98,6 +98,11 @@ def test_types_that_are_no_records(values):
         table_with(wage=values)
 
 
+def test_columns_beside_the_schema_give_the_line_that_ignores_them():
+    with pytest.raises(InputError, match=r'2 columns of the table are not .* first lines: ignore = \["a", "b\\""\]$'):
+        table_with(**{'b"': [1, 2, 3], "a": [1, 2, 3]})
+
+
 def test_a_missing_column_is_named():
     with pytest.raises(InputError, match="column 'sex' of the schema is not in the table"):
         Table(pd.DataFrame(GOOD).drop(columns="sex"), SCHEMA)

@@ -202,6 +202,16 @@ def test_statsmodels_results_are_combined_by_name(name, rule):
     assert np.linalg.eigvalsh(found.covariance).min() > 0
 
 
+def test_numbers_that_pandas_calls_missing_can_be_analysed():
+    rng = np.random.default_rng(2)
+    frames = [pd.DataFrame({"y": rng.normal(size=50), "k": rng.integers(0, 9, 50)}) for _ in range(3)]
+    holed = [frame.astype(float).mask(rng.random(frame.shape) < 0.1) for frame in frames]
+    nullable = [frame.astype({"y": "Float64", "k": "Int64"}) for frame in holed]
+    ours, theirs = (combine(lambda one: smf.ols("y ~ k", one).fit(), sets).summary() for sets in (holed, nullable))
+    pd.testing.assert_frame_equal(ours, theirs)
+    assert nullable[0]["y"].dtype == "Float64"  # the caller's frames stay as they are
+
+
 def test_an_outcome_with_several_levels():
     def fit(frame):
         outcome = np.digitize(frame["y"], [0, 2])
