@@ -102,7 +102,7 @@ class NoisyPairs:
 
         ``known`` has the counts of the levels that went into the estimates, and the variance of one.
         """
-        share = {k: float(self.variance[k, k]) / variance for k, (_, variance) in known.items()}
+        share = {k: min(1.0, float(self.variance[k, k]) / variance) for k, (_, variance) in known.items()}  # rounding
         return {
             k: (share[k] * (drawn[k] - counts), (1 - share[k]) * float(self.variance[k, k]))
             for k, (counts, _) in known.items()

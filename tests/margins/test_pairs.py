@@ -176,11 +176,12 @@ def test_fresh_noise_is_as_loud_as_the_noise_that_was_paid_for(neighbours):
     np.testing.assert_allclose(cells[:, 0:2, 6:10].sum(axis=(1, 2)), totals)  # and so do pairs
 
 
-def test_levels_that_were_drawn_elsewhere_are_taken_and_pairs_agree_with_them():
+@pytest.mark.parametrize("variance", [4.0, np.nextafter(4, 0)])  # the same but for rounding
+def test_levels_that_were_drawn_elsewhere_are_taken_and_pairs_agree_with_them(variance):
     counts = np.outer(*[np.array([0.2, 0.8, 0.1, 0.3, 0.6])] * 2) * 50
     counts[:2, :2], counts[2:, 2:] = np.diag([10, 40]), np.diag([5, 15, 30])
     noisy = NoisyPairs(np.array([0, 2, 5]), counts, np.full((2, 2), 4.0), 50.0)
-    moved = noisy.moved({1: (np.diagonal(counts)[2:], 4.0)}, {1: np.array([25, 12.5, 12.5])})
+    moved = noisy.moved({1: (np.diagonal(counts)[2:], variance)}, {1: np.array([25, 12.5, 12.5])})
     again = noisy.again(np.random.default_rng(0), moved)
     np.testing.assert_allclose(np.diagonal(again.counts)[2:], [25, 12.5, 12.5])
     np.testing.assert_allclose(again.counts[:2, 2:].sum(axis=0), [25, 12.5, 12.5])
