@@ -374,7 +374,8 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
 
     Each prospect is an inverse-variance average over parts, each a sum of c V(r b), with V the variance of the law at
     a parameter. The base b is cap / epsilon for Laplace noise and cap^2 / (2 rho) for Gaussian; of margins that are
-    shown as differences it is at least ``least``, and more if all counts are shown (``whole``).
+    shown as differences it is at least ``least``, and more if all counts are shown (``whole``, and so are the
+    parts of a row then).
     """
     records = schema.records.model_copy(update={"max_per_person": 1})
     alike = replace(mechanism, epsilon=1)
@@ -398,8 +399,14 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
         return [float(scale * per)]
 
     fine = {each.parameter for each in plan.steps[:-1]} if isinstance(design, ResidualDesign) else set[Fraction]()
-    found = prospects(plan, n_records)
-    order = sorted(found, key=lambda each: len(each.columns))
+    shapes = {"parts": design}
+    if floor is not None:
+        shapes = {"parts": replace(design, whole=False), "whole": replace(design, whole=True)}
+    found = [
+        sorted(prospects(replace(plan, design=shape), n_records), key=lambda each: len(each.columns))
+        for shape in shapes.values()
+    ]
+    order = found[0]
     rows = [
         {
             "kind": each.kind,
@@ -407,9 +414,12 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
             "cells": each.cells,
             "unit": each.unit,
             "factor": each.factor,
-            "parts": [[[t.n * t.weight**2, *shown(t.scale)] for t in _merged(part)] for part in each.parts],
+            **{
+                name: [[[t.n * t.weight**2, *shown(t.scale)] for t in _merged(part)] for part in one.parts]
+                for name, one in zip(shapes, (each, *others), strict=True)
+            },
         }
-        for each in order[:most]
+        for each, *others in [*zip(*found, strict=True)][:most]
     ]
     return {"law": "gaussian" if gaussian else "laplace", "floor": floor, "rows": rows, "all": len(order)}
 

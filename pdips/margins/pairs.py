@@ -39,8 +39,11 @@ MANY = 100
 EXACT = 1e-6
 """Variance of counts that public totals know: next to nothing, for 0 would mean that a pair isn't to be fitted."""
 
-ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(3, 4)}
-"""Part of the price that single columns get: pairs say little where their columns are wrong."""
+ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
+"""Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
+
+ALONE_NUMERIC = Fraction(3, 4)
+"""That of Laplace noise with numeric columns without bins, whose cuts and spikes hang on their own counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +124,7 @@ class Pairs(LaplaceOrGaussian):
         asked = sum(column.worth for column in fine.columns)
         part = Fraction(asked, len(domain.names) - len(domain.public) - len(known) + asked)
         blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
-        whole = ALONE[self.noise_law]
+        whole = ALONE_NUMERIC if fine.numeric and self.noise_law == "laplace" else ALONE[self.noise_law]
         alone = whole * (1 - part) / (1 - whole * part)
         totals = schema.known_totals(weighted=False)
         design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, alone or None, totals)

@@ -308,24 +308,26 @@ class ResidualDesign:
         free = ((k, block.columns) for k, block in enumerate(self.blocks) if k not in self.known)
         return {columns[0]: k for k, columns in free if len(columns) == 1}
 
-    def told(self, step: Step) -> dict[tuple[int, ...], dict[tuple[int, ...], float]]:
-        """Return how much each measured margin counts in the estimate of the residual of each part; they add up to 1.
+    @cached_property
+    def told(self) -> dict[tuple[int, ...], dict[tuple[int, ...], float]]:
+        """How much each measured margin counts in the estimate of the residual of each part; they add up to 1.
 
         Whole counts of a margin say something of its own margins too, with a noise that is summed over what is left
-        out; differences don't.
+        out; differences don't. Precisions are those of continuous noise, so that no share depends on the price.
         """
+        power = 1 if self.law == "gaussian" else 2
         found = dict[tuple[int, ...], dict[tuple[int, ...], float]]()
         for margin in self.margins:
             for part in chain.from_iterable(combinations(margin, n) for n in range(len(margin) + 1)):
                 if (part == margin or self.whole) and (part in self.place or not self.public[list(part)].all()):
                     rest = math.prod(int(self.sizes[k]) for k in margin if k not in part)
-                    found.setdefault(part, {})[margin] = 1 / (rest * self.variance(margin, step))
+                    found.setdefault(part, {})[margin] = float(self.weights[self.place[margin]]) ** power / rest
         return {part: {m: w / sum(each.values()) for m, w in each.items()} for part, each in found.items()}
 
     def part_noises(self, step: Step) -> dict[tuple[int, ...], NoiseSum]:
         """Return the noise on one cell of each part, from which its residual is taken."""
         found = dict[tuple[int, ...], NoiseSum]()
-        for part, shares in self.told(step).items():
+        for part, shares in self.told.items():
             rest = {held: math.prod(int(self.sizes[k]) for k in held if k not in part) for held in shares}
             scale = {held: self.image.scale(step, int(self.weights[self.place[held]])) for held in shares}
             found[part] = NoiseSum(tuple(Terms(w, rest[m], scale[m], self.law) for m, w in shares.items()))
@@ -337,7 +339,7 @@ class ResidualDesign:
         A residual C z has in its cell the weight 1 - 1 / L of that cell's noise and -1 / L of each other's; for a pair
         the products. It is spread over the levels of the blocks that it doesn't name.
         """
-        told, size = self.told(step), dict(enumerate(self.sizes.tolist()))
+        told, size = self.told, dict(enumerate(self.sizes.tolist()))
         scales = {m: self.image.scale(step, int(self.weights[self.place[m]])) for m in self.margins}
         cells = {m: math.prod(self.shape(m)) for m in self.margins}
         total, every = told.get((), {}), Counter[tuple[float, Fraction]]()
