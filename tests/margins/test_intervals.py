@@ -16,7 +16,7 @@ from pdips.calibration.closed_form import prospects
 from pdips.data.schema import Column, Records
 from pdips.margins.consistency import rounded_counts
 from pdips.margins.intervals import IntervalColumn, IntervalDesign
-from pdips.margins.pairs import ALONE
+from pdips.margins.pairs import ALONE, ALONE_NUMERIC
 from pdips.outside import NoisyMargins
 from pdips.privacy.curator import Drawing
 
@@ -105,7 +105,9 @@ def test_all_that_is_asked_costs_what_was_given(kind):
     assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon
     assert [spend.step for spend in plan.spends] == ["noisy counts of intervals", "noisy margins"]
     made, fine = Pairs(epsilon=2, kind=kind), plan.steps[:-1]
-    given = made.total * Fraction(3, 4) * ALONE[made.noise_law]  # three of four columns have no bins
+    given = (
+        made.total * Fraction(3, 4) * (ALONE_NUMERIC if kind == "pure" else ALONE["gaussian"])
+    )  # three of four columns have no bins
     assert sum(step.rho if kind == "zcdp" else step.price for step in fine) == given
 
 
@@ -377,7 +379,7 @@ def test_codes_beside_numbers_cost_what_was_given(kind):
     assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon <= 2
     fine = [step.rho if kind == "zcdp" else step.price for step in plan.steps[:-1]]
     # two shares for the levels, one for each of three numbers, of eight: groups, sex and another have one each
-    assert sum(fine) == made.total * Fraction(5, 8) * ALONE[made.noise_law]
+    assert sum(fine) == made.total * Fraction(5, 8) * (ALONE_NUMERIC if kind == "pure" else ALONE["gaussian"])
     codes = [step for step in plan.steps if step.item == "noisy counts of levels"]
     assert [step.rho if kind == "zcdp" else step.price for step in codes] == [sum(fine) * Fraction(2, 5)]
 
