@@ -375,20 +375,21 @@ def pooled(
     """Return unbiased estimates of all pairs from measured margins, each weighted by its precision.
 
     What several margins say of the same pair beyond its columns, or of a column, is averaged in proportion to 1 /
-    variance: generalised least squares, as residuals of a margin have independent errors (Xiao, He, Zhang and Kifer,
-    2023). Margins that weren't counted whole, or whose axes aren't blocks of ``design``, are left out. What no margin
-    says has infinite variance.
+    variance, for Laplace noise that of the continuous law, as in forecasts: generalised least squares, as residuals of
+    a margin have independent errors (Xiao, He, Zhang and Kifer, 2023). Margins that weren't counted whole, or whose
+    axes aren't blocks of ``design``, are left out. What no margin says has infinite variance.
     """
     sizes, names = design.sizes, design.domain.names
     place = {tuple(names[c] for c in block.columns): (k, block.n_levels) for k, block in enumerate(design.blocks)}
     effects = dict[tuple[int, ...], FloatArray | float]()
-    precision = dict[tuple[int, ...], float]()
+    weights, squares = dict[tuple[int, ...], float](), dict[tuple[int, ...], float]()
     for each in margins:
         found = [place.get(axis.columns) for axis in each.law.axes]
         table, variance = each.whole(), max(each.law.variance, 1e-12)
+        nominal = max(2 * each.law.scale**2 if each.law.law == "laplace" else variance, 1e-12)
         if table is None and each.law.axes and each.law.axes[0].size == 2 == 1 + len(found) and n_records is not None:
             own = float(each.noisy[0])  # of two levels one was counted, and the other follows
-            table, variance = np.array([own, n_records - own]), 2 * variance
+            table, variance, nominal = np.array([own, n_records - own]), 2 * variance, 2 * nominal
         if table is None or any(
             at is None or at[1] != axis.size or axis.first for at, axis in zip(found, each.law.axes, strict=True)
         ):
@@ -403,14 +404,15 @@ def pooled(
             rest = tuple(k for k, block in enumerate(blocks) if block not in part)
             kept = np.asarray(table.sum(axis=rest)).transpose(np.argsort(part).tolist())
             effect = residual(kept) if each.law.differences else centred(kept)
-            weight = 1 / (variance * math.prod(int(sizes[blocks[k]]) for k in rest))
+            weight = 1 / (nominal * math.prod(int(sizes[blocks[k]]) for k in rest))
             part = tuple(sorted(part))
             effects[part] = effects.get(part, 0.0) + weight * effect
-            precision[part] = precision.get(part, 0.0) + weight
-    n = float(effects[()]) * (1 / precision[()]) if n_records is None else float(n_records)
-    variances = {part: 1 / weight for part, weight in precision.items() if part or n_records is None}
+            weights[part] = weights.get(part, 0.0) + weight
+            squares[part] = squares.get(part, 0.0) + weight * (variance / nominal)  # weight^2 by its own variance
+    n = float(effects[()]) * (1 / weights[()]) if n_records is None else float(n_records)
+    variances = {part: squares[part] / weight**2 for part, weight in weights.items() if part or n_records is None}
     given = {part: (n * share, EXACT) for part, share in (shares or {}).items()}
-    return _assembled(design, n, {p: effects[p] / weight for p, weight in precision.items()}, variances, given, public)
+    return _assembled(design, n, {p: effects[p] / weight for p, weight in weights.items()}, variances, given, public)
 
 
 def _assembled(

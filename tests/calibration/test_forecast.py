@@ -54,7 +54,7 @@ def test_margins_are_those_that_the_release_states(mechanism, kind, neighbours):
     release, _ = made.release(table(), rng=np.random.default_rng(2))
     stated = {tuple(each.columns): each.standard_error for each in release.document().margin_errors}
     assert stated.keys() == found.keys()
-    assert found == pytest.approx(stated, rel=1e-7)  # shares are of continuous noise in forecasts
+    assert found == pytest.approx(stated, rel=1e-9)
     if mechanism is Steps:
         design = made.plan(SCHEMA).design
         assert found == pytest.approx({e.columns: e.standard_error for e in view_errors(design.domain, design.views)})

@@ -394,7 +394,7 @@ def least_squares(release, n_records: int) -> tuple[np.ndarray, np.ndarray]:
         white = np.linalg.inv(np.linalg.cholesky(covariance * margin.law.variance))
         rows.append(white @ matrix)
         seen.append(white @ margin.noisy)
-    exact = 1e3 if release.loss.neighbours == "replace-one" else 0.0
+    exact = 1e4 if release.loss.neighbours == "replace-one" else 0.0
     rows.append(np.full((1, 12), exact))
     seen.append(np.array([exact * n_records]))
     system = np.concatenate(rows)
