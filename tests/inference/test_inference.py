@@ -209,7 +209,7 @@ def test_numbers_that_pandas_calls_missing_can_be_analysed():
     nullable = [frame.astype({"y": "Float64", "k": "Int64"}) for frame in holed]
     ours, theirs = (combine(lambda one: smf.ols("y ~ k", one).fit(), sets).summary() for sets in (holed, nullable))
     pd.testing.assert_frame_equal(ours, theirs)
-    assert nullable[0]["y"].dtype == "Float64"  # the caller's frames stay as they are
+    assert nullable[0]["y"].dtype == "Float64"  # combine doesn't change the frames that it is given
 
 
 def test_an_outcome_with_several_levels():
