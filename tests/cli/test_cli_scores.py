@@ -1,6 +1,7 @@
 """Scores as people run it: what is refused, in words and before the spend, and what a release leaves behind."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -132,7 +133,7 @@ def test_a_release_from_end_to_end(pdips, here):
     facts = json.loads((public / "privacy.json").read_text())
     assert facts["privacy"]["kind"] == "zcdp"
     assert facts["privacy"]["epsilon"] <= 1
-    assert "317" not in json.dumps({key: fact for key, fact in facts.items() if key != "files"})
+    assert "317" not in re.sub("[0-9a-f]{64}", "a digest", json.dumps(facts))
     assert rule_for(public) == "posterior-predictive"
     [entry] = [each for each in Ledger(here / "l.sqlite").entries() if each.epsilon]
     assert entry.mechanism == "scores"
