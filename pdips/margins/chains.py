@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 
 import numba
 import numpy as np
@@ -80,6 +81,12 @@ class NoisyPairs:
     def n(self) -> float:
         """The number of records, at least 1."""
         return max(self.n_records, 1.0)
+
+    @cached_property
+    def variances(self) -> dict[tuple[int, ...], float]:
+        """Of the noise on the number of records (), on a level of blocks (i,) and on a count of pairs (i, j)."""
+        margins = [part for size in (1, 2) for part in combinations(range(len(self.sizes)), size)]
+        return {(): self.total_variance} | {part: float(self.variance[part[0], part[-1]]) for part in margins}
 
     def spread(self, values: FloatArray) -> FloatArray:
         """Return values of pairs of blocks as values of pairs of levels."""

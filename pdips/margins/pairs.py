@@ -457,17 +457,13 @@ def _margin_errors(design: ResidualDesign, found: NoisyPairs, coded: Mapping[str
     for name, variance in coded.items():
         yield MarginError(columns=(name,), standard_error=math.sqrt(variance))
     alone = design.own_block
-    of: Mapping[tuple[int, ...], float] = {(): found.total_variance}
-    of = {**of, **{(k,): float(found.variance[k, k]) for k in range(len(design.blocks))}}
-    of |= {(i, j): float(found.variance[i, j]) for i, j in combinations(range(len(design.blocks)), 2)}
     for size in (1, 2):
         for columns in combinations(sorted(alone), size):
             margin = tuple(alone[column] for column in columns)
             names = tuple(design.domain.names[column] for column in columns)
-            if coded.keys() & {*names}:
-                continue
-            error = float(np.sqrt(design.cell_variance(margin, of)))
-            yield MarginError(columns=names, standard_error=error)
+            if not coded.keys() & {*names}:
+                error = math.sqrt(design.cell_variance(margin, found.variances))
+                yield MarginError(columns=names, standard_error=error)
 
 
 def _gain(

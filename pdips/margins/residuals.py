@@ -324,13 +324,15 @@ class ResidualDesign:
                     found.setdefault(part, {})[margin] = float(self.weights[self.place[margin]]) ** power / rest
         return {part: {m: w / sum(each.values()) for m, w in each.items()} for part, each in found.items()}
 
+    def _scales(self, step: Step) -> dict[tuple[int, ...], Fraction]:
+        return {margin: self.image.scale(step, int(self.weights[k])) for margin, k in self.place.items()}
+
     def part_noises(self, step: Step) -> dict[tuple[int, ...], NoiseSum]:
         """Return the noise on one cell of each part, from which its residual is taken."""
-        found = dict[tuple[int, ...], NoiseSum]()
+        scales, size, found = self._scales(step), self.sizes.tolist(), dict[tuple[int, ...], NoiseSum]()
         for part, shares in self.told.items():
-            rest = {held: math.prod(int(self.sizes[k]) for k in held if k not in part) for held in shares}
-            scale = {held: self.image.scale(step, int(self.weights[self.place[held]])) for held in shares}
-            found[part] = NoiseSum(tuple(Terms(w, rest[m], scale[m], self.law) for m, w in shares.items()))
+            summed = {margin: math.prod(size[k] for k in margin if k not in part) for margin in shares}
+            found[part] = NoiseSum(tuple(Terms(w, summed[m], scales[m], self.law) for m, w in shares.items()))
         return found
 
     def errors(self, step: Step) -> Callable[[tuple[int, ...]], NoiseSum]:
@@ -339,8 +341,7 @@ class ResidualDesign:
         A residual C z has in its cell the weight 1 - 1 / L of that cell's noise and -1 / L of each other's; for a pair
         the products. It is spread over the levels of the blocks that it doesn't name.
         """
-        told, size = self.told, dict(enumerate(self.sizes.tolist()))
-        scales = {m: self.image.scale(step, int(self.weights[self.place[m]])) for m in self.margins}
+        told, size, scales = self.told, self.sizes.tolist(), self._scales(step)
         cells = {m: math.prod(self.shape(m)) for m in self.margins}
         total, every = told.get((), {}), Counter[tuple[float, Fraction]]()
         for held, share in total.items():

@@ -87,7 +87,14 @@ def _log_probability(law: Law) -> Callable[..., Any]:
     return logp
 
 
-class DiscreteLaplace(pm.Discrete):  # type: ignore[misc]
+class _NoisyCount(pm.Discrete):  # type: ignore[misc]
+    @classmethod
+    def dist(cls, mu: Any = 0, scale: Any = 1, **kwargs: Any) -> Any:
+        """Return a random variable outside of a model."""
+        return super().dist([pt.as_tensor(mu), pt.as_tensor(scale, dtype="float64")], **kwargs)
+
+
+class DiscreteLaplace(_NoisyCount):
     """The count ``mu`` plus discrete Laplace noise: P(k) = tanh(1 / (2 scale)) exp(-abs(k - mu) / scale).
 
     Parameters
@@ -106,16 +113,11 @@ class DiscreteLaplace(pm.Discrete):  # type: ignore[misc]
 
     rv_op = _LaplaceRV()
 
-    @classmethod
-    def dist(cls, mu: Any = 0, scale: Any = 1, **kwargs: Any) -> Any:
-        """Return a random variable outside of a model."""
-        return super().dist([pt.as_tensor(mu), pt.as_tensor(scale, dtype="float64")], **kwargs)
-
     support_point = _nearest
     logp = _log_probability("laplace")
 
 
-class DiscreteGaussian(pm.Discrete):  # type: ignore[misc]
+class DiscreteGaussian(_NoisyCount):
     """The count ``mu`` plus discrete Gaussian noise: P(k) in proportion to exp(-(k - mu)^2 / (2 scale^2)).
 
     Parameters are those of :class:`DiscreteLaplace`.
@@ -127,11 +129,6 @@ class DiscreteGaussian(pm.Discrete):  # type: ignore[misc]
     """
 
     rv_op = _GaussianRV()
-
-    @classmethod
-    def dist(cls, mu: Any = 0, scale: Any = 1, **kwargs: Any) -> Any:
-        """Return a random variable outside of a model."""
-        return super().dist([pt.as_tensor(mu), pt.as_tensor(scale, dtype="float64")], **kwargs)
 
     support_point = _nearest
     logp = _log_probability("gaussian")

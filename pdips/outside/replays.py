@@ -271,12 +271,9 @@ def agreement(margins: NoisyMargins, codes: NDArray[np.int32], n_sets: int) -> C
     design, seen, near, freedom = margins.design, margins.found, list[BoolArray](), 0
     mean = pair_counts(codes, np.ones(len(codes), dtype=np.int64), design.offsets) / n_sets
     sampling = mean * (1 - mean * n_sets / len(codes))
-    margins_of = [part for size in (1, 2) for part in combinations(range(len(seen.sizes)), size)]
-    variances = {part: float(seen.variance[part[0], part[-1]]) for part in margins_of}
-    variances[()] = seen.total_variance
-    for margin in margins_of:
-        noise = design.cell_variance(margin, variances)
-        if variances[margin] > 0 and np.isfinite(noise):
+    for margin, variance in seen.variances.items():
+        noise = design.cell_variance(margin, seen.variances)
+        if margin and variance > 0 and np.isfinite(noise):
             off = np.abs(design.margin(seen.counts, margin) - design.margin(mean, margin))
             spread = noise * (1 + 1 / n_sets) + design.margin(sampling, margin)
             near.append((off <= 1.96 * np.sqrt(spread)).ravel())

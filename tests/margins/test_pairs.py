@@ -142,8 +142,7 @@ def test_margins_are_unbiased_with_the_standard_error_that_is_stated(kind, neigh
     found = [estimate(design, step, answer, n) for answer in answers]
     cells = np.array([each.counts[0, 2] for each in found])  # a = 0 and b = 0
     levels = np.array([each.counts[5, 5] for each in found])  # c = 0
-    of = {(): found[0].total_variance, (0,): found[0].variance[0, 0], (1,): found[0].variance[1, 1]}
-    of |= {(2,): found[0].variance[2, 2], (0, 1): found[0].variance[0, 1]}
+    of = found[0].variances
     for drawn, margin, true in ((cells, (0, 1), 20 + 30), (levels, (2,), 30 + 30)):
         error = math.sqrt(design.cell_variance(margin, of))
         assert abs(drawn.mean() - true) < 5 * error / math.sqrt(3_000)
@@ -166,8 +165,7 @@ def test_fresh_noise_is_as_loud_as_the_noise_that_was_paid_for(neighbours):
     rng = np.random.default_rng(4)
     drawn = [found.again(rng) for _ in range(2_000)]
     cells = np.array([each.counts for each in drawn])
-    of = {(): found.total_variance} | {(k,): found.variance[k, k] for k in range(4)}
-    of |= {pair: found.variance[pair] for pair in combinations(range(4), 2)}
+    of = found.variances
     for margin, place in (((0, 1), (1, 3)), ((1, 3), (2, 8)), ((3,), (6, 6)), ((0, 2), (0, 5))):
         assert cells[:, *place].var() == pytest.approx(plan.design.cell_variance(margin, of), rel=0.2)
     np.testing.assert_allclose(cells, cells.transpose(0, 2, 1))
