@@ -34,11 +34,7 @@ TUNED = {
     "gss_wages": ("stevedata", None),
     "credit_data": ("modeldata", None),
 }
-ASIDE = {
-    "nassCDS": ("DAAG", None),
-    "cps_mixtape": ("causaldata", None),
-    "loans_full_schema": ("openintro", 30),
-}
+ASIDE = {"nassCDS": ("DAAG", None), "cps_mixtape": ("causaldata", None), "loans_full_schema": ("openintro", 30)}
 N_BINS, MOST_LEVELS, FEW = 20, 60, 12
 SHARE, ERRORS = 0.03, 4
 

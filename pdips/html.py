@@ -22,6 +22,11 @@ def small_table(title: str, rows: Iterable[tuple[Any, ...]]) -> str:
     return f"<b>{escape(title)}</b><table>{cells}</table>"
 
 
+def spelt(value: float | None, digits: int = 4) -> str:
+    """Return a number in so many digits, or a dash."""
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
 def columns_table(schema: Any) -> str:
     """Return a table of a schema's columns: their names, whether they are public, and their levels or bins."""
     rows = ((name, "public" if c.public else "", ", ".join(c.names()[:12])) for name, c in schema.columns.items())

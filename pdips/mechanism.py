@@ -299,11 +299,7 @@ class Mechanism(ABC):
         )
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return release, RunRecord(
-            seconds=clock.seconds,
-            peak_memory=peak,
-            diagnostics=drawn.diagnostics,
-            closer=drawn.closer,
-            release=release,
+            seconds=clock.seconds, peak_memory=peak, diagnostics=drawn.diagnostics, closer=drawn.closer, release=release
         )
 
     @final

@@ -469,12 +469,7 @@ class PrivBayes(Mechanism):
 
 
 def _joint_tables(
-    columns: list[Columns],
-    domain: Domain,
-    step: Step,
-    records: FamilyScores,
-    curator: Curator,
-    units: int | Fraction,
+    columns: list[Columns], domain: Domain, step: Step, records: FamilyScores, curator: Curator, units: int | Fraction
 ) -> dict[Columns, IntArray]:
     """Return noisy joint tables, shape (cells,) each."""
     possible: list[BoolArray] = [domain.possible_cells(one).ravel() for one in columns]

@@ -37,9 +37,7 @@ SHOWN = 5
     help="Add the error of a sample, for a cell of this share (0.5: worst).",
 )
 @click.option(
-    "--public-table",
-    metavar="T",
-    help="A PUBLIC or SYNTHETIC table to simulate on, never the confidential one.",
+    "--public-table", metavar="T", help="A PUBLIC or SYNTHETIC table to simulate on, never the confidential one."
 )
 @click.option("--simulate", is_flag=True, help="Simulate even where there is a closed form.")
 @click.option("--replicates", type=int, default=40, show_default=True, metavar="R", help="Releases at each epsilon.")

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import spelt
 from pdips.errors import InputError
-from pdips.html import show_progress
+from pdips.html import show_progress, spelt
 
 if TYPE_CHECKING:
     from pdips.posterior.bounds import Bounds

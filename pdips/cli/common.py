@@ -195,8 +195,3 @@ def rewrite_pages(directory: Path) -> None:
         raise InputError(f"{error}; the figures are published and charged: mend it, then `pdips report DIR`") from None
     if report is not None:
         click.echo(f"report    {report}: written again")
-
-
-def spelt(value: float | None, digits: int = 4) -> str:
-    """Return a number in so many digits, or a dash."""
-    return "-" if value is None else f"{value:.{digits}g}"

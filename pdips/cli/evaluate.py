@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 import click
 
 import pdips
-from pdips.cli.common import EXPLAIN, QUIET, ledger_line, one_refusal, rewrite_pages, spelt, warn_of_older_copy
+from pdips.cli.common import EXPLAIN, QUIET, ledger_line, one_refusal, rewrite_pages, warn_of_older_copy
 from pdips.errors import InputError
-from pdips.html import show_progress
+from pdips.html import show_progress, spelt
 from pdips.privacy.loss import exact, spell
 
 if TYPE_CHECKING:
-    from pdips.evaluation.document import AnalysisComparison, BasicFigure, Measure
     from pdips.evaluation.regression import Family
-
-MOST_BASICS = 40
 
 
 @click.command()
@@ -69,7 +66,7 @@ def _inside(
     table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None, *, quiet: bool
 ) -> None:
     from pdips.evaluation.document import inside_paths
-    from pdips.evaluation.evaluate import NOTE, evaluate
+    from pdips.evaluation.evaluate import evaluate
     from pdips.privacy.curator import Clock
     from pdips.report.pages import rewrite_report
 
@@ -77,61 +74,12 @@ def _inside(
     with show_progress(quiet=quiet) as progress:
         found = evaluate(table, directory, formula=formula, family=family, clock=Clock(progress))
     found.write_inside(paths)
-    click.echo("INSIDE ONLY: computed from the confidential table, nothing pays for it\n")
-    _print_basics(found.basics)
-    _print_general(found.general)
-    if found.specific is not None:
-        _print_specific(found.specific)
-    click.echo("\nreference: what records drawn with replacement from the table itself score, about as good as can be")
-    if found.weight is not None:
-        click.echo(f"* weighted by {found.weight}")
-    click.echo(NOTE)
+    click.echo(found)
     try:
         report = rewrite_report(Path(directory))
     except InputError as error:
         raise InputError(f"{error}; the evaluation is written: mend it, then `pdips report DIR`") from None
     click.echo(f"inside    {', '.join(map(str, [*paths, report] if report else paths))}")
-
-
-def _print_basics(figures: "list[BasicFigure]") -> None:
-    width = max(len(one.name) for one in figures[:MOST_BASICS])
-    click.echo(f"{'figure':<{width}} {'table':>10} {'95 % of its resamples':>24} {'sets':>10}  sets, least to most")
-    for one in figures[:MOST_BASICS]:
-        known = [value for value in one.by_set if value is not None]
-        resamples = " to ".join(spelt(end, 6) for end in one.resamples)
-        span = f"{spelt(min(known, default=None), 6)} to {spelt(max(known, default=None), 6)}"
-        click.echo(f"{one.name:<{width}} {spelt(one.table, 6):>10} {resamples:>24} {spelt(one.mean, 6):>10}  {span}")
-    more = len(figures) - MOST_BASICS
-    click.echo(f"... and {more} more, in evaluation.json and the report\n" if more > 0 else "")
-
-
-def _print_general(measures: "list[Measure]") -> None:
-    click.echo(f"{'measure':<32} {'mean':>10} {'reference':>10}  sets, least to most")
-    for found in measures:
-        name = f"{found.name}{'*' if found.weighted else ''}"
-        if found.reason is not None:
-            click.echo(f"{name:<32} {'-':>10} {'-':>10}  {found.reason}")
-            continue
-        span = f"{spelt(min(found.known, default=None))} to {spelt(max(found.known, default=None))}"
-        click.echo(f"{name:<32} {spelt(found.mean):>10} {spelt(found.reference):>10}  {span}; {found.reading}")
-
-
-def _print_specific(found: "AnalysisComparison") -> None:
-    from pdips.evaluation.document import SUMMARIES
-
-    click.echo(f"\n{found.formula}   ({found.family}, sets combined by {found.rule}, {found.level:.0%} intervals)")
-    if found.note:
-        click.echo(f"note: {found.note}")
-    width = max([32, *(len(row.coefficient) for row in found.coefficients)])
-    click.echo(f"{'coefficient':<{width}} {'table':>10} {'sets':>10} {'interval of sets':>24} {'overlap':>8}")
-    for row in found.coefficients:
-        interval = f"{spelt(row.combined_lower)} to {spelt(row.combined_upper)}"
-        values = f"{spelt(row.original):>10} {spelt(row.combined):>10} {interval:>24}"
-        click.echo(f"{row.coefficient:<{width}} {values} {spelt(row.ci_overlap):>8}")
-    click.echo(f"{'measure':<32} {'mean':>10} {'reference':>10}")
-    for name, reading in SUMMARIES.items():
-        values = f"{spelt(found.summary[name]):>10} {spelt(found.reference[name]):>10}"
-        click.echo(f"{name:<32} {values}  {reading}")
 
 
 def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, explain: bool, quiet: bool) -> None:

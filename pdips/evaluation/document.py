@@ -1,7 +1,7 @@
 """A release on disk, and its evaluation: what is read from the folder, and what ``evaluation.json`` holds."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -13,16 +13,9 @@ from pdips.data.readers import read_frame
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError
+from pdips.html import spelt
 from pdips.privacy.loss import Kind
-from pdips.release.documents import (
-    Document,
-    Findings,
-    Finite,
-    FiniteOrNone,
-    PrivacyDocument,
-    release_home,
-    write_json,
-)
+from pdips.release.documents import Document, Findings, Finite, FiniteOrNone, PrivacyDocument, release_home, write_json
 from pdips.release.folder import json_target
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
@@ -34,6 +27,9 @@ SUMMARIES = {
     "same sign": "share of coefficients",
     "coverage": "share of the table's estimates inside the sets' intervals",
 }
+
+MOST_BASICS = 40
+"""How many of the first figures are printed."""
 
 
 # ---- a release on disk ----
@@ -149,6 +145,15 @@ class PropensitySpread(BaseModel):
         return self
 
 
+def _cells(*values: float | None) -> str:
+    return "".join(f" {spelt(value):>10}" for value in values)
+
+
+def _span(values: Sequence[float | None], digits: int = 4) -> str:
+    known = [value for value in values if value is not None]
+    return f"{spelt(min(known, default=None), digits)} to {spelt(max(known, default=None), digits)}"
+
+
 class ColumnEcdf(BaseModel):
     """max-ECDF and avg-ECDF of one column."""
 
@@ -184,6 +189,13 @@ class Measure(BaseModel):
     def known(self) -> list[float]:
         """The figures by set that are known, in order of size."""
         return sorted(value for value in self.by_set if value is not None)
+
+    def row(self) -> str:
+        """Return the measure as a line of a table."""
+        name = f"{self.name}{'*' if self.weighted else ''}"
+        if self.reason is not None:
+            return f"{name:<32}{_cells(None, None)}  {self.reason}"
+        return f"{name:<32}{_cells(self.mean, self.reference)}  {_span(self.by_set)}; {self.reading}"
 
     @property
     def times(self) -> float | None:
@@ -240,6 +252,20 @@ class AnalysisComparison(BaseModel):
     coefficients: list[Coefficient]
     summary: dict[str, FiniteOrNone]
     reference: dict[str, FiniteOrNone]
+
+    def rows(self) -> Iterator[str]:
+        """Yield the lines of a table of the coefficients, and of the summaries."""
+        yield f"\n{self.formula}   ({self.family}, sets combined by {self.rule}, {self.level:.0%} intervals)"
+        yield from [f"note: {self.note}"] if self.note else []
+        width = max([32, *(len(row.coefficient) for row in self.coefficients)])
+        yield f"{'coefficient':<{width}} {'table':>10} {'sets':>10} {'interval of sets':>24} {'overlap':>8}"
+        for row in self.coefficients:
+            values = _cells(row.original, row.combined)
+            interval = f"{spelt(row.combined_lower)} to {spelt(row.combined_upper)}"
+            yield f"{row.coefficient:<{width}}{values} {interval:>24} {spelt(row.ci_overlap):>8}"
+        yield f"{'measure':<32} {'mean':>10} {'reference':>10}"
+        for name, reading in SUMMARIES.items():
+            yield f"{name:<32}{_cells(self.summary[name], self.reference[name])}  {reading}"
 
     @property
     def told(self) -> list[Coefficient]:
@@ -346,6 +372,29 @@ class EvaluationDocument(Document):
     def inside(cls, confidential: Path) -> Self | None:
         """Read the evaluation in the folder ``confidential``, or return None if there is none."""
         return cls.read(confidential) if (confidential / cls.file).exists() else None
+
+    def __str__(self) -> str:
+        """Return the figures as ``pdips evaluate`` prints them."""
+        return "\n".join(self._rows())
+
+    __repr__ = __str__
+
+    def _rows(self) -> Iterator[str]:
+        yield "INSIDE ONLY: computed from the confidential table, nothing pays for it\n"
+        first, more = self.basics[:MOST_BASICS], len(self.basics) - MOST_BASICS
+        width = max((len(one.name) for one in first), default=0)
+        yield f"{'figure':<{width}} {'table':>10} {'95 % of its resamples':>24} {'sets':>10}  sets, least to most"
+        for one in first:
+            resamples = " to ".join(spelt(end, 6) for end in one.resamples)
+            values = f"{spelt(one.table, 6):>10} {resamples:>24} {spelt(one.mean, 6):>10}"
+            yield f"{one.name:<{width}} {values}  {_span(one.by_set, 6)}"
+        yield f"... and {more} more, in evaluation.json and the report\n" if more > 0 else ""
+        yield f"{'measure':<32} {'mean':>10} {'reference':>10}  sets, least to most"
+        yield from (measure.row() for measure in self.general)
+        yield from [] if self.specific is None else self.specific.rows()
+        yield "\nreference: what records drawn with replacement from the table itself score, about as good as can be"
+        yield from [] if self.weight is None else [f"* weighted by {self.weight}"]
+        yield self.inside_only
 
     def measure(self, name: str) -> Measure | None:
         """Return a measure that was worked out, or None."""

@@ -129,11 +129,7 @@ def evaluate_held(table: Any, release: Release, formula: str | None, family: Fam
 
 
 def _evaluated(
-    release: ReleaseFolder,
-    reading: Callable[[], Table],
-    formula: str | None,
-    family: Family | None,
-    clock: Clock,
+    release: ReleaseFolder, reading: Callable[[], Table], formula: str | None, family: Family | None, clock: Clock
 ) -> EvaluationDocument:
     if family is not None and formula is None:
         raise InputError("--family belongs to an --analysis; name one")

@@ -281,11 +281,7 @@ class Specks:
 
 
 def specks(
-    table: Table,
-    sets: Sequence[pd.DataFrame],
-    *,
-    classifier: Any = "logistic",
-    rng: np.random.Generator | None = None,
+    table: Table, sets: Sequence[pd.DataFrame], *, classifier: Any = "logistic", rng: np.random.Generator | None = None
 ) -> Specks:
     """Measure how well a classifier tells each synthetic set from the table (SPECKS).
 

@@ -193,11 +193,7 @@ class Modips(LaplaceOrGaussian):
         check_public(schema, self.neighbours, self.n_records)
         self._rehearse(design, at_release=False)
         return design.priced(
-            mechanism=self.name,
-            repeats=self.rounds,
-            n_sets=self.n_sets,
-            law=self._law(design),
-            **self.reading,
+            mechanism=self.name, repeats=self.rounds, n_sets=self.n_sets, law=self._law(design), **self.reading
         )
 
     def _law(self, design: StatisticPlan) -> str:

@@ -461,11 +461,7 @@ def _wide(n_columns: int) -> Schema:
         (Schema.model_validate({"columns": {"a": {"levels": [0, 1], "public": True}}}), {}, "nothing to synthesize"),
         (_wide(60), {"degree": 5}, "use a smaller degree"),
         (schema_of(2, 2), {"epsilon": "1e-17"}, "epsilon is too small"),
-        (
-            Schema.model_validate({"columns": {"a": {"lower": 0, "upper": 1}}}),
-            {},
-            "needs bins or bin_edges",
-        ),
+        (Schema.model_validate({"columns": {"a": {"lower": 0, "upper": 1}}}), {}, "needs bins or bin_edges"),
     ],
 )
 def test_nothing_is_charged_for_what_cannot_be_done(schema, settings, message, tmp_path):

@@ -257,11 +257,7 @@ def test_some_columns_of_a_file_as_people_have_them(pdips, here):
     complains(pdips, here, "ignore: 'wage' is a column of this schema", *words(here, table="t.csv"))
 
 
-BAD_TABLES = {
-    "level": ("colour", "SECRET"),
-    "bound": ("wage", 31415.9),
-    "missing": ("wage", None),
-}
+BAD_TABLES = {"level": ("colour", "SECRET"), "bound": ("wage", 31415.9), "missing": ("wage", None)}
 
 
 @pytest.mark.parametrize(("column", "value"), BAD_TABLES.values(), ids=BAD_TABLES)

@@ -266,11 +266,7 @@ MEANT_OTHERWISE = {
     "values": ("", 'x = data["x"].get_value(); pm.Normal("y", mu * x.std(), 5, observed=data["y"])', "get_value"),
     "a mean": ("", 'pm.Normal("y", mu * data["x"].mean().eval(), 5, observed=data["y"])', "built before a record is"),
     "a number": ("", 'pm.Normal("y", mu / data.n_records, 5, observed=data["y"])', "n_records is for shapes only"),
-    "a table": (
-        "T = pd.DataFrame({'y': [1.0]})",
-        'pm.Normal("y", mu + T.y[0], 5, observed=data["y"])',
-        "reads 'T'",
-    ),
+    "a table": ("T = pd.DataFrame({'y': [1.0]})", 'pm.Normal("y", mu + T.y[0], 5, observed=data["y"])', "reads 'T'"),
     "flat": ("", 'm = pm.Flat("m"); pm.Normal("y", m + mu, 5, observed=data["y"])', "give it a distribution"),
     "own density": ("", 'pm.CustomDist("m", logp=lambda v: -v**2); ' + PLAIN, "CustomDist(..., dist=...)"),
     "potential": ("", 'pm.Potential("p", -mu**2); ' + PLAIN, "PUBLIC_POTENTIALS = ('p',)"),

@@ -148,6 +148,8 @@ def test_a_release_in_one_call(here, frame, kind):
     found = record.evaluate(frame, formula="ill ~ sex")
     assert 0 <= found.measure("SPECKS").mean <= 1
     assert found.specific.formula == "ill ~ sex"
+    assert all(line in str(found) for line in ("INSIDE ONLY", "\nSPECKS  ", "\nill ~ sex "))
+    assert repr(found) == str(found)
     for shown in (release, record, release.loss, release.schema, Ledger("people.sqlite")):
         assert shown._repr_html_().startswith("<b>")
 

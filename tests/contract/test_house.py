@@ -28,15 +28,13 @@ NO_NOUN = set(
 EXCEPTIONS: dict[str, set[str]] = {
     "crowded_folders": set(),
     "ambiguous_classes": set(),
-    "no_nouns": {
-        "Drawn",
-    },
+    "no_nouns": {"Drawn"},
     "unknown_documents": set(),
     "circles": set(),
 }
 """What breaks a rule today, by rule. Whoever mends one takes it out, or the test fails; none is added."""
 
-TOTAL_TODAY: dict[str, int] = {"pdips lines": 43_440, "pdips files": 170, "tests lines": 36_154, "papers lines": 11_017}
+TOTAL_TODAY: dict[str, int] = {"pdips lines": 43_416, "pdips files": 170, "tests lines": 36_120, "papers lines": 10_949}
 """Where a total is still above its limit: what it may be at most. Lowered as the code gets smaller."""
 
 

@@ -323,11 +323,7 @@ def test_a_draft_ignores_identifiers_and_texts_and_says_what_to_do():
 
 @pytest.mark.parametrize(
     "column",
-    [
-        {"levels": [1, 1.0]},
-        {"levels": [9, 8], "missing": [9.0]},
-        {"levels": [True, False], "missing": ["true"]},
-    ],
+    [{"levels": [1, 1.0]}, {"levels": [9, 8], "missing": [9.0]}, {"levels": [True, False], "missing": ["true"]}],
 )
 def test_two_spellings_of_one_level_are_refused(column):
     with pytest.raises(ValidationError, match=r"differ from each other|a level too"):

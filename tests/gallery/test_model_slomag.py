@@ -99,9 +99,7 @@ def test_records_follow_the_draw():
 
 
 @pytest.mark.parametrize(
-    "columns",
-    [{"z": {"lower": 0, "upper": 1}}, {"w": {"levels": [0, 1]}}],
-    ids=["no levels", "no numbers"],
+    "columns", [{"z": {"lower": 0, "upper": 1}}, {"w": {"levels": [0, 1]}}], ids=["no levels", "no numbers"]
 )
 def test_refused_schemas(columns):
     with pytest.raises(InputError, match=r"slomag\.py describes numeric columns and columns with levels"):

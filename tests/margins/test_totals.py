@@ -194,10 +194,7 @@ BAD = [
         r"counts records in a combination that \[\[impossible\]\]",
     ),
     (bad(counts={"m": 8, "f": 2}) + bad(columns=["pregnant"], counts={"no": 5, "yes": 5}), "leave no table without"),
-    (
-        [total(people(), names) for names in (("sex", "age"), ("age", "income"), ("sex", "income"))],
-        "in a circle",
-    ),
+    ([total(people(), names) for names in (("sex", "age"), ("age", "income"), ("sex", "income"))], "in a circle"),
     (bad(counts={"m": -1, "f": 2}) + bad(columns=["wealth"]), "m must be a number.*'wealth' is no column"),
 ]
 

@@ -13,11 +13,7 @@ YEARS = {1977: "emp_1977", 1976: "emp_1976", 1978: "emp_1978"}
 def firms() -> pd.DataFrame:
     """A firm that grows and shrinks, one that is born in 1977, one that is gone in 1978, one that comes last."""
     return pd.DataFrame(
-        {
-            "emp_1976": [10, np.nan, 30, np.nan],
-            "emp_1977": [16, 4, 20, np.nan],
-            "emp_1978": [12, 4, np.nan, 8],
-        }
+        {"emp_1976": [10, np.nan, 30, np.nan], "emp_1977": [16, 4, 20, np.nan], "emp_1978": [12, 4, np.nan, 8]}
     )
 
 

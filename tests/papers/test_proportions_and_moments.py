@@ -37,10 +37,7 @@ def truncated(ones, n, scale):
 
 
 def test_redrawn_counts_have_their_exact_law():
-    for method, scale in (
-        ("laplace-redrawn-published", 1 / EPSILON),
-        ("laplace-redrawn", repaired_scale(EPSILON)),
-    ):
+    for method, scale in (("laplace-redrawn-published", 1 / EPSILON), ("laplace-redrawn", repaired_scale(EPSILON))):
         ones = proportions.METHODS[method](np.full(RUNS, ONES), N, N_SETS * EPSILON, bits(1)).ravel()
         law, wrong = truncated(ONES, N, scale), truncated(ONES, N, 1.3 * float(scale))
         padded = [lambda k, law=law: np.where((k >= 0) & (k <= N), law[np.clip(k, 0, N)], 0.0) for law in (law, wrong)]

@@ -166,10 +166,7 @@ def test_noise_of_the_sound_form():
     assert spread == pytest.approx(scale, rel=0.1)
     assert abs(spread / (2 * scale) - 1) > 0.3  # the theorem's noise would be seen
     assert np.all(drawn / float(GRID) == np.round(drawn / float(GRID)))
-    for arguments, message in (
-        ((x + 2, y), "features"),
-        ((x, y + 1), "labels"),
-    ):
+    for arguments, message in (((x + 2, y), "features"), ((x, y + 1), "labels")):
         with pytest.raises(InputError, match=message):
             sound(*arguments, 1, 1, bits)
 

@@ -178,8 +178,7 @@ def test_a_forgotten_cap_is_caught(kind, times):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_that_counts_as_one_where_it_is_replaced_is_caught(kind, monkeypatch):
     monkeypatch.setattr(
-        "pdips.scores.scores.Sensitivity",
-        type("Halved", (Sensitivity,), {"of_record": classmethod(halved)}),
+        "pdips.scores.scores.Sensitivity", type("Halved", (Sensitivity,), {"of_record": classmethod(halved)})
     )
     found, _, price = losses("one parameter", kind, "replace-one", 1)
     over = found["noisy scores, round 1"] / price["noisy scores, round 1"]

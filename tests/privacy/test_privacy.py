@@ -31,8 +31,7 @@ def test_a_number_is_what_it_is_written_as(value, wanted):
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["", "x", "1/0", float("nan"), "inf", True, "1e400", "1e-400", "1e99999999999999999999", 1e301],
+    "value", ["", "x", "1/0", float("nan"), "inf", True, "1e400", "1e-400", "1e99999999999999999999", 1e301]
 )
 def test_what_is_no_number(value):
     with pytest.raises(InputError, match="x must be a"):

@@ -17,10 +17,7 @@ from pdips.cli.plan import LEVEL, MOST_ROWS, page
 from pdips.report.card import odds_factor, power_bound
 from pdips.report.pages import rewrite
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 WIDTHS = (1280, 390)
 SCHEMES = ("light", "dark")
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]

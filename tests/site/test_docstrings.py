@@ -19,9 +19,7 @@ PUBLIC = sorted(
     {f"pdips.{name}" for name in pdips.__all__}
     | {name for page in (ROOT / "docs" / "api").glob("*.md") for name in DESCRIBED.findall(page.read_text("utf-8"))}
 )
-WITHOUT: set[str] = {
-    "pdips_papers.harness.run.measure",
-}
+WITHOUT: set[str] = {"pdips_papers.harness.run.measure"}
 """Public names that have no example yet. It may only become shorter."""
 
 SLOW = {"pdips.audit.membership.attack"}

@@ -10,14 +10,7 @@ from scipy.optimize import minimize
 
 from pdips import InputError, Schema, Table
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.plan import (
-    LEAST_VARIANCE,
-    NoisyStatistics,
-    StatisticPlan,
-    nearest_positive,
-    settle,
-    to_frame,
-)
+from pdips.statistics.plan import LEAST_VARIANCE, NoisyStatistics, StatisticPlan, nearest_positive, settle, to_frame
 from pdips.statistics.statistic import Counts, Products, Scatter, Sums, total_by
 
 NUMBERS = {"x": {"lower": 0, "upper": 2, "integer": True}, "y": {"lower": -1, "upper": 1, "integer": True}}

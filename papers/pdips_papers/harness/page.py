@@ -26,14 +26,7 @@ class Cell:
 
 
 def write(
-    study: Study,
-    options: Options,
-    measurements: pd.DataFrame,
-    out: Path,
-    *,
-    seed: int,
-    seconds: float,
-    command: str,
+    study: Study, options: Options, measurements: pd.DataFrame, out: Path, *, seed: int, seconds: float, command: str
 ) -> pd.DataFrame:
     """Write the table and the page of a study."""
     table = study.table(measurements)[list(COLUMNS)]

@@ -29,16 +29,7 @@ from pdips_papers.kng.as_run import CAPS, MEDIAN, WALKS, Column
 from pdips_papers.kng.pmse_as_printed import published
 from pdips_papers.kng.pmse_mechanism import pmse_mechanism
 
-MEASURES = (
-    "pMSE WOI",
-    "pMSE WI",
-    "WRT",
-    "KM",
-    "Int diff",
-    "Slope diff",
-    "NRMSE X2",
-    "NRMSE X3",
-)
+MEASURES = ("pMSE WOI", "pMSE WI", "WRT", "KM", "Int diff", "Slope diff", "NRMSE X2", "NRMSE X3")
 """Columns: table 1, then table 2."""
 
 GENERAL, SPECIFIC = MEASURES[:4], MEASURES[4:]

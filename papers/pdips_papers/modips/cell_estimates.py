@@ -11,21 +11,8 @@ from pdips.arrays import FloatArray
 from pdips.inference import Rule
 from pdips.report.figures import INK
 from pdips.report.formats import MINUS
-from pdips_papers.harness.curves import (
-    CurveFigures,
-    CurveStudy,
-    Method,
-    epsilons_of,
-    short,
-    suffix_of,
-)
-from pdips_papers.harness.measures import (
-    MEASURES,
-    at_each,
-    combine,
-    pooled,
-    summary,
-)
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, epsilons_of, short, suffix_of
+from pdips_papers.harness.measures import MEASURES, at_each, combine, pooled, summary
 from pdips_papers.harness.study import Block, Picture
 from pdips_papers.modips.location_model import Records, cell_moments, places
 
@@ -151,12 +138,7 @@ def span(epsilons: Sequence[str]) -> str:
 
 
 def summarised(
-    row: str,
-    suffix: str,
-    estimates: FloatArray,
-    variances: FloatArray,
-    truth: float,
-    rule: Rule = "sanitized",
+    row: str, suffix: str, estimates: FloatArray, variances: FloatArray, truth: float, rule: Rule = "sanitized"
 ) -> list[dict[str, Any]]:
     """Return the measurements of one parameter, and the share of sets without an estimate if there are any."""
     estimate, half = combine(estimates, variances, rule)

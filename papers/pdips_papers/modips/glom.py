@@ -218,12 +218,7 @@ def _cases(seen: cells.AverageFigures, start: str) -> list[str]:
 def _better(seen: cells.AverageFigures, cases: Sequence[str]) -> Said:
     """Compare the published forms in all four measures."""
     where, right, text = seen.above(math.exp(-2.01)), [], []
-    labels = {
-        "bias": "mean absolute bias",
-        "rmse": "RMSE",
-        "coverage": "coverage",
-        "width": "width",
-    }
+    labels = {"bias": "mean absolute bias", "rmse": "RMSE", "coverage": "coverage", "width": "width"}
     for measure, label in labels.items():
         text.append(f"{label}: {seen.words((*PRINTED, 'np-dips', 'modips-plug-in'), cases, measure, where)}")
         histogram, modips = (seen.of(name, cases, measure, where) for name in PRINTED)

@@ -164,12 +164,7 @@ def plug_in(noisy: Statistics, bounds: Bounds, n_sets: int, rng: np.random.Gener
 
 
 def conjugate(
-    counts: IntArray,
-    means: FloatArray,
-    spread: FloatArray,
-    n: int,
-    n_sets: int,
-    rng: np.random.Generator,
+    counts: IntArray, means: FloatArray, spread: FloatArray, n: int, n_sets: int, rng: np.random.Generator
 ) -> Parameters:
     """Draw from the posterior of section 4.3.1, given counts, cell means and the covariance matrix with divisor n.
 

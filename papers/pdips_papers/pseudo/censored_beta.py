@@ -74,10 +74,7 @@ class CensoredBeta(study.Study):
         n = arguments["n"]
         y = rng.beta(*SHAPES, n)
         forms: list[Iterable[Synthesis]] = [
-            [
-                Synthesis(row=CONFIDENTIAL, synthetic=y),
-                Synthesis(row=FRESH, synthetic=rng.beta(*SHAPES, n)),
-            ],
+            [Synthesis(row=CONFIDENTIAL, synthetic=y), Synthesis(row=FRESH, synthetic=rng.beta(*SHAPES, n))],
             PublishedSynthesizers(y, rng, arguments.get("draws", N_DRAWS)).all(arguments["claimed"]),
             sound(y, arguments["true"], rng),
         ]

@@ -51,12 +51,7 @@ ELECTION_SHARE = Fraction(1, 10)
 MOST_SHOWN = 20
 """With more coefficients than this the table has quartiles over coefficients."""
 
-SUMMARIES = {
-    "bias": "mean |bias|",
-    "rmse": "mean RMSE",
-    "coverage": "mean coverage",
-    "prediction": "prediction MSE",
-}
+SUMMARIES = {"bias": "mean |bias|", "rmse": "mean RMSE", "coverage": "mean coverage", "prediction": "prediction MSE"}
 
 
 @dataclass(frozen=True)
@@ -242,11 +237,7 @@ def summary(found: pd.DataFrame, what: Model) -> dict[str, tuple[float, float]]:
 
 def _figures(errors: FloatArray, covered: FloatArray) -> dict[str, FloatArray]:
     """Return bias, RMSE and coverage by coefficient."""
-    return {
-        "bias": errors.mean(axis=0),
-        "RMSE": np.sqrt((errors**2).mean(axis=0)),
-        "coverage": covered.mean(axis=0),
-    }
+    return {"bias": errors.mean(axis=0), "RMSE": np.sqrt((errors**2).mean(axis=0)), "coverage": covered.mean(axis=0)}
 
 
 def _by_coefficient(found: pd.DataFrame, what: Model) -> dict[str, tuple[float, float]]:

@@ -61,16 +61,9 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 AS_PUBLISHED: dict[str, dict[str, Any]] = {"PrivBayes": {"score": "mi", "usefulness": 0}}
 """Further options of the published forms: the paper ran code that uses mutual information and leaves out no table."""
 
-FORMS: dict[str, dict[str, Any]] = {
-    "published": {"split": "per-set"},
-    "sound": {"split": "once"},
-    "default": {},
-}
+FORMS: dict[str, dict[str, Any]] = {"published": {"split": "per-set"}, "sound": {"split": "once"}, "default": {}}
 
-CASES = (
-    *((method, form) for form in ("published", "sound") for method in PAPER_METHODS),
-    ("STEPS", "default"),
-)
+CASES = (*((method, form) for form in ("published", "sound") for method in PAPER_METHODS), ("STEPS", "default"))
 
 OUTCOME, INTERACTION = "voted", "prereg_state:registered"
 

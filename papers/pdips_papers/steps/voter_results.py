@@ -38,12 +38,7 @@ SHORT = {
 FIGURES = {
     "Figure 5: SPECKS": ("ks_distance",),
     "Figure 6: chi-square tests": ("consistency_1", "consistency_5", "consistency_10"),
-    "Figure 7: confidence intervals": (
-        "overlap_all",
-        "overlap_prereg",
-        "overlap_registered",
-        "overlap_interaction",
-    ),
+    "Figure 7: confidence intervals": ("overlap_all", "overlap_prereg", "overlap_registered", "overlap_interaction"),
 }
 
 COLOURS = {method: number for number, method in enumerate((*PAPER_METHODS, "STEPS"), start=1)}
