@@ -34,7 +34,7 @@ NOT_TEXT = "holds text that is not Unicode"
 OUTSIDE_LEVELS = "has values outside the levels of its schema (compared letter by letter; trim = true takes blanks off)"
 MISSING = "has missing values, which its schema doesn't declare (missing = true)"
 NO_NUMBERS = "has values that are no numbers"
-NO_DATES = "has values that are no dates, which are written as 2020-12-31"
+NO_DATES = "has values that are no dates, which are written as 2020-12-31 or 31.12.2020"
 OUTSIDE_BOUNDS = "has values outside its bounds"
 NOT_WHOLE = "must hold whole numbers"
 _RULES = (NESTED, NOT_TEXT, OUTSIDE_LEVELS, MISSING, NO_NUMBERS, NO_DATES, OUTSIDE_BOUNDS, NOT_WHOLE)

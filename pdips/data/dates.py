@@ -10,6 +10,7 @@ import numpy as np
 from pdips.arrays import FloatArray
 
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:[ T][0-9:.+Z-]*)?)?)?")
+_DOTTED = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})")
 DASHES: dict[str | None, int] = {"year": 0, "month": 1, "day": 2}
 """How many dashes a date needs at least, by unit."""
 
@@ -17,9 +18,12 @@ DASHES: dict[str | None, int] = {"year": 0, "month": 1, "day": 2}
 def date_number(value: object, unit: str | None) -> float:
     """Return a date as a number, NaN if it is none: its year, or months or days since the beginning of 1970.
 
-    Dates are those of Python, numpy and pandas, and text such as 2020-12-31, 2020-12 for months, 2020 for years.
+    Dates are those of Python, numpy and pandas, and text such as 2020-12-31 or 31.12.2020, 2020-12 for
+    months, 2020 for years.
     """
-    found = _DATE.fullmatch(spelling(value).strip())
+    text = spelling(value).strip()
+    dotted = _DOTTED.fullmatch(text)
+    found = _DATE.fullmatch("{2}-{1:0>2}-{0:0>2}".format(*dotted.groups()) if dotted else text)
     if found is None or sum(part is not None for part in found.groups()) <= DASHES[unit]:
         return math.nan
     try:

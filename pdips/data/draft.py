@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import tomli_w
 
+from pdips.data.dates import date_number, spell_date
 from pdips.errors import InputError
 
 DRAFT_MARK = "# DRAFT."
@@ -25,11 +26,10 @@ FEW = 12
 _NAMED_LIKE_CODES = re.compile(
     r"code|class|cat|group|type|region|state|country|county|district|zip|postal|industr|occup|isco|nace|icd|sic"
 )
-_DAY = r"\d{4}-\d\d-\d\d"
 FEWEST_KEYS = 100
 """Whole numbers of which so many records have a different one each are taken for identifiers."""
 _TEXTS = {
-    r"\d{1,2}[./]\d{1,2}[./]\d{4}": "dates are read as 2020-12-31 only: rewrite them in the file",
+    r"\d{1,2}/\d{1,2}/\d{4}": "dates are read as 2020-12-31 or 31.12.2020: rewrite them in the file",
     r"-?[\d.]+(,\d+)?": 'numbers with a decimal comma: add [csv] decimal = ",", then give it lower and upper',
     "": "many different texts, or none; if it says whose record it is: [records] person, and out of ignore",
 }
@@ -62,9 +62,9 @@ def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:
     except TypeError:
         raise InputError(f"column {name!r} holds lists or other nested values") from None
     if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
-        days = known.astype(str).str.slice(0, 10)
-        if len(unique) > FEW and days.str.fullmatch(_DAY).all():
-            first, last = int(days.min()[:4]), int(days.max()[:4])
+        days = [date_number(value, "day") for value in unique]
+        if len(unique) > FEW and np.isfinite(days).all():
+            first, last = (spell_date(day, "day")[:4] for day in (min(days), max(days)))
             return {"type": "date", "lower": f"{first}-01-01", "upper": f"{last}-12-31", **more}
         levels = [value if isinstance(value, bool) else str(value) for value in unique]
         return {"levels": levels, **more} if 0 < len(levels) <= most_levels else {}

@@ -302,13 +302,15 @@ def test_a_draft_ignores_identifiers_and_texts_and_says_what_to_do():
     columns = {
         "id": n + 10_000,
         "pay": [f"{i}.{i:03},50" for i in n + 100],
-        "day": [f"{1 + i % 28}.{1 + i % 12}.{1990 + i % 30}" for i in n],
+        "day": [f"{1 + i % 28}/{1 + i % 12}/{1990 + i % 30}" for i in n],
+        "met": [f"{1 + i % 28}.{1 + i % 12}.{1990 + i % 30}" for i in n],
         "note": [f"text {i}" for i in n],
         "size": np.arange(200) // 2 * 3.0,
     }
     text = Schema.draft(pd.DataFrame(columns))
     schema = Schema.from_toml(replaced(text))
     assert schema.ignore == ("id", "pay", "day", "note")
+    assert schema.columns["met"].spell(schema.columns["met"].lower) == "1990-01-01"
     said = dict(
         line[2:].split(": ", 1) for line in text.splitlines() if line.startswith(("# id", "# pay", "# day", "# note"))
     )
