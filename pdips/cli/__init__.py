@@ -53,6 +53,8 @@ def study(context: click.Context, words: tuple[str, ...]) -> None:
 
 def main() -> None:
     """Run the program and turn every way it can end into an exit code and at most one line."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # matrices are small, idle threads cost
+        os.environ.setdefault(name, "1")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a hidden folder is cleared away
     try:
         program.main(standalone_mode=False)

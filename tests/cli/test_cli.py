@@ -1,6 +1,7 @@
 """The program as people run it: a release from end to end, and every bad input with its one line and exit code."""
 
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -53,6 +54,15 @@ def words(here, *more: object, table="t.parquet", mechanism="steps", epsilon: ob
 
 def left_behind(here) -> set[str]:
     return {path.name for path in here.iterdir()} - {"t.parquet", "t.csv", "s.toml"}
+
+
+@pytest.mark.parametrize("said", [{}, {"OPENBLAS_NUM_THREADS": "2"}])
+def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(said):
+    code = "import os, atexit as a; a.register(lambda: print(os.getenv('OPENBLAS_NUM_THREADS'))); import pdips.cli as p"
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    words = [sys.executable, "-c", f"{code}; p.main()", "--version"]
+    shown = subprocess.run(words, env={**kept, **said}, capture_output=True, text=True, check=True).stdout
+    assert shown.split()[-1] == said.get("OPENBLAS_NUM_THREADS", "1")
 
 
 def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
