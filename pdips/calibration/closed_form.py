@@ -259,11 +259,11 @@ def prospects(plan: Plan, n_records: int | None) -> list[Prospect]:
     --------
     >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "age": Column(levels=[20, 30, 40])})
     >>> for each in prospects(Steps(epsilon=1).plan(schema), 1000):
-    ...     print(each.kind, each.columns, round(each.standard_error, 3), each.unit)
+    ...     print(each.kind, each.columns, f"{each.standard_error:.3f} {each.unit}".strip())
     margin ('ill',) 4.848 records
     margin ('age',) 3.959 records
     margin ('ill', 'age') 2.799 records
-    mean ('age',) 0.056 its unit
+    mean ('age',) 0.056
     coefficient ('ill', 'age') 0.007 standard deviations
     """
     return [
@@ -324,12 +324,11 @@ def _moments(plan: Plan, n_records: int) -> Iterator[Prospect]:
     ordered = {name: _values(column, fine.get(name)) for name, column in schema.columns.items()}
     ordered = {name: values for name, values in ordered.items() if len(values)}
     for name, values in ordered.items():
-        of_words = schema.columns[name].is_categorical and not has_number_levels(schema.columns[name])
-        if (name,) in told and not (
-            of_words or schema.columns[name].public
-        ):  # of two words the mean is a share, which the margin tells
+        own = schema.columns[name]  # of two words the mean is a share, which the margin tells
+        of_words = own.is_categorical and not has_number_levels(own)
+        if (name,) in told and not of_words and not own.public:
             spread = math.sqrt(float(((values - values.mean()) ** 2).sum())) / n_records
-            unit = schema.columns[name].unit or "its unit"
+            unit = own.unit or ""
             yield Prospect(kind="mean", columns=(name,), cells=len(values), parts=told[name,], factor=spread, unit=unit)
     for pair in combinations(ordered, 2):
         if pair in told and not {*pair} <= {*schema.public_columns}:

@@ -73,30 +73,30 @@ def plan(
     mechanism: Mechanism = build(**settings)
     planned = mechanism.plan(schema)
     target = None if json_path is None else json_target(json_path)
-    found, loss = prospects(planned, n_records), planned.loss
-    click.echo(f"schema    {len(schema.columns)} columns, at most {schema.records.max_per_person} records a person")
+    found, loss, cap = prospects(planned, n_records), planned.loss, schema.records.max_per_person
+    click.echo(f"schema    {len(schema.columns)} columns, at most {cap} record{'s' * (cap > 1)} a person")
     reading = f", delta = {spell(loss.delta)}, rho = {float(loss.rho):.4g}" if loss.rho else ""
     click.echo(f"price     epsilon = {spell(loss.epsilon)}{reading}, {loss.neighbours} neighbours, kind {loss.kind}")
     if loss.is_finite:
         _tell_odds(float(loss.epsilon), float(loss.delta), float(loss.rho))
     click.echo(f"mechanism {mechanism_name}: {why}")
+    said = dict[str, list[str]]()
     for name, seconds, unfit in fits(schema, common, n_records):
-        told = unfit if seconds is None else f"fits; takes {_duration(seconds)}"
-        click.echo(f"          {name:<22} {told if len(told) < 110 else told[:107] + '...'}")
+        told = unfit.removeprefix(f"{name} ") if seconds is None else f"fits; takes {_duration(seconds)}"
+        said.setdefault(told, []).append(name)
+    for told, those in sorted(said.items(), key=lambda each: not each[0].startswith("fits")):
+        click.echo(f"          {', '.join(those)}: {told if len(told) < 110 else told[:107] + '...'}")
     if not found:
         click.echo(f"errors    none told for {mechanism_name}: see pdips calibrate")
     if n_records is None:
         click.echo("records   give --records N, a public number or guess, for shares, means and coefficients")
     for kind in ("margin", "mean", "coefficient"):
-        _tell(kind, [each for each in found if each.kind == kind], n_records)
+        _tell(kind, [each for each in found if each.kind == kind], n_records, schema)
     _tell_groups([each for each in found if each.kind == "margin"])
-    run = f"pdips synthesize TABLE --schema {shlex.quote(schema_path)} --mechanism {mechanism_name}"
-    run += f" --epsilon {epsilon}" + (f" --sets {n_sets}" if n_sets > 1 else "")
-    run += (f" --neighbours {neighbours}" if neighbours != "replace-one" else "") + (
-        f" --model {shlex.quote(model)}" if model else ""
-    )
-    run += "".join(f" --option {shlex.quote(option)}" for option in options)
-    click.echo(f"run       {run} --ledger TABLE.sqlite --out DIR")
+    words = ["--schema", schema_path, "--mechanism", mechanism_name, "--epsilon", epsilon]
+    words += ["--sets", str(n_sets)] * (n_sets > 1) + ["--neighbours", neighbours] * (neighbours != "replace-one")
+    words += ["--model", str(model)] * (model is not None) + [part for each in options for part in ("--option", each)]
+    click.echo(f"run       pdips synthesize TABLE {shlex.join(words)} --ledger TABLE.sqlite --out DIR")
     if target is not None:
         rows = [asdict(each) | {"standard_error": each.standard_error} for each in found]
         write_json(target, {"rows": [{k: v for k, v in row.items() if k != "parts"} for row in rows]})
@@ -165,7 +165,7 @@ def _duration(seconds: float) -> str:
     return next((word for most, word in steps if seconds < most), "hours or more")
 
 
-def _tell(kind: str, rows: Sequence["Prospect"], n_records: int | None) -> None:
+def _tell(kind: str, rows: Sequence["Prospect"], n_records: int | None, schema: "Schema") -> None:
     if not rows:
         return
     what = {"margin": "of a count", "mean": "of a mean", "coefficient": "of a standardised coefficient"}[kind]
@@ -173,7 +173,10 @@ def _tell(kind: str, rows: Sequence["Prospect"], n_records: int | None) -> None:
     shown = sorted(rows, key=lambda each: (len(each.columns), -each.standard_error))
     for each in shown[:SHOWN]:
         share = f" ({each.standard_error / n_records:.2%} of n)" if kind == "margin" and n_records else ""
-        unit = "" if kind == "coefficient" else f" {each.unit}"
+        column = schema.columns[each.columns[0]]
+        if kind == "mean" and not column.is_categorical:
+            share = f" ({each.standard_error / (float(column.upper or 0) - float(column.lower or 0)):.1%} of its range)"
+        unit = "" if kind == "coefficient" or not each.unit else f" {each.unit}"
         click.echo(f"          {' x '.join(each.columns):<40} {each.standard_error:.3g}{unit}{share}")
     if len(rows) > SHOWN:
         median = statistics.median(each.standard_error for each in rows)
