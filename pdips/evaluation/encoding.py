@@ -272,7 +272,7 @@ def complete(pair: ColumnPair, measure: str) -> ColumnPair:
     if pair.levels is not None:
         raise InputError(f"column {pair.name!r} must be numeric for {measure}; leave it out")
     if np.isnan(pair.pooled).any():
-        raise InputError(f"column {pair.name!r} may have no missing values for {measure}")
+        raise InputError(f"column {pair.name!r} must have no missing values for {measure}")
     return pair
 
 
