@@ -1,6 +1,5 @@
 """Records as codes of levels and bins, and two tables side by side as frames: what every measure compares."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -188,8 +187,6 @@ def with_decile_bins(table: Table) -> Table:
         known = values[~np.isnan(values)]
         inner = np.quantile(known, np.arange(1, N_PARTS) / N_PARTS) if len(known) else np.zeros(0)
         inner = np.unique(np.rint(inner) if column.integer else inner)
-        if not column.integer and len(inner) > 1:  # two digits of the narrowest bin, for people
-            inner = np.unique(np.round(inner, 1 - math.floor(math.log10(np.diff(inner).min()))))
         edges = [low, *(float(edge) for edge in inner if low < edge < high), high]
         columns[name] = column.model_copy(update={"bin_edges": tuple(edges)})  # unvalidated: edges of dates are numbers
     return Table(table.frame, table.schema.model_copy(update={"columns": columns}))
