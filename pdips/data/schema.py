@@ -325,7 +325,7 @@ def terms_of(schema: Schema, name: str) -> tuple[str, ...]:
     if column is None:
         raise InputError(f"{name!r} is no column of the release; it has {', '.join(schema.columns)}")
     if column.missing and (column.levels is None or has_number_levels(column)):
-        raise InputError(f"{name!r} may be missing, so its numbers can't enter a regression")
+        raise InputError(f"{name!r} may be missing: fit such a regression to the sets (pdips.inference.combine)")
     if column.levels is None or (has_number_levels(column) and len(column.levels) > 2):
         return (name,)
     return tuple(f"{name}[{level}]" for level in column.names()[1:])

@@ -32,7 +32,10 @@ MOST_CELLS = 200_000
 """A cell is as wide as the column's whole numbers or resolution, or a power of ten, times one if there were more."""
 
 MOST_ON_TOP = 26
-"""Intervals of the first layer, as wide as 1, 2 or 5 times a power of ten cells; below they are powers of ten wide."""
+"""Intervals of the first layer: as wide as 1, 2 or 5 times a power of ten cells, and below as powers of ten."""
+
+EVENLY = 20
+"""Equal parts of the range, as histograms show it: the first layer if these are 1, 2, 2.5 or 5 times 10^k cells."""
 
 QUIETER = 2
 """Standard deviation of the noise of a layer over that of the layer above, about."""
@@ -101,10 +104,15 @@ class IntervalColumn:
     def nodes(self) -> tuple[IntArray, ...]:
         """By layer, the interval of each cell, shape (cells,); 0 and the upper bound are intervals by themselves."""
         place = np.arange(self.n_cells) + self._grid[1]
+        linear, even = self.column.scale == "linear", int(place[-1] - place[0]) // EVENLY
         widths = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
         top = next(width for width in widths if place[-1] // width - place[0] // width < MOST_ON_TOP)
-        below = [10**power for power in range(12, -1, -1) if 10**power < top]
-        alone = (place == 0) & (self.column.scale == "linear") | (place == place[-1])
+        if linear and str(even).rstrip("0") in ("1", "2", "25", "5") and not (place[[0, -1]] % even).any():
+            top = even if place[-1] - place[0] == EVENLY * even else top
+        below = [10**power for power in range(12, -1, -1) if 10**power < top and top % 10**power == 0]
+        if str(top).startswith("25"):
+            below.insert(0, top // 5)
+        alone = (place == 0) & linear | (place == place[-1])
         begun = [np.diff(place // width, prepend=place[0] // width - 1) != 0 for width in (top, *below)]
         own = np.diff(alone, prepend=False)
         return tuple(np.cumsum(first | own) - 1 for first in begun)
@@ -169,18 +177,25 @@ class IntervalColumn:
         return np.append(mass, missing) / max(float(mass.sum() + missing.sum()), LEAST)
 
     def cuts(self, law: FloatArray) -> IntArray:
-        """Return the first cell of each interval for pairs, and the end: the fullest is halved again and again."""
+        """Return the first cell of each interval for pairs, and the end: the fullest is halved again and again.
+
+        Between cells that were counted together, whose law is even, a cut could part a spike from what is known of it,
+        so it is made elsewhere as long as there are other places.
+        """
         below = np.concatenate([[0.0], np.cumsum(law[: self.n_cells] + LEAST / self.n_cells)])
-        found = [0, self.n_cells]
+        found, apart = np.array([0, self.n_cells]), np.abs(np.diff(law[: self.n_cells]))
+        places = np.flatnonzero(apart > LEAST * law[: self.n_cells - 1]) + 1
         while len(found) <= self.n_cuts:
-            share = np.where(np.diff(found) > 1, np.diff(below[found]), -1.0)
+            first, end = np.searchsorted(places, found[:-1], side="right"), np.searchsorted(places, found[1:])
+            share = np.where(end > first, np.diff(below[found]), -1.0)
             k = int(np.argmax(share))
-            middle = int(np.searchsorted(below, (below[found[k]] + below[found[k + 1]]) / 2))
-            nearer = middle - int(
-                2 * below[middle] - below[found[k]] - below[found[k + 1]] > below[middle] - below[middle - 1]
-            )
-            found.insert(k + 1, min(max(nearer, found[k] + 1), found[k + 1] - 1))
-        return np.array(found, dtype=np.int64)
+            if share[k] < 0:
+                places = np.arange(1, self.n_cells)
+                continue
+            inside = places[first[k] : end[k]]
+            nearest = np.argmin(np.abs(2 * below[inside] - below[found[k]] - below[found[k + 1]]))
+            found = np.insert(found, k + 1, inside[nearest])
+        return found.astype(np.int64)
 
     def levels(self, table: Table, cuts: IntArray) -> IntArray:
         """Return the interval of each row, the last one for missing values."""

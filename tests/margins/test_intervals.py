@@ -28,6 +28,9 @@ COLUMNS = {
     "pay": Column(lower=1, upper=10**6, integer=True, scale="log", missing=True),
     "hours": Column(lower=0, upper=3, resolution=0.25),
     "debt": Column(lower=-3.5, upper=7e5),
+    "wage an hour": Column(lower=0, upper=50),
+    "square": Column(lower=0, upper=5_000, integer=True),
+    "floor": Column(lower=0, upper=2_500, integer=True),
 }
 
 
@@ -145,6 +148,32 @@ def test_cuts_are_as_many_as_there_is_room_for_and_set_a_spike_apart():
     assert {300, 301} <= set(cuts.tolist())
     few = IntervalColumn("x", Column(lower=0, upper=3, integer=True), 10)
     assert few.cuts(np.array([1.0, 0, 0, 0])).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("column", "widths"),
+    [
+        ("age", [5, 1]),
+        ("wage an hour", [2.5, 0.5, 0.1, 0.01]),
+        ("square", [250, 50, 10, 1]),
+        ("floor", [100, 10, 1]),  # a twentieth is 125, which isn't round
+        ("income", [100_000, 10_000, 1_000, 100]),
+    ],
+)
+def test_the_first_layer_is_twentieths_of_the_range_where_they_are_round(column, widths):
+    found = IntervalColumn("x", COLUMNS[column], 10)
+    for nodes, width in zip(found.nodes, widths, strict=True):
+        lower = found.fine.edges[np.flatnonzero(np.diff(nodes, prepend=-1))]
+        assert np.diff(lower[3:-1]) == pytest.approx(width)
+
+
+def test_no_cut_parts_cells_that_were_counted_together_while_others_are_left():
+    column = IntervalColumn("x", Column(lower=0, upper=50), 4)
+    law = np.full(column.n_cells, 0.1 / column.n_cells)
+    known = (column.nodes[0] == column.nodes[0][1_201]) | (column.nodes[0] == column.nodes[0][3_001])
+    law[known] = 0.9 / known.sum()
+    assert {*column.cuts(law)[1:-1].tolist()} < {1_000, 1_250, 3_000, 3_250}
+    assert len(set(column.cuts(np.full(column.n_cells, 1 / column.n_cells)))) == 5  # where nothing is known, anywhere
 
 
 def test_a_release_keeps_spikes_types_missing_values_and_what_groups_earn():
