@@ -272,20 +272,7 @@ def estimate(
 ) -> NoisyPairs:
     """Return unbiased estimates of all pairs from the noisy answer of a plan.
 
-    Parameters
-    ----------
-    design : ResidualDesign
-        What was measured.
-    step : Step
-        With which noise.
-    noisy : ndarray of int64, shape (numbers,)
-        As published.
-    n_records : int or None
-        The number of records where it is public.
-    public : Table, optional
-        The public columns.
-    known : mapping of int to (ndarray, float), optional
-        Of blocks that weren't counted alone: counts of their levels, and the variance of one.
+    ``known`` has the counts of levels of blocks that weren't counted alone, and the variance of one.
     """
     margins = [*measured(design, step, noisy, {}, known or {}, {})]
     return pooled(design, margins, n_records, public, design.covered)

@@ -206,7 +206,7 @@ def firths_by_package(x, y, tolerance=1e-7):
     return model.coef_, model.bse_**2
 
 
-def test_firths_fits_are_those_of_firthmodels():
+def test_firths_fits_are_level_by_level():
     data = slomag.simulated(2, np.random.default_rng(10))
     found = sequential_model.firth_estimates(data)
     w = sequential_model.levels(data.cell[:, 0])

@@ -145,7 +145,8 @@ def test_the_page_is_drawn(tiny):
     assert "Why isn't known: the paper gives its weights up to proportionality" in html.unescape(page)
     assert "Lipschitz bounds (figures 2 and 10)" in page
     assert "true ϵ 8" in page  # Censor_uw at a claim of 4
-    assert page.count("<svg") > 12
+    assert page.count("<svg") > 15
+    assert "(figures 1 and 9)" in page
     for picture in CensoredBeta().pictures(measurements, table):
         assert picture.panels, picture.title
 

@@ -1,11 +1,14 @@
 """SLOMAG, the sequential logistic model of Bowen and Liu's (2020) simulation 4: designs, draws, Firth's fits."""
 
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numba
 import numpy as np
+from firthmodels import FirthLogisticRegression
+from sklearn.exceptions import ConvergenceWarning
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.statistics.logistic import Logits
@@ -22,10 +25,8 @@ HALF = 4.0
 BOUNDS = Bounds(np.zeros((CELLS, 2)), np.array([HALF, HALF]))
 ONE_CELL = Bounds(np.zeros((1, 2)), np.array([HALF, HALF]))
 
-TOLERANCE_OF_FIRTH = 1e-4
-"""Largest step and score at the end of a fit by Firth's method, the defaults of firthmodels."""
-
-MOST_STEPS, MOST_HALVINGS, LONGEST_STEP = 50, 25, 5.0
+TOLERANCE_OF_FIRTH, MOST_STEPS = 1e-4, 50
+"""Largest step and score at the end of a fit by Firth's method, the defaults of firthmodels; steps at most."""
 
 FLAT = Fraction(1, 10**6)
 """Precision of a prior that is flat for all that n = 1,000 records can tell."""
@@ -172,53 +173,13 @@ def firth(x: FloatArray, y: IntArray, p: int, tolerance: float) -> tuple[FloatAr
     ``MOST_STEPS`` steps don't do.
     """
     found = np.full((2, len(x), p), np.nan)
+    model = FirthLogisticRegression(fit_intercept=False, max_iter=MOST_STEPS, gtol=tolerance, xtol=tolerance)
     for place, (rows, outcome) in enumerate(zip(x, y, strict=True)):
         kept = outcome >= 0
-        if 0 < outcome[kept].sum() < kept.sum():
-            found[:, place] = _climb(np.ascontiguousarray(rows[kept, :p]), outcome[kept], tolerance)
+        if not 0 < outcome[kept].sum() < kept.sum() or np.linalg.matrix_rank(rows[kept, :p]) < p:
+            continue
+        with warnings.catch_warnings(), suppress(ConvergenceWarning, np.linalg.LinAlgError):
+            warnings.simplefilter("error", ConvergenceWarning)
+            model.fit(rows[kept, :p], outcome[kept])
+            found[:, place] = model.coef_, model.bse_**2
     return found[0], found[1]
-
-
-# compiled
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _climb(x: FloatArray, y: IntArray, tolerance: float) -> FloatArray:
-    """Return estimates, and squared standard errors from the information augmented by the correction."""
-    beta, found = np.zeros(x.shape[1]), np.full((2, x.shape[1]), np.nan)
-    value, score, inverse, weights = _penalised(x, y, beta)
-    for _ in range(MOST_STEPS):
-        if np.isnan(value):
-            break
-        step = inverse @ score
-        longest = np.abs(step).max()
-        if np.abs(score).max() < tolerance and longest < tolerance:
-            found[0], found[1] = beta, np.diag(np.linalg.inv(x.T @ (x * weights)))
-            break
-        step *= min(1.0, LONGEST_STEP / longest)
-        for _halving in range(MOST_HALVINGS):
-            tried, score, inverse, weights = _penalised(x, y, beta + step)
-            if tried >= value - 1e-9 * abs(value):
-                break
-            step *= 0.5
-        beta, value = beta + step, tried
-    return found
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _penalised(x: FloatArray, y: IntArray, beta: FloatArray) -> tuple[float, FloatArray, FloatArray, FloatArray]:
-    """Return the penalised log-likelihood (NaN if columns depend), its score, the inverse information and weights."""
-    eta = x @ beta
-    chance = 1.0 / (1.0 + np.exp(-eta))
-    weighted = x * (chance * (1.0 - chance)).reshape(-1, 1)
-    information = x.T @ weighted
-    size = np.sqrt(np.diag(information))
-    if size.min() <= 0.0 or np.linalg.eigvalsh(information / np.outer(size, size))[0] <= 1e-9:
-        return np.nan, beta, information, weighted
-    inverse = np.ascontiguousarray(np.linalg.inv(information))
-    leverage = ((weighted @ inverse) * x).sum(axis=1)
-    score = x.T @ (y - chance + leverage * (0.5 - chance))
-    away = np.where(y == 1, -eta, eta)
-    loss = np.maximum(away, 0.0) + np.log1p(np.exp(-np.abs(away)))
-    weights = ((1.0 + leverage) * chance * (1.0 - chance)).reshape(-1, 1)
-    return np.linalg.slogdet(information)[1] / 2 - loss.sum(), score, inverse, weights

@@ -226,12 +226,6 @@ def modips_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) ->
     return draw_levels(z, sequential_model.plug_in(modes, RIDGE, rng), rng)
 
 
-def wrong_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
-    """Synthesize by the general location model on the 12 cells, as printed in section 4.3.1."""
-    rng = bits.generator()
-    return draw_records(location_model.as_printed(sample.data, BOUNDS, epsilon, bits), N, rng, BOUNDS)
-
-
 def noise_aware(data: Records, shipped: str, epsilon: Fraction, rng: np.random.Generator) -> Records:
     """Release by ``modips`` with a shipped model, for one replicate in ``ONE_IN``."""
     made = location_model.tables(data, LEVELS, ONE_CELL.half)
@@ -243,7 +237,9 @@ METHODS: dict[str, Callable[[SlomagSample, Fraction, RandomBits], Records]] = {
     "np-dips": np_dips,
     "modips-published": modips_published,
     "modips-plug-in": modips_plug_in,
-    "wrong-published": wrong_published,
+    "wrong-published": lambda sample, epsilon, bits: draw_records(  # the general location model of section 4.3.1
+        location_model.as_printed(sample.data, BOUNDS, epsilon, bits), N, bits.generator(), BOUNDS
+    ),
     "wrong-plug-in": lambda sample, epsilon, bits: once(BOUNDS)(sample.data, epsilon, bits),
 }
 """Each takes data, the total epsilon and bits, and returns synthetic sets."""

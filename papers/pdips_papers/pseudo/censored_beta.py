@@ -8,6 +8,7 @@ import pandas as pd
 from scipy import stats
 
 from pdips.arrays import FloatArray
+from pdips.posterior.pseudo_posterior import GridFit
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Violin, violins
 from pdips_papers.harness.printed import figures
@@ -33,6 +34,7 @@ from pdips_papers.pseudo.synthesizers import (
     WEIGHTED_E,
     PublishedSynthesizers,
     Synthesis,
+    beta_model,
     ecdf_distances,
     epsilons_in,
     row_of,
@@ -47,6 +49,9 @@ CLAIMED, TRUE = ("5", "4", "3"), ("5", "4", "3", "1")
 
 COUNTED = ("Min", "Q1", "Median", "Mean", "Q3", "Max", "sd")
 """Summaries over replicates, the columns of table 1 and of supplementary table 3."""
+
+RECORD, PARAMETER, SHOWN, ILLUSTRATED = "record", "phi", 20, "1.6"
+"""What figures 9 and 1 show, which isn't tabulated; how many values a replicate; the epsilon of figure 1."""
 
 COUNTS = figures("censored-beta", "counts")
 """Of 2,000 records, over 100 replicates: tables 1 and 3."""
@@ -78,11 +83,14 @@ class CensoredBeta(study.Study):
             PublishedSynthesizers(y, rng, arguments.get("draws", N_DRAWS)).all(arguments["claimed"]),
             sound(y, arguments["true"], rng),
         ]
-        return [row for made in forms for each in made for row in measured(y, each)]
+        every = [each for made in forms for each in made]
+        drawn = {each.row: rng.choice(each.synthetic, SHOWN) for each in every if each.row in densest(arguments)}
+        shown = _values(RECORD, drawn) + _values(PARAMETER, parameters(n, rng))
+        return shown + [row for each in every for row in measured(y, each)]
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return the long table: means of utility measures, summaries of bounds and of counts beside the paper's."""
-        places = study.by_place(measurements)
+        places = study.by_place(measurements[~measurements["column"].isin((RECORD, PARAMETER))])
         parts = [summary for (row, column), values in places.items() for summary in summaries(row, column, values)]
         found = pd.DataFrame(parts, columns=study.COLUMNS[:4])
         printed = {
@@ -115,11 +123,30 @@ class CensoredBeta(study.Study):
         found = [_bounds_of(values, epsilons), *(_utility_of(values, epsilons, column) for column in UTILITY)]
         if (row_of(WEIGHTED, "", SCALE), BOUND) in values:
             found.append(_downscaled_of(values))
-        return found
+        return [*found, _densities(values)]
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Compare the paper's claims with what was found."""
         return simulated_findings(table)
+
+
+def densest(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the rows of the paper's figure 9: the data, and its five synthesizers at the largest epsilon."""
+    forms = [row_of(form, arguments["claimed"][0]) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
+    return [CONFIDENTIAL, WEIGHTED, *forms, *(row_of(form, arguments["true"][0]) for form in PHS)]
+
+
+def _values(column: str, drawn: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
+    return [{"row": row, "column": column, "value": value} for row in drawn for value in drawn[row].tolist()]
+
+
+def parameters(n: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Return draws of the beta law's mean from the prior, the posterior and the published censored posterior."""
+    fits, drawn = GridFit(beta_model(), {"y": rng.beta(0.5, 2, n)}, SHOWN, rng), {"prior": rng.random(SHOWN)}
+    for row, window in {"posterior": np.inf, f"Censor_uw, epsilon = {ILLUSTRATED}": float(ILLUSTRATED) / 2}.items():
+        fits.fit(None, window)
+        drawn[row] = np.array([float(each["phi"]) for each in fits.several(SHOWN)])
+    return drawn
 
 
 def measured(y: np.ndarray, made: Synthesis) -> list[dict[str, Any]]:
@@ -356,4 +383,19 @@ def _downscaled_of(values: Values) -> study.Picture:
         panels=panels,
         caption=f"Weights as they are, and times {SCALE:g}. Dashed: ϵ / 2, or the value of Beta(0.5, 3).",
         key={"c1 = 1": f"--series-{PUBLISHED}", f"c1 = {SCALE:g}": "--series-2"},
+    )
+
+
+def _densities(values: Values) -> study.Picture:
+    """Return the paper's figures 1 and 9, of values of all replicates together."""
+    shown = {column: [each for each in values if each[1] == column] for column in (PARAMETER, RECORD)}
+    phi, record = ([Violin(each[0], values[each], PUBLISHED) for each in places] for places in shown.values())
+    centred = [Violin(row, values[row, of] - values[row, of].mean(), PUBLISHED) for row, of in shown[PARAMETER]]
+    return study.Picture(
+        title="Densities of all replicates together (figures 1 and 9)",
+        panels=[
+            violins("mean of the beta law", phi, (0.0, 1.0)),
+            violins("the same about its mean", centred, (-0.5, 0.5)),
+            violins("records of the data and of synthetic sets", record, (0.0, 1.0)),
+        ],
     )
