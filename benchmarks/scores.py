@@ -5,7 +5,7 @@
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 
 from pdips import Schema, Table
+from pdips.arrays import FloatArray
 from pdips.posterior.model import blueprint_of, constrained
 from pdips.posterior.model_file import as_source
 from pdips.scores import posterior as drawing
@@ -158,9 +160,9 @@ def multinomial(data: Any, schema: Any) -> pm.Model:
 def joint(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         mu, sd = pm.Normal("mu", 0, 3), pm.HalfNormal("sd", 3)
-        pm.Normal("x", mu, sd, observed=data["x"])
+        x = pm.Normal("x", mu, sd, observed=data["x"])
         b, noise = pm.Normal("b", 0, 2, shape=2), pm.HalfNormal("noise", 3)
-        pm.Normal("y", b[0] + b[1] * data["x"], noise, observed=data["y"])
+        pm.Normal("y", b[0] + b[1] * x, noise, observed=data["y"])
     return model
 
 
@@ -252,50 +254,71 @@ DESIGNS = {
 }
 
 
-def run(design: Design, kind: Literal["pure", "zcdp"], runs: int) -> dict[str, Any]:
-    """Return what many releases of fresh tables come to."""
+@dataclass(frozen=True)
+class Answer:
+    """What a release says of the unconstrained parameters, against the truth."""
+
+    error: FloatArray
+    covered: NDArray[np.bool_]
+    deviation: FloatArray
+    information: FloatArray  # of one record
+    nuts: bool
+    seconds: float
+
+
+def answers(design: Design, kind: Literal["pure", "zcdp"], seeds: Iterable[int]) -> Iterator[Answer]:
+    """Release fresh tables, one for each seed; yield what their posteriors say."""
     schema = Schema.model_validate({"columns": design.columns})
     mechanism = Scores(epsilon=design.epsilon, model=design.build, kind=kind, n_sets=5, neighbours=design.neighbours)
     space = blueprint_of(as_source(design.build), schema)
-    true, kept, original = space.parameters_of(design.truth), [], drawing.posterior_draws
+    true, original, kept = space.parameters_of(design.truth), drawing.posterior_draws, list[Any]()
 
     def keep(*given: Any, **more: Any) -> Any:
         found = original(*given, **more)
-        kept.append((given[1], found))
+        kept[:] = [given[1], found]
         return found
 
     setattr(module, "posterior_draws", keep)  # noqa: B010
     mechanism.plan(schema)
-    rows, seconds = [], []
-    for seed in range(runs):
+    for seed in seeds:
         rng = np.random.default_rng(1_000 + seed)
         public = design.public(rng, design.n)
         drawn = space.draw(constrained(space.model, true[None])[0], design.n, public, rng)
         table = Table(pd.DataFrame({name: (public | drawn)[name] for name in schema.columns}), schema)
         begun = time.process_time()
         mechanism.release(table)
-        seconds.append(time.process_time() - begun)
-        here, found = kept[-1]
-        low, high = np.quantile(found.places, [0.025, 0.975], axis=0)
-        sums = found.facts["noisy_sums"]
-        ess = sums["effective"] if found.facts["sampler"] == "importance" else np.nan
-        rows.append(
-            (found.places.mean(axis=0) - true, (low <= true) & (true <= high), found.places.std(axis=0), ess, here)
+        seconds = time.process_time() - begun
+        here, found = kept
+        places = found.places
+        low, high = np.quantile(places, [0.025, 0.975], axis=0)
+        yield Answer(
+            places.mean(axis=0) - true,
+            (low <= true) & (true <= high),
+            places.std(axis=0),
+            here.information,
+            found.facts["sampler"] == "nuts",
+            seconds,
         )
-    information = np.mean([row[4].information for row in rows], axis=0) * design.n
+    setattr(module, "posterior_draws", original)  # noqa: B010
+
+
+def summary(rows: Sequence[Answer], n: int) -> dict[str, Any]:
+    """Return what many releases come to."""
+    information = np.mean([row.information for row in rows], axis=0) * n
     spread = np.sqrt(np.diag(np.linalg.pinv(information, hermitian=True)))
     told = np.diag(information) > 1e-6 * np.diag(information).max()  # parameters that records tell of directly
-    errors = np.sqrt(np.mean([row[0] ** 2 for row in rows], axis=0))
-    covered = np.mean([row[1] for row in rows], axis=0)
-    setattr(module, "posterior_draws", original)  # noqa: B010
+    errors = np.sqrt(np.mean([row.error**2 for row in rows], axis=0))
+    covered = np.array([row.covered for row in rows])
+    by_table = covered.mean(axis=1)
     return {
         "ratio": float(np.mean(errors[told] / spread[told])),
         "largest": float(np.max(errors[told] / spread[told])),
-        "covered": float(covered.mean()),
-        "least": float(covered.min()),
-        "calibration": float(np.mean(errors / np.mean([row[2] for row in rows], axis=0))),
-        "nuts": int(sum(np.isnan(row[3]) for row in rows)),
-        "seconds": float(np.median(seconds)),
+        "covered": float(by_table.mean()),
+        "uncertainty": float(by_table.std() / np.sqrt(len(rows))),
+        "least": float(covered.mean(axis=0).min()),
+        "calibration": float(np.mean(errors / np.mean([row.deviation for row in rows], axis=0))),
+        "nuts": sum(row.nuts for row in rows),
+        "seconds": float(np.median([row.seconds for row in rows])),
     }
 
 
@@ -306,18 +329,18 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=40)
     given = parser.parse_args()
     print(
-        "| model, n | loss | error / sampling error, mean (largest) | covered, mean (least) | error / sd "
-        "| NUTS | CPU s |"
+        "| model, n | loss | error / sampling error, mean (largest) | covered ± its standard error (least) "
+        "| error / sd | NUTS | CPU s |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in given.designs or DESIGNS:
         for kind in DESIGNS[name].kinds:
-            found = run(DESIGNS[name], kind, given.runs)
+            found = summary(list(answers(DESIGNS[name], kind, range(given.runs))), DESIGNS[name].n)
             loss = "1" if kind == "pure" else "(1, 1e-6)"
             print(
                 f"| {name} ({DESIGNS[name].n:,}) | {loss} | {found['ratio']:.2f} ({found['largest']:.2f}) | "
-                f"{found['covered']:.3f} ({found['least']:.2f}) | {found['calibration']:.2f} | {found['nuts']} | "
-                f"{found['seconds']:.1f} |",
+                f"{found['covered']:.3f} ± {found['uncertainty']:.3f} ({found['least']:.2f}) | "
+                f"{found['calibration']:.2f} | {found['nuts']} | {found['seconds']:.1f} |",
                 flush=True,
             )
 

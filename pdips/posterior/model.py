@@ -233,14 +233,15 @@ class Blueprint:
 
     @cached_property
     def prior(self) -> FloatArray:
-        """Draws from the prior, shape (draws, parameters), in unconstrained space; the same ones every time."""
+        """Draws from the prior, shape (draws, parameters), unconstrained, always the same, none out of range."""
         model = self.model
         with on_stand_ins("the prior"):
             graphs = [transformed(model, variable, variable, variable.owner.inputs) for variable in model.free_RVs]
             drawn = pm.draw(graphs, draws=PRIOR_DRAWS, random_seed=PUBLIC_SEED, mode="FAST_COMPILE")
-            return join(
-                [np.reshape(each, (PRIOR_DRAWS, *one.shape)) for each, one in zip(drawn, start(model), strict=True)]
-            )
+            parts = zip(drawn, start(model), strict=True)
+            found = join([np.reshape(each, (PRIOR_DRAWS, *one.shape)) for each, one in parts])
+        inside = np.flatnonzero(np.isfinite(found).all(axis=1))
+        return found[np.resize(inside, PRIOR_DRAWS)] if len(inside) else found
 
     def build(self, values: Values) -> pm.Model:
         """Build the model of some records."""

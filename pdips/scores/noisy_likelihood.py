@@ -193,7 +193,6 @@ QUARTILES = 1.349
 REACH = 1.0
 """Longest step, in standard deviations of what one record says."""
 
-
 ENOUGH, MOST_SIMULATED = 60, 4_000_000
 """Simulated records for each record at the end, and in all."""
 
@@ -311,7 +310,10 @@ class NoisySums:
         for number in range(passes):
             drawn, inside = simulator(place, number)
             scores = self.score.of_public(place, drawn)
-            scores = np.where((np.abs(scores) < LARGEST).all(axis=1)[:, None], scores, 0.0)
+            fine = (np.abs(scores) < LARGEST).all(axis=1)
+            if not fine.any():  # outside of the support, as a weight below 0 that no transform keeps there
+                raise ValueError("no record has a score at these parameters")
+            scores = np.where(fine[:, None], scores, 0.0)
             found = self.functions(inside)
             one = np.concatenate([np.ones((len(found), 1)), found, scores], axis=1)
             moments += one.T @ one / len(one) / passes
@@ -345,10 +347,11 @@ class NoisySums:
         passes = cycle * max(1, round(wanted / (cycle * self.simulator.n)))
         here = self.linearised(place, passes)
         move = self.move(here)
-        far = float(move @ (here.curvature + self.prior.precision) @ move) > CLOSE**2
+        if not (passes > 1 and float(move @ (here.curvature + self.prior.precision) @ move) > CLOSE**2):
+            return here
         try:
-            return self.linearised(place + move, passes) if far and passes > 1 else here
-        except ValueError:  # parameters that nothing is drawn at
+            return min(here, self.linearised(place + move, passes), key=self.objective)
+        except (ValueError, np.linalg.LinAlgError):  # parameters that nothing is drawn at
             return here
 
     def objective(self, found: Linearised) -> float:

@@ -14,7 +14,6 @@ import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records, check_public
 from pdips.mechanism import Drawn
@@ -278,7 +277,8 @@ class Scores(sampling.ChainMechanism):
                     )
                     if here is None or near is None:
                         break  # no records can be simulated, so that sums would say nothing
-                    noisy = self._asked(curator, step, partial(self._added, kit.score, near))
+                    summed = partial(lambda at, table: kit.score.total(at, record_values(table)), near)
+                    noisy = self._asked(curator, step, summed)
                     sums = self._with(sums, near, noisy, step)
                     here = attempt(sums.mode, here.place) or here
         return self._drawn(sums, here, known, rng, curator.timed)
@@ -372,10 +372,6 @@ class Scores(sampling.ChainMechanism):
         cells = Measurement(step.name, kit.cells, counts, step.standard_deviation)
         simulator = Simulator(space, public, seed=seed_of(counts))
         return NoisySums(space, kit.score, kit.prior, simulator, n, n_variance, (cells,))
-
-    @staticmethod
-    def _added(score: RecordScore, clipping: Clipping, table: Table) -> IntArray:
-        return score.total(clipping, record_values(table))
 
     def _with(self, sums: NoisySums, clipping: Clipping, noisy: IntArray, step: Step) -> NoisySums:
         """Return the sums with another round of scores."""

@@ -15,7 +15,7 @@ from scipy import stats
 from small_models import WIDE, blueprint, grid_of
 from tables import bits
 
-from pdips import CensoredPosterior, Table
+from pdips import CensoredPosterior, Column, Schema, Table
 from pdips.errors import InputError
 from pdips.posterior import private_reference as stages
 from pdips.posterior.model import Blueprint
@@ -44,6 +44,18 @@ def test_a_generator_draws_from_the_laws_of_numpy():
     assert stats.kstest(generator.gamma(0.5, size=20_000), stats.gamma(0.5).cdf).pvalue > ACCEPT
     assert stats.kstest(generator.random(20_000), "uniform").pvalue > ACCEPT
     assert stats.kstest(generator.random(20_000) ** 1.1, "uniform").pvalue < REJECT
+
+
+def test_cutpoints_out_of_order_are_no_draws_from_a_prior():
+    def ordinal(data, schema):
+        with pm.Model() as model:
+            cuts = pm.Normal("cuts", [0, 1], 2, transform=pm.distributions.transforms.ordered, shape=2)
+            pm.OrderedLogistic("y", eta=0.0, cutpoints=cuts, observed=data["y"])
+        return model
+
+    space = Blueprint(as_source(ordinal), Schema(columns={"y": Column(levels=[0, 1, 2])}))
+    assert np.isfinite(space.prior).all()
+    space.check()
 
 
 def normal(m, generator):

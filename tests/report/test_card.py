@@ -126,17 +126,8 @@ def test_every_mechanism_without_noise_has_its_reason() -> None:
     facts = PrivacyDocument.model_validate(facts_of())
     silent = {name for name in MECHANISMS if standard_errors(facts.model_copy(update={"mechanism": name})) == DEFAULT}
     # these list their noise, as test_sentinel.py sees on their cards
-    noisy = (
-        "laplace-sanitizer",
-        "modips",
-        "pairs",
-        "perturbed-histogram",
-        "privbayes",
-        "scores",
-        "steps",
-        "universal-histogram",
-    )
-    assert silent == set(noisy)
+    noisy = "laplace-sanitizer modips pairs perturbed-histogram privbayes scores steps universal-histogram"
+    assert silent == set(noisy.split())
     assert set(WHY_NONE) | silent == set(MECHANISMS)
 
 
@@ -229,26 +220,23 @@ def test_card_says_what_sets_share(tmp_path: Path, settings: Any, words: str, ne
     assert "The settings do not say" not in card
 
 
+@pytest.mark.parametrize("most", [1, 9])
+def test_card_says_what_persons_with_many_records_do_to_intervals(tmp_path: Path, most: int) -> None:
+    facts = {**facts_of(), "mechanism": "scores", "settings": {}, "n_sets": 3}
+    facts["schema"]["records"] = {"max_per_person": most}
+    words = "A person may have 9 of them. If these are alike, all intervals above are too short, by a factor of at most"
+    assert (words in words_of(card_of(tmp_path / "public", facts))) == (most == 9)
+
+
 EVALUATION = {
     "mechanism": "evaluate",
     "release": {"mechanism": "steps", "epsilon": 1.0, "kind": "pure", "n_sets": 2},
     "measures": [
-        {
-            "measure": "SPECKS, public classifier",
-            "reading": "0 equal",
-            "value": 0.0417,
-            "standard_deviation_of_noise": 0.00222,
-            "reference": 0.0133,
-        }
+        {"measure": "SPECKS, public classifier", "reading": "0 equal", "value": 0.0417}
+        | {"standard_deviation_of_noise": 0.00222, "reference": 0.0133}
     ],
-    "privacy": {
-        "epsilon": 0.25,
-        "delta": 0.0,
-        "neighbours": "replace-one",
-        "kind": "pure",
-        "sampling": "exact",
-        "statement": "Of the evaluation.",
-    },
+    "privacy": {"epsilon": 0.25, "delta": 0.0, "neighbours": "replace-one", "kind": "pure"}
+    | {"sampling": "exact", "statement": "Of the evaluation."},
     "spends": [{"step": "SPECKS, public classifier", "epsilon": 0.25, "composition": "sequential"}],
 }
 
