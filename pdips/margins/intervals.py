@@ -104,11 +104,11 @@ class IntervalColumn:
     def nodes(self) -> tuple[IntArray, ...]:
         """By layer, the interval of each cell, shape (cells,); 0 and the upper bound are intervals by themselves."""
         place = np.arange(self.n_cells) + self._grid[1]
-        linear, even = self.column.scale == "linear", int(place[-1] - place[0]) // EVENLY
+        linear, (even, rest) = self.column.scale == "linear", divmod(int(place[-1] - place[0]), EVENLY)
         widths = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
         top = next(width for width in widths if place[-1] // width - place[0] // width < MOST_ON_TOP)
-        if linear and str(even).rstrip("0") in ("1", "2", "25", "5") and not (place[[0, -1]] % even).any():
-            top = even if place[-1] - place[0] == EVENLY * even else top
+        if linear and rest == 0 and str(even).rstrip("0") in ("1", "2", "25", "5") and place[0] % even == 0:
+            top = even
         below = [10**power for power in range(12, -1, -1) if 10**power < top and top % 10**power == 0]
         if str(top).startswith("25"):
             below.insert(0, top // 5)
@@ -442,12 +442,9 @@ class IntervalDesign:
 
     def again(self, noisy: Sequence[Sequence[FloatArray]], rng: np.random.Generator) -> list[list[FloatArray]]:
         """Return noisy counts with fresh noise (normal) on top."""
+        both = (zip(of, steps, strict=True) for of, steps in zip(noisy, self.steps, strict=True))
         return [
-            [
-                part + step.standard_deviation * rng.standard_normal(len(part))
-                for part, step in zip(of, steps, strict=True)
-            ]
-            for of, steps in zip(noisy, self.steps, strict=True)
+            [part + step.standard_deviation * rng.standard_normal(len(part)) for part, step in each] for each in both
         ]
 
     @property

@@ -94,10 +94,8 @@ def test_structural_zeros_stay_empty():
         r for r in possible if not (r[0] == 1 and r[1] in (0, 2)) and not (r[1] == 1 and r[2] == 0 and r[3] == 1)
     ]
     table = table_of(possible * 2, schema)
-    for mechanism in (
-        LaplaceSanitizer(epsilon="0.1", n_sets=2),
-        Steps(epsilon="0.1", layers=2, n_sets=2, split="per-set"),
-    ):
+    steps = Steps(epsilon="0.1", layers=2, n_sets=2, split="per-set")
+    for mechanism in (LaplaceSanitizer(epsilon="0.1", n_sets=2), steps):
         release, _ = mechanism.release(table, rng=np.random.default_rng(0))
         for frame in release.sets:
             Table(frame, schema)  # refuses impossible combinations
@@ -123,15 +121,8 @@ levels = [false, true]
 
 def public_table(n: int = 60) -> Table:
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "region": rng.choice(["n", "s"], n),
-            "age": rng.uniform(0, 100, n),
-            "ill": rng.random(n) < 0.3,
-            "smokes": rng.random(n) < 0.5,
-        }
-    )
-    return Table(frame, PUBLIC)
+    frame = pd.DataFrame({"region": rng.choice(["n", "s"], n), "age": rng.uniform(0, 100, n)})
+    return Table(frame.assign(ill=rng.random(n) < 0.3, smokes=rng.random(n) < 0.5), PUBLIC)
 
 
 @pytest.mark.parametrize(

@@ -34,18 +34,17 @@ COLUMNS = {
 }
 
 
+X = {"lower": 0, "upper": 1}
+
+
 def survey(n: int = 5_000) -> Table:
     rng = np.random.default_rng(0)
     group = rng.integers(0, 2, n)
     money = np.where(rng.random(n) < 0.4, 0, np.round(np.exp(rng.normal(7 + group, 1, n))).clip(0, 100_000))
     frame = pd.DataFrame({"group": group, "age": rng.binomial(80, 0.5, n) + 10, "money": money})
     frame["late"] = np.where(rng.random(n) < 0.2, np.nan, rng.random(n))
-    columns = {
-        "group": {"levels": [0, 1]},
-        "age": {"lower": 0, "upper": 100, "integer": True},
-        "money": {"lower": 0, "upper": 100_000, "integer": True},
-        "late": {"lower": 0, "upper": 1, "missing": True},
-    }
+    columns = {"group": {"levels": [0, 1]}, "age": {"lower": 0, "upper": 100, "integer": True}}
+    columns |= {"money": {"lower": 0, "upper": 100_000, "integer": True}, "late": X | {"missing": True}}
     return Table(frame, Schema.model_validate({"columns": columns}))
 
 
@@ -64,16 +63,11 @@ def test_cells_hold_every_value_once_and_layers_are_nested(name):
     np.testing.assert_array_equal(column.nodes[-1], np.arange(column.n_cells))
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("age", [0, 1, 17, 99, 100]),
-        ("share", [0, 0.5, 1]),
-        ("income", [-1_000, 0, 1_000, 50_000, 2_000_000]),
-        ("hours", [0, 0.25, 2.75, 3]),
-        ("debt", [-3.5, 0, 100, 5_000, 7e5]),
-    ],
-)
+ROUND = {"age": [0, 1, 17, 99, 100], "share": [0, 0.5, 1], "income": [-1_000, 0, 1_000, 50_000, 2_000_000]}
+ROUND |= {"hours": [0, 0.25, 2.75, 3], "debt": [-3.5, 0, 100, 5_000, 7e5]}
+
+
+@pytest.mark.parametrize(("name", "values"), ROUND.items())
 def test_bounds_zero_and_round_numbers_come_back_as_they_are(name, values):
     column = IntervalColumn(name, COLUMNS[name], 10)
     schema = Schema(columns={name: column.column})
@@ -108,9 +102,8 @@ def test_all_that_is_asked_costs_what_was_given(kind):
     assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon
     assert [spend.step for spend in plan.spends] == ["noisy counts of intervals", "noisy margins"]
     made, fine = Pairs(epsilon=2, kind=kind), plan.steps[:-1]
-    given = (
-        made.total * Fraction(3, 4) * (ALONE_NUMERIC if kind == "pure" else ALONE["gaussian"])
-    )  # three of four columns have no bins
+    given = made.total * Fraction(3, 4)  # three of four columns have no bins
+    given *= ALONE_NUMERIC if kind == "pure" else ALONE["gaussian"]
     assert sum(step.rho if kind == "zcdp" else step.price for step in fine) == given
 
 
@@ -150,19 +143,14 @@ def test_cuts_are_as_many_as_there_is_room_for_and_set_a_spike_apart():
     assert few.cuts(np.array([1.0, 0, 0, 0])).tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("column", "widths"),
-    [
-        ("age", [5, 1]),
-        ("wage an hour", [2.5, 0.5, 0.1, 0.01]),
-        ("square", [250, 50, 10, 1]),
-        ("floor", [100, 10, 1]),  # a twentieth is 125, which isn't round
-        ("income", [100_000, 10_000, 1_000, 100]),
-    ],
-)
-def test_the_first_layer_is_twentieths_of_the_range_where_they_are_round(column, widths):
+WIDTHS = {"age": [5, 1], "wage an hour": [2.5, 0.5, 0.1, 0.01], "square": [250, 50, 10, 1], "floor": [100, 10, 1]}
+"""A twentieth of floor's range is 125, which isn't round."""
+
+
+@pytest.mark.parametrize("column", WIDTHS)
+def test_the_first_layer_is_twentieths_of_the_range_where_they_are_round(column):
     found = IntervalColumn("x", COLUMNS[column], 10)
-    for nodes, width in zip(found.nodes, widths, strict=True):
+    for nodes, width in zip(found.nodes, WIDTHS[column], strict=True):
         lower = found.fine.edges[np.flatnonzero(np.diff(nodes, prepend=-1))]
         assert np.diff(lower[3:-1]) == pytest.approx(width)
 
@@ -239,8 +227,8 @@ def test_sets_of_several_draws_differ_by_the_noise(neighbours):
 @pytest.mark.parametrize(
     ("columns", "epsilon"),
     [
-        ({"x": {"lower": 0, "upper": 1}}, 1),
-        ({"x": {"lower": 0, "upper": 1, "integer": True, "missing": True}}, 1),
+        ({"x": X}, 1),
+        ({"x": X | {"integer": True, "missing": True}}, 1),
         ({"x": {"lower": 0, "upper": 1e6}, "only": {"levels": ["a"]}}, "1/1000"),
         ({"x": {"lower": 1, "upper": 9, "scale": "log"}, "y": {"lower": -5, "upper": 5}}, "1/10"),
     ],
@@ -309,22 +297,6 @@ def test_fitted_sets_have_the_counts_that_the_levels_should_have():
     assert off <= 3  # drawn independently, it would be off by 27
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
-@pytest.mark.parametrize("missing", [False, True])
-def test_the_exact_loss_of_counts_of_one_layer_is_the_price(neighbours, missing):
-    """The law of all noisy numbers, by enumeration; a mechanism that spends more than it says is found."""
-    x = {"lower": 0, "upper": 1, "integer": True, "missing": missing}
-    schema = Schema.model_validate({"columns": {"x": x, "a": {"levels": [0, 1]}}})
-    rows = [(0, 0), (0, 0)], [(None if missing else 1, 1)]
-    first, second = (
-        Table(pd.DataFrame([*rows[0], *last], columns=["x", "a"]), schema)
-        for last in (rows[1], [] if neighbours == "add-remove" else [(0, 0)])
-    )
-    pair, made = Pair("one value moves", first, second, neighbours), Pairs(epsilon=1, neighbours=neighbours)
-    assert audit(made, pair, engine="exact").bound == pytest.approx(1)
-    assert audit(overspending(made, Fraction(5, 4)), pair, engine="exact").bound == pytest.approx(5 / 4)
-
-
 # ---- codes in groups: levels alone, groups in pairs ----
 
 JOBS = [f"{group}{number}" for number in range(4) for group in "CAB"]
@@ -357,9 +329,8 @@ def test_codes_come_back_by_level_alone_and_by_group_in_pairs(neighbours, kind, 
     pairs = [counts_of(each, each["job"].str[0], each["sex"]) for each in (one, other)]
     assert np.abs(pairs[0] - pairs[1]).max() < 0.01 * len(one)
     margins = NoisyMargins.of(release)
-    np.testing.assert_allclose(
-        margins.share("job").estimate[:-1], one["job"].value_counts()[JOBS] / len(one), atol=2e-3
-    )
+    shares = one["job"].value_counts()[JOBS] / len(one)
+    np.testing.assert_allclose(margins.share("job").estimate[:-1], shares, atol=2e-3)
     both = margins.total(["job_groups", "sex"]).estimate.reshape(4, 2)
     np.testing.assert_allclose(both, pairs[0][[3, 1, 2, 0]], atol=5)  # groups as they first occur, then missing
     with pytest.raises(InputError, match="no measured margin holds each two of job, sex"):
@@ -371,17 +342,24 @@ def test_codes_come_back_by_level_alone_and_by_group_in_pairs(neighbours, kind, 
     assert "intervals" not in release.tables
 
 
+WHOLE = X | {"integer": True}
+
+
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
-def test_the_exact_loss_of_codes_with_their_pairs_is_the_price(neighbours):
-    """By enumeration of all noisy numbers, a record moving to another group; an overspender is found."""
-    job = {"levels": ["a1", "a2", "b1"], "groups": 1}
-    schema = Schema.model_validate({"columns": {"job": job, "x": {"levels": [0, 1]}}})
-    rows = [("a1", 0), ("b1", 1)], [("a2", 1)]
-    first, second = (
-        Table(pd.DataFrame([*rows[0], *last], columns=["job", "x"]), schema)
-        for last in (rows[1], [] if neighbours == "add-remove" else [("b1", 0)])
-    )
-    pair, made = Pair("one record moves", first, second, neighbours), Pairs(epsilon=1, neighbours=neighbours)
+@pytest.mark.parametrize(
+    ("first", "kept", "moved"),
+    [
+        (WHOLE, [(0, 0), (0, 0)], [(1, 1), (0, 0)]),
+        (WHOLE | {"missing": True}, [(0, 0), (0, 0)], [(None, 1), (0, 0)]),
+        ({"levels": ["a1", "a2", "b1"], "groups": 1}, [("a1", 0), ("b1", 1)], [("a2", 1), ("b1", 0)]),
+    ],
+)
+def test_the_exact_loss_of_intervals_or_codes_with_their_pairs_is_the_price(neighbours, first, kept, moved):
+    """The law of all noisy numbers, by enumeration; a mechanism that spends more than it says is found."""
+    schema = Schema.model_validate({"columns": {"x": first, "a": {"levels": [0, 1]}}})
+    last = moved[:1], [] if neighbours == "add-remove" else moved[1:]
+    tables = [Table(pd.DataFrame([*kept, *each], columns=["x", "a"]), schema) for each in last]
+    pair, made = Pair("one record moves", *tables, neighbours), Pairs(epsilon=1, neighbours=neighbours)
     assert audit(made, pair, engine="exact").bound == pytest.approx(1)
     assert audit(overspending(made, Fraction(5, 4)), pair, engine="exact").bound == pytest.approx(5 / 4)
 
