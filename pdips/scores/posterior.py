@@ -45,14 +45,11 @@ ATTEMPTS = 4
 SPREAD = 1.1
 """How much wider than the weighted draws the next proposal is."""
 
-FEWEST = 2_000
-"""Draws that are proposed at least."""
+FEWEST, FEWEST_WEIGHTS = 2_000, 25
+"""Draws that are proposed at least; and finite weights below which their tail has no shape."""
 
 MOST_WEIGHT = 100.0
 """Logarithm of the largest weight of a simulated record; squares of such weights are still numbers."""
-
-FEWEST_WEIGHTS = 25
-"""Below this many finite ones, the tail of weights has no shape."""
 
 UNLEARNED = 0.9
 """Share of the prior's spread from which on nothing was learned of a parameter."""
@@ -82,7 +79,6 @@ class Proposal:
     def near(cls, sums: NoisySums, here: Linearised) -> "Proposal":
         """Return the one about the most probable parameters, by the linear likelihood and the model's own prior."""
         prior, model, start = prior_with_slope(sums.space.model), sums.space.model, here.place + sums.move(here)
-
         scale = inverse_root(here.curvature + sums.prior.precision)
 
         def uphill(place: FloatArray) -> tuple[float, FloatArray]:
@@ -167,10 +163,9 @@ class Reweighted:
 
     def _log_densities(self, places: FloatArray) -> FloatArray:
         """Return the log densities of the simulated records, shape (places, records)."""
-        points = split(self._sums.space.model, places)
-        return np.concatenate(
-            [found for _, found in self._sums.space.likelihood.blocks(self._drawn, points, mode=None)]
-        )
+        space = self._sums.space
+        blocks = space.likelihood.blocks(self._drawn, split(space.model, places), mode=None)
+        return np.concatenate([found for _, found in blocks])
 
     def _weighed(self, logs: FloatArray) -> FloatArray:
         """Return the weights of records; one whose density is no number weighs nothing. ``logs`` are used up."""
@@ -227,7 +222,7 @@ def importance_draws(
             prior = sums.space.likelihood.log_prior(split(sums.space.model, places))
         weights = np.where(np.isfinite(prior), prior, -np.inf) + likely - proposed
         shares, pareto_k = smoothed(weights)
-        chosen = rng.choice(tried, n, p=shares)
+        chosen = rng.choice(tried, n, p=tempered(shares))
         found = ImportanceDraws(places[chosen], pareto_k, float(1 / (shares**2).sum()), float(shares @ wider))
         if best is None or (found.reliable, found.effective) > (best.reliable, best.effective):
             best = found
@@ -248,13 +243,19 @@ def smoothed(weights: FloatArray) -> tuple[FloatArray, float]:
     if fine.sum() < FEWEST_WEIGHTS:
         return equal
     try:
-        logs, pareto_k = (
-            each.to_numpy() for each in xr.DataArray(-weights[fine], dims="draw").azstats.psislw(dim="draw")
-        )  # it takes log-likelihoods, whose inverses are weights
+        inverse = xr.DataArray(-weights[fine], dims="draw")  # log-likelihoods, whose inverses are weights
+        logs, pareto_k = (each.to_numpy() for each in inverse.azstats.psislw(dim="draw"))
     except ValueError:  # a tail of equal weights has no shape
         return equal
     shares[fine] = np.exp(logs - logs.max())
     return shares / shares.sum(), float(pareto_k)
+
+
+def tempered(shares: FloatArray) -> FloatArray:
+    """Return shares, nearer to equal ones by a power below 1 where they are worth few draws: these are too sure."""
+    while 1 / (shares**2).sum() < 0.99 * min(ESS, int((shares > 0).sum())):
+        shares = shares**0.9 / (shares**0.9).sum()
+    return shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,8 +282,8 @@ def posterior_draws(
     if made is None:
         prior, sampler = sums.space.prior, "prior"
         made = ImportanceDraws(prior[rng.integers(len(prior), size=n)], np.inf, float(n), 1.0)
-    told = {key: value for key, value in asdict(made).items() if key != "places"}
-    told["pareto_k"] = made.pareto_k if np.isfinite(made.pareto_k) else None
+    told = asdict(made) | {"pareto_k": made.pareto_k if np.isfinite(made.pareto_k) else None}
+    del told["places"]
     if chains is not None:
         places, tree, found = chains
         return PosteriorDraws(

@@ -139,31 +139,14 @@ def test_public_columns_are_copied_and_the_statement_says_so(mechanism):
 
 def test_confidential_levels_stand_beside_their_own_public_levels():
     # numeric public columns before others, several records a bin, missing values: nothing may slip
-    schema = Schema.from_toml("""
-        [columns.age]
-        lower = 0
-        upper = 100
-        bins = 2
-        public = true
-        missing = true
-        [columns.place]
-        levels = ["A", "B"]
-        public = true
-        [columns.rent]
-        lower = 0
-        upper = 10
-        bins = 2
-        public = true
-        [columns.ill]
-        levels = [false, true]
-        [[impossible]]
-        place = "A"
-        ill = true
-    """)
+    columns = {"age": {"lower": 0, "upper": 100, "bins": 2, "public": True, "missing": True}}
+    columns |= {"place": {"levels": ["A", "B"], "public": True}, "ill": {"levels": [False, True]}}
+    columns["rent"] = {"lower": 0, "upper": 10, "bins": 2, "public": True}
+    schema = Schema.model_validate({"columns": columns, "impossible": [{"place": "A", "ill": True}]})
     rng = np.random.default_rng(0)
     place = rng.choice(["A", "B"], 400)
     age = np.where(rng.random(400) < 0.1, np.nan, rng.uniform(0, 100, 400))
-    frame = pd.DataFrame({"age": age, "place": place, "rent": rng.uniform(0, 10, 400), "ill": place == "B"})
+    frame = pd.DataFrame({"age": age, "place": place, "ill": place == "B", "rent": rng.uniform(0, 10, 400)})
     for mechanism in (LaplaceSanitizer(epsilon=500), Steps(epsilon=500, layers=1)):
         made = mechanism.release(Table(frame, schema), rng=rng)[0].sets[0]
         Table(made, schema)  # refuses the impossible

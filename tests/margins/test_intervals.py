@@ -95,16 +95,22 @@ def test_no_record_moves_a_layer_by_more_than_its_sensitivity(neighbours, missin
         assert moved == step.sensitivity.l1 == (1 if neighbours == "add-remove" else 2)
 
 
+@pytest.mark.parametrize("codes", [False, True])
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
-def test_all_that_is_asked_costs_what_was_given(kind):
-    plan = Pairs(epsilon=2, kind=kind).plan(survey(10).schema)
+def test_all_that_is_asked_costs_what_was_given(kind, codes):
+    """Three of four columns have no bins; with codes, levels have two shares of eight, each of three numbers one."""
+    columns = survey(10).schema.to_dict()["columns"] | (jobs(10).schema.to_dict()["columns"] if codes else {})
+    made = Pairs(epsilon=2, kind=kind)
+    plan = made.plan(Schema.model_validate({"columns": columns}))
     assert Fraction("1.98") < plan.loss.epsilon <= 2
     assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon
-    assert [spend.step for spend in plan.spends] == ["noisy counts of intervals", "noisy margins"]
-    made, fine = Pairs(epsilon=2, kind=kind), plan.steps[:-1]
-    given = made.total * Fraction(3, 4)  # three of four columns have no bins
-    given *= ALONE_NUMERIC if kind == "pure" else ALONE["gaussian"]
-    assert sum(step.rho if kind == "zcdp" else step.price for step in fine) == given
+    steps = {"noisy counts of intervals", "noisy margins"} | ({"noisy counts of levels"} if codes else set())
+    assert {spend.step for spend in plan.spends} == steps
+    fine = [(step.item, step.rho if kind == "zcdp" else step.price) for step in plan.steps[:-1]]
+    given = made.total * (ALONE_NUMERIC if kind == "pure" else ALONE["gaussian"]) * Fraction(5 if codes else 6, 8)
+    assert sum(price for _, price in fine) == given
+    of_levels = [price for item, price in fine if item == "noisy counts of levels"]
+    assert of_levels == ([given * Fraction(2, 5)] if codes else [])
 
 
 def law_of(column: Column, values: list, deviation: float, n: int | None = None) -> np.ndarray:
@@ -376,19 +382,6 @@ def test_no_record_moves_counts_of_codes_by_more_than_their_sensitivity(neighbou
     others = counts if neighbours == "replace-one" else [column.counts(Table(frames[0][:1], jobs(10).schema), 0)]
     assert max(int(np.abs(one - other).sum()) for one in counts for other in others) == step.sensitivity.l1
     assert column.worth == 2  # the root of 12 levels in 3 groups
-
-
-@pytest.mark.parametrize("kind", ["pure", "zcdp"])
-def test_codes_beside_numbers_cost_what_was_given(kind):
-    columns = {**jobs(10).schema.to_dict()["columns"], **survey(10).schema.to_dict()["columns"]}
-    made = Pairs(epsilon=2, kind=kind)
-    plan = made.plan(Schema.model_validate({"columns": columns}))
-    assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon <= 2
-    fine = [step.rho if kind == "zcdp" else step.price for step in plan.steps[:-1]]
-    # two shares for the levels, one for each of three numbers, of eight: groups, sex and another have one each
-    assert sum(fine) == made.total * Fraction(5, 8) * (ALONE_NUMERIC if kind == "pure" else ALONE["gaussian"])
-    codes = [step for step in plan.steps if step.item == "noisy counts of levels"]
-    assert [step.rho if kind == "zcdp" else step.price for step in codes] == [sum(fine) * Fraction(2, 5)]
 
 
 def test_groups_are_left_aside_where_levels_are_needed():

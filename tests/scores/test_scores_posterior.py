@@ -206,6 +206,21 @@ def test_each_pass_takes_rows_from_all_over_public_columns():
     assert abs(np.bincount(rows) - [4_000, 4_000, 4_001]).max() <= simulator.rows
 
 
+def test_where_weights_and_chains_fail_draws_are_spread_and_said_to_be_bad(regression, monkeypatch):
+    """The broken twin takes such weights as they are: all draws are one."""
+    sums = sums_of(*regression[:2])
+    here = sums.precise(sums.last_reference)
+    spread = posterior_draws(sums, here, np.random.default_rng(7), 500).places.std(axis=0)
+    rough = np.random.default_rng(8)  # a likelihood that no proposal can follow
+    monkeypatch.setattr(Reweighted, "__call__", lambda self, at: (rough.normal(0, 200, len(at)), np.ones(len(at))))
+    monkeypatch.setattr("pdips.scores.posterior.by_chains", lambda *args, **nuts: 1 / 0)
+    made = posterior_draws(sums, here, np.random.default_rng(7), 500)
+    assert made.facts["noisy_sums"]["effective"] < 5
+    assert (made.places.std(axis=0) > spread / 2).all()
+    monkeypatch.setattr("pdips.scores.posterior.tempered", lambda shares: shares)
+    assert posterior_draws(sums, here, np.random.default_rng(7), 500).places.std(axis=0).max() < 1e-9
+
+
 @pytest.mark.slow
 def test_chains_take_over_where_weights_cannot_be_relied_on(regression, monkeypatch):
     mechanism, release, _ = regression
