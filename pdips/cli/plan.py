@@ -5,8 +5,9 @@ import math
 import shlex
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -19,13 +20,8 @@ if TYPE_CHECKING:
     from pdips.data.schema import Schema
     from pdips.mechanism import Mechanism
 
-SHOWN = 30
-"""Lines of each kind."""
-
-MOST_ROWS = 300
-"""On the page."""
-
-LEVEL = 0.05
+SHOWN, MOST_ROWS, LEVEL = 30, 300, 0.05
+"""Lines of each kind on the terminal and on the page; false alarms of an attacker's test."""
 
 
 @click.command()
@@ -38,7 +34,7 @@ LEVEL = 0.05
 @NEIGHBOURS
 @MODEL
 @OPTIONS
-@click.option("--html", "html_path", metavar="FILE", help="Write a page with sliders.")
+@click.option("--html", type=click.File("w", "utf-8", lazy=True), metavar="FILE", help="Write a page with sliders.")
 @click.option("--json", "json_path", metavar="FILE", help="Write all errors to this file.")
 def plan(
     schema_path: str,
@@ -50,7 +46,7 @@ def plan(
     neighbours: str,
     model: str | None,
     options: tuple[str, ...],
-    html_path: str | None,
+    html: TextIO | None,
     json_path: str | None,
 ) -> None:
     """Compute the accuracy of a planned release from public facts: no table is read and nothing is spent."""
@@ -65,8 +61,6 @@ def plan(
     if mechanism_name is None:
         mechanism_name, why = suited(schema, has_model=model is not None)
     if delta is not None:
-        if not 0 < positive(delta, "delta") < 1:
-            raise InputError(f"delta must be above 0 and below 1, got {delta}")
         options = (*options, "kind=zcdp", f"delta={delta}")
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
     build, settings = chosen(mechanism_name, options, common, model)
@@ -86,6 +80,8 @@ def plan(
         said.setdefault(told, []).append(name)
     for told, those in sorted(said.items(), key=lambda each: not each[0].startswith("fits")):
         click.echo(f"          {', '.join(those)}: {told if len(told) < 110 else told[:107] + '...'}")
+    if found and getattr(mechanism, "kind", "") == "pure":
+        _tell_gaussian(mechanism, schema, n_records, found)
     if not found:
         click.echo(f"errors    none told for {mechanism_name}: see pdips calibrate")
     if n_records is None:
@@ -100,9 +96,9 @@ def plan(
     if target is not None:
         rows = [asdict(each) | {"standard_error": each.standard_error} for each in found]
         write_json(target, {"rows": [{k: v for k, v in row.items() if k != "parts"} for row in rows]})
-    if html_path is not None:
-        _write(html_path, page(mechanism, schema, schema_path, n_records, options))
-        click.echo(f"page      {html_path}")
+    if html is not None:
+        html.write(page(mechanism, schema, schema_path, n_records, options))
+        click.echo(f"page      {html.name}")
 
 
 def page(
@@ -117,11 +113,9 @@ def page(
     forms = dict[str, Any]()
     for kind, chosen_kind in (kinds or {"pure": {}}).items():
         for relation in mechanism.relations:
-            try:
+            with suppress(InputError):
                 other = replace(mechanism, neighbours=relation, **chosen_kind)  # type: ignore[arg-type]
                 forms[f"{kind} {relation}"] = page_form(other, schema, n_records, MOST_ROWS)
-            except InputError:
-                continue
     if not any(form["rows"] for form in forms.values()):
         raise InputError(f"--html: the errors of {mechanism.name} aren't known in closed form; take steps or pairs")
     data = {
@@ -144,12 +138,17 @@ def page(
     return render("plan.html.j2", data=text, title=schema.title or "a table", mechanism=mechanism.name, n=n_records)
 
 
-def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise InputError(f"can't write {path}: {error.strerror}") from None
+def _tell_gaussian(mechanism: "Mechanism", schema: "Schema", n_records: int | None, found: list["Prospect"]) -> None:
+    """Say how much quieter Gaussian noise would be, where it would be by half."""
+    from pdips.calibration.closed_form import prospects
+
+    with suppress(InputError, statistics.StatisticsError):
+        other = prospects(replace(mechanism, kind="zcdp").plan(schema), n_records)  # type: ignore[call-arg]
+        now, then = (statistics.median(e.standard_error for e in r if e.kind == "margin") for r in (found, other))
+        if then < now / 2:
+            click.echo(
+                f"noise     --delta 1e-6 (Gaussian) would take the median error of counts from {now:.3g} to {then:.3g}"
+            )
 
 
 def _tell_odds(epsilon: float, delta: float, rho: float) -> None:

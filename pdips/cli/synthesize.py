@@ -123,7 +123,8 @@ def synthesize(
         from pdips.margins.planning import suited
 
         mechanism_name, why = suited(schema, has_model=model is not None, in_files=in_files(table))
-        click.echo(f"mechanism {mechanism_name}: {why}")
+        quieter = mechanism_name == "pairs" and not any(each.startswith("kind=") for each in options)
+        click.echo(f"mechanism {mechanism_name}: {why}{'; kind=zcdp often has far less noise: pdips plan' * quieter}")
     build, settings = chosen(mechanism_name, options, common, model)
     mechanism: Mechanism = build(**settings)
     check_format(schema, file_format)

@@ -20,21 +20,9 @@ from pdips.privacy.curator import noisy_counts
 from pdips.privacy.noise import RandomBits
 from pdips.registry import find
 
-SCHEMA = Schema.from_toml("""
-[columns.sex]
-levels = ["f", "m"]
-[columns.age]
-lower = 0
-upper = 90
-bins = 9
-[columns.grade]
-levels = [1, 2, 5]
-[columns.town]
-levels = ["a", "b", "c", "d"]
-missing = true
-[records]
-max_per_person = 2
-""")
+COLUMNS = {"sex": {"levels": ["f", "m"]}, "age": {"lower": 0, "upper": 90, "bins": 9}, "grade": {"levels": [1, 2, 5]}}
+COLUMNS["town"] = {"levels": ["a", "b", "c", "d"], "missing": True}
+SCHEMA = Schema.model_validate({"columns": COLUMNS, "records": {"max_per_person": 2}})
 RELATIONS = ("replace-one", "add-remove")
 
 
@@ -154,7 +142,7 @@ def test_the_command_prints_a_plan_and_a_command_that_runs(tmp_path, words):
         ("--mechanism privbayes --delta 1e-6", "privbayes has no option 'kind'"),
         ("--neighbours both", "neighbours must be one of"),
         ("--mechanism privbayes --html x.html", "known in closed form"),
-        ("--html nowhere/x.html", "can't write"),
+        ("--html nowhere/x.html", "No such file or directory"),
     ],
 )
 def test_bad_requests_are_refused(tmp_path, monkeypatch, words, said):
@@ -163,6 +151,21 @@ def test_bad_requests_are_refused(tmp_path, monkeypatch, words, said):
     result = CliRunner().invoke(program, ["plan", "s.toml", *words.split()], standalone_mode=False)
     assert said in str(result.exception), (result.output, result.exception)
     assert isinstance(result.exception, (InputError, click.ClickException))
+
+
+@pytest.mark.parametrize(
+    ("n_columns", "words"), [(12, ""), (2, ""), (12, "--delta 1e-6"), (12, "--mechanism privbayes")]
+)
+def test_a_plan_of_many_columns_says_what_gaussian_noise_would_save(tmp_path, n_columns, words):
+    wide = Schema.model_validate({"columns": {f"c{number}": {"levels": [*range(6)]} for number in range(n_columns)}})
+    (tmp_path / "s.toml").write_text(wide.to_toml(), encoding="utf-8")
+    told = (
+        CliRunner().invoke(program, ["plan", str(tmp_path / "s.toml"), *words.split()], catch_exceptions=False).output
+    )
+    plans = (Pairs(epsilon=1, kind=kind).plan(wide) for kind in ("pure", "zcdp"))
+    errors = [np.median([row.standard_error for row in prospects(each, None)]) for each in plans]
+    line = f"would take the median error of counts from {errors[0]:.3g} to {errors[1]:.3g}"
+    assert (line in told) == (n_columns == 12 and not words)
 
 
 @pytest.mark.parametrize("path", sorted(Path("examples").glob("*.toml")), ids=str)
