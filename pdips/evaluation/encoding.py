@@ -184,12 +184,18 @@ def with_decile_bins(table: Table) -> Table:
     for name in unbinned:
         column = columns[name]
         values, low, high = numbers(name, table.frame[name], column), float(column.lower or 0), float(column.upper or 0)
-        known = values[~np.isnan(values)]
+        known = np.sort(values[~np.isnan(values)])
         inner = np.quantile(known, np.arange(1, N_PARTS) / N_PARTS) if len(known) else np.zeros(0)
-        inner = np.unique(np.rint(inner) if column.integer else inner)
+        inner = np.unique([_shortest(edge, known) for edge in (np.rint(inner) if column.integer else inner)])
         edges = [low, *(float(edge) for edge in inner if low < edge < high), high]
         columns[name] = column.model_copy(update={"bin_edges": tuple(edges)})  # unvalidated: edges of dates are numbers
     return Table(table.frame, table.schema.model_copy(update={"columns": columns}))
+
+
+def _shortest(edge: float, known: FloatArray) -> float:
+    """Return the number of fewest digits near an edge that as many of the sorted values are below."""
+    near = (float(f"{edge:.{digits}g}") for digits in range(1, 18))
+    return next(each for each in near if np.searchsorted(known, each) == np.searchsorted(known, edge))
 
 
 # ---- two tables as frames, without a schema ----

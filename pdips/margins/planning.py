@@ -38,14 +38,7 @@ SMALLEST_SHARE = 1e-6
 def suited(schema: Schema, *, has_model: bool = False, in_files: bool = False) -> tuple[str, str]:
     """Return the mechanism to take where none is named, and why, from public facts alone.
 
-    Parameters
-    ----------
-    schema : Schema
-        Of the table.
-    has_model : bool
-        Whether the user brings a PyMC model.
-    in_files : bool
-        Whether the table is a folder of files.
+    ``has_model``: whether the user brings a PyMC model; ``in_files``: whether the table is a folder of files.
 
     Examples
     --------

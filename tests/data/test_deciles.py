@@ -28,6 +28,7 @@ def test_columns_without_bins_are_cut_into_tenths_and_the_others_stay():
     frame.loc[:99, "age"] = pd.NA
     table = with_decile_bins(Table(frame, schema))
     assert np.bincount(table.codes["pay"]).tolist() == [100] * 10
+    assert np.mean([len(f"{edge:g}") for edge in table.schema.columns["pay"].bin_edges]) < 5  # few digits
     assert np.abs(np.bincount(table.codes["met"]) - 100).max() <= 5  # whole days
     assert table.schema.columns["age"].n_values < 11  # whole numbers, each edge once
     assert table.schema.columns["size"] == schema.columns["size"]
