@@ -24,8 +24,8 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 RULES = {"runOnly": {"type": "tag", "values": TAGS}, "resultTypes": ["violations"]}
 WITH_AXE = {(1280, "light"), (390, "dark")}
 """Each width and each scheme once: axe takes seconds on a long page."""
-PAPER = 720
-"""CSS pixels of a page of A4 between its margins."""
+PAPER, MOST_BYTES, MOST_MS = 720, 2_000_000, 1_000
+"""CSS pixels of a page of A4 between its margins; size of a page, and time until it can be used."""
 
 SCHEMA = Schema.from_toml("""
 title = "Wages of a small town"
@@ -112,6 +112,9 @@ def complaints(browser: Any, path: Path, *, width: int = 1280, scheme: str = "li
     page.on("request", lambda asked: found.append(f"request: {asked.url}") if asked.url != path.as_uri() else None)
     try:
         page.goto(path.as_uri())
+        ready = page.evaluate("performance.getEntriesByType('navigation')[0].domInteractive")
+        found += [f"slow: {ready:.0f} ms"] * (ready > MOST_MS)
+        found += [f"large: {path.stat().st_size} bytes"] * (path.stat().st_size > MOST_BYTES)
         for _ in "folded", "unfolded":
             across = page.evaluate("document.documentElement.scrollWidth")
             if across > width:
@@ -169,6 +172,8 @@ BROKEN = {
     "console: wrong": "<h1>t</h1><script>console.error('wrong')</script>",
     "error: thrown": "<h1>t</h1><script>throw new Error('thrown')</script>",
     "overflow: ": "<h1>t</h1><p style='width: 2000px'>wide</p>",
+    "large: ": f"<h1>t</h1><!--{' ' * MOST_BYTES}-->",
+    "slow: ": "<h1>t</h1><script>for (const from = Date.now(); Date.now() < from + 1100;);</script>",
 }
 
 
