@@ -207,7 +207,7 @@ def test_each_pass_takes_rows_from_all_over_public_columns():
 
 
 def test_where_weights_and_chains_fail_draws_are_spread_and_said_to_be_bad(regression, monkeypatch):
-    """The broken twin takes such weights as they are: all draws are one."""
+    """Without tempering, the broken twin, one draw has all the weight, and the draws have no spread."""
     sums = sums_of(*regression[:2])
     here = sums.precise(sums.last_reference)
     spread = posterior_draws(sums, here, np.random.default_rng(7), 500).places.std(axis=0)
