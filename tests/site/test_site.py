@@ -78,8 +78,9 @@ def test_pages_open_without_errors_or_requests(site, browser, width, scheme):
     page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or wrong.append(asked.url))
     notebooks = sorted(path.relative_to(site).with_suffix("").as_posix() for path in site.glob("_notebooks/*.html"))
     for name in (*SHOWN, *notebooks[:1]):
-        page.goto((site / f"{name}.html").as_uri())
-        page.wait_for_load_state("networkidle")
+        page.goto((site / f"{name}.html").as_uri())  # until the event "load"
+        page.evaluate("Promise.all([document.fonts.ready, window.MathJax?.startup?.promise])")
+        page.wait_for_timeout(500)  # "networkidle" waits as long, but Chromium loses it at times for files
         assert page.evaluate("document.documentElement.dataset.theme") == scheme
         assert page.evaluate("document.documentElement.scrollWidth") <= width + 1, name
     assert wrong == []
