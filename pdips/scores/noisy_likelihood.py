@@ -1,7 +1,7 @@
 """The likelihood of noisy sums: jointly normal, with the mean and covariance that simulated records have."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,9 @@ EVEN, LIKELY = 32, 32
 """Cells of a numeric column that are equally wide, and cells that are equally likely before a table is seen."""
 
 Records = dict[str, NDArray[Any]]
+
+Noises = Sequence[tuple[FloatArray, float]]
+"""Covariances of normal noises, and the logarithm of each one's share in the noise that they are mixed to."""
 
 LOG_SPREAD = 100
 """From this ratio of its bounds on, cells of a positive column are equally wide on the log scale."""
@@ -175,6 +178,9 @@ def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
 PLACE, SLOPES, RESIDUAL = "pdips_place", "pdips_slopes", "pdips_residual"
 NOISY_SUMS = "noisy_sums"
 
+MOST_MIXED = 300
+"""Sums up to which Laplace noise is mixed of normal noises; noise on more counts as normal of the same variance."""
+
 MOST_MOVES = 40
 """Steps towards the most probable parameters."""
 
@@ -222,7 +228,18 @@ class Linearised:
     slopes: FloatArray  # (sums, parameters)
     sampling: FloatArray  # (sums, sums): covariance of the exact sums, and that of the simulated expectation
     noise: FloatArray  # (sums, sums): covariance of what was added
+    laplace: FloatArray  # (sums,): the variances in it that are those of Laplace noise
     information: FloatArray  # (parameters, parameters): of one record
+
+    @property
+    def mixed(self) -> bool:
+        """Whether Laplace noise is taken as normal noise of variances that are exponential."""
+        return bool(self.laplace.any()) and len(self.laplace) <= MOST_MIXED
+
+    @property
+    def other_noise(self) -> FloatArray:
+        """Covariance of the noise that is no Laplace noise, and a little for the sake of doubles."""
+        return self.noise + np.diag(1e-12 * np.trace(self.sampling + self.noise) - self.laplace)
 
     @cached_property
     def _whitened(self) -> tuple[FloatArray, FloatArray, float]:
@@ -252,9 +269,14 @@ class Linearised:
         return self.whitened_slopes.T @ self.whitened_residual
 
     @property
+    def log_determinant(self) -> float:
+        """Of the covariance of the sums."""
+        return self._whitened[2]
+
+    @property
     def log_likelihood(self) -> float:
-        """Log density of the sums, up to a constant."""
-        return -(float(self.whitened_residual @ self.whitened_residual) + self._whitened[2]) / 2
+        """Log density of the sums, up to a constant, under normal noise."""
+        return -(float(self.whitened_residual @ self.whitened_residual) + self.log_determinant) / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,6 +290,7 @@ class NoisySums:
     n_records: float
     n_variance: float = 0.0  # of the noise on the number of records
     measurements: tuple[Measurement, ...] = ()
+    laplace: bool = False  # whether noise is Laplace noise, and not Gaussian noise
 
     @property
     def noisy(self) -> FloatArray:
@@ -335,8 +358,9 @@ class NoisySums:
         if simulator.n_public and passes < simulator.cycle:
             error = between / (passes * simulator.rows)
         sampling = n * within + n**2 * error
-        noise = self.n_variance * np.outer(mean, mean) + np.diag(self.deviations**2)
-        return Linearised(place, self.noisy - n * mean, n * slopes, sampling, noise, information)
+        variances = self.deviations**2
+        noise, laplace = self.n_variance * np.outer(mean, mean) + np.diag(variances), self.laplace * variances
+        return Linearised(place, self.noisy - n * mean, n * slopes, sampling, noise, laplace, information)
 
     def precise(self, place: FloatArray) -> Linearised:
         """Return what the sums say near the most probable parameters, by a step from some that are nearly so.
@@ -448,12 +472,15 @@ class NoisyLikelihood:
     """A PyMC model of noisy sums: the analyst's priors, and the sums near some parameters, made independent.
 
     ``noisy_sums`` are observed: the whitened residuals of a :class:`Linearised`, normal with variance 1 about its
-    whitened slopes times the way from its place.
+    whitened slopes times the way from its place. Under Laplace noise there is a row for each normal noise that is mixed
+    to it.
     """
 
     record_parameters: tuple[str, ...] = ()
 
-    def __init__(self, space: Blueprint, found: Linearised) -> None:
+    def __init__(self, space: Blueprint, here: Linearised, noises: Noises = ()) -> None:
+        mixed = [replace(here, noise=noise) for noise, _ in noises] or [here]
+        one = (0,) if len(mixed) == 1 else ()
         parts = take_apart(space.model, Axis())
         kept = [
             each
@@ -469,6 +496,16 @@ class NoisyLikelihood:
                 transformed(self.model, self.model[v.name], self.model[v.name], self.model[v.name].owner.inputs).ravel()
                 for v in space.model.free_RVs
             ]
-            place = pm.Data(PLACE, found.place)
-            slopes, residual = pm.Data(SLOPES, found.whitened_slopes), pm.Data(RESIDUAL, found.whitened_residual)
-            pm.Normal(NOISY_SUMS, (slopes * (pt.concatenate(values) - place)).sum(axis=1), 1.0, observed=residual)
+            slopes = pm.Data(SLOPES, np.squeeze([each.whitened_slopes for each in mixed], axis=one))
+            residual = pm.Data(RESIDUAL, np.squeeze([each.whitened_residual for each in mixed], axis=one))
+            expected = (slopes * (pt.concatenate(values) - pm.Data(PLACE, here.place))).sum(axis=-1)
+            if one:
+                pm.Normal(NOISY_SUMS, expected, 1.0, observed=residual)
+            else:
+                logs = np.array([share for _, share in noises]) - [each.log_determinant / 2 for each in mixed]
+                pm.CustomDist(NOISY_SUMS, expected, logs, logp=_mixed, signature="(m,k),(m)->(m,k)", observed=residual)
+
+
+def _mixed(value: Any, expected: Any, logs: Any) -> Any:
+    """Return the log density of sums that one of several ways makes independent with variance 1."""
+    return pt.logsumexp(logs - ((value - expected) ** 2).sum(axis=-1) / 2, axis=-1)

@@ -10,7 +10,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
-from scipy.linalg import eigh
+from scipy.linalg import cho_factor, cho_solve, eigh
 from scipy.special import logsumexp
 
 from pdips.arrays import FloatArray
@@ -21,7 +21,7 @@ from pdips.posterior.model import PUBLIC_SEED, join, most_probable, split, uncon
 from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
-from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, NoisySums, NormalPrior, Simulator
+from pdips.scores.noisy_likelihood import Linearised, Noises, NoisyLikelihood, NoisySums, NormalPrior, Simulator
 from pdips.scores.record_score import Clipping
 
 ANCHORS = 16
@@ -47,6 +47,12 @@ SPREAD = 1.1
 
 FEWEST, FEWEST_WEIGHTS = 2_000, 25
 """Draws that are proposed at least; and finite weights below which their tail has no shape."""
+
+MIXED, UNUSED, APART = 200, 20, 2
+"""Variances of Laplace noise that are mixed, Gibbs steps before the first, and from one to the next."""
+
+LEAST_VARIANCE = 1e-6
+"""Of Laplace noise at a sum, over its own variance."""
 
 MOST_WEIGHT = 100.0
 """Logarithm of the largest weight of a simulated record; squares of such weights are still numbers."""
@@ -131,6 +137,34 @@ def inverse_root(precision: FloatArray) -> FloatArray:
     return np.asarray(vectors / np.sqrt(np.maximum(values, values.max() * 1e-14)))
 
 
+def noises_of(sums: NoisySums, here: Linearised, rng: np.random.Generator) -> Noises:
+    """Return covariances of noise, with the logarithm of each one's share, whose normal laws mixed are the noise's law.
+
+    Gaussian noise has one. The variance of Laplace noise is exponential given its sum: some are drawn by Gibbs steps
+    (inverse Gaussian, as in the Bayesian lasso of Park and Casella 2008) from what the linear likelihood and the normal
+    prior say, and each counts in inverse proportion to what these say of it, so that the sum of normal densities is
+    right at any parameters, and accurate at probable ones.
+    """
+    n = len(here.noise)
+    if not here.mixed:
+        return [(here.noise + np.eye(n) * 1e-12 * np.trace(here.noise), 0.0)]
+    apart = here.residual - here.slopes @ (sums.prior.mean - here.place)
+    rest = here.sampling + here.other_noise + (here.slopes * sums.prior.deviation**2) @ here.slopes.T
+    values, vectors = np.linalg.eigh(rest)
+    root, variances = vectors * np.sqrt(np.maximum(values, 0.0)), here.laplace
+    found: list[tuple[FloatArray, float]] = []
+    for step in range(-UNUSED, MIXED * APART):
+        factor = cho_factor(rest + np.diag(variances), lower=True)
+        if step >= 0 and step % APART == 0:
+            evidence = -apart @ cho_solve(factor, apart) / 2 - np.log(np.diag(factor[0])).sum()
+            found.append((here.other_noise + np.diag(variances), -float(evidence)))
+        made = np.sqrt(variances) * rng.standard_normal(n)
+        noise = made + variances * cho_solve(factor, apart - made - root @ rng.standard_normal(n))
+        most = np.sqrt(2 * here.laplace) / np.maximum(np.abs(noise), 1e-9 * np.sqrt(here.laplace))
+        variances = here.laplace * np.maximum(1 / rng.wald(most, 2.0), LEAST_VARIANCE)
+    return found
+
+
 class Reweighted:
     """The likelihood of noisy sums at any parameters near some: records simulated at several, reweighted to each.
 
@@ -139,7 +173,7 @@ class Reweighted:
     covariance of the exact sums is multiplied by what that costs, so that far from the anchors little is said.
     """
 
-    def __init__(self, sums: NoisySums, here: Linearised, anchors: FloatArray) -> None:
+    def __init__(self, sums: NoisySums, here: Linearised, anchors: FloatArray, noises: Noises) -> None:
         self._sums, self.n = sums, sums.n_records
         each = -(-(RECORDS + MORE_RECORDS * len(here.place)) // (len(anchors) + 1))
         parts, used = [], []
@@ -157,9 +191,10 @@ class Reweighted:
         logs = np.where(np.isfinite(logs), logs, -np.inf)
         self._mixture = logsumexp(logs, axis=0) - np.log(len(used))
         self._weights = self._weighed(logs[0].copy())
-        noise = here.noise + np.eye(len(here.noise)) * 1e-12 * np.trace(here.noise)
-        values, self._basis = eigh(here.sampling, noise)
-        self._values, self._residual = np.maximum(values, 0.0), here.residual
+        self._residual, self._mixed = here.residual, list[tuple[FloatArray, FloatArray, float]]()
+        for noise, share in noises:
+            values, basis = eigh(here.sampling, noise)
+            self._mixed.append((np.maximum(values, 0.0), basis, share + float(np.linalg.slogdet(basis)[1])))
 
     def _log_densities(self, places: FloatArray) -> FloatArray:
         """Return the log densities of the simulated records, shape (places, records)."""
@@ -187,9 +222,11 @@ class Reweighted:
             shift = change @ self._functions / change.shape[1]
             squares = np.einsum("ij,ij->i", change, change) / change.shape[1]
             wide = 1 + self.n * (squares / change.shape[1] + change.mean(axis=1) ** 2)
-            apart = (self._residual - self.n * shift) @ self._basis
-            variance = 1 + wide[:, None] * self._values
-            likely[some], wider[some] = -((apart**2 / variance) + np.log(variance)).sum(axis=1) / 2, wide
+            apart, parts = self._residual - self.n * shift, []
+            for values, basis, share in self._mixed:
+                variance = 1 + wide[:, None] * values
+                parts.append(share - ((apart @ basis) ** 2 / variance + np.log(variance)).sum(axis=1) / 2)
+            likely[some], wider[some] = logsumexp(parts, axis=0), wide
         return likely, wider
 
 
@@ -212,10 +249,10 @@ def importance_draws(
     sums: NoisySums, here: Linearised, rng: np.random.Generator, n: int, *, tried: int = FEWEST
 ) -> ImportanceDraws:
     """Draw from prior times likelihood, proposals being fitted again to the draws until weights can be relied on."""
-    proposal, best = Proposal.near(sums, here), None
+    proposal, best, noises = Proposal.near(sums, here), None, noises_of(sums, here, rng)
     for _ in range(ATTEMPTS):
         anchors, _ = proposal.draw(ANCHORS, rng)
-        likelihood = Reweighted(sums, here, anchors)
+        likelihood = Reweighted(sums, here, anchors, noises)
         places, proposed = proposal.draw(tried, rng)
         likely, wider = likelihood(places)
         with np.errstate(all="ignore"):
@@ -299,7 +336,7 @@ def by_chains(
     sums: NoisySums, here: Linearised, rng: np.random.Generator, **nuts: Any
 ) -> tuple[FloatArray, xr.DataTree, Convergence]:
     """Return draws by NUTS with the linear likelihood, and how well chains agree."""
-    noisy, model = NoisyLikelihood(sums.space, here), sums.space.model
+    noisy, model = NoisyLikelihood(sums.space, here, noises_of(sums, here, rng)), sums.space.model
     start = {v.name: part[0] for v, part in zip(model.value_vars, split(model, here.place[None]), strict=True)}
     for number in range(ROUNDS):
         longer = {key: nuts[key] * 2**number for key in ("draws", "tune")}
@@ -308,7 +345,7 @@ def by_chains(
         if found.passed:
             break
     draws = draws_by_name(tree)
-    return join(unconstrained(model, {v.name: draws[v.name] for v in noisy.model.free_RVs})), tree, found
+    return join(unconstrained(model, {v.name: draws[v.name] for v in model.free_RVs})), tree, found
 
 
 def learned(sums: NoisySums, places: FloatArray) -> dict[str, Any]:

@@ -12,16 +12,18 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.columns import Values, public_columns
-from pdips.posterior.model import ONE_AT_A_TIME, Blueprint, blueprint_of, start
+from pdips.posterior.model import ONE_AT_A_TIME, PUBLIC_SEED, Blueprint, blueprint_of, start
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.release.documents import PrivacyDocument, release_home
 from pdips.release.release import Release
 from pdips.scores.noisy_likelihood import ColumnCells, Measurement, NoisyLikelihood, NoisySums, NormalPrior, Simulator
+from pdips.scores.posterior import noises_of
 from pdips.scores.record_score import Clipping, Norm, RecordScore
 
 SUMS, REFERENCES = "sums", "references"
 WHITENING = "whitening_{}"
 RECORDS = "number of records"
+LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
 
 Known = tuple[pd.DataFrame, Values]
 """Public columns as they are written, and as models read them, in one order."""
@@ -36,7 +38,7 @@ def parameter_labels(space: Blueprint) -> list[str]:
     return labels
 
 
-def published(sums: NoisySums, law: str) -> dict[str, pd.DataFrame]:
+def published(sums: NoisySums) -> dict[str, pd.DataFrame]:
     """Return the noisy sums, and what they are sums of, as tables.
 
     ``sums`` has a row for each: the ``step`` that asked for it, ``of`` (a column, or an unconstrained parameter), for
@@ -45,7 +47,7 @@ def published(sums: NoisySums, law: str) -> dict[str, pd.DataFrame]:
     scores the parameters (``place``) at which gradients were taken, the matrix that whitens them, and the ``radius``
     and ``norm`` of the ball into which they were pulled.
     """
-    deviation = float(np.sqrt(sums.n_variance))
+    deviation, law = float(np.sqrt(sums.n_variance)), LAPLACE if sums.laplace else GAUSSIAN
     opening = {"step": RECORDS, "of": "", "lower": np.nan, "upper": np.nan, "noisy": sums.n_records}
     parts = [pd.DataFrame([opening | {"noise": law if deviation else "none", "standard_deviation": deviation}])]
     references, labels = [], parameter_labels(sums.space)
@@ -100,7 +102,8 @@ def restored(
         measurements.append(Measurement(str(step), clipping, noisy, deviation))
     n, deviation = float(opening["noisy"]), float(opening["standard_deviation"])
     simulator = Simulator(space, public, seed=seed_of(measurements[0].noisy))
-    return NoisySums(space, score, prior, simulator, n, deviation**2, tuple(measurements))
+    laplace = bool(rest["noise"].eq(LAPLACE).all())
+    return NoisySums(space, score, prior, simulator, n, deviation**2, tuple(measurements), laplace)
 
 
 def read_published(release: Release | str | Path) -> tuple[Schema, dict[str, pd.DataFrame], Known]:
@@ -136,8 +139,8 @@ def noisy_likelihood(
 
     The free variables and priors are those of ``model``; the noisy sums, made independent, are observed as
     ``noisy_sums``, with the noise, the sampling of records and the error of simulation in their covariance. They are
-    normal, with a mean that is linear in the unconstrained parameters about the most probable ones. Nothing
-    confidential is read.
+    normal, with a mean that is linear in the unconstrained parameters about the most probable ones; Laplace noise is a
+    mixture of normal ones. Nothing confidential is read.
 
     Parameters
     ----------
@@ -180,4 +183,5 @@ def noisy_likelihood(
         tables = {SUMS: tables[SUMS][tables[SUMS]["lower"].notna() | (tables[SUMS]["step"] == RECORDS)]}
     with ONE_AT_A_TIME:
         sums = restored(space, RecordScore(space.likelihood), NormalPrior.of(space.prior), tables, public)
-        return NoisyLikelihood(space, sums.precise(sums.mode(sums.last_reference).place)).model
+        here = sums.precise(sums.mode(sums.last_reference).place)
+        return NoisyLikelihood(space, here, noises_of(sums, here, np.random.default_rng(PUBLIC_SEED))).model

@@ -303,7 +303,7 @@ class Scores(sampling.ChainMechanism):
             chosen.append(values)
             undrawn += failed
         found = replace(found, facts={**found.facts, "noisy_sums": found.facts["noisy_sums"] | {"undrawn": undrawn}})
-        tables = published(sums, "discrete Laplace" if self.kind == "pure" else "discrete Gaussian")
+        tables = published(sums)
         return Drawn(
             sets=sets,
             statistics={SUMS: tables[SUMS]},
@@ -371,7 +371,7 @@ class Scores(sampling.ChainMechanism):
         kit = self.kit(space)
         cells = Measurement(step.name, kit.cells, counts, step.standard_deviation)
         simulator = Simulator(space, public, seed=seed_of(counts))
-        return NoisySums(space, kit.score, kit.prior, simulator, n, n_variance, (cells,))
+        return NoisySums(space, kit.score, kit.prior, simulator, n, n_variance, (cells,), self.kind == "pure")
 
     def _with(self, sums: NoisySums, clipping: Clipping, noisy: IntArray, step: Step) -> NoisySums:
         """Return the sums with another round of scores."""

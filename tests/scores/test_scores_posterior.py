@@ -15,11 +15,12 @@ from pdips.posterior.model_file import as_source
 from pdips.release.documents import Diagnostics, SumsSummary
 from pdips.report.diagnostics import _draw, _noisy_sums
 from pdips.scores.noisy_likelihood import Simulator
-from pdips.scores.posterior import Reweighted, importance_draws, posterior_draws
+from pdips.scores.posterior import Reweighted, by_chains, importance_draws, noises_of, posterior_draws
 from pdips.scores.published import REFERENCES, SUMS, noisy_likelihood, read_published, restored
 from pdips.scores.scores import Scores
 
 ILL = Schema(columns={"ill": Column(levels=[0, 1])})
+GRID = (np.arange(400) + 0.5) / 400
 GROUPS = {"g": Column(levels=["a", "b", "c"], public=True), "y": Column(lower=-30, upper=30)}
 
 
@@ -71,25 +72,49 @@ def sums_of(mechanism, release):
     return restored(space, kit.score, kit.prior, tables, known[1])
 
 
-def exact_posterior(sums, scales):
-    """Return mean and sd of the share given noisy sums: all numbers of ill records, exact laws of the noise."""
-    n, grid = round(sums.n_records), (np.arange(400) + 0.5) / 400
+def exact_posterior(sums):
+    """Return probabilities of the share given noisy sums: all numbers of ill records, exact laws of the noise."""
+    n, scales = round(sums.n_records), sums.deviations / np.sqrt(2)
     ones = np.arange(n + 1)
     each = sums.functions({"ill": np.array([0, 1])})
     exact = np.outer(n - ones, each[0]) + np.outer(ones, each[1])
     likely = -(np.abs(sums.noisy - exact) / scales).sum(axis=1)
-    density = np.exp(stats.binom.logpmf(ones[None], n, grid[:, None]) + likely - likely.max()).sum(axis=1)
-    density /= density.sum()
-    mean = density @ grid
-    return mean, np.sqrt(density @ (grid - mean) ** 2)
+    density = np.exp(stats.binom.logpmf(ones[None], n, GRID[:, None]) + likely - likely.max()).sum(axis=1)
+    return density / density.sum()
+
+
+def spread_of(density):
+    return np.sqrt(density @ (GRID - density @ GRID) ** 2)
 
 
 def test_the_posterior_is_that_of_all_tables_and_exact_noise(ill):
     sums = sums_of(Scores(epsilon=1, model=share), ill)
     draws = ill.tables["posterior"]["share"]
-    mean, deviation = exact_posterior(sums, sums.deviations / np.sqrt(2))
-    assert abs(draws.mean() - mean) < 0.2 * deviation  # Laplace noise counts as normal
-    assert 0.85 < draws.std() / deviation < 1.15
+    density = exact_posterior(sums)
+    assert abs(draws.mean() - density @ GRID) < 0.2 * spread_of(density)
+    assert 0.85 < draws.std() / spread_of(density) < 1.15
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_loud_laplace_noise_is_mixed_of_normal_noises(seed):
+    # distances of distribution functions: the error of 4,000 draws is below .03 with probability .999
+    mechanism = Scores(epsilon=0.02, model=share)
+    table = Table(pd.DataFrame({"ill": [0] * 400 + [1] * 200}), ILL)
+    sums = sums_of(mechanism, mechanism.release(table, rng=np.random.default_rng(seed))[0])
+    here = sums.precise(sums.mode(sums.last_reference).place)
+    exact, rng = exact_posterior(sums).cumsum(), np.random.default_rng(1)
+
+    def distance(places):
+        drawn = np.sort(1 / (1 + np.exp(-places[:, 0])))
+        return np.abs(np.searchsorted(drawn, GRID) / len(drawn) - exact).max()
+
+    assert distance(importance_draws(sums, here, rng, 4_000, tried=8_000).places) < 0.05
+    as_normal = replace(here, laplace=0 * here.laplace)  # the broken twin: normal noise of the same variance
+    assert distance(importance_draws(sums, as_normal, rng, 4_000, tried=8_000).places) > 0.1
+    nuts = {"draws": 2_000, "tune": 1_000, "chains": 2}
+    (chains, _, found), (twin, _, _) = (by_chains(sums, each, rng, **nuts) for each in (here, as_normal))
+    assert found.passed
+    assert distance(chains) < 0.8 * distance(twin)  # both are linear, which is wrong where noise is so loud
 
 
 def test_rounds_taken_as_independent_would_be_too_sure_of_themselves(ill):
@@ -98,7 +123,7 @@ def test_rounds_taken_as_independent_would_be_too_sure_of_themselves(ill):
     here = sums.precise(sums.last_reference)
     blocks = np.repeat(np.arange(len(sums.measurements)), [len(each.noisy) for each in sums.measurements])
     apart = replace(here, sampling=np.where(blocks[:, None] == blocks, here.sampling, 0.0))
-    _, exact = exact_posterior(sums, sums.deviations / np.sqrt(2))
+    exact = spread_of(exact_posterior(sums))
     rng = np.random.default_rng(2)
     places = [importance_draws(sums, each, rng, 1_000).places for each in (here, apart)]
     spread = [(1 / (1 + np.exp(-each))).std() / exact for each in places]
@@ -169,7 +194,8 @@ def test_far_from_the_anchors_nothing_is_said(regression):
     mechanism, release, _ = regression
     sums = sums_of(mechanism, release)
     here = sums.precise(sums.last_reference)
-    likelihood = Reweighted(sums, here, here.place + np.random.default_rng(0).normal(size=(8, 4)) * 0.05)
+    rng = np.random.default_rng(0)
+    likelihood = Reweighted(sums, here, here.place + rng.normal(size=(8, 4)) * 0.05, noises_of(sums, here, rng))
     _, wider = likelihood(np.stack([here.place, here.place + 40.0]))
     assert wider[0] < 1.05
     assert wider[1] > 0.5 * sums.n_records  # one record's worth of information, not thousands'
