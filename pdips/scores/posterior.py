@@ -48,8 +48,8 @@ SPREAD = 1.1
 FEWEST, FEWEST_WEIGHTS = 2_000, 25
 """Draws that are proposed at least; and finite weights below which their tail has no shape."""
 
-MIXED, UNUSED, APART = 200, 20, 2
-"""Variances of Laplace noise that are mixed, Gibbs steps before the first, and from one to the next."""
+MIXED, UNUSED, APART, WIDER = 200, 20, 2, 3.0
+"""Variances of Laplace noise that are mixed, Gibbs steps before the first and from one to the next, and their prior."""
 
 LEAST_VARIANCE = 1e-6
 """Of Laplace noise at a sum, over its own variance."""
@@ -141,20 +141,24 @@ def noises_of(sums: NoisySums, here: Linearised, rng: np.random.Generator) -> No
     """Return covariances of noise, with the logarithm of each one's share, whose normal laws mixed are the noise's law.
 
     Gaussian noise has one. The variance of Laplace noise is exponential given its sum: some are drawn by Gibbs steps
-    (inverse Gaussian, as in the Bayesian lasso of Park and Casella 2008) from what the linear likelihood and the normal
-    prior say, and each counts in inverse proportion to what these say of it, so that the sum of normal densities is
-    right at any parameters, and accurate at probable ones.
+    (inverse Gaussian, as in the Bayesian lasso of Park and Casella 2008) under the linear likelihood and a normal prior
+    three times as wide as the linear posterior. Each counts in inverse proportion to its evidence there, so that the
+    sum of normal densities is right at any parameters, and accurate at probable ones.
     """
-    n = len(here.noise)
+    n, found = len(here.noise), list[tuple[FloatArray, float]]()
+    as_normal = [(here.noise + np.eye(n) * 1e-12 * np.trace(here.noise), 0.0)]
     if not here.mixed:
-        return [(here.noise + np.eye(n) * 1e-12 * np.trace(here.noise), 0.0)]
-    apart = here.residual - here.slopes @ (sums.prior.mean - here.place)
-    rest = here.sampling + here.other_noise + (here.slopes * sums.prior.deviation**2) @ here.slopes.T
+        return as_normal
+    apart = here.residual - here.slopes @ sums.move(here)
+    wide = WIDER * here.slopes @ inverse_root(here.curvature + sums.prior.precision)
+    rest = here.sampling + here.other_noise + wide @ wide.T
     values, vectors = np.linalg.eigh(rest)
     root, variances = vectors * np.sqrt(np.maximum(values, 0.0)), here.laplace
-    found: list[tuple[FloatArray, float]] = []
     for step in range(-UNUSED, MIXED * APART):
-        factor = cho_factor(rest + np.diag(variances), lower=True)
+        try:
+            factor = cho_factor(rest + np.diag(variances), lower=True)
+        except np.linalg.LinAlgError:  # as doubles have it, no covariance
+            return as_normal
         if step >= 0 and step % APART == 0:
             evidence = -apart @ cho_solve(factor, apart) / 2 - np.log(np.diag(factor[0])).sum()
             found.append((here.other_noise + np.diag(variances), -float(evidence)))
