@@ -19,7 +19,18 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.steps import Steps
-from pdips.posterior.columns import ENDS, Values, distinct, public_stand_ins, record_values, stand_ins
+from pdips.posterior.columns import (
+    ENDS,
+    MISSING,
+    Values,
+    distinct,
+    fixed_numbers,
+    model_columns,
+    public_names,
+    public_stand_ins,
+    record_values,
+    stand_ins,
+)
 from pdips.posterior.model import ONE_AT_A_TIME, PUBLIC_SEED, STAND_INS, Blueprint, initial, most_probable, split
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.record_likelihood import RecordLikelihood, log_prior
@@ -144,7 +155,7 @@ def no_cells(schema: Schema) -> ReferenceCells:
 
 def cells_of_table(table: Table) -> ReferenceCells:
     """Return the cells that a public or synthetic table has records in."""
-    public = {name: values for name, values in record_values(table).items() if table.schema.columns[name].public}
+    public = record_values(table, public_names(table.schema))
     codes = {name: table.codes[name] for name in table.schema.columns if name not in public}
     taken, counts = distinct({**codes, **public}, table.counts)
     values, volumes = _inside(table.schema, {name: taken[name] for name in codes}, {n: taken[n] for n in public})
@@ -152,7 +163,11 @@ def cells_of_table(table: Table) -> ReferenceCells:
 
 
 def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[dict[str, NDArray[Any]], FloatArray]:
-    """Return values spread evenly inside cells, given by their codes, and the logs of the cells' volumes."""
+    """Return values spread evenly inside cells, given by their codes, and the logs of the cells' volumes.
+
+    Of missing numbers there is one value, and no volume.
+    """
+    fixed = fixed_numbers(schema)
     rng = np.random.default_rng(SPREAD_SEED)
     volumes = np.zeros(len(next(iter(codes.values()))))
     values: dict[str, NDArray[Any]] = {name: np.repeat(column, WITHIN) for name, column in known.items()}
@@ -162,11 +177,14 @@ def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[di
             values[name] = np.repeat(code, WITHIN)
             continue
         share = rng.permutation((np.arange(WITHIN) + 0.5) / WITHIN)
-        low, width = column.edges[code], column.edges[code + 1] - column.edges[code]
-        within = (low[:, None] + width[:, None] * share).ravel()
+        gone, place = code == column.n_values, np.minimum(code, column.n_values - 1)
+        low, width = column.edges[place], column.edges[place + 1] - column.edges[place]
+        within = np.where(gone[:, None], fixed.get(name, 0.0), low[:, None] + width[:, None] * share).ravel()
         values[name] = np.floor(within).astype(np.int64) if column.integer else within
-        volumes += np.log(width)
-    return {name: values[name] for name in schema.columns}, volumes
+        if name in fixed:
+            values[name + MISSING] = np.repeat(gone.astype(np.int64), WITHIN)
+        volumes += np.where(gone, 0.0, np.log(width))
+    return {name: values[name] for name in model_columns(schema)}, volumes
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,11 +236,10 @@ def simulate(space: Blueprint, place: FloatArray, public: Values, *, n: int | No
 
 def public_rows(table: Table, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Return the public columns of records chosen at random; neighbouring tables share them."""
-    names = list(table.schema.public_columns)
-    if not names:
+    if not table.schema.public_columns:
         return {}
     rows = rng.integers(table.n_records, size=SIMULATED)
-    return {name: values[rows] for name, values in record_values(table, names).items()}
+    return {n: values[rows] for n, values in record_values(table, public_names(table.schema)).items()}
 
 
 def referenced(space: Blueprint, reference: Reference, n_records: int) -> Stage:

@@ -9,10 +9,11 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.logprob.abstract import MeasurableOp, _logprob
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.replace import _vectorize_node, clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
@@ -26,7 +27,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.posterior.columns import SUFFIX, Values
+from pdips.posterior.columns import MISSING, SUFFIX, Values
 
 Points = Sequence[FloatArray]
 """Values of a model's value variables, an array (points, *shape) for each."""
@@ -50,6 +51,52 @@ ONE_EACH = (
     "the model doesn't have one log-likelihood a record: it holds numbers of several records as constants, or an "
     "observed variable has its records elsewhere than on its first axis; read columns as data[name]"
 )
+
+
+class Hurdle(MeasurableOp, Op):  # type: ignore[misc]
+    """An observed variable that is a fixed number, and whose log-likelihood is 0, where another one says it is missing.
+
+    Every path to a log-likelihood or a draw meets it, for it stands in the model's graph in place of the variable.
+    """
+
+    __props__ = ()
+
+    def make_node(self, variable: Any, missing: Any, fixed: Any) -> Apply:
+        """Return the node of three vectors: the variable, 1 where it is missing, and what it is there."""
+        return Apply(self, [variable, missing, fixed], [variable.type()])
+
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+        """Return the shape of the variable."""
+        return [shapes[0]]
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+        """Put the fixed number where the draw is missing."""
+        variable, missing, fixed = inputs
+        output_storage[0][0] = np.where(missing > 0.5, fixed, variable).astype(variable.dtype)
+
+
+@_logprob.register(Hurdle)  # type: ignore[untyped-decorator]
+def hurdle_logprob(op: Hurdle, values: Sequence[Any], variable: Any, missing: Any, fixed: Any, **kwargs: Any) -> Any:
+    """Return the log-likelihood of the variable where it is there, and 0 elsewhere, whatever it is there."""
+    return pt.switch(missing > 0.5, 0.0, pm.logp(variable, *values, **kwargs))
+
+
+def count_known(model: pm.Model, observed: Mapping[str, Sequence[str]], fixed: Mapping[str, float]) -> None:
+    """Let the terms of columns that may be missing, with the numbers read there, count for records that have them."""
+    of = {name: variable for variable, names in observed.items() for name in names}
+    for name, number in fixed.items():
+        if name not in of or (says := of.get(name + MISSING)) is None:
+            continue
+        if of[name] != name:
+            raise InputError(f"{name!r} may be missing: observe it by itself, not in {of[name]!r}")
+        variable, missing, data = model[name], model[says], model.named_vars.get(name + SUFFIX)
+        missing = missing if missing.ndim == 1 else missing[:, observed[says].index(name + MISSING)]
+        if variable in ancestors([missing]):
+            raise InputError(f"whether {name!r} is missing can't depend on its number, which a missing value lacks")
+        there = {} if data is None else {data: pt.full(data.shape, number, data.dtype)}
+        [there] = clone_replace([model.rvs_to_values[variable]], there, rebuild_strict=False)
+        made = Hurdle().make_node(variable.owner.clone().outputs[variable.index], missing, there)
+        made.outputs[0], variable.owner, variable.index = variable, made, 0  # what reads the variable now reads this
 
 
 def record_terms(model: pm.Model) -> Any:
