@@ -195,11 +195,10 @@ def model_columns(schema: Schema) -> dict[str, Column]:
     """Return the columns that models read: of a numeric one that may be missing its number, and whether it is."""
     found, fixed = dict[str, Column](), fixed_numbers(schema)
     for name, column in schema.columns.items():
-        found[name] = column.model_copy(update={"missing": False}) if name in fixed else column
         if name in fixed and name + MISSING in schema.columns:
             raise InputError(f"models call whether column {name!r} is missing {name + MISSING!r}; rename that column")
-        if name in fixed:
-            found[name + MISSING] = Column(levels=[0, 1], public=column.public)
+        found[name] = column.model_copy(update={"missing": False}) if name in fixed else column
+        found |= {name + MISSING: Column(levels=[0, 1], public=column.public)} if name in fixed else {}
     return found
 
 
@@ -315,11 +314,13 @@ def to_frame(
 
 def public_columns(table: Table) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
     """Return the public columns of a table as they are written, and as models read them, in one order."""
-    names = list(table.schema.public_columns)
-    if not names:
-        return pd.DataFrame(), {}
     part = table.public_part()
-    return pd.DataFrame({name: part.spelt(name) for name in names}), record_values(part, public_names(table.schema))
+    return pd.DataFrame({name: part.spelt(name) for name in table.schema.public_columns}), public_values(part)
+
+
+def public_values(table: Table) -> dict[str, NDArray[Any]]:
+    """Return the public columns of a table as models read them."""
+    return record_values(table, public_names(table.schema))
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,7 @@ from pdips.posterior.model_checks import (
     on_stand_ins,
 )
 from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.posterior.record_likelihood import RecordLikelihood, count_known, inputs_of
+from pdips.posterior.record_likelihood import RecordLikelihood, count_known, inputs_of, observed_columns
 
 STAND_INS = 24
 """Records of the stand-in table on which a model is built to be looked at."""
@@ -210,7 +210,7 @@ class Blueprint:
     @cached_property
     def observed(self) -> dict[str, tuple[str, ...]]:
         """The columns of each observed variable: its own name, or the coordinates of its last dimension."""
-        return _observed(self.model)
+        return observed_columns(self.model)
 
     @property
     def synthesized(self) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ class Blueprint:
         if not isinstance(model, pm.Model):
             raise InputError(f"{self.source.name}: build_model must return a pm.Model")
         columns.check_names(model)
-        count_known(model, _observed(model), fixed_numbers(self.schema))
+        count_known(model, fixed_numbers(self.schema))
         return model
 
     def draw(
@@ -385,16 +385,6 @@ class Blueprint:
         return [dict(zip([value.name for value in known], row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _observed(model: pm.Model) -> dict[str, tuple[str, ...]]:
-    """Return the columns of each observed variable: its own name, or the coordinates of its last dimension."""
-    found: dict[str, tuple[str, ...]] = {}
-    for rv in model.observed_RVs:
-        dims: Sequence[str | None] = model.named_vars_to_dims.get(rv.name) or ()
-        labels = model.coords.get(dims[-1]) if len(dims) > 1 and dims[-1] is not None else None
-        found[rv.name] = (rv.name,) if labels is None else tuple(map(str, labels))
-    return found
-
-
 def _check_columns(observed: Mapping[str, tuple[str, ...]], columns: Mapping[str, Column]) -> None:
     if not observed:
         raise InputError("the model has no observed variable")
@@ -408,15 +398,12 @@ def _check_columns(observed: Mapping[str, tuple[str, ...]], columns: Mapping[str
             raise InputError(f"the model observes column {name!r} twice")
     for name in columns:
         if name not in known and not columns[name].public:
-            if name.endswith(MISSING) and name.removesuffix(MISSING) in known:
+            of, law = name.removesuffix(MISSING), f'pm.Bernoulli("{name}", p' if name.endswith(MISSING) else ""
+            if (of != name and of in known) or name + MISSING in known:
+                law = law or f'pm.Normal("{name}", mu, sd'
                 raise InputError(
-                    f"column {name.removesuffix(MISSING)!r} may have missing values, and the model doesn't say how "
-                    f'often: add pm.Bernoulli("{name}", p, observed=data["{name}"])'
-                )
-            if name + MISSING in known:
-                raise InputError(
-                    f"the model observes {name + MISSING!r} and not the values that are there: add a line such as "
-                    f'pm.Normal("{name}", mu, sd, observed=data["{name}"])'
+                    f"column {of!r} may have missing values: a model observes whether it has, and the number; add "
+                    f'{law}, observed=data["{name}"])'
                 )
             raise InputError(
                 f"column {name!r} is neither public nor observed in the model, which would have to draw it: observe it "

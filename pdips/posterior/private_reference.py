@@ -19,18 +19,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.steps import Steps
-from pdips.posterior.columns import (
-    ENDS,
-    MISSING,
-    Values,
-    distinct,
-    fixed_numbers,
-    model_columns,
-    public_names,
-    public_stand_ins,
-    record_values,
-    stand_ins,
-)
+from pdips.posterior.columns import ENDS, MISSING, Values, distinct, public_stand_ins, public_values, settled, stand_ins
 from pdips.posterior.model import ONE_AT_A_TIME, PUBLIC_SEED, STAND_INS, Blueprint, initial, most_probable, split
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.record_likelihood import RecordLikelihood, log_prior
@@ -155,7 +144,7 @@ def no_cells(schema: Schema) -> ReferenceCells:
 
 def cells_of_table(table: Table) -> ReferenceCells:
     """Return the cells that a public or synthetic table has records in."""
-    public = record_values(table, public_names(table.schema))
+    public = public_values(table)
     codes = {name: table.codes[name] for name in table.schema.columns if name not in public}
     taken, counts = distinct({**codes, **public}, table.counts)
     values, volumes = _inside(table.schema, {name: taken[name] for name in codes}, {n: taken[n] for n in public})
@@ -163,11 +152,7 @@ def cells_of_table(table: Table) -> ReferenceCells:
 
 
 def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[dict[str, NDArray[Any]], FloatArray]:
-    """Return values spread evenly inside cells, given by their codes, and the logs of the cells' volumes.
-
-    Of missing numbers there is one value, and no volume.
-    """
-    fixed = fixed_numbers(schema)
+    """Return values spread evenly inside cells, given by their codes, and the logs of the cells' volumes."""
     rng = np.random.default_rng(SPREAD_SEED)
     volumes = np.zeros(len(next(iter(codes.values()))))
     values: dict[str, NDArray[Any]] = {name: np.repeat(column, WITHIN) for name, column in known.items()}
@@ -179,12 +164,12 @@ def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[di
         share = rng.permutation((np.arange(WITHIN) + 0.5) / WITHIN)
         gone, place = code == column.n_values, np.minimum(code, column.n_values - 1)
         low, width = column.edges[place], column.edges[place + 1] - column.edges[place]
-        within = np.where(gone[:, None], fixed.get(name, 0.0), low[:, None] + width[:, None] * share).ravel()
+        within = (low[:, None] + width[:, None] * share).ravel()
         values[name] = np.floor(within).astype(np.int64) if column.integer else within
-        if name in fixed:
+        if column.missing:
             values[name + MISSING] = np.repeat(gone.astype(np.int64), WITHIN)
-        volumes += np.where(gone, 0.0, np.log(width))
-    return {name: values[name] for name in model_columns(schema)}, volumes
+        volumes += np.where(gone, 0.0, np.log(width))  # a missing number is one value, of which there is a probability
+    return settled(schema, values), volumes
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,10 +221,8 @@ def simulate(space: Blueprint, place: FloatArray, public: Values, *, n: int | No
 
 def public_rows(table: Table, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Return the public columns of records chosen at random; neighbouring tables share them."""
-    if not table.schema.public_columns:
-        return {}
     rows = rng.integers(table.n_records, size=SIMULATED)
-    return {n: values[rows] for n, values in record_values(table, public_names(table.schema)).items()}
+    return {name: values[rows] for name, values in public_values(table).items()}
 
 
 def referenced(space: Blueprint, reference: Reference, n_records: int) -> Stage:

@@ -81,8 +81,19 @@ def hurdle_logprob(op: Hurdle, values: Sequence[Any], variable: Any, missing: An
     return pt.switch(missing > 0.5, 0.0, pm.logp(variable, *values, **kwargs))
 
 
-def count_known(model: pm.Model, observed: Mapping[str, Sequence[str]], fixed: Mapping[str, float]) -> None:
+def observed_columns(model: pm.Model) -> dict[str, tuple[str, ...]]:
+    """Return the columns of each observed variable: its own name, or the coordinates of its last dimension."""
+    found: dict[str, tuple[str, ...]] = {}
+    for rv in model.observed_RVs:
+        dims: Sequence[str | None] = model.named_vars_to_dims.get(rv.name) or ()
+        labels = model.coords.get(dims[-1]) if len(dims) > 1 and dims[-1] is not None else None
+        found[rv.name] = (rv.name,) if labels is None else tuple(map(str, labels))
+    return found
+
+
+def count_known(model: pm.Model, fixed: Mapping[str, float]) -> None:
     """Let the terms of columns that may be missing, with the numbers read there, count for records that have them."""
+    observed = observed_columns(model)
     of = {name: variable for variable, names in observed.items() for name in names}
     for name, number in fixed.items():
         if name not in of or (says := of.get(name + MISSING)) is None:
@@ -299,12 +310,10 @@ class RecordLikelihood:
         points, mode = self._batch(), self._mode
         graph = vectorize_graph(self.term[0], dict(zip(self.model.value_vars, points, strict=True)))
         graph, front = constant_parts(graph, list(self.record.values()), leaves=True)
-        shapes = [each.type.shape for each in front]
-        zeros = [
-            np.zeros([1 if n is None else n for n in shape], each.type.dtype)
-            for shape, each in zip(shapes, front, strict=True)
+        held = [
+            pytensor.shared(np.zeros([1 if n is None else n for n in v.type.shape], v.type.dtype), shape=v.type.shape)
+            for v in front
         ]
-        held = [pytensor.shared(zero, shape=shape) for zero, shape in zip(zeros, shapes, strict=True)]
         if held:
             [graph] = graph_replace([graph], dict(zip(front, map(pt.as_tensor, held), strict=True)), strict=False)
         ahead = pytensor.function(points, front, mode="FAST_COMPILE", on_unused_input="ignore")

@@ -20,8 +20,9 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Column
 from pdips.data.table import Table
 from pdips.posterior.censoring import Axis, _reads_records, take_apart
-from pdips.posterior.columns import SUFFIX, Values, bounds_of, record_values, stand_ins
+from pdips.posterior.columns import Values, bounds_of, record_values, stand_ins
 from pdips.posterior.model import PUBLIC_SEED, Blueprint, initial, split, transformed
+from pdips.posterior.record_likelihood import inputs_of
 from pdips.scores.record_score import Clipping, Norm, RecordScore
 
 AT_ONCE = 10_000
@@ -76,10 +77,8 @@ class Simulator:
         """Return records as the model draws them, and as a table has them: whole codes, inside of the bounds."""
         public = self._beside(number)
         if self.rows < self.n_public:
-            for name, values in public.items():
-                if name + SUFFIX in self._model.named_vars:
-                    held = self._model[name + SUFFIX]
-                    held.set_value(values.astype(held.dtype))
+            for name, held in inputs_of(self._model, public).items():
+                held.set_value(public[name].astype(held.dtype))
         reseed_rngs(self._rngs, PUBLIC_SEED + MOST_PASSES * self.seed + number)
         with np.errstate(all="ignore"):
             drawn = self._function(*(part[0] for part in split(self.space.model, np.asarray(place)[None])))
@@ -158,8 +157,7 @@ def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
     inner = np.quantile(np.clip(likely, lower, upper), np.arange(1, LIKELY) / LIKELY)
     edges = np.unique(np.concatenate([spread(lower, upper, EVEN + 1), inner]))
     if column.integer or column.is_categorical:
-        edges = np.unique(np.floor(edges) + 0.5)
-        edges = np.unique(np.clip(edges, lower, upper))
+        edges = np.unique(np.clip(np.floor(edges) + 0.5, lower, upper))
     kept = np.concatenate([[True], np.diff(edges) > 1e-9 * (upper - lower)])
     edges = edges[kept]
     edges[0], edges[-1] = lower, upper
