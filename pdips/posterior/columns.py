@@ -165,15 +165,15 @@ def record_values(table: Table, names: Iterable[str] | None = None) -> dict[str,
     found: dict[str, NDArray[Any]] = {}
     columns, fixed = table.schema.columns, fixed_numbers(table.schema)
     for name in model_columns(table.schema) if names is None else names:
-        if name not in columns:
-            of = name.removesuffix(MISSING)
-            found[name] = np.isnan(numbers(of, table.frame[of], columns[of])).astype(np.int64)
-            continue
-        column = columns[name]
+        of = name if name in columns else name.removesuffix(MISSING)
+        column = columns[of]
         if column.is_categorical:
             found[name] = table.codes[name]
             continue
-        known = numbers(name, table.frame[name], column)
+        known = numbers(of, table.frame[of], column)
+        if of != name:
+            found[name] = np.isnan(known).astype(np.int64)
+            continue
         known = np.where(np.isnan(known), fixed.get(name, np.nan), known)
         # one zero, not two
         found[name] = known.astype(np.int64) if column.integer else collapse(known, column) + 0.0
@@ -407,9 +407,7 @@ def _is_column(value: Any, columns: Collection[Any], column: Column) -> bool:
     return value in columns
 
 
-def _transformation(
-    function: Any, names: Sequence[str], name: str, known: Mapping[str, Column]
-) -> Transformation | None:
+def _transformation(whole: Any, names: Sequence[str], name: str, known: Mapping[str, Column]) -> Transformation | None:
     """Look at one column of an observed value over the column's bounds, with all others at an end; None: as it is."""
     column = known[name]
     lower, upper = bounds_of(column)
@@ -417,7 +415,7 @@ def _transformation(
     def at(values: FloatArray, end: int = 0) -> FloatArray:
         others = {each: np.full(len(values), bounds_of(known[each])[end]) for each in names}
         with np.errstate(all="ignore"):
-            found = function(*(others | {name: values}).values())
+            found = whole(*(others | {name: values}).values())
         return np.asarray(found[:, names.index(name)], dtype=np.float64)
 
     tried = np.linspace(lower, upper, TRIED)

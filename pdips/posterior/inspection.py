@@ -18,7 +18,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.column import Column
 from pdips.errors import InputError
 from pdips.posterior import model_file
-from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds
+from pdips.posterior.bounds import Bounds, _number, from_log_likelihood, stream_bounds
 from pdips.posterior.columns import Values, bounds_of, collapse, distinct, public_names
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import Blueprint, unconstrained
@@ -295,10 +295,6 @@ def _stored(bounds: Bounds, records: InspectedRecords) -> xr.Dataset:
 def _plain(found: xr.Dataset) -> xr.Dataset:
     """Return what a file can hold."""
     return found.drop_vars([name for name in found.data_vars if found[name].dtype.kind not in "biuf"]).drop_attrs()
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def check_records(

@@ -181,7 +181,7 @@ class Blueprint:
     def __post_init__(self) -> None:
         self.schema.refuse_rules()
         check_closed(self.source.build, self.source.name, self.source.text if self.source.is_file else "")
-        _check_columns(self.observed, self.columns)
+        _check_columns(self.observed, self.schema)
         _check_covariates(self.model, self.synthesized)
         self.transformations  # noqa: B018 - refuses what can't be inverted
         check_proper(self.model)
@@ -385,7 +385,8 @@ class Blueprint:
         return [dict(zip([value.name for value in known], row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _check_columns(observed: Mapping[str, tuple[str, ...]], columns: Mapping[str, Column]) -> None:
+def _check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> None:
+    columns, fixed = model_columns(schema), fixed_numbers(schema)
     if not observed:
         raise InputError("the model has no observed variable")
     known = [name for names in observed.values() for name in names]
@@ -398,9 +399,9 @@ def _check_columns(observed: Mapping[str, tuple[str, ...]], columns: Mapping[str
             raise InputError(f"the model observes column {name!r} twice")
     for name in columns:
         if name not in known and not columns[name].public:
-            of, law = name.removesuffix(MISSING), f'pm.Bernoulli("{name}", p' if name.endswith(MISSING) else ""
-            if (of != name and of in known) or name + MISSING in known:
-                law = law or f'pm.Normal("{name}", mu, sd'
+            of = name.removesuffix(MISSING)
+            if of in fixed and {of, of + MISSING} & {*known}:
+                law = f'pm.Normal("{name}", mu, sd' if of == name else f'pm.Bernoulli("{name}", p'
                 raise InputError(
                     f"column {of!r} may have missing values: a model observes whether it has, and the number; add "
                     f'{law}, observed=data["{name}"])'

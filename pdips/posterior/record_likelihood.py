@@ -54,20 +54,13 @@ ONE_EACH = (
 
 
 class Hurdle(MeasurableOp, Op):  # type: ignore[misc]
-    """An observed variable that is a fixed number, and whose log-likelihood is 0, where another one says it is missing.
-
-    Every path to a log-likelihood or a draw meets it, for it stands in the model's graph in place of the variable.
-    """
+    """In place of an observed variable: a fixed number, of log-likelihood 0, where another one says it is missing."""
 
     __props__ = ()
 
     def make_node(self, variable: Any, missing: Any, fixed: Any) -> Apply:
         """Return the node of three vectors: the variable, 1 where it is missing, and what it is there."""
         return Apply(self, [variable, missing, fixed], [variable.type()])
-
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
-        """Return the shape of the variable."""
-        return [shapes[0]]
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """Put the fixed number where the draw is missing."""

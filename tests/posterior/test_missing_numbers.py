@@ -159,7 +159,7 @@ OWN = Schema.model_validate({"columns": {"pay": PAY, "pay_missing": {"levels": [
     ("model", "schema", "says"),
     [
         (observing(pay=number), ALONE, r'add pm.Bernoulli\("pay_missing", p, observed=data\["pay_missing"\]\)'),
-        (observing(pay_missing=absence), ALONE, r'such as pm.Normal\("pay", mu, sd, observed=data\["pay"\]\)'),
+        (observing(pay_missing=absence), ALONE, r'add pm.Normal\("pay", mu, sd, observed=data\["pay"\]\)'),
         (observing(pay=number, pay_missing=absence), OWN, "'pay' is missing 'pay_missing'; rename that column"),
         (
             observing(pay=number, pay_missing=by_its_number),
