@@ -411,7 +411,7 @@ def _moves(chains: FloatArray) -> bool:
     return chains.shape[1] >= FEWEST_DRAWS and bool(np.all(np.isfinite(chains))) and float(np.ptp(chains)) > 0
 
 
-def _number(value: float) -> float | None:
+def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 

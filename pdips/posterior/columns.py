@@ -33,6 +33,9 @@ DrawRecords = Callable[[Parameters, int, Values, np.random.Generator], Values]
 SUFFIX = "_data"
 """A column ``wage`` is the ``pm.Data`` called ``wage_data`` in the model that reads it."""
 
+MISSING = "_missing"
+"""Whether the number of a column ``wage`` is missing, 0 or 1, is a column ``wage_missing`` of the model."""
+
 READING = ("get_value", "eval")
 """Methods of a variable that hand out its value."""
 
@@ -160,25 +163,50 @@ def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
 def record_values(table: Table, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
     """Return the columns of a table as models read them, one value a row, at the schema's resolution."""
     found: dict[str, NDArray[Any]] = {}
-    for name in table.schema.columns if names is None else names:
-        column = table.schema.columns[name]
-        check_column(name, column)
+    columns, fixed = table.schema.columns, fixed_numbers(table.schema)
+    for name in model_columns(table.schema) if names is None else names:
+        of = name if name in columns else name.removesuffix(MISSING)
+        column = columns[of]
         if column.is_categorical:
             found[name] = table.codes[name]
             continue
-        known = numbers(name, table.frame[name], column)
+        known = numbers(of, table.frame[of], column)
+        if of != name:
+            found[name] = np.isnan(known).astype(np.int64)
+            continue
+        known = np.where(np.isnan(known), fixed.get(name, np.nan), known)
         # one zero, not two
         found[name] = known.astype(np.int64) if column.integer else collapse(known, column) + 0.0
     return found
 
 
-def check_column(name: str, column: Column) -> None:
-    """Refuse a column that no model can take as it is."""
-    if column.missing and not column.is_categorical:
-        raise InputError(
-            f"column {name!r} may have missing values, and PyMC would impute them record by record; give the column "
-            "levels or use a histogram mechanism"
-        )
+def fixed_numbers(schema: Schema) -> dict[str, float]:
+    """Return the public number that models read where a numeric column is missing: the middle of its bounds."""
+    found: dict[str, float] = {}
+    for name, column in schema.columns.items():
+        if column.missing and not column.is_categorical:
+            lower, upper = bounds_of(column)
+            middle = lower**0.5 * upper**0.5 if column.scale == "log" else (lower + upper) / 2
+            found[name] = float(np.floor(middle) if column.integer else collapse(np.array(middle), column) + 0.0)
+    return found
+
+
+def model_columns(schema: Schema) -> dict[str, Column]:
+    """Return the columns that models read: of a numeric one that may be missing its number, and whether it is."""
+    found, fixed = dict[str, Column](), fixed_numbers(schema)
+    for name, column in schema.columns.items():
+        if name in fixed and name + MISSING in schema.columns:
+            raise InputError(f"models call whether column {name!r} is missing {name + MISSING!r}; rename that column")
+        found[name] = column.model_copy(update={"missing": False}) if name in fixed else column
+        found |= {name + MISSING: Column(levels=[0, 1], public=column.public)} if name in fixed else {}
+    return found
+
+
+def settled(schema: Schema, drawn: Values) -> dict[str, NDArray[Any]]:
+    """Return drawn columns as tables have them: the fixed number wherever a number is missing."""
+    fixed = {name: number for name, number in fixed_numbers(schema).items() if name in drawn}
+    gone = {name: np.asarray(drawn[name + MISSING]) > 0.5 for name in fixed}
+    return {**drawn, **{name: np.where(gone[name], number, drawn[name]) for name, number in fixed.items()}}
 
 
 def collapse(values: FloatArray, column: Column) -> FloatArray:
@@ -201,7 +229,7 @@ def stand_ins(
     that are ``known``, such as public ones, are taken as they are.
     """
     found: dict[str, NDArray[Any]] = {}
-    for place, (name, column) in enumerate(schema.columns.items()):
+    for place, (name, column) in enumerate(model_columns(schema).items()):
         share = ((np.arange(n) + 0.5) * GOLDEN ** (1 + place % 3) + place * 0.17) % 1
         share[: len(ENDS)] = ENDS[:n]
         share = share if end is None else np.full(n, ENDS[end])
@@ -218,7 +246,13 @@ def stand_ins(
 
 def public_stand_ins(schema: Schema, n: int) -> dict[str, NDArray[Any]]:
     """Return the public columns of ``n`` stand-ins."""
-    return {name: values for name, values in stand_ins(schema, n).items() if name in schema.public_columns}
+    public = public_names(schema)
+    return {name: values for name, values in stand_ins(schema, n).items() if name in public}
+
+
+def public_names(schema: Schema) -> list[str]:
+    """Return the names of the public columns as models read them."""
+    return [name for name, column in model_columns(schema).items() if column.public]
 
 
 def bounds_of(column: Column) -> tuple[float, float]:
@@ -271,18 +305,22 @@ def to_frame(
     What lies outside is moved to the nearest that may be, what is no number to the lower end: nothing may fail once the
     draw is paid for. ``rng`` isn't used for columns with levels or bounds, and these are all that models describe.
     """
-    numbers = {name: np.asarray(given, dtype=np.float64) for name, given in drawn.items()}
-    known = {n: np.where(np.isnan(each), float(schema.columns[n].lower or 0), each) for n, each in numbers.items()}
+    numbers, columns = {n: np.asarray(given, dtype=np.float64) for n, given in drawn.items()}, model_columns(schema)
+    known = {n: np.where(np.isnan(each), float(columns[n].lower or 0), each) for n, each in numbers.items()}
+    gone = [name for name in fixed_numbers(schema) if name + MISSING in known]
+    known |= {name: np.where(known[name + MISSING] > 0.5, np.nan, known[name]) for name in gone}
     return encoding.to_frame(schema, known, public, rng)
 
 
 def public_columns(table: Table) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
     """Return the public columns of a table as they are written, and as models read them, in one order."""
-    names = list(table.schema.public_columns)
-    if not names:
-        return pd.DataFrame(), {}
     part = table.public_part()
-    return pd.DataFrame({name: part.spelt(name) for name in names}), record_values(part, names)
+    return pd.DataFrame({name: part.spelt(name) for name in table.schema.public_columns}), public_values(part)
+
+
+def public_values(table: Table) -> dict[str, NDArray[Any]]:
+    """Return the public columns of a table as models read them."""
+    return record_values(table, public_names(table.schema))
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,18 +352,18 @@ class Transformation:
 
 
 def transformations(
-    model: pm.Model, observed: Mapping[str, Sequence[str]], schema: Schema
+    model: pm.Model, observed: Mapping[str, Sequence[str]], known: Mapping[str, Column]
 ) -> dict[str, Transformation]:
     """Return how the columns are transformed that a model of stand-ins doesn't observe as they are.
 
     An observed value must be its column or a strictly monotonic function of it, record by record.
     """
-    columns = {model[name + SUFFIX]: name for name in schema.columns if name + SUFFIX in model.named_vars}
+    columns = {model[name + SUFFIX]: name for name in known if name + SUFFIX in model.named_vars}
     found: dict[str, Transformation] = {}
     for variable in model.observed_RVs:
         value, names = model.rvs_to_values[variable], observed[variable.name]
         _check_read(variable.name, value, names, columns)
-        if names == (variable.name,) and _is_column(value, columns, schema.columns[variable.name]):
+        if names == (variable.name,) and _is_column(value, columns, known[variable.name]):
             continue
         try:
             inputs = {name: pt.dvector(name) for name in names}
@@ -333,7 +371,7 @@ def transformations(
             [graph] = clone_replace([value], replaced, rebuild_strict=False)
             graph = graph if graph.ndim > 1 else graph[:, None]
             whole = pytensor.function(list(inputs.values()), graph, mode="FAST_COMPILE", on_unused_input="ignore")
-            made = {name: _transformation(whole, names, name, schema) for name in names}
+            made = {name: _transformation(whole, names, name, known) for name in names}
         except InputError:
             raise
         except Exception:  # noqa: BLE001 - the analyst's own graph, which has seen stand-ins only
@@ -369,15 +407,15 @@ def _is_column(value: Any, columns: Collection[Any], column: Column) -> bool:
     return value in columns
 
 
-def _transformation(function: Any, names: Sequence[str], name: str, schema: Schema) -> Transformation | None:
+def _transformation(whole: Any, names: Sequence[str], name: str, known: Mapping[str, Column]) -> Transformation | None:
     """Look at one column of an observed value over the column's bounds, with all others at an end; None: as it is."""
-    column = schema.columns[name]
+    column = known[name]
     lower, upper = bounds_of(column)
 
     def at(values: FloatArray, end: int = 0) -> FloatArray:
-        others = {each: np.full(len(values), bounds_of(schema.columns[each])[end]) for each in names}
+        others = {each: np.full(len(values), bounds_of(known[each])[end]) for each in names}
         with np.errstate(all="ignore"):
-            found = function(*(others | {name: values}).values())
+            found = whole(*(others | {name: values}).values())
         return np.asarray(found[:, names.index(name)], dtype=np.float64)
 
     tried = np.linspace(lower, upper, TRIED)

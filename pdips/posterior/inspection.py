@@ -18,8 +18,8 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.column import Column
 from pdips.errors import InputError
 from pdips.posterior import model_file
-from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds
-from pdips.posterior.columns import Values, bounds_of, collapse, distinct
+from pdips.posterior.bounds import Bounds, _number, from_log_likelihood, stream_bounds
+from pdips.posterior.columns import Values, bounds_of, collapse, distinct, public_names
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import Blueprint, unconstrained
 from pdips.posterior.model_file import stored_name
@@ -297,10 +297,6 @@ def _plain(found: xr.Dataset) -> xr.Dataset:
     return found.drop_vars([name for name in found.data_vars if found[name].dtype.kind not in "biuf"]).drop_attrs()
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
 def check_records(
     blueprint: Blueprint, posterior: xr.Dataset, values: Values, counts: IntArray
 ) -> tuple[dict[str, Any], dict[str, xr.Dataset]]:
@@ -310,14 +306,14 @@ def check_records(
     of all that was drawn. Of many records it takes some; it ends when its time is over, with the draws made by then.
     The drawn columns alone are compared: public ones are the table's own.
     """
-    rng, schema, n = np.random.default_rng(SEED), blueprint.schema, int(counts.sum())
+    rng, known, n = np.random.default_rng(SEED), blueprint.columns, int(counts.sum())
     chosen = np.sort(rng.choice(n, MOST_RECORDS, replace=False, shuffle=False)) if n > MOST_RECORDS else np.arange(n)
     rows = np.searchsorted(np.cumsum(counts), chosen, side="right")
     taken = {name: np.asarray(column)[rows] for name, column in values.items()}
     names = list(blueprint.synthesized)[:MOST_COLUMNS]
-    edges = {name: bin_edges(schema.columns[name]) for name in names}
-    table = {name: _shares(taken[name], schema.columns[name], edges[name]) for name in names}
-    public = {name: taken[name] for name in schema.public_columns}
+    edges = {name: bin_edges(known[name]) for name in names}
+    table = {name: _shares(taken[name], known[name], edges[name]) for name in names}
+    public = {name: taken[name] for name in public_names(blueprint.schema)}
 
     # draws as far apart as they can be, a few at once, each lot from all over the chains
     stacked = draws_by_name(xr.DataTree.from_dict({"posterior": posterior}))
@@ -331,7 +327,7 @@ def check_records(
         some = {name: each[places[lot::lots]] for name, each in parameters.items()}
         drawn = blueprint.draw_several(some, len(rows), public, rng)
         for name in names:
-            made[name] += [_shares(each, schema.columns[name], edges[name]) for each in drawn[name]]
+            made[name] += [_shares(each, known[name], edges[name]) for each in drawn[name]]
         if time.monotonic() > end:
             break
     columns, predicted, observed = [], {}, {}

@@ -21,17 +21,20 @@ from pytensor.tensor.shape import Shape, Shape_i
 from scipy.optimize import minimize
 
 from pdips.arrays import FloatArray
-from pdips.data.schema import Schema
+from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.posterior.censoring import Censored, censor_records
 from pdips.posterior.closures import check_closed
 from pdips.posterior.columns import (
+    MISSING,
     Columns,
     Transformation,
     Values,
-    check_column,
+    fixed_numbers,
+    model_columns,
     public_stand_ins,
+    settled,
     stand_ins,
     to_frame,
     transformations,
@@ -45,7 +48,7 @@ from pdips.posterior.model_checks import (
     on_stand_ins,
 )
 from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.posterior.record_likelihood import RecordLikelihood, inputs_of
+from pdips.posterior.record_likelihood import RecordLikelihood, count_known, inputs_of, observed_columns
 
 STAND_INS = 24
 """Records of the stand-in table on which a model is built to be looked at."""
@@ -176,15 +179,18 @@ class Blueprint:
     _compiled: dict[int, tuple[pm.Model, Forward]] = field(default_factory=dict, repr=False)  # by number of records
 
     def __post_init__(self) -> None:
-        for name, column in self.schema.columns.items():
-            check_column(name, column)
         self.schema.refuse_rules()
         check_closed(self.source.build, self.source.name, self.source.text if self.source.is_file else "")
         _check_columns(self.observed, self.schema)
         _check_covariates(self.model, self.synthesized)
         self.transformations  # noqa: B018 - refuses what can't be inverted
         check_proper(self.model)
-        check_potentials(self.model, self.source.public_potentials, self.schema.columns)
+        check_potentials(self.model, self.source.public_potentials, self.columns)
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """The columns that the model reads: see :func:`pdips.posterior.columns.model_columns`."""
+        return model_columns(self.schema)
 
     @cached_property
     def model(self) -> pm.Model:
@@ -199,17 +205,12 @@ class Blueprint:
     @cached_property
     def transformations(self) -> dict[str, Transformation]:
         """How the columns are transformed that the model doesn't observe as they are."""
-        return transformations(self._several, self.observed, self.schema)
+        return transformations(self._several, self.observed, self.columns)
 
     @cached_property
     def observed(self) -> dict[str, tuple[str, ...]]:
         """The columns of each observed variable: its own name, or the coordinates of its last dimension."""
-        found: dict[str, tuple[str, ...]] = {}
-        for rv in self.model.observed_RVs:
-            dims: Sequence[str | None] = self.model.named_vars_to_dims.get(rv.name) or ()
-            labels = self.model.coords.get(dims[-1]) if len(dims) > 1 and dims[-1] is not None else None
-            found[rv.name] = (rv.name,) if labels is None else tuple(map(str, labels))
-        return found
+        return observed_columns(self.model)
 
     @property
     def synthesized(self) -> tuple[str, ...]:
@@ -229,7 +230,7 @@ class Blueprint:
     @cached_property
     def likelihood(self) -> RecordLikelihood:
         """The log-likelihood of one record, compiled when it is first asked for."""
-        return RecordLikelihood(self.model, columns=self.schema.columns)
+        return RecordLikelihood(self.model, columns=self.columns)
 
     @cached_property
     def prior(self) -> FloatArray:
@@ -256,6 +257,7 @@ class Blueprint:
         if not isinstance(model, pm.Model):
             raise InputError(f"{self.source.name}: build_model must return a pm.Model")
         columns.check_names(model)
+        count_known(model, fixed_numbers(self.schema))
         return model
 
     def draw(
@@ -278,11 +280,16 @@ class Blueprint:
             reseed_rngs(states, int(rng.integers(2**30)))
             rows = zip(*(np.asarray(parameters[name]) for name in free), strict=True)
             drawn = [np.stack(each) for each in zip(*(function(*row) for row in rows), strict=True)]
+        return self.by_column(drawn)
+
+    def by_column(self, drawn: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return draws of the observed variables, records last but for labels, as columns, missing numbers fixed."""
         found: dict[str, NDArray[Any]] = {}
         for (variable, names), values in zip(self.observed.items(), drawn, strict=True):
             each = np.moveaxis(values, -1, 0) if names != (variable,) else [values]
             found |= dict(zip(names, each, strict=True))
-        return found | {name: made.back(found[name]) for name, made in self.transformations.items()}
+        found |= {name: made.back(found[name]) for name, made in self.transformations.items()}
+        return settled(self.schema, found)
 
     def _forward(self, n: int, public: Values) -> Forward:
         """Return what draws ``n`` records: for a few it is compiled once, and then reads other public columns."""
@@ -370,7 +377,7 @@ class Blueprint:
     def _censored(self) -> Censored:
         with on_stand_ins("the log-likelihood"):
             public = self.source.public_potentials
-            return censor_records(self.model, self.schema.columns, window=1.0, public_potentials=public)
+            return censor_records(self.model, self.columns, window=1.0, public_potentials=public)
 
     def _points(self, flat: FloatArray) -> list[dict[str, Any]]:
         known = self.model.value_vars
@@ -379,18 +386,26 @@ class Blueprint:
 
 
 def _check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> None:
+    columns, fixed = model_columns(schema), fixed_numbers(schema)
     if not observed:
         raise InputError("the model has no observed variable")
     known = [name for names in observed.values() for name in names]
     for name in known:
-        if name not in schema.columns:
+        if name not in columns:
             raise InputError(f"the model observes {name!r}, which is no column of the schema; give it a column's name")
-        if schema.columns[name].public:
+        if columns[name].public:
             raise InputError(f"the model observes {name!r}, but the schema calls that column public")
         if known.count(name) > 1:
             raise InputError(f"the model observes column {name!r} twice")
-    for name in schema.columns:
-        if name not in known and not schema.columns[name].public:
+    for name in columns:
+        if name not in known and not columns[name].public:
+            of = name.removesuffix(MISSING)
+            if of in fixed and {of, of + MISSING} & {*known}:
+                law = f'pm.Normal("{name}", mu, sd' if of == name else f'pm.Bernoulli("{name}", p'
+                raise InputError(
+                    f"column {of!r} may have missing values: a model observes whether it has, and the number; add "
+                    f'{law}, observed=data["{name}"])'
+                )
             raise InputError(
                 f"column {name!r} is neither public nor observed in the model, which would have to draw it: observe it "
                 "too (a joint model), call it public in the schema if everybody may know it, or take it out"

@@ -23,7 +23,7 @@ from pytensor.graph.traversal import ancestors, toposort
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
-from pdips.posterior.columns import SUFFIX, stand_ins
+from pdips.posterior.columns import SUFFIX, model_columns, stand_ins
 from pdips.posterior.record_likelihood import ONE_EACH, SIMPLER, alone, inputs_of, over_records, terms_and_prior
 
 Table = dict[str, NDArray[Any]]
@@ -207,11 +207,12 @@ def check_company(
     ones: all records equal, one different, each level absent once, columns at their bounds. The model of many is built
     on others than these, so that it can't hold numbers of the records that it is built on.
     """
-    single = terms_of(model, schema.columns, single=True)
+    columns = model_columns(schema)
+    single = terms_of(model, columns, single=True)
     ends = [stand_ins(schema, SIZES[-1], end=end) for end in (0, 1)]
     for made in [*(stand_ins(schema, n) for n in SIZES), *ends]:
         built, n = build(made), len(next(iter(made.values())))
-        many = terms_of(built, schema.columns, single=False)
+        many = terms_of(built, columns, single=False)
         if [value.name for value in built.value_vars] != [value.name for value in model.value_vars]:
             raise InputError("the model's parameters depend on how many records there are, or on their values")
         tables = list(extreme_tables(schema, n))
@@ -266,7 +267,7 @@ def _why(many: Terms, point: Mapping[str, Any], table: Table) -> str:
 
 def extreme_tables(schema: Schema, n: int) -> Iterator[Table]:
     """Yield made-up tables of n records: ordinary ones, and those at which a dependence that is rare would show."""
-    spread = stand_ins(schema, max(SIZES))
+    spread, columns = stand_ins(schema, max(SIZES)), model_columns(schema)
     rows = {name: np.unique(values) for name, values in spread.items()}
     ordinary = {name: values[:n] for name, values in spread.items()}
     yield ordinary
@@ -281,7 +282,7 @@ def extreme_tables(schema: Schema, n: int) -> Iterator[Table]:
         for end in (values[0], values[-1]):
             yield {**ordinary, name: np.repeat(end, n)}
             yield {**ordinary, name: np.append(np.repeat(end, n - 1), values[0] + values[-1] - end)}
-        if schema.columns[name].is_categorical:
-            levels = schema.columns[name].n_levels
+        if columns[name].is_categorical:
+            levels = columns[name].n_levels
             for level in range(min(levels, MOST_LEVELS) if levels > 1 else 0):
                 yield {**ordinary, name: np.where(ordinary[name] == level, (level + 1) % levels, ordinary[name])}

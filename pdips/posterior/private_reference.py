@@ -19,7 +19,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.steps import Steps
-from pdips.posterior.columns import ENDS, Values, distinct, public_stand_ins, record_values, stand_ins
+from pdips.posterior.columns import ENDS, MISSING, Values, distinct, public_stand_ins, public_values, settled, stand_ins
 from pdips.posterior.model import ONE_AT_A_TIME, PUBLIC_SEED, STAND_INS, Blueprint, initial, most_probable, split
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.record_likelihood import RecordLikelihood, log_prior
@@ -144,7 +144,7 @@ def no_cells(schema: Schema) -> ReferenceCells:
 
 def cells_of_table(table: Table) -> ReferenceCells:
     """Return the cells that a public or synthetic table has records in."""
-    public = {name: values for name, values in record_values(table).items() if table.schema.columns[name].public}
+    public = public_values(table)
     codes = {name: table.codes[name] for name in table.schema.columns if name not in public}
     taken, counts = distinct({**codes, **public}, table.counts)
     values, volumes = _inside(table.schema, {name: taken[name] for name in codes}, {n: taken[n] for n in public})
@@ -162,11 +162,14 @@ def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[di
             values[name] = np.repeat(code, WITHIN)
             continue
         share = rng.permutation((np.arange(WITHIN) + 0.5) / WITHIN)
-        low, width = column.edges[code], column.edges[code + 1] - column.edges[code]
+        gone, place = code == column.n_values, np.minimum(code, column.n_values - 1)
+        low, width = column.edges[place], column.edges[place + 1] - column.edges[place]
         within = (low[:, None] + width[:, None] * share).ravel()
         values[name] = np.floor(within).astype(np.int64) if column.integer else within
-        volumes += np.log(width)
-    return {name: values[name] for name in schema.columns}, volumes
+        if column.missing:
+            values[name + MISSING] = np.repeat(gone.astype(np.int64), WITHIN)
+        volumes += np.where(gone, 0.0, np.log(width))  # a missing number is one value, of which there is a probability
+    return settled(schema, values), volumes
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,11 +221,8 @@ def simulate(space: Blueprint, place: FloatArray, public: Values, *, n: int | No
 
 def public_rows(table: Table, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Return the public columns of records chosen at random; neighbouring tables share them."""
-    names = list(table.schema.public_columns)
-    if not names:
-        return {}
     rows = rng.integers(table.n_records, size=SIMULATED)
-    return {name: values[rows] for name, values in record_values(table, names).items()}
+    return {name: values[rows] for name, values in public_values(table).items()}
 
 
 def referenced(space: Blueprint, reference: Reference, n_records: int) -> Stage:

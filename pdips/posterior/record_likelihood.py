@@ -9,10 +9,11 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.logprob.abstract import MeasurableOp, _logprob
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.replace import _vectorize_node, clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
@@ -26,7 +27,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.posterior.columns import SUFFIX, Values
+from pdips.posterior.columns import MISSING, SUFFIX, Values
 
 Points = Sequence[FloatArray]
 """Values of a model's value variables, an array (points, *shape) for each."""
@@ -50,6 +51,56 @@ ONE_EACH = (
     "the model doesn't have one log-likelihood a record: it holds numbers of several records as constants, or an "
     "observed variable has its records elsewhere than on its first axis; read columns as data[name]"
 )
+
+
+class Hurdle(MeasurableOp, Op):  # type: ignore[misc]
+    """In place of an observed variable: a fixed number, of log-likelihood 0, where another one says it is missing."""
+
+    __props__ = ()
+
+    def make_node(self, variable: Any, missing: Any, fixed: Any) -> Apply:
+        """Return the node of three vectors: the variable, 1 where it is missing, and what it is there."""
+        return Apply(self, [variable, missing, fixed], [variable.type()])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+        """Put the fixed number where the draw is missing."""
+        variable, missing, fixed = inputs
+        output_storage[0][0] = np.where(missing > 0.5, fixed, variable).astype(variable.dtype)
+
+
+@_logprob.register(Hurdle)  # type: ignore[untyped-decorator]
+def hurdle_logprob(op: Hurdle, values: Sequence[Any], variable: Any, missing: Any, fixed: Any, **kwargs: Any) -> Any:
+    """Return the log-likelihood of the variable where it is there, and 0 elsewhere, whatever it is there."""
+    return pt.switch(missing > 0.5, 0.0, pm.logp(variable, *values, **kwargs))
+
+
+def observed_columns(model: pm.Model) -> dict[str, tuple[str, ...]]:
+    """Return the columns of each observed variable: its own name, or the coordinates of its last dimension."""
+    found: dict[str, tuple[str, ...]] = {}
+    for rv in model.observed_RVs:
+        dims: Sequence[str | None] = model.named_vars_to_dims.get(rv.name) or ()
+        labels = model.coords.get(dims[-1]) if len(dims) > 1 and dims[-1] is not None else None
+        found[rv.name] = (rv.name,) if labels is None else tuple(map(str, labels))
+    return found
+
+
+def count_known(model: pm.Model, fixed: Mapping[str, float]) -> None:
+    """Let the terms of columns that may be missing, with the numbers read there, count for records that have them."""
+    observed = observed_columns(model)
+    of = {name: variable for variable, names in observed.items() for name in names}
+    for name, number in fixed.items():
+        if name not in of or (says := of.get(name + MISSING)) is None:
+            continue
+        if of[name] != name:
+            raise InputError(f"{name!r} may be missing: observe it by itself, not in {of[name]!r}")
+        variable, missing, data = model[name], model[says], model.named_vars.get(name + SUFFIX)
+        missing = missing if missing.ndim == 1 else missing[:, observed[says].index(name + MISSING)]
+        if variable in ancestors([missing]):
+            raise InputError(f"whether {name!r} is missing can't depend on its number, which a missing value lacks")
+        there = {} if data is None else {data: pt.full(data.shape, number, data.dtype)}
+        [there] = clone_replace([model.rvs_to_values[variable]], there, rebuild_strict=False)
+        made = Hurdle().make_node(variable.owner.clone().outputs[variable.index], missing, there)
+        made.outputs[0], variable.owner, variable.index = variable, made, 0  # what reads the variable now reads this
 
 
 def record_terms(model: pm.Model) -> Any:
@@ -252,12 +303,10 @@ class RecordLikelihood:
         points, mode = self._batch(), self._mode
         graph = vectorize_graph(self.term[0], dict(zip(self.model.value_vars, points, strict=True)))
         graph, front = constant_parts(graph, list(self.record.values()), leaves=True)
-        shapes = [each.type.shape for each in front]
-        zeros = [
-            np.zeros([1 if n is None else n for n in shape], each.type.dtype)
-            for shape, each in zip(shapes, front, strict=True)
+        held = [
+            pytensor.shared(np.zeros([1 if n is None else n for n in v.type.shape], v.type.dtype), shape=v.type.shape)
+            for v in front
         ]
-        held = [pytensor.shared(zero, shape=shape) for zero, shape in zip(zeros, shapes, strict=True)]
         if held:
             [graph] = graph_replace([graph], dict(zip(front, map(pt.as_tensor, held), strict=True)), strict=False)
         ahead = pytensor.function(points, front, mode="FAST_COMPILE", on_unused_input="ignore")

@@ -17,11 +17,12 @@ from pytensor.graph.replace import clone_replace
 from scipy.linalg import cholesky, solve_triangular
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.schema import Column, Schema
+from pdips.data.schema import Column
 from pdips.data.table import Table
 from pdips.posterior.censoring import Axis, _reads_records, take_apart
-from pdips.posterior.columns import SUFFIX, Values, bounds_of, record_values, stand_ins
+from pdips.posterior.columns import Values, bounds_of, record_values, stand_ins
 from pdips.posterior.model import PUBLIC_SEED, Blueprint, initial, split, transformed
+from pdips.posterior.record_likelihood import inputs_of
 from pdips.scores.record_score import Clipping, Norm, RecordScore
 
 AT_ONCE = 10_000
@@ -66,7 +67,6 @@ class Simulator:
         self._model = model = space.build(stand_ins(space.schema, self.n, known=self._beside(0)))
         given = dict(zip(model.free_RVs, model.replace_rvs_by_values(model.free_RVs), strict=True))
         graphs = clone_replace(list(model.observed_RVs), given, rebuild_strict=False)
-        self._names = [space.observed[variable.name] for variable in model.observed_RVs]
         settings: dict[str, Any] = {"on_unused_input": "ignore", "mode": "FAST_COMPILE", "random_seed": False}
         self._function, updates = compile_graph(model.value_vars, graphs, return_updates=True, **settings)
         self._rngs = list(updates)
@@ -80,21 +80,16 @@ class Simulator:
         """Return records as the model draws them, and as a table has them: whole codes, inside of the bounds."""
         public = self._beside(number)
         if self.rows < self.n_public:
-            for name, values in public.items():
-                if name + SUFFIX in self._model.named_vars:
-                    held = self._model[name + SUFFIX]
-                    held.set_value(values.astype(held.dtype))
+            for name, held in inputs_of(self._model, public).items():
+                held.set_value(public[name].astype(held.dtype))
         reseed_rngs(self._rngs, PUBLIC_SEED + MOST_PASSES * self.seed + number)
         with np.errstate(all="ignore"):
             drawn = self._function(*(part[0] for part in split(self.space.model, np.asarray(place)[None])))
-        found: Records = dict(public)
-        for names, values in zip(self._names, drawn, strict=True):
-            whole = np.broadcast_to(values, (self.n, *np.shape(values)[1:]))
-            found |= dict(zip(names, np.moveaxis(whole, -1, 0) if whole.ndim > 1 else [whole], strict=True))
-        found |= {name: made.back(found[name]) for name, made in self.space.transformations.items()}
+        whole = [np.broadcast_to(values, (self.n, *np.shape(values)[1:])) for values in drawn]
+        found: Records = public | self.space.by_column(whole)
         inside = dict(found)
         for name in self.space.synthesized:
-            column, values = self.space.schema.columns[name], np.asarray(found[name], dtype=np.float64)
+            column, values = self.space.columns[name], np.asarray(found[name], dtype=np.float64)
             lower, upper = bounds_of(column)
             values = np.clip(np.where(np.isnan(values), lower, values), lower, upper)
             inside[name] = np.rint(values).astype(np.int64) if column.is_categorical or column.integer else values
@@ -105,14 +100,14 @@ class Simulator:
 class ColumnCells:
     """One histogram of each column that a model describes: the edges of its cells, from public facts alone."""
 
-    schema: Schema
+    columns: Mapping[str, Column]
     edges: Mapping[str, FloatArray]
 
     @classmethod
     def of(cls, space: Blueprint, likely: Mapping[str, NDArray[Any]]) -> "ColumnCells":
         """Return cells half of which are equally wide, and half equally likely for some public records."""
-        found = {name: cell_edges(space.schema.columns[name], likely[name]) for name in space.synthesized}
-        return cls(space.schema, found)
+        found = {name: cell_edges(space.columns[name], likely[name]) for name in space.synthesized}
+        return cls(space.columns, found)
 
     @property
     def sizes(self) -> list[int]:
@@ -142,7 +137,7 @@ class ColumnCells:
         for (name, edges), noisy in zip(self.edges.items(), np.split(counts, np.cumsum(self.sizes)[:-1]), strict=True):
             sure = np.where(noisy > SURE * noise, noisy, 0.0)
             sure = sure if sure.any() else np.maximum(noisy, 0.0) + 1e-9
-            place, column = rng.choice(len(sure), n, p=sure / sure.sum()), self.schema.columns[name]
+            place, column = rng.choice(len(sure), n, p=sure / sure.sum()), self.columns[name]
             low, high = edges[place], edges[place + 1]
             values = low + (high - low) * rng.random(n)
             if column.is_categorical or column.integer:
@@ -165,8 +160,7 @@ def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
     inner = np.quantile(np.clip(likely, lower, upper), np.arange(1, LIKELY) / LIKELY)
     edges = np.unique(np.concatenate([spread(lower, upper, EVEN + 1), inner]))
     if column.integer or column.is_categorical:
-        edges = np.unique(np.floor(edges) + 0.5)
-        edges = np.unique(np.clip(edges, lower, upper))
+        edges = np.unique(np.clip(np.floor(edges) + 0.5, lower, upper))
     kept = np.concatenate([[True], np.diff(edges) > 1e-9 * (upper - lower)])
     edges = edges[kept]
     edges[0], edges[-1] = lower, upper

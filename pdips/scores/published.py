@@ -87,7 +87,7 @@ def restored(
                 str(name): np.append(part["lower"].to_numpy(float), part["upper"].iloc[-1])
                 for name, part in rows.groupby("of", sort=False)
             }
-            measurements.append(Measurement(str(step), ColumnCells(space.schema, edges), noisy, deviation))
+            measurements.append(Measurement(str(step), ColumnCells(space.columns, edges), noisy, deviation))
             continue
         at = tables[REFERENCES]
         if list(dict.fromkeys(at["parameter"])) != parameter_labels(space):

@@ -178,7 +178,7 @@ class Scores(sampling.ChainMechanism):
             one = Sensitivity.of_record(schema, l1=1)
             found.append(Step(name=RECORDS, sensitivity=one, price=left * OF_RECORDS, law=law, counts=RECORDS))
             left -= left * OF_RECORDS
-        described = [schema.columns[name] for name in space.synthesized]
+        described = [space.columns[name] for name in space.synthesized]
         share = OF_CELLS[any(not c.is_categorical or c.n_levels > FEW_LEVELS for c in described)]
         of_cells = left * max(min(share, share * FEW_PARAMETERS / space.n_parameters), OF_CELLS[False])
         counts = Sensitivity.of_counts(schema, self.neighbours, tables=len(described))

@@ -13,10 +13,10 @@ import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Scale
-from pdips.data.schema import Schema
+from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.posterior.columns import Values, check_column, record_values
+from pdips.posterior.columns import Values, record_values
 from pdips.privacy.loss import Neighbours, Number, exact, positive
 from pdips.privacy.noise import quantise
 from pdips.privacy.sensitivity import Sensitivity
@@ -40,6 +40,12 @@ TERMS, SQUARINGS = 16, 7
 
 BLOCK = 2**16
 MOST_STEPS, MOST_HALVINGS = 60, 30
+
+
+def check_column(name: str, column: Column) -> None:
+    """Refuse a numeric column that may be missing."""
+    if column.missing and not column.is_categorical:
+        raise InputError(f"column {name!r} may have missing values, of which no statistic is made; give it levels")
 
 
 def root_above(square: Fraction) -> Fraction:

@@ -21,11 +21,10 @@ from pdips.data.encoding import Scale
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.posterior.columns import check_column
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import quantise
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.statistics.logistic import Logistic
+from pdips.statistics.logistic import Logistic, check_column
 
 _known: WeakKeyDictionary[Table, dict[Any, IntArray]] = WeakKeyDictionary()
 """Columns of tables that are in use, as whole steps, and their statistics: each is worked out once."""

@@ -25,6 +25,7 @@ from pdips.scores.scores import CELLS, RECORDS
 
 THREE = Schema.model_validate({"columns": {"x": {"levels": ["low", "middle", "high"]}}})
 PAIRS = Schema.model_validate({"columns": {"g": {"levels": ["a", "b"]}, "ill": {"levels": [0, 1]}}})
+GAPS = Schema.model_validate({"columns": {"x": {"lower": 0, "upper": 1, "integer": True, "bins": 2, "missing": True}}})
 KINDS, RELATIONS, CAPS = ("pure", "zcdp"), ("replace-one", "add-remove"), (1, 2)
 
 
@@ -35,7 +36,16 @@ def risen(data, schema):
     return model
 
 
-MODELS = {"one parameter": (risen, THREE), "two parameters": (groups, PAIRS)}
+def gaps(data, schema):
+    """One parameter, with which numbers rise, and the share of those that are missing."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 2)
+        pm.Bernoulli("x_missing", logit_p=theta, observed=data["x_missing"])
+        pm.Binomial("x", n=1, logit_p=theta, observed=data["x"])
+    return model
+
+
+MODELS = {"one parameter": (risen, THREE), "two parameters": (groups, PAIRS), "a missing number": (gaps, GAPS)}
 
 
 def with_cap(schema, cap):
@@ -118,7 +128,7 @@ def test_no_person_loses_more_than_the_price_and_some_lose_as_much(name, kind, n
     assert all(found[step] <= price[step] for step in price)
     assert together <= sum(price.values()) <= (1 if kind == "pure" else largest_rho(Fraction(1), Fraction(1, 10**6)))
     assert all(found[step] >= price[step] * (1 - Fraction(1, 10**5)) for step in price)
-    if name == "one parameter":  # of the other, the records with opposite scores have one column alike
+    if name == "one parameter":  # of the others, the records with opposite scores have one column alike
         assert together >= sum(price.values()) * (1 - Fraction(1, 10**5))
 
 
@@ -140,6 +150,16 @@ def twin(name, total_of, n=3):
 
     found, _, price = losses(name, "pure", "replace-one", 1, n=n, total=total)
     return max(found[step] / price[step] for step in price if step.startswith("noisy scores"))
+
+
+@pytest.mark.parametrize("neighbours", RELATIONS)
+def test_a_histogram_of_what_is_missing_that_nobody_paid_for_is_caught(neighbours, monkeypatch):
+    def of_one(schema, neighbours, *, tables):
+        return Sensitivity.of_counts(schema, neighbours, tables=tables - 1)
+
+    monkeypatch.setattr("pdips.scores.scores.Sensitivity", type("One", (Sensitivity,), {"of_counts": of_one}))
+    found, _, price = losses("a missing number", "pure", neighbours, 1)
+    assert found[CELLS] == 2 * price[CELLS]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,0 +1,252 @@
+"""Numbers that may be missing: a term says whether they are, and the number's own counts for records that have it."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from pdips import CensoredPosterior, InputError, PseudoPosterior, Schema, Scores, Table
+from pdips.posterior import private_reference as stages
+from pdips.posterior.columns import fixed_numbers, record_values
+from pdips.posterior.finished_model import stream
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
+from pdips.scores.noisy_likelihood import Simulator
+from pdips.scores.record_score import Clipping, RecordScore
+
+PAY = {"lower": 1.0, "upper": 400.0, "scale": "log", "missing": [-9, -8]}
+ALONE = Schema.model_validate({"columns": {"pay": PAY}})
+BOTH = Schema.model_validate({"columns": {"pay": PAY, "y": {"lower": -50, "upper": 50}}})
+REGION = Schema.model_validate({"columns": {"region": {"levels": ["a", "b"], "public": True}, "pay": PAY}})
+PLACE = np.array([0.4, 3.0, -0.2])
+
+
+def hurdle(law):
+    """The model of a number and whether it is missing, its number by some law of location and log scale."""
+
+    def build(data, schema):
+        with pm.Model() as model:
+            odds, at, spread = pm.Normal("odds", 0, 1.5), pm.Normal("at", 4, 1), pm.LogNormal("spread", -0.5, 0.3)
+            law(data["pay"], at, spread)
+            pm.Bernoulli("pay_missing", logit_p=odds, observed=data["pay_missing"])
+        return model
+
+    return build
+
+
+LAWS = {
+    "its own": lambda pay, at, spread: pm.LogNormal("pay", at, spread, observed=pay),
+    "of its logarithm": lambda pay, at, spread: pm.Normal("pay", at, spread, observed=pt.log(pay)),
+    "truncated": lambda pay, at, spread: pm.Truncated(
+        "pay", pm.Gamma.dist(pt.exp(at), spread), upper=400, observed=pay
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_missing_number_leaves_the_term_of_its_absence_alone(name):
+    space = Blueprint(as_source(hurdle(LAWS[name])), ALONE)
+    share, odds = 1 / (1 + np.exp(-PLACE[0])), np.array([PLACE[:1], [-2.0]]).ravel()
+    points = [odds, np.full(2, PLACE[1]), np.full(2, PLACE[2])]
+    rows = {"pay": np.array([20.0, 7.0, 20.0]), "pay_missing": np.array([1, 1, 0])}
+    likelihood, score = space.likelihood, RecordScore(space.likelihood)
+    likelihood.at(points)
+    alone = [likelihood(row) for row in likelihood.rows(rows)]
+    [(_, many)] = likelihood.blocks(rows, points)
+    draws = {v.name: part for v, part in zip(space.model.value_vars, points, strict=True)}
+    [(_, _, streamed)] = stream(space.model, rows, draws, mode="FAST_COMPILE").pieces()
+    wanted = -np.log1p(np.exp(-odds))
+    for found in (np.array(alone), many.T, streamed.T):
+        assert np.allclose(found[:2], wanted, rtol=1e-12)
+        assert not np.allclose(found[2], -np.log1p(np.exp(odds)))
+    slopes = score.of_public(PLACE, rows)
+    assert np.allclose(slopes[:2], [1 - share, 0, 0], rtol=1e-12, atol=0)
+    assert slopes[2, 0] == pytest.approx(-share)
+    assert (slopes[2, 1:] != 0).all()
+    steps = [
+        score.total(Clipping(PLACE, np.eye(3), 1.0, "l2"), {n: v[k : k + 1] for n, v in rows.items()}) for k in (0, 1)
+    ]
+    assert np.array_equal(*steps)
+
+
+def test_what_stands_at_a_missing_place_is_no_part_of_a_record():
+    known = [30.0, 2.0, 399.0]
+    tables = [Table(pd.DataFrame({"pay": [*known, *gone]}), ALONE) for gone in ([-9, -8], [-8, np.nan], [np.nan, -9])]
+    read = [record_values(table) for table in tables]
+    assert all(np.array_equal(each[name], read[0][name]) for each in read for name in ("pay", "pay_missing"))
+    assert read[0]["pay_missing"].tolist() == [0, 0, 0, 1, 1]
+    assert read[0]["pay"].tolist() == [*known, *[fixed_numbers(ALONE)["pay"]] * 2]
+
+
+def test_the_fixed_number_is_public_and_may_occur():
+    numbers = {
+        "even": ({"lower": -1.0, "upper": 4.0}, 1.5),
+        "log": ({"lower": 1.0, "upper": 400.0, "scale": "log"}, 20.0),
+        "whole": ({"lower": 0, "upper": 5, "integer": True}, 2.0),
+        "coarse": ({"lower": 0.0, "upper": 10.0, "resolution": 2.5}, 6.25),
+    }
+    columns = {name: {**column, "missing": True} for name, (column, _) in numbers.items()}
+    schema = Schema.model_validate({"columns": columns})
+    assert fixed_numbers(schema) == {name: pytest.approx(number) for name, (_, number) in numbers.items()}
+    read = record_values(Table(pd.DataFrame({name: [np.nan] for name in columns}), schema))
+    assert all(read[name][0] == number for name, number in fixed_numbers(schema).items())
+
+
+def covariate(data, schema):
+    with pm.Model() as model:
+        missing = pm.Bernoulli("pay_missing", 0.4, observed=data["pay_missing"])
+        pay = pm.Normal("pay", pm.Normal("at", 4, 1), 0.5, observed=pt.log(data["pay"]))
+        pm.Normal("y", pt.switch(missing, -20, 5 * pay), 0.1, observed=data["y"])
+    return model
+
+
+def test_simulated_records_have_the_fixed_number_and_others_read_what_is_there():
+    space = Blueprint(as_source(covariate), BOTH)
+    space.check()
+    number, place = fixed_numbers(BOTH)["pay"], np.array([4.0])
+    parameters = {"at": np.array(4.0)}
+    for drawn in (*Simulator(space, {}, 500)(place), space.draw(parameters, 500, {}, np.random.default_rng(1))):
+        gone = drawn["pay_missing"] == 1
+        assert 150 < gone.sum() < 250
+        assert np.array_equal(drawn["pay"] == number, gone)
+        assert np.abs(drawn["y"] - np.where(gone, -20, 5 * np.log(drawn["pay"]))).max() < 0.6
+
+
+# ---- refused ----
+
+
+def observing(**lines):
+    """A model of some observed variables, each a function of its column, the model's parameter and those before."""
+
+    def build(data, schema):
+        with pm.Model() as model:
+            at, made = pm.Beta("at", 1, 1), {}
+            for name, line in lines.items():
+                made[name] = line(name, data, at, made)
+        return model
+
+    return build
+
+
+def number(name, data, at, made):
+    return pm.LogNormal(name, at, 1, observed=data[name])
+
+
+def absence(name, data, at, made):
+    return pm.Bernoulli(name, at, observed=data[name])
+
+
+def together(name, data, at, made):
+    return pm.Normal(name, at, 1, observed=data.matrix(["pay", "y"]), dims=("record", "column"))
+
+
+def labelled(data, schema):
+    with pm.Model(coords={"column": ["pay", "y"]}) as model:
+        pm.Normal("both", pm.Normal("at"), 1, observed=data.matrix(["pay", "y"]), dims=("record", "column"))
+        pm.Bernoulli("pay_missing", 0.3, observed=data["pay_missing"])
+    return model
+
+
+def by_its_number(name, data, at, made):
+    return pm.Bernoulli(name, at * pm.math.invlogit(made["pay"]), observed=data[name])
+
+
+OWN = Schema.model_validate({"columns": {"pay": PAY, "pay_missing": {"levels": [0, 1]}}})
+
+
+@pytest.mark.parametrize(
+    ("model", "schema", "says"),
+    [
+        (observing(pay=number), ALONE, r'add pm.Bernoulli\("pay_missing", p, observed=data\["pay_missing"\]\)'),
+        (observing(pay_missing=absence), ALONE, r'add pm.Normal\("pay", mu, sd, observed=data\["pay"\]\)'),
+        (observing(pay=number, pay_missing=absence), OWN, "'pay' is missing 'pay_missing'; rename that column"),
+        (
+            observing(pay=number, pay_missing=by_its_number),
+            ALONE,
+            "whether 'pay' is missing can't depend on its number",
+        ),
+        (labelled, BOTH, "'pay' may be missing: observe it by itself, not in 'both'"),
+    ],
+)
+@pytest.mark.parametrize("mechanism", [Scores, CensoredPosterior, PseudoPosterior])
+def test_half_a_hurdle_is_refused_and_told_what_to_add(mechanism, model, schema, says):
+    with pytest.raises(InputError, match=says):
+        mechanism(epsilon=1, model=model).plan(schema)
+
+
+# ---- releases ----
+
+
+def by_region(data, schema):
+    with pm.Model() as model:
+        odds = pm.Normal("odds", 0, 1.5, shape=2)
+        pm.LogNormal("pay", pm.Normal("at", 4, 1), pm.LogNormal("spread", -0.5, 0.3), observed=data["pay"])
+        pm.Bernoulli("pay_missing", logit_p=odds[data["region"]], observed=data["pay_missing"])
+    return model
+
+
+SHARES = np.array([0.15, 0.45])
+
+
+def table_of(n, seed):
+    rng = np.random.default_rng(seed)
+    region = rng.integers(2, size=n)
+    pay = np.clip(np.exp(rng.normal(4.3, 0.5, n)), 1, 400)
+    pay[rng.random(n) < SHARES[region]] = -9
+    return Table(pd.DataFrame({"region": np.array(["a", "b"])[region], "pay": pay}), REGION)
+
+
+def test_parameters_and_shares_of_missing_numbers_are_recovered(monkeypatch):
+    # four posterior deviations of four parameters: 3e-4 for a sound release; the mean of the numbers that are there is
+    # 1.3 above the logarithm of the fixed one, so a term that counts for all draws it down by .4
+    truth = np.array([*np.log(SHARES / (1 - SHARES)), 4.3, 0.5])
+    table = table_of(2_000, 1)
+
+    def apart():
+        made = Scores(epsilon=1, kind="zcdp", delta="1e-6", model=by_region, n_sets=2)
+        release, _ = made.release(table, rng=np.random.default_rng(2))
+        posterior = release.tables["posterior"].to_numpy(float)
+        return release, np.abs(posterior.mean(axis=0) - truth) / posterior.std(axis=0)
+
+    release, distance = apart()
+    assert distance.max() < 4
+    for made in release.sets:
+        gone = (made["pay"] == -9).groupby(made["region"]).mean().to_numpy()
+        assert np.abs(gone - SHARES).max() < 0.08
+        known = np.log(made["pay"][made["pay"] != -9])
+        assert [known.mean(), known.std()] == pytest.approx([4.3, 0.5], abs=0.08)
+    # the broken twin, of which the same is asked: no term is multiplied out
+    monkeypatch.setattr("pdips.posterior.model._kept", {})
+    monkeypatch.setattr("pdips.posterior.model.count_known", lambda *_: None)
+    assert not apart()[1].max() < 4
+
+
+def public_pay(data, schema):
+    with pm.Model() as model:
+        at, slope = pm.Normal("at", 0, 5), pm.Normal("slope", 0, 2)
+        pm.Normal("y", pt.switch(data["pay_missing"], at, slope * pt.log(data["pay"])), 1, observed=data["y"])
+    return model
+
+
+def test_censored_posteriors_of_both_kinds_of_missing_numbers(monkeypatch):
+    monkeypatch.setattr(stages, "SIMULATED", 256)
+    table = table_of(600, 3)
+    made = CensoredPosterior(epsilon=6, model=hurdle(LAWS["its own"])).release
+    one = Table(table.frame[["pay"]].copy(), ALONE)
+    [found] = made(one, rng=np.random.default_rng(4))[0].sets
+    assert (found["pay"] == -9).mean() == pytest.approx((table.frame["pay"] == -9).mean(), abs=0.12)
+    assert np.log(found["pay"][found["pay"] != -9]).mean() == pytest.approx(4.3, abs=0.2)
+
+    schema = Schema.model_validate({"columns": {"pay": {**PAY, "public": True}, "y": {"lower": -50, "upper": 50}}})
+    pay = table.frame["pay"].to_numpy()
+    y = np.where(pay == -9, -6, 2 * np.log(np.abs(pay))) + np.random.default_rng(5).normal(size=600)
+    [found] = (
+        CensoredPosterior(epsilon=6, model=public_pay)
+        .release(Table(pd.DataFrame({"pay": pay, "y": y}), schema), rng=np.random.default_rng(6))[0]
+        .sets
+    )
+    gone = found["pay"] == -9
+    assert sorted(found["pay"]) == sorted(pay)
+    assert found["y"][gone].mean() == pytest.approx(-6, abs=0.5)
+    assert (found["y"] / np.log(found["pay"].abs()))[~gone].mean() == pytest.approx(2, abs=0.2)
