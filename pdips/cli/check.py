@@ -3,15 +3,12 @@
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from pdips.errors import InputError
 from pdips.html import show_progress, spelt
-
-if TYPE_CHECKING:
-    from pdips.posterior.bounds import Bounds
 
 WIDTH = 110
 TOUCHED = 3
@@ -30,10 +27,7 @@ def check(directory: str) -> None:
 
     path = (home_of(Path(directory)) or Path(directory)) / PrivacyDocument.file
     if not path.is_file():
-        raise InputError(
-            f"{directory} is no folder of a pdips release: neither it nor its folders public and confidential hold "
-            "privacy.json"
-        )
+        raise InputError(f"{directory} is no folder of a pdips release: it holds no privacy.json, nor does its public")
     found = examine(read_json(path))
     click.echo(f"release   {found.mechanism}, made by {found.described}")
     for fault in found.faults:
@@ -91,7 +85,7 @@ def certify(directory: str, replays: int, formula: str | None, scheduler: str | 
 @click.option("--record-dim", metavar="DIM", help="Which of its dims counts records, if there are several.")
 @click.option("--limit", type=float, metavar="NATS", help="Where a censored posterior would cut.")
 @click.option("--independent", is_flag=True, help="The draws are independent, no Markov chain's.")
-@click.option("--out", metavar="DIR", help="Write bounds.json and, by record, bounds.csv: inside.")
+@click.option("--out", metavar="DIR", help="Write bounds.html, bounds.json and, by record, bounds.csv: inside.")
 def bounds(draws: str, model: str | None, out: str | None, **settings: Any) -> None:
     """Bound each record's log-likelihood over the draws of a posterior in IDATA, a netCDF file or zarr folder.
 
@@ -103,47 +97,50 @@ def bounds(draws: str, model: str | None, out: str | None, **settings: Any) -> N
     said = found.describe()
     click.echo("INSIDE ONLY: computed from the confidential records, nothing pays for it\n")
     click.echo(f"records   {said['records']:,}; {said['draws']:,} draws in {said['chains']} chain(s)")
-    _show(f"bound     {spelt(said['bound'])} nats; by chain {', '.join(map(spelt, said['bounds_of_chains']))}")
-    five = ", ".join(map(spelt, said["bounds_of_records"].values()))
-    _show(f"records   {five} nats (least, quarter, median, three quarters, largest bound of a record)")
-    spread = said["spread_over_chains"]
-    _show(
-        f"chains    bounds of records differ between chains by {spelt(spread['median'])} of themselves in the middle, "
+    overall, *by_chain = (f"{value:.4g}" for value in (found.overall, *found.largest_by_draw.max(axis=1)))
+    five = ", ".join("inf" if value is None else spelt(value) for value in said["bounds_of_records"].values())
+    spread, upper = said["spread_over_chains"], said["upper_draws"]
+    rows = {
+        "bound": f"{overall} nats; by chain {', '.join(by_chain)}",
+        "each": f"{five} nats (least, quarter, median, three quarters, largest bound of a record)",
+        "chains": f"bounds of records differ between chains by {spelt(spread['median'])} of themselves in the middle, "
         f"{spelt(spread['max'])} at most; R-hat of the bound {spelt(said['rhat'])}"
         if said["chains"] > 1
-        else "chains    one chain: nothing tells whether another one would agree"
-    )
-    upper = said["upper_draws"]
-    _show(
-        f"error     95 % of draws have a bound of at most {spelt(upper['quantile_95'])} nats, Monte Carlo standard "
+        else "one chain: nothing tells whether another one would agree",
+        "error": f"95 % of draws have a bound of at most {spelt(upper['quantile_95'])} nats, Monte Carlo standard "
         f"error {spelt(upper['monte_carlo_error'])}; effective draws {spelt(said['ess_bulk'])}, of the tail "
-        f"{spelt(said['ess_tail'])}"
-    )
+        f"{spelt(said['ess_tail'])}",
+    }
     if "limit" in said:
-        _show(f"limit     {said['censored']['records']:,} records go beyond {said['limit']:g} nats in some draw")
-    _show(f"certifies {said['certifies']}")
+        rows["limit"] = f"{said['censored']['records']:,} records go beyond {said['limit']:g} nats in some draw"
+    for name, text in (rows | {"certifies": said["certifies"]}).items():
+        _show(f"{name:<10}{text}")
     if out is not None:
-        _write(Path(out), said, found)
+        _write(Path(out), said, found, rows)
 
 
-def _write(folder: Path, said: dict[str, Any], found: "Bounds") -> None:
+def _write(folder: Path, said: dict[str, Any], found: Any, rows: dict[str, str]) -> None:
     import pandas as pd
 
     from pdips.release.documents import write_json
+    from pdips.report.pages import render
+    from pdips.report.posterior_figures import against_value
 
     columns = {name: getattr(found, name) for name in ("largest", "lowest", "highest", "mean")}
-    columns |= {
-        f"largest in chain {k + 1}": each for k, each in enumerate(found.by_chain if found.by_chain is not None else ())
+    columns |= {f"largest in chain {k}": each for k, each in enumerate(found.by_chain, start=1)}
+    across = {"rank": found.largest.argsort().argsort(), "least bound of a chain": found.by_chain.min(axis=0)}
+    figures = {
+        name: against_value(found.largest, values, name, name, "bound of the record (nats)", found.limit)
+        for name, values in across.items()
     }
     try:
         folder.mkdir(mode=0o700)
-        write_json(
-            folder / "bounds.json", {"confidential": "computed from the records, and no epsilon pays for it", **said}
-        )
+        write_json(folder / "bounds.json", {"confidential": "from the records, and no epsilon pays for it", **said})
+        (folder / "bounds.html").write_text(render("bounds.html.j2", said=said, rows=rows, figures=figures), "utf-8")
         pd.DataFrame(columns).rename_axis("record").to_csv(folder / "bounds.csv")
     except OSError as error:
         raise InputError(f"can't write {folder}: {error.strerror}; name a folder that isn't there yet") from None
-    click.echo(f"inside    {folder}: bounds.json and, by record, bounds.csv")
+    click.echo(f"inside    {folder}: bounds.html, bounds.json and, by record, bounds.csv")
 
 
 def _show(text: str) -> None:

@@ -1,7 +1,6 @@
 """How far each record's log-likelihood moves over the draws of a posterior, and what that certifies.
 
-All of it is computed from the confidential records and no epsilon pays for it: for inside use only.
-``docs/diagnostics.md`` says how to read it.
+Computed from the confidential records, and no epsilon pays for it: inside only. ``docs/diagnostics.md`` is its page.
 """
 
 from dataclasses import dataclass, replace
@@ -172,6 +171,8 @@ class Bounds:
             "The bound is the largest |alpha_i (log p(x_i | theta_s) - c_i)| found over all records i and all draws s "
             "of this posterior."
         ]
+        if not np.isfinite(self.overall):
+            parts.append("It is infinite: a record's log-likelihood at some draw is minus infinity or not a number.")
         if self.independent:
             parts.append(
                 "The draws being independent, one more draw from the same posterior goes beyond the bound with "
@@ -216,9 +217,7 @@ class Bounds:
                 f"no finite epsilon holds for such weights, {how}. Weights that are a public function of one record "
                 "are free of this."
             )
-        parts.append(
-            "The bound is itself a function of the confidential records without noise: it must not be published."
-        )
+        parts.append("The bound is itself computed from the records without noise: it must not be published.")
         return " ".join(parts)
 
     def describe(self) -> dict[str, Any]:
@@ -396,8 +395,8 @@ def _arrays(tree: xr.DataTree, variable: str | None, record_dim: str | None) -> 
             "the dims if they count the same records"
         )
     found = [group[name] for name in names]
-    if any(size == 0 for array in found for size in array.shape):
-        raise InputError("the log_likelihood group has no records or no draws")
+    if any(array.size == 0 or array.dtype.kind not in "iuf" for array in found):
+        raise InputError("the log_likelihood group has no records or no draws, or does not consist of numbers")
     return found, dims.pop()
 
 

@@ -410,7 +410,7 @@ def stream(
     by_draw = {}
     for name, variable in symbols.items():
         if parameters[name].ndim != variable.ndim + 1:
-            raise InputError(f"draws of {variable.name!r} must have {variable.ndim} axes besides the first one")
+            raise InputError(f"draws of {name!r} must have {variable.ndim} axes besides those of chains and draws")
         by_draw[variable] = np.ascontiguousarray(parameters[name], variable.type.dtype)
     records = {v: v.type.clone(shape=(None, *v.type.shape[1:]))() for v in columns}
     batched = {v: v.type.clone(shape=(None, *v.type.shape), dtype=v.dtype)() for v in by_draw}

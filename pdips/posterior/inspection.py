@@ -444,21 +444,23 @@ def _opened(path: Path) -> xr.DataTree:
     try:
         return xr.open_datatree(path)
     except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(f"{path} is no netCDF file and no zarr folder of draws, such as ArviZ writes") from None
+        what = "is no netCDF file and no zarr folder of draws, such as ArviZ writes" if path.exists() else "isn't there"
+        raise InputError(f"{path} {what}") from None
 
 
 def _finished(path: str | Path) -> pm.Model:
     """Return the model that a file makes. It may read records, so no message of its own is passed on."""
     if not Path(path).is_file():
         raise InputError(f"there is no model file {path}")
+    ended = ""
     try:
         module, _ = model_file.load(path)
         made = module.model if hasattr(module, "model") else module.build_model()
-    except Exception:  # noqa: BLE001 - the analyst's own code, which may quote a record
-        made = None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the analyst's own code, which may quote a record
+        made, ended = None, f"; it ended with {type(error.__context__ or error).__name__}"
     if not isinstance(made, pm.Model):
         raise InputError(
             f"{Path(path).name} must run by itself and leave a pm.Model, with its data, in the name model, or return "
-            "one from build_model() without arguments"
+            f"one from build_model() without arguments{ended}"
         )
     return made

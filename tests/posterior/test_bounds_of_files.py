@@ -46,19 +46,17 @@ def test_files_give_the_bounds_that_a_hand_works_out(tmp_path, kind, group):
     terms = np.abs(posterior(group="log_likelihood")["log_likelihood"]["y"].to_numpy())
     np.testing.assert_allclose(found.by_chain, terms.max(axis=1), rtol=1e-6)
     np.testing.assert_allclose(found.largest, terms.max(axis=(0, 1)), rtol=1e-6)
-    gap = terms.max(axis=1)
-    np.testing.assert_allclose(found.chain_spread, (gap.max(axis=0) - gap.min(axis=0)) / gap.max(axis=0), rtol=1e-6)
+    spread = np.ptp(terms.max(axis=1), axis=0) / terms.max(axis=(0, 1))
+    np.testing.assert_allclose(found.chain_spread, spread, rtol=1e-6)
 
 
 def test_what_pymc_computed_is_read(tmp_path):
     with pm.Model():
-        mean = pm.Normal("mean", 0, 5)
-        pm.Normal("y", mean, 1, observed=ROWS)
+        pm.Normal("y", pm.Normal("mean", 0, 5), 1, observed=ROWS)
         draws = pm.compute_log_likelihood(posterior(), progressbar=False)
     draws.to_netcdf(tmp_path / "draws.nc")
-    assert check_bounds(tmp_path / "draws.nc").largest == pytest.approx(
-        check_bounds(posterior(group="log_likelihood")).largest
-    )
+    by_hand = check_bounds(posterior(group="log_likelihood")).largest
+    assert check_bounds(tmp_path / "draws.nc").largest == pytest.approx(by_hand)
 
 
 def run(*arguments: object):
@@ -71,9 +69,11 @@ def test_the_command_says_that_it_is_inside_and_writes_both_files(tmp_path):
     assert done.exit_code == 0, done.output
     assert done.output.startswith("INSIDE ONLY")
     said = json.loads((tmp_path / "out" / "bounds.json").read_text())
-    assert (said["records"], said["chains"]) == (3, 2)
-    assert said["upper_draws"]["monte_carlo_error"] > 0
+    assert (said["records"], said["chains"], said["upper_draws"]["monte_carlo_error"] > 0) == (3, 2, True)
     assert len((tmp_path / "out" / "bounds.csv").read_text().splitlines()) == 4
+    page = (tmp_path / "out" / "bounds.html").read_text()
+    assert page.count("<svg") == 2
+    assert "records go beyond 2 nats in some draw</td>" in page
     assert "can't write" in str(run(tmp_path / "draws.nc", "--out", tmp_path / "out").exception)
 
 
@@ -85,7 +85,8 @@ def test_one_chain_says_nothing_of_another():
     ("text", "said"),
     [
         ("model = 3", "leave a pm.Model"),
-        ("raise ValueError('a record: 4.0')", "leave a pm.Model"),
+        ("raise ValueError('a record: 4.0')", "leave a pm.Model.*ended with ValueError"),
+        ("raise SystemExit(0)", "ended with SystemExit"),
         (MODEL.replace('"mean", 0', '"other", 0'), "."),
     ],
 )
@@ -113,5 +114,14 @@ def test_draws_without_what_is_needed_are_refused(tree, settings, said):
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "draws.nc").write_text("no netCDF")
-    with pytest.raises(InputError, match="no netCDF file and no zarr folder"):
-        check_bounds(tmp_path / "draws.nc")
+    for name, said in (("draws.nc", "no netCDF file and no zarr folder"), ("other.nc", "isn't there")):
+        with pytest.raises(InputError, match=said):
+            check_bounds(tmp_path / name)
+
+
+def test_a_term_that_is_no_number_is_said_to_be_infinite(tmp_path):
+    tree = posterior(group="log_likelihood")
+    tree["log_likelihood"]["y"][1, 3, 2] = np.nan
+    tree.to_netcdf(tmp_path / "draws.nc")
+    said = run(tmp_path / "draws.nc", "--out", tmp_path / "out").output
+    assert all(words in said for words in ("bound     inf nats; by", "It is infinite", "bounds.html"))

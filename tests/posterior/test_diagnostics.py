@@ -426,6 +426,7 @@ def test_bad_trees(normal_terms):
         (group.isel(chain=0, drop=True), "must have dims chain and draw"),
         (group.isel(person=0, drop=True), "has dims none"),
         (group.isel(draw=slice(0, 0)), "no records or no draws"),
+        (group.astype(str), "consist of numbers"),
         (group.drop_vars("log_lik"), "is empty"),
     ):
         with pytest.raises(InputError, match=message):
