@@ -221,7 +221,7 @@ def simulate(space: Blueprint, place: FloatArray, public: Values, *, n: int | No
 
 def public_rows(table: Table, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Return the public columns of records chosen at random; neighbouring tables share them."""
-    rows = rng.integers(table.n_records, size=SIMULATED) if table.schema.public_columns else []
+    rows = rng.integers(table.n_records, size=SIMULATED)
     return {name: values[rows] for name, values in public_values(table).items()}
 
 
