@@ -7,12 +7,15 @@ hull's, so the scale is 0.0625 nats a unit. The box of the parameters is public 
 
 import time
 from collections.abc import Iterator
+from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pymc as pm
 
 from pdips.arrays import FloatArray
 from pdips.convergence import Convergence, converged
+from pdips.posterior import model_file
 from pdips.quantile.gradient import KNormGradient
 from pdips.quantile.hit_and_run import HitAndRun
 from pdips.quantile.pymc_step import KNormGradientStep, knorm_gradient
@@ -69,6 +72,17 @@ def through_pymc(n: int, p: int, *, draws: int = 1000, tune: int = 400) -> tuple
         return converged(tree), time.process_time() - start, inside[0], step.moves
 
 
+def lines_that_do_not_cross(n: int, n_lines: int) -> tuple[Convergence, float]:
+    """Return convergence of joint lines of ``models/kng_quantile_regression.py``, epsilon .5 each, and CPU seconds."""
+    kng = model_file.load(model_file.path("kng_quantile_regression"))[0]
+    taus = [Fraction(k, n_lines + 1) for k in range(1, n_lines + 1)]
+    model = kng.lines_model(*records(n, 2), taus, 4 * SCALE, *box(2))
+    starts = kng.public_starts(taus, *box(2), np.random.default_rng(2))
+    start = time.process_time()
+    tree = kng.sample_lines(model, starts, draws=500, tune=500, rng=3)
+    return converged(tree), time.process_time() - start
+
+
 def rows() -> Iterator[tuple[str, str, str]]:
     """Yield what is measured, what was found, and the goal."""
     through_pymc(100, 2, draws=10, tune=10)  # compiles
@@ -85,6 +99,14 @@ def rows() -> Iterator[tuple[str, str, str]]:
             f"the same as a PyMC step, {n:,} records, p = {p}, 4 x (400 + 1,000) draws of {moves} moves",
             told,
             "< 20 %",
+        )
+    for n, n_lines in product((1000, 5000), (3, 9)):
+        found, whole = lines_that_do_not_cross(n, n_lines)
+        size = min(found.ess_bulk.values())
+        yield (
+            f"{n_lines} lines that mustn't cross, {n:,} records, 4 x (500 + 500) draws",
+            f"{size:,.0f} effective draws, {size / whole:,.0f}/CPU s; R-hat {max(found.rhat.values()):.3f}",
+            "",
         )
 
 

@@ -407,10 +407,10 @@ def stream(
     for arrays, what in ((columns, "columns"), (parameters, "draws")):
         if len({len(array) for array in arrays.values()}) != 1:
             raise InputError(f"all {what} must have the same length; columns left out are taken from the model")
-    by_draw = {}
+    by_draw, shapes = {}, model.eval_rv_shapes()
     for name, variable in symbols.items():
-        if parameters[name].ndim != variable.ndim + 1:
-            raise InputError(f"draws of {name!r} must have {variable.ndim} axes besides those of chains and draws")
+        if parameters[name].shape[1:] != (shape := tuple(map(int, shapes[name]))):
+            raise InputError(f"draws of {name!r} must have the shape {shape} besides the axes of chains and draws")
         by_draw[variable] = np.ascontiguousarray(parameters[name], variable.type.dtype)
     records = {v: v.type.clone(shape=(None, *v.type.shape[1:]))() for v in columns}
     batched = {v: v.type.clone(shape=(None, *v.type.shape), dtype=v.dtype)() for v in by_draw}

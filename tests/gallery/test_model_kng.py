@@ -62,6 +62,46 @@ def test_no_more_is_said_than_was_paid(monkeypatch):
     assert len(seen) == 3
 
 
+EDGES, QUARTILES = np.array([0.0, 1.0, 2.0, 4.0, 7.0, 10.0]), (0.25, 0.75)
+"""The box [0, 10] as the outcomes 1, 2, 4, 7 cut it: with an intercept alone the density is constant on intervals."""
+
+
+def exact_law(scale, floor=0.0, *, apart=True):
+    """Probability of each two intervals of the lower and the upper quartile, which mustn't cross, above a floor."""
+    widths = np.maximum(EDGES[1:] - np.maximum(EDGES[:-1], floor), 0)
+    steep = [np.exp(-scale * np.abs(np.arange(5) - 4 * tau)) for tau in QUARTILES]
+    law = np.outer(*(widths * each for each in steep))
+    law = np.triu(law) - (np.diag(np.diag(law)) / 2 if apart else 0)
+    return law / law.sum()
+
+
+@pytest.mark.parametrize("floor", [None, 2.5])
+def test_draws_have_their_exact_law_in_total_variation(floor):
+    # 2,000 effective draws over 15 cells: expected distance .03; above .07 with probability at most exp(-2 2000 .04^2)
+    box = [[0.0], [10.0]]
+    y = np.repeat(EDGES[1:-1], 400)  # the step moves less often for many records
+    around = {"floor": None if floor is None else [floor]}
+    model = lines.lines_model(np.ones((1600, 1)), y, QUARTILES, 0.8 / 400, *box, **around)
+    starts = [{lines.name_of(tau): np.array([height]) for tau, height in zip(QUARTILES, (3.0, 8.0), strict=True)}] * 4
+    draws = lines.sample_lines(model, starts, draws=800, tune=100, rng=3)["posterior"]
+    low, high = (
+        np.searchsorted(EDGES[1:-1], draws[lines.name_of(tau)].to_numpy().ravel(), side="right") for tau in QUARTILES
+    )
+    found = np.zeros((5, 5))
+    np.add.at(found, (low, high), 1 / low.size)
+    distance = {
+        law: float(np.abs(found - exact_law(*rest, **more)).sum() / 2)
+        for law, rest, more in (
+            ("exact", (0.8, floor or 0.0), {}),
+            ("another scale", (0.4, floor or 0.0), {}),
+            ("crossing within an interval", (0.8, floor or 0.0), {"apart": False}),
+            ("another floor", (0.8, 1.5), {}),
+        )
+    }
+    assert distance.pop("exact") < 0.07
+    assert min(distance.values()) > 0.07, distance
+
+
 def test_stages_go_outwards_and_main_lines_come_first():
     taus = [Fraction(k, 10) for k in (1, 3, 5, 7, 9)]
     expected = {

@@ -381,7 +381,7 @@ def test_bad_models_and_columns():
         stream_bounds(two_columns(), {"y": np.zeros(9)}, draws, mode=FAST)
     with pytest.raises(InputError, match="draws must have the same length"):
         stream_bounds(two_columns(), None, draws | {"spread": np.ones(3)}, mode=FAST)
-    with pytest.raises(InputError, match="'level' must have 1 axes"):
+    with pytest.raises(InputError, match="'level' must have the shape \\(4,\\)"):
         stream_bounds(two_columns(), None, draws | {"level": np.ones(DRAWS)}, mode=FAST)
     with pytest.raises(InputError, match="at least one draw"):
         stream_bounds(two_columns(), None, {"level": np.ones((0, 4))}, mode=FAST)
