@@ -4,7 +4,7 @@ Gelman, Hill & Vehtari, Regression and Other Stories (2020), section 12.4: linea
 
 Schema: one numeric column that isn't public, with a lower bound above 0. A public column with levels has an effect
 for each level but the first; a numeric one is moved to [-1, 1] by its bounds (on the log scale where the schema says
-so).
+so). If numbers may be missing, a logistic regression on the same columns says whether they are.
 """
 
 import numpy as np
@@ -29,11 +29,16 @@ def build_model(data, schema):
         # All in spans of the logarithm: the median lies within the bounds with probability .95.
         location = pm.Normal("location", 0.5, 0.25)
         spread = pm.HalfNormal("spread", 0.25)
+        odds = pm.Normal("odds", 0, 1.5) if schema.columns[y].missing else None
         if schema.public_columns:
             effects, x = design(data, schema)
             model.add_coord("effect", effects)
             location = location + x @ pm.Normal("coefficients", 0, 0.25, dims="effect")
+            if odds is not None:
+                odds = odds + x @ pm.Normal("odds_coefficients", 0, 1, dims="effect")
         pm.LogNormal(y, lower + span * location, span * spread, observed=data[y])
+        if odds is not None:
+            pm.Bernoulli(f"{y}_missing", logit_p=odds, observed=data[f"{y}_missing"])
     return model
 
 

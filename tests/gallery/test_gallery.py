@@ -12,10 +12,10 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from click.testing import CliRunner
-from gallery_by_hand import ByHand, observed_of
+from gallery_by_hand import ByHand, effects_by_hand, observed_of
 from gallery_tables import EXAMPLE
 from pytensor.graph.replace import clone_replace
-from scipy import stats
+from scipy import special, stats
 
 from pdips.cli import program
 from pdips.data.schema import Schema
@@ -236,6 +236,20 @@ def test_schemas_that_do_not_suit_are_refused(name: str, text: str, message: str
 def test_covariates_are_optional(name: str) -> None:
     schema = Schema.from_toml(COUNT if name == "negative_binomial" else NUMBER.replace("lower = 0", "lower = 1"))
     assert Blueprint(as_source(name), schema).n_parameters == 2
+
+
+def test_numbers_that_may_be_missing_add_a_term_of_their_own() -> None:
+    schema = Schema.from_toml(EXAMPLE["lognormal_regression"].schema_text + "missing = true\n")
+    made, frame = Blueprint(as_source("lognormal_regression"), schema), EXAMPLE["lognormal_regression"].load().head(40)
+    values = record_values(Table(frame.assign(wage=frame["wage"].where(np.arange(40) % 3 > 0)), schema))
+    gone = values["wage_missing"]
+    assert gone.sum() == 14
+    for point, theta in points(made.model, 2):
+        odds = theta["odds"] + effects_by_hand(values, schema, theta["odds_coefficients"])
+        told = stats.bernoulli.logpmf(gone, special.expit(odds))
+        known = ByHand(schema, values, theta).lognormal_regression()[0]
+        expected = told + np.where(gone, 0, known)
+        np.testing.assert_allclose(log_likelihoods(made.model, values, point), expected, rtol=1e-9)
 
 
 def test_products_need_no_public_column() -> None:

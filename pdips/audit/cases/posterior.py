@@ -31,6 +31,7 @@ Build = Callable[..., CensoredPosterior]
 
 COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})
 NUMBER = Schema.model_validate({"columns": {"x": {"lower": -4, "upper": 4}}})
+GAPS = Schema.model_validate({"columns": {"x": {"lower": -4, "upper": 4, "missing": True}}})
 SHARES = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 FAR = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
 GROUPS = Schema.model_validate({"columns": {"g": {"levels": ["a", "b"]}, "ill": {"levels": [0, 1]}}})
@@ -66,6 +67,15 @@ def mean(data: Columns, schema: Schema) -> pm.Model:
     with pm.Model() as model:
         mu = pm.Normal("mu", 0, 2)
         pm.Normal("x", mu, 1, observed=data["x"])
+    return model
+
+
+def gaps(data: Columns, schema: Schema) -> pm.Model:
+    """Return numbers about an unknown mean, half of which are missing."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 2)
+        pm.Normal("x", mu, 1, observed=data["x"])
+        pm.Bernoulli("x_missing", 0.5, observed=data["x_missing"])
     return model
 
 
@@ -161,6 +171,7 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
         (switch, coin_table, "prior"),
         (coin, coin_table, {"theta": 0.0}),
         (mean, mean_table, {"mu": 0.0}),
+        (gaps, gaps_table, {"mu": 0.0}),
     ):
         made = _centred(build, model, reference)
         if made is not None:
@@ -205,6 +216,11 @@ def mean_table(records: list[float]) -> Table:
     return Table(pd.DataFrame({"x": 8.0 * np.array(records) - 4}), NUMBER)
 
 
+def gaps_table(records: list[float]) -> Table:
+    """Return a table of numbers, 4 for each 1 and a missing one for each 0."""
+    return Table(pd.DataFrame({"x": [4.0 if each else None for each in records]}), GAPS)
+
+
 def _flip(table_of: Callable[[list[float]], Table], crowd: int, neighbours: Neighbours) -> Pair:
     """Return the pair in which one of a crowd goes to the other side, or a record on the other side leaves."""
     zeros = [0.0] * crowd
@@ -222,10 +238,10 @@ def three_shares(event: Event | None = None) -> Pair:
 def scores(build: Callable[..., Scores]) -> Iterator[Case]:
     """Yield the cases of scores, with models of their own: one record is as extreme as it can be.
 
-    It goes from one bound to the other, from where its likelihood is 0 at any parameters, or to a combination that no
-    other has.
+    It goes from one bound to the other, from a bound to a missing number, from where its likelihood is 0 at any
+    parameters, or to a combination that no other has.
     """
-    for model, pair_of in ((mean, _far), (shares, _impossible), (groups, _unseen)):
+    for model, pair_of in ((mean, _far), (gaps, _gone), (shares, _impossible), (groups, _unseen)):
         made = build(model=model)
         if getattr(made.model, "build", None) is not model:
             raise InputError("the audit of scores has models of its own; leave model out")
@@ -246,6 +262,12 @@ def _far(neighbours: Neighbours) -> Pair:
     first, other = ([*[0.5] * CROWD, end] for end in (1.0, 0.0))
     second = other if neighbours == "replace-one" else first[:-1]
     return Pair("one record goes from bound to bound", mean_table(first), mean_table(second), neighbours)
+
+
+def _gone(neighbours: Neighbours) -> Pair:
+    """Return the pair in which a record at a bound, beside a crowd of missing numbers, is one of them, or leaves."""
+    sides = ([*[0.0] * CROWD, 1.0], [0.0] * (CROWD + (neighbours == "replace-one")))
+    return Pair("one record goes from a bound to a missing number", *map(gaps_table, sides), neighbours)
 
 
 def _impossible(neighbours: Neighbours) -> Pair:
