@@ -278,7 +278,8 @@ class NoisyMargins:
 
         terms, found = terms_of(self.schema, column), self.schema.columns[column]
         if column in self.estimated:
-            raise InputError(f"{column!r} has no bins, so no value stands for one of its intervals")
+            wrong = f"{column!r} has no bins, so no value stands for one of its intervals"
+            raise InputError(f"{wrong}: fit several sets and combine them by pdips.inference.combine")
         if terms != (column,):
             return list(terms), np.eye(found.n_levels)[:, 1:]
         values = found.levels or [(a + b) / 2 for a, b in pairwise(found.edges)]
