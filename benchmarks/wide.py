@@ -2,6 +2,7 @@
 
 With ``--coverage 20`` how often intervals from 20 sets hold what they should. ``--peer PYTHON,CHECKOUT`` runs
 MST of Private-PGM as of April 2023 (revision 9448ee6) beside, in an environment with its needs and pandas before 3.
+With ``--classes 10`` a set of ``models/latent_classes.py`` from the margins of the same release of ``pairs``.
 
 Numeric columns are cut at edges that are given here or, where a table has others, into eight bins of equal width.
 """
@@ -26,6 +27,9 @@ from pdips import Pairs, PrivBayes, Schema, Steps, Table
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.mechanism import Mechanism
+from pdips.outside import NoisyMargins
+from pdips.posterior import model_file
+from pdips.posterior.nuts import sample
 
 EDGES: dict[str, list[float]] = {
     "age": [0, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 100],
@@ -97,6 +101,16 @@ def first_set(mechanism: Mechanism, table: Table, seed: int) -> IntArray:
     return codes_of(release.sets[0], table.schema)
 
 
+def set_of_classes(n_classes: int, mechanism: Mechanism, table: Table, seed: int) -> IntArray:
+    """Return the levels of a set of latent classes, from the noisy margins of a release and its first set."""
+    latent, rng = model_file.load(model_file.path("latent_classes"))[0], np.random.default_rng(seed)
+    release, _ = mechanism.release(table, rng=rng)
+    margins, records = NoisyMargins.of(release), release.sets[0]
+    model = latent.margins_model(margins, records, n_classes)
+    tree = sample(model, draws=500, tune=500, chains=2, rng=rng)
+    return codes_of(latent.draw(tree, margins, len(records), rng), table.schema)
+
+
 MST = """
 import sys
 import numpy, pandas
@@ -155,6 +169,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--target", help="a column of two levels to be predicted")
     parser.add_argument("--peer", metavar="PYTHON,CHECKOUT")
+    parser.add_argument("--classes", type=int)
     parser.add_argument("--coverage", type=int, metavar="SETS")
     asked = parser.parse_args()
     frame, schema = coded(pd.read_parquet(asked.table))
@@ -182,6 +197,8 @@ def main() -> None:
         f"{mechanism.name}, {getattr(mechanism, 'kind', 'pure')}": partial(first_set, mechanism, table)
         for mechanism in mechanisms
     }
+    if asked.classes:
+        ways["latent classes"] = partial(set_of_classes, asked.classes, mechanisms[0], table)
     if asked.peer and asked.neighbours == "add-remove":
         ways["MST, zcdp"] = partial(mst, asked.peer, true, sizes, asked.epsilon, asked.delta)
     print("mechanism, kind: pairs, triples, told apart (AUC, KS), target's AUC, CPU s; standard errors below")

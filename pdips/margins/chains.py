@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.consistency import levelled, rounded_counts
 from pdips.margins.residuals import pair_counts
+from pdips.release.noisy_margins import centred
 
 Codes = NDArray[np.int32]
 Floats32 = NDArray[np.float32]
@@ -46,6 +47,38 @@ FLOOR = 0.3
 WIDEST = 4.0
 """Largest variance of the prior of a pair's parameters."""
 
+OF_TRIPLES = 0.25
+"""Variance of the prior of the parameters of three blocks."""
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyTriple:
+    """What a noisy margin of three blocks says beyond its pairs, and the variance of the noise on a count.
+
+    Parameters
+    ----------
+    blocks : tuple of int
+        Three.
+    beyond : ndarray, shape (levels, levels, levels)
+        In records, centred along each axis.
+    variance : float
+        Of the noise before its margins are taken out.
+    """
+
+    blocks: tuple[int, ...]
+    beyond: FloatArray
+    variance: float
+
+    def counts(self, target: "PairTarget", noisy: "NoisyPairs") -> FloatArray:
+        """Return the counts of all cells that agree with the target's pairs."""
+        places = [slice(noisy.offsets[k], noisy.offsets[k + 1]) for k in self.blocks]
+        sizes, found = self.beyond.shape, self.beyond + noisy.n / self.beyond.size
+        for k in range(3):
+            i, j = (axis for axis in range(3) if axis != k)
+            found = found + np.expand_dims(target.pairs[places[i], places[j]] / sizes[k], k)
+            found = found - np.expand_dims(target.levels[places[k]] * sizes[k] / found.size, (i, j))
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class NoisyPairs:
@@ -64,6 +97,8 @@ class NoisyPairs:
         The number of records, noisy under add-remove.
     total_variance : float
         Of the number of records.
+    triples : tuple of NoisyTriple
+        Margins of three blocks.
     """
 
     offsets: IntArray
@@ -71,11 +106,22 @@ class NoisyPairs:
     variance: FloatArray
     n_records: float
     total_variance: float = 0.0
+    triples: tuple[NoisyTriple, ...] = ()
 
     @cached_property
     def sizes(self) -> IntArray:
         """Number of levels of each block."""
         return np.diff(self.offsets)
+
+    @cached_property
+    def layout(self) -> IntArray:
+        """Of each triple where its cells begin, its blocks, and the strides of its axes; shape (triples, 7)."""
+        start, rows = 0, list[list[int]]()
+        for each in self.triples:
+            _, second, last = each.beyond.shape
+            rows.append([start, *each.blocks, second * last, last, 1])
+            start += each.beyond.size
+        return np.array(rows, dtype=np.int64).reshape(-1, 7)
 
     @property
     def n(self) -> float:
@@ -135,7 +181,11 @@ class NoisyPairs:
         noise = self.centred((noise + noise.T) * np.sqrt(self.spread(self.variance)))
         noise += level[:, None] / size + level / size[:, None] - total / np.outer(size, size)
         noise[np.eye(len(noise), dtype=bool)] = level
-        return replace(self, counts=self.counts + noise, n_records=self.n_records + total)
+        triples = list[NoisyTriple]()
+        for each in self.triples:
+            drawn = rng.standard_normal(each.beyond.shape) * math.sqrt(each.variance)
+            triples.append(replace(each, beyond=each.beyond + centred(drawn)))
+        return replace(self, counts=self.counts + noise, n_records=self.n_records + total, triples=tuple(triples))
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,6 +307,8 @@ class PairField:
     bias: Floats32
     codes: Codes
     fixed: Codes
+    third: Floats32
+    layout: IntArray
 
     @classmethod
     def start(
@@ -285,13 +337,15 @@ class PairField:
                 here = np.flatnonzero(fixed[:, block] == group)
                 ends = np.cumsum(np.where(groups.group[parts[block]] == group, law, 0), axis=1)[given[here]]
                 codes[here, block] = (ends <= rng.random((len(here), 1)) * ends[:, -1:]).sum(axis=1)
-        return cls(theta, np.log(shares).astype(np.float32), codes, fixed)
+        third = np.zeros(sum(each.beyond.size for each in noisy.triples), dtype=np.float32)
+        return cls(theta, np.log(shares).astype(np.float32), codes, fixed, third, noisy.layout)
 
     def moved(self, noisy: NoisyPairs, groups: LevelGroups, sweeps: int, rng: np.random.Generator) -> None:
         """Move the chains, in place."""
         for _ in range(sweeps):
             uniform, order = rng.random(self.codes.shape, dtype=np.float32), rng.permutation(self.codes.shape[1])
-            sweep(self.codes, self.theta, self.bias, noisy.offsets, groups.group, self.fixed, uniform, order)
+            own = self.codes, self.theta, self.bias, noisy.offsets, groups.group, self.fixed
+            sweep(*own, uniform, order, self.layout, self.third)
 
     def fitted(
         self,
@@ -308,10 +362,13 @@ class PairField:
         ``around`` are the means of the priors, shape (levels, levels). Left out, they are 0, and pairs that say no more
         than noise have no parameters.
         """
-        offsets, n, theta, bias = noisy.offsets, noisy.n, self.theta.copy(), self.bias.copy()
+        offsets, n, theta, bias, third = noisy.offsets, noisy.n, self.theta.copy(), self.bias.copy(), self.third.copy()
         scale = n / len(self.codes)
-        field = replace(self, theta=theta, bias=bias, codes=self.codes.copy())
-        sums, n_sums, limit = [np.zeros_like(theta), np.zeros_like(bias)], 0, 0.0
+        field = replace(self, theta=theta, bias=bias, codes=self.codes.copy(), third=third)
+        sums, n_sums, limit = [np.zeros_like(each) for each in (theta, bias, third)], 0, 0.0
+        wanted = np.concatenate([[], *(each.counts(target, noisy).ravel() for each in noisy.triples)])
+        ridges = np.concatenate([[], *(np.full(t.beyond.size, t.variance / OF_TRIPLES) for t in noisy.triples)])
+        around_third = 0.0 if around is None else rng.standard_normal(len(third)) * math.sqrt(OF_TRIPLES)
         ones = np.ones(len(self.codes), dtype=np.int64)
         on = noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0
         penalty = noisy.spread(noisy.variance / np.maximum(target.prior, 1e-12))
@@ -331,9 +388,20 @@ class PairField:
             ridge = penalty / np.maximum(counts, least)
             change = rate * (rest - ridge * (theta - centre)) / (np.maximum(counts, target.pairs) + 5 * scale + ridge)
             theta += np.where(on, np.clip(change, -LONGEST_STEP, LONGEST_STEP), 0).astype(np.float32)
+            cells = np.bincount(field.places().ravel(), minlength=len(third)) * scale
+            ridge = ridges / np.maximum(cells, 5 * scale)
+            change = rate * (wanted - cells - ridge * (third - around_third))
+            change /= np.maximum(cells, wanted) + 5 * scale + ridge
+            third += np.clip(change, -LONGEST_STEP, LONGEST_STEP).astype(np.float32)
             if k >= AVERAGED * sweeps:
-                sums, n_sums = [sums[0] + theta, sums[1] + bias], n_sums + 1
-        return replace(field, theta=sums[0] / np.float32(n_sums), bias=sums[1] / np.float32(n_sums))
+                sums, n_sums = [sums[0] + theta, sums[1] + bias, sums[2] + third], n_sums + 1
+        theta, bias, third = (total / np.float32(n_sums) for total in sums)
+        return replace(field, theta=theta, bias=bias, third=third)
+
+    def places(self) -> IntArray:
+        """Return the cell of each record in each triple, shape (records, triples)."""
+        found: IntArray = (self.codes[:, self.layout[:, 1:4]] * self.layout[:, 4:]).sum(axis=2) + self.layout[:, 0]
+        return found
 
     def records(
         self,
@@ -376,6 +444,10 @@ class PairField:
             if other != block:
                 given = offsets[other] + codes[:, other]
                 found += self.theta[given, new] - self.theta[given, old]
+        cells = replace(self, codes=codes).places()
+        for t, axis in zip(*np.nonzero(self.layout[:, 1:4] == block), strict=True):
+            step = (level - codes[:, block]) * self.layout[t, 4 + axis]
+            found += self.third[cells[:, t] + step] - self.third[cells[:, t]]
         return found
 
 
@@ -393,7 +465,7 @@ def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> flo
 
 
 @numba.njit(cache=True, fastmath=True, nogil=True)
-def sweep(codes, theta, bias, offsets, group, fixed, uniform, order):  # type: ignore[no-untyped-def]
+def sweep(codes, theta, bias, offsets, group, fixed, uniform, order, layout, third):  # type: ignore[no-untyped-def]
     """Redraw the level of every block of every chain given the others, within the group of levels that is fixed.
 
     ``pull`` holds the sum of the parameters of a record's levels with every level; it changes only where a level does.
@@ -401,6 +473,7 @@ def sweep(codes, theta, bias, offsets, group, fixed, uniform, order):  # type: i
     n, d = codes.shape
     width = len(bias)
     pull, weight = np.empty(width, dtype=np.float32), np.empty(width, dtype=np.float32)
+    added = np.zeros(width, dtype=np.float32)
     for r in range(n):
         pull[:] = bias
         for j in range(d):
@@ -410,13 +483,23 @@ def sweep(codes, theta, bias, offsets, group, fixed, uniform, order):  # type: i
         for q in range(d):
             i = order[q]
             first, end, kept = offsets[i], offsets[i + 1], fixed[r, i]
+            added[first:end] = 0
+            for t in range(len(layout)):
+                for axis in range(3):
+                    if layout[t, 1 + axis] == i:
+                        place, step = layout[t, 0], layout[t, 4 + axis]
+                        for other in range(3):
+                            if other != axis:
+                                place += codes[r, layout[t, 1 + other]] * layout[t, 4 + other]
+                        for a in range(first, end):
+                            added[a] += third[place + (a - first) * step]
             top = np.float32(-1e30)
             for a in range(first, end):
-                if group[a] == kept and pull[a] > top:
-                    top = pull[a]
+                if group[a] == kept and pull[a] + added[a] > top:
+                    top = pull[a] + added[a]
             total = np.float32(0)
             for a in range(first, end):
-                weight[a] = math.exp(pull[a] - top) if group[a] == kept else np.float32(0)
+                weight[a] = math.exp(pull[a] + added[a] - top) if group[a] == kept else np.float32(0)
                 total += weight[a]
             left = uniform[r, q] * total
             chosen = first

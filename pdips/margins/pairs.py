@@ -16,7 +16,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, UselessWarning
-from pdips.margins.chains import REFIT_SWEEPS, LevelGroups, NoisyPairs, PairField, PairTarget
+from pdips.margins.chains import REFIT_SWEEPS, LevelGroups, NoisyPairs, NoisyTriple, PairField, PairTarget
 from pdips.margins.consistency import meet
 from pdips.margins.domain import columns_of
 from pdips.margins.intervals import IntervalDesign
@@ -32,6 +32,9 @@ MOST_LEVELS = 6_000
 """Of all columns together: pairs of levels are held in memory."""
 
 MOST_RECORDS = 100_000_000
+
+MOST_CELLS = 100_000
+"""Of a margin of three columns."""
 
 MANY = 100
 """Levels of a column about which a warning may be due."""
@@ -66,6 +69,8 @@ class Pairs(LaplaceOrGaussian):
         the second for several.
     intervals : int
         In how many intervals numeric columns without bins are cut for pairs, at noisy quantiles; 2 to 100.
+    also : tuple of str
+        Columns, in threes: margins that are measured too, with a fifth of the price of pairs.
 
     Raises
     ------
@@ -95,12 +100,15 @@ class Pairs(LaplaceOrGaussian):
 
     sets: Literal["fitted", "posterior"] | None = None
     intervals: int = 10
+    also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sets is not None:
             choice(self.sets, ("fitted", "posterior"), "sets")
         check_whole(self.intervals, "intervals", 2, 100)
+        if len(self.also) % 3:
+            raise InputError("also takes names of columns in threes, such as also=sex,age,income")
 
     @property
     def total(self) -> Fraction:
@@ -133,6 +141,8 @@ class Pairs(LaplaceOrGaussian):
                 f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
                 "wider bins, or leave columns out"
             )
+        if self.also:
+            design = replace(design, also=self._triples(design))
         if not any(design.margins) and fine.numeric:
             design = replace(design, known=())
         if not any(design.margins):
@@ -147,6 +157,9 @@ class Pairs(LaplaceOrGaussian):
             if differing.variance < step.variance:
                 design, step = other, differing
                 told = " It is of the law of the proof but for a probability of 10^-20 at most, a part of delta."
+        if self.also:
+            names = (" x ".join(self.also[k : k + 3]) for k in range(0, len(self.also), 3))
+            told += f" All counts of {', '.join(names)} have such noise too."
         what = "All counts" if design.whole else "Differences of neighbouring counts"
         sentence = f"{what} of every margin of one or two columns have exact discrete {step.law.capitalize()} noise."
         if fine.numeric:
@@ -155,6 +168,18 @@ class Pairs(LaplaceOrGaussian):
             told += " Margins hold public groups of codes; counts of all levels of each code have such noise too."
         steps = [*chain(*fine.steps), step]
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
+
+    def _triples(self, design: ResidualDesign) -> tuple[tuple[int, ...], ...]:
+        """Return the blocks of each three columns of ``also``."""
+        place = {design.domain.names[b.columns[0]]: k for k, b in enumerate(design.blocks) if len(b.columns) == 1}
+        if not place.keys() >= {*self.also}:
+            raise InputError("also takes columns of the schema that no structural zeros or rules tie to others")
+        found = [tuple(sorted(map(place.__getitem__, self.also[k : k + 3]))) for k in range(0, len(self.also), 3)]
+        if len({*found}) < len(found) or any(len({*each}) < 3 or design.public[[*each]].all() for each in found):
+            raise InputError("also takes three different columns each time, not all public, and no three of them twice")
+        if any(math.prod(design.shape(each)) > MOST_CELLS for each in found):
+            raise InputError(f"a margin of three columns may have at most {MOST_CELLS:,} cells")
+        return tuple(found)
 
     def _step(self, design: ResidualDesign, schema: Schema, price: Fraction) -> Step:
         """Return what is asked, with less of the budget where noise on differences couldn't be quieter."""
@@ -275,7 +300,9 @@ def estimate(
     ``known`` has the counts of levels of blocks that weren't counted alone, and the variance of one.
     """
     margins = [*measured(design, step, noisy, {}, known or {}, {})]
-    return pooled(design, margins, n_records, public, design.covered)
+    whole = {margin: part for margin, part in design.parts(noisy) if len(margin) == 3}
+    triples = tuple(NoisyTriple(m, centred(part.astype(float)), design.variance(m, step)) for m, part in whole.items())
+    return replace(pooled(design, margins, n_records, public, design.covered), triples=triples)
 
 
 def _public_counts(design: ResidualDesign, public: Table) -> FloatArray:
@@ -347,7 +374,7 @@ def measured(
             scale=math.sqrt(scale) if step.law == "gaussian" else float(scale),
             variance=design.variance(margin, step),
             rows=part.size,
-            differences=not design.whole and bool(margin),
+            differences=design.differs(margin),
         )
         yield MeasuredMargin(law, part.ravel(), np.arange(part.size))
 
@@ -451,6 +478,10 @@ def _margin_errors(design: ResidualDesign, found: NoisyPairs, coded: Mapping[str
             if not coded.keys() & {*names}:
                 error = math.sqrt(design.cell_variance(margin, found.variances))
                 yield MarginError(columns=names, standard_error=error)
+    for each in found.triples:
+        names = tuple(design.domain.names[design.blocks[block].columns[0]] for block in each.blocks)
+        if {*each.blocks} <= {*alone.values()} and not coded.keys() & {*names}:
+            yield MarginError(columns=names, standard_error=math.sqrt(each.variance))
 
 
 def _gain(

@@ -50,6 +50,9 @@ LOUDER = 4
 SMOOTH = 7
 """Least variance of the noise on a count, in levels of the larger column: the proof's eta is below 1e-25 then."""
 
+ALSO = Fraction(1, 5)
+"""Which part of what a record moves is that of margins of three blocks."""
+
 ROUNDS = 40
 
 
@@ -125,6 +128,8 @@ class ResidualDesign:
         Which part of what a record moves is that of single blocks; left out, what makes the errors of pairs least.
     totals : tuple of KnownTable
         Public totals: margins within them are counted with noise ``LOUDER`` than otherwise, to be compared.
+    also : tuple of tuple of int
+        Three blocks each, whose margins are measured too; all their counts are shown.
     """
 
     domain: Domain
@@ -134,6 +139,7 @@ class ResidualDesign:
     known: tuple[int, ...] = ()
     alone: Fraction | None = None
     totals: tuple[KnownTable, ...] = ()
+    also: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def blocks(self) -> tuple[ColumnBlock, ...]:
@@ -157,9 +163,9 @@ class ResidualDesign:
 
     @cached_property
     def margins(self) -> list[tuple[int, ...]]:
-        """The measured margins: the number of records (), blocks (i,) and pairs (i, j), those that aren't public."""
+        """The measured margins that aren't public: the number of records (), blocks (i,), pairs (i, j), and triples."""
         telling = np.flatnonzero(self.sizes > 1).tolist()
-        every = [*((i,) for i in telling if i not in self.known), *combinations(telling, 2)]
+        every = [*((i,) for i in telling if i not in self.known), *combinations(telling, 2), *self.also]
         total: list[tuple[int, ...]] = [()] if self.neighbours == "add-remove" else []
         return total + [margin for margin in every if not self.public[list(margin)].all()]
 
@@ -173,6 +179,10 @@ class ResidualDesign:
             for some in chain(combinations(names, 1), combinations(names, 2)):
                 found[tuple(place[name] for name in some)] = table.margin(some)
         return found
+
+    def differs(self, margin: tuple[int, ...]) -> bool:
+        """Return whether differences of the counts of a margin are shown."""
+        return not self.whole and 1 <= len(margin) <= 2
 
     def shape(self, margin: tuple[int, ...]) -> tuple[int, ...]:
         """Return the numbers of levels of a margin."""
@@ -204,7 +214,9 @@ class ResidualDesign:
                         columns.append(place[part])
                         effect.append(share[part] / rest**2)
         effects = csr_array((effect, (rows, columns)), shape=(len(targets), len(self.margins)))
+        third = np.array([len(m) == 3 for m in self.margins], dtype=bool)
         price = np.array([share[m] if self.law == "gaussian" else 1.0 for m in self.margins])
+        price[third] = 1.0
         power = 2 if self.law == "gaussian" else 3
         worth, noise = np.array(cells), np.ones(len(self.margins))
         for _ in range(ROUNDS if self.margins else 0):
@@ -212,12 +224,15 @@ class ResidualDesign:
             noise = (price / np.maximum(value, value.max() * 1e-12)) ** (1 / power)
             error = effects @ (noise if self.law == "gaussian" else noise**2)
             worth = np.array(cells) / np.sqrt(error)
-        within = np.array([m in self.covered for m in self.margins])
+        within = np.array([m in self.covered for m in self.margins], dtype=bool)
         noise[within] *= LOUDER ** (2 if self.law == "gaussian" else 1)
         single = np.array([len(m) == 1 for m in self.margins]) & ~within
         cost = price / noise
         if self.alone is not None and single.any() and not single.all():
-            noise[single] *= cost[single].sum() / cost[~single].sum() * float(1 / self.alone - 1)
+            rest = ~single & ~third
+            noise[single] *= cost[single].sum() / cost[rest].sum() * float(1 / self.alone - 1)
+        if third.any():
+            noise[third] = third.sum() / (price / noise)[~third].sum() * float(1 / ALSO - 1)
         steps = np.round(GRID * np.log2(noise / noise.min(initial=np.inf)))
         return np.maximum(np.round(WEIGHT * 2.0 ** (-steps / GRID)), 1).astype(np.int64)
 
@@ -239,7 +254,7 @@ class ResidualDesign:
         least = [
             Fraction(SMOOTH * max(self.shape(margin)) * int(weight), WEIGHT)
             for margin, weight in zip(self.margins, self.weights, strict=True)
-            if margin
+            if 1 <= len(margin) <= 2
         ]
         return max([variance, *least])
 
@@ -250,7 +265,7 @@ class ResidualDesign:
             own, shape = float(variance) * WEIGHT / weight, self.shape(margin)
             if len(shape) == 1:
                 total += math.expm1(_log_theta(2 * own / shape[0]))
-            elif shape:
+            elif len(shape) == 2:
                 first, last = shape
                 total += math.expm1(first * _log_theta(own / last) + last * _log_theta(own / first))
         return Fraction(2.001 * total)
@@ -272,23 +287,29 @@ class ResidualDesign:
         codes = self.codes([known[name] for name in self.domain.names])
         counts = np.ones(len(codes), dtype=np.int64) if table.counts is None else table.counts
         pairs = pair_counts(codes, counts, self.offsets)
-        parts = [self.margin(pairs, m).ravel() if m else np.array([table.n_records]) for m in self.margins]
+        parts = [self.margin(pairs, m).ravel() for m in self.margins if 1 <= len(m) <= 2]
+        if () in self.place:
+            parts.insert(0, np.array([table.n_records]))
+        for margin in self.margins[len(parts) :]:
+            parts.append(np.zeros(math.prod(self.shape(margin)), dtype=np.int64))
+            np.add.at(parts[-1], np.ravel_multi_index(tuple(codes[:, margin].T), self.shape(margin)), counts)
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.int64)
 
     def differences(self, counts: IntArray) -> IntArray:
         """Return the differences of counts of all measured margins, shape (runs, numbers)."""
-        shapes, start, shown = [self.shape(margin) for margin in self.margins], 0, [counts[:, :0]]
-        for shape in shapes:
+        start, shown = 0, [counts[:, :0]]
+        for margin in self.margins:
+            shape = self.shape(margin)
             part = counts[:, start : start + math.prod(shape)].reshape(len(counts), *shape)
-            shown.append(difference(part, len(shape)).reshape(len(counts), -1))
+            shown.append(difference(part, len(shape) * self.differs(margin)).reshape(len(counts), -1))
             start += math.prod(shape)
         return np.concatenate(shown, axis=1)
 
     def parts(self, shown: IntArray) -> Iterator[tuple[tuple[int, ...], IntArray]]:
         """Yield each measured margin with what is shown of it, an axis a block, from what is shown of all."""
-        start, fewer = 0, 0 if self.whole else 1
+        start = 0
         for margin in self.margins:
-            shape = tuple(size - fewer for size in self.shape(margin))
+            shape = tuple(size - self.differs(margin) for size in self.shape(margin))
             yield margin, shown[start : start + math.prod(shape)].reshape(shape)
             start += math.prod(shape)
 
@@ -318,8 +339,9 @@ class ResidualDesign:
         power = 1 if self.law == "gaussian" else 2
         found = dict[tuple[int, ...], dict[tuple[int, ...], float]]()
         for margin in self.margins:
-            for part in chain.from_iterable(combinations(margin, n) for n in range(len(margin) + 1)):
-                if (part == margin or self.whole) and (part in self.place or not self.public[list(part)].all()):
+            parts = (part for n in range(min(len(margin), 2) + 1) for part in combinations(margin, n))
+            for part in [margin] if self.differs(margin) else parts:
+                if part in self.place or not self.public[list(part)].all():
                     rest = math.prod(int(self.sizes[k]) for k in margin if k not in part)
                     found.setdefault(part, {})[margin] = float(self.weights[self.place[margin]]) ** power / rest
         return {part: {m: w / sum(each.values()) for m, w in each.items()} for part, each in found.items()}
@@ -412,11 +434,12 @@ def squared_norm(sizes: IntArray, public: BoolArray, weights: dict[tuple[int, ..
 
     Adding a record: the sum over margins of weight times the product of f = (L - 1) / L. Replacing one: twice the
     largest value, over which blocks change, of sum_i a_i D_i - D'QD / 2, bounded by a certificate
-    (``docs/proofs/pairs.md``, theorem 2).
+    (``docs/proofs/pairs.md``, theorem 2). Of margins of three blocks counts are shown, of which it changes two by 1.
     """
     f = [Fraction(int(size) - 1, int(size)) for size in sizes]
+    third = Fraction(sum(weight for margin, weight in weights.items() if len(margin) == 3), WEIGHT)
     if () in weights:
-        return sum((Fraction(w, WEIGHT) * math.prod(f[k] for k in m) for m, w in weights.items()), Fraction(0))
+        return third + sum(Fraction(w, WEIGHT) * math.prod(f[k] for k in m) for m, w in weights.items() if len(m) < 3)
     free = np.flatnonzero(~public)
     linear = [Fraction(weights.get((int(i),), 0)) for i in range(len(sizes))]
     curved = np.zeros((len(sizes), len(sizes)), dtype=np.int64)
@@ -427,7 +450,7 @@ def squared_norm(sizes: IntArray, public: BoolArray, weights: dict[tuple[int, ..
             linear[j] += weight * f[i]
             curved[i, j] = curved[j, i] = weight
     bound = quadratic_bound(tuple(math.ceil(linear[i]) for i in free), curved[np.ix_(free, free)].tobytes())
-    return 2 * bound / WEIGHT
+    return 2 * bound / WEIGHT + 2 * third
 
 
 @lru_cache(maxsize=16)

@@ -30,8 +30,8 @@ from pdips.posterior.record_likelihood import inputs_of, record_terms
 MODELS = sorted(EXAMPLE)
 OF_STATISTICS = ["bernoulli", "glom", "linear_regression", "multinomial", "normal_moments", "slomag", "slomag_moments"]
 """Models for modips, which have tests of their own."""
-OF_LINES = ["kng_quantile_regression"]
-"""Sampled by themselves; see test_model_kng.py."""
+ALONE = ["kng_quantile_regression", "latent_classes"]
+"""Sampled by themselves; see test_model_kng.py and test_model_latent_classes.py."""
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -265,8 +265,8 @@ def test_products_need_no_public_column() -> None:
 
 def test_every_model_has_an_example_and_a_reference() -> None:
     texts = {name: model_file.path(name).read_text(encoding="utf-8") for name in model_file.names()}
-    assert sorted(name for name, text in texts.items() if "def build_model(" not in text) == OF_LINES
-    assert sorted(name for name, text in texts.items() if "def statistics(" not in text) == sorted(MODELS + OF_LINES)
+    assert sorted(name for name, text in texts.items() if "def build_model(" not in text) == ALONE
+    assert sorted(name for name, text in texts.items() if "def statistics(" not in text) == sorted(MODELS + ALONE)
     assert sorted(name for name, text in texts.items() if "def statistics(" in text) == OF_STATISTICS
     for text in texts.values():
         assert '"""' in text
@@ -320,8 +320,8 @@ def test_to_list_models_nothing_heavy_is_imported() -> None:
 def test_list_names_all_models() -> None:
     found = CliRunner().invoke(program, ["models", "list"])
     assert found.exit_code == 0
-    assert [line.split()[0] for line in found.output.splitlines()] == sorted([*MODELS, *OF_STATISTICS, *OF_LINES])
-    assert f"{'dpmpm':{len(OF_LINES[0])}}  A Dirichlet process mixture" in found.output
+    assert [line.split()[0] for line in found.output.splitlines()] == sorted([*MODELS, *OF_STATISTICS, *ALONE])
+    assert f"{'dpmpm':{len(ALONE[0])}}  A Dirichlet process mixture" in found.output
 
 
 def test_copy_writes_the_file_and_never_overwrites(tmp_path, monkeypatch) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from tables import schema_of, table_of, worst_loss
 
-from pdips import LaplaceSanitizer, PerturbedHistogram, Steps
+from pdips import LaplaceSanitizer, Pairs, PerturbedHistogram, Steps
 from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.elections import STEPS_PER_UNIT, election_scores, one_way_aic
+from pdips.margins.residuals import ResidualDesign
 from pdips.privacy.replay import exact_law
 from pdips.registry import published
 
@@ -43,6 +44,15 @@ def test_sets_of_their_own_share_the_price():
     made, schema = LaplaceSanitizer(epsilon=EPSILON, n_sets=5, split="per-set"), schema_of(2, 2)
     assert worst_loss(made, schema) == pytest.approx(float(EPSILON), abs=ROUNDING)
     assert 5 * 2 / made.plan(schema).steps[0].scale == EPSILON
+
+
+def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(neighbours, monkeypatch):
+    made, schema = Pairs(epsilon=EPSILON, neighbours=neighbours, also=("a", "b", "c")), schema_of(2, 2, 2)
+    assert worst_loss(made, schema) == pytest.approx(float(EPSILON), rel=1e-6)
+    # the broken twin: a sensitivity that forgets the margin, which has a fifth of what a record moves
+    whole = ResidualDesign.moved.func
+    monkeypatch.setattr(ResidualDesign, "moved", property(lambda design: whole(design) * 4 / 5))
+    assert worst_loss(made, schema) == pytest.approx(1.25 * float(EPSILON), rel=1e-6)
 
 
 def test_structural_zeros_cost_nothing_and_show_nothing():

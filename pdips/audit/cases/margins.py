@@ -121,6 +121,11 @@ def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
         yield from exactly(made, [*of_table, *small_pairs(THREE, made.neighbours, 2)])
         yield Case(made, toward(made, worst_pairs(TWO, made.neighbours)[0]))
     yield from gaussian(build)
+    third = where_allowed(build, also=tuple(COLUMNS))
+    if made.kind == "pure":
+        yield from exactly(third, of_table)
+    elif third is not None:
+        yield Case(third, of_table[0])
 
 
 def gaussian(build: Callable[..., Mechanism]) -> Iterator[Case]:
