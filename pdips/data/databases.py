@@ -17,7 +17,7 @@ from pdips.errors import DataError, InputError
 
 PATIENCE = 10
 """Seconds that a server has to answer."""
-_ADDRESS = re.compile(r"(postgres(?:ql)?://.*|.*\.duckdb)(?:#([^#]*))?", re.DOTALL)
+_ADDRESS = re.compile(r"(\w[\w+]*://.*?|.*\.duckdb)(?:#([^#]*))?", re.DOTALL)
 _PLAIN_OIDS = {16, 20, 21, 23, 25, 700, 701, 1043}
 """PostgreSQL's boolean, integers, floats, text and varchar. Values of char, citext or numeric may be equal, but spelt
 in two ways."""
@@ -50,7 +50,9 @@ def snapshot(table: Any) -> Iterator[Any]:
             table = _connected(*_ADDRESS.fullmatch(str(table)).groups())  # type: ignore[union-attr]
             stack.callback(table.get_backend().disconnect)
         if is_stored(table):
-            with _asking("the table of Ibis is in no database of DuckDB or PostgreSQL, or its transaction sees changes"):
+            with _asking(
+                "the table of Ibis is in no database of DuckDB or PostgreSQL, or its transaction sees changes"
+            ):
                 if _begin(table.get_backend()):
                     stack.callback(table.get_backend().con.rollback)
         yield table
@@ -83,16 +85,13 @@ def _connected(place: str, name: str | None) -> Any:
 def _begin(con: Any) -> bool:
     """Begin a transaction whose queries all see one state; False where there is such a transaction already."""
     if con.name == "postgres":
-        is_idle = con.con.info.transaction_status.name == "IDLE"
-        con.con.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        return is_idle
-    import duckdb
-
-    try:
+        is_free = bool(con.con.info.transaction_status.name == "IDLE")
+        con.con.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")  # in a transaction, an error if it has another level
+        return is_free
+    first, second = (con.con.execute("SELECT txid_current()").fetchall() for _ in range(2))
+    if first != second:
         con.con.begin()
-    except duckdb.TransactionException:
-        return False
-    return True
+    return bool(first != second)
 
 
 def exceeds(table: Any, n_records: int) -> bool:
@@ -100,12 +99,10 @@ def exceeds(table: Any, n_records: int) -> bool:
     con = table.get_backend()
     with _asking("the table can't be counted"):
         query = f"SELECT COUNT(*) FROM (SELECT 1 FROM ({con.compile(table)}) AS t LIMIT {n_records + 1}) AS s"
-        return bool(con.con.execute(query).fetchone()[0] > n_records)
+        return bool(con.con.execute(query).fetchall()[0][0] > n_records)
 
 
-def batches_of(
-    table: Any, size: int
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
+def batches_of(table: Any, size: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
     """Return columns, records, and distinct records with a last column of counts where the database can tell them.
 
     Databases may take texts of one collation for equal that differ: they are compared byte by byte.
