@@ -149,9 +149,9 @@ def as_table(
         return table
     if in_files(table):
         return PartitionedTable(table, schema, scheduler=scheduler)
-    if is_stored(table) and adds_up and not (schema.public_columns or schema.records.person) and is_large(table):
-        if counted is False or not countable(open_batches(table), schema):
-            return PartitionedTable(table, schema)
+    is_sum = is_stored(table) and adds_up and not (schema.public_columns or schema.records.person) and is_large(table)
+    if is_sum and (counted is False or not countable(open_batches(table), schema)):
+        return PartitionedTable(table, schema)
     if is_stored(table) or isinstance(table, (str, Path)):
         return Table.read(table, schema, counted=counted)
     return Table(table, schema)
