@@ -86,7 +86,8 @@ def count(opened: Batches, schema: Schema) -> Counted:
     coders = coders_of(opened, schema)
     tally = _Tally(math.prod(coder.radix for coder in coders))
     repeats = all(coder.column and (coder.column.is_categorical or coder.column.integer) for coder in coders)
-    for part in _parallel(opened.distinct if repeats and opened.distinct else opened.batches, coders):
+    distinct = opened.distinct if repeats else None
+    for part in _parallel(distinct or opened.batches, coders, weighted=distinct is not None):
         tally.add(*part)
     refuse_for([coder.problem() for coder in coders if coder.problems])
     number, counts = tally.distinct()
@@ -249,22 +250,22 @@ class Coder:
 type _Part = tuple[IntArray, IntArray | None, HashArray, HashArray | None]
 
 
-def _parallel(batches: Iterator[pa.RecordBatch], coders: list[Coder]) -> Iterator[_Part]:
+def _parallel(batches: Iterator[pa.RecordBatch], coders: list[Coder], *, weighted: bool) -> Iterator[_Part]:
     """Number the records of each batch, a few batches at a time."""
     waiting: deque[Future[_Part]] = deque()
     with ThreadPoolExecutor(WORKERS) as pool:
         for batch in batches:
-            waiting.append(pool.submit(_numbered, batch, coders))
+            waiting.append(pool.submit(_numbered, batch, coders, weighted))
             if len(waiting) > WORKERS:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
-def _numbered(batch: pa.RecordBatch, coders: list[Coder]) -> _Part:
+def _numbered(batch: pa.RecordBatch, coders: list[Coder], weighted: bool) -> _Part:
     """Return the number of each record, how often it occurs if that isn't once, its hash, and that of its person."""
     number, total = np.zeros(len(batch), dtype=np.int64), np.zeros(len(batch), dtype=np.uint64)
-    persons, times = None, batch.column(len(coders)).to_numpy() if batch.num_columns > len(coders) else None
+    persons, times = None, batch.column(len(coders)).to_numpy() if weighted else None
     for coder in coders:
         values = batch.column(coder.name)
         index, steps, hashes = coder.look_up(values)

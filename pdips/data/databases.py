@@ -17,15 +17,9 @@ from pdips.errors import DataError, InputError
 
 PATIENCE = 10
 """Seconds that a server has to answer."""
-_ADDRESS = re.compile(r"(\w[\w+]*://.*?|.*\.duckdb)(?:#([^#]*))?", re.DOTALL)
+_ADDRESS = re.compile(r"(\w[\w+]*://.*?|.*\.duckdb)(?:#([^#]*))?", re.DOTALL)  # people.duckdb#people
 _PLAIN_OIDS = {16, 20, 21, 23, 25, 700, 701, 1043}
-"""PostgreSQL's boolean, integers, floats, text and varchar. Values of char, citext or numeric may be equal, but spelt
-in two ways."""
-
-
-def is_address(table: Any) -> bool:
-    """Whether a table is named as one of a database: people.duckdb#people, postgresql://host/db#people."""
-    return isinstance(table, (str, Path)) and _ADDRESS.fullmatch(str(table)) is not None
+"""PostgreSQL's boolean, integers, floats, text, varchar: of char, citext or numeric, equal values may differ."""
 
 
 def is_stored(table: Any) -> bool:
@@ -45,9 +39,9 @@ def snapshot(table: Any) -> Iterator[Any]:
     InputError
         If there is no such table, the database doesn't answer, or a transaction is open that sees changes.
     """
-    is_own = is_address(table)
-    if is_own:
-        table = _connected(*_ADDRESS.fullmatch(str(table)).groups())  # type: ignore[union-attr]
+    address = _ADDRESS.fullmatch(str(table)) if isinstance(table, (str, Path)) else None
+    if address:
+        table = _connected(*address.groups())
     if not is_stored(table):
         yield table
         return
@@ -60,7 +54,7 @@ def snapshot(table: Any) -> Iterator[Any]:
         with suppress(Exception):  # a server that is gone by now doesn't end a release
             if is_begun:
                 con.con.rollback()
-            if is_own:
+            if address:
                 con.disconnect()
 
 
@@ -91,13 +85,14 @@ def _connected(place: str, name: str | None) -> Any:
 def _begin(con: Any) -> bool:
     """Begin a transaction whose queries all see one state; False where there is such a transaction already."""
     if con.name == "postgres":
-        is_free = bool(con.con.info.transaction_status.name == "IDLE")
+        is_free = con.con.info.transaction_status.name == "IDLE"
         con.con.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")  # in a transaction, an error if it has another level
-        return is_free
-    first, second = (con.con.execute("SELECT txid_current()").fetchall() for _ in range(2))
-    if first != second:
-        con.con.begin()
-    return bool(first != second)
+    else:
+        first, second = (con.con.execute("SELECT txid_current()").fetchall() for _ in range(2))
+        is_free = first != second
+        if is_free:
+            con.con.begin()
+    return bool(is_free)
 
 
 def exceeds(table: Any, n_records: int) -> bool:
@@ -129,25 +124,19 @@ def batches_of(table: Any, size: int) -> tuple[pa.Schema, Iterator[pa.RecordBatc
 
 def _fetched(con: Any, query: str, schema: pa.Schema, size: int) -> Iterator[pa.RecordBatch]:
     """Yield what a query finds, as columns of these types; it runs when the first batch is asked for."""
-    with _asking(
-        "the table can't be read: it has columns of other types than text, numbers, true/false and dates (cast "
-        "or drop them in a view), or the database is gone",
-        DataError,
-    ):
+    with _asking("the table can't be read: cast types other than text, numbers, true/false and dates", DataError):
         if con.name == "duckdb":
             for batch in con.con.sql(query).to_arrow_reader(size):
-                yield pa.RecordBatch.from_arrays(
-                    [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)], schema=schema
-                )
+                columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
             return
         with con.con.transaction(), con.con.cursor(name="pdips") as cursor:
             con.con.execute("SET LOCAL enable_sort = off")  # it would group by sorting, in ten times the time
             cursor.execute(query)
             while rows := cursor.fetchmany(size // 4):  # rows of Python's objects are large
-                columns = zip(*rows, strict=True)
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
-                )
+                values = zip(*rows, strict=True)
+                columns = [pa.array(cells, kind) for cells, kind in zip(values, schema.types, strict=True)]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 @contextmanager

@@ -318,16 +318,16 @@ def test_what_is_not_there_is_refused_before_a_spend(kind, tmp_path, request):
 
 def test_types_that_cannot_be_read_and_open_transactions_are_refused(server):
     with psycopg.connect(server) as con:
-        con.execute("CREATE TABLE odd AS SELECT gen_random_uuid() AS year, 1.0000000000001 AS kids")
+        con.execute("CREATE TABLE odd AS SELECT inet '10.0.0.1' AS year, 1.0000000000001 AS kids")
         people = ibis.postgres.from_connection(con).table("odd")
         with pytest.raises(InputError, match="its transaction sees changes"):
             Table.read(people, COUNTED)
         con.rollback()
     with psycopg.connect(server, autocommit=True) as con:
-        con.execute("CREATE TABLE odd AS SELECT gen_random_uuid() AS year, 1.0000000000001 AS kids")
+        con.execute("CREATE TABLE odd AS SELECT inet '10.0.0.1' AS year, 1.0000000000001 AS kids")
         people = ibis.postgres.from_connection(con).table("odd")
-        for name in ("year", "kids"):
-            with pytest.raises(DataError, match="other types than"):
+        for name in ("year", "kids"):  # an address, and more decimals than Ibis gives a numeric without them
+            with pytest.raises(DataError, match="cast types other"):
                 Table.read(people.select(name), COUNTED.only([name]))
             assert con.info.transaction_status.name == "IDLE"
     with duckdb.connect() as con:
