@@ -4,10 +4,13 @@ With ``--database people.duckdb`` or ``postgresql://host/db`` the records are co
 """
 
 import argparse
+import dataclasses
 import resource
 import tempfile
 import time
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +18,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from pdips import Pairs, Schema
+from pdips.data.counted import count
 from pdips.data.databases import snapshot
 from pdips.data.partitions import PartitionedTable
-from pdips.data.readers import BATCH_RECORDS
+from pdips.data.readers import BATCH_RECORDS, open_batches
 
 LEVELS = list("abcdefghij")
 
@@ -60,6 +64,20 @@ def stored(folder: Path, database: str) -> str:
     return f"{database}#records"
 
 
+def compare_group_bys(lent: Any, schema: Schema) -> None:
+    """Measure columns counted by one query and record by record, and a query for each of some pairs."""
+    for names in ([*schema.columns][:4], [*schema.columns][:6]):
+        opened, start = open_batches(lent[names]), time.perf_counter()
+        found, middle = count(opened, schema.only(names)), time.perf_counter()
+        count(dataclasses.replace(opened, distinct=None), schema.only(names))
+        seconds = f"in {middle - start:.1f} s by a group-by, in {time.perf_counter() - middle:.1f} s record by record"
+        print(f"{len(names)} columns, {len(found.counts):,} cells: {seconds}")
+    start = time.perf_counter()
+    for pair in combinations([*schema.columns][:4], 2):
+        count(open_batches(lent[[*pair]]), schema.only(pair))
+    print(f"group-by of a pair: {(time.perf_counter() - start) / 6:.2f} s")
+
+
 def main() -> None:
     """Measure reading (checks, digest) and counting apart."""
     parser = argparse.ArgumentParser()
@@ -81,8 +99,12 @@ def main() -> None:
             read = time.perf_counter()
             counts = table.total(design.count)
             counted = time.perf_counter()
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    where = given.database or f"{given.files} files, scheduler {given.scheduler}"
+            used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+            if given.database:
+                compare_group_bys(lent, schema)
+    where = f"{given.files} files, scheduler {given.scheduler}"
+    if given.database:
+        where = "PostgreSQL" if "://" in given.database else "DuckDB"
     print(f"{given.rows:,} rows x {given.columns} columns, {where}")
     print(f"checked in {read - start:.1f} s, counted in {counted - read:.1f} s, {counts.size:,} numbers")
     print(f"processor {sum(u.ru_utime + u.ru_stime for u in used) - writing:.1f} s, of all processes and their start")
