@@ -116,8 +116,9 @@ def batches_of(table: Any, size: int) -> tuple[pa.Schema, Iterator[pa.RecordBatc
     records = _fetched(con, query, schema, size)
     if not {column.type_code for column in described} <= _PLAIN_OIDS:
         return schema, records, None
-    quoted, places = ['"' + name.replace('"', '""') + '"' for name in schema.names], range(1, len(schema) + 1)
-    cells = [cell + ' COLLATE "C"' * (kind == pa.string()) for cell, kind in zip(quoted, schema.types, strict=True)]
+    cells, places = ['"' + name.replace('"', '""') + '"' for name in schema.names], range(1, len(schema) + 1)
+    for place in (place for place, kind in enumerate(schema.types) if kind == pa.string()):
+        cells[place] = f'CAST({cells[place]} AS VARCHAR) COLLATE "C"'
     grouped = f"SELECT {', '.join(cells)}, COUNT(*) FROM ({query}) AS t GROUP BY {', '.join(map(str, places))}"
     return schema, records, _fetched(con, grouped, schema.append(pa.field("", pa.int64())), size)
 

@@ -148,6 +148,7 @@ class Table:
                 if counting.countable(opened, schema):
                     with suppress(counting.UncountableError):
                         return cls._of_counts(counting.count(opened, schema), schema)
+                del opened  # or its query would go on
             return cls(read_frame(lent, separator=schema.csv.separator), schema)
 
     @classmethod

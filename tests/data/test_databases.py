@@ -202,6 +202,21 @@ def test_other_types_and_columns_besides_are_read_record_by_record(kind, ignore,
     pd.testing.assert_frame_equal(found.frame, wanted.frame)
 
 
+def test_categories_and_odd_names_are_counted_too(tmp_path):
+    with duckdb.connect() as con:
+        con.execute("CREATE TYPE mood AS ENUM ('ok', 'sad')")
+        cells = """if(i % 2 = 0, 'ok', 'sad')::mood AS "a ""%s", (i % 3)::utinyint AS m, uuid() AS id"""
+        con.execute(f"CREATE TABLE people AS SELECT {cells} FROM range(50) numbers(i)")
+        con.execute(f"COPY people TO '{tmp_path}/people.parquet'")
+        people = ibis.duckdb.from_connection(con).table("people")
+        columns = {'a "%s': {"levels": ["ok", "sad"]}, "m": {"levels": [0, 1, 2]}}
+        schema = Schema.model_validate({"columns": columns, "ignore": ["id"]})
+        wanted = Table.read(tmp_path / "people.parquet", schema)
+        assert Table.read(people, schema, counted=True).fingerprint == wanted.fingerprint
+        found = Table.read(people.drop("id"), schema, counted=True)
+        pd.testing.assert_series_equal(records(found), records(wanted))
+
+
 def test_only_types_whose_equal_values_are_spelt_alike_are_grouped(server, tmp_path, request):
     stored("postgres", WHOLE.columns, tmp_path, request)
     with psycopg.connect(server, autocommit=True) as con:
@@ -355,3 +370,14 @@ def test_a_server_that_is_gone_after_the_table_is_read_ends_no_release(server, t
         with pytest.raises(InputError, match="can't be read"):
             PartitionedTable(people, COUNTED)
     assert table.n_records == 80
+
+
+@KINDS
+def test_a_count_that_is_given_up_leaves_no_query_behind(kind, tmp_path, request, monkeypatch):
+    monkeypatch.setattr(files, "BATCH_RECORDS", 28)
+    monkeypatch.setattr(counting, "LARGEST_NUMBER", 2)
+    address, file = stored(kind, ["kids"], tmp_path, request)
+    schema = Schema.from_toml("[columns.kids]\nlower = 0\nupper = 9\npublic = true")
+    found = Table.read(address, schema, counted=True)
+    assert found.counts is None
+    assert found.fingerprint == Table.read(file, schema).fingerprint
