@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from pdips.data.counted import countable
+from pdips.data.databases import is_stored, snapshot
 from pdips.data.partitions import PartitionedTable
+from pdips.data.readers import is_large, open_batches
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -37,8 +40,8 @@ def synthesize(
 
     Parameters
     ----------
-    table : DataFrame, dict of columns, pyarrow.Table, path or Table
-        The confidential table. A file, or a folder of Parquet files, is read after the price is reserved.
+    table : DataFrame, dict of columns, pyarrow.Table, Ibis table, path, address in a database, or Table
+        The confidential table. Files, folders of Parquet files and databases are read after the price is reserved.
     schema : Schema, dict or path
         What is public about it.
     epsilon : int, float, str or Fraction
@@ -109,10 +112,10 @@ def release_of(
     if ledger is None:
         mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
     reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
-    with reserved:
+    with reserved, snapshot(table) as lent:
         with clock.step("reading the table"):
             counted = None if mechanism.weighs_records else False
-            checked = as_table(table, schema, counted=counted, scheduler=scheduler)
+            checked = as_table(lent, schema, counted=counted, scheduler=scheduler, adds_up=mechanism.adds_up)
         rng = np.random.default_rng(seed) if isinstance(seed, int) else seed
         return checked, *mechanism.release(checked, rng=rng, ledger=ledger, progress=clock.progress)
 
@@ -133,14 +136,22 @@ def in_files(table: Any) -> bool:
     return isinstance(table, (str, Path)) and Path(table).is_dir()
 
 
-def as_table(table: Any, schema: Schema, *, counted: bool | None = None, scheduler: str | None = None) -> Table:
-    """Return a table that is given as one, as records or as a file, checked against the schema."""
+def as_table(
+    table: Any, schema: Schema, *, counted: bool | None = None, scheduler: str | None = None, adds_up: bool = False
+) -> Table:
+    """Return a table that is given as one, as records, as a file or by Ibis, checked against the schema.
+
+    ``adds_up``: a large one in a database that can't be counted may be read as sums over records only.
+    """
     if isinstance(table, Table):
         if table.schema != schema:
             raise InputError("the Table was read with another schema; give the schema that it has")
         return table
     if in_files(table):
         return PartitionedTable(table, schema, scheduler=scheduler)
-    if isinstance(table, (str, Path)):
+    is_sum = is_stored(table) and adds_up and not (schema.public_columns or schema.records.person) and is_large(table)
+    if is_sum and (counted is False or not countable(open_batches(table), schema)):
+        return PartitionedTable(table, schema)
+    if is_stored(table) or isinstance(table, (str, Path)):
         return Table.read(table, schema, counted=counted)
     return Table(table, schema)

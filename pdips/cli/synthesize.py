@@ -107,6 +107,7 @@ def synthesize(
 ) -> None:
     """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet or a folder of it, .dta, .sav, .sas7bdat) and their pages.
 
+    Tables in databases are named as people.duckdb#people or postgresql://host/db#people.
     With --ledger the price is reserved before TABLE is read.
     """
     from pdips.data.schema import Schema

@@ -48,8 +48,11 @@ class UncountableError(Exception):
     """The records can't be told apart by a number: the table has to be read whole."""
 
 
-def countable(opened: Batches, schema: Schema) -> bool:
-    """Whether a table can be counted: plain types, and bins for each numeric column that isn't copied as it is."""
+def countable(opened: Batches, schema: Schema, *, mixed: bool = True) -> bool:
+    """Whether a table can be counted: plain types, and bins for each numeric column that isn't copied as it is.
+
+    ``mixed``: records are told apart by a number, so that there may not be too many cells.
+    """
     columns = schema.columns.values()
     return (
         not any(rule.ordered for rule in schema.rule)
@@ -60,7 +63,12 @@ def countable(opened: Batches, schema: Schema) -> bool:
             or (column.is_binned and not column.public)
             for column in columns
         )
+        and (not mixed or _n_cells(schema) <= LARGEST_NUMBER)
     )
+
+
+def _n_cells(schema: Schema) -> int:
+    return math.prod(c.n_levels for c in schema.columns.values() if c.is_categorical or not c.public)
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -71,10 +79,15 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def count(opened: Batches, schema: Schema) -> Counted:
-    """Count the records of a file: distinct ones in the order of their codes."""
+    """Count the records of a file, or of a database: distinct ones in the order of their codes.
+
+    A database counts them itself unless a column is no part of the schema, or has numbers that hardly repeat.
+    """
     coders = coders_of(opened, schema)
     tally = _Tally(math.prod(coder.radix for coder in coders))
-    for part in _parallel(opened.batches, coders):
+    repeats = all(coder.column and (coder.column.is_categorical or coder.column.integer) for coder in coders)
+    distinct = opened.distinct if repeats else None
+    for part in _parallel(distinct or opened.batches, coders, weighted=distinct is not None):
         tally.add(*part)
     refuse_for([coder.problem() for coder in coders if coder.problems])
     number, counts = tally.distinct()
@@ -132,10 +145,9 @@ def coded(batch: pa.RecordBatch, coders: Sequence["Coder"], *, hashed: bool) -> 
 def coders_of(opened: Batches, schema: Schema, *, mixed: bool = True) -> list["Coder"]:
     """Return what codes each column: as summands of a number in mixed radix, or each by itself."""
     copied = [name for name, column in schema.columns.items() if column.public and not column.is_categorical]
-    n_cells = math.prod(column.n_levels for name, column in schema.columns.items() if name not in copied)
-    room = LARGEST_NUMBER // n_cells if mixed else 1
+    room = LARGEST_NUMBER // _n_cells(schema) if mixed else 1
     most_values = int(room ** (1 / len(copied))) if copied else 0
-    if not room or (copied and most_values < 2):
+    if copied and most_values < 2:
         raise UncountableError
     names = [*schema.columns, *(str(name) for name in opened.columns if name not in schema.columns)]
     ranks, coders, stride = sorted(names), [], 1
@@ -235,25 +247,25 @@ class Coder:
         return np.array(places, dtype=np.int64)
 
 
-type _Part = tuple[IntArray, HashArray, HashArray | None]
+type _Part = tuple[IntArray, IntArray | None, HashArray, HashArray | None]
 
 
-def _parallel(batches: Iterator[pa.RecordBatch], coders: list[Coder]) -> Iterator[_Part]:
+def _parallel(batches: Iterator[pa.RecordBatch], coders: list[Coder], *, weighted: bool) -> Iterator[_Part]:
     """Number the records of each batch, a few batches at a time."""
     waiting: deque[Future[_Part]] = deque()
     with ThreadPoolExecutor(WORKERS) as pool:
         for batch in batches:
-            waiting.append(pool.submit(_numbered, batch, coders))
+            waiting.append(pool.submit(_numbered, batch, coders, weighted))
             if len(waiting) > WORKERS:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
-def _numbered(batch: pa.RecordBatch, coders: list[Coder]) -> _Part:
-    """Return the number of each record, its hash, and the hashes of its person's key."""
+def _numbered(batch: pa.RecordBatch, coders: list[Coder], weighted: bool) -> _Part:
+    """Return the number of each record, how often it occurs if that isn't once, its hash, and that of its person."""
     number, total = np.zeros(len(batch), dtype=np.int64), np.zeros(len(batch), dtype=np.uint64)
-    persons = None
+    persons, times = None, batch.column(len(coders)).to_numpy() if weighted else None
     for coder in coders:
         values = batch.column(coder.name)
         index, steps, hashes = coder.look_up(values)
@@ -263,7 +275,7 @@ def _numbered(batch: pa.RecordBatch, coders: list[Coder]) -> _Part:
         elif coder.is_key:
             keys = steps.take(index, mode="clip").view(np.uint64)
             persons = keys[~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)]
-    return number, pd.util.hash_array(total), persons
+    return number, times, pd.util.hash_array(total), persons
 
 
 class _Tally:
@@ -274,12 +286,17 @@ class _Tally:
         self.n_records, self.sum, self.xor = 0, 0, 0
         self._number, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         self._new: list[IntArray] = []
+        self._times: list[IntArray] = []
         self._n_new = 0
         self._persons: list[HashArray] = []
 
-    def add(self, number: IntArray, hashes: HashArray, persons: HashArray | None) -> None:
-        self.n_records += len(number)
-        self.sum = (self.sum + int(hashes.sum(dtype=np.uint64))) % (1 << 64)
+    def add(self, number: IntArray, times: IntArray | None, hashes: HashArray, persons: HashArray | None) -> None:
+        self.n_records += len(number) if times is None else int(times.sum())
+        added = hashes if times is None else hashes * times.astype(np.uint64)
+        self.sum = (self.sum + int(added.sum(dtype=np.uint64))) % (1 << 64)
+        if times is not None:
+            self._times.append(times)
+            hashes = hashes[times % 2 == 1]
         self.xor ^= int(np.bitwise_xor.reduce(hashes))
         if persons is not None:
             self._persons.append(persons)
@@ -294,7 +311,10 @@ class _Tally:
 
     def _merge(self) -> None:
         number = np.concatenate([*self._new, np.empty(0, dtype=np.int64)])
-        if self._n_cells > 4 * len(number):
+        if self._times:
+            new, place = np.unique(number, return_inverse=True)
+            times = np.bincount(place, np.concatenate(self._times)).astype(np.int64)
+        elif self._n_cells > 4 * len(number):
             new, times = np.unique(number, return_counts=True)
         else:  # counting is quicker than sorting
             times = np.bincount(number)
@@ -305,7 +325,7 @@ class _Tally:
         counts[place[: len(self._number)]] = self._counts
         counts[place[len(self._number) :]] += times
         self._number, self._counts = both, counts
-        self._new, self._n_new = [], 0
+        self._new, self._times, self._n_new = [], [], 0
 
     def most_of_a_person_exceed(self, cap: int) -> bool:
         """Whether a key occurs more often than the cap. Two keys of one 64-bit hash would count as one person."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pdips.arrays import IntArray
 from pdips.data import counted as counting
+from pdips.data.databases import is_stored
 from pdips.data.readers import open_batches, to_pandas
 from pdips.data.schema import Schema
 from pdips.data.table import Table, check_columns
@@ -32,14 +33,14 @@ type Checked = tuple[str, tuple[str, ...]]
 
 
 class PartitionedTable(Table):
-    """Records in a folder of Parquet files, of which only sums over records can be asked.
+    """Records in a folder of Parquet files, or in a database, of which only sums over records can be asked.
 
     Neither records nor codes are held. Every file is read twice, to be checked and to be counted. All have the same
     columns and types; an empty one adds nothing. Public columns and person keys need the records in one place.
 
     Parameters
     ----------
-    folder : path
+    folder : path or Ibis table
         Its ``.parquet`` files are the table.
     schema : Schema
         What is public about the table.
@@ -57,11 +58,11 @@ class PartitionedTable(Table):
 
     partitioned = True
 
-    def __init__(self, folder: str | Path, schema: Schema, *, scheduler: str | None = None) -> None:
+    def __init__(self, folder: Any, schema: Schema, *, scheduler: str | None = None) -> None:
         if schema.public_columns or schema.records.person:
             raise InputError("a table in many files can have no public columns and no person key: join the files")
         self.schema, self.counts, self._scheduler = schema, None, scheduler
-        self._files = sorted(Path(folder).resolve().glob("*.parquet"))
+        self._files = [folder] if is_stored(folder) else sorted(Path(folder).resolve().glob("*.parquet"))
         if not self._files:
             raise InputError(f"{folder} has no .parquet files")
         first = open_batches(self._files[0])
@@ -172,7 +173,7 @@ def client_of(scheduler: str, n_tasks: int, workers: int | None = None) -> Itera
         yield client
 
 
-def _check(file: Path, schema: Schema) -> Checked:
+def _check(file: Any, schema: Schema) -> Checked:
     digests, broken = [counting.digest(0, 0, 0)], set[str]()
     try:
         for part in chunks(file, schema, broken):
@@ -183,17 +184,17 @@ def _check(file: Path, schema: Schema) -> Checked:
     return counting.sum_of_digests(digests), tuple(broken)
 
 
-def _count(file: Path, schema: Schema, statistic: Callable[[Table], IntArray]) -> IntArray | int:
+def _count(file: Any, schema: Schema, statistic: Callable[[Table], IntArray]) -> IntArray | int:
     return sum((statistic(part) for part in chunks(file, schema)), start=0)
 
 
-def chunks(file: Path, schema: Schema, broken: set[str] | None = None) -> Iterator[Table]:
+def chunks(file: Any, schema: Schema, broken: set[str] | None = None) -> Iterator[Table]:
     """Yield the records of a file as small tables, with fingerprints and rules that are broken where these are asked.
 
     Where all columns are levels or bins, values are coded once for each dictionary; else tables are made of frames.
     """
     opened = open_batches(file)
-    if not counting.countable(opened, schema):
+    if not counting.countable(opened, schema, mixed=False):
         for batch in opened.batches:
             if len(batch):
                 yield Table(to_pandas(pa.Table.from_batches([batch]).cast(opened.schema)), schema)

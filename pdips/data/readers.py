@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from pdips.data.databases import batches_of, exceeds, is_stored, snapshot
 from pdips.errors import DataError, InputError
 
 BATCH_RECORDS = 1 << 17
@@ -40,10 +41,14 @@ _NULLABLE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """A file that is read batch by batch: its columns as they would be read whole; text may come dictionary-encoded."""
+    """A file that is read batch by batch: its columns as they would be read whole; text may come dictionary-encoded.
+
+    ``distinct`` has distinct records, and a last column of how often each occurs, where a database counts them.
+    """
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
+    distinct: Iterator[pa.RecordBatch] | None = None
 
     @property
     def columns(self) -> pd.DataFrame:
@@ -51,11 +56,15 @@ class Batches:
         return to_pandas(self.schema.empty_table())
 
 
-def read_frame(path: str | Path, *, separator: str | None = None) -> pd.DataFrame:
-    """Read a file of records: of a ``.csv`` everything as text, empty cells as missing.
+def read_frame(path: Any, *, separator: str | None = None) -> pd.DataFrame:
+    """Read a file of records, or a table in a database: of a ``.csv`` everything as text, empty cells as missing.
 
     ``separator`` is that of a ``.csv`` file, by default the one that separates names in its first line.
     """
+    with snapshot(path) as table:
+        if is_stored(table):
+            stored = open_batches(table)
+            return to_pandas(pa.Table.from_batches(stored.batches, stored.schema))
     file = _checked(path)
     if _suffix(file) == ".parquet":
         opened = _open_parquet(file)
@@ -103,8 +112,10 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def is_large(path: str | Path) -> bool:
-    """Whether a file has so many records that it is better counted than loaded whole."""
+def is_large(path: Any) -> bool:
+    """Whether a file, or a table of Ibis, has so many records that it is better counted than loaded whole."""
+    if is_stored(path):
+        return exceeds(path, LARGE_RECORDS)
     file = _checked(path)
     with _reading(file):
         if _suffix(file) == ".parquet":
@@ -112,11 +123,14 @@ def is_large(path: str | Path) -> bool:
         return _suffix(file) not in _LABELLED and file.stat().st_size > LARGE_CSV_BYTES
 
 
-def open_batches(path: str | Path, *, key: str | None = None, separator: str | None = None) -> Batches:
-    """Open a file for reading batch by batch.
+def open_batches(path: Any, *, key: str | None = None, separator: str | None = None) -> Batches:
+    """Open a file, or a table of Ibis, for reading batch by batch.
 
     ``key`` names a column that hardly repeats: a dictionary of it would come whole with every batch.
     """
+    if is_stored(path):
+        schema, batches, distinct = batches_of(path, BATCH_RECORDS)
+        return Batches(schema=schema, batches=batches, distinct=distinct)
     file = _checked(path)
     if _suffix(file) in _LABELLED:
         table = pa.Table.from_pandas(_read_labelled(file), preserve_index=False)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
@@ -23,6 +22,7 @@ from pdips.data.coding import (
     refuse_for,
     value_hashes,
 )
+from pdips.data.databases import snapshot
 from pdips.data.dates import dates
 from pdips.data.readers import is_large, open_batches, read_frame, to_pandas
 from pdips.data.rules import barred, lowest
@@ -124,16 +124,16 @@ class Table:
         return len(self.frame) if self.counts is None else int(self.counts.sum())
 
     @classmethod
-    def read(cls, path: str | Path, schema: Schema, *, counted: bool | None = None) -> Self:
-        """Read a ``.csv``, ``.csv.gz`` or ``.parquet`` file, or one of Stata, SPSS or SAS.
+    def read(cls, path: Any, schema: Schema, *, counted: bool | None = None) -> Self:
+        """Read a ``.csv``, ``.csv.gz`` or ``.parquet`` file, one of Stata, SPSS or SAS, or a table in a database.
 
         The first line of a ``.csv`` names the columns. The others are ``.dta``, ``.sav``, ``.zsav``, ``.por``,
-        ``.sas7bdat`` and ``.xpt``, and need ``pdips[files]``.
+        ``.sas7bdat`` and ``.xpt``, and need ``pdips[files]``. Databases need ``pdips[databases]``.
 
         Parameters
         ----------
-        path : path
-            The file.
+        path : path, address or Ibis table
+            The file. Addresses are like ``people.duckdb#people`` and ``postgresql://host/db#people``.
         schema : Schema
             What is public about the table.
         counted : bool, optional
@@ -141,13 +141,15 @@ class Table:
             two million records (CSV: 200 MB) are counted. Tables that can't be (``docs/large_tables.md``) are loaded
             whole all the same.
         """
-        if is_large(path) if counted is None else counted:
-            opened = open_batches(path, key=schema.records.person, separator=schema.csv.separator)
-            check_columns(opened.columns, schema)
-            if counting.countable(opened, schema):
-                with suppress(counting.UncountableError):
-                    return cls._of_counts(counting.count(opened, schema), schema)
-        return cls(read_frame(path, separator=schema.csv.separator), schema)
+        with snapshot(path) as lent:
+            if is_large(lent) if counted is None else counted:
+                opened = open_batches(lent, key=schema.records.person, separator=schema.csv.separator)
+                check_columns(opened.columns, schema)
+                if counting.countable(opened, schema):
+                    with suppress(counting.UncountableError):
+                        return cls._of_counts(counting.count(opened, schema), schema)
+                del opened  # or its query would go on
+            return cls(read_frame(lent, separator=schema.csv.separator), schema)
 
     @classmethod
     def _of_counts(cls, found: counting.Counted, schema: Schema) -> Self:

@@ -81,14 +81,14 @@ def open_release(directory: str | Path, *, received: bool = False) -> ReleaseFol
     return ReleaseFolder(folder=Path(directory), home=home, document=document, sets=sets)
 
 
-def open_table(path: str | Path, release: ReleaseFolder) -> Table:
+def open_table(path: Any, release: ReleaseFolder) -> Table:
     """Read the confidential table and check it against the schema of a release."""
     frame = read_frame(path, separator=release.schema.csv.separator)
     try:
         return Table(frame, release.schema)
     except InputError as error:
         kind = DataError if isinstance(error, DataError) else InputError
-        raise kind(f"{path} is not the table that {release.folder} came from, its schema differs: {error}") from None
+        raise kind(f"this is not the table that {release.folder} came from, its schema differs: {error}") from None
 
 
 def _read_set(path: Path, schema: Schema) -> pd.DataFrame:

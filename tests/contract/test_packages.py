@@ -16,7 +16,7 @@ from pdips import InputError, registry
 
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = {"pdips": (ROOT, ("pdips", "models")), "pdips-papers": (ROOT / "papers", ("pdips_papers",))}
-MODULES = {"ipython": "IPython", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}
+MODULES = {"ibis-framework": "ibis", "ipython": "IPython", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}
 """What distributions are imported as, where that is another name."""
 
 INDIRECT = {"pdips": {"pdips_papers"}, "pdips-papers": {"pdips_papers"}}
@@ -46,7 +46,9 @@ def test_what_is_imported_is_declared_and_nothing_else(name):
     home, folders = DISTRIBUTIONS[name]
     project = tomllib.loads((home / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     used = imported(*(home / folder for folder in folders)) - {name} - INDIRECT[name]
-    assert used == declared(project, ("panels",) if name == "pdips-papers" else ("cluster", "files", "notebooks"))
+    assert used == declared(
+        project, ("panels",) if name == "pdips-papers" else ("cluster", "databases", "files", "notebooks")
+    )
 
 
 def test_an_undeclared_import_would_be_seen(tmp_path):

@@ -48,7 +48,7 @@ def many_batches(monkeypatch):
 @pytest.mark.parametrize("countable", [True, False], ids=["coded by dictionaries", "as frames"])
 def test_a_table_in_many_files_counts_as_the_whole_one(tmp_path, monkeypatch, countable):
     if not countable:
-        monkeypatch.setattr(partitions.counting, "countable", lambda opened, schema: False)
+        monkeypatch.setattr(partitions.counting, "countable", lambda *_, **__: False)
     whole, parted = Table(folder_of(tmp_path), SCHEMA), PartitionedTable(tmp_path, SCHEMA)
     design = Pairs(epsilon=1).plan(SCHEMA).design
     assert parted.partitioned
