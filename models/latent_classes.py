@@ -18,6 +18,7 @@ Data: differences of counts, and margins that overlap, share their noise. What i
 the noise on orthonormal contrasts of the levels of a column and on products of those of two columns, which say all that
 the margins say (docs/proofs/pairs.md, section 5). That the table is a sample adds the covariance of n records'
 contrasts, which is taken from the synthetic set, whose margins are about those of the table. Both laws count as normal.
+Intervals leave out what so many classes can't describe.
 
 Schema: columns with levels or bins, none of them public, without impossible combinations.
 """
@@ -25,6 +26,7 @@ Schema: columns with levels or bins, none of them public, without impossible com
 import numpy as np
 import pymc as pm
 from scipy.linalg import block_diag, solve_triangular
+from scipy.special import softmax
 
 from pdips.data.table import Table, decode
 from pdips.errors import InputError
@@ -51,21 +53,21 @@ def margins_model(margins, records, n_classes=10):
     noise = np.concatenate([noisy.variance[column, column], noisy.variance[column[first], column[second]]])
     # What records add to the contrasts, for the sampling error; a protected number of records has noise as well.
     codes = Table(records, schema).codes
-    one = basis[np.column_stack([codes[name] for name in names]) + noisy.offsets[:-1]].sum(axis=1)
+    held = np.eye(len(basis))[np.column_stack([codes[name] for name in names]) + noisy.offsets[:-1]].sum(axis=1)
+    one = held @ basis
     each = np.hstack([one, one[:, first] * one[:, second]])
     total = noisy.total_variance * np.outer(each.mean(axis=0), each.mean(axis=0))
     spread = np.linalg.cholesky(np.diag(noise) + noisy.n * np.cov(each.T) + total)
     whiten = solve_triangular(spread, np.eye(len(spread)), lower=True)  # leaves standard normal errors
     with pm.Model(coords={"class": range(n_classes)}) as model:
         # All weights, and all distributions over the levels of a column, are as likely.
-        weights = pm.Dirichlet("weights", np.ones(n_classes), dims="class")
-        levels = pm.math.concatenate(
-            [
-                pm.Dirichlet(f"{name}_levels", np.ones(size), shape=(n_classes, size))
-                for name, size in zip(names, noisy.sizes, strict=True)
-            ],
-            axis=1,
-        )
+        shares, each = start(held, noisy.offsets, n_classes)
+        weights = pm.Dirichlet("weights", np.ones(n_classes), dims="class", initval=shares)
+        levels = [
+            pm.Dirichlet(f"{name}_levels", np.ones(begun.shape), initval=begun)
+            for name, begun in zip(names, np.split(each, noisy.offsets[1:-1], axis=1), strict=True)
+        ]
+        levels = pm.math.concatenate(levels, axis=1)
         same = block_diag(*[np.ones((size, size)) for size in noisy.sizes]) > 0
         both = pm.math.dot(levels.T * weights, levels)
         alone = pm.math.dot(weights, levels)
@@ -76,6 +78,17 @@ def margins_model(margins, records, n_classes=10):
         whitened = pm.math.dot(pm.Data("whiten", noisy.n * whiten), mean)
         pm.Normal("margins", whitened, 1, observed=pm.Data("seen", whiten @ seen))
     return model
+
+
+def start(held, offsets, n_classes):
+    """Where chains start, so that they agree: weights and levels by the EM algorithm from the synthetic records."""
+    inside = np.random.default_rng(0).dirichlet(np.ones(n_classes), len(held))
+    for _ in range(100):
+        counts = inside.T @ held + 1
+        each = counts / np.repeat(np.add.reduceat(counts, offsets[:-1], axis=1), np.diff(offsets), axis=1)
+        weights = (inside.sum(axis=0) + 1) / (len(held) + n_classes)
+        inside = softmax(np.log(weights) + held @ np.log(each).T, axis=1)
+    return weights, each
 
 
 def draw(idata, margins, n, rng):
