@@ -266,8 +266,8 @@ def _far(neighbours: Neighbours) -> Pair:
 
 def _gone(neighbours: Neighbours) -> Pair:
     """Return the pair in which a record at a bound, beside a crowd of missing numbers, is one of them, or leaves."""
-    sides = ([*[0.0] * CROWD, 1.0], [0.0] * (CROWD + (neighbours == "replace-one")))
-    return Pair("one record goes from a bound to a missing number", *map(gaps_table, sides), neighbours)
+    first, second = gaps_table([*[0.0] * CROWD, 1.0]), gaps_table([0.0] * (CROWD + (neighbours == "replace-one")))
+    return Pair("one record goes from a bound to a missing number", first, second, neighbours)
 
 
 def _impossible(neighbours: Neighbours) -> Pair:
