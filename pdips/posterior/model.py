@@ -343,7 +343,8 @@ class Blueprint:
                 f"parameter {self.discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
                 "pm.Mixture does"
             )
-        self.tried.once("checked", self._check)
+        with ONE_AT_A_TIME:
+            self.tried.once("checked", self._check)
 
     def _check(self) -> None:
         schema, censored = self.schema, self._censored
@@ -371,7 +372,8 @@ class Blueprint:
             starts = np.stack([np.median(self.prior, axis=0), initial(self.model), *self.prior[:N_STARTS]])
             check_gradient(self.source.name, self._censored.model, self._points(starts))
 
-        self.tried.once("gradient", check)
+        with ONE_AT_A_TIME:
+            self.tried.once("gradient", check)
 
     @cached_property
     def _censored(self) -> Censored:
