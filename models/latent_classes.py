@@ -76,8 +76,8 @@ def margins_model(margins, records, n_classes=10):
         contrasts = pm.math.dot(levels, basis)
         products = pm.math.dot(contrasts.T * weights, contrasts)[first, second]
         mean = pm.math.concatenate([pm.math.dot(weights, contrasts), products])  # of a record
-        whitened = pm.math.dot(pm.Data("whiten", noisy.n * whiten), mean)
-        pm.Normal("margins", whitened, 1, observed=pm.Data("seen", whiten @ seen))
+        data = {"whiten": pm.Data("whiten", noisy.n * whiten), "seen": pm.Data("seen", whiten @ seen)}
+        pm.Normal("margins", pm.math.dot(data["whiten"], mean), 1, observed=data["seen"])
     return model
 
 

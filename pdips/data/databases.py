@@ -1,7 +1,7 @@
 """Tables in DuckDB or PostgreSQL, through Ibis. A database is asked for nothing that could change or merge values.
 
-It sends records as they are, or distinct ones and how often each occurs. Their cells are checked and coded here, by the
-functions that code those of files.
+It sends all records, or the distinct ones with their counts. Cells are checked and coded here, by the functions that
+code files.
 """
 
 import re

@@ -171,9 +171,10 @@ class Pairs(LaplaceOrGaussian):
 
     def _triples(self, design: ResidualDesign) -> tuple[tuple[int, ...], ...]:
         """Return the blocks of each three columns of ``also``."""
-        place = {design.domain.names[b.columns[0]]: k for k, b in enumerate(design.blocks) if len(b.columns) == 1}
+        alone = [(k, b) for k, b in enumerate(design.blocks) if len(b.columns) == 1 < b.n_levels]
+        place = {design.domain.names[block.columns[0]]: k for k, block in alone}
         if unfit := [name for name in self.also if name not in place]:
-            raise InputError(f"also: {unfit[0]!r} is no column, or structural zeros or rules tie it to others")
+            raise InputError(f"also: {unfit[0]!r} is no column, has one level, or is tied to others by zeros or rules")
         found = [tuple(sorted(map(place.__getitem__, self.also[k : k + 3]))) for k in range(0, len(self.also), 3)]
         if len({*found}) < len(found) or any(len({*each}) < 3 or design.public[[*each]].all() for each in found):
             raise InputError("also takes three different columns each time, not all public, and no three of them twice")

@@ -72,22 +72,22 @@ def words(here, *more, schema="s.toml"):
     return [*common, "--model", here / "my_model.py", "--ledger", here / "l.sqlite", "--out", here / "out", *more]
 
 
-def refused(pdips, here, message, *arguments):
-    """Check for one line that says so, with nothing of the table, nothing written, and nothing spent."""
+def refused(pdips, here, *arguments):
+    """Check for one line, with nothing of the table, nothing written, and nothing spent; return it."""
     code, out, err = pdips(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert message in err
     assert "317" not in err.replace(str(here), "")
     assert not (here / "out").exists()
     entries = Ledger(here / "l.sqlite").entries() if (here / "l.sqlite").exists() else []
     assert not [entry for entry in entries if entry.epsilon]
+    return err
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_models_are_refused_before_the_spend(pdips, here, name):
     line, message = REFUSED[name]
     (here / "my_model.py").write_text(MODEL.format(line=line))
-    refused(pdips, here, message, *words(here))
+    assert message in refused(pdips, here, *words(here))
     with pytest.raises(InputError) as told:
         Scores(epsilon=1, model=here / "my_model.py").privacy_loss(Schema.load(here / "s.toml"))
     assert message in str(told.value)
@@ -97,7 +97,7 @@ def test_a_model_without_free_parameters_is_refused(pdips, here):
     (here / "my_model.py").write_text(
         MODEL.replace('a = pm.Normal("a", 0, 1)', "a = 1.0").format(line='pm.Normal("y", a, 1, observed=data["y"])')
     )
-    refused(pdips, here, "the model has no parameter, so there is nothing to learn", *words(here))
+    assert "the model has no parameter, so there is nothing to learn" in refused(pdips, here, *words(here))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_model_without_free_parameters_is_refused(pdips, here):
     ],
 )
 def test_settings_are_refused_before_the_spend(pdips, here, schema, options, message):
-    refused(pdips, here, message, *words(here, *options, schema=schema))
+    assert message in refused(pdips, here, *words(here, *options, schema=schema))
 
 
 def test_noise_that_would_make_sets_of_millions_is_refused(pdips, here):
@@ -122,7 +122,7 @@ def test_noise_that_would_make_sets_of_millions_is_refused(pdips, here):
     )
     arguments = words(here, "--neighbours", "add-remove", schema="joint.toml")
     arguments[arguments.index("--epsilon") + 1] = "1e-6"
-    refused(pdips, here, "give n_records, how many synthetic records", *arguments)
+    assert "give n_records, how many synthetic records" in refused(pdips, here, *arguments)
 
 
 def test_a_release_from_end_to_end(pdips, here):

@@ -321,6 +321,11 @@ def test_a_table_of_distinct_records_beside_public_columns(tmp_path):
         ({"neighbours": "add-remove"}, RULES["columns"], "they need neighbours = replace-one"),
         ({"also": ("a", "b")}, {n: {"levels": [0, 1]} for n in "abc"}, "in threes, such as also=sex,age,income"),
         ({"also": ("a", "b", "e")}, {n: {"levels": [0, 1]} for n in "abc"}, "also: .e. is no column"),
+        (
+            {"also": tuple("abc")},
+            {n: {"levels": [*range(k)]} for n, k in zip("abc", (2, 1, 2), strict=True)},
+            "also: .b.",
+        ),
         ({"also": ("a", "b", "a")}, {n: {"levels": [0, 1]} for n in "abc"}, "three different columns each time"),
         ({"also": tuple("abc")}, {n: {"levels": list(range(50))} for n in "abc"}, "at most 100,000 cells"),
         (
