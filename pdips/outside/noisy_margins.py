@@ -278,9 +278,7 @@ class NoisyMargins:
 
         terms, found = terms_of(self.schema, column), self.schema.columns[column]
         if column in self.estimated:
-            raise InputError(
-                f"{column!r} has no bins, so no value stands for one of its intervals: fit the sets instead"
-            )
+            raise InputError(f"{column!r} has no bins, so no value stands for one of its intervals: fit the sets")
         if terms != (column,):
             return list(terms), np.eye(found.n_levels)[:, 1:]
         values = found.levels or [(a + b) / 2 for a, b in pairwise(found.edges)]
