@@ -2,6 +2,7 @@
 
 With ``--coverage 20`` how often intervals from 20 sets hold what they should. ``--peer PYTHON,CHECKOUT`` runs
 MST of Private-PGM as of April 2023 (revision 9448ee6) beside, in an environment with its needs and pandas before 3.
+``--jobs 4`` runs seeds in processes of their own, ``--only pairs,MST`` names the mechanisms.
 With ``--classes 10`` a set of ``models/latent_classes.py`` from the margins of the same release of ``pairs``.
 
 Numeric columns are cut at edges that are given here or, where a table has others, into eight bins of equal width.
@@ -11,6 +12,7 @@ import argparse
 import os
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -28,8 +30,6 @@ from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.mechanism import Mechanism
 from pdips.outside import NoisyMargins
-from pdips.posterior import model_file
-from pdips.posterior.nuts import sample
 
 EDGES: dict[str, list[float]] = {
     "age": [0, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 100],
@@ -95,20 +95,23 @@ def predicted(true: IntArray, made: IntArray, target: int) -> float:
     return float(roc_auc_score(true[:, target], fitted.predict_proba(np.delete(true, target, 1))[:, 1]))
 
 
-def first_set(mechanism: Mechanism, table: Table, seed: int) -> IntArray:
+def first_set(mechanism: Mechanism, frame: pd.DataFrame, schema: Schema, seed: int) -> IntArray:
     """Return the levels of a synthetic set, shape (records, columns)."""
-    release, _ = mechanism.release(table, rng=np.random.default_rng(seed))
-    return codes_of(release.sets[0], table.schema)
+    release, _ = mechanism.release(Table(frame, schema), rng=np.random.default_rng(seed))
+    return codes_of(release.sets[0], schema)
 
 
-def set_of_classes(n_classes: int, mechanism: Mechanism, table: Table, seed: int) -> IntArray:
+def set_of_classes(n_classes: int, mechanism: Mechanism, frame: pd.DataFrame, schema: Schema, seed: int) -> IntArray:
     """Return the levels of a set of latent classes, from the noisy margins of a release and its first set."""
+    from pdips.posterior import model_file
+    from pdips.posterior.nuts import sample
+
     latent, rng = model_file.load(model_file.path("latent_classes"))[0], np.random.default_rng(seed)
-    release, _ = mechanism.release(table, rng=rng)
+    release, _ = mechanism.release(Table(frame, schema), rng=rng)
     margins, records = NoisyMargins.of(release), release.sets[0]
     model = latent.margins_model(margins, records, n_classes)
     tree = sample(model, draws=500, tune=500, chains=2, rng=rng)
-    return codes_of(latent.draw(tree, margins, len(records), rng), table.schema)
+    return codes_of(latent.draw(tree, margins, len(records), rng), schema)
 
 
 MST = """
@@ -159,6 +162,25 @@ def coverage(
         print(f"{name}: {np.concatenate(held).mean():.3f} of {len(np.concatenate(held))}", flush=True)
 
 
+def measures(
+    make: Callable[[int], IntArray], true: IntArray, sizes: IntArray, target: int | None, seed: int
+) -> list[float]:
+    """Return how far one set is off, and the CPU seconds that it took."""
+    start = sum(os.times()[:4])
+    made = make(seed)
+    spent = sum(os.times()[:4]) - start
+    pairs = list(combinations(range(len(sizes)), 2))
+    found = [distances(true, made, sizes, list(pairs)), distances(true, made, sizes, chosen_triples(len(sizes)))]
+    found += told_apart(true, made, np.random.default_rng(seed))
+    return [*found, np.nan if target is None else predicted(true, made, target), spent]
+
+
+def chosen_triples(n_columns: int) -> list[tuple[int, ...]]:
+    """Return the triples that are looked at."""
+    rng = np.random.default_rng(0)
+    return [tuple(rng.choice(n_columns, 3, replace=False).tolist()) for _ in range(N_TRIPLES)]
+
+
 def main() -> None:
     """Print a line for each mechanism, or the coverage of intervals."""
     parser = argparse.ArgumentParser()
@@ -170,14 +192,14 @@ def main() -> None:
     parser.add_argument("--target", help="a column of two levels to be predicted")
     parser.add_argument("--peer", metavar="PYTHON,CHECKOUT")
     parser.add_argument("--classes", type=int)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", default="")
     parser.add_argument("--coverage", type=int, metavar="SETS")
     asked = parser.parse_args()
     frame, schema = coded(pd.read_parquet(asked.table))
-    true, table = codes_of(frame, schema), Table(frame, schema)
+    true = codes_of(frame, schema)
     sizes = np.array([column.n_levels for column in schema.columns.values()])
-    pairs = list(combinations(range(len(sizes)), 2))
-    rng = np.random.default_rng(0)
-    triples = [tuple(rng.choice(len(sizes), 3, replace=False).tolist()) for _ in range(N_TRIPLES)]
     common = {"epsilon": asked.epsilon, "neighbours": asked.neighbours}
     gaussian = {**common, "kind": "zcdp", "delta": asked.delta}
     if asked.coverage:
@@ -186,7 +208,7 @@ def main() -> None:
             print(kind.name)
             for seed in range(asked.runs):
                 several = kind(**gaussian, n_sets=asked.coverage, sets="posterior")
-                coverage(several, frame, schema, triples, seed)
+                coverage(several, frame, schema, chosen_triples(len(sizes)), seed)
         return
     mechanisms: list[Any] = [Pairs(**gaussian), Pairs(**common)]
     if np.prod(sizes.astype(float)) <= MOST_DENSE:
@@ -194,26 +216,25 @@ def main() -> None:
     if asked.neighbours == "replace-one":
         mechanisms.append(PrivBayes(epsilon=asked.epsilon))
     ways: dict[str, Callable[[int], IntArray]] = {
-        f"{mechanism.name}, {getattr(mechanism, 'kind', 'pure')}": partial(first_set, mechanism, table)
+        f"{mechanism.name}, {getattr(mechanism, 'kind', 'pure')}": partial(first_set, mechanism, frame, schema)
         for mechanism in mechanisms
     }
     if asked.classes:
-        ways["latent classes"] = partial(set_of_classes, asked.classes, mechanisms[0], table)
+        ways["latent classes"] = partial(set_of_classes, asked.classes, mechanisms[0], frame, schema)
     if asked.peer and asked.neighbours == "add-remove":
         ways["MST, zcdp"] = partial(mst, asked.peer, true, sizes, asked.epsilon, asked.delta)
     print("mechanism, kind: pairs, triples, told apart (AUC, KS), target's AUC, CPU s; standard errors below")
-    for name, make in ways.items():
-        rows = []
-        for seed in range(asked.runs):
-            start = sum(os.times()[:4])
-            made = make(seed)
-            spent = sum(os.times()[:4]) - start
-            found = [distances(true, made, sizes, list(pairs)), distances(true, made, sizes, triples)]
-            found += told_apart(true, made, np.random.default_rng(seed))
-            found.append(predicted(true, made, list(frame.columns).index(asked.target)) if asked.target else np.nan)
-            rows.append([*found, spent])
-        for label, values in ((name, np.mean(rows, axis=0)), ("", stats.sem(rows, axis=0))):
-            print(f"{label:20}" + "  ".join(f"{value:.4f}" for value in values), flush=True)
+    target = list(frame.columns).index(asked.target) if asked.target else None
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for name, make in ways.items():
+            if name.startswith(tuple(asked.only.split(","))):
+                rows = [
+                    *pool.map(
+                        partial(measures, make, true, sizes, target), range(asked.first, asked.first + asked.runs)
+                    )
+                ]
+                for label, values in ((name, np.mean(rows, axis=0)), ("", stats.sem(rows, axis=0))):
+                    print(f"{label:20}" + "  ".join(f"{value:.4f}" for value in values), flush=True)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pdips.outside.laws import DiscreteGaussian as DiscreteGaussian
     from pdips.outside.laws import DiscreteLaplace as DiscreteLaplace
     from pdips.outside.laws import NoisyCounts as NoisyCounts
+    from pdips.outside.replays import more_sets as more_sets
     from pdips.posterior.censored_posterior import CensoredPosterior as CensoredPosterior
     from pdips.posterior.pseudo_posterior import PseudoPosterior as PseudoPosterior
     from pdips.privacy.ledger import Ledger as Ledger
@@ -62,6 +63,7 @@ _HOMES = {
     "Spend": "pdips.privacy.loss",
     "Table": "pdips.data.table",
     "calibrate": "pdips.calibration.calibrate",
+    "more_sets": "pdips.outside.replays",
     "noisy_likelihood": "pdips.scores.published",
     "suggest_layers": "pdips.margins.planning",
     "synthesize": "pdips.synthesis",

@@ -14,7 +14,6 @@ import pandas as pd
 
 from pdips.data.schema import Schema
 from pdips.data.table import Table, check_representable
-from pdips.data.totals import raked
 from pdips.errors import InputError
 from pdips.privacy.curator import Clock, Curator, Drawing, Progress
 from pdips.privacy.ledger import Ledger
@@ -275,10 +274,7 @@ class Mechanism(ABC):
         if bits.reproducible:
             loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
         drawn, schema = self.synthesize(plan, Drawing(plan, table, bits, clock), bits.generator()), table.schema
-        sets = drawn.sets
-        if weighted := schema.known_totals(weighted=True):
-            with clock.step("raking weights"):
-                sets = [raked(frame, str(schema.records.weight), weighted, schema.columns) for frame in sets]
+        sets = schema.with_known_weights(drawn.sets)
         margins = drawn.margins if 0 < sum(len(each.noisy) for each in drawn.margins) <= MOST_NUMBERS else ()
         release = Release(
             mechanism=self.name,

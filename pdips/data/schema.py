@@ -6,7 +6,7 @@ A schema is written by a person from public knowledge. Nothing in it may be read
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,7 +20,7 @@ from pdips.data.column import Level, Levels
 from pdips.data.column import has_number_levels as has_number_levels
 from pdips.data.draft import DRAFT_MARK, draft
 from pdips.data.rules import Codes, Rule, barred
-from pdips.data.totals import KnownTable, Total, known_tables, read_counts
+from pdips.data.totals import KnownTable, Total, known_tables, raked, read_counts
 from pdips.errors import InputError
 from pdips.html import columns_table
 
@@ -189,6 +189,11 @@ class Schema(BaseModel):
         return self.model_copy(
             update={"records": Records(weight=self.records.weight), "ignore": (), "csv": TextFormat(separator=",")}
         )
+
+    def with_known_weights(self, sets: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+        """Return sets whose weights meet the weighted totals that are public."""
+        known = self.known_totals(weighted=True)
+        return [raked(frame, str(self.records.weight), known, self.columns) for frame in sets] if known else [*sets]
 
     def only(self, names: Iterable[str]) -> Self:
         """Return the schema of some of the columns, in its order, with the rules on these alone; others are ignored."""

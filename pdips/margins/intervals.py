@@ -162,6 +162,11 @@ class IntervalColumn:
         found = pd.DataFrame({"column": self.name, "layer": layer + 1, **named, "noisy": counts})
         return found[~np.isnan(counts)].astype({"noisy": np.int64})
 
+    def restored(self, rows: pd.DataFrame) -> list[IntArray]:
+        """Return the noisy counts that were asked, by layer, from what was published."""
+        own = rows[rows["column"] == self.name]
+        return [own.loc[own["layer"] == layer + 1, "noisy"].to_numpy(np.int64) for layer in range(len(self.nodes))]
+
     def law(self, layers: Sequence[FloatArray], steps: Sequence[Step], n_records: float | None) -> FloatArray:
         """Return the share of each cell, then of missing values, from noisy counts that are NaN where none was asked.
 

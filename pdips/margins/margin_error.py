@@ -7,7 +7,7 @@ v's count that a cell of the margin gets. They give the variance of the cell, an
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -16,8 +16,9 @@ from itertools import combinations
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.margins.domain import MOST_BITS, Domain, Layer
-from pdips.margins.views import View, count_variance
+from pdips.margins.chains import NoisyPairs
+from pdips.margins.domain import MOST_BITS, Domain, Layer, View, count_variance
+from pdips.margins.residuals import ResidualDesign
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.release.release import MarginError
 
@@ -255,3 +256,24 @@ def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...
         for columns, noise in found
         if noise is not None
     )
+
+
+def pair_errors(design: ResidualDesign, found: NoisyPairs, coded: Mapping[str, float]) -> Iterator[MarginError]:
+    """Yield the standard error of a count of margins of one or two columns with levels or bins, not tied to others.
+
+    ``coded`` has variances of counts of levels that pairs know by their groups.
+    """
+    for name, variance in coded.items():
+        yield MarginError(columns=(name,), standard_error=math.sqrt(variance))
+    alone = design.own_block
+    for size in (1, 2):
+        for columns in combinations(sorted(alone), size):
+            margin = tuple(alone[column] for column in columns)
+            names = tuple(design.domain.names[column] for column in columns)
+            if not coded.keys() & {*names}:
+                error = math.sqrt(design.cell_variance(margin, found.variances))
+                yield MarginError(columns=names, standard_error=error)
+    for each in found.triples:
+        names = tuple(design.domain.names[design.blocks[block].columns[0]] for block in each.blocks)
+        if {*each.blocks} <= {*alone.values()} and not coded.keys() & {*names}:
+            yield MarginError(columns=names, standard_error=math.sqrt(each.variance))

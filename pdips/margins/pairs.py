@@ -20,13 +20,15 @@ from pdips.margins.chains import REFIT_SWEEPS, LevelGroups, NoisyPairs, NoisyTri
 from pdips.margins.consistency import meet
 from pdips.margins.domain import columns_of
 from pdips.margins.intervals import IntervalDesign
+from pdips.margins.margin_error import pair_errors
 from pdips.margins.residuals import ResidualDesign, blocks_of, pair_counts
+from pdips.margins.weighted_sums import WeightedSums
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import MOST_TAU, check_whole, choice, exact, largest_rho
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.noisy_margins import MarginAxis, MarginError, MarginLaw, MeasuredMargin, centred, residual
+from pdips.release.noisy_margins import MarginAxis, MarginLaw, MeasuredMargin, centred, residual
 
 MOST_LEVELS = 6_000
 """Of all columns together: pairs of levels are held in memory."""
@@ -44,6 +46,9 @@ EXACT = 1e-6
 
 ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 """Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
+
+OF_WEIGHTS = Fraction(1, 10)
+"""Part of the price that sums of weights get."""
 
 ALONE_NUMERIC = Fraction(3, 4)
 """That of Laplace noise with numeric columns without bins, whose cuts and spikes hang on their own counts."""
@@ -71,6 +76,8 @@ class Pairs(LaplaceOrGaussian):
         In how many intervals numeric columns without bins are cut for pairs, at noisy quantiles; 2 to 100.
     also : tuple of str
         Columns, in threes: margins that are measured too, with a fifth of the price of pairs.
+    weighted : tuple of str
+        Columns whose sums of weights by level are measured, with a tenth of the price, and met by the weights of sets.
 
     Raises
     ------
@@ -101,6 +108,7 @@ class Pairs(LaplaceOrGaussian):
     sets: Literal["fitted", "posterior"] | None = None
     intervals: int = 10
     also: tuple[str, ...] = ()
+    weighted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,13 +155,14 @@ class Pairs(LaplaceOrGaussian):
             design = replace(design, known=())
         if not any(design.margins):
             raise InputError("no column has two levels or more: there is nothing to measure")
-        price = self.total * whole * part
+        total = self.total * (1 - OF_WEIGHTS) if self.weighted else self.total
+        price = total * whole * part
         if fine.columns:
             fine = fine.priced(schema, price, self.neighbours, self.noise_law)
-        step, told = self._step(design, schema, self.total - price), ""
+        step, told = self._step(design, schema, total - price), ""
         if self.kind == "zcdp":
             other = replace(design, whole=False)
-            differing = self._step(other, schema, self.total - price)
+            differing = self._step(other, schema, total - price)
             if differing.variance < step.variance:
                 design, step = other, differing
                 told = " It is of the law of the proof but for a probability of 10^-20 at most, a part of delta."
@@ -167,6 +176,10 @@ class Pairs(LaplaceOrGaussian):
         if len(fine.columns) > len(known):
             told += " Margins hold public groups of codes; counts of all levels of each code have such noise too."
         steps = [*chain(*fine.steps), step]
+        if self.weighted:
+            sums = WeightedSums(schema, self.weighted).step(self.total - total, self.neighbours, self.noise_law)
+            steps.insert(-1, sums)
+            told += " Sums of capped weights by level have such noise too."
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
 
     def _triples(self, design: ResidualDesign) -> tuple[tuple[int, ...], ...]:
@@ -225,6 +238,18 @@ class Pairs(LaplaceOrGaussian):
     def _sets(self) -> str:
         return self.sets or ("fitted" if self.n_sets == 1 else "posterior")
 
+    def restored(
+        self, plan: Plan, margins: Sequence[MeasuredMargin], tables: Mapping[str, pd.DataFrame]
+    ) -> Iterator[IntArray]:
+        """Yield the noisy numbers of a release's public tables, in the order of the plan."""
+        counted = [each.noisy for each in margins if each.law.law != "estimate"]
+        levels, fine = iter(counted[len(plan.design.margins) :]), IntervalDesign.of(plan.schema, self.intervals)
+        for column in fine.columns:
+            yield from column.restored(tables["intervals"]) if column in fine.numeric else [next(levels)]
+        if self.weighted:
+            yield WeightedSums.restored(tables["weighted_sums"])
+        yield np.concatenate(counted[: len(plan.design.margins)])
+
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Measure all pairs, fit a field to them, and let its chains be records."""
         design, step = plan.design, plan.steps[-1]
@@ -234,6 +259,8 @@ class Pairs(LaplaceOrGaussian):
             counted = fine.measure(curator)
             laws = fine.laws(counted, n_public)
             cuts = {column.name: column.cuts(laws[column.name]) for column in fine.columns}
+            weighted = WeightedSums(plan.schema, self.weighted) if self.weighted else None
+            sums = None if weighted is None else weighted.measure(curator, plan.steps[-2], fine, counted, laws)
             noisy = curator.count(step, lambda table: design.count(table, fine.levels(table, cuts)))
         public = curator.public if plan.schema.public_columns else None
         n = float(n_public if n_public is not None else dict(design.parts(noisy))[()])
@@ -269,9 +296,12 @@ class Pairs(LaplaceOrGaussian):
                     even, name = self._sets() == "fitted", each.name
                     made[name] = each.cells(made[name], cuts[name], drawn[name], rng, even)
                 sets.append(_frame(fine, plan.schema, made, public, rng))
+                if sums is not None:
+                    sets[-1] = sums.met(sets[-1], rng if self._sets() == "posterior" else None)
+        told_sums = {} if sums is None else {"weighted_sums": sums.frame()}
         return Drawn(
             sets=sets,
-            tables=fine.tables(counted, cuts),
+            tables=fine.tables(counted, cuts) | told_sums,
             margins=[
                 *measured(
                     design,
@@ -283,7 +313,7 @@ class Pairs(LaplaceOrGaussian):
                 ),
                 *(margin for _, margin in coded.values()),
             ],
-            margin_errors=tuple(_margin_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),
+            margin_errors=tuple(pair_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),
             diagnostics={"telling_pairs": told},
         )
 
@@ -462,27 +492,6 @@ def _assembled(
             each = given[part][1] if part in given else variances[part]
             variance[part[0], part[-1]] = variance[part[-1], part[0]] = each
     return NoisyPairs(offsets, counts, variance, n, variances.get((), 0.0))
-
-
-def _margin_errors(design: ResidualDesign, found: NoisyPairs, coded: Mapping[str, float]) -> Iterator[MarginError]:
-    """Yield the standard error of a count of margins of one or two columns with levels or bins, not tied to others.
-
-    ``coded`` has variances of counts of levels that pairs know by their groups.
-    """
-    for name, variance in coded.items():
-        yield MarginError(columns=(name,), standard_error=math.sqrt(variance))
-    alone = design.own_block
-    for size in (1, 2):
-        for columns in combinations(sorted(alone), size):
-            margin = tuple(alone[column] for column in columns)
-            names = tuple(design.domain.names[column] for column in columns)
-            if not coded.keys() & {*names}:
-                error = math.sqrt(design.cell_variance(margin, found.variances))
-                yield MarginError(columns=names, standard_error=error)
-    for each in found.triples:
-        names = tuple(design.domain.names[design.blocks[block].columns[0]] for block in each.blocks)
-        if {*each.blocks} <= {*alone.values()} and not coded.keys() & {*names}:
-            yield MarginError(columns=names, standard_error=math.sqrt(each.variance))
 
 
 def _gain(

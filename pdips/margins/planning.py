@@ -11,11 +11,10 @@ import pandas as pd
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.domain import check_domain, columns_of, domain_of, splittable
+from pdips.margins.domain import View, check_domain, choose_views, columns_of, domain_of, splittable
 from pdips.margins.margin_error import ColumnTree, small_margins, view_errors
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.steps import divide
-from pdips.margins.views import View, choose_views
 from pdips.privacy.loss import Neighbours, Number, choice, positive
 from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity

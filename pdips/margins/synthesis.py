@@ -14,11 +14,10 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.data.totals import KnownTable
 from pdips.margins.consistency import consistent, draw_cells, meet, nonnegative, round_cells
-from pdips.margins.domain import Domain, descend, top_node
+from pdips.margins.domain import Domain, descend, one_way_margins, top_node
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
 from pdips.margins.tree import NoisyTree, TreeDesign
-from pdips.margins.views import one_way_margins
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan

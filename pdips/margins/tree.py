@@ -16,8 +16,19 @@ import pandas as pd
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table
-from pdips.margins.domain import STOP, Cells, Domain, Layer, cells, descend, split_by, top_layer, top_node
-from pdips.margins.views import View, count_variance
+from pdips.margins.domain import (
+    STOP,
+    Cells,
+    Domain,
+    Layer,
+    View,
+    cells,
+    count_variance,
+    descend,
+    split_by,
+    top_layer,
+    top_node,
+)
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, axes_of

@@ -29,6 +29,7 @@ from pdips.outside.regression import (
     sums,
 )
 from pdips.privacy.loss import choice
+from pdips.release.folder import read_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,23 +97,9 @@ class NoisyMargins:
             If it holds no release with noisy margins, or margins that aren't those of its ``privacy.json``; or if its
             laws of noise aren't those that its settings give.
         """
-        import pandas as pd
-
-        from pdips.release.documents import PrivacyDocument
-        from pdips.release.folder import file_digest
-
-        home = Path(folder) / "public" if (Path(folder) / "public").is_dir() else Path(folder)
-        document = PrivacyDocument.read(home)
-        frames = {}
-        for name in ("margins", "synthetic_1"):
-            path = next((path for end in ("parquet", "csv") if (path := home / f"{name}.{end}").is_file()), None)
-            if path is not None:
-                if (document.digests or {}).get(path.name, digest := file_digest(path)) != digest:
-                    raise InputError(f"{path} isn't the file that was published: its digest in privacy.json is another")
-                csv = path.suffix == ".csv"
-                frames[name] = pd.read_csv(path, keep_default_na=False) if csv else pd.read_parquet(path)
-        if set(frames) != {"margins", "synthetic_1"}:
-            raise InputError(f"{home} holds no noisy margins")
+        document, frames = read_tables(folder, "margins", "synthetic_1")
+        if len(frames) < 2:
+            raise InputError(f"{folder} holds no noisy margins")
         return cls._of(document, frames["margins"], frames["synthetic_1"])
 
     @classmethod

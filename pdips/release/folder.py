@@ -6,8 +6,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pdips.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pdips.release.documents import PrivacyDocument
 
 PARTS = {"public", "confidential"}
 
@@ -107,3 +113,27 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_tables(folder: str | Path, *names: str) -> "tuple[PrivacyDocument, dict[str, pd.DataFrame]]":
+    """Read a public folder and those of some tables that it has, in either format.
+
+    Raises
+    ------
+    InputError
+        If it holds no release, or a file isn't the one that was published.
+    """
+    import pandas as pd
+
+    from pdips.release.documents import PrivacyDocument
+
+    home = Path(folder) / "public" if (Path(folder) / "public").is_dir() else Path(folder)
+    document, frames = PrivacyDocument.read(home), dict[str, pd.DataFrame]()
+    for name in names:
+        path = next((path for end in ("parquet", "csv") if (path := home / f"{name}.{end}").is_file()), None)
+        if path is not None:
+            if (document.digests or {}).get(path.name, digest := file_digest(path)) != digest:
+                raise InputError(f"{path} isn't the file that was published: its digest in privacy.json is another")
+            csv = path.suffix == ".csv"
+            frames[name] = pd.read_csv(path, keep_default_na=False, na_values=[""]) if csv else pd.read_parquet(path)
+    return document, frames

@@ -14,7 +14,8 @@ from pdips.errors import InputError
 from pdips.posterior.columns import Values, public_columns
 from pdips.posterior.model import ONE_AT_A_TIME, PUBLIC_SEED, Blueprint, blueprint_of, start
 from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.release.documents import PrivacyDocument, release_home
+from pdips.release.documents import release_home
+from pdips.release.folder import read_tables
 from pdips.release.release import Release
 from pdips.scores.noisy_likelihood import ColumnCells, Measurement, NoisyLikelihood, NoisySums, NormalPrior, Simulator
 from pdips.scores.posterior import noises_of
@@ -111,22 +112,13 @@ def read_published(release: Release | str | Path) -> tuple[Schema, dict[str, pd.
     if isinstance(release, Release):
         schema, tables, first = release.schema, dict(release.tables), release.sets[0]
     else:
-        home = release_home(release)
-        schema = PrivacyDocument.read(home).table_schema
-        tables = {name: _frame(home, name) for name in (SUMS, REFERENCES)}
-        first = _frame(home, "synthetic_1")
-    if SUMS not in tables:
+        document, tables = read_tables(release_home(release), SUMS, REFERENCES, "synthetic_1")
+        schema, first = document.table_schema, tables.get("synthetic_1", pd.DataFrame())
+    if not {SUMS, REFERENCES} <= {*tables}:
         raise InputError("the release has no noisy sums of scores: only mechanism scores publishes them")
     if not schema.public_columns:
         return schema, tables, (pd.DataFrame(), {})
     return schema, tables, public_columns(Table(first[list(schema.columns)], schema.without_person()))
-
-
-def _frame(home: Path, name: str) -> pd.DataFrame:
-    for suffix, read in ((".parquet", pd.read_parquet), (".csv", pd.read_csv)):
-        if (home / f"{name}{suffix}").is_file():
-            return read(home / f"{name}{suffix}")
-    raise InputError(f"{home} has no {name}.parquet or {name}.csv: only releases of mechanism scores have noisy sums")
 
 
 def noisy_likelihood(

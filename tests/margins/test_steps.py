@@ -20,7 +20,7 @@ from pdips.audit import audit
 from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import Pair
 from pdips.margins import steps as tree
-from pdips.margins.domain import domain_of, root, split_by
+from pdips.margins.domain import choose_views, domain_of, root, split_by
 from pdips.margins.elections import (
     STEPS_PER_UNIT,
     UNAVAILABLE,
@@ -32,7 +32,6 @@ from pdips.margins.elections import (
     together,
 )
 from pdips.margins.margin_error import view_error
-from pdips.margins.views import choose_views
 from pdips.privacy.curator import Drawing
 from pdips.privacy.loss import largest_rho
 from pdips.privacy.plan import Step
@@ -164,7 +163,7 @@ def concentrated_loss(plan, first, second):
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("cap", [1, 2])
 def test_no_person_costs_more_rho_than_gaussian_margins_charge(relation, cap, monkeypatch):
-    monkeypatch.setattr("pdips.margins.views.LARGEST_CAP", 16)  # several views
+    monkeypatch.setattr("pdips.margins.domain.LARGEST_CAP", 16)  # several views
     schema = schema_of(3, 4, 5, records={"max_per_person": cap})
     plan = Steps(epsilon=1, kind="zcdp", neighbours=relation).plan(schema)
     crowd, records = [(0, 0, 0), (2, 3, 4)], [(0, 0, 0), (2, 3, 4), (0, 3, 1), (1, 0, 4)]

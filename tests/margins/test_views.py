@@ -8,9 +8,8 @@ import pytest
 from tables import random_table, runs_of, schema_of
 
 from pdips import Schema, Steps
-from pdips.margins.domain import domain_of
+from pdips.margins.domain import View, choose_views, domain_of, one_way_margins
 from pdips.margins.margin_error import view_errors
-from pdips.margins.views import View, choose_views, one_way_margins
 
 SCHEMAS = {
     "one column": schema_of(5),

@@ -1,0 +1,126 @@
+"""More sets from public files: the noisy numbers are played back, and sets differ as much as the noise makes unsure."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError, LaplaceSanitizer, Pairs, Schema, Steps, Table, more_sets, synthesize
+from pdips.outside import replays
+from pdips.privacy.curator import Published
+from pdips.release.noisy_margins import unstacked
+
+N = 1_000
+ALL = {"weighted": ("sex",), "also": ("sex", "ill", "job")}
+
+
+def survey(*, public: bool = False, plain: bool = False) -> Table:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"sex": rng.choice(["f", "m"], N), "job": rng.choice([11, 12, 21, 22, 23], N)})
+    frame["ill"] = rng.random(N) < np.where(frame["sex"] == "f", 0.2, 0.4)
+    columns = {"sex": {"levels": ["f", "m"]}, "job": {"levels": [11, 12, 21, 22, 23]}, "ill": {"levels": [False, True]}}
+    if public:
+        columns["sex"]["public"] = True
+    if plain:
+        return Table(frame, Schema.model_validate({"columns": columns}))
+    frame["money"] = np.where(rng.random(N) < 0.3, np.nan, np.round(np.exp(rng.normal(6, 1, N))).clip(0, 9_000))
+    frame["w"] = np.exp(rng.normal(3, 1, N)).clip(1, 5_000)
+    columns["job"]["groups"] = {"1": [11, 12], "2": [21, 22, 23]}
+    columns |= {"money": {"lower": 0, "upper": 10_000, "integer": True, "missing": True}}
+    columns |= {"w": {"lower": 1, "upper": 5_000}}
+    return Table(frame, Schema.model_validate({"columns": columns, "records": {"weight": "w"}}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "public"),
+    [
+        ({"kind": "pure"}, False),
+        ({"kind": "zcdp", "weighted": ("sex", "job")}, False),
+        ({"kind": "zcdp", "neighbours": "add-remove", "weighted": ("ill",)}, False),
+        ({"kind": "pure", "neighbours": "add-remove"}, False),
+        ({"kind": "zcdp"}, True),
+    ],
+    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else None,
+)
+@pytest.mark.filterwarnings("ignore::pdips.errors.UselessWarning")
+def test_all_noisy_numbers_are_those_that_were_published(settings, public, tmp_path, monkeypatch):
+    table = survey(public=public)
+    made = Pairs(epsilon=2, **settings)
+    release, _ = made.release(table, rng=np.random.default_rng(3))
+    release.write(tmp_path)
+    seen = list[pd.DataFrame]()
+    whole = Pairs.synthesize
+
+    def watched(mechanism, plan, curator, rng):
+        assert isinstance(curator, Published)
+        drawn = whole(mechanism, plan, curator, rng)
+        assert curator.finished
+        measured = [(each.law, each.noisy.tolist()) for each in drawn.margins if each.law.law != "estimate"]
+        told = unstacked(release.margins, release.tables["margins"])
+        assert measured == [(each.law, each.noisy.tolist()) for each in told if each.law.law != "estimate"]
+        for name in ("intervals", "weighted_sums", "cuts"):
+            if name in release.tables:
+                pd.testing.assert_frame_equal(drawn.tables[name], release.tables[name])
+        seen.extend(drawn.sets)
+        return drawn
+
+    monkeypatch.setattr(Pairs, "synthesize", watched)
+    for source in (release, tmp_path):
+        found = more_sets(source, 2, rng=np.random.default_rng(4))
+        assert [list(frame) for frame in found] == [list(table.schema.columns)] * 2
+        assert not found[0].equals(found[1])
+        for frame in found:
+            Table(frame, table.schema.without_person())
+    assert len(seen) == 4
+    if public:
+        assert found[0]["sex"].tolist() == release.sets[0]["sex"].tolist()
+
+
+@pytest.mark.parametrize("build", [partial(Pairs, kind="zcdp"), Steps], ids=["pairs", "steps"])
+def test_later_sets_differ_as_much_as_noise_and_sampling_say(build):
+    # of 40 sets the variance of a count is within .4 and 2 times noise + sampling, error rate below 10^-4
+    table = survey(plain=True)
+    release, _ = build(epsilon=1).release(table, rng=np.random.default_rng(5))
+    noise = {each.columns: each.standard_error**2 for each in release.margin_errors}[("ill",)]
+    expected = noise + N * 0.3 * 0.7
+    sets = more_sets(release, 40, rng=np.random.default_rng(6))
+    assert 0.4 * expected < np.var([frame["ill"].sum() for frame in sets], ddof=1) < 2 * expected
+    mean = np.mean([frame["ill"].sum() for frame in sets])
+    assert abs(mean - release.sets[0]["ill"].sum()) < 5 * np.sqrt(expected / 40 + noise)
+    # the broken twin: sets of the field that fits best
+    fitted, _ = build(epsilon=1, n_sets=40, sets="fitted").release(table, rng=np.random.default_rng(6))
+    assert np.var([frame["ill"].sum() for frame in fitted.sets], ddof=1) < 0.4 * expected
+
+
+def test_public_totals_and_weights_hold_in_later_sets():
+    table = survey()
+    content = table.schema.to_dict() | {
+        "total": [{"columns": ["sex"], "counts": {"f": 50_000, "m": 60_000}, "weighted": True}]
+    }
+    table = Table(table.frame, Schema.model_validate(content))
+    release, _ = Pairs(epsilon=4, kind="zcdp").release(table, rng=np.random.default_rng(7))
+    for frame in more_sets(release, 2, rng=np.random.default_rng(8)):
+        assert frame.groupby("sex")["w"].sum().to_numpy() == pytest.approx([50_000, 60_000])
+
+
+def test_what_has_no_noisy_counts_is_refused(tmp_path, monkeypatch):
+    table = survey(plain=True)
+    release, _ = LaplaceSanitizer(epsilon=1).release(table, rng=np.random.default_rng(1))
+    with pytest.raises(InputError, match="of pairs or steps"):
+        more_sets(release, 2)
+    split, _ = Steps(epsilon=1, n_sets=2, split="per-set").release(table, rng=np.random.default_rng(1))
+    with pytest.raises(InputError, match="from one noisy answer"):
+        more_sets(split, 2)
+    elected, _ = Steps(epsilon=1, layers=1).release(table, rng=np.random.default_rng(1))
+    with pytest.raises(InputError, match="for margins alone"):
+        more_sets(elected, 2)
+    release, _ = Pairs(epsilon=1).release(table, rng=np.random.default_rng(1))
+    with pytest.raises(InputError, match="n_sets"):
+        more_sets(release, 0)
+    synthesize(table.frame, table.schema, epsilon=1, mechanism="pairs")[0].write(tmp_path)
+    (margins,) = tmp_path.rglob("margins.*")
+    frame = pd.read_parquet(margins)
+    frame.assign(noisy=frame["noisy"] + 1).to_parquet(margins)
+    with pytest.raises(InputError, match="isn't the file that was published"):
+        replays.more_sets(tmp_path, 2)
