@@ -179,19 +179,9 @@ def wasserstein_randomization(
 
 
 def random_split(n_first: int, n: int, rng: np.random.Generator) -> BoolArray:
-    """Return which of ``n`` things go to the first part, all sets of ``n_first`` equally likely.
-
-    Independent coins for all; then as many as are in excess, chosen evenly among those on the heavy side, change sides.
-    Given how many there were, every set was equally likely, and so is every set after it.
-    """
-    if 2 * n_first == n:
-        chosen = np.unpackbits(np.frombuffer(rng.bytes(-(-n // 8)), np.uint8), count=n).view(np.bool_)
-    else:
-        chosen = rng.random(n, dtype=np.float32) < n_first / n
-    excess = int(np.count_nonzero(chosen)) - n_first
-    if excess:
-        heavy = np.flatnonzero(chosen if excess > 0 else ~chosen)
-        chosen[rng.choice(heavy, abs(excess), replace=False, shuffle=False)] = excess < 0
+    """Return which of ``n`` things go to the first part, all sets of ``n_first`` equally likely."""
+    chosen = np.zeros(n, dtype=np.bool_)
+    chosen[rng.choice(n, n_first, replace=False, shuffle=False)] = True
     return chosen
 
 
