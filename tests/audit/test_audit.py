@@ -26,7 +26,6 @@ from pdips.margins.elections import one_way_aic
 from pdips.posterior import model as models
 from pdips.posterior import private_reference as stages
 from pdips.posterior.censored_posterior import CensoredPosterior
-from pdips.posterior.model_checks import Tried
 from pdips.posterior.target import NODES
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.replay import ExactLaw as Law
@@ -89,7 +88,9 @@ def every_claim():
 def test_a_sound_mechanism_is_consistent(name, relation, settings, monkeypatch):
     if settings:  # the second draw is spelt out at each outcome of the first
         monkeypatch.setitem(NODES, 1, 65)
-        monkeypatch.setattr(models, "_blueprints", Tried())  # what is worked out on so few nodes is for this test alone
+        monkeypatch.setattr(
+            models, "_blueprints", models.Tried()
+        )  # what is worked out on so few nodes is for this test alone
     found = findings(registered_cases(name, neighbours=relation, **settings), RUNS // 4)
     assert accused(found) == set()
     largest = max(finding.bound for finding in found if finding.engine == "exact")
