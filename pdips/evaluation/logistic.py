@@ -16,7 +16,7 @@ _RATIO = 1e-4  # smallest over largest penalty
 _LEAST_GAIN = 1e-5  # of the deviance, for going on along the path
 _MOST_EXPLAINED = 0.999  # of the null deviance
 _RIDGE_TOP = 1e3  # glmnet's: largest ridge penalty over the LASSO's
-_MOST_STEPS, _MOST_ROUNDS, _SWEEPS = 25, 200, 5
+_MOST_STEPS, _MOST_ROUNDS, _LASSO_GAP = 25, 10_000, 1e-9
 _JITTER = 1e-10
 _TOLERANCE = 1e-8
 _ROUNDING = 1e-13  # of deviance, a record
@@ -214,24 +214,12 @@ def _deviance(eta: FloatArray, y: FloatArray) -> float:
 
 
 def _lasso(gram: FloatArray, product: FloatArray, size: float, start: FloatArray) -> FloatArray:
-    """Minimise b' gram b / 2 - product' b + size |b|: linear once its signs are known, which coordinate descent finds.
+    """Minimise b' gram b / 2 - product' b + size |b|."""
+    from sklearn.linear_model import Lasso
 
-    The solution of those signs is taken when it has them and meets the conditions for the coefficients that are 0.
-    """
     k = len(product)
-    gram = gram + _JITTER * np.eye(k)
-    beta = start.copy()
-    for _ in range(_MOST_ROUNDS):
-        signs, exact = np.sign(beta), np.zeros(k)
-        kept, out = np.flatnonzero(signs), signs == 0
-        exact[kept] = np.linalg.solve(gram[np.ix_(kept, kept)], product[kept] - size * signs[kept])
-        if (np.sign(exact) == signs).all() and (np.abs(product - gram @ exact)[out] <= size * (1 + 1e-9)).all():
-            return exact
-        rest = product - gram @ beta
-        for j in [*range(k)] * _SWEEPS:
-            pull = rest[j] + gram[j, j] * beta[j]
-            new = np.copysign(max(abs(pull) - size, 0.0), pull) / gram[j, j]
-            if new != beta[j]:
-                rest -= gram[j] * (new - beta[j])
-                beta[j] = new
+    root = np.sqrt(k) * np.linalg.cholesky(gram + _JITTER * np.eye(k))
+    model = Lasso(alpha=size, fit_intercept=False, tol=_LASSO_GAP, max_iter=_MOST_ROUNDS, warm_start=True)
+    model.coef_ = start.copy()
+    beta: FloatArray = model.fit(root.T, k * np.linalg.solve(root, product)).coef_
     return beta
