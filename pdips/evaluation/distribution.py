@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd
 
 import numpy as np
 import pandas as pd
@@ -179,36 +178,21 @@ def wasserstein_randomization(
 
 
 def random_split(n_first: int, n: int, rng: np.random.Generator) -> BoolArray:
-    """Return which of ``n`` things go to the first part, all sets of ``n_first`` equally likely.
-
-    Independent coins for all; then as many as are in excess, chosen evenly among those on the heavy side, change sides.
-    Given how many there were, every set was equally likely, and so is every set after it.
-    """
-    if 2 * n_first == n:
-        chosen = np.unpackbits(np.frombuffer(rng.bytes(-(-n // 8)), np.uint8), count=n).view(np.bool_)
-    else:
-        chosen = rng.random(n, dtype=np.float32) < n_first / n
-    excess = int(np.count_nonzero(chosen)) - n_first
-    if excess:
-        heavy = np.flatnonzero(chosen if excess > 0 else ~chosen)
-        chosen[rng.choice(heavy, abs(excess), replace=False, shuffle=False)] = excess < 0
+    """Return which of ``n`` things go to the first part, all sets of ``n_first`` equally likely."""
+    chosen = np.zeros(n, dtype=np.bool_)
+    chosen[rng.choice(n, n_first, replace=False, shuffle=False)] = True
     return chosen
 
 
 def _line(values: FloatArray, n_first: int, *, is_sorted: bool = False) -> Distance:
-    """Sort values on a line, once for all splits: the distance is an area, whose heights run in whole numbers."""
+    """Sort values on a line, once for all splits: the distance is the area between two distribution functions."""
     order = None if is_sorted else np.argsort(values, kind="stable")
     gaps = np.diff(values if order is None else values[order])
-    n_second = len(values) - n_first
-    common = gcd(n_first, n_second)
-    first_step, second_step, unit = n_second // common, n_first // common, n_first * n_second / common
-    kind = np.int32 if (first_step + second_step) * len(values) < 2**31 else np.int64
+    steps = np.array([-1 / (len(values) - n_first), 1 / n_first])
 
     def distance(chosen: BoolArray) -> float:
         side = chosen if order is None else chosen[order]
-        steps = side.view(np.int8) * kind(first_step + second_step) - kind(second_step)
-        heights = np.cumsum(steps, dtype=kind)[:-1]
-        return float(np.einsum("i,i->", np.abs(heights, out=heights).astype(np.float64), gaps)) / unit
+        return float(np.abs(np.cumsum(steps[side.view(np.int8)])[:-1]) @ gaps)
 
     return distance
 

@@ -16,9 +16,7 @@ _RATIO = 1e-4  # smallest over largest penalty
 _LEAST_GAIN = 1e-5  # of the deviance, for going on along the path
 _MOST_EXPLAINED = 0.999  # of the null deviance
 _RIDGE_TOP = 1e3  # glmnet's: largest ridge penalty over the LASSO's
-_MOST_STEPS, _MOST_ROUNDS, _SWEEPS = 25, 200, 5
-_MOST_RIDGE_STEPS, _LEAST_PROMISE = 100, 1e-12
-_MOST_INNER_STEPS, _INNER_TOLERANCE = 40, 1e-2
+_MOST_STEPS, _MOST_ROUNDS, _LASSO_GAP = 25, 10_000, 1e-9
 _JITTER = 1e-10
 _TOLERANCE = 1e-8
 _ROUNDING = 1e-13  # of deviance, a record
@@ -107,63 +105,20 @@ def ridge_logistic(
     """Return coefficients and log odds of being synthetic of groups of records, by ridge-penalised logistic regression.
 
     Features are sparse, without an intercept; half of ``ridge`` times the sum of squared coefficients, the intercept's
-    left out, is taken off the log-likelihood. Neither table may have no records at all. Newton's method, with halved
-    steps: the information matrix, which takes longest, is built for the first step, and built anew only where its
-    factor no longer helps :func:`_by_gradients`. scikit-learn builds it at each step from the records of both tables.
+    left out, is taken off the log-likelihood. Neither table may have no records at all.
     """
-    from scipy.linalg import cho_factor, cho_solve
-    from scipy.sparse import diags_array
+    from scipy.sparse import vstack
+    from sklearn.linear_model import LogisticRegression
 
-    n, by_column = n_original + n_synthetic, features.T.tocsr()
-    penalty = np.append(_JITTER, np.full(features.shape[1], ridge))
-
-    def at(beta: FloatArray) -> tuple[float, FloatArray]:
-        log_odds = features @ beta[1:] + beta[0]
-        fit = n_synthetic @ log_odds - n @ np.logaddexp(0, log_odds)
-        return float(fit - penalty @ beta**2 / 2), log_odds
-
-    factor: Any = None
-    beta = np.zeros(len(penalty))
-    beta[0] = np.log(n_synthetic.sum() / n_original.sum())
-    value, log_odds = at(beta)
-    for _ in range(_MOST_RIDGE_STEPS):
-        chance = expit(log_odds)
-        rest, weight = n_synthetic - n * chance, n * chance * (1 - chance)
-        score = np.append(rest.sum(), by_column @ rest) - penalty * beta
-        step = None if factor is None else _by_gradients(features, by_column, weight, penalty, factor, score)
-        if step is None:
-            totals = np.append(weight.sum(), by_column @ weight)
-            information = np.empty((len(penalty), len(penalty)))
-            information[1:, 1:] = (by_column @ (diags_array(weight) @ features)).toarray()
-            information[0], information[:, 0] = totals, totals
-            factor = cho_factor(information + np.diag(penalty), overwrite_a=True)
-            step = cho_solve(factor, score)
-        promise, part = float(score @ step), 1.0
-        if promise < _LEAST_PROMISE:
-            return beta[1:] + step[1:], at(beta + step)[1]
-        while (new := at(beta + part * step))[0] < value - _ROUNDING * abs(value) and part > 1e-9:
-            part /= 2
-        beta, (value, log_odds) = beta + part * step, new
-    warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=3)
-    return beta[1:], log_odds
-
-
-def _by_gradients(
-    features: Any, by_column: Any, weight: FloatArray, penalty: FloatArray, factor: Any, score: FloatArray
-) -> FloatArray | None:
-    """Return Newton's step by conjugate gradients, preconditioned by an earlier factor; None if it takes too long."""
-    from scipy.linalg import cho_solve
-    from scipy.sparse.linalg import LinearOperator, cg
-
-    def image(direction: FloatArray) -> FloatArray:
-        moved = weight * (features @ direction[1:] + direction[0])
-        return np.append(moved.sum(), by_column @ moved) + penalty * direction
-
-    shape = len(penalty), len(penalty)
-    information = LinearOperator(shape, matvec=image, dtype=np.float64)
-    earlier = LinearOperator(shape, matvec=lambda left: cho_solve(factor, left), dtype=np.float64)
-    step, too_long = cg(information, score, rtol=_INNER_TOLERANCE, maxiter=_MOST_INNER_STEPS, M=earlier)
-    return None if too_long else step
+    if not features.shape[1]:  # all records are equal
+        return np.zeros(0), np.full(len(n_original), np.log(n_synthetic.sum() / n_original.sum()))
+    model = LogisticRegression(C=1 / ridge if ridge else np.inf, solver="newton-cholesky", tol=_TOLERANCE)
+    labels, weights = np.repeat([0, 1], len(n_original)), np.concatenate([n_original, n_synthetic])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Line search", module="sklearn")  # at the maximum rounding leaves no way up
+        model.fit(vstack([features, features], format="csr"), labels, sample_weight=weights)
+    coefficients: FloatArray = model.coef_[0]
+    return coefficients, features @ coefficients + model.intercept_[0]
 
 
 def cross_validated(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.Generator) -> FloatArray:
@@ -259,24 +214,12 @@ def _deviance(eta: FloatArray, y: FloatArray) -> float:
 
 
 def _lasso(gram: FloatArray, product: FloatArray, size: float, start: FloatArray) -> FloatArray:
-    """Minimise b' gram b / 2 - product' b + size |b|: linear once its signs are known, which coordinate descent finds.
+    """Minimise b' gram b / 2 - product' b + size |b|."""
+    from sklearn.linear_model import Lasso
 
-    The solution of those signs is taken when it has them and meets the conditions for the coefficients that are 0.
-    """
     k = len(product)
-    gram = gram + _JITTER * np.eye(k)
-    beta = start.copy()
-    for _ in range(_MOST_ROUNDS):
-        signs, exact = np.sign(beta), np.zeros(k)
-        kept, out = np.flatnonzero(signs), signs == 0
-        exact[kept] = np.linalg.solve(gram[np.ix_(kept, kept)], product[kept] - size * signs[kept])
-        if (np.sign(exact) == signs).all() and (np.abs(product - gram @ exact)[out] <= size * (1 + 1e-9)).all():
-            return exact
-        rest = product - gram @ beta
-        for j in [*range(k)] * _SWEEPS:
-            pull = rest[j] + gram[j, j] * beta[j]
-            new = np.copysign(max(abs(pull) - size, 0.0), pull) / gram[j, j]
-            if new != beta[j]:
-                rest -= gram[j] * (new - beta[j])
-                beta[j] = new
+    root = np.sqrt(k) * np.linalg.cholesky(gram + _JITTER * np.eye(k))
+    model = Lasso(alpha=size, fit_intercept=False, tol=_LASSO_GAP, max_iter=_MOST_ROUNDS, warm_start=True)
+    model.coef_ = start.copy()
+    beta: FloatArray = model.fit(root.T, k * np.linalg.solve(root, product)).coef_
     return beta

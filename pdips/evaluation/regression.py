@@ -224,9 +224,7 @@ def _firth_on_groups(x: FloatArray, y: IntArray, weights: FloatArray) -> tuple[F
     from scipy.special import expit
     from sklearn.exceptions import ConvergenceWarning
 
-    keys = np.ascontiguousarray(np.column_stack([x, y]))
-    rows = keys.view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
-    _, first, group = np.unique(rows, return_index=True, return_inverse=True)
+    _, first, group = np.unique(np.column_stack([x, y]), axis=0, return_index=True, return_inverse=True)
     x, y, n = x[first], y[first], np.bincount(group, weights).astype(np.float64)
     z, back = _uncorrelated(x, n)
     model = FirthLogisticRegression(backend="numpy", fit_intercept=False)

@@ -176,7 +176,7 @@ class Blueprint:
     source: Source
     schema: Schema
     tried: Tried = field(default_factory=Tried, repr=False)  # what was tried, or made from public settings
-    _compiled: dict[int, tuple[pm.Model, Forward]] = field(default_factory=dict, repr=False)  # by number of records
+    _compiled: Tried = field(default_factory=lambda: Tried(MOST_KEPT), repr=False)  # what draws so many records
 
     def __post_init__(self) -> None:
         self.schema.refuse_rules()
@@ -294,7 +294,8 @@ class Blueprint:
     def _forward(self, n: int, public: Values) -> Forward:
         """Return what draws ``n`` records: for a few it is compiled once, and then reads other public columns."""
         values = stand_ins(self.schema, n, known=public)
-        if n not in self._compiled:
+
+        def make() -> tuple[pm.Model, Forward]:
             model = self.build(values)
             with model:
                 function, updates = pm.compile(
@@ -306,13 +307,9 @@ class Blueprint:
                     accept_inplace=True,
                     return_updates=True,
                 )
-            made: Forward = function, list(updates), [variable.name for variable in model.free_RVs]
-            if n > MOST_DRAWN_AGAIN:
-                return made
-            while len(self._compiled) >= MOST_KEPT:
-                self._compiled.pop(next(iter(self._compiled)))
-            self._compiled[n] = model, made
-        model, found = self._compiled[n]
+            return model, (function, list(updates), [variable.name for variable in model.free_RVs])
+
+        model, found = make() if n > MOST_DRAWN_AGAIN else self._compiled.once(n, make)
         for name, shared in inputs_of(model, public).items():
             shared.set_value(np.asarray(values[name], shared.dtype))
         return found
@@ -428,18 +425,13 @@ def _check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
                 )
 
 
-_kept: dict[tuple[Any, ...], Blueprint] = {}
+_blueprints = Tried(MOST_KEPT)
 
 
 def blueprint_of(source: Source, schema: Schema) -> Blueprint:
     """Return the blueprint of a model and a schema, made once."""
-    key = (source.key, schema.to_toml())
     with ONE_AT_A_TIME:
-        if key not in _kept:
-            while len(_kept) >= MOST_KEPT:
-                _kept.pop(next(iter(_kept)))
-            _kept[key] = Blueprint(source, schema)
-        return _kept[key]
+        return _blueprints.once((source.key, schema.to_toml()), lambda: Blueprint(source, schema))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,8 +51,9 @@ INTRINSIC = "take pm.CAR with alpha below 1, or pm.ZeroSumNormal"
 class Tried:
     """What was tried and passed, by public settings, so that a price that is asked for again costs nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_REMEMBERED) -> None:
         self._found: dict[Hashable, Any] = {}
+        self._most = most
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._found
@@ -61,7 +62,7 @@ class Tried:
         """Return what was made for a key of public settings, or make it; what fails isn't remembered."""
         if key not in self._found:
             self._found[key] = make()
-            while len(self._found) > MOST_REMEMBERED:
+            while len(self._found) > self._most:
                 self._found.pop(next(iter(self._found)))
         found: T = self._found[key]
         return found

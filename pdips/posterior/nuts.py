@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 import numpy as np
-import pyarrow as pa
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
@@ -178,7 +177,7 @@ def _by_nutpie(compiled: Any, model: pm.Model, start: Mapping[str, ArrayLike] | 
             return point + np.random.default_rng(seed).uniform(-JITTER, JITTER, point.shape)
 
         compiled = replace(compiled, initial_point_func=near)
-    settings |= {"save_warmup": False, "progress_bar": False, "adaptation": adaptation, "return_raw_trace": True}
+    settings |= {"save_warmup": False, "progress_bar": False, "adaptation": adaptation}
     watcher = TELL.get()  # in the background thread that reports there is none
 
     def report(chains: Sequence[Any]) -> None:
@@ -189,32 +188,9 @@ def _by_nutpie(compiled: Any, model: pm.Model, start: Mapping[str, ArrayLike] | 
             divergent = sum(each.divergences for each in chains)
             watcher(f"drawing by NUTS: {done / total:.0%} of {total:,} draws, {divergent} divergent{left}")
 
-    settings |= {"progress_callback": report, "progress_rate": 500}
-    trace, n_draws = nutpie.sample(compiled, **settings).get_arrow_trace(), settings["draws"]
-    # nutpie's own way to a tree takes longer than sampling a small model does
-    draws, batches = ([pa.record_batch(each)[-n_draws:] for each in chains] for chains in trace)
-    shapes, dims = compiled.shapes, compiled.dims or {}
-    held = {
-        name: (
-            ("chain", "draw", *(dims.get(name) or [f"{name}_dim_{axis}" for axis in range(len(shapes[name]))])),
-            np.stack([_numbers(each.column(name)).reshape((-1, *shapes[name])) for each in draws]),
-        )
-        for name in draws[0].schema.names
-    }
-    used = {dim for named, _ in held.values() for dim in named}
-    coords = {name: values for name, values in (compiled.coords or {}).items() if name in used}
-    coords |= {"chain": np.arange(len(draws)), "draw": np.arange(n_draws)}
-    told = {
-        name: (("chain", "draw"), np.stack([each.column(name).to_numpy(zero_copy_only=False) for each in batches]))
-        for name in STATISTICS
-    }
-    return xr.DataTree.from_dict({"posterior": xr.Dataset(held, coords), "sample_stats": xr.Dataset(told)})
-
-
-def _numbers(column: Any) -> NDArray[Any]:
-    flat = column if not hasattr(column, "flatten") or pa.types.is_primitive(column.type) else column.flatten()
-    values: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
-    return values
+    tree: xr.DataTree = nutpie.sample(compiled, progress_callback=report, progress_rate=500, **settings)
+    told = tree["sample_stats"].to_dataset()[list(STATISTICS)]
+    return xr.DataTree.from_dict({"posterior": tree["posterior"].to_dataset(), "sample_stats": told})
 
 
 def _started(start: Mapping[str, ArrayLike], name: str) -> NDArray[Any]:

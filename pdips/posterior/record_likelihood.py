@@ -1,7 +1,7 @@
 """The log-likelihood of a record: alone, of blocks of records, and as a graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,6 @@ LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
 
 BLOCK = 100_000
 """Log-likelihoods of :meth:`RecordLikelihood.blocks` that are worked out at once: they should fit in the cache."""
-
-TILE = 512
-"""Records whose running extremes stay in a core's innermost cache while the draws of a piece pass over them."""
-
-SMALL = 20_000_000
-"""Log-likelihoods in all, up to which it takes longer to compile what tallies them than to do without."""
 
 SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
 """Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""
@@ -408,31 +402,28 @@ class Tally:
         if self.limit is not None and not 0 < self.limit < np.inf:
             raise InputError("limit must be a finite number of nats above 0")
         self.weighted = weights is not None
-        self.compiled = n * n_draws > SMALL
         self.lowest, self.highest, self.total = np.full(n, np.inf), np.full(n, -np.inf), np.zeros(n)
         self.draws_beyond = np.zeros(n)
         self.largest_by_draw, self.records_beyond = np.zeros(n_draws), np.zeros(n_draws, np.int64)
 
     def add(self, records: slice, draws: slice, found: FloatArray) -> None:
         """Take in the log-likelihoods of some records at some draws, shape (draws, records), which are overwritten."""
-        limit, weights = np.inf if self.limit is None else self.limit, self.weights[records]
-        if self.compiled:
-            by_record = (self.lowest, self.highest, self.total, self.draws_beyond)
-            by_records, by_draws = _compiled_kernels()
-            by_records(found, self.centre[records], weights, limit, *(kept[records] for kept in by_record))
-            by_draws(found, self.counts[records], limit, self.largest_by_draw[draws], self.records_beyond[draws])
-            return
+        weights = self.weights[records]
         with np.errstate(all="ignore"):
-            terms = (np.where(np.isnan(found), -np.inf, found) - self.centre[records]) * weights
-        terms[:, weights == 0] = 0.0
-        sizes = np.abs(terms)
-        beyond = sizes > limit
-        self.lowest[records] = np.minimum(self.lowest[records], terms.min(axis=0))
-        self.highest[records] = np.maximum(self.highest[records], terms.max(axis=0))
-        self.total[records] += terms.sum(axis=0)
-        self.draws_beyond[records] += beyond.sum(axis=0)
+            found -= self.centre[records]
+            found *= weights
+            found[:, weights == 0] = 0.0
+            if np.isnan(found.sum()):
+                np.copyto(found, -np.inf, where=np.isnan(found))
+        self.lowest[records] = np.minimum(self.lowest[records], found.min(axis=0))
+        self.highest[records] = np.maximum(self.highest[records], found.max(axis=0))
+        self.total[records] += found.sum(axis=0)
+        sizes = np.abs(found, out=found)
         self.largest_by_draw[draws] = np.maximum(self.largest_by_draw[draws], sizes.max(axis=1))
-        self.records_beyond[draws] += beyond @ self.counts[records]
+        if self.limit is not None:
+            beyond = sizes > self.limit
+            self.draws_beyond[records] += beyond.sum(axis=0)
+            self.records_beyond[draws] += beyond @ self.counts[records]
 
 
 def _each(values: Any, n: int, usual: float, refusal: str, least: float = -np.inf) -> FloatArray:
@@ -441,55 +432,3 @@ def _each(values: Any, n: int, usual: float, refusal: str, least: float = -np.in
     if found.shape != (n,) or not np.all(np.isfinite(found)) or np.any(found < least):
         raise InputError(refusal)
     return found
-
-
-@cache
-def _compiled_kernels() -> tuple[Callable[..., None], Callable[..., None]]:
-    import numba
-
-    compiled = numba.njit(error_model="numpy")
-    return compiled(_by_record), compiled(_by_draw)
-
-
-def _by_record(terms, centre, weights, limit, lowest, highest, total, beyond):  # type: ignore[no-untyped-def]
-    """Turn log-likelihoods into terms in place, and update what is kept by record.
-
-    Weights of 0 come last and what is no number before them, so that 0 times minus infinity is nothing.
-    """
-    n_draws, n = terms.shape
-    for start in range(0, n, TILE):
-        stop = min(start + TILE, n)
-        c, w = centre[start:stop], weights[start:stop]
-        low, high, sums, count = lowest[start:stop], highest[start:stop], total[start:stop], beyond[start:stop]
-        for draw in range(n_draws):
-            row = terms[draw, start:stop]
-            for i in range(stop - start):
-                value = row[i]
-                value = value if value == value else -np.inf
-                value = (value - c[i]) * w[i]
-                value = value if w[i] != 0 else 0.0
-                row[i] = value
-                low[i] = value if value < low[i] else low[i]
-                high[i] = value if value > high[i] else high[i]
-                sums[i] += value
-                count[i] += 1.0 if abs(value) > limit else 0.0
-
-
-def _by_draw(terms, counts, limit, largest, beyond):  # type: ignore[no-untyped-def]
-    """Update what is kept by draw. Eight running maxima, since the processor can't reorder one."""
-    n_draws, n = terms.shape
-    lanes = np.empty(8)
-    for draw in range(n_draws):
-        row = terms[draw]
-        lanes[:] = largest[draw]
-        for start in range(0, n - 7, 8):
-            for lane in range(8):
-                size = abs(row[start + lane])
-                lanes[lane] = size if size > lanes[lane] else lanes[lane]
-        for i in range(n - n % 8, n):
-            lanes[0] = max(lanes[0], abs(row[i]))
-        largest[draw] = lanes.max()
-        count = 0
-        for i in range(n):
-            count += counts[i] * (abs(row[i]) > limit)
-        beyond[draw] += count

@@ -20,8 +20,7 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.model import StatisticModel
-from pdips.statistics.plan import NoisyStatistics, StatisticPart
-from pdips.statistics.statistic import Statistic
+from pdips.statistics.plan import NoisyStatistics, Statistic, StatisticPart
 
 DRAWS, REPEATS = 100, 4
 """Posterior draws at which statistics are predicted, and tables drawn at each, for the law of exact statistics."""

@@ -9,7 +9,6 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 from pdips.arrays import FloatArray, IntArray
@@ -371,79 +370,32 @@ class SumTree:
     def draw(self, totals: IntArray, rng: np.random.Generator) -> IntArray:
         """Draw the leaves given their sum, once for each of some sums, shape (draws, leaves)."""
         places = totals - self.root.low
-        lengths = np.array([len(node.weights) for node in self._nodes], dtype=np.int64)
-        counts = np.zeros((len(totals), 1 << self.n_levels), dtype=np.int64)
-        left, right = np.array(self._children, dtype=np.int64).T.copy()
-        possible = bool(((places >= 0) & (places < len(self.root.weights))).all())
-        if not possible or not split(
-            totals,
-            self.n_levels,
-            self._root,
-            left,
-            right,
-            np.concatenate([node.weights for node in self._nodes]),
-            np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64),
-            np.array([node.low for node in self._nodes], dtype=np.int64),
-            lengths,
-            np.random.default_rng(rng.integers(1 << 32, size=8)),  # of a kind that compiled code can call
-            counts,
-        ):
+        if not ((places >= 0) & (places < len(self.root.weights))).all():
             raise InputError(IMPOSSIBLE)
+        level, counts = np.array([self._root]), totals[:, None]
+        for _ in range(self.n_levels):
+            nodes, order = np.unique(level), np.argsort(level, kind="stable")
+            ends, drawn = np.cumsum([(level == node).sum() for node in nodes]), np.empty_like(counts)
+            for node, places in zip(nodes, np.split(order, ends[:-1]), strict=True):
+                drawn[:, places] = self._split(int(node), counts[:, places], rng)
+            counts = np.stack([drawn, counts - drawn], axis=2).reshape(len(totals), -1)
+            level = np.array(self._children)[level].ravel()
         return counts
 
-
-# compiled
-
-
-@njit(cache=True, nogil=True)
-def _share(total, left, right, weights, start, low, length, uniform):  # type: ignore[no-untyped-def]
-    """Return how much of a total goes to the left of two independent sums; -1 if no share is possible."""
-    first = max(low[left], total - (low[right] + length[right] - 1))
-    last = min(low[left] + length[left] - 1, total - low[right])
-    here, there = start[left] - low[left], start[right] + total - low[right]
-    whole = 0.0
-    for share in range(first, last + 1):
-        whole += weights[here + share] * weights[there - share]
-    if not whole > 0.0:
-        return -1
-    reached, aim, possible = 0.0, uniform * whole, -1
-    for share in range(first, last + 1):
-        term = weights[here + share] * weights[there - share]
-        if term > 0.0:
-            possible = share
-            reached += term
-            if reached > aim:
-                break
-    return possible
-
-
-@njit(cache=True, nogil=True)
-def split(sums, n_levels, root, left, right, weights, start, low, length, rng, counts):  # type: ignore[no-untyped-def]
-    """Draw the leaves of a tree of sums given the sum of all in each draw, into ``counts``, shape (draws, leaves).
-
-    Node ``k`` is the sum of ``left[k]`` and ``right[k]``; its law is ``weights[start[k] : start[k] + length[k]]``, from
-    the value ``low[k]`` on. Returns False if some total could not be split.
-    """
-    nodes = np.empty(n_levels + 2, dtype=np.int64)
-    totals = np.empty(n_levels + 2, dtype=np.int64)
-    places = np.empty(n_levels + 2, dtype=np.int64)
-    levels = np.empty(n_levels + 2, dtype=np.int64)
-    for draw in range(counts.shape[0]):
-        nodes[0], totals[0], places[0], levels[0] = root, sums[draw], 0, n_levels
-        top = 1
-        while top > 0:
-            top -= 1
-            node, mine, place, level = nodes[top], totals[top], places[top], levels[top]
-            if mine == 0:
-                continue
-            if level == 0:
-                counts[draw, place] = mine
-                continue
-            share = _share(mine, left[node], right[node], weights, start, low, length, rng.random())
-            if share < 0:
-                return False
-            nodes[top], totals[top], places[top], levels[top] = left[node], share, 2 * place, level - 1
-            top += 1
-            nodes[top], totals[top], places[top], levels[top] = right[node], mine - share, 2 * place + 1, level - 1
-            top += 1
-    return True
+    def _split(self, node: int, totals: IntArray, rng: np.random.Generator) -> IntArray:
+        """Draw how much of each total of a node goes to the left, given the total; any shape."""
+        left, right = (self._nodes[child] for child in self._children[node])
+        flat, found = totals.ravel(), np.empty(totals.size, dtype=np.int64)
+        order = np.argsort(flat, kind="stable")
+        for some in np.split(order, np.flatnonzero(np.diff(flat[order])) + 1):
+            total = int(flat[some[0]])
+            shares = np.arange(
+                max(left.low, total - right.low - len(right.weights) + 1),
+                min(left.low + len(left.weights) - 1, total - right.low) + 1,
+            )
+            weights = left.weights[shares - left.low] * right.weights[total - shares - right.low]
+            reached = np.cumsum(weights)
+            if not (len(shares) and reached[-1] > 0):
+                raise InputError(IMPOSSIBLE)
+            found[some] = shares[np.searchsorted(reached, reached[-1] * (1 - rng.random(len(some))))]
+        return found.reshape(totals.shape)

@@ -13,13 +13,14 @@ import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Scale
-from pdips.data.schema import Column, Schema
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.columns import Values, record_values
 from pdips.privacy.loss import Neighbours, Number, exact, positive
 from pdips.privacy.noise import quantise
 from pdips.privacy.sensitivity import Sensitivity
+from pdips.statistics.statistic import column_of
 
 GRID_BITS = 12
 """The grid's step is between 2^-12 and 2^-13 of what one record can do."""
@@ -40,12 +41,6 @@ TERMS, SQUARINGS = 16, 7
 
 BLOCK = 2**16
 MOST_STEPS, MOST_HALVINGS = 60, 30
-
-
-def check_column(name: str, column: Column) -> None:
-    """Refuse a numeric column that may be missing."""
-    if column.missing and not column.is_categorical:
-        raise InputError(f"column {name!r} may have missing values, of which no statistic is made; give it levels")
 
 
 def root_above(square: Fraction) -> Fraction:
@@ -280,9 +275,7 @@ class Logistic:
     def check(self, schema: Schema) -> None:
         """Refuse columns that aren't there or of the wrong kind, and a ridge too weak to be certified."""
         for name in (self.outcome, *self.predictors):
-            if name not in schema.columns:
-                raise InputError(f"a statistic names column {name!r}, which the schema doesn't have")
-            check_column(name, schema.columns[name])
+            column_of(schema, name)
         outcome = schema.columns[self.outcome]
         if not outcome.is_categorical or outcome.n_levels < 2:
             raise InputError(

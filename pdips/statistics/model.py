@@ -20,15 +20,15 @@ from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
 from pdips.posterior.closures import check_closed
 from pdips.posterior.model import quiet
-from pdips.posterior.model_checks import check_gradient, check_proper, check_unused
+from pdips.posterior.model_checks import Tried, check_gradient, check_proper, check_unused
 from pdips.posterior.model_file import load
 from pdips.posterior.nuts import SHORTEST_TUNING, agreeing, available
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.noisy_model import Evidence, Likelihood
-from pdips.statistics.plan import NoisyStatistics
+from pdips.statistics.plan import NoisyStatistics, Statistic, shipped
 from pdips.statistics.regression import draw_fits
 from pdips.statistics.samplers import Draws, Lengths, Sampler, priors_of_fits, recognise
-from pdips.statistics.statistic import Counts, Statistic, shipped
+from pdips.statistics.statistic import Counts
 
 Columns = Mapping[str, NDArray[Any]]
 
@@ -168,7 +168,7 @@ SHORT = Lengths(draws=8, tune=8, chains=2, rounds=1)
 """What is drawn when a model is tried."""
 
 _lock = threading.RLock()
-_compiled: dict[tuple[Any, ...], "Compiled"] = {}
+_compiled = Tried(MOST_COMPILED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,11 +264,7 @@ def prepared(model: StatisticModel, given: Evidence) -> tuple[pm.Model, Compiled
             constants.update(np.ascontiguousarray(each.data).tobytes())
     known = (model.text or model.build_model, given.schema.to_toml(), given.likelihood, measured.n_records)
     key = (*known, shapes, data, tuple(built.named_vars), constants.hexdigest())
-    if key not in _compiled:
-        while len(_compiled) >= MOST_COMPILED:
-            _compiled.pop(next(iter(_compiled)))
-        _compiled[key] = Compiled(built, own=recognise(built, given))
-    return built, _compiled[key]
+    return built, _compiled.once(key, lambda: Compiled(built, own=recognise(built, given)))
 
 
 def _data(model: pm.Model) -> dict[str, Any]:
@@ -356,7 +352,7 @@ def _fitted(
     flat = model.completed(given, draw_fits(given, priors_of_fits(given, model.name), drawn, rng), rng)
     total, taken = len(next(iter(flat.values()))), np.arange(n_draws)
     if found is not None:
-        taken = (rng.integers(total) + taken * max(total // n_draws, 1)) % total
+        taken = sampling.far_apart(total, n_draws, rng)
     return PosteriorFit({name: values[taken] for name, values in flat.items()}, tree_of(flat, chains, stats), found)
 
 

@@ -5,11 +5,11 @@ steps from the middle of their public bounds.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,7 +24,6 @@ from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import quantise
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.statistics.logistic import Logistic, check_column
 
 _known: WeakKeyDictionary[Table, dict[Any, IntArray]] = WeakKeyDictionary()
 """Columns of tables that are in use, as whole steps, and their statistics: each is worked out once."""
@@ -37,8 +36,7 @@ STEPS = 2**12
 class ColumnUnit:
     """How a numeric column is measured: u = (x - middle) / half, in [-1, 1], as whole steps of 1 / ``steps``.
 
-    Logarithms are measured where the column has ``scale = "log"``. Columns with levels, and those that may be missing,
-    are refused.
+    Logarithms are measured where the column has ``scale = "log"``. Columns with levels are refused.
     """
 
     name: str
@@ -50,7 +48,6 @@ class ColumnUnit:
                 f"column {self.name!r} has levels, and sums need a numeric column: give it lower and upper in the "
                 "schema, or count its levels"
             )
-        check_column(self.name, self.column)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -99,11 +96,19 @@ class ColumnUnit:
         return Scale(self.column).back(self.middle + self.half * np.clip(u, -1.0, 1.0))
 
 
-def unit_of(schema: Schema, name: str) -> ColumnUnit:
-    """Return how a column of a schema is measured; refuse a name that is none, or not of a numeric one."""
+def column_of(schema: Schema, name: str) -> Column:
+    """Return a column that a statistic names; refuse one that isn't there, or a numeric one that may be missing."""
     if name not in schema.columns:
         raise InputError(f"a statistic names column {name!r}, which the schema doesn't have")
-    return ColumnUnit(name, schema.columns[name])
+    column = schema.columns[name]
+    if column.missing and not column.is_categorical:
+        raise InputError(f"column {name!r} may have missing values, of which no statistic is made; give it levels")
+    return column
+
+
+def unit_of(schema: Schema, name: str) -> ColumnUnit:
+    """Return how a column of a schema is measured; refuse a name that is none, or not of a numeric one."""
+    return ColumnUnit(name, column_of(schema, name))
 
 
 def _steps_of(table: Table, name: str) -> IntArray:
@@ -118,7 +123,7 @@ MOST_CELLS = 2**22
 EXACT_DOUBLE = 2**53
 
 
-def measured_once(statistic: "Statistic", table: Table) -> IntArray:
+def measured_once(statistic: Any, table: Table) -> IntArray:
     """Return the exact statistic of a confidential table in whole units, shape (entries,), worked out once."""
     known = _known.setdefault(table, {})
     if statistic not in known:
@@ -360,61 +365,3 @@ class Scatter(_ByCell):
     def spread(self, schema: Schema) -> FloatArray:
         """Return 4/45, the variance of the square of an even spread."""
         return np.array([4 / 45])
-
-
-Statistic = Counts | Sums | Products | Scatter | Logistic
-"""What can be asked of a table: for each of these the sensitivity, in the whole units of ``measure``, is proved."""
-
-SHIPPED: tuple[type, ...] = get_args(Statistic)
-
-SEVERAL = {(Counts, "by"), (Sums, "by"), (Products, "by"), (Products, "of"), (Logistic, "predictors")}
-"""Fields that hold several names of columns; the others hold one, ``kappa`` a number."""
-
-
-def shipped(statistics: Any, model: str = "the model") -> dict[str, Statistic]:
-    """Return statistics by name as new objects of the shipped types, read once; refuse anything else.
-
-    The guarantee rests on the sensitivity of each statistic, which is proved for these types alone
-    (``docs/proofs/modips.md``). So the type must be one of them exactly: a subclass could measure something else at the
-    price of its parent. What is returned is made anew from plain fields: neither methods set on an instance nor a
-    mapping or a string that changes between reads can get in.
-    """
-    if not isinstance(statistics, Mapping):
-        raise InputError(f"{model}: statistics(schema) must return statistics by name, and at least one")
-    found = {name: _copied(name, each, model) for name, each in list(statistics.items())}
-    if not found:
-        raise InputError(f"{model}: statistics(schema) must return statistics by name, and at least one")
-    return found
-
-
-def _copied(name: Any, statistic: Any, model: str) -> Statistic:
-    if type(name) is not str or not name:
-        raise InputError(f"{model}: statistics(schema) returns {name!r}, which is no name of a statistic")
-    kind = type(statistic)
-    if kind not in SHIPPED:
-        names = ", ".join(each.__name__ for each in SHIPPED)
-        raise InputError(
-            f"{model}: statistics(schema) returns {name!r}, which is none of {names} itself; the sensitivity of other "
-            "statistics, and of subclasses of these, isn't proved: declare what you need by these types"
-        )
-    own = [field.name for field in fields(kind)]
-    if sorted(vars(statistic)) != sorted(own):
-        raise InputError(f"{model}: statistic {name!r} has attributes that a {kind.__name__} doesn't have")
-    values = {field: _plain(kind, field, vars(statistic)[field], f"{model}: {name!r}") for field in own}
-    made: Statistic = kind(**values)
-    return made
-
-
-def _plain(kind: type, field: str, value: Any, label: str) -> Any:
-    """Return the value of a field as plain Python objects."""
-    if field == "kappa":
-        if type(value) not in (int, float, str, Fraction):
-            raise InputError(f"{label}: kappa must be a number")
-        return value
-    if (kind, field) not in SEVERAL:
-        if type(value) is not str:
-            raise InputError(f"{label}: {field} must be the name of a column")
-        return value
-    if type(value) not in (tuple, list) or any(type(each) is not str for each in value):
-        raise InputError(f"{label}: {field} must be names of columns, such as {field}=('a', 'b') or {field}=('a',)")
-    return tuple(value)

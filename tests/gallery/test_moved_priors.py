@@ -143,7 +143,7 @@ def test_a_sampler_that_ignores_the_prior_is_seen(tmp_path, as_shipped, monkeypa
         return replace(written_twice(reading), completed=samplers.deterministics(reading, written_twice(reading).drawn))
 
     monkeypatch.setattr(statistic_fit, "recognise", recognised)
-    monkeypatch.setattr(statistic_fit, "_compiled", {})
+    monkeypatch.setattr(statistic_fit, "_compiled", statistic_fit.Tried())
     for _, old, new, variable in [each for each in MOVED if each[0] == "normal_moments"]:
         found = drawn(twin("normal_moments", old, new, tmp_path), given_of("normal_moments"))
         assert not moved(as_shipped["normal_moments"][variable], found[variable])

@@ -217,7 +217,7 @@ def test_parameters_and_shares_of_missing_numbers_are_recovered(monkeypatch):
         known = np.log(made["pay"][made["pay"] != -9])
         assert [known.mean(), known.std()] == pytest.approx([4.3, 0.5], abs=0.08)
     # the broken twin, of which the same is asked: no term is multiplied out
-    monkeypatch.setattr("pdips.posterior.model._kept", {})
+    monkeypatch.setattr("pdips.posterior.model._blueprints._found", {})
     monkeypatch.setattr("pdips.posterior.model.count_known", lambda *_: None)
     assert not apart()[1].max() < 4
 

@@ -13,8 +13,8 @@ from pdips import InputError, Ledger, Modips, Schema, Table
 from pdips.posterior import nuts as sampling
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import StatisticModel
-from pdips.statistics.plan import StatisticPlan
-from pdips.statistics.statistic import SHIPPED, Counts, Products, Scatter, Sums, shipped
+from pdips.statistics.plan import SHIPPED, StatisticPlan, shipped
+from pdips.statistics.statistic import Counts, Products, Scatter, Sums
 
 SCHEMA = Schema.model_validate(
     {"columns": {"y": {"lower": -1, "upper": 1}, "z": {"lower": -1, "upper": 1}, "g": {"levels": ["a", "b"]}}}

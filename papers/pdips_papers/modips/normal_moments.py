@@ -20,8 +20,8 @@ from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.registry import find
 from pdips.report.formats import MINUS
-from pdips.statistics.plan import LEAST_VARIANCE, StatisticPlan
-from pdips.statistics.statistic import Products, Statistic, Sums, unit_of
+from pdips.statistics.plan import LEAST_VARIANCE, Statistic, StatisticPlan
+from pdips.statistics.statistic import Products, Sums, unit_of
 from pdips_papers.harness.batch import release_each, stacked
 from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary

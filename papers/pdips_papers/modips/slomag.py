@@ -17,8 +17,8 @@ from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.logistic import Logistic
-from pdips.statistics.plan import StatisticPlan
-from pdips.statistics.statistic import Products, Statistic, Sums
+from pdips.statistics.plan import Statistic, StatisticPlan
+from pdips.statistics.statistic import Products, Sums
 from pdips_papers.harness.curves import Method, short, suffix_of
 from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Finding, Said
 from pdips_papers.modips import cell_estimates as cells

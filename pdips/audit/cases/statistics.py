@@ -19,7 +19,8 @@ from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import RecordRequest, StatisticModel
 from pdips.statistics.modips import Modips
 from pdips.statistics.noisy_model import Evidence
-from pdips.statistics.statistic import Counts, Products, Statistic, Sums
+from pdips.statistics.plan import Statistic
+from pdips.statistics.statistic import Counts, Products, Sums
 
 Build = Callable[..., Modips]
 Declared = Callable[[Schema], Mapping[str, Statistic]]
