@@ -29,6 +29,7 @@ from pdips.statistics.normal_cells import (
     backward,
     cholesky,
     forward,
+    inverted,
     log_all_sums,
     log_covariance,
     log_deviations,
@@ -38,8 +39,11 @@ from pdips.statistics.normal_cells import (
     log_sums,
     log_wishart,
     moved,
+    product,
     reciprocal_variance,
+    solved,
     spread,
+    square,
 )
 
 THIN = 4
@@ -199,9 +203,9 @@ def run(
 @njit(cache=True, error_model="numpy")
 def move_counts(known: Known, state: State, pace: float, rng: Any) -> None:
     """Move records between pairs of cells."""
-    n, sums, cov = state.n, state.sums, state.chol @ state.chol.T
+    n, sums, cov = state.n, state.sums, square(state.chol)
     cells, accepted = len(n), 0
-    whole = state.root @ state.root.T + about(n, sums)
+    whole = square(state.root) + about(n, sums)
     for _ in range(cells):
         a = rng.integers(0, cells)
         b = rng.integers(0, cells)
@@ -232,14 +236,14 @@ def move_counts(known: Known, state: State, pace: float, rng: Any) -> None:
 def move_sums(known: Known, state: State, rng: Any) -> None:
     """Draw each cell's sums, either with the scatter or with the products held fixed; the scatter follows."""
     n, sums, root = state.n, state.sums, state.root
-    d, cov, whole = len(state.m), state.chol @ state.chol.T, about(n, sums)
+    d, cov, whole = len(state.m), square(state.chol), about(n, sums)
     new_root = np.zeros((d, d))
     for k in range(len(n)):
         drawn = draw_sums(known, state, k, cov, rng)
         change = np.zeros((d, d))
         add_outer(change, drawn, 1 / max(n[k], HALF))
         add_outer(change, sums[k], -1 / max(n[k], HALF))
-        scatter = root @ root.T
+        scatter = square(root)
         if rng.random() < 0.5:
             ratio = log_products(known, scatter + whole + change) - log_products(known, scatter + whole)
             accepted = math.log(rng.random()) < ratio
@@ -263,7 +267,7 @@ def draw_sums(known: Known, state: State, k: int, cov: FloatArray, rng: Any) -> 
     d = len(state.m)
     chol, factor = np.zeros((d, d)), np.zeros((d, d))
     spread(state.n[k], cov, state.tau, chol)
-    inverse = np.linalg.inv(chol @ chol.T)
+    inverse = inverted(chol)
     place = max(state.n[k], HALF) * backward(chol, forward(chol, state.m))
     for j in range(d):
         if known.gaussian:
@@ -286,7 +290,7 @@ def move_sums_and_scale(known: Known, state: State, pace: float, rng: Any) -> No
     sums, scales, tau, step = state.sums, known.sum_scales, state.tau, state.steps[SUMS]
     cells, d = sums.shape
     new_root, accepted = np.zeros((d, d)), 0
-    cov = state.chol @ state.chol.T
+    cov = square(state.chol)
     density = log_all_sums(state, state.m, tau, cov)
     for k in range(cells):
         size = max(state.n[k], HALF)
@@ -294,13 +298,13 @@ def move_sums_and_scale(known: Known, state: State, pace: float, rng: Any) -> No
         for j in range(d):
             here = 1 / (size * cov[j, j] + (size * tau[j]) ** 2) + 1 / (2 * scales[j] ** 2)
             new[j] += step * rng.standard_normal() / math.sqrt(here)
-        scatter = state.root @ state.root.T
+        scatter = square(state.root)
         add_outer(scatter, new, -1 / size)
         add_outer(scatter, old, 1 / size)
         if not cholesky(scatter, new_root):
             continue
-        new_chol = new_root @ np.linalg.solve(state.root, state.chol)
-        new_cov = new_chol @ new_chol.T
+        new_chol = product(new_root, solved(state.root, state.chol))
+        new_cov = square(new_chol)
         # Steps are as long on the way back as the covariance there makes them.
         for j in range(d):
             there = 1 / (size * new_cov[j, j] + (size * tau[j]) ** 2) + 1 / (2 * scales[j] ** 2)
@@ -330,7 +334,7 @@ def move_means_with_sums(known: Known, state: State, pace: float, rng: Any) -> N
     """
     sums, m, tau, priors = state.sums, state.m, state.tau, known.priors
     cells, d = sums.shape
-    cov, scatter = state.chol @ state.chol.T, state.root @ state.root.T
+    cov, scatter = square(state.chol), square(state.root)
     old, new, drawn = np.zeros((d, d)), np.zeros((d, d)), np.empty((cells, d))
     for kind in (CENTRE_TOO, SPREAD_TOO):
         for j in range(d):
@@ -364,7 +368,7 @@ def move_means_with_sums(known: Known, state: State, pace: float, rng: Any) -> N
 @njit(cache=True, error_model="numpy")
 def draw_centre(known: Known, state: State, rng: Any) -> None:
     """Draw the mean of the cells' means."""
-    d, cov = len(state.tau), state.chol @ state.chol.T
+    d, cov = len(state.tau), square(state.chol)
     chol, factor = np.zeros((d, d)), np.zeros((d, d))
     precision = np.diag(1 / known.priors[CENTRE_SD] ** 2)
     place = known.priors[CENTRE] / known.priors[CENTRE_SD] ** 2
@@ -372,7 +376,7 @@ def draw_centre(known: Known, state: State, rng: Any) -> None:
         size = max(state.n[k], HALF)
         spread(state.n[k], cov, state.tau, chol)
         place += size * backward(chol, forward(chol, state.sums[k]))
-        precision += size * size * np.linalg.inv(chol @ chol.T)
+        precision += size * size * inverted(chol)
     cholesky(precision, factor)
     state.m[:] = backward(factor, forward(factor, place) + rng.standard_normal(d))
 
@@ -380,7 +384,7 @@ def draw_centre(known: Known, state: State, rng: Any) -> None:
 @njit(cache=True, error_model="numpy")
 def move_spread(known: Known, state: State, pace: float, rng: Any) -> None:
     """Move the spread of the cells' means with the sums held."""
-    d, cov = len(state.tau), state.chol @ state.chol.T
+    d, cov = len(state.tau), square(state.chol)
     density = log_all_sums(state, state.m, state.tau, cov)
     for _ in range(TRIES):
         for j in range(d):
@@ -400,8 +404,8 @@ def move_covariance(known: Known, state: State, rest: FloatArray, kind: int, pac
     new_chol, new_root = moved(chol, state.steps[kind], rng), root
     ratio = log_covariance(known, state, new_chol) - log_covariance(known, state, chol)
     if kind == BOTH:
-        new_root = new_chol @ np.linalg.solve(chol, root)
-        ratio += log_products(known, new_root @ new_root.T + rest) - log_products(known, root @ root.T + rest)
+        new_root = product(new_chol, solved(chol, root))
+        ratio += log_products(known, square(new_root) + rest) - log_products(known, square(root) + rest)
     else:
         ratio += log_wishart(new_chol, root, known.df) - log_wishart(chol, root, known.df)
     if taken(state.steps, kind, ratio, pace / TRIES, rng):
@@ -413,7 +417,7 @@ def move_covariance(known: Known, state: State, rest: FloatArray, kind: int, pac
 def move_scatter(known: Known, state: State, rest: FloatArray, pace: float, rng: Any) -> None:
     """Move the scatter with the covariance held; ``rest`` is what the means add to products."""
     root, step = state.root, state.steps[SCATTER]
-    inside = np.linalg.solve(state.chol, root)
+    inside = solved(state.chol, root)
     new_inside, ratio = inside.copy(), 0.0  # a standard Wishart factor, in the logs of its diagonal and the rest
     for i in range(len(root)):
         by = step * rng.standard_normal()
@@ -421,9 +425,9 @@ def move_scatter(known: Known, state: State, rest: FloatArray, pace: float, rng:
         ratio += (known.df - i) * by
         for j in range(i):
             new_inside[i, j] += step * math.sqrt(known.df) * rng.standard_normal()
-    new_root = state.chol @ new_inside
+    new_root = product(state.chol, new_inside)
     ratio -= ((new_inside**2).sum() - (inside**2).sum()) / 2
-    ratio += log_products(known, new_root @ new_root.T + rest) - log_products(known, root @ root.T + rest)
+    ratio += log_products(known, square(new_root) + rest) - log_products(known, square(root) + rest)
     if taken(state.steps, SCATTER, ratio, pace / TRIES, rng):
         root[:] = new_root
 

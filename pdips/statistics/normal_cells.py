@@ -1,6 +1,6 @@
 """Log densities of normal columns within cells, and small matrices: compiled, for chains of ``general_location.py``.
 
-The factors of small matrices are worked out by hand: libraries take longer to call than to compute here.
+Small matrices are worked out by hand: libraries take longer to call than to compute here.
 """
 
 import math
@@ -102,7 +102,7 @@ def log_covariance(known: Known, state: State, chol: FloatArray) -> float:
     d, found = len(chol), log_deviations(chol, known.priors)
     for i in range(d):  # row i: d - i from covariances to factors, 1 to the log of its diagonal, i to units of that
         found += (d + 1) * math.log(chol[i, i])
-    return found + log_all_sums(state, state.m, state.tau, chol @ chol.T)
+    return found + log_all_sums(state, state.m, state.tau, square(chol))
 
 
 @njit(cache=True, error_model="numpy")
@@ -124,7 +124,7 @@ def log_spread(new: float, old: float, j: int, priors: FloatArray) -> float:
 @njit(cache=True, error_model="numpy")
 def log_wishart(chol: FloatArray, root: FloatArray, df: float) -> float:
     """Return the log Wishart density of root root' as a function of the covariance."""
-    return float(-(np.linalg.solve(chol, root) ** 2).sum() / 2 - df * np.log(np.diag(chol)).sum())
+    return float(-(solved(chol, root) ** 2).sum() / 2 - df * np.log(np.diag(chol)).sum())
 
 
 @njit(cache=True, error_model="numpy")
@@ -196,6 +196,35 @@ def cholesky(a: FloatArray, out: FloatArray) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
+def square(a: FloatArray) -> FloatArray:
+    """Return a a'."""
+    out = np.zeros(a.shape)
+    for j in range(a.shape[1]):
+        add_outer(out, a[:, j], 1.0)
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def product(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Return the product of two lower factors."""
+    out = np.zeros(a.shape)
+    for i in range(len(a)):
+        for j in range(i + 1):
+            for k in range(j, i + 1):
+                out[i, j] += a[i, k] * b[k, j]
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def solved(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Return a^-1 b for lower factors."""
+    out = np.empty(a.shape)
+    for j in range(len(a)):
+        out[:, j] = forward(a, b[:, j])
+    return out
+
+
+@njit(cache=True, error_model="numpy")
 def forward(chol: FloatArray, b: FloatArray) -> FloatArray:
     """Solve chol x = b for a lower factor."""
     x = np.empty(len(b))
@@ -217,3 +246,14 @@ def backward(chol: FloatArray, b: FloatArray) -> FloatArray:
             s -= chol[k, i] * x[k]
         x[i] = s / chol[i, i]
     return x
+
+
+@njit(cache=True, error_model="numpy")
+def inverted(chol: FloatArray) -> FloatArray:
+    """Return the inverse of the matrix of which this is the lower factor."""
+    inverse = np.empty(chol.shape)
+    for j in range(len(chol)):
+        unit = np.zeros(len(chol))
+        unit[j] = 1.0
+        inverse[:, j] = backward(chol, forward(chol, unit))
+    return inverse
