@@ -295,7 +295,7 @@ def test_a_column_by_itself_has_the_bins_of_the_schema():
 # Tables that nobody prepared.
 
 
-def claims(n: int = 4_000) -> Table:
+def claims(n: int = 2_000) -> Table:
     """Ten columns with levels, in the lowest of which are most records, then amounts with a heavy tail."""
     rng = np.random.default_rng(11)
     columns = {f"c{k}": np.where(rng.random(n) < 0.92, 0, rng.integers(0, 12, n)).astype(str) for k in range(10)}
@@ -305,24 +305,18 @@ def claims(n: int = 4_000) -> Table:
     return Table(pd.DataFrame({**columns, "paid": paid}), Schema.model_validate({"columns": described}))
 
 
-def errors_of(made: KNGResidual, table: Table) -> tuple[float, float]:
-    """Errors of the mean amount, in standard errors of a noisy histogram of 20 bins, and of the commonest shares."""
-    release, _ = made.release(table, rng=np.random.default_rng(12))
-    drawn, frame = release.sets[0], table.frame
-    noise = np.sqrt(8) * len(frame.columns) * np.linalg.norm(np.arange(20) + 0.5) * 10_000 / len(frame)
-    shares = [abs((drawn[name] == "0").mean() - (frame[name] == "0").mean()) for name in frame.columns[:-1]]
-    return abs(drawn["paid"].mean() - frame["paid"].mean()) / noise, max(shares)
+def mean_error(made: KNGResidual, table: Table) -> float:
+    """Error of the mean amount, in standard errors of a noisy histogram of 20 bins at the same price."""
+    noise = np.sqrt(8) * len(table.frame.columns) / float(made.epsilon)
+    error = noise * np.linalg.norm(np.arange(20) + 0.5) * 10_000 / table.n_records
+    sets = [made.release(table, rng=np.random.default_rng(seed))[0].sets[0] for seed in (20, 21, 22)]
+    return float(np.mean([abs(each["paid"].mean() - table.frame["paid"].mean()) for each in sets]) / error)
 
 
 def test_a_heavy_tail_after_many_levels_keeps_its_mean():
-    # within a tenth of a standard error of a noisy histogram, 28 % of the mean; over seeds the error is 4 % and less
-    table = claims()
-    mean, share = errors_of(KNGResidual(epsilon=1), table)
-    assert mean < 0.1
-    assert share < 0.06
+    # the limit is 35 % of the mean; errors of six single releases were at most 28 %
+    table, names = claims(), tuple(claims().schema.columns)
+    assert mean_error(KNGResidual(epsilon=0.5), table) < 0.03
     # the broken twin: the schema's order, and every column predicted by all before
-    names = tuple(table.schema.columns)
-    all_before = {name: names[:place] for place, name in enumerate(names)}
-    mean, share = errors_of(KNGResidual(epsilon=1, order=names, predictors=all_before, n_candidates=100), table)
-    assert mean > 0.1
-    assert share > 0.06
+    before = {name: names[:place] for place, name in enumerate(names)}
+    assert mean_error(KNGResidual(epsilon=0.5, order=names, predictors=before, n_candidates=100), table) > 0.1
