@@ -50,8 +50,8 @@ class ColumnTask:
     """One numeric column of one stratum, or of one part of it.
 
     ``pilot`` has the predictors of records drawn from what is released; ``n_records`` is their public number, or what
-    it would be if strata were equal. ``part`` has the predictors that are used, ``steps`` are those of all that are
-    given; ``pinned`` says whether they were asked for. ``ask`` counts: :meth:`TableQuestions.ask`.
+    it would be if strata were equal. ``part`` has the predictors that are used, ``planned`` all that are given;
+    ``pinned`` says whether they were asked for. ``ask`` counts: :meth:`TableQuestions.ask`.
     """
 
     column: Column
@@ -60,7 +60,7 @@ class ColumnTask:
     pilot: Values
     n_records: float
     ask: Callable[..., IntArray]
-    steps: Sequence[Step]
+    planned: NumericPart
     pinned: bool
 
     @property
@@ -353,7 +353,7 @@ class TableQuestions:
         for stratum in range(self.plan.strata.n):
             rows = here & (strata == stratum)
             public = part.part is not None and not self.plan.confidential
-            used, steps = part, self.mechanism.steps(part)
+            used = part
             if name not in self.plan.pinned:
                 names = self.mechanism.borne(part, self.n_records / self.plan.strata.n)
                 used = replace(part, box=replace(part.box, names=names))
@@ -364,7 +364,7 @@ class TableQuestions:
                 pilot={other: self.pilot[other][rows] for other in used.box.names},
                 n_records=int(rows.sum()) if public else self.n_records / self.plan.strata.n,
                 ask=partial(self.ask, name),
-                steps=steps,
+                planned=part,
                 pinned=name in self.plan.pinned,
             )
             yield self.mechanism.fit(task, self.curator)

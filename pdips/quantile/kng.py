@@ -294,7 +294,7 @@ class KNGResidual(ColumnSynthesis):
         What a line of fewer coefficients leaves of its price goes to the counts (kng.md, theorem 6a).
         """
         regression, frame, part = task.regression, np.eye(1 + task.box.n_predictors), task.part
-        *steps, histogram = task.steps
+        *steps, histogram = self.steps(task.planned)
         line, units, edges = regression.start(), Fraction(1), own_edges(task, self.bins, histogram)
         chosen, ranked = self.reads_pilot(part), not (task.pinned or {*part.box.names} & {*part.box.caps})
         if chosen:

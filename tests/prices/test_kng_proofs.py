@@ -83,7 +83,7 @@ def test_a_record_has_the_same_bits_whatever_records_are_beside_it(p):
         pilot=pilot,
         n_records=n,
         ask=None,
-        steps=(),
+        planned=None,
         pinned=True,
     )
 
