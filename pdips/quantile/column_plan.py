@@ -269,6 +269,7 @@ class ColumnPlan:
     """The public plan of a table: which columns are synthesized in which order, given which others, at which shares.
 
     ``caps`` are public ends of predictors' ranges; the combinations of the columns ``by`` are synthesized separately.
+    Columns that are ``pinned`` depend on all that is ``given``, the others on as much as the number of records bears.
     """
 
     schema: Schema
@@ -280,6 +281,7 @@ class ColumnPlan:
     epsilon: Fraction
     neighbours: Neighbours
     panel: Panel | None = None
+    pinned: frozenset[str] = frozenset()
 
     @cached_property
     def strata(self) -> RecordGroups:
@@ -347,10 +349,13 @@ class ColumnPlan:
         columns = self.schema.columns
         return columns[name].is_categorical and any(not columns[other].is_categorical for other in self.given[name])
 
-    def groups(self, name: str, pilot: Values) -> RecordGroups:
-        """Return the groups of a column's histogram: the strata, then columns before as long as there are few."""
+    def groups(self, name: str, pilot: Values, borne: float) -> RecordGroups:
+        """Return the groups of a column's histogram: the strata, then columns before as long as there are few, and no
+        more than are ``borne`` in each stratum, if none were asked for.
+        """
+        most = MOST_GROUPS if name in self.pinned else min(max(int(borne), 1), MOST_GROUPS)
         strata = {each: np.zeros(0) for each in self.by if each != name and each in pilot}
-        cuts, most = strata, MOST_GROUPS * max(RecordGroups(self.schema, strata).n, 1)
+        cuts, most = strata, most * max(RecordGroups(self.schema, strata).n, 1)
         for other in reversed(self.given[name]):
             if other in cuts:
                 continue

@@ -2,9 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from pdips.histogram.urns import check_n_records, check_public
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, check_whole, exact, positive
-from pdips.privacy.plan import Plan, Step
+from pdips.privacy.plan import Noise, Plan, Step
 from pdips.quantile.column_plan import MOST_STRATA, ColumnPlan, NumericPart, check_columns, check_panel, panel_of
 from pdips.quantile.conditional import Draw, level_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords, once
@@ -30,6 +30,11 @@ PILOT = 5_000
 
 COARSE = 20_000
 """About so many records are read by the coarse rounds of a search for a line."""
+
+RECORDS_PER_CELL = 4
+"""Of a histogram of levels by group, in units of the scale of its noise."""
+MARGIN_TIMES = 2
+"""How often each record is counted in the margin, where it counts once by group."""
 
 ByColumn = Mapping[str, Any] | tuple[str, ...]
 
@@ -44,16 +49,19 @@ PANEL = (
 class ColumnTask:
     """One numeric column of one stratum, or of one part of it.
 
-    ``pilot`` has the predictors of records drawn from what is released; ``n_public`` is the number of records, in a
-    panel where it follows from public columns; ``steers`` says whether later columns' questions depend on the answers.
+    ``pilot`` has the predictors of records drawn from what is released; ``n_records`` is their public number, or what
+    it would be if strata were equal. ``part`` has the predictors that are used, ``planned`` all that are given;
+    ``pinned`` says whether they were asked for. ``ask`` counts: :meth:`TableQuestions.ask`.
     """
 
     column: Column
     part: NumericPart
     regression: LineRegression
     pilot: Values
-    n_public: int | None
-    steers: bool
+    n_records: float
+    ask: Callable[..., IntArray]
+    planned: NumericPart
+    pinned: bool
 
     @property
     def box(self) -> Box:
@@ -71,7 +79,8 @@ class ColumnSynthesis(Mechanism):
     order : tuple of str, optional
         The columns that aren't public, in the order in which they are synthesized; the schema's by default.
     predictors : mapping or texts ``column=other+other``, optional
-        The columns before that a column depends on; all of them by default, in a panel the year before.
+        The columns before that a column depends on; in a panel the year before by default, otherwise all, or for
+        levels as many as the number of records and epsilon bear.
     caps : mapping or texts ``column=number``, optional
         Public ends of predictors' ranges; larger values of a predictor count as its cap.
     budget : mapping or texts ``column=share``, optional
@@ -125,6 +134,14 @@ class ColumnSynthesis(Mechanism):
     def fit(self, task: ColumnTask, curator: Curator) -> Draw:
         """Ask the steps of a numeric column of one stratum and return what draws it."""
 
+    def usual_order(self, schema: Schema) -> Sequence[str]:
+        """Return the order of columns where none is asked for."""
+        return tuple(schema.columns)
+
+    def borne(self, part: NumericPart, n_records: float) -> tuple[str, ...]:
+        """Return which predictors a part of so many records bears, where they weren't asked for by name."""
+        return part.box.names
+
     def reads_pilot(self, part: NumericPart) -> bool:
         """Whether what is asked depends on records that are drawn on the way."""
         return False
@@ -144,7 +161,7 @@ class ColumnSynthesis(Mechanism):
         panel = panel_of(schema, self.panel, self.panel_columns, self.births_share)
         check_columns(schema, self.order, self.by, caps, (*predictors, *budget))
         public, years = schema.public_columns, panel.years if panel else {}
-        free = [name for name in (self.order or schema.columns) if name not in public]
+        free = [name for name in (self.order or self.usual_order(schema)) if name not in public]
         strata = [name for name in self.by if name in free]
         ordered = (*strata, *(name for name in free if name not in strata))
         given: dict[str, tuple[str, ...]] = {}
@@ -171,6 +188,7 @@ class ColumnSynthesis(Mechanism):
             epsilon=exact(self.epsilon, "epsilon"),
             neighbours=self.neighbours,
             panel=panel,
+            pinned=frozenset((*predictors, *years)),
         )
         if found.strata.n > MOST_STRATA:
             raise InputError(f"by makes {found.strata.n:,} strata; at most {MOST_STRATA} are synthesized separately")
@@ -209,8 +227,8 @@ class ColumnSynthesis(Mechanism):
         n_records, public = self.n_records or curator.n_records, plan.schema.public_columns
         known = values_of(curator.public, public) if public else {}
         with curator.timed("fitting the columns"):
-            keep = min(1.0, COARSE / n_records)
-            draws = TableQuestions(self, plan.design, curator, dict(known), keep, rng).draws()
+            questions = TableQuestions(self, plan.design, curator, dict(known), n_records, rng)
+            draws = questions.draws()
         beside = pd.DataFrame({name: curator.public.spelt(name) for name in public})
         sets = []
         for number in range(1, self.n_sets + 1):
@@ -219,7 +237,7 @@ class ColumnSynthesis(Mechanism):
                 for name, draw in draws.items():
                     values[name] = draw(values, n_records, rng)
                 sets.append(to_frame(plan.schema, values, beside, rng))
-        return Drawn(sets=sets)
+        return Drawn(sets=sets, noise=tuple(questions.noise.values()))
 
     def shown(self) -> dict[str, Any]:
         """Return the settings by column, and lists of them, as plain values."""
@@ -237,16 +255,16 @@ class ColumnSynthesis(Mechanism):
 class TableQuestions:
     """The private questions about one table: column by column, each given records drawn from the answers before.
 
-    ``pilot`` has the public columns of these records, the others are added. A coarse step of a search reads each
-    confidential record with the public probability ``keep``.
+    ``pilot`` has the public columns of these records, the others are added; ``n_records`` is public.
     """
 
     mechanism: ColumnSynthesis
     plan: ColumnPlan
     curator: Curator
     pilot: dict[str, FloatArray]
-    keep: float
+    n_records: int
     rng: np.random.Generator
+    noise: dict[str, Noise] = field(default_factory=dict)
 
     @cached_property
     def values(self) -> Callable[[Table], Values]:
@@ -273,24 +291,36 @@ class TableQuestions:
         parts = (part for each in later for part in self.plan.parts(each))
         return any(map(self.plan.cuts, later)) or any(map(self.mechanism.reads_pilot, parts))
 
+    def ask(self, name: str, step: Step, counts: Callable[[Table], IntArray], units: int | Fraction = 1) -> IntArray:
+        """Ask for noisy counts; where they steer later questions, by way of a decision, so that audits can follow."""
+        noisy = self.curator.count(step, counts, units=units)
+        self.noise[step.name] = step.enlarged(units).noise
+        return self.curator.decide(noisy, lambda numbers: numbers) if self.steers(name) else noisy
+
     def levels(self, name: str) -> Draw:
         """Ask for counts of a column's levels by group; of a numeric one, whether it is missing."""
-        groups, column = self.plan.groups(name, self.pilot), self.plan.schema.columns[name]
+        column, step = self.plan.schema.columns[name], self.plan.histogram(name)
+        assert step is not None  # who calls has looked
         n_levels = column.n_levels if column.is_categorical else 2
+        each = RECORDS_PER_CELL * n_levels * (1 + MARGIN_TIMES) * step.scale * self.plan.strata.n
+        groups = self.plan.groups(name, self.pilot, float(self.n_records / each))
 
         def counts(table: Table) -> IntArray:
             values = self.values(table)
             codes = values[name] if column.is_categorical else np.isnan(values[name])
             place = groups.of(values, len(codes)) * n_levels + codes.astype(np.int64)
-            return np.bincount(place, minlength=groups.n * n_levels)
+            joint = np.bincount(place, minlength=groups.n * n_levels)
+            margin = MARGIN_TIMES * joint.reshape(-1, n_levels).sum(axis=0)
+            return np.concatenate([joint, margin]) if groups.n > 1 else joint
 
-        step = self.plan.histogram(name)
-        assert step is not None  # who calls has looked
-        noisy = asked(self.curator, step, counts, steers=self.steers(name)).reshape(groups.n, n_levels)
-        weights = np.maximum(noisy, 0).astype(np.float64)
-        weights[weights.sum(axis=1) == 0] = np.maximum(noisy.sum(axis=0), 0)
-        weights[weights.sum(axis=1) == 0] = 1.0
-        return level_draw(groups, weights)
+        units = 1 + MARGIN_TIMES * (groups.n > 1)
+        noisy = self.ask(name, step, counts, units)
+        joint = noisy[: groups.n * n_levels].reshape(groups.n, n_levels)
+        if groups.n == 1:
+            return level_draw(groups, np.maximum(joint, 0) if (joint > 0).any() else np.ones(joint.shape))
+        n_pilot = len(next(iter(self.pilot.values())))
+        sizes = np.bincount(groups.of(self.pilot, n_pilot), minlength=groups.n)
+        return level_draw(groups, shrunk(joint, noisy[-n_levels:], sizes, float(units * step.scale)))
 
     def numbers(self, name: str) -> Draw:
         """Ask about each part and stratum of a numeric column, after counting whether it is missing."""
@@ -323,13 +353,19 @@ class TableQuestions:
         for stratum in range(self.plan.strata.n):
             rows = here & (strata == stratum)
             public = part.part is not None and not self.plan.confidential
+            used = part
+            if name not in self.plan.pinned:
+                names = self.mechanism.borne(part, self.n_records / self.plan.strata.n)
+                used = replace(part, box=replace(part.box, names=names))
             task = ColumnTask(
                 column=self.plan.schema.columns[name],
-                part=part,
-                regression=self.regression(name, part, stratum),
-                pilot={other: self.pilot[other][rows] for other in part.box.names},
-                n_public=int(rows.sum()) if public else None,
-                steers=self.steers(name),
+                part=used,
+                regression=self.regression(name, used, stratum),
+                pilot={other: self.pilot[other][rows] for other in used.box.names},
+                n_records=int(rows.sum()) if public else self.n_records / self.plan.strata.n,
+                ask=partial(self.ask, name),
+                planned=part,
+                pinned=name in self.plan.pinned,
             )
             yield self.mechanism.fit(task, self.curator)
 
@@ -346,14 +382,26 @@ class TableQuestions:
             return RegressionRecords.of(scale.there(values[name][rows]), predictors)
 
         lower, upper = scale.bounds
-        settings: dict[str, Any] = {"lower": lower, "upper": upper, "keep": self.keep, "rng": self.rng}
+        settings: dict[str, Any] = {"lower": lower, "upper": upper, "rng": self.rng}
+        settings["keep"] = min(1.0, COARSE / self.n_records)
         return LineRegression(read=once(read), n_predictors=box.n_predictors, **settings)
 
 
-def asked(curator: Curator, step: Step, counts: Callable[[Table], IntArray], *, steers: bool) -> IntArray:
-    """Ask for noisy counts; where they steer later questions, by way of a decision, so that audits can follow."""
-    noisy = curator.count(step, counts)
-    return curator.decide(noisy, lambda numbers: numbers) if steers else noisy
+def shrunk(joint: IntArray, margin: IntArray, sizes: IntArray, scale: float) -> FloatArray:
+    """Return weights of levels by group, shape (groups, levels), that agree with the noisy margin.
+
+    The rows are noisy counts, moved towards the margin as far as their noise is large, and then raked.
+    """
+    weights = np.array([1 / len(joint), MARGIN_TIMES**2])  # of two estimates of a margin
+    both = np.stack([joint.sum(axis=0), margin / MARGIN_TIMES])
+    target = np.maximum(weights @ both, 0)
+    target = target / target.sum() if target.any() else np.full(len(target), 1 / len(target))
+    kept = np.maximum(joint, 0).astype(np.float64)
+    found = kept + joint.shape[1] * scale * target
+    for _ in range(20):
+        found /= found.sum(axis=1, keepdims=True)
+        found *= target / np.maximum(sizes @ found / max(sizes.sum(), 1), 1e-12)
+    return np.asarray(found + 1e-300)
 
 
 def named(given: Mapping[str, object] | Sequence[str] | None, setting: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Columns drawn from released statistics, given columns that are drawn already: post-processing, all of it."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,6 +118,26 @@ def residual_draw(column: Column, box: Box, line: FloatArray, edges: FloatArray,
         residual = np.empty(n)
         residual[np.argsort(fitted, kind="stable")] = np.interp(even(n, rng) * cumulative[-1], cumulative, edges)
         return scale.back(np.clip(fitted + residual, *scale.bounds))
+
+    return draw
+
+
+def ranked_draw(column: Column, box: Box, line: FloatArray, edges: FloatArray, weights: FloatArray) -> Draw:
+    """Return what draws numbers from a histogram, in the order of a line plus normal residuals.
+
+    The residuals have what variance the line leaves of the histogram's.
+    """
+    scale, cumulative = Scale(column), np.concatenate([[0.0], np.cumsum(weights)])
+    middle, shares = (edges[1:] + edges[:-1]) / 2, weights / weights.sum()
+    variance = shares @ (middle - shares @ middle) ** 2
+
+    def draw(given: Values, n: int, rng: np.random.Generator) -> FloatArray:
+        fitted = box.matrix(given, clamp=False) @ line[1:]
+        left = max(variance - fitted.var(), variance / 100) if n else 0.0
+        found = np.empty(n)
+        order = np.argsort(fitted + rng.normal(0, math.sqrt(left), n), kind="stable")
+        found[order] = np.interp((np.arange(n) + rng.random(n)) / max(n, 1) * cumulative[-1], cumulative, edges)
+        return scale.back(found)
 
     return draw
 

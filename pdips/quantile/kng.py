@@ -3,6 +3,8 @@
 kng draws records from many regression lines; kng-residual from a median line and a noisy histogram of residuals.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar, Literal, get_args
@@ -11,6 +13,7 @@ import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Scale, in_units
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.consistency import simplex_projection
@@ -19,10 +22,10 @@ from pdips.privacy.loss import Number, check_whole, choice, exact
 from pdips.privacy.noise import discrete_laplace_variance
 from pdips.privacy.plan import Plan, Step
 from pdips.quantile.column_plan import SMALLEST_EPSILON, NumericPart
-from pdips.quantile.column_synthesis import ColumnSynthesis, ColumnTask, asked
-from pdips.quantile.conditional import Between, Draw, line_draw, residual_draw
+from pdips.quantile.column_synthesis import ColumnSynthesis, ColumnTask
+from pdips.quantile.conditional import Between, Draw, line_draw, ranked_draw, residual_draw
 from pdips.quantile.gradient import LineRegression, Norm, RegressionRecords, once
-from pdips.quantile.line_search import Base, Fitter, spread
+from pdips.quantile.line_search import Base, Fitter, leave_out, spread
 from pdips.quantile.quantile_plan import QuantilePlan, Scheme, Slopes, quantiles_of
 
 QUANTILES = tuple(f"{k}/100" for k in (*range(1, 48, 2), 50, *range(53, 100, 2)))
@@ -169,6 +172,12 @@ RECORDS_PER_BIN = 4
 
 Continuers = Literal["growth", "line"]
 
+NATS_PER_COEFFICIENT, ENOUGH = 100, 200
+"""Records times the epsilon of a line, for each of its coefficients: at least, and at most if it only ranks."""
+
+SURE = 8
+"""Standard deviations of noise above which a bin by itself holds records."""
+
 KAPPA = 0.3
 """Instruments reach their bounds this many standard deviations from the middle."""
 
@@ -186,7 +195,9 @@ class KNGResidual(ColumnSynthesis):
     below.
 
     Its other settings are those of :class:`pdips.quantile.column_synthesis.ColumnSynthesis`: epsilon, sets, neighbours,
-    and what is said by column.
+    and what is said by column. Without ``order``, ``predictors`` and ``panel``, numeric columns come first and those
+    with many levels last. Without ``predictors`` a column depends on as many as n times epsilon bears; if none of them
+    has one of the ``caps``, numbers are drawn from a histogram of their own, and the line says in which order.
 
     Parameters
     ----------
@@ -258,39 +269,83 @@ class KNGResidual(ColumnSynthesis):
         """Return how the line of a column is chosen."""
         return Fitter(neighbours=part.budget.in_stratum, n_intercepts=self.n_candidates, slack=1.0, at_once=1)
 
+    def usual_order(self, schema: Schema) -> Sequence[str]:
+        """Return numeric columns first, those with many levels last; the schema's order if predictors or years ask."""
+        columns = schema.columns
+        if self.predictors is not None or self.panel is not None:
+            return tuple(columns)
+        return sorted(columns, key=lambda name: columns[name].n_levels if columns[name].is_categorical else 0)
+
+    def borne(self, part: NumericPart, n_records: float) -> tuple[str, ...]:
+        """Return as many predictors as noise bears, those of few coefficients first."""
+        left = float(n_records * part.budget.per_record * exact(self.line_share, "line_share"))
+        left = left / NATS_PER_COEFFICIENT - 1
+        found = []
+        for name in sorted(part.box.names, key=lambda each: replace(part.box, names=(each,)).n_predictors):
+            width = replace(part.box, names=(name,)).n_predictors
+            if width <= left:
+                found.append(name)
+                left -= width
+        return tuple(name for name in part.box.names if name in found)
+
     def fit(self, task: ColumnTask, curator: Curator) -> Draw:
-        """Choose the median line, then count residuals on public bins, narrow about 0 and wider away from it."""
-        regression, frame, part, bins = task.regression, np.eye(1 + task.box.n_predictors), task.part, self.bins
-        *steps, histogram = self.steps(part)
-        line, upwards, given = regression.start(), False, np.zeros(0)
-        if self.reads_pilot(part):
+        """Choose the median line, then count residuals, or outcomes that it ranks, on public bins.
+
+        What a line of fewer coefficients leaves of its price goes to the counts (kng.md, theorem 6a).
+        """
+        regression, frame, part = task.regression, np.eye(1 + task.box.n_predictors), task.part
+        *steps, histogram = self.steps(task.planned)
+        line, units, edges = regression.start(), Fraction(1), own_edges(task, self.bins, histogram)
+        chosen, ranked = self.reads_pilot(part), not (task.pinned or {*part.box.names} & {*part.box.caps})
+        if chosen:
+            share, taken = exact(self.line_share, "line_share"), Fraction(1)
+            if ranked:
+                wanted = ENOUGH * len(frame) / float(task.n_records * part.budget.per_record * share)
+                taken = Fraction(min(math.ceil(1000 * wanted), 1000), 1000)
+            units = (1 - share) / (1 - share * taken)
             regression, frame = instrumented(regression, task)
-            line = self.fitter(part).search(regression, MEDIAN, steps, curator)
+            line = replace(self.fitter(part), units=1 / taken).search(regression, MEDIAN, steps, curator)
         elif part.unchanged is not None:
-            line, bins = part.unchanged, few(task, histogram, 8, self.bins // 2)
-        elif task.column.is_binned:
-            given = Scale(task.column).there(task.column.edges) - line[0]
-        elif task.column.scale == "log":
-            given = np.linspace(0, regression.span, few(task, histogram, 6, self.bins) + 1)
-        else:
-            upwards = True
-        usual = spread(regression.span, regression.span * 5e-4, bins, regression.step, upwards=upwards)
-        edges = given if len(given) else usual
+            line = part.unchanged
+        elif steps:
+            leave_out(steps, curator)
+            units = 1 - exact(self.line_share, "line_share")
+        if not ranked and task.box.names:
+            bins = self.bins if chosen else few(task, histogram, 8, self.bins // 2)
+            edges = spread(regression.span, regression.span * 5e-4, bins, regression.step)
+        about = line if task.box.names and not ranked else np.zeros(1 + task.box.n_predictors)
 
         def counts(table: Table) -> IntArray:
-            residuals = regression.read(table).residuals(line)
+            residuals = regression.read(table).residuals(about)
             place = np.clip(np.searchsorted(edges, residuals, side="right") - 1, 0, len(edges) - 2)
             return np.bincount(place, minlength=len(edges) - 1)
 
-        noisy = asked(curator, histogram, counts, steers=task.steers)
-        return residual_draw(task.column, task.box, frame @ line, edges, histogram_weights(noisy, histogram.scale))
+        noisy = task.ask(histogram, counts, units)
+        weights = histogram_weights(noisy, units * histogram.scale)
+        if ranked and chosen:
+            return ranked_draw(task.column, task.box, frame @ line, edges, weights)
+        return residual_draw(task.column, task.box, frame @ about, edges, weights)
+
+
+def own_edges(task: ColumnTask, bins: int, histogram: Step) -> FloatArray:
+    """Return edges of a column's bins on its scale: the schema's, of whole numbers, or narrower ones about 0."""
+    column, low, high = task.column, task.regression.lower, task.regression.upper
+    if column.is_binned:
+        return Scale(column).there(column.edges)
+    if column.scale == "log":
+        return np.linspace(low, high, few(task, histogram, 6, bins) + 1)
+    span, most = high - low, 3 * bins if column.integer else bins
+    bins = few(task, histogram, 8, most)
+    if column.integer and span < most:
+        low, high = math.ceil(low) - 0.5, math.floor(high) + 0.5
+        return np.append(np.arange(low, high, math.ceil((high - low) / bins)), high)
+    found = min(max(low, 0.0), high) + spread(span, span / (10 * bins), bins, task.regression.step)
+    return np.unique(np.clip(found, low, high))
 
 
 def few(task: ColumnTask, histogram: Step, least: int, most: int) -> int:
-    """Return a number of bins that hold more than noise, where the number of records is public."""
-    if task.n_public is None:
-        return most
-    return min(max(int(task.n_public / (RECORDS_PER_BIN * histogram.scale)), least), most)
+    """Return a number of bins that hold more than noise."""
+    return min(max(int(task.n_records / (RECORDS_PER_BIN * histogram.scale)), least), most)
 
 
 def instrumented(regression: LineRegression, task: ColumnTask) -> tuple[LineRegression, FloatArray]:
@@ -321,15 +376,17 @@ def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
 
 
 def histogram_weights(noisy: IntArray, scale: Fraction) -> FloatArray:
-    """Return weights of bins: the run of bins that holds more than noise, nonnegative, adding up to what it held."""
-    level = 1.2 * np.sqrt(discrete_laplace_variance(scale))
-    sums = np.concatenate([[0.0], np.cumsum(noisy - level)])
+    """Return weights of bins: the run of bins that holds more than noise, and single ones far above it, nonnegative,
+    adding up to what they held.
+    """
+    deviation = math.sqrt(discrete_laplace_variance(scale))
+    sums = np.concatenate([[0.0], np.cumsum(noisy - 1.2 * deviation)])
     lowest = np.minimum.accumulate(sums)
     end = int(np.argmax(sums - lowest))
-    start = int(np.argmin(sums[: end + 1]))
-    weights = np.zeros(len(noisy))
-    inside = noisy[start:end].astype(np.float64)
-    if not len(inside):
+    kept = noisy > SURE * deviation
+    kept[int(np.argmin(sums[: end + 1])) : end] = True
+    if not kept.any():
         return np.ones(len(noisy))
-    weights[start:end] = simplex_projection(inside, np.array([max(inside.sum(), 1.0)]))
+    weights, inside = np.zeros(len(noisy)), noisy[kept].astype(np.float64)
+    weights[kept] = simplex_projection(inside, np.array([max(inside.sum(), 1.0)]))
     return weights

@@ -162,7 +162,8 @@ class Fitter:
     """How lines are chosen, all of it public: the gradient's norm, the base measure of intercepts, the neighbours.
 
     Lines may go beyond the outcome's bounds by ``slack`` of its range. Up to ``at_once`` slopes, 2 at most, are
-    searched for together, more one after the other. ``n_intercepts`` also bounds the steps of slopes.
+    searched for together, more one after the other. ``n_intercepts`` also bounds the steps of slopes. A search spends
+    one part in ``units`` of its price.
     """
 
     norm: Norm = "hull"
@@ -171,6 +172,7 @@ class Fitter:
     slack: float = 0.0
     at_once: int = 2
     n_intercepts: int = 2_000
+    units: Fraction = Fraction(1)
 
     def choice(self, budget: ColumnBudget, name: str, tau: Fraction, n_predictors: int, price: Fraction) -> Step:
         """Return the step that chooses a line: the scores of two candidates move by a sensitivity, up and down."""
@@ -223,7 +225,7 @@ class Fitter:
 
         ``below`` is as from :func:`sums`, if it is known; with ``entry`` only this entry of the gradient counts.
         """
-        base = self.base_steps(candidates, 1 / step.scale)
+        base = self.base_steps(candidates, 1 / step.enlarged(self.units).scale)
         allowed = self.allowed(regression, candidates, floor, ceiling)
 
         def scores(table: Table) -> IntArray:
@@ -235,7 +237,7 @@ class Fitter:
                 found = Gradient(tau, min(entry, 1), "linf").steps(known[..., [entry]], records.total[[entry]])
             return np.where(allowed, base - found, UNAVAILABLE).reshape(1, -1)
 
-        return candidates.line(int(curator.choose(step, scores)[0]))
+        return candidates.line(int(curator.choose(step, scores, units=self.units)[0]))
 
     def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
         """Return the log weights of the base measure, in steps; they add to every table's scores alike."""
@@ -275,7 +277,7 @@ class Fitter:
         if not p:
             grid = self.beside(regression, line, upwards=True)
             return self.choose(regression, grid, tau, steps[0], curator)
-        if p > self.at_once:
+        if p > self.at_once or len(steps) > len(rounds(p)):
             return self.by_axes(regression, line, tau, steps, curator)
         for number, (each, step) in enumerate(zip(rounds(p), steps, strict=True), start=1):
             some = regression.thinned() if number < len(steps) else regression
@@ -288,17 +290,20 @@ class Fitter:
         """Find a line with many predictors one coefficient at a time, each by its own entry of the gradient.
 
         Two passes, a quarter of epsilon and the rest. Where instruments hardly depend on each other, one pass all but
-        does it.
+        does it. Where there are fewer coefficients than steps, they share the price of all.
         """
-        p, due = regression.n_predictors, iter(steps)
+        p, size = regression.n_predictors, len(steps) // len(PASSES)
+        sharing = replace(self, units=self.units * (p + 1) / size)
         for number, (_, reach, n) in enumerate(PASSES):
+            due = steps[number * size : (number + 1) * size]
             widest, n_steps = regression.span * reach, max(self.n_intercepts // n, 1)
             away = spread(widest, widest * 1e-5, n_steps, regression.step)
             for place in range(p + 1):
                 slopes = away[:, None] * np.eye(p)[place - 1] if place else np.zeros((1, p))
                 grid = Candidates(around=line, slopes=slopes, intercepts=np.zeros(1) if place else away)
                 some = regression if number else regression.thinned()
-                line = self.choose(some, grid, tau, next(due), curator, entry=place)
+                line = sharing.choose(some, grid, tau, due[place], curator, entry=place)
+            leave_out(due[p + 1 :], curator)
         return line
 
     def around(self, regression: LineRegression, line: FloatArray, each: SearchRound) -> Candidates:
@@ -336,6 +341,12 @@ class Fitter:
         finest = regression.span / n if even and uniform else regression.span * 1e-5
         offsets = spread(regression.span, finest, n, regression.step, upwards=upwards)
         return Candidates(around=line, slopes=steeper, intercepts=offsets, uniform=uniform)
+
+
+def leave_out(steps: Sequence[Step], curator: Curator) -> None:
+    """Tick choices off the plan without a look at the table: of one candidate, so that nothing is lost."""
+    for step in steps:
+        curator.choose(step, lambda _: np.zeros((1, 1), dtype=np.int64))
 
 
 def sums(records: RegressionRecords, candidates: Candidates) -> IntArray:

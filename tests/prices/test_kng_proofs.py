@@ -15,7 +15,7 @@ from pdips.errors import InputError
 from pdips.privacy.curator import Curator
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import record
-from pdips.quantile import column_synthesis
+from pdips.quantile import column_synthesis, kng
 from pdips.quantile import line_search as lines
 from pdips.quantile.column_plan import ColumnPlan, NumericPart
 from pdips.quantile.column_synthesis import ColumnTask
@@ -81,8 +81,10 @@ def test_a_record_has_the_same_bits_whatever_records_are_beside_it(p):
         column=schema.columns[f"x{p}"],
         regression=None,
         pilot=pilot,
-        n_public=None,
-        steers=False,
+        n_records=n,
+        ask=None,
+        planned=None,
+        pinned=True,
     )
 
     def records(rows):
@@ -131,7 +133,13 @@ class Path(Curator):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Rounds of few candidates, so that a path takes no time; the price doesn't depend on how many there are."""
+    """Rounds of few candidates, so that a path takes no time; the price doesn't depend on how many there are.
+
+    Lines and groups are asked of tiny tables too.
+    """
+    monkeypatch.setattr(kng, "NATS_PER_COEFFICIENT", 1e-3)
+    monkeypatch.setattr(kng, "ENOUGH", 0.1)
+    monkeypatch.setattr(column_synthesis, "RECORDS_PER_CELL", 1e-3)
 
     def rounds(p):
         return tuple(replace(each, n_slopes=3, n_intercepts=9) for each in all_rounds(p))
@@ -218,6 +226,39 @@ def test_no_path_costs_more_than_epsilon(which, neighbours, move):
     mechanism = MECHANISMS[which](neighbours=neighbours, **more)
     found = price(mechanism, *tables(schema_of(), *MOVES[move], neighbours))
     assert Fraction(1, 8) < found <= 1
+
+
+def tasks_of(made, table, monkeypatch):
+    found, fit = [], KNGResidual.fit
+    with monkeypatch.context() as patch:
+        patch.setattr(KNGResidual, "fit", lambda self, task, curator: (found.append(task), fit(self, task, curator))[1])
+        path_of(made, table, 0)
+    return found
+
+
+@pytest.mark.parametrize("borne", [0, 1, 2])
+def test_what_a_line_does_not_take_goes_to_the_histogram(borne, neighbours, monkeypatch):
+    # three predictors are given, and none, one or two borne; nearly all of epsilon goes to the last column
+    schema = numeric(4)
+    rows = np.random.default_rng(1).random((8, 4))
+    more = {"n_records": 9} if neighbours == "add-remove" else {}
+    budget = {"x0": 1, "x1": 1, "x2": 1, "x3": 997}
+    made = KNGResidual(epsilon=1, bins=2, n_candidates=16, budget=budget, neighbours=neighbours, **more)
+    monkeypatch.setattr(kng, "NATS_PER_COEFFICIENT", 9 * 0.997 / 2 / (borne + 1.5))
+    first, second = (
+        Table(pd.DataFrame([*rows, *end], columns=list(schema.columns)), schema)
+        for end in ([np.zeros(4)], [np.ones(4)] if neighbours == "replace-one" else [])
+    )
+    assert [task.box.n_predictors for task in tasks_of(made, first, monkeypatch)] == [0, 0, 0, borne]
+    found = price(made, first, second)
+    assert Fraction(1, 4) < found <= 1
+    if not borne:
+        assert found > Fraction(98, 100)
+        # the broken twin: a line_share that the histogram gets, and the plan doesn't have
+        planned = KNGResidual.steps
+        monkeypatch.setattr(kng, "NATS_PER_COEFFICIENT", 1e9)
+        monkeypatch.setattr(KNGResidual, "steps", lambda self, part: planned(replace(self, line_share="1/4"), part))
+        assert price(replace(made, line_share="3/4"), first, second) > 2
 
 
 def test_a_record_that_changes_its_confidential_stratum_spends_all_of_epsilon(monkeypatch):
