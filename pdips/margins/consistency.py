@@ -4,12 +4,20 @@ All of it is post-processing of noisy counts: it reads no record and costs nothi
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.data.households import SIZE, Members
+from pdips.data.table import Table
 from pdips.data.totals import KnownTable
+from pdips.errors import InputError
+from pdips.margins.residuals import ResidualDesign
+
+Codes = NDArray[np.int32]
 
 
 def consistent(
@@ -221,3 +229,159 @@ def _cells(codes: dict[str, IntArray], names: Sequence[str], sizes: Sequence[int
     if not names:
         return np.zeros(len(next(iter(codes.values()))), dtype=np.int64)
     return np.ravel_multi_index(tuple(codes[name] for name in names), sizes[: len(names)]).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class LevelGroups:
+    """Which levels a record may take: those of the group that its public columns or its number of members fix.
+
+    Parameters
+    ----------
+    sizes : ndarray of int64, shape (blocks,)
+        Number of levels of each block.
+    group : ndarray of int32, shape (levels,)
+        Of each level.
+    rows : ndarray of int32, shape (records, blocks)
+        What is fixed for each record, in the order of the public columns; -1 for all levels; one row for all records.
+    kinds : ndarray of int32, shape (kinds, blocks)
+        What is fixed for households of 0, 1, ... members; otherwise one row, of one kind.
+    lead : int
+        The block that holds the number of members.
+    mass, given : ndarray, shapes (kinds,) and (kinds, levels)
+        Share of each kind, and of the levels of each block in it.
+    """
+
+    sizes: IntArray
+    group: Codes
+    rows: Codes
+    kinds: Codes
+    lead: int = 0
+    mass: FloatArray = field(default_factory=lambda: np.ones(1))
+    given: FloatArray = field(default_factory=lambda: np.ones((1, 1)))
+
+    @classmethod
+    def one(cls, sizes: IntArray) -> "LevelGroups":
+        """Return one group of all levels of each block."""
+        return cls(sizes, np.zeros(sizes.sum(), np.int32), *[np.zeros((1, len(sizes)), np.int32)] * 2)
+
+    def of(self, n: int, rng: np.random.Generator) -> Codes:
+        """Return what is fixed for so many chains: all rows, or some of them at random."""
+        if n == len(self.rows):
+            return self.rows
+        return np.ascontiguousarray(self.rows[rng.integers(0, len(self.rows), n)])
+
+    def drawn(self, n: int, rng: np.random.Generator, *, even: bool) -> "LevelGroups":
+        """Return the groups with rows for so many records, of each kind by its share: rounded, or by chance."""
+        if len(self.kinds) == 1:
+            return self
+        many = rounded_counts(self.mass, max(n, 1)) if even else rng.multinomial(max(n, 1), self.mass)
+        return replace(self, rows=self.kinds[rng.permutation(np.repeat(np.arange(len(many)), many))])
+
+    def allowed(self, group: int) -> BoolArray:
+        """Return which levels a record may take that has this fixed."""
+        return np.asarray((self.group == group) | (group < 0))
+
+    def in_group(self, block: int, group: int) -> FloatArray:
+        """Return the shares of levels in the first kind that has this fixed in a block."""
+        found: FloatArray = self.given[np.flatnonzero(self.kinds[:, block] == group)[0]]
+        return found
+
+    @cached_property
+    def _open(self) -> FloatArray:
+        fixed = np.repeat(self.kinds, self.sizes, axis=1)
+        return ((fixed < 0) | (fixed == self.group) | (len(self.kinds) == 1)).astype(float)
+
+    @cached_property
+    def _sole(self) -> FloatArray:
+        return self._open * (self._over(self._open) == 1)
+
+    def _over(self, values: FloatArray) -> FloatArray:
+        """Return sums over the levels of each block, shape (kinds, levels)."""
+        starts = np.cumsum(self.sizes) - self.sizes
+        return np.repeat(np.add.reduceat(values, starts, axis=1), self.sizes, axis=1)
+
+    def with_shares(self, shares: FloatArray, least: FloatArray) -> "LevelGroups":
+        """Return the groups with these shares of levels, of which those that a kind leaves open are at least so much.
+
+        A kind that leaves one level open takes it whole. Of that level, other kinds have what is left.
+        """
+        if len(self.kinds) == 1:
+            return replace(self, given=shares[None])
+        end = int(self.sizes[: self.lead + 1].sum())
+        led = slice(end - int(self.sizes[self.lead]), end)
+        mass = (self._open[:, led] @ shares[led]) * (self._over(self._open) > 0).all(axis=1)
+        mass /= mass.sum()
+        own = self._open * np.maximum(shares - mass @ self._sole, least)
+        return replace(self, mass=mass, given=own / self._over(own).clip(1e-300))
+
+    @property
+    def shares(self) -> FloatArray:
+        """The shares of all levels."""
+        return self.mass @ self.given
+
+    @property
+    def pairs(self) -> FloatArray:
+        """The shares of pairs of levels, were they independent within each kind."""
+        return self.given.T @ (self.mass[:, None] * self.given)
+
+    @cached_property
+    def possible(self) -> BoolArray:
+        """Which pairs of levels can occur."""
+        return self._open.T @ self._open > 0
+
+    @cached_property
+    def free(self) -> BoolArray:
+        """Which pairs of levels have parameters: not those that the kind decides, apart from that of the lead."""
+        if len(self.kinds) == 1:
+            return self.possible
+        free = (self._open > self._sole).any(axis=0) | (np.repeat(np.arange(len(self.sizes)), self.sizes) == self.lead)
+        return self.possible & np.outer(free, free)
+
+
+def groups_of(design: ResidualDesign, public: Table | None, members: Members | None = None) -> LevelGroups:
+    """Return which levels of each block go with which values of the public columns, or with how many members.
+
+    Raises
+    ------
+    InputError
+        If rules tie columns of members such that levels are no groups.
+    """
+    if members is not None:
+        return _of_members(design, members)
+    group, rows = np.zeros(design.offsets[-1], dtype=np.int32), [np.zeros(1, dtype=np.int32)] * len(design.blocks)
+    known = set(design.domain.public.tolist())
+    for k, block in enumerate(design.blocks):
+        of_block = [place for place, column in enumerate(block.columns) if column in known]
+        if of_block and public is not None:
+            sizes = [block.sizes[place] for place in of_block]
+            levels = np.ravel_multi_index(tuple(block.levels[:, of_block].T), sizes)
+            group[design.offsets[k] : design.offsets[k + 1]] = levels
+            codes = [public.codes[design.domain.names[block.columns[place]]] for place in of_block]
+            rows[k] = np.ravel_multi_index(tuple(codes), sizes).astype(np.int32)
+    one, fixed = LevelGroups.one(design.sizes), np.column_stack(np.broadcast_arrays(*rows)).astype(np.int32)
+    return replace(one, group=group, rows=fixed)
+
+
+def _of_members(design: ResidualDesign, members: Members) -> LevelGroups:
+    """Return which levels of each block households of 0, 1, ... members may have."""
+    names, n_kinds, lead = design.domain.names, members.most + 1, 0
+    group, kinds = np.full(design.offsets[-1], -2, dtype=np.int32), np.zeros((n_kinds, len(design.blocks)), np.int32)
+    for k, block in enumerate(design.blocks):
+        is_open = np.ones((n_kinds, block.n_levels), dtype=bool)
+        for column, levels in zip(block.columns, block.levels.T, strict=True):
+            place, may_miss = members.places.get(names[column], (0, True))
+            there = (np.arange(n_kinds) >= place)[:, None]
+            if names[column] == SIZE:
+                lead, is_open = k, is_open & (np.arange(n_kinds)[:, None] == levels)
+            elif place:
+                missing = levels == design.domain.sizes[column] - 1
+                is_open &= np.where(there, may_miss | ~missing, missing)
+        whole = is_open.all(axis=1)
+        classes, of_kind = np.unique(is_open[~whole], axis=0, return_inverse=True)
+        if (classes.sum(axis=0) > 1).any() or not is_open.any(axis=1).all():
+            tied = ", ".join(names[column] for column in block.columns)
+            raise InputError(f"rules on {tied} don't say for each number of members which levels there are")
+        kinds[whole, k], kinds[~whole, k] = -1, of_kind.ravel()
+        held = classes.any(axis=0)
+        group[design.offsets[k] : design.offsets[k + 1]][held] = classes.argmax(axis=0)[held] if held.any() else 0
+    return LevelGroups(design.sizes, group, kinds[:1], kinds, lead)
