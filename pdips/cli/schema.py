@@ -53,7 +53,11 @@ def schema_check(path: str) -> None:
         what += f" in {len(column.grouped()[0])} groups" if column.groups else ""
         extras = [word for word, on in (("missing allowed", column.missing), ("public", column.public)) if on]
         click.echo(f"{name}: {', '.join([what, *extras])}")
-    click.echo(f"records a person: at most {checked.records.max_per_person}")
+    if checked.members is None:
+        click.echo(f"records a person: at most {checked.records.max_per_person}")
+    else:
+        known = checked.members
+        click.echo(f"members a household: at most {known.most}, more: {known.too_many}; by the key {known.key!r}")
     for kept in checked.rule:
         click.echo(f"rule: {kept}")
     for total in checked.known_totals():

@@ -213,10 +213,10 @@ class Schema(BaseModel):
         )
 
     def of_members(self) -> Self:
-        """Return the schema of the table of members."""
+        """Return the schema of the table of members, which may repeat columns of households."""
         known: Any = self.members
-        ignored = self.ignore if self.ignore is True else (*(self.ignore or ()), known.key)
-        return type(self)(columns=known.columns, ignore=ignored, csv=self.csv)
+        more = {known.key, *self.columns, *(self.ignore if isinstance(self.ignore, tuple) else ())} - {*known.columns}
+        return type(self)(columns=known.columns, ignore=self.ignore is True or tuple(sorted(more)), csv=self.csv)
 
     def only(self, names: Iterable[str]) -> Self:
         """Return the schema of some of the columns, in its order, with the rules on these alone; others are ignored."""

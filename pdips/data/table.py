@@ -162,7 +162,9 @@ class Table:
         schema : Schema
             With ``members``.
         """
-        known: Any = schema.members
+        if schema.members is None:
+            raise InputError("a table of members needs [members] in the schema")
+        known = schema.members
         frames = [_as_frame(each, schema) for each in (households, members)]
         alone = cls(frames[1], schema.of_members())
         ranks = np.zeros(len(frames[1])) if known.order is None else alone.sort_key(known.order)

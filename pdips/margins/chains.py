@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numba
 import numpy as np
@@ -142,15 +143,10 @@ class NoisyPairs:
         found: FloatArray = np.add.reduceat(values, self.offsets[:-1], axis=axis)
         return found
 
-    def centred(self, values: FloatArray, cells: BoolArray | None = None) -> FloatArray:
-        """Return what pairs say beyond their margins, over those of their ``cells`` that can occur."""
-        if cells is None or cells.all():
-            found = values - np.repeat(self.over(values, 0) / self.sizes[:, None], self.sizes, axis=0)
-            return found - np.repeat(self.over(found, 1) / self.sizes, self.sizes, axis=1)
-        found, many = values * cells, [self.over(cells.astype(float), axis).clip(1) for axis in (0, 1)]
-        for axis in (0, 1) * FITTED:
-            found -= cells * np.repeat(self.over(found, axis) / many[axis], self.sizes, axis=axis)
-        return found
+    def centred(self, values: FloatArray) -> FloatArray:
+        """Return what pairs say beyond their margins."""
+        found = values - np.repeat(self.over(values, 0) / self.sizes[:, None], self.sizes, axis=0)
+        return found - np.repeat(self.over(found, 1) / self.sizes, self.sizes, axis=1)
 
     def moved(
         self, known: Mapping[int, tuple[FloatArray, float]], drawn: Mapping[int, FloatArray]
@@ -225,43 +221,33 @@ class PairTarget:
 
         Where that isn't above 0, it is half the standard error of this distance. Parameters of variance v that are
         independent of each other, less their means by shares p, have squares that add up to v (n K)^2 on average, K^2
-        the product of ``1 - 2 sum p^3 / sum p^2 + sum p^2`` of both blocks by the sum of the squared independent
-        counts. Where there are several kinds of records, this is independence within a kind, of levels that it leaves
-        open.
+        the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks.
         """
-        sizes, groups = noisy.sizes, _with_shares(noisy, groups or LevelGroups.one(noisy.sizes))
-        levels, alone, free = noisy.n * groups.shares, noisy.n * groups.pairs, groups.free
-        beyond = noisy.centred(noisy.counts - alone, free)
-        squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1), _freedom(noisy, free)
+        n, sizes = noisy.n, noisy.sizes
+        groups = _shared(noisy, groups or LevelGroups.one(sizes))
+        shares = groups.shares
+        alone = n * np.outer(shares, shares)
+        beyond = noisy.centred(noisy.counts - alone)
+        squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1), np.outer(sizes - 1, sizes - 1)
         excess = squares - freedom * noisy.variance
         fitted = ~np.eye(len(sizes), dtype=bool) & (noisy.variance > 0)
         told = fitted & (excess > 0)
         least = noisy.variance * np.sqrt(freedom / 2)
-        own = levels * (free.any(axis=1) if len(groups.kinds) > 1 else 1.0)
-        own = own / np.repeat(noisy.over(own, 0).clip(1e-300), sizes)
-        squared = noisy.over(own**2, 0)
-        centred = 1 - 2 * noisy.over(own**3, 0) / squared.clip(1e-300) + squared
-        worth = noisy.over(noisy.over((alone * free) ** 2, 0), 1) * np.outer(centred, centred)
-        prior = np.where(fitted, np.maximum(excess, least), 0) / worth.clip(1e-300)
+        squared = noisy.over(shares**2, 0)
+        centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
+        prior = np.where(fitted, np.maximum(excess, least), 0) / (n * n * np.outer(centred, centred)).clip(1e-300)
         kept = np.where(told, excess / np.maximum(squares, 1e-9), 0)
         shrunk = np.maximum(alone + noisy.spread(kept) * beyond, 1e-3 * alone)
         for _ in range(FITTED):
-            shrunk *= levels[:, None] / np.repeat(noisy.over(shrunk, 1).clip(1e-300), sizes, axis=1)
-            shrunk *= levels / np.repeat(noisy.over(shrunk, 0).clip(1e-300), sizes, axis=0)
-        pairs = alone + noisy.centred(noisy.counts - alone, groups.possible)
-        return cls(levels, pairs, shrunk, np.clip(prior, 0, WIDEST), told, groups)
-
-    @property
-    def beyond(self) -> FloatArray:
-        """The logarithm of :attr:`shrunk` over what independence would be, 0 where a level isn't open."""
-        free, alone = self.groups.free, self.groups.pairs * self.levels.sum() / len(self.groups.sizes)
-        return np.log(np.divide(self.shrunk, alone, out=np.ones_like(alone), where=free & (alone > 0)))
+            shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
+            shrunk *= n * shares / np.repeat(noisy.over(shrunk, 0), sizes, axis=0)
+        return cls(n * shares, alone + beyond, shrunk, np.clip(prior, 0, WIDEST), told, groups)
 
     def moved(self, noisy: NoisyPairs) -> "PairTarget":
         """Return the target with other estimates and the same priors."""
-        groups = _with_shares(noisy, self.groups)
-        alone = noisy.n * groups.pairs
-        pairs = alone + noisy.centred(noisy.counts - alone, groups.possible)
+        groups = _shared(noisy, self.groups)
+        alone = noisy.n * np.outer(groups.shares, groups.shares)
+        pairs = alone + noisy.centred(noisy.counts - alone)
         return replace(self, levels=noisy.n * groups.shares, pairs=pairs, groups=groups)
 
     def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> FloatArray:
@@ -270,19 +256,11 @@ class PairTarget:
         return (found + found.T) * np.sqrt(noisy.spread(self.prior))
 
 
-def _with_shares(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
-    """Return groups with the shares of all levels of each block, above 0 where they can occur and adding up to 1."""
+def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
+    """Return groups with the shares of all levels of each block, above 0 and adding up to 1."""
     error = np.sqrt(np.maximum(np.repeat(np.diagonal(noisy.variance), noisy.sizes), 1e-6))
     raised = np.maximum(np.diagonal(noisy.counts), FLOOR * error)
-    total = np.repeat(noisy.over(raised, 0), noisy.sizes)
-    return groups.with_shares(raised / total, FLOOR * error / total)
-
-
-def _freedom(noisy: NoisyPairs, cells: BoolArray) -> FloatArray:
-    """Return how many numbers of each pair say more than its margins, over those of its cells that can occur."""
-    many = noisy.over(noisy.over(cells.astype(float), 0), 1)
-    rows = noisy.over((noisy.over(cells.astype(float), 1) > 0).astype(float), 0)
-    return np.maximum(many - rows - rows.T + 1, 0.0) * (many > 0)
+    return groups.with_shares(raised / np.repeat(noisy.over(raised, 0), noisy.sizes))
 
 
 def _ends(noisy: NoisyPairs) -> tuple[list[int], list[int]]:
@@ -291,7 +269,9 @@ def _ends(noisy: NoisyPairs) -> tuple[list[int], list[int]]:
 
 def _tree(noisy: NoisyPairs, target: PairTarget) -> list[tuple[int, int | None]]:
     """Return each block after its parent, in the tree of largest mutual information; the first has none."""
-    telling = noisy.over(noisy.over(target.shrunk / noisy.n * target.beyond, 0), 1)
+    n = noisy.n
+    terms = target.shrunk / n * np.log(target.shrunk * n / np.outer(target.levels, target.levels))
+    telling = noisy.over(noisy.over(terms, 0), 1)
     found, open_ = list[tuple[int, int | None]]([(0, None)]), set(range(1, len(telling)))
     while open_:
         value, parent, block = max((telling[i, j], i, j) for i, _ in found for j in open_)
@@ -325,13 +305,13 @@ class PairField:
         many = max(FEWEST_CHAINS, min(round(noisy.n_records), int(MOST_WORK / work)))
         fixed = groups.of(n_chains or many, rng)
         theta, parts = np.zeros(noisy.counts.shape, dtype=np.float32), list(map(slice, *_ends(noisy)))
-        codes, shares, beyond = np.zeros(fixed.shape, dtype=np.int32), target.levels / noisy.n, target.beyond
+        codes, shares = np.zeros(fixed.shape, dtype=np.int32), target.levels / noisy.n
         for block, parent in _tree(noisy, target):
             law = shares[parts[block]][None]
             if parent is not None:
                 joint = target.shrunk[parts[parent], parts[block]]
-                law = joint / joint.sum(axis=1, keepdims=True).clip(1e-300)
-                found = np.clip(beyond[parts[parent], parts[block]], -STEEPEST, STEEPEST)
+                law = joint / joint.sum(axis=1, keepdims=True)
+                found = np.clip(np.log(law / shares[parts[block]]), -STEEPEST, STEEPEST)
                 theta[parts[parent], parts[block]], theta[parts[block], parts[parent]] = found, found.T
             given = codes[:, parent] if parent is not None else np.zeros(len(codes), dtype=np.int32)
             for group in np.unique(fixed[:, block]):
@@ -339,7 +319,7 @@ class PairField:
                 ends = np.cumsum(np.where(groups.allowed(group)[parts[block]], law, 0), axis=1)[given[here]]
                 codes[here, block] = (ends <= rng.random((len(here), 1)) * ends[:, -1:]).sum(axis=1)
         third = np.zeros(sum(each.beyond.size for each in noisy.triples), dtype=np.float32)
-        return cls(theta, np.log(shares.clip(1e-30)).astype(np.float32), codes, fixed, third, noisy.layout)
+        return cls(theta, np.log(shares).astype(np.float32), codes, fixed, third, noisy.layout)
 
     def moved(self, noisy: NoisyPairs, groups: LevelGroups, sweeps: int, rng: np.random.Generator) -> None:
         """Move the chains, in place."""
@@ -371,7 +351,7 @@ class PairField:
         ridges = np.concatenate([[], *(np.full(t.beyond.size, t.variance / OF_TRIPLES) for t in noisy.triples)])
         around_third = 0.0 if around is None else rng.standard_normal(len(third)) * math.sqrt(OF_TRIPLES)
         ones = np.ones(len(self.codes), dtype=np.int64)
-        on = target.groups.free & (noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0)
+        on = noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0
         penalty = noisy.spread(noisy.variance / np.maximum(target.prior, 1e-12))
         centre = 0.0 if around is None else around
         least = np.outer(target.levels, target.levels) / n / 5 + scale
@@ -416,7 +396,7 @@ class PairField:
     ) -> Codes:
         """Return the levels of new records, shape (n, blocks): chains that have moved on since the fit.
 
-        Beside public columns, whose values must stay with their records, and for households, chains start from the tree
+        For households, and beside public columns, whose values must stay with their records, chains start from the tree
         and run twice as long. Where margins are to be ``kept``, but not beside public columns, the counts of all
         levels are those of the target, rounded.
         """
@@ -428,20 +408,15 @@ class PairField:
         else:
             made = replace(self, codes=self.codes[rng.integers(0, len(self.codes), n)], fixed=fixed)
             made.moved(noisy, groups, FINAL_SWEEPS, rng)
-        if kept and (len(groups.rows) == 1 or len(groups.kinds) > 1):
-            for block, (first, end) in enumerate(zip(*_ends(noisy), strict=True)):
-                for group in np.unique(made.fixed[:, block]):
-                    rows = np.flatnonzero(made.fixed[:, block] == group)
-                    held = np.flatnonzero(groups.allowed(group)[first:end])
-                    counts = rounded_counts(groups.in_group(block, group)[first:end][held], len(rows))
+        for block, group in groups.kept(made.fixed) if kept else ():
+            rows = np.flatnonzero(made.fixed[:, block] == group)
+            held, shares = groups.levels(block, group)
 
-                    def gain(
-                        some: IntArray, level: int, block: int = block, rows: IntArray = rows, held: IntArray = held
-                    ) -> FloatArray:
-                        return self.gain(made.codes[rows[some]], block, held[level], noisy.offsets)
+            def gain(some: IntArray, level: int, at: Any = (block, rows, held)) -> FloatArray:
+                return self.gain(made.codes[at[1][some]], at[0], at[2][level], noisy.offsets)
 
-                    own = np.searchsorted(held, made.codes[rows, block])
-                    made.codes[rows, block] = held[levelled(own, counts, gain, rng)]
+            own = np.searchsorted(held, made.codes[rows, block])
+            made.codes[rows, block] = held[levelled(own, rounded_counts(shares, len(rows)), gain, rng)]
         return made.codes
 
     def gain(self, codes: Codes, block: int, level: int | IntArray, offsets: IntArray) -> FloatArray:
@@ -462,7 +437,7 @@ class PairField:
 def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> float:
     """Return the largest eigenvalue of the correlations between levels: how far a step moves all pairs together."""
     n = noisy.n
-    spread = np.sqrt(np.maximum(np.diagonal(counts), levels / 5) / n).clip(1e-9)
+    spread = np.sqrt(np.maximum(np.diagonal(counts), levels / 5) / n)
     shares = np.diagonal(counts) / n
     correlation = (counts / n - np.outer(shares, shares)) / np.outer(spread, spread)
     vector = np.ones(len(counts))

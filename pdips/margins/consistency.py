@@ -3,7 +3,7 @@
 All of it is post-processing of noisy counts: it reads no record and costs nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -18,6 +18,9 @@ from pdips.errors import InputError
 from pdips.margins.residuals import ResidualDesign
 
 Codes = NDArray[np.int32]
+
+LEAST = 1e-4
+"""Of a level's share, what is left of it at least in households of which all members' values may be missing."""
 
 
 def consistent(
@@ -281,61 +284,41 @@ class LevelGroups:
         """Return which levels a record may take that has this fixed."""
         return np.asarray((self.group == group) | (group < 0))
 
-    def in_group(self, block: int, group: int) -> FloatArray:
-        """Return the shares of levels in the first kind that has this fixed in a block."""
-        found: FloatArray = self.given[np.flatnonzero(self.kinds[:, block] == group)[0]]
-        return found
+    def kept(self, fixed: Codes) -> Iterator[tuple[int, int]]:
+        """Yield each block with what is fixed in it, but nothing beside public columns."""
+        for block in range(len(self.sizes) if len(self.rows) == 1 or len(self.kinds) > 1 else 0):
+            yield from ((block, group) for group in np.unique(fixed[:, block]).tolist())
 
-    @cached_property
-    def _open(self) -> FloatArray:
-        fixed = np.repeat(self.kinds, self.sizes, axis=1)
-        return ((fixed < 0) | (fixed == self.group) | (len(self.kinds) == 1)).astype(float)
+    def levels(self, block: int, group: int) -> tuple[IntArray, FloatArray]:
+        """Return the levels of a block that records may take that have this fixed, and their shares there."""
+        end = int(self.sizes[: block + 1].sum())
+        own = slice(end - int(self.sizes[block]), end)
+        held = np.flatnonzero(self.allowed(group)[own])
+        return held, self.given[np.argmax(self.kinds[:, block] == group), own][held]
 
-    @cached_property
-    def _sole(self) -> FloatArray:
-        return self._open * (self._over(self._open) == 1)
-
-    def _over(self, values: FloatArray) -> FloatArray:
-        """Return sums over the levels of each block, shape (kinds, levels)."""
-        starts = np.cumsum(self.sizes) - self.sizes
-        return np.repeat(np.add.reduceat(values, starts, axis=1), self.sizes, axis=1)
-
-    def with_shares(self, shares: FloatArray, least: FloatArray) -> "LevelGroups":
-        """Return the groups with these shares of levels, of which those that a kind leaves open are at least so much.
+    def with_shares(self, shares: FloatArray) -> "LevelGroups":
+        """Return the groups with these shares of levels; those that can't occur in a kind have next to none of it.
 
         A kind that leaves one level open takes it whole. Of that level, other kinds have what is left.
         """
         if len(self.kinds) == 1:
             return replace(self, given=shares[None])
-        end = int(self.sizes[: self.lead + 1].sum())
-        led = slice(end - int(self.sizes[self.lead]), end)
-        mass = (self._open[:, led] @ shares[led]) * (self._over(self._open) > 0).all(axis=1)
-        mass /= mass.sum()
-        own = self._open * np.maximum(shares - mass @ self._sole, least)
-        return replace(self, mass=mass, given=own / self._over(own).clip(1e-300))
+        end, fixed = int(self.sizes[: self.lead + 1].sum()), np.repeat(self.kinds, self.sizes, axis=1)
+        led, is_open = slice(end - int(self.sizes[self.lead]), end), (fixed < 0) | (fixed == self.group)
+        mass = is_open[:, led] @ shares[led]
+        sole = is_open & (self._over(is_open) == 1)
+        own = np.where(is_open, np.maximum(shares - mass @ sole, LEAST * shares), LEAST**2 * shares)
+        return replace(self, mass=mass, given=own / self._over(own))
+
+    def _over(self, values: FloatArray | BoolArray) -> FloatArray:
+        """Return sums over the levels of each block, shape (kinds, levels)."""
+        starts = np.cumsum(self.sizes) - self.sizes
+        return np.repeat(np.add.reduceat(values.astype(float), starts, axis=1), self.sizes, axis=1)
 
     @property
     def shares(self) -> FloatArray:
         """The shares of all levels."""
         return self.mass @ self.given
-
-    @property
-    def pairs(self) -> FloatArray:
-        """The shares of pairs of levels, were they independent within each kind."""
-        return self.given.T @ (self.mass[:, None] * self.given)
-
-    @cached_property
-    def possible(self) -> BoolArray:
-        """Which pairs of levels can occur."""
-        return self._open.T @ self._open > 0
-
-    @cached_property
-    def free(self) -> BoolArray:
-        """Which pairs of levels have parameters: not those that the kind decides, apart from that of the lead."""
-        if len(self.kinds) == 1:
-            return self.possible
-        free = (self._open > self._sole).any(axis=0) | (np.repeat(np.arange(len(self.sizes)), self.sizes) == self.lead)
-        return self.possible & np.outer(free, free)
 
 
 def groups_of(design: ResidualDesign, public: Table | None, members: Members | None = None) -> LevelGroups:
