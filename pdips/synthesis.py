@@ -151,7 +151,7 @@ def as_table(
     if (isinstance(table, tuple) and len(table) == 2) != (schema.members is not None):
         raise InputError("[members] in the schema needs two tables, of households and of members (--members); else one")
     if isinstance(table, tuple):
-        return Table.of_households(*table, schema)
+        return Table.of_households(table[0], table[1], schema)
     if in_files(table):
         return PartitionedTable(table, schema, scheduler=scheduler)
     is_sum = is_stored(table) and adds_up and not (schema.public_columns or schema.records.person) and is_large(table)

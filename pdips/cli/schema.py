@@ -56,8 +56,8 @@ def schema_check(path: str) -> None:
     if checked.members is None:
         click.echo(f"records a person: at most {checked.records.max_per_person}")
     else:
-        known = checked.members
-        click.echo(f"members a household: at most {known.most}, more: {known.too_many}; by the key {known.key!r}")
+        own = checked.members
+        click.echo(f"members a household: at most {own.most}, more: {own.too_many}; by the key {own.key!r}")
     for kept in checked.rule:
         click.echo(f"rule: {kept}")
     for total in checked.known_totals():

@@ -71,7 +71,9 @@ class Members(BaseModel):
     @cached_property
     def places(self) -> dict[str, tuple[int, bool]]:
         """Which member each column of :meth:`slots` is of, 0 for the size, and whether a member's may be missing."""
-        each = [(f"{name}_{j}", (j, bool(c.missing))) for j in range(1, self.most + 1) for name, c in self.columns.items()]
+        each = [
+            (f"{name}_{j}", (j, bool(c.missing))) for j in range(1, self.most + 1) for name, c in self.columns.items()
+        ]
         return {SIZE: (0, False), **dict(each)}
 
     def joined(self, households: pd.DataFrame, members: pd.DataFrame, ranks: FloatArray) -> pd.DataFrame:
@@ -123,7 +125,7 @@ class Members(BaseModel):
     def parted(self, wide: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the tables of households and of members of a wide one, with new keys: 1, 2, ... in its order."""
         keys, sizes = np.arange(1, len(wide) + 1), wide[SIZE].to_numpy(dtype=np.int64)
-        households = wide[self.of_households(wide)]
+        households = wide[self.of_households([*wide])]
         households.insert(0, self.key, keys)
         parts = [
             wide.loc[sizes >= j, [f"{name}_{j}" for name in self.columns]]

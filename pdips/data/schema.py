@@ -137,9 +137,13 @@ class Schema(BaseModel):
     def _add_members(self, members: Members) -> None:
         slots, columns = members.slots(), self.columns
         if clash := [n for n in [members.key, *slots] if n in columns and columns[n] != slots.get(n)]:
-            raise ValueError(f"members: {clash[0]!r} can't be a column of households; take it out, or rename one of the two")
+            raise ValueError(
+                f"members: {clash[0]!r} can't be a column of households; take it out, or rename one of the two"
+            )
         if self.records.person or self.records.max_per_person > 1 or self.public_columns:
-            raise ValueError("members: a household is one record; no records.person, no cap on records, no public column")
+            raise ValueError(
+                "members: a household is one record; no records.person, no cap on records, no public column"
+            )
         if named := [n for total in self.total for n in total.columns if n in slots]:
             raise ValueError(f"total: {named[0]!r} is of members; public totals count columns of households")
         object.__setattr__(self, "columns", columns | slots)

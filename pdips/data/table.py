@@ -165,11 +165,11 @@ class Table:
         if schema.members is None:
             raise InputError("a table of members needs [members] in the schema")
         known = schema.members
-        frames = [_as_frame(each, schema) for each in (households, members)]
-        alone = cls(frames[1], schema.of_members())
-        ranks = np.zeros(len(frames[1])) if known.order is None else alone.sort_key(known.order)
+        homes, people = (_as_frame(each, schema) for each in (households, members))
+        alone = cls(people, schema.of_members())
+        ranks = np.zeros(len(people)) if known.order is None else alone.sort_key(known.order)
         largest_first = known.order is not None and not known.columns[known.order].is_categorical
-        return cls(known.joined(*frames, -ranks if largest_first else ranks), schema)
+        return cls(known.joined(homes, people, -ranks if largest_first else ranks), schema)
 
     @classmethod
     def _of_counts(cls, found: counting.Counted, schema: Schema) -> Self:

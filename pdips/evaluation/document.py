@@ -85,7 +85,7 @@ def open_table(path: Any, release: ReleaseFolder) -> Table:
     """Read the confidential table, or those of households and members, and check it against a release's schema."""
     try:
         if isinstance(path, tuple):
-            return Table.of_households(*path, release.schema)
+            return Table.of_households(path[0], path[1], release.schema)
         return Table(read_frame(path, separator=release.schema.csv.separator), release.schema)
     except InputError as error:
         kind = DataError if isinstance(error, DataError) else InputError

@@ -5,7 +5,6 @@ All of it is post-processing of noisy counts: it reads no record and costs nothi
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -265,7 +264,8 @@ class LevelGroups:
     @classmethod
     def one(cls, sizes: IntArray) -> "LevelGroups":
         """Return one group of all levels of each block."""
-        return cls(sizes, np.zeros(sizes.sum(), np.int32), *[np.zeros((1, len(sizes)), np.int32)] * 2)
+        none = np.zeros((1, len(sizes)), dtype=np.int32)
+        return cls(sizes, np.zeros(sizes.sum(), dtype=np.int32), none, none)
 
     def of(self, n: int, rng: np.random.Generator) -> Codes:
         """Return what is fixed for so many chains: all rows, or some of them at random."""

@@ -342,8 +342,10 @@ def paragraph(
     if members is not None:
         order = "as in the file" if members.order is None else f"in the order of {members.order!r}"
         more = {"refuse": "is refused", "truncate": f"counts by its first {members.most} members, {order}"}
-        parts.append(f"The unit is the household: all records with the same {members.key!r}. A larger one "
-        f"{more[members.too_many]}.")
+        parts.append(
+            f"The unit is the household: all records with the same {members.key!r}. A larger one "
+            f"{more[members.too_many]}."
+        )
     elif records and records.person is None:
         parts.append(f"That no person has more than {cap} is declared, not checked.")
     elif records:

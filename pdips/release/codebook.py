@@ -56,7 +56,10 @@ def codebook(
             "format": suffix,
             "mediatype": MEDIA_TYPES[suffix],
             "hash": f"sha256:{digest}",
-            "schema": {"$schema": PROFILE.format("tableschema"), "fields": beside if stem in tables else fields.get(stem.split("_")[0], columns)},
+            "schema": {
+                "$schema": PROFILE.format("tableschema"),
+                "fields": beside if stem in tables else fields.get(stem.split("_")[0], columns),
+            },
         }
         resources.append(found | ({"encoding": "utf-8"} if suffix == "csv" else {}))
     return {

@@ -459,6 +459,8 @@ def test_counts_of_three_columns_come_back_from_what_pairs_leave_out():
         pairs[offsets[i] : offsets[i + 1], offsets[j] : offsets[j + 1]] = counts.sum(axis=rest)
     levels = np.concatenate([counts.sum(axis=(1, 2)), counts.sum(axis=(0, 2)), counts.sum(axis=(0, 1))])
     noisy = NoisyPairs(offsets, pairs, np.ones((3, 3)), counts.sum())
-    target = PairTarget(levels, pairs, pairs, np.ones((3, 3)), np.ones((3, 3), dtype=bool), LevelGroups.one(noisy.sizes))
+    target = PairTarget(
+        levels, pairs, pairs, np.ones((3, 3)), np.ones((3, 3), dtype=bool), LevelGroups.one(noisy.sizes)
+    )
     found = NoisyTriple((0, 1, 2), centred(counts), 1.0).counts(target, noisy)
     np.testing.assert_allclose(found, counts)
