@@ -1,7 +1,7 @@
 """The command ``evaluate``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -66,13 +66,7 @@ def evaluate(
 
 
 def _inside(
-    table: str | tuple[str, str],
-    directory: str,
-    formula: str | None,
-    family: "Family | None",
-    json_path: str | None,
-    *,
-    quiet: bool,
+    table: Any, directory: str, formula: str | None, family: "Family | None", json_path: str | None, *, quiet: bool
 ) -> None:
     from pdips.evaluation.document import inside_paths
     from pdips.evaluation.evaluate import evaluate

@@ -118,6 +118,7 @@ def synthesize(
     from pdips.report import pages
     from pdips.synthesis import in_files, release_of
 
+    given = table if members is None else (table, members)
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
     schema = Schema.load(schema_path)
     if names is not None:
@@ -138,14 +139,7 @@ def synthesize(
         clock = Clock(progress)
         with one_refusal(ledger, explain=explain):
             checked, release, record = release_of(
-                mechanism,
-                schema,
-                table if members is None else (table, members),
-                seed=seed,
-                ledger=ledger,
-                explain=explain,
-                clock=clock,
-                scheduler=scheduler,
+                mechanism, schema, given, seed=seed, ledger=ledger, explain=explain, clock=clock, scheduler=scheduler
             )
         named = {"asymptotic": release.loss.kind == "asymptotic", "seeded": release.reproducible}
         needed = [word for word, is_needed in named.items() if is_needed]

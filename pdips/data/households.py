@@ -30,8 +30,7 @@ class Members(BaseModel):
     most : int
         Public cap on the members of a household.
     order : str, optional
-        Column of ``columns`` by which the members of a household are placed: largest number or first level first,
-        missing last, equal ones as in the file. Left out: as in the file.
+        Column by which its members are placed: largest number or first level first, missing last; else as in the file.
     too_many : {"refuse", "truncate"}
         Whether a table with a larger household is refused, or its first ``most`` members are kept.
     columns : dict of str to Column
