@@ -96,6 +96,8 @@ class Mechanism(ABC):
         Whether all that it asks are sums over records, so that it takes tables in many files.
     meets_totals : bool
         Whether its sets have the counts of the schema's public totals; weights are raked in sets of all mechanisms.
+    takes_households : bool
+        Whether its sets have members in the first places of a household alone.
 
     Raises
     ------
@@ -116,6 +118,7 @@ class Mechanism(ABC):
     weighs_records: ClassVar[bool] = False
     adds_up: ClassVar[bool] = False
     meets_totals: ClassVar[bool] = False
+    takes_households: ClassVar[bool] = False
     loss_kind: ClassVar[Kind] = "pure"
 
     epsilon: Number
@@ -310,12 +313,19 @@ class Mechanism(ABC):
         return self.n_sets if getattr(self, "split", self.splits[0]) == "per-set" else 1
 
     @final
-    def planned(self, schema: Schema, steps: Sequence[Step], law: str, **more: Any) -> Plan:
-        """Return the plan that asks these steps, with what the settings say; ``more`` are other fields of a plan."""
+    def check_schema(self, schema: Schema) -> None:
+        """Refuse a schema with households or public totals, if the mechanism can't keep to them."""
+        if not self.takes_households and schema.members is not None:
+            raise InputError(f"{self.name} takes no households: take pairs, or leave [members] out of the schema")
         if not self.meets_totals and schema.known_totals(weighted=False):
             raise InputError(
                 f"{self.name} doesn't meet public totals: take pairs, or leave [[total]] out of the schema"
             )
+
+    @final
+    def planned(self, schema: Schema, steps: Sequence[Step], law: str, **more: Any) -> Plan:
+        """Return the plan that asks these steps, with what the settings say; ``more`` are other fields of a plan."""
+        self.check_schema(schema)
         known: dict[str, Any] = {"mechanism": self.name, "neighbours": self.neighbours, "n_sets": self.n_sets}
         return Plan(schema=schema, steps=tuple(steps), law=law, **known, **more)
 

@@ -41,7 +41,8 @@ def synthesize(
     Parameters
     ----------
     table : DataFrame, dict of columns, pyarrow.Table, Ibis table, path, address in a database, or Table
-        The confidential table. Files, folders of Parquet files and databases are read after the price is reserved.
+        The confidential table. Files, folders of Parquet files and databases are read after the price is reserved. Two
+        of these where the schema has ``members``: households and members.
     schema : Schema, dict or path
         What is public about it.
     epsilon : int, float, str or Fraction
@@ -147,6 +148,10 @@ def as_table(
         if table.schema != schema:
             raise InputError("the Table was read with another schema; give the schema that it has")
         return table
+    if (isinstance(table, tuple) and len(table) == 2) != (schema.members is not None):
+        raise InputError("[members] in the schema needs two tables, of households and of members (--members); else one")
+    if isinstance(table, tuple):
+        return Table.of_households(table[0], table[1], schema)
     if in_files(table):
         return PartitionedTable(table, schema, scheduler=scheduler)
     is_sum = is_stored(table) and adds_up and not (schema.public_columns or schema.records.person) and is_large(table)

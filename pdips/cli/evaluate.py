@@ -1,7 +1,7 @@
 """The command ``evaluate``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("table", metavar="TABLE")
 @click.argument("directory", metavar="DIR")
+@click.option("--members", metavar="TABLE", help="The members of the households in the first TABLE.")
 @click.option("--analysis", "formula", metavar="FORMULA", help='Such as "voted ~ age + college * prereg".')
 @click.option(
     "--family",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 def evaluate(
     table: str,
     directory: str,
+    members: str | None,
     formula: str | None,
     family: "Family | None",
     json_path: str | None,
@@ -55,15 +57,16 @@ def evaluate(
             raise InputError("--ledger belongs to --paid-epsilon: without it nothing is charged")
         if explain:
             raise InputError("--explain belongs to --paid-epsilon: without it messages name the rule that was broken")
-        _inside(table, directory, formula, family, json_path, quiet=quiet)
+        both = table if members is None else (table, members)
+        _inside(both, directory, formula, family, json_path, quiet=quiet)
         return
-    if formula is not None or family is not None or json_path is not None:
-        raise InputError("--paid-epsilon goes with --ledger only: an analysis has no private form here")
+    if formula is not None or family is not None or json_path is not None or members is not None:
+        raise InputError("--paid-epsilon goes with --ledger only: no analysis and no table of members is measured so")
     _paid(table, directory, epsilon, ledger_path, explain=explain, quiet=quiet)
 
 
 def _inside(
-    table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None, *, quiet: bool
+    table: Any, directory: str, formula: str | None, family: "Family | None", json_path: str | None, *, quiet: bool
 ) -> None:
     from pdips.evaluation.document import inside_paths
     from pdips.evaluation.evaluate import evaluate

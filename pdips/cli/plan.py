@@ -68,7 +68,8 @@ def plan(
     planned = mechanism.plan(schema)
     target = None if json_path is None else json_target(json_path)
     found, loss, cap = prospects(planned, n_records), planned.loss, schema.records.max_per_person
-    click.echo(f"schema    {len(schema.columns)} columns, at most {cap} record{'s' * (cap > 1)} a person")
+    whose = "household" if schema.members else "person"
+    click.echo(f"schema    {len(schema.columns)} columns, at most {cap} record{'s' * (cap > 1)} a {whose}")
     reading = f", delta = {spell(loss.delta)}, rho = {float(loss.rho):.4g}" if loss.rho else ""
     click.echo(f"price     epsilon = {spell(loss.epsilon)}{reading}, {loss.neighbours} neighbours, kind {loss.kind}")
     if loss.is_finite:

@@ -53,7 +53,11 @@ def schema_check(path: str) -> None:
         what += f" in {len(column.grouped()[0])} groups" if column.groups else ""
         extras = [word for word, on in (("missing allowed", column.missing), ("public", column.public)) if on]
         click.echo(f"{name}: {', '.join([what, *extras])}")
-    click.echo(f"records a person: at most {checked.records.max_per_person}")
+    if checked.members is None:
+        click.echo(f"records a person: at most {checked.records.max_per_person}")
+    else:
+        own = checked.members
+        click.echo(f"members a household: at most {own.most}, more: {own.too_many}; by the key {own.key!r}")
     for kept in checked.rule:
         click.echo(f"rule: {kept}")
     for total in checked.known_totals():

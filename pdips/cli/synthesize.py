@@ -41,6 +41,7 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
 
 @click.command()
 @click.argument("table", metavar="TABLE")
+@click.option("--members", metavar="TABLE", help="The members of the households in the first TABLE, each a record.")
 @SCHEMA
 @click.option(
     "--mechanism",
@@ -87,6 +88,7 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
 @QUIET
 def synthesize(
     table: str,
+    members: str | None,
     schema_path: str,
     mechanism_name: str | None,
     names: str | None,
@@ -116,6 +118,7 @@ def synthesize(
     from pdips.report import pages
     from pdips.synthesis import in_files, release_of
 
+    given = table if members is None else (table, members)
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
     schema = Schema.load(schema_path)
     if names is not None:
@@ -136,7 +139,7 @@ def synthesize(
         clock = Clock(progress)
         with one_refusal(ledger, explain=explain):
             checked, release, record = release_of(
-                mechanism, schema, table, seed=seed, ledger=ledger, explain=explain, clock=clock, scheduler=scheduler
+                mechanism, schema, given, seed=seed, ledger=ledger, explain=explain, clock=clock, scheduler=scheduler
             )
         named = {"asymptotic": release.loss.kind == "asymptotic", "seeded": release.reproducible}
         needed = [word for word, is_needed in named.items() if is_needed]
@@ -216,8 +219,9 @@ def _tell(
         click.echo(f"price     NO GUARANTEE (kind {loss.kind}): for studies, kept inside")
     click.echo(f"ledger    {ledger_line(ledger)}")
     if published:
-        sets = f"synthetic_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}"
-        files = ", ".join([sets, *(f"{name}.{file_format}" for name in release.tables)])
+        kinds = ["synthetic", *(("households", "members") if release.schema.members else ())]
+        sets = [f"{kind}_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}" for kind in kinds]
+        files = ", ".join([*sets, *(f"{name}.{file_format}" for name in release.tables)])
         click.echo(f"public    {out / 'public'}: card.html, datapackage.json, privacy.json, {files}")
     elif loss.kind != "none":
         allow = " ".join(f"--allow {word}" for word in needed)

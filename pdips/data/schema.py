@@ -19,6 +19,7 @@ from pdips.data.column import Column as Column
 from pdips.data.column import Level, Levels
 from pdips.data.column import has_number_levels as has_number_levels
 from pdips.data.draft import DRAFT_MARK, draft
+from pdips.data.households import Members
 from pdips.data.rules import Codes, Rule, barred
 from pdips.data.totals import KnownTable, Total, known_tables, raked, read_counts
 from pdips.errors import InputError
@@ -78,6 +79,9 @@ class Schema(BaseModel):
         In the order in which synthetic tables have them.
     records : Records
         Cap on the records of one person.
+    members : Members, optional
+        What a household has beside the columns: then a record is a household, and columns of its members, numbered,
+        are added to ``columns``.
     impossible : tuple of dict
         Structural zeros: each names levels of two or more categorical columns that can't occur together.
     rule : tuple of Rule
@@ -102,6 +106,7 @@ class Schema(BaseModel):
 
     columns: Annotated[dict[str, Column], Field(min_length=1)]
     records: Records = Records()
+    members: Members | None = None
     impossible: tuple[dict[str, Levels], ...] = ()
     rule: tuple[Rule, ...] = ()
     total: tuple[Total, ...] = ()
@@ -111,6 +116,8 @@ class Schema(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.members is not None:
+            self._add_members(self.members)
         if self.records.person in self.columns:
             raise ValueError("records.person names a column that would be synthesized; take it out of columns")
         for name in self.ignore if isinstance(self.ignore, tuple) else ():
@@ -126,6 +133,20 @@ class Schema(BaseModel):
             self._check_rule(rule)
         self.known_totals()
         return self
+
+    def _add_members(self, members: Members) -> None:
+        slots, columns = members.slots(), self.columns
+        if clash := [n for n in [members.key, *slots] if n in columns and columns[n] != slots.get(n)]:
+            raise ValueError(
+                f"members: {clash[0]!r} can't be a column of households; take it out, or rename one of the two"
+            )
+        if self.records.person or self.records.max_per_person > 1 or self.public_columns:
+            raise ValueError(
+                "members: a household is one record; no records.person, no cap on records, no public column"
+            )
+        if named := [n for total in self.total for n in total.columns if n in slots]:
+            raise ValueError(f"total: {named[0]!r} is of members; public totals count columns of households")
+        object.__setattr__(self, "columns", columns | slots)
 
     def _check_weight(self, name: str | None) -> None:
         if name is None:
@@ -187,7 +208,12 @@ class Schema(BaseModel):
     def without_person(self) -> Self:
         """Return the schema of synthetic sets, which have no person key and are written as pdips writes tables."""
         return self.model_copy(
-            update={"records": Records(weight=self.records.weight), "ignore": (), "csv": TextFormat(separator=",")}
+            update={
+                "records": Records(weight=self.records.weight),
+                "members": None,
+                "ignore": (),
+                "csv": TextFormat(separator=","),
+            }
         )
 
     def with_known_weights(self, sets: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -195,13 +221,21 @@ class Schema(BaseModel):
         known = self.known_totals(weighted=True)
         return [raked(frame, str(self.records.weight), known, self.columns) for frame in sets] if known else [*sets]
 
+    def of_members(self) -> Self:
+        """Return the schema of the table of members, which may repeat columns of households."""
+        known: Any = self.members
+        more = {known.key, *self.columns, *(self.ignore if isinstance(self.ignore, tuple) else ())} - {*known.columns}
+        return type(self)(columns=known.columns, ignore=self.ignore is True or tuple(sorted(more)), csv=self.csv)
+
     def only(self, names: Iterable[str]) -> Self:
         """Return the schema of some of the columns, in its order, with the rules on these alone; others are ignored."""
-        chosen = {*names}
-        for name in sorted(chosen - {*self.columns}):
-            raise InputError(f"{name!r} is no column of the schema{_hint(name, self.columns)}")
-        content = self.to_dict() | {"ignore": True}
-        content["columns"] = {name: column for name, column in content["columns"].items() if name in chosen}
+        chosen, content = {*names}, self.to_dict() | {"ignore": True}
+        parts = [content, *([content["members"]] if self.members else [])]
+        known = {name for part in parts for name in part["columns"]}
+        for name in sorted(chosen - known):
+            raise InputError(f"{name!r} is no column of the schema{_hint(name, known)}")
+        for part in parts:
+            part["columns"] = {name: column for name, column in part["columns"].items() if name in chosen}
         content["impossible"] = [rule for rule in content.get("impossible", []) if chosen >= {*rule}]
         content["rule"] = [
             r
@@ -252,8 +286,9 @@ class Schema(BaseModel):
             content = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{source} is no valid TOML: {error}") from None
-        columns = content.get("columns", {})
-        for name, column in columns.items() if isinstance(columns, dict) else ():
+        members = content.get("members", {})
+        tables = [content.get("columns", {}), members.get("columns", {}) if isinstance(members, dict) else {}]
+        for name, column in (item for table in tables if isinstance(table, dict) for item in table.items()):
             if isinstance(column, dict) and "levels_file" in column:
                 column |= _read_levels(Path(folder) / str(column.pop("levels_file")), name, column)
         totals = content.get("total", [])
@@ -278,11 +313,18 @@ class Schema(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Return the schema as plain values, defaults left out."""
         content = self.model_dump(exclude_defaults=True, mode="json", by_alias=True)
-        for name, column in self.columns.items():
-            for key, value in content["columns"][name].items() if column.type == "date" else ():
-                if key in ("lower", "upper", "bin_edges"):
-                    spelt = [column.spell(edge) for edge in np.atleast_1d(value)]
-                    content["columns"][name][key] = spelt if key == "bin_edges" else spelt[0]
+        tables = [(content["columns"], self.columns)]
+        if self.members is not None:
+            tables.append((content["members"]["columns"], self.members.columns))
+            for name in self.members.places:
+                del content["columns"][name]
+        for table, columns in tables:
+            for name, values in table.items():
+                column = columns[name]
+                for key, value in values.items() if column.type == "date" else ():
+                    if key in ("lower", "upper", "bin_edges"):
+                        spelt = [column.spell(edge) for edge in np.atleast_1d(value)]
+                        values[key] = spelt if key == "bin_edges" else spelt[0]
         return content
 
     @classmethod
@@ -364,6 +406,7 @@ def _one_line(error: ValidationError) -> str:
         models: dict[str, type[BaseModel]] = {
             "columns": Column,
             "records": Records,
+            "members": Members,
             "csv": TextFormat,
             "rule": Rule,
             "total": Total,

@@ -75,7 +75,7 @@ class Table:
 
     def __init__(self, frame: pd.DataFrame | dict[str, Any] | pa.Table, schema: Schema) -> None:
         if isinstance(frame, (dict, pa.Table)):
-            frame = to_pandas(frame) if isinstance(frame, pa.Table) else pd.DataFrame(frame)
+            frame = _as_frame(frame, schema)
         if not isinstance(frame, pd.DataFrame) or not isinstance(schema, Schema):
             raise InputError(
                 f"a Table is made of a DataFrame, a dict of columns or an Arrow table, and a Schema; got "
@@ -150,6 +150,26 @@ class Table:
                         return cls._of_counts(counting.count(opened, schema), schema)
                 del opened  # or its query would go on
             return cls(read_frame(lent, separator=schema.csv.separator), schema)
+
+    @classmethod
+    def of_households(cls, households: Any, members: Any, schema: Schema) -> Self:
+        """Return the table with a record a household, of the tables of households and of their members.
+
+        Parameters
+        ----------
+        households, members : path, DataFrame, dict of columns, pyarrow.Table, address in a database or Ibis table
+            Both with the key that the schema names.
+        schema : Schema
+            With ``members``.
+        """
+        if schema.members is None:
+            raise InputError("a table of members needs [members] in the schema")
+        known = schema.members
+        homes, people = (_as_frame(each, schema) for each in (households, members))
+        alone = cls(people, schema.of_members())
+        ranks = np.zeros(len(people)) if known.order is None else alone.sort_key(known.order)
+        largest_first = known.order is not None and not known.columns[known.order].is_categorical
+        return cls(known.joined(homes, people, -ranks if largest_first else ranks), schema)
 
     @classmethod
     def _of_counts(cls, found: counting.Counted, schema: Schema) -> Self:
@@ -232,6 +252,14 @@ class Table:
 
     def _has(self, codes: Mapping[str, list[int]]) -> bool:
         return bool(np.logical_and.reduce([np.isin(self.codes[name], wanted) for name, wanted in codes.items()]).any())
+
+
+def _as_frame(table: Any, schema: Schema) -> pd.DataFrame:
+    if isinstance(table, pd.DataFrame):
+        return table
+    if isinstance(table, pa.Table):
+        return to_pandas(table)
+    return pd.DataFrame(table) if isinstance(table, dict) else read_frame(table, separator=schema.csv.separator)
 
 
 def _known(schema: Schema) -> list[str]:

@@ -82,10 +82,11 @@ def open_release(directory: str | Path, *, received: bool = False) -> ReleaseFol
 
 
 def open_table(path: Any, release: ReleaseFolder) -> Table:
-    """Read the confidential table and check it against the schema of a release."""
-    frame = read_frame(path, separator=release.schema.csv.separator)
+    """Read the confidential table, or those of households and members, and check it against a release's schema."""
     try:
-        return Table(frame, release.schema)
+        if isinstance(path, tuple):
+            return Table.of_households(path[0], path[1], release.schema)
+        return Table(read_frame(path, separator=release.schema.csv.separator), release.schema)
     except InputError as error:
         kind = DataError if isinstance(error, DataError) else InputError
         raise kind(f"this is not the table that {release.folder} came from, its schema differs: {error}") from None

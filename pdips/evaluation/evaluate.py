@@ -81,7 +81,7 @@ NOTE = (
 
 
 def evaluate(
-    table: str | Path,
+    table: str | Path | tuple[str | Path, str | Path],
     directory: str | Path,
     *,
     formula: str | None = None,
@@ -93,7 +93,7 @@ def evaluate(
     Parameters
     ----------
     table, directory : path
-        The confidential table, and the folder of the release.
+        The confidential table, or those of households and of members, and the folder of the release.
     formula, family : str, optional
         An analysis; see :func:`pdips.evaluation.formula.read_analysis`.
     clock : Clock, optional

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.margins.consistency import levelled, rounded_counts
+from pdips.margins.consistency import Codes, LevelGroups, levelled, rounded_counts
 from pdips.margins.residuals import pair_counts
 from pdips.release.noisy_margins import centred
 
-Codes = NDArray[np.int32]
 Floats32 = NDArray[np.float32]
 
 MOST_WORK = 2.5e10
@@ -204,6 +204,8 @@ class PairTarget:
         Variance of the normal prior of a pair's parameters, whose mean is 0.
     told : ndarray of bool, shape (blocks, blocks)
         Which pairs say more than noise alone would.
+    groups : LevelGroups
+        With the shares of levels in each kind of record.
     """
 
     levels: FloatArray
@@ -211,9 +213,10 @@ class PairTarget:
     shrunk: FloatArray
     prior: FloatArray
     told: BoolArray
+    groups: LevelGroups
 
     @classmethod
-    def of(cls, noisy: NoisyPairs) -> "PairTarget":
+    def of(cls, noisy: NoisyPairs, groups: LevelGroups | None = None) -> "PairTarget":
         """Return the target: the prior of a pair is as wide as its distance from independence beyond the noise's.
 
         Where that isn't above 0, it is half the standard error of this distance. Parameters of variance v that are
@@ -221,7 +224,8 @@ class PairTarget:
         the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks.
         """
         n, sizes = noisy.n, noisy.sizes
-        shares = _shares(noisy)
+        groups = _shared(noisy, groups or LevelGroups.one(sizes))
+        shares = groups.shares
         alone = n * np.outer(shares, shares)
         beyond = noisy.centred(noisy.counts - alone)
         squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1), np.outer(sizes - 1, sizes - 1)
@@ -237,14 +241,14 @@ class PairTarget:
         for _ in range(FITTED):
             shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
             shrunk *= n * shares / np.repeat(noisy.over(shrunk, 0), sizes, axis=0)
-        return cls(n * shares, alone + beyond, shrunk, np.clip(prior, 0, WIDEST), told)
+        return cls(n * shares, alone + beyond, shrunk, np.clip(prior, 0, WIDEST), told, groups)
 
     def moved(self, noisy: NoisyPairs) -> "PairTarget":
         """Return the target with other estimates and the same priors."""
-        shares = _shares(noisy)
-        alone = noisy.n * np.outer(shares, shares)
+        groups = _shared(noisy, self.groups)
+        alone = noisy.n * np.outer(groups.shares, groups.shares)
         pairs = alone + noisy.centred(noisy.counts - alone)
-        return replace(self, levels=noisy.n * shares, pairs=pairs)
+        return replace(self, levels=noisy.n * groups.shares, pairs=pairs, groups=groups)
 
     def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> FloatArray:
         """Return a draw of the prior, shape (levels, levels)."""
@@ -252,12 +256,11 @@ class PairTarget:
         return (found + found.T) * np.sqrt(noisy.spread(self.prior))
 
 
-def _shares(noisy: NoisyPairs) -> FloatArray:
-    """Return the shares of all levels of each block, above 0 and adding up to 1."""
+def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
+    """Return groups with the shares of all levels of each block, above 0 and adding up to 1."""
     error = np.sqrt(np.maximum(np.repeat(np.diagonal(noisy.variance), noisy.sizes), 1e-6))
     raised = np.maximum(np.diagonal(noisy.counts), FLOOR * error)
-    shares: FloatArray = raised / np.repeat(noisy.over(raised, 0), noisy.sizes)
-    return shares
+    return groups.with_shares(raised / np.repeat(noisy.over(raised, 0), noisy.sizes))
 
 
 def _ends(noisy: NoisyPairs) -> tuple[list[int], list[int]]:
@@ -275,28 +278,6 @@ def _tree(noisy: NoisyPairs, target: PairTarget) -> list[tuple[int, int | None]]
         found.append((block, parent if value > 0 else None))
         open_.remove(block)
     return found
-
-
-@dataclass(frozen=True, eq=False)
-class LevelGroups:
-    """Which levels a record may take: those of the group that its public columns fix; one group where they don't.
-
-    Parameters
-    ----------
-    group : ndarray of int32, shape (levels,)
-        Of each level.
-    rows : ndarray of int32, shape (public rows, blocks)
-        What is fixed for each record, in the order of the public columns; one row if there are none.
-    """
-
-    group: Codes
-    rows: Codes
-
-    def of(self, n: int, rng: np.random.Generator) -> Codes:
-        """Return what is fixed for so many chains: all rows, or some of them at random."""
-        if n == len(self.rows):
-            return self.rows
-        return np.ascontiguousarray(self.rows[rng.integers(0, len(self.rows), n)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,7 +316,7 @@ class PairField:
             given = codes[:, parent] if parent is not None else np.zeros(len(codes), dtype=np.int32)
             for group in np.unique(fixed[:, block]):
                 here = np.flatnonzero(fixed[:, block] == group)
-                ends = np.cumsum(np.where(groups.group[parts[block]] == group, law, 0), axis=1)[given[here]]
+                ends = np.cumsum(np.where(groups.allowed(group)[parts[block]], law, 0), axis=1)[given[here]]
                 codes[here, block] = (ends <= rng.random((len(here), 1)) * ends[:, -1:]).sum(axis=1)
         third = np.zeros(sum(each.beyond.size for each in noisy.triples), dtype=np.float32)
         return cls(theta, np.log(shares).astype(np.float32), codes, fixed, third, noisy.layout)
@@ -415,25 +396,27 @@ class PairField:
     ) -> Codes:
         """Return the levels of new records, shape (n, blocks): chains that have moved on since the fit.
 
-        Beside public columns, whose values must stay with their records, chains start from the tree and run twice as
-        long. Otherwise, where margins are to be ``kept``, the counts of all levels are those of the target, rounded.
+        For households, and beside public columns, whose values must stay with their records, chains start from the tree
+        and run twice as long. Where margins are to be ``kept``, but not beside public columns, the counts of all
+        levels are those of the target, rounded.
         """
         fixed = groups.of(n, rng)
         if len(groups.rows) > 1:
             begun = PairField.start(noisy, target, groups, rng, n)
             made = replace(self, codes=begun.codes, fixed=begun.fixed)
             made.moved(noisy, groups, 2 * FINAL_SWEEPS, rng)
-            return made.codes
-        made = replace(self, codes=self.codes[rng.integers(0, len(self.codes), n)], fixed=fixed)
-        made.moved(noisy, groups, FINAL_SWEEPS, rng)
-        if kept and n:
-            for block, (first, end) in enumerate(zip(*_ends(noisy), strict=True)):
-                counts = rounded_counts(target.levels[first:end] / noisy.n, n)
+        else:
+            made = replace(self, codes=self.codes[rng.integers(0, len(self.codes), n)], fixed=fixed)
+            made.moved(noisy, groups, FINAL_SWEEPS, rng)
+        for block, group in groups.kept(made.fixed) if kept else ():
+            rows = np.flatnonzero(made.fixed[:, block] == group)
+            held, shares = groups.levels(block, group)
 
-                def gain(rows: IntArray, level: int, block: int = block) -> FloatArray:
-                    return self.gain(made.codes[rows], block, level, noisy.offsets)
+            def gain(some: IntArray, level: int, at: Any = (block, rows, held)) -> FloatArray:
+                return self.gain(made.codes[at[1][some]], at[0], at[2][level], noisy.offsets)
 
-                made.codes[:, block] = levelled(made.codes[:, block], counts, gain, rng)
+            own = np.searchsorted(held, made.codes[rows, block])
+            made.codes[rows, block] = held[levelled(own, rounded_counts(shares, len(rows)), gain, rng)]
         return made.codes
 
     def gain(self, codes: Codes, block: int, level: int | IntArray, offsets: IntArray) -> FloatArray:
@@ -495,11 +478,12 @@ def sweep(codes, theta, bias, offsets, group, fixed, uniform, order, layout, thi
                             added[a] += third[place + (a - first) * step]
             top = np.float32(-1e30)
             for a in range(first, end):
-                if group[a] == kept and pull[a] + added[a] > top:
+                if (kept < 0 or group[a] == kept) and pull[a] + added[a] > top:
                     top = pull[a] + added[a]
             total = np.float32(0)
             for a in range(first, end):
-                weight[a] = math.exp(pull[a] + added[a] - top) if group[a] == kept else np.float32(0)
+                is_open = kept < 0 or group[a] == kept
+                weight[a] = math.exp(pull[a] + added[a] - top) if is_open else np.float32(0)
                 total += weight[a]
             left = uniform[r, q] * total
             chosen = first

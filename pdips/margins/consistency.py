@@ -3,13 +3,23 @@
 All of it is post-processing of noisy counts: it reads no record and costs nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.data.households import SIZE, Members
+from pdips.data.table import Table
 from pdips.data.totals import KnownTable
+from pdips.errors import InputError
+from pdips.margins.residuals import ResidualDesign
+
+Codes = NDArray[np.int32]
+
+LEAST = 1e-4
+"""Of a level's share, what is left of it at least in households of which all members' values may be missing."""
 
 
 def consistent(
@@ -221,3 +231,140 @@ def _cells(codes: dict[str, IntArray], names: Sequence[str], sizes: Sequence[int
     if not names:
         return np.zeros(len(next(iter(codes.values()))), dtype=np.int64)
     return np.ravel_multi_index(tuple(codes[name] for name in names), sizes[: len(names)]).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class LevelGroups:
+    """Which levels a record may take: those of the group that its public columns or its number of members fix.
+
+    Parameters
+    ----------
+    sizes : ndarray of int64, shape (blocks,)
+        Number of levels of each block.
+    group : ndarray of int32, shape (levels,)
+        Of each level.
+    rows : ndarray of int32, shape (records, blocks)
+        What is fixed for each record, in the order of the public columns; -1 for all levels; one row for all records.
+    kinds : ndarray of int32, shape (kinds, blocks)
+        What is fixed for households of 0, 1, ... members; otherwise one row, of one kind.
+    lead : int
+        The block that holds the number of members.
+    mass, given : ndarray, shapes (kinds,) and (kinds, levels)
+        Share of each kind, and of the levels of each block in it.
+    """
+
+    sizes: IntArray
+    group: Codes
+    rows: Codes
+    kinds: Codes
+    lead: int = 0
+    mass: FloatArray = field(default_factory=lambda: np.ones(1))
+    given: FloatArray = field(default_factory=lambda: np.ones((1, 1)))
+
+    @classmethod
+    def one(cls, sizes: IntArray) -> "LevelGroups":
+        """Return one group of all levels of each block."""
+        none = np.zeros((1, len(sizes)), dtype=np.int32)
+        return cls(sizes, np.zeros(sizes.sum(), dtype=np.int32), none, none)
+
+    def of(self, n: int, rng: np.random.Generator) -> Codes:
+        """Return what is fixed for so many chains: all rows, or some of them at random."""
+        if n == len(self.rows):
+            return self.rows
+        return np.ascontiguousarray(self.rows[rng.integers(0, len(self.rows), n)])
+
+    def drawn(self, n: int, rng: np.random.Generator, *, even: bool) -> "LevelGroups":
+        """Return the groups with rows for so many records, of each kind by its share: rounded, or by chance."""
+        if len(self.kinds) == 1:
+            return self
+        many = rounded_counts(self.mass, max(n, 1)) if even else rng.multinomial(max(n, 1), self.mass)
+        return replace(self, rows=self.kinds[rng.permutation(np.repeat(np.arange(len(many)), many))])
+
+    def allowed(self, group: int) -> BoolArray:
+        """Return which levels a record may take that has this fixed."""
+        return np.asarray((self.group == group) | (group < 0))
+
+    def kept(self, fixed: Codes) -> Iterator[tuple[int, int]]:
+        """Yield each block with what is fixed in it, but nothing beside public columns."""
+        for block in range(len(self.sizes) if len(self.rows) == 1 or len(self.kinds) > 1 else 0):
+            yield from ((block, group) for group in np.unique(fixed[:, block]).tolist())
+
+    def levels(self, block: int, group: int) -> tuple[IntArray, FloatArray]:
+        """Return the levels of a block that records may take that have this fixed, and their shares there."""
+        end = int(self.sizes[: block + 1].sum())
+        own = slice(end - int(self.sizes[block]), end)
+        held = np.flatnonzero(self.allowed(group)[own])
+        return held, self.given[np.argmax(self.kinds[:, block] == group), own][held]
+
+    def with_shares(self, shares: FloatArray) -> "LevelGroups":
+        """Return the groups with these shares of levels; those that can't occur in a kind have next to none of it.
+
+        A kind that leaves one level open takes it whole. Of that level, other kinds have what is left.
+        """
+        if len(self.kinds) == 1:
+            return replace(self, given=shares[None])
+        end, fixed = int(self.sizes[: self.lead + 1].sum()), np.repeat(self.kinds, self.sizes, axis=1)
+        led, is_open = slice(end - int(self.sizes[self.lead]), end), (fixed < 0) | (fixed == self.group)
+        mass = is_open[:, led] @ shares[led]
+        sole = is_open & (self._over(is_open) == 1)
+        own = np.where(is_open, np.maximum(shares - mass @ sole, LEAST * shares), LEAST**2 * shares)
+        return replace(self, mass=mass, given=own / self._over(own))
+
+    def _over(self, values: FloatArray | BoolArray) -> FloatArray:
+        """Return sums over the levels of each block, shape (kinds, levels)."""
+        starts = np.cumsum(self.sizes) - self.sizes
+        return np.repeat(np.add.reduceat(values.astype(float), starts, axis=1), self.sizes, axis=1)
+
+    @property
+    def shares(self) -> FloatArray:
+        """The shares of all levels."""
+        return self.mass @ self.given
+
+
+def groups_of(design: ResidualDesign, public: Table | None, members: Members | None = None) -> LevelGroups:
+    """Return which levels of each block go with which values of the public columns, or with how many members.
+
+    Raises
+    ------
+    InputError
+        If rules tie columns of members such that levels are no groups.
+    """
+    if members is not None:
+        return _of_members(design, members)
+    group, rows = np.zeros(design.offsets[-1], dtype=np.int32), [np.zeros(1, dtype=np.int32)] * len(design.blocks)
+    known = set(design.domain.public.tolist())
+    for k, block in enumerate(design.blocks):
+        of_block = [place for place, column in enumerate(block.columns) if column in known]
+        if of_block and public is not None:
+            sizes = [block.sizes[place] for place in of_block]
+            levels = np.ravel_multi_index(tuple(block.levels[:, of_block].T), sizes)
+            group[design.offsets[k] : design.offsets[k + 1]] = levels
+            codes = [public.codes[design.domain.names[block.columns[place]]] for place in of_block]
+            rows[k] = np.ravel_multi_index(tuple(codes), sizes).astype(np.int32)
+    one, fixed = LevelGroups.one(design.sizes), np.column_stack(np.broadcast_arrays(*rows)).astype(np.int32)
+    return replace(one, group=group, rows=fixed)
+
+
+def _of_members(design: ResidualDesign, members: Members) -> LevelGroups:
+    """Return which levels of each block households of 0, 1, ... members may have."""
+    names, n_kinds, lead = design.domain.names, members.most + 1, 0
+    group, kinds = np.full(design.offsets[-1], -2, dtype=np.int32), np.zeros((n_kinds, len(design.blocks)), np.int32)
+    for k, block in enumerate(design.blocks):
+        is_open = np.ones((n_kinds, block.n_levels), dtype=bool)
+        for column, levels in zip(block.columns, block.levels.T, strict=True):
+            place, may_miss = members.places.get(names[column], (0, True))
+            there = (np.arange(n_kinds) >= place)[:, None]
+            if names[column] == SIZE:
+                lead, is_open = k, is_open & (np.arange(n_kinds)[:, None] == levels)
+            elif place:
+                missing = levels == design.domain.sizes[column] - 1
+                is_open &= np.where(there, may_miss | ~missing, missing)
+        whole = is_open.all(axis=1)
+        classes, of_kind = np.unique(is_open[~whole], axis=0, return_inverse=True)
+        if (classes.sum(axis=0) > 1).any() or not is_open.any(axis=1).all():
+            tied = ", ".join(names[column] for column in block.columns)
+            raise InputError(f"rules on {tied} don't say for each number of members which levels there are")
+        kinds[whole, k], kinds[~whole, k] = -1, of_kind.ravel()
+        held = classes.any(axis=0)
+        group[design.offsets[k] : design.offsets[k + 1]][held] = classes.argmax(axis=0)[held] if held.any() else 0
+    return LevelGroups(design.sizes, group, kinds[:1], kinds, lead)

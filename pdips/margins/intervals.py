@@ -223,16 +223,18 @@ class IntervalColumn:
 
     def rounded(self, values: pd.Series) -> pd.Series:
         """Return values rounded to the lower ends of their cells; on a log scale, to the width of the first cell."""
-        edges = self.fine.edges
+        edges, known = self.fine.edges, values.notna() & ~values.isin(self.column.missing_codes)
         if self.column.type == "date" or (self.column.integer and self.column.scale == "log"):
             return values
         if self.column.scale == "log":
             digits = max(2 - math.floor(math.log10(edges[1] - edges[0])), 0)
-            return values.round(digits).clip(edges[0], edges[-1])
-        known, ends = values.notna(), np.append(edges[:-2], edges[-1] - self.column.integer)
+            return values.mask(known, values.round(digits).clip(edges[0], edges[-1]))
+        ends = np.append(edges[:-2], edges[-1] - self.column.integer)
         places = np.searchsorted(edges, values[known].to_numpy(dtype=float), side="right") - 1
         found = ends[np.minimum(places, self.n_cells - 1)].astype(int if self.column.integer else float)
-        return values.mask(known, pd.Series(found, index=values.index[known]))
+        written = values.copy()
+        written[known] = found
+        return written
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, UselessWarning
-from pdips.margins.chains import REFIT_SWEEPS, LevelGroups, NoisyPairs, NoisyTriple, PairField, PairTarget
-from pdips.margins.consistency import meet
+from pdips.margins.chains import REFIT_SWEEPS, NoisyPairs, NoisyTriple, PairField, PairTarget
+from pdips.margins.consistency import LevelGroups, groups_of, meet
 from pdips.margins.domain import columns_of
 from pdips.margins.intervals import IntervalDesign
 from pdips.margins.margin_error import pair_errors
@@ -104,6 +104,7 @@ class Pairs(LaplaceOrGaussian):
     weighs_records: ClassVar[bool] = True
     adds_up: ClassVar[bool] = True
     meets_totals: ClassVar[bool] = True
+    takes_households: ClassVar[bool] = True
 
     sets: Literal["fitted", "posterior"] | None = None
     intervals: int = 10
@@ -151,6 +152,7 @@ class Pairs(LaplaceOrGaussian):
             )
         if self.also:
             design = replace(design, also=self._triples(design))
+        groups_of(design, None, schema.members)
         if not any(design.margins) and fine.numeric:
             design = replace(design, known=())
         if not any(design.margins):
@@ -269,23 +271,22 @@ class Pairs(LaplaceOrGaussian):
         known = {k: (counts[name], variances[name]) for k, name in numeric.items()}
         found = estimate(design, step, noisy, n_public, public, known)
         coded = fine.coded(counted)
-        groups, told = groups_of(design, public), 0.0
         n_records = n_public if n_public is not None else max(round(found.n_records), 0)
-        sets = list[pd.DataFrame]()
-        drawn = laws
+        sets, told, drawn = list[pd.DataFrame](), 0.0, laws
         with curator.timed("fitting a field"):
-            target = PairTarget.of(found)
+            target = PairTarget.of(found, groups_of(design, public, plan.schema.members))
+            groups = target.groups.drawn(n_records, rng, even=True)
             field = PairField.start(found, target, groups, rng).fitted(found, target, groups, rng)
             told = float(target.told.sum() / max(len(design.sizes) * (len(design.sizes) - 1), 1))
         for number in range(1, self.n_sets + 1):
             with curator.timed(f"drawing synthetic set {number} of {self.n_sets}"):
-                own = field
+                own, held = field, groups
                 if self._sets() == "posterior":
                     drawn = fine.redrawn(counted, laws, n_public, rng)
                     again = fine.singles(drawn, cuts, n)
                     other = {k: again[name] for k, name in numeric.items()}
-                    own = redrawn(field, found, target, groups, found.moved(known, other), rng)
-                codes = own.records(found, target, groups, n_records, rng, kept=self._sets() == "fitted")
+                    own, held = redrawn(field, found, target, found.moved(known, other), n_records, rng)
+                codes = own.records(found, target, held, n_records, rng, kept=self._sets() == "fitted")
                 made = {
                     name: block.levels[codes[:, k], place]
                     for k, block in enumerate(design.blocks)
@@ -346,33 +347,20 @@ def _public_counts(design: ResidualDesign, public: Table) -> FloatArray:
     return np.where(exact_pairs, np.triu(found) + np.triu(found, 1).T, 0).astype(float)
 
 
-def groups_of(design: ResidualDesign, public: Table | None) -> LevelGroups:
-    """Return which levels of each block go with which values of the public columns, and those of all records."""
-    group, rows = np.zeros(design.offsets[-1], dtype=np.int32), [np.zeros(1, dtype=np.int32)] * len(design.blocks)
-    known = set(design.domain.public.tolist())
-    for k, block in enumerate(design.blocks):
-        of_block = [place for place, column in enumerate(block.columns) if column in known]
-        if of_block and public is not None:
-            sizes = [block.sizes[place] for place in of_block]
-            levels = np.ravel_multi_index(tuple(block.levels[:, of_block].T), sizes)
-            group[design.offsets[k] : design.offsets[k + 1]] = levels
-            codes = [public.codes[design.domain.names[block.columns[place]]] for place in of_block]
-            rows[k] = np.ravel_multi_index(tuple(codes), sizes).astype(np.int32)
-    return LevelGroups(group, np.column_stack(np.broadcast_arrays(*rows)).astype(np.int32))
-
-
 def redrawn(
     field: PairField,
     noisy: NoisyPairs,
     target: PairTarget,
-    groups: LevelGroups,
     moved: Mapping[int, tuple[FloatArray, float]],
+    n_records: int,
     rng: np.random.Generator,
-) -> PairField:
-    """Return the field of one draw: fitted to the noisy margins with fresh noise, around a draw of the prior."""
+) -> tuple[PairField, LevelGroups]:
+    """Return the field of one draw, and its groups: fitted to margins with fresh noise, around a draw of the prior."""
     again = noisy.again(rng, moved)
-    around = target.drawn(noisy, rng)
-    return field.fitted(again, target.moved(again), groups, rng, sweeps=REFIT_SWEEPS, around=around)
+    around, other = target.drawn(noisy, rng), target.moved(again)
+    groups = other.groups.drawn(n_records, rng, even=False)
+    begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
+    return begun.fitted(again, other, groups, rng, sweeps=REFIT_SWEEPS, around=around), groups
 
 
 def measured(

@@ -46,6 +46,8 @@ def suited(schema: Schema, *, has_model: bool = False, in_files: bool = False) -
     """
     if has_model:
         return "scores", "it takes any PyMC model of one record"
+    if schema.members is not None:
+        return "pairs", "it takes households with members"
     if in_files:
         return "pairs", "it takes a table in many files"
     if not all(column.is_categorical or column.is_binned for column in schema.columns.values()):

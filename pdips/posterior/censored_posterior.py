@@ -251,6 +251,7 @@ class CensoredPosterior(sampling.ChainMechanism):
 
         On the way all that could fail after the charge is tried on made-up records.
         """
+        self.check_schema(schema)
         self._rehearse(schema)
         draw = Step(
             name="parameters drawn",

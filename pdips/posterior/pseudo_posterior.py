@@ -162,6 +162,7 @@ class PseudoPosterior(ModelMechanism):
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: one draw, with the epsilon that the paper claims; the model is tried on stand-ins."""
+        self.check_schema(schema)
         space, epsilon = self.space(schema), exact(self.epsilon, "epsilon")
         space.check(discrete=True)
         if not has_few(space) and not space.discrete:

@@ -62,7 +62,9 @@ class Unit:
     @classmethod
     def of(cls, schema: "Schema") -> Self:
         """Return the unit of releases with this schema."""
-        records = schema.records
+        records, members = schema.records, schema.members
+        if members is not None:
+            return cls(person=members.key, cap=members.most)
         return cls(person=records.person, cap=records.max_per_person, public=tuple(sorted(schema.public_columns)))
 
     def fits(self, account: Self) -> bool:

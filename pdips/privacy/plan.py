@@ -315,6 +315,9 @@ def paragraph(
     records, public = (schema.records, schema.public_columns) if schema is not None else (None, ())
     most = records.max_per_person if records is not None else 1
     cap, upto = (f"{most} records", "up to ") if most > 1 else ("one record", "")
+    whose, members = "one person", schema.members if schema is not None else None
+    if members is not None:
+        whose, upto, cap = "one household", "its own record and those of ", f"up to {members.most} members"
     factor = "the probability of any output by a factor of at most e^epsilon"
     if delta:
         factor = (
@@ -322,9 +325,9 @@ def paragraph(
             f"delta = {spell(delta)}"
         )
     whom = {
-        "replace-one": f"replacing all that one person ({upto}{cap}) contributed by any other values that the schema "
-        f"allows changes {factor}; the number of records is public",
-        "add-remove": f"adding or removing all that one person ({upto}{cap}) contributed changes {factor}, "
+        "replace-one": f"replacing all that {whose} ({upto}{cap}) contributed by any other values that the schema "
+        f"allows changes {factor}; the number of {'households' if members else 'records'} is public",
+        "add-remove": f"adding or removing all that {whose} ({upto}{cap}) contributed changes {factor}, "
         "for all tables of at least one record; the number of records is "
         "protected too",
     }[neighbours]
@@ -336,7 +339,14 @@ def paragraph(
         "whether and what to publish was not decided by looking at the confidential table or at unpaid diagnostics; "
         "the random bits of the operating system are unpredictable and were not kept.",
     ]
-    if records and records.person is None:
+    if members is not None:
+        order = "as in the file" if members.order is None else f"in the order of {members.order!r}"
+        more = {"refuse": "is refused", "truncate": f"counts by its first {members.most} members, {order}"}
+        parts.append(
+            f"The unit is the household: all records with the same {members.key!r}. A larger one "
+            f"{more[members.too_many]}."
+        )
+    elif records and records.person is None:
         parts.append(f"That no person has more than {cap} is declared, not checked.")
     elif records:
         parts.append(f"Records without a value in {records.person!r} are taken to be of a different person each.")

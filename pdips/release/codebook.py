@@ -33,6 +33,12 @@ def codebook(
     """
     schema, resources = document.table_schema, []
     columns = [{"name": name, **_field(name, column, document, tables)} for name, column in schema.columns.items()]
+    fields, members = {"synthetic": columns}, schema.members
+    if members is not None:
+        key = {"name": members.key, "type": "integer", "description": "The household, by a number of the set."}
+        own = members.of_households(schema.columns)
+        alone = ({"name": name, **_field(name, c, document, tables)} for name, c in members.columns.items())
+        fields |= {"households": [key, *(c for c in columns if c["name"] in own)], "members": [key, *alone]}
     for path, digest in sorted(digests.items()):
         stem, _, suffix = path.rpartition(".")
         known, dtypes = TABLES.get(stem, {}), tables[stem].dtypes.items() if stem in tables else ()
@@ -50,7 +56,10 @@ def codebook(
             "format": suffix,
             "mediatype": MEDIA_TYPES[suffix],
             "hash": f"sha256:{digest}",
-            "schema": {"$schema": PROFILE.format("tableschema"), "fields": beside if stem in tables else columns},
+            "schema": {
+                "$schema": PROFILE.format("tableschema"),
+                "fields": beside if stem in tables else fields.get(stem.split("_")[0], columns),
+            },
         }
         resources.append(found | ({"encoding": "utf-8"} if suffix == "csv" else {}))
     return {

@@ -108,6 +108,12 @@ class Release:
         rows += [("sets", str(self.n_sets)), ("columns", ", ".join(self.schema.columns)), ("noise", noise)]
         return small_table(f"Release by {self.mechanism}", rows)
 
+    @property
+    def households(self) -> tuple[tuple[pd.DataFrame, pd.DataFrame], ...]:
+        """Of each set the tables of households and of members, with new keys; none if the schema has no members."""
+        members = self.schema.members
+        return () if members is None else tuple(members.parted(frame) for frame in self.sets)
+
     def card(self) -> str:
         """Return the privacy card as an HTML page: what goes out with the sets.
 
@@ -183,6 +189,8 @@ class Release:
         for number, made in enumerate(self.large_sets, start=1):
             made.write(folder / f"synthetic_{number}.{suffix}", suffix)
         numbered = {f"synthetic_{number}": frame for number, frame in enumerate(self.sets, start=1)}
+        for number, both in enumerate(self.households, start=1):
+            numbered |= {f"households_{number}": both[0], f"members_{number}": both[1]}
         for name, frame in {**numbered, **self.tables}.items():
             path = folder / f"{name}.{suffix}"
             if suffix == "csv":

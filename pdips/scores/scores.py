@@ -167,6 +167,7 @@ class Scores(sampling.ChainMechanism):
 
         On the way all that could fail after the charge is tried on made-up records.
         """
+        self.check_schema(schema)
         space = self._rehearsed(schema)
         law = self._sentences(space)
         return self.planned(schema, self.steps(space, schema), law, **self.reading)

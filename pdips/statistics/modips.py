@@ -189,6 +189,7 @@ class Modips(LaplaceOrGaussian):
 
     def plan(self, schema: Schema) -> Plan:
         """Return what is asked of tables of a schema: one step for each statistic that isn't public."""
+        self.check_schema(schema)
         design = self.design(schema)
         check_public(schema, self.neighbours, self.n_records)
         self._rehearse(design, at_release=False)

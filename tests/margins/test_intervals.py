@@ -440,3 +440,13 @@ def test_levels_within_groups_vary_between_sets_as_the_rule_takes_them_to(sets, 
     of_groups, share = counts.sum(axis=1, keepdims=True), counts.mean(axis=0) / counts.mean(axis=0).sum(axis=0)
     ratio = ((counts - of_groups * share) ** 2 / (of_groups * share * (1 - share))).mean()
     assert least <= ratio <= most
+
+
+@pytest.mark.parametrize("more", [{"integer": True}, {"scale": "log"}, {}])
+def test_missing_codes_are_released_as_codes(more):
+    schema = Schema(columns={"a": {"levels": [0]}, "pay": {"lower": 1, "upper": 99, "missing": [-9], **more}})
+    table = Table(pd.DataFrame({"a": [0] * 600, "pay": [-9, 30, 40] * 200}), schema)
+    (made,) = Pairs(epsilon=50).release(table, rng=np.random.default_rng(0))[0].sets
+    assert 190 <= (made["pay"] == -9).sum() <= 210
+    assert made.loc[made["pay"] != -9, "pay"].between(20, 50).all()
+    assert (made["pay"].dtype == np.int64) == ("integer" in more)

@@ -14,6 +14,7 @@ from pdips import InputError, Pairs, Schema, Table
 from pdips.calibration.closed_form import prospects
 from pdips.errors import UselessWarning
 from pdips.margins.chains import NoisyPairs, NoisyTriple, PairTarget
+from pdips.margins.consistency import LevelGroups
 from pdips.margins.domain import columns_of
 from pdips.margins.pairs import estimate
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, squared_norm
@@ -458,6 +459,8 @@ def test_counts_of_three_columns_come_back_from_what_pairs_leave_out():
         pairs[offsets[i] : offsets[i + 1], offsets[j] : offsets[j + 1]] = counts.sum(axis=rest)
     levels = np.concatenate([counts.sum(axis=(1, 2)), counts.sum(axis=(0, 2)), counts.sum(axis=(0, 1))])
     noisy = NoisyPairs(offsets, pairs, np.ones((3, 3)), counts.sum())
-    target = PairTarget(levels, pairs, pairs, np.ones((3, 3)), np.ones((3, 3), dtype=bool))
+    target = PairTarget(
+        levels, pairs, pairs, np.ones((3, 3)), np.ones((3, 3), dtype=bool), LevelGroups.one(noisy.sizes)
+    )
     found = NoisyTriple((0, 1, 2), centred(counts), 1.0).counts(target, noisy)
     np.testing.assert_allclose(found, counts)

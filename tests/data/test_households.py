@@ -1,0 +1,266 @@
+"""Tables of households and members: one wide table, its rules, keys that leave no trace, and two tables again."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from household_tables import TEXT, schema_of, simulated
+
+from pdips import InputError, Pairs, PrivBayes, Schema, Steps, Table, synthesize
+from pdips.data.column import Column
+from pdips.data.households import Members
+from pdips.errors import DataError
+from pdips.privacy.account import Unit
+from pdips.registry import MECHANISMS, find
+
+SMALL = {
+    "columns": {"rent": {"levels": ["low", "high"]}},
+    "members": {"key": "id", "most": 2, "columns": {"age": {"lower": 0, "upper": 99, "bins": 3, "integer": True}}},
+}
+HOMES = pd.DataFrame({"id": ["a", " 7", "c"], "rent": ["low", "high", "low"]})
+PEOPLE = pd.DataFrame({"id": ["7.0", "a", "a"], "age": [30, 20, 50]})
+
+
+def small(**members):
+    return Schema(**{**SMALL, "members": {**SMALL["members"], **members}})
+
+
+def test_two_tables_become_one_and_two_again():
+    table = Table.of_households(HOMES, PEOPLE, small(order="age"))
+    wide = table.frame
+    assert [*wide] == ["rent", "members", "age_1", "age_2"]
+    assert wide["members"].tolist() == [2, 1, 0]
+    assert wide["age_1"].tolist()[:2] == [50, 30]  # the oldest first
+    assert wide["age_2"].isna().tolist() == [False, True, True]
+    homes, people = table.schema.members.parted(wide)
+    assert homes.to_dict("list") == {"id": [1, 2, 3], "rent": ["low", "high", "low"]}
+    assert people.astype(int).to_dict("list") == {"id": [1, 1, 2], "age": [50, 20, 30]}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_goes_in_comes_out(seed):
+    homes, people = simulated(200, seed)
+    schema = schema_of()
+    back = schema.members.parted(Table.of_households(homes, people, schema).frame)
+    again = schema.members.parted(Table.of_households(*back, schema).frame)
+    for one, other in zip(back, again, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_dtype=False)
+    assert len(back[1]) == len(people)
+    for name in ("age", "works", "relation"):
+        expected = people[name].value_counts(dropna=False).sort_index()
+        assert (back[1][name].value_counts(dropna=False).sort_index().to_numpy() == expected.to_numpy()).all()
+
+
+@pytest.mark.parametrize("kind", ["text", "numbers", "arrow"])
+def test_a_household_is_coded_by_its_own_rows_alone(kind):
+    """Other households, the order of the files and how keys are written change no household's record."""
+    homes, people = simulated(60)
+    schema, pick = schema_of(order="age"), homes["household_id"].iloc[:10]
+
+    def records(homes, people):
+        if kind == "text":
+            homes, people = homes.astype(str), people.astype(str).where(people.notna(), None)
+            homes["household_id"] = " 0" + homes["household_id"]
+        found = Table.of_households(homes, people, schema)
+        return sorted(zip(*(found.codes[name].tolist() for name in found.codes), strict=True))
+
+    def part(frame, inside):
+        return frame[frame["household_id"].isin(pick) == inside]
+
+    whole = records(homes, people)
+    apart = [records(part(homes, inside), part(people, inside)) for inside in (True, False)]
+    assert whole == sorted(apart[0] + apart[1])
+    rng = np.random.default_rng(0)
+    mixed = people.sort_values("age", kind="stable") if kind == "arrow" else people
+    assert whole == records(
+        homes.iloc[rng.permutation(len(homes))], mixed.iloc[np.argsort(mixed["household_id"], kind="stable")]
+    )
+
+
+BROKEN = {
+    "has no key": (HOMES.assign(id=["a", None, "c"]), PEOPLE[1:]),
+    "has no key ": (HOMES, PEOPLE.assign(id=["7", "a", None])),
+    "two households have one key": (HOMES.assign(id=["a", "7", "7.0"]), PEOPLE),
+    "a member is of no household": (HOMES, PEOPLE.assign(id=["7", "a", "b"])),
+    "more than members.most = 2": (HOMES, PEOPLE.assign(id=["a", "a", "a"])),
+    "outside its bounds": (HOMES, PEOPLE.assign(age=[30, 20, 100])),
+    "column 'rent' has values outside": (HOMES.assign(rent="free"), PEOPLE),
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_records_that_break_a_rule_refuse_the_table(message):
+    with pytest.raises(DataError, match=message.strip()) as raised:
+        Table.of_households(*BROKEN[message], small())
+    said = str(raised.value)
+    assert not any(word in said for word in ("'a'", "'b'", "7", "100", "free"))  # nothing of a record
+
+
+def test_a_larger_household_counts_by_its_first_members_if_the_schema_says_so():
+    people = pd.DataFrame({"id": ["a"] * 4, "age": [1, 40, 3, 40]})
+    schema = small(too_many="truncate", order="age")
+    assert Table.of_households(HOMES, people, schema).frame.iloc[0].tolist() == ["low", 2, 40, 40]
+    said = Pairs(epsilon=1).privacy_loss(schema).statement
+    assert "counts by its first 2 members, in the order of 'age'" in said
+    assert "one household (its own record and those of up to 2 members)" in said
+    assert "is refused" in Pairs(epsilon=1).privacy_loss(small()).statement
+
+
+MISTAKES = [
+    ({"most": 0}, "most"),
+    ({"order": "size"}, "order"),
+    ({"key": "age"}, "key"),
+    ({"key": "rent"}, "rent"),
+    ({"columns": {}}, "columns"),
+    ({"columns": {"age": {"lower": 0, "upper": 9, "public": True}}}, "public"),
+    ({"colums": {}}, "did you mean 'columns'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MISTAKES)
+def test_mistakes_in_the_section_are_named(change, message):
+    with pytest.raises(InputError, match=message):
+        small(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"records": {"person": "p"}}, "no records.person"),
+        ({"records": {"max_per_person": 2}}, "no cap"),
+        ({"columns": {"rent": {"levels": ["low"], "public": True}}}, "no public column"),
+        ({"columns": {"age_2": {"levels": [1]}}}, "age_2"),
+        ({"columns": {"members": {"levels": [1]}}}, "members"),
+        ({"total": [{"columns": ["members"], "counts": {"0": 1, "1": 1, "2": 1}}]}, "of members"),
+    ],
+)
+def test_what_does_not_go_with_members(change, message):
+    with pytest.raises(InputError, match=message):
+        Schema(**{**SMALL, **change})
+
+
+def test_the_schema_is_written_as_it_was_read():
+    schema = Schema.from_toml(TEXT.format(most=3))
+    assert [*schema.to_dict()["columns"]] == ["region", "income", "tenure", "cars"]
+    assert Schema.from_toml(schema.to_toml()) == schema
+    assert Schema.model_validate(schema.model_dump(exclude_none=True)).columns == schema.columns
+    few = schema.only(["cars", "relation", "sex"])
+    assert [*few.columns][:4] == ["cars", "members", "relation_1", "sex_1"]
+    with pytest.raises(InputError, match="did you mean 'sex'"):
+        schema.only(["Sex"])
+    dated = Members(key="id", most=1, columns={"born": Column(type="date", lower="1990-01-01", upper="2000-12-31")})
+    held = Schema(columns={"rent": Column(levels=["low"])}, members=dated)
+    assert Schema.from_toml(held.to_toml()) == held
+
+
+def test_levels_of_members_may_be_in_a_file(tmp_path):
+    (tmp_path / "jobs.txt").write_text("11\tBaker\n12\n")
+    text = (
+        '[columns.a]\nlevels = [1]\n[members]\nkey = "id"\nmost = 1\n[members.columns.job]\nlevels_file = "jobs.txt"\n'
+    )
+    (tmp_path / "s.toml").write_text(text)
+    assert Schema.load(tmp_path / "s.toml").columns["job_1"].levels == (11, 12)
+
+
+def test_the_unit_is_the_household():
+    assert Unit.of(small()) == Unit(person="id", cap=2)
+    persons = Schema(columns={"a": Column(levels=[0])}, records={"person": "id", "max_per_person": 9})
+    assert Unit.of(small()).fits(Unit.of(persons))
+    assert not Unit.of(small()).fits(Unit())
+
+
+def test_two_tables_go_with_members_and_one_without():
+    for table, schema in ((HOMES, small()), ((HOMES, PEOPLE), small().plain()), ((HOMES, PEOPLE, HOMES), small())):
+        with pytest.raises(InputError, match="two tables"):
+            synthesize(table, schema, epsilon=1, mechanism="pairs", progress=False)
+    for wrong in (HOMES.drop(columns="id"), HOMES.assign(age_1=1)):
+        with pytest.raises(InputError, match=r"'id'|rename"):
+            Table.of_households(wrong, PEOPLE, small())
+
+
+def test_a_members_table_may_repeat_columns_of_households():
+    both = PEOPLE.merge(HOMES.assign(id=["a", "7.0", "c"]))
+    assert Table.of_households(HOMES, both, small()).frame["members"].tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("name", sorted({*MECHANISMS} - {"pairs"}))
+def test_other_mechanisms_refuse_before_the_spend(name):
+    model = "multinomial" if name == "modips" else "dpmpm"
+    settings = {"model": model} if "model" in find(name).__dataclass_fields__ else {}
+    schema = small(columns={"sex": {"levels": ["f", "m"]}})
+    with pytest.raises(InputError, match="takes no households: take pairs"):
+        find(name)(epsilon=1, **settings).spends(schema)
+
+
+def test_the_schema_of_sets_has_plain_columns():
+    assert small().plain().members is None
+    assert [*small().plain().columns] == [*small().columns]
+    for mechanism in (Steps(epsilon=1), PrivBayes(epsilon=1)):
+        assert mechanism.spends(small().plain())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    homes, people = simulated(150)
+    homes["household_id"] = [f"key{k}z" for k in homes["household_id"]]
+    people["household_id"] = [f"key{k}z" for k in people["household_id"]]
+    homes.to_csv(tmp_path / "homes.csv", index=False)
+    people.to_parquet(tmp_path / "people.parquet")
+    (tmp_path / "s.toml").write_text(schema_of(3, too_many="truncate").to_toml())
+    return tmp_path
+
+
+def words(folder, *more, members="people.parquet"):
+    both = ("synthesize", folder / "homes.csv", "--members", folder / members, "--schema", folder / "s.toml")
+    return (*both, "--epsilon", 2, "--out", folder / "out", "--quiet", *more)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_command_line_takes_two_tables_and_writes_two(folder, pdips, suffix):
+    ledger = folder / "l.sqlite"
+    code, told, _ = pdips(*words(folder, "--sets", 2, "--format", suffix, "--ledger", ledger))
+    assert code == 0
+    assert "mechanism pairs: it takes households" in told
+    assert f"households_1.{suffix} ... _2, members_1.{suffix} ... _2" in told
+    public, read = folder / "out" / "public", pd.read_csv if suffix == "csv" else pd.read_parquet
+    for number in (1, 2):
+        homes, people = (read(public / f"{kind}_{number}.{suffix}") for kind in ("households", "members"))
+        wide = read(public / f"synthetic_{number}.{suffix}")
+        assert homes["household_id"].tolist() == [*range(1, 151)]
+        assert people["household_id"].is_monotonic_increasing
+        sizes = people.groupby("household_id").size().reindex(homes["household_id"], fill_value=0)
+        assert sizes.tolist() == wide["members"].tolist()
+    package = json.loads((public / "datapackage.json").read_text())
+    fields = {each["name"]: [f["name"] for f in each["schema"]["fields"]] for each in package["resources"]}
+    assert fields["households_1"] == [*homes] == ["household_id", "region", "income", "tenure", "cars"]
+    assert fields["members_2"] == [*people] == ["household_id", "relation", "age", "sex", "school", "works"]
+    stated = json.loads((public / "privacy.json").read_text())
+    assert "counts by its first 3 members, in the order of 'relation'" in stated["privacy"]["statement"]
+    assert "one household" in (public / "card.html").read_text()
+    written = [path for path in folder.glob("out/**/*") if path.is_file()]
+    assert [path.name for path in written if b"key7" in path.read_bytes()] == []
+    assert b"key7" in (folder / "homes.csv").read_bytes()
+    code, told, _ = pdips("evaluate", folder / "homes.csv", folder / "out", "--members", folder / "people.parquet")
+    assert code == 0
+    assert "mean of income" in told
+    for more in ((), ("--members", folder / "people.parquet", "--paid-epsilon", 1)):
+        assert pdips("evaluate", folder / "homes.csv", folder / "out", *more)[0] == 2
+    assert "all records with the same 'household_id'" in pdips("ledger", "show", ledger)[1]
+
+
+def test_a_refusal_is_the_same_for_all_records(folder, pdips):
+    people = pd.read_parquet(folder / "people.parquet")
+    people.loc[0, "household_id"] = "key0z"
+    people.to_parquet(folder / "people.parquet")
+    code, _, said = pdips(*words(folder))
+    assert code == 2
+    assert "the same whatever the reason" in said
+    assert "a member" not in said
+    assert "a member is of no household" in pdips(*words(folder, "--explain"))[2]
+    assert not (folder / "out").exists()
+
+
+def test_the_section_is_shown(folder, pdips):
+    told = pdips("schema", "check", folder / "s.toml")[1]
+    assert "members a household: at most 3, more: truncate; by the key 'household_id'" in told
