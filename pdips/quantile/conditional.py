@@ -135,7 +135,7 @@ def ranked_draw(column: Column, box: Box, line: FloatArray, edges: FloatArray, w
         fitted = box.matrix(given, clamp=False) @ line[1:]
         left = max(variance - fitted.var(), variance / 100) if n else 0.0
         found = np.empty(n)
-        order = np.argsort(fitted + rng.normal(0, math.sqrt(left), n), kind="stable")
+        order = np.argsort(fitted + math.sqrt(left) * rng.standard_normal(n), kind="stable")
         found[order] = np.interp((np.arange(n) + rng.random(n)) / max(n, 1) * cumulative[-1], cumulative, edges)
         return scale.back(found)
 
