@@ -21,7 +21,7 @@ import numpy as np
 import pymc as pm
 
 from pdips.errors import InputError
-from pdips.statistics.laws import correlation_factor
+from pdips.statistics.laws import cell_means, correlation_factor
 from pdips.statistics.statistic import Counts, Products, Sums, unit_of
 
 ALPHA = 0.5
@@ -77,22 +77,6 @@ def draw_rest(given, draws, schema, rng):
     """Shares and cell means, which are integrated out: draws given counts, sums and Sigma."""
     shares = rng.standard_gamma(given.law("dirichlet_multinomial").arguments["alpha"] + draws["counts"])
     return {"pi": shares / shares.sum(axis=1, keepdims=True), "mu": cell_means(draws, draws["counts"], rng)}
-
-
-def cell_means(draws, counts, rng):
-    """Draw the means of cells, which the law of their sums integrates out, shape (draws, cells, columns).
-
-    ``draws`` has ``sums`` (draws, cells, columns), ``m`` and ``tau`` (draws, columns), ``Sigma`` (draws, columns,
-    columns); ``counts``, shape (draws, cells), are the records of each cell.
-    """
-    prior = np.eye(draws["tau"].shape[-1]) / draws["tau"][:, None, :] ** 2
-    inverse = np.linalg.inv(draws["Sigma"])
-    precision = prior[:, None] + counts[..., None, None] * inverse[:, None]
-    known = (prior @ draws["m"][..., None])[:, None] + inverse[:, None] @ draws["sums"][..., None]
-    mean = np.linalg.solve(precision, known)
-    root = np.linalg.cholesky(precision)
-    moved = np.linalg.solve(np.swapaxes(root, -1, -2), rng.standard_normal(mean.shape))
-    return (mean + moved)[..., 0]
 
 
 def draw_records(draw, records, schema, rng):

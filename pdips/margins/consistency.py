@@ -5,6 +5,7 @@ All of it is post-processing of noisy counts: it reads no record and costs nothi
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +15,9 @@ from pdips.data.households import SIZE, Members
 from pdips.data.table import Table
 from pdips.data.totals import KnownTable
 from pdips.errors import InputError
-from pdips.margins.residuals import ResidualDesign
+
+if TYPE_CHECKING:
+    from pdips.margins.residuals import ResidualDesign
 
 Codes = NDArray[np.int32]
 
@@ -321,7 +324,7 @@ class LevelGroups:
         return self.mass @ self.given
 
 
-def groups_of(design: ResidualDesign, public: Table | None, members: Members | None = None) -> LevelGroups:
+def groups_of(design: "ResidualDesign", public: Table | None, members: Members | None = None) -> LevelGroups:
     """Return which levels of each block go with which values of the public columns, or with how many members.
 
     Raises
@@ -345,7 +348,7 @@ def groups_of(design: ResidualDesign, public: Table | None, members: Members | N
     return replace(one, group=group, rows=fixed)
 
 
-def _of_members(design: ResidualDesign, members: Members) -> LevelGroups:
+def _of_members(design: "ResidualDesign", members: Members) -> LevelGroups:
     """Return which levels of each block households of 0, 1, ... members may have."""
     names, n_kinds, lead = design.domain.names, members.most + 1, 0
     group, kinds = np.full(design.offsets[-1], -2, dtype=np.int32), np.zeros((n_kinds, len(design.blocks)), np.int32)

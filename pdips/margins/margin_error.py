@@ -12,15 +12,18 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.margins.chains import NoisyPairs
 from pdips.margins.domain import MOST_BITS, Domain, Layer, View, count_variance
-from pdips.margins.residuals import ResidualDesign
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.release.release import MarginError
+
+if TYPE_CHECKING:
+    from pdips.margins.chains import NoisyPairs
+    from pdips.margins.residuals import ResidualDesign
 
 MOST_HELD = 2**22
 """Shares of nodes in margins that are worked out at once; 8 bytes each."""
@@ -258,7 +261,7 @@ def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...
     )
 
 
-def pair_errors(design: ResidualDesign, found: NoisyPairs, coded: Mapping[str, float]) -> Iterator[MarginError]:
+def pair_errors(design: "ResidualDesign", found: "NoisyPairs", coded: Mapping[str, float]) -> Iterator[MarginError]:
     """Yield the standard error of a count of margins of one or two columns with levels or bins, not tied to others.
 
     ``coded`` has variances of counts of levels that pairs know by their groups.

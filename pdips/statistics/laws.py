@@ -5,6 +5,7 @@ standard normal moves. Where noise is small the coordinates follow the noisy val
 parameters say (partial non-centring: Papaspiliopoulos, Roberts and Skold, Statistical Science 22, 2007).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,22 @@ def factor_of(shares: TensorVariable, d: int) -> TensorVariable:
             number += 1
         rows.append(pt.stack([*row, pt.sqrt(left), *[pt.zeros(())] * (d - i - 1)]))
     return pt.stack(rows)
+
+
+def cell_means(draws: Mapping[str, FloatArray], counts: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Draw the means of cells, which the law of their sums integrates out, shape (draws, cells, columns).
+
+    ``draws`` has ``sums`` (draws, cells, columns), ``m`` and ``tau`` (draws, columns), ``Sigma`` (draws, columns,
+    columns); ``counts``, shape (draws, cells), are the records of each cell.
+    """
+    prior = np.eye(draws["tau"].shape[-1]) / draws["tau"][:, None, :] ** 2
+    inverse = np.linalg.inv(draws["Sigma"])
+    precision = prior[:, None] + counts[..., None, None] * inverse[:, None]
+    known = (prior @ draws["m"][..., None])[:, None] + inverse[:, None] @ draws["sums"][..., None]
+    mean = np.linalg.solve(precision, known)
+    root = np.linalg.cholesky(precision)
+    moved = np.linalg.solve(np.swapaxes(root, -1, -2), rng.standard_normal(mean.shape))
+    return np.asarray((mean + moved)[..., 0])
 
 
 def multinomial(counts: Any, p: Any) -> Any:

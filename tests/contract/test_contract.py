@@ -433,7 +433,8 @@ def test_a_share_that_dies_after_the_charge_is_seen(monkeypatch, tmp_path):
     for module in (column_plan, kng):
         monkeypatch.setattr(module, "SMALLEST_EPSILON", Fraction(0))
     monkeypatch.setattr("pdips.privacy.plan.check_scale", lambda *_: None)
-    assert ended("kng-residual", "line_share", "0.999999999999", "1e-6", {}, tmp_path).startswith("charged")
+    lines = {"predictors": {"y": ("x",)}}  # otherwise so small an epsilon leaves no line to pay for
+    assert ended("kng-residual", "line_share", "0.999999999999", "1e-6", lines, tmp_path).startswith("charged")
 
 
 # The statement: each assumption exactly where the schema or the settings call for it.

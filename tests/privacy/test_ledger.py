@@ -506,7 +506,7 @@ LOSS = PrivacyLoss(epsilon=Fraction(1, 10), neighbours="replace-one", kind="pure
 SPENDS = [Spend(step="a", epsilon=Fraction(1, 20)), Spend(step="b", epsilon=Fraction(1, 20))]
 
 class Public:  # in place of a Schema, which takes long to import
-    person, max_per_person, public_columns = None, 1, ()
+    person, max_per_person, public_columns, members = None, 1, (), None
     to_dict = staticmethod(dict)
 Public.records = Public
 
