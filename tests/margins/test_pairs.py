@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from tables import RELATIONS, all_records, bits, schema_of
 
+import pdips.margins.chains as chains
 from pdips import InputError, Pairs, Schema, Table
 from pdips.calibration.closed_form import prospects
 from pdips.errors import UselessWarning
@@ -460,7 +461,38 @@ def test_counts_of_three_columns_come_back_from_what_pairs_leave_out():
     levels = np.concatenate([counts.sum(axis=(1, 2)), counts.sum(axis=(0, 2)), counts.sum(axis=(0, 1))])
     noisy = NoisyPairs(offsets, pairs, np.ones((3, 3)), counts.sum())
     target = PairTarget(
-        levels, pairs, pairs, np.ones((3, 3)), np.ones((3, 3), dtype=bool), LevelGroups.one(noisy.sizes)
+        levels,
+        pairs,
+        pairs,
+        np.ones((3, 3)),
+        np.ones((3, 3)),
+        np.ones((3, 3), dtype=bool),
+        LevelGroups.one(noisy.sizes),
     )
     found = NoisyTriple((0, 1, 2), centred(counts), 1.0).counts(target, noisy)
     np.testing.assert_allclose(found, counts)
+
+
+def test_pairs_within_the_noise_are_trusted_little(monkeypatch):
+    # 20 columns, of which two pairs tell of each other; the noise on a count is a tenth of the records
+    rng = np.random.default_rng(4)
+    columns = {f"c{k}": rng.integers(0, 3, 600) for k in range(20)}
+    for k in (0, 2):
+        columns[f"c{k + 1}"] = np.where(rng.random(600) < 0.8, columns[f"c{k}"], columns[f"c{k + 1}"])
+    frame = pd.DataFrame(columns)
+    table = Table(frame, Schema.model_validate({"columns": {name: {"levels": [0, 1, 2]} for name in columns}}))
+
+    def off(frames):
+        found = []
+        for one, other in combinations(columns, 2):
+            true, made = (pd.crosstab(each[one], each[other], normalize=True).to_numpy() for each in (frame, frames))
+            found.append(np.abs(true - made).sum() / 2)
+        return np.mean(found)
+
+    def mean_off():
+        made = Pairs(epsilon=1, kind="zcdp", delta="1e-6")
+        return np.mean([off(made.release(table, rng=np.random.default_rng(seed))[0].sets[0]) for seed in range(4)])
+
+    trusted = mean_off()
+    monkeypatch.setattr(chains, "DOUBT", 0.0)  # the broken twin takes every pair above its expected noise at its word
+    assert trusted < 0.85 * mean_off()
