@@ -51,7 +51,9 @@ def coded(frame: pd.DataFrame) -> tuple[pd.DataFrame, Schema]:
         if cuts is None and pd.api.types.is_numeric_dtype(values) and values.nunique() > FEW:
             cuts = np.linspace(values.min(), values.max() + 1, 9).tolist()
         each = (
-            values.astype(str) if cuts is None else pd.Series(np.searchsorted(cuts, values, side="right")).astype(str)
+            values.astype(object).map(str)
+            if cuts is None
+            else pd.Series(np.searchsorted(cuts, values, side="right")).astype(str)
         )
         made[str(name)] = each.to_numpy()
         columns[str(name)] = {"levels": sorted(set(made[str(name)]))}
