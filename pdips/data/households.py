@@ -89,6 +89,8 @@ class Members(BaseModel):
         """
         if self.key not in households or self.key not in members:
             raise InputError(f"the tables of households and of members both need the column {self.key!r} (members.key)")
+        if absent := [name for name in self.columns if name not in members]:
+            raise InputError(f"the table of members has no column {absent[0]!r}")
         if {*self.places} & {*households}:
             raise InputError(f"rename columns of households that are called {SIZE!r}, or as a member's with its number")
         keys, own = (pd.Series(self._spelt(frame), dtype=object) for frame in (households, members))
@@ -112,7 +114,7 @@ class Members(BaseModel):
             if isinstance(kept.dtype, np.dtype) and kept.dtype.kind in "iufb":  # whether or not a cell is empty
                 kept = pd.Series(pd.array(kept))
             for j in range(self.most):
-                row = order[np.minimum(first + j, len(order) - 1)]
+                row = order[np.minimum(first + j, len(order) - 1)] if len(order) else first
                 slots[f"{name}_{j + 1}"] = kept.reindex(np.where(sizes > j, row, -1)).reset_index(drop=True)
         return pd.concat([wide, pd.DataFrame(slots)], axis=1)
 

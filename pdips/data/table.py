@@ -166,8 +166,8 @@ class Table:
             raise InputError("a table of members needs [members] in the schema")
         known = schema.members
         homes, people = (_as_frame(each, schema) for each in (households, members))
-        alone = cls(people, schema.of_members())
-        ranks = np.zeros(len(people)) if known.order is None else alone.sort_key(known.order)
+        alone = cls(people, schema.of_members()) if len(people) else None  # no household need have members
+        ranks = np.zeros(len(people)) if known.order is None or alone is None else alone.sort_key(known.order)
         largest_first = known.order is not None and not known.columns[known.order].is_categorical
         return cls(known.joined(homes, people, -ranks if largest_first else ranks), schema)
 

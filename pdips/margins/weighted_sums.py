@@ -135,7 +135,7 @@ class CappedSums:
         return dict(zip(self.design.names, np.split(sums, ends), strict=True))
 
     def frame(self) -> pd.DataFrame:
-        """Return the noisy sums as they are published."""
+        """Return a row for each level: its noisy sum, the standard error and the cap; this is published."""
         levels = {name: self.design.schema.columns[name].names() for name in self.design.names}
         found = [
             pd.DataFrame({"column": name, "level": levels[name], "noisy": sums})

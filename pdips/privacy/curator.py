@@ -246,8 +246,10 @@ class Published(Curator):
 
     def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray:
         shown = next(self._answers)
-        whole = shown if possible is None else np.zeros(len(possible), dtype=np.int64)
-        whole[slice(None) if possible is None else possible] = shown
+        if possible is None:
+            return shown
+        whole = np.zeros(len(possible), dtype=np.int64)
+        whole[possible] = shown
         return whole
 
     def _choose(self, step: Step, scores: Statistic) -> IntArray:

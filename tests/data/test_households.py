@@ -38,6 +38,18 @@ def test_two_tables_become_one_and_two_again():
     assert people.astype(int).to_dict("list") == {"id": [1, 1, 2], "age": [50, 20, 30]}
 
 
+@pytest.mark.parametrize("order", [None, "age"])
+def test_households_without_any_member_are_a_table_like_its_neighbours(order):
+    # refused, it would tell that nobody has members
+    table = Table.of_households(HOMES, PEOPLE.iloc[:0], small(order=order))
+    assert table.frame["members"].tolist() == [0, 0, 0]
+    assert table.frame[["age_1", "age_2"]].isna().all(axis=None)
+    neighbour = Table.of_households(HOMES, PEOPLE.iloc[:1], small(order=order))
+    assert (table.frame["members"] != neighbour.frame["members"]).sum() == 1
+    with pytest.raises(InputError, match="no column 'age'"):
+        Table.of_households(HOMES, PEOPLE.iloc[:0].drop(columns="age"), small())
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_what_goes_in_comes_out(seed):
     homes, people = simulated(200, seed)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from household_tables import schema_of, simulated
 
-from pdips import InputError, Pairs, Schema, Table
+from pdips import InputError, Pairs, Schema, Table, more_sets
 from pdips.margins.pairs import MOST_LEVELS
 
 KINDS = [("pure", "replace-one"), ("zcdp", "add-remove"), ("zcdp", "replace-one"), ("pure", "add-remove")]
@@ -33,6 +33,7 @@ def test_members_are_in_the_first_places_of_every_household(kind, neighbours, se
     table = Table.of_households(*simulated(300), schema)
     release = released(table, kind=kind, neighbours=neighbours, sets=sets, n_sets=2)
     assert [broken(frame, schema) for frame in release.sets] == [0, 0]
+    assert [broken(frame, schema) for frame in more_sets(release, 1, rng=np.random.default_rng(1))] == [0]
     homes, people = release.households[0]
     assert people.groupby("household_id").size().sum() == release.sets[0]["members"].sum()
     assert len(homes) == len(release.sets[0])

@@ -292,7 +292,7 @@ def test_a_column_by_itself_has_the_bins_of_the_schema():
     assert release.sets[0]["age"].between(20, 65).all()
 
 
-# Tables that nobody prepared.
+# Skewed numbers beside columns of many levels, at the default order and predictors.
 
 
 def claims(n: int = 2_000) -> Table:
