@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.__main__ import EXAMPLES, ORDER
 from pdips import LaplaceSanitizer, Mechanism, PrivBayes, Schema, Steps, Table
 from pdips.evaluation.margins import k_way
-from pdips.margins import maximum_entropy, synthesis, views
+from pdips.margins import domain, maximum_entropy, synthesis
 
 EPSILONS = ("0.1", "1", "7.4")
 
@@ -20,12 +20,12 @@ EPSILONS = ("0.1", "1", "7.4")
 @contextmanager
 def views_of(n_cells: int) -> Iterator[None]:
     """Take views of at most this many cells in place of the size that the design finds best."""
-    usual = views.SMALLEST_CAP, views.LARGEST_CAP
-    views.SMALLEST_CAP = views.LARGEST_CAP = n_cells
+    usual = domain.SMALLEST_CAP, domain.LARGEST_CAP
+    domain.SMALLEST_CAP = domain.LARGEST_CAP = n_cells
     try:
         yield
     finally:
-        views.SMALLEST_CAP, views.LARGEST_CAP = usual
+        domain.SMALLEST_CAP, domain.LARGEST_CAP = usual
 
 
 @contextmanager
