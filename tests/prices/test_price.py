@@ -7,16 +7,22 @@ several records, and every other mechanism: ``tests/contract``.
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
+from itertools import combinations_with_replacement, product
 
 import numpy as np
+import pandas as pd
 import pytest
 from tables import schema_of, table_of, worst_loss
 
-from pdips import LaplaceSanitizer, Pairs, PerturbedHistogram, Steps
+from pdips import LaplaceSanitizer, Pairs, PerturbedHistogram, Schema, Steps, Table
 from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.elections import STEPS_PER_UNIT, election_scores, one_way_aic
+from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
+from pdips.margins.weighted_sums import CappedSums, WeightedSums
 from pdips.privacy.replay import exact_law
 from pdips.registry import published
 
@@ -53,6 +59,47 @@ def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(neighbours
     whole = ResidualDesign.moved.func
     monkeypatch.setattr(ResidualDesign, "moved", property(lambda design: whole(design) * 4 / 5))
     assert worst_loss(made, schema) == pytest.approx(1.25 * float(EPSILON), rel=1e-6)
+
+
+def largest_loss(made, tables, caps, monkeypatch) -> float:
+    """The worst log ratio between tables, or to the last one, of all noisy numbers at each cap of weights."""
+    worst = 0.0
+    for cap in caps:
+
+        def capped(sums, curator, step, *_, cap=cap):
+            return CappedSums(sums, step, curator.count(step, partial(sums.count, cap=cap)), cap, 0.0)
+
+        monkeypatch.setattr(WeightedSums, "measure", capped)
+        laws = [exact_law(made, table).outcomes[0] for table in tables]
+        shown = np.array([law.statistics for law in laws]) / np.array(laws[0].scales, dtype=float)
+        ends = shown[-1:] if made.neighbours == "add-remove" else shown
+        worst = max(worst, *(float(np.abs(one - ends).sum(axis=1).max()) for one in shown))
+    return worst
+
+
+@pytest.mark.parametrize("cap", [1, 2])
+def test_sums_of_weights_with_all_the_rest_cost_exactly_epsilon(neighbours, cap, monkeypatch):
+    # every person with one record or two beside another record, every cap that noise can choose
+    columns = {"a": {"levels": [0, 1]}, "b": {"levels": [0, 1]}, "w": {"lower": 0, "upper": 3, "resolution": 1}}
+    content = {"columns": columns, "records": {"weight": "w", "max_per_person": cap}}
+    schema, cells = Schema.model_validate(content), product((0, 1), (0, 1), (0.0, 1.0, 3.0))
+    rows = [[(0, 0, 2.0), *own] for own in combinations_with_replacement(cells, cap)]
+    rows += [[(0, 0, 2.0)]] if neighbours == "add-remove" else []
+    tables = [Table(pd.DataFrame(own, columns=list(columns)), schema) for own in rows]
+    caps = np.unique(
+        np.rint(
+            IntervalColumn("w", schema.columns["w"], 10).fine.edges[1:],
+        )
+    )
+    made = Pairs(epsilon=EPSILON, neighbours=neighbours, weighted=("a", "b"))
+    assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(float(EPSILON), abs=ROUNDING)
+    # the broken twins: sums of one of two columns are priced, or one record of each person
+    step, alone = WeightedSums.step, Schema.model_validate({**content, "records": {"weight": "w"}})
+    for change, lost in ({"names": ("a",)}, 0.1), ({"schema": alone}, 0.1 * (cap - 1)):
+        monkeypatch.setattr(
+            WeightedSums, "step", lambda sums, *more, change=change: step(replace(sums, **change), *more)
+        )
+        assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(float(EPSILON) * (1 + lost))
 
 
 def test_structural_zeros_cost_nothing_and_show_nothing():

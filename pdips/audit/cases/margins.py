@@ -1,12 +1,15 @@
 """The pairs and events on which mechanisms of counts are audited: histograms, urns, trees, margins, networks."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import pandas as pd
 
 from pdips.audit.findings import law_of
 from pdips.audit.neighbour_pairs import (
     Case,
     Pair,
+    Written,
     file_pairs,
     small_pairs,
     table_of,
@@ -16,6 +19,7 @@ from pdips.audit.neighbour_pairs import (
     worst_pairs,
 )
 from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.histogram.urns import Urn
 from pdips.margins.pairs import Pairs
@@ -43,6 +47,17 @@ WIDE = Schema.model_validate({"columns": {name: {"levels": list(range(12))} for 
 
 TWO = Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
 THREE = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
+
+WEIGHT = {"lower": 99, "upper": 100, "resolution": 1}
+WEIGHTED = Schema.model_validate({"columns": COLUMNS | {"weight": WEIGHT}, "records": {"weight": "weight"}})
+"""Its weights have two cells, and sums of weights are the same at each cap that noise can choose."""
+
+HOMES = Schema.model_validate(
+    {
+        "columns": {"rent": {"levels": ["low", "high"]}},
+        "members": {"key": "id", "most": 2, "too_many": "truncate", "columns": {"sex": {"levels": ["f", "m"]}}},
+    }
+)
 
 BITS = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abc"}})
 TIED = Schema.model_validate({"columns": {name: {"levels": [0, 1], "public": name == "a"} for name in "abc"}})
@@ -114,18 +129,52 @@ def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
 
 
 def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
-    """Yield the cases of all pairs: a table of three columns, exactly where losses are pure, and by many runs."""
+    """Yield the cases of all pairs: three columns, weights, households; exactly where losses are pure, and by runs."""
     made = build()
     of_table = worst_pairs(TINY, made.neighbours)
     if made.kind == "pure":
         yield from exactly(made, [*of_table, *small_pairs(THREE, made.neighbours, 2)])
         yield Case(made, toward(made, worst_pairs(TWO, made.neighbours)[0]))
     yield from gaussian(build)
-    third = where_allowed(build, also=tuple(COLUMNS))
-    if made.kind == "pure":
-        yield from exactly(third, of_table)
-    elif third is not None:
-        yield Case(third, of_table[0])
+    third, weighted = (where_allowed(build, **{name: tuple(COLUMNS)}) for name in ("also", "weighted"))
+    for asked, tried in (third, of_table), (weighted, [_heavy(made.neighbours)]), (made, homes(made.neighbours)):
+        if made.kind == "pure":
+            yield from exactly(asked, tried)
+        elif asked is not None:
+            yield Case(asked, tried[0])
+
+
+def _heavy(neighbours: Neighbours) -> Pair:
+    """Return the pair of which a record leaves all of its levels with the largest weight."""
+    moved = worst_pairs(TINY, neighbours)[1]
+    first, second = (
+        Table(side.frame.assign(weight=[*[99.0] * (side.n_records - 1), last]), WEIGHTED)
+        for side, last in ((moved.first, 100.0), (moved.second, 99.0))
+    )
+    return Pair(f"{moved.name}, and so does its weight", first, second, neighbours)
+
+
+def homes(neighbours: Neighbours) -> list[Pair]:
+    """Return pairs of tables of households and members: one household gets other members, all of them, or leaves."""
+    others = {"7": ("low", "f"), "2": ("low", "fm")}
+    changes = {
+        "household: a full one becomes an empty one, or leaves": ("3", ("high", "mm"), ("low", "")),
+        "household: an empty one becomes one of too many members, or leaves": ("4", ("high", ""), ("low", "fff")),
+    }
+    pairs = []
+    for name, (key, before, after) in changes.items():
+        come = {"1": after} if neighbours == "replace-one" else {}
+        (first, own), (second, other) = map(_of_homes, ({**others, key: before}, {**come, **others}))
+        pairs.append(Pair(name, first, second, neighbours, written=(own, other)))
+    return pairs
+
+
+def _of_homes(side: Mapping[str, tuple[str, str]]) -> tuple[Table, Written]:
+    """Return a table of households by key, each with its rent and its members, who are anywhere in their file."""
+    people = [(key, side[key][1][j]) for j in range(3) for key in sorted(side) if j < len(side[key][1])]
+    alone = pd.DataFrame({"id": [*side], "rent": [rent for rent, _ in side.values()]})
+    table = Table.of_households(alone, pd.DataFrame(people, columns=["id", "sex"]), HOMES)
+    return table, [(rent, *sexes) for rent, sexes in side.values()]
 
 
 def gaussian(build: Callable[..., Mechanism]) -> Iterator[Case]:
