@@ -12,7 +12,7 @@ from pdips.data.databases import is_stored, snapshot
 from pdips.data.partitions import PartitionedTable
 from pdips.data.readers import is_large, open_batches
 from pdips.data.schema import Schema
-from pdips.data.table import Table
+from pdips.data.table import Table, are_two
 from pdips.errors import InputError
 from pdips.html import show_progress
 from pdips.margins.planning import suited
@@ -148,9 +148,7 @@ def as_table(
         if table.schema != schema:
             raise InputError("the Table was read with another schema; give the schema that it has")
         return table
-    if (isinstance(table, tuple) and len(table) == 2) != (schema.members is not None):
-        raise InputError("[members] in the schema needs two tables, of households and of members (--members); else one")
-    if isinstance(table, tuple):
+    if are_two(table, schema):
         return Table.of_households(table[0], table[1], schema)
     if in_files(table):
         return PartitionedTable(table, schema, scheduler=scheduler)

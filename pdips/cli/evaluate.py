@@ -52,17 +52,17 @@ def evaluate(
     For internal use, except with a price: figures go to DIR/confidential/evaluation.json and into the curator's
     report; with --paid-epsilon two private ones go to DIR/public/evaluation.json.
     """
+    both = table if members is None else (table, members)
     if epsilon is None:
         if ledger_path is not None:
             raise InputError("--ledger belongs to --paid-epsilon: without it nothing is charged")
         if explain:
             raise InputError("--explain belongs to --paid-epsilon: without it messages name the rule that was broken")
-        both = table if members is None else (table, members)
         _inside(both, directory, formula, family, json_path, quiet=quiet)
         return
-    if formula is not None or family is not None or json_path is not None or members is not None:
-        raise InputError("--paid-epsilon goes with --ledger only: no analysis and no table of members is measured so")
-    _paid(table, directory, epsilon, ledger_path, explain=explain, quiet=quiet)
+    if formula is not None or family is not None or json_path is not None:
+        raise InputError("--paid-epsilon goes with --ledger and --members only: no analysis is measured so")
+    _paid(both, directory, epsilon, ledger_path, explain=explain, quiet=quiet)
 
 
 def _inside(
@@ -85,7 +85,7 @@ def _inside(
     click.echo(f"inside    {', '.join(map(str, [*paths, report] if report else paths))}")
 
 
-def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, explain: bool, quiet: bool) -> None:
+def _paid(table: Any, directory: str, epsilon: str, ledger_path: str | None, *, explain: bool, quiet: bool) -> None:
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.privacy.curator import Clock
 

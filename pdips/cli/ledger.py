@@ -85,6 +85,7 @@ def ledger_set_total(path: str, epsilon: str | None, rho: str | None, delta: str
 @ledger.command("adopt")
 @click.argument("path", metavar="L.sqlite")
 @click.argument("table", metavar="TABLE")
+@click.option("--members", metavar="TABLE", help="The members of the households in the first TABLE.")
 @click.option("--schema", "schema_path", required=True, metavar="S.toml")
 @click.option(
     "--as",
@@ -95,14 +96,15 @@ def ledger_set_total(path: str, epsilon: str | None, rho: str | None, delta: str
     help="A corrected or re-saved version of the table, or another table of the same persons, such as another year's.",
 )
 @click.option("--explain", is_flag=True, help=EXPLAIN)
-def ledger_adopt(path: str, table: str, schema_path: str, role: str, explain: bool) -> None:
+def ledger_adopt(path: str, table: str, members: str | None, schema_path: str, role: str, explain: bool) -> None:
     """Let TABLE share this account: all spends on all tables of the account add up."""
     from pdips.data.schema import Schema
-    from pdips.data.table import Table
+    from pdips.synthesis import as_table
 
     account, schema = pdips.Ledger(path), Schema.load(schema_path)
+    both = table if members is None else (table, members)
     with one_refusal(account, explain=explain), account.reading(schema, explain=explain):
-        account.adopt(Table.read(table, schema).fingerprint, role=typing.cast(Any, role))
+        account.adopt(as_table(both, schema).fingerprint, role=typing.cast(Any, role))
     click.echo(ledger_line(account))
 
 

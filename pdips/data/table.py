@@ -254,6 +254,14 @@ class Table:
         return bool(np.logical_and.reduce([np.isin(self.codes[name], wanted) for name, wanted in codes.items()]).any())
 
 
+def are_two(table: Any, schema: Schema) -> bool:
+    """Whether a table is given as two, of households and of members, which must be as the schema says."""
+    found = isinstance(table, tuple) and len(table) == 2
+    if found != (schema.members is not None):
+        raise InputError("[members] in the schema needs two tables, of households and members (--members); else one")
+    return found
+
+
 def _as_frame(table: Any, schema: Schema) -> pd.DataFrame:
     if isinstance(table, pd.DataFrame):
         return table

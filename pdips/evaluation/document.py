@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from pdips.data.readers import read_frame
 from pdips.data.schema import Schema
-from pdips.data.table import Table
+from pdips.data.table import Table, are_two
 from pdips.errors import DataError, InputError
 from pdips.html import spelt
 from pdips.privacy.loss import Kind
@@ -83,8 +83,9 @@ def open_release(directory: str | Path, *, received: bool = False) -> ReleaseFol
 
 def open_table(path: Any, release: ReleaseFolder) -> Table:
     """Read the confidential table, or those of households and members, and check it against a release's schema."""
+    is_pair = are_two(path, release.schema)
     try:
-        if isinstance(path, tuple):
+        if is_pair:
             return Table.of_households(path[0], path[1], release.schema)
         return Table(read_frame(path, separator=release.schema.csv.separator), release.schema)
     except InputError as error:

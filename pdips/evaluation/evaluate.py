@@ -13,7 +13,7 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Schema
-from pdips.data.table import Table
+from pdips.data.table import Table, are_two
 from pdips.errors import InputError
 from pdips.evaluation.distribution import ecdf_distances, wasserstein_randomization
 from pdips.evaluation.document import (
@@ -123,9 +123,14 @@ def evaluate(
 def evaluate_held(table: Any, release: Release, formula: str | None, family: Family | None) -> EvaluationDocument:
     """Compare a release in memory with its table: see :func:`evaluate`."""
     held = ReleaseFolder(folder=Path(), home=Path("confidential"), document=release.document(), sets=release.sets)
-    return _evaluated(
-        held, lambda: table if isinstance(table, Table) else Table(table, release.schema), formula, family, Clock()
-    )
+
+    def opened() -> Table:
+        if isinstance(table, Table):
+            return table
+        schema = release.schema
+        return Table.of_households(table[0], table[1], schema) if are_two(table, schema) else Table(table, schema)
+
+    return _evaluated(held, opened, formula, family, Clock())
 
 
 def _evaluated(

@@ -15,6 +15,7 @@ import pandas as pd
 
 from pdips.arrays import IntArray
 from pdips.data.schema import Schema
+from pdips.data.table import are_two
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_release, open_table
 from pdips.evaluation.encoding import codes_of, grouped, resampled, sizes_of, table_codes
@@ -81,6 +82,7 @@ class PaidEvaluation(Mechanism):
 
     name: ClassVar[str] = "evaluate"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    takes_households: ClassVar[bool] = True
 
     published: InitVar[ReleaseFolder | None] = None
 
@@ -146,7 +148,7 @@ class PaidEvaluation(Mechanism):
 
 
 def evaluate_paid(
-    table: str | Path,
+    table: Any,
     directory: str | Path,
     *,
     epsilon: Number,
@@ -160,7 +162,7 @@ def evaluate_paid(
     Parameters
     ----------
     table, directory : path
-        The confidential table, and the folder of the release.
+        The confidential table, or those of households and of members, and the folder of the release.
     epsilon : number
         The price of both measures together, in nats.
     ledger : Ledger, optional
@@ -196,6 +198,7 @@ def evaluate_paid(
     with clock.step("reading the release"):
         release = open_release(directory)
     _refuse(release)
+    are_two(table, release.schema)
     neighbours = release.document.privacy.neighbours
     mechanism = PaidEvaluation(epsilon=epsilon, n_sets=len(release.sets), neighbours=neighbours, published=release)
     plan = mechanism.plan(release.schema)

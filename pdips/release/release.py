@@ -246,7 +246,7 @@ class RunRecord:
         Parameters
         ----------
         table : DataFrame, dict of columns, pyarrow.Table or Table
-            The confidential table.
+            The confidential table, or those of households and of members.
         formula, family : str, optional
             An analysis to run on both, such as ``"voted ~ age + college"``.
 

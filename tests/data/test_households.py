@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from household_tables import TEXT, schema_of, simulated
 
-from pdips import InputError, Pairs, PrivBayes, Schema, Steps, Table, synthesize
+from pdips import InputError, Ledger, Pairs, PrivBayes, Schema, Steps, Table, synthesize
 from pdips.data.column import Column
 from pdips.data.households import Members
 from pdips.errors import DataError
@@ -256,9 +256,32 @@ def test_the_command_line_takes_two_tables_and_writes_two(folder, pdips, suffix)
     code, told, _ = pdips("evaluate", folder / "homes.csv", folder / "out", "--members", folder / "people.parquet")
     assert code == 0
     assert "mean of income" in told
-    for more in ((), ("--members", folder / "people.parquet", "--paid-epsilon", 1)):
-        assert pdips("evaluate", folder / "homes.csv", folder / "out", *more)[0] == 2
+    assert pdips("evaluate", folder / "homes.csv", folder / "out")[0] == 2
     assert "all records with the same 'household_id'" in pdips("ledger", "show", ledger)[1]
+
+
+def test_paid_evaluations_and_adopted_tables_have_members_too(folder, pdips):
+    ledger, both = folder / "l.sqlite", (folder / "homes.csv", "--members", folder / "people.parquet")
+    assert pdips(*words(folder, "--ledger", ledger))[0] == 0
+    people, adopt = folder / "people.parquet", ("ledger", "adopt", ledger)
+    more = ("--paid-epsilon", 4, "--ledger", ledger)
+    code, _, said = pdips("evaluate", folder / "homes.csv", folder / "out", *more)
+    assert (code, "needs two tables" in said) == (2, True)
+    assert len(Ledger(ledger).entries()) == len(Ledger(ledger).attempts()) == 1  # nothing charged, nothing tried
+    assert pdips("evaluate", *both, folder / "out", *more)[0] == 0
+    stated = json.loads((folder / "out" / "public" / "evaluation.json").read_text())
+    assert "one household (its own record and those of up to 3 members)" in stated["privacy"]["statement"]
+    assert [each["standard_deviation_of_noise"] < 0.01 for each in stated["measures"]] == [True, True]
+    frame = pd.read_parquet(people)
+    frame["sex"] = "f"
+    frame.to_parquet(people)
+    (folder / "out" / "public" / "evaluation.json").unlink()
+    assert "belongs to another table" in pdips("evaluate", *both, folder / "out", *more, "--explain")[2]
+    code, _, said = pdips(*adopt, folder / "homes.csv", "--schema", folder / "s.toml")
+    assert (code, "needs two tables" in said) == (2, True)
+    assert pdips(*adopt, *both, "--schema", folder / "s.toml")[0] == 0
+    assert pdips("evaluate", *both, folder / "out", *more)[0] == 0
+    assert [entry.mechanism for entry in Ledger(ledger).entries()] == ["pairs", "evaluate", "evaluate"]
 
 
 def test_a_refusal_is_the_same_for_all_records(folder, pdips):
@@ -276,3 +299,11 @@ def test_a_refusal_is_the_same_for_all_records(folder, pdips):
 def test_the_section_is_shown(folder, pdips):
     told = pdips("schema", "check", folder / "s.toml")[1]
     assert "members a household: at most 3, more: truncate; by the key 'household_id'" in told
+
+
+def test_a_release_in_memory_is_evaluated_on_both_tables():
+    both, schema = simulated(100, most=2), schema_of(2)
+    record = synthesize(both, schema, epsilon=1, progress=False)[1]
+    assert 0 <= record.evaluate(both).measure("SPECKS").mean <= 1
+    with pytest.raises(InputError, match="needs two tables"):
+        record.evaluate(both[0])

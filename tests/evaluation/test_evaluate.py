@@ -460,7 +460,10 @@ def test_bad_input_has_one_line_each(pdips, here):
         ((table, here / "out", "--json", here / "no" / "x.json"), "a folder that doesn't exist"),
         ((table, here / "out", "--json", here), "--json must name a file"),
         ((table, here / "out", "--ledger", here / "l"), "--ledger belongs to --paid-epsilon"),
-        ((table, here / "out", "--paid-epsilon", 1, "--analysis", "voted ~ age"), "goes with --ledger only"),
+        (
+            (table, here / "out", "--paid-epsilon", 1, "--analysis", "voted ~ age"),
+            "goes with --ledger and --members only",
+        ),
     ]
     for words, message in cases:
         code, out, err = pdips("evaluate", *words)
