@@ -68,8 +68,7 @@ def plan(
     planned = mechanism.plan(schema)
     target = None if json_path is None else json_target(json_path)
     found, loss, cap = prospects(planned, n_records), planned.loss, schema.records.max_per_person
-    whose = "household" if schema.members else "person"
-    click.echo(f"schema    {len(schema.columns)} columns, at most {cap} record{'s' * (cap > 1)} a {whose}")
+    click.echo(f"schema    {len(schema.columns)} columns, at most {cap} record{'s' * (cap > 1)} a {schema.unit}")
     reading = f", delta = {spell(loss.delta)}, rho = {float(loss.rho):.4g}" if loss.rho else ""
     click.echo(f"price     epsilon = {spell(loss.epsilon)}{reading}, {loss.neighbours} neighbours, kind {loss.kind}")
     if loss.is_finite:
@@ -136,7 +135,14 @@ def page(
         },
     }
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return render("plan.html.j2", data=text, title=schema.title or "a table", mechanism=mechanism.name, n=n_records)
+    return render(
+        "plan.html.j2",
+        data=text,
+        title=schema.title or "a table",
+        unit=schema.unit,
+        mechanism=mechanism.name,
+        n=n_records,
+    )
 
 
 def _tell_gaussian(mechanism: "Mechanism", schema: "Schema", n_records: int | None, found: list["Prospect"]) -> None:

@@ -189,6 +189,11 @@ class Schema(BaseModel):
         """Names of the columns that are known to everyone."""
         return tuple(name for name, column in self.columns.items() if column.public)
 
+    @property
+    def unit(self) -> str:
+        """What is protected together, as texts call it: a person, or a household with its members."""
+        return "person" if self.members is None else "household"
+
     def refuse_rules(self) -> None:
         """Refuse rules on records, for models, which know nothing of them."""
         if self.impossible or self.rule:

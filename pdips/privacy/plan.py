@@ -315,9 +315,9 @@ def paragraph(
     records, public = (schema.records, schema.public_columns) if schema is not None else (None, ())
     most = records.max_per_person if records is not None else 1
     cap, upto = (f"{most} records", "up to ") if most > 1 else ("one record", "")
-    whose, members = "one person", schema.members if schema is not None else None
+    whose, members = (schema.unit, schema.members) if schema is not None else ("person", None)
     if members is not None:
-        whose, upto, cap = "one household", "its own record and those of ", f"up to {members.most} members"
+        upto, cap = "its own record and those of ", f"up to {members.most} members"
     factor = "the probability of any output by a factor of at most e^epsilon"
     if delta:
         factor = (
@@ -325,9 +325,9 @@ def paragraph(
             f"delta = {spell(delta)}"
         )
     whom = {
-        "replace-one": f"replacing all that {whose} ({upto}{cap}) contributed by any other values that the schema "
+        "replace-one": f"replacing all that one {whose} ({upto}{cap}) contributed by any other values that the schema "
         f"allows changes {factor}; the number of {'households' if members else 'records'} is public",
-        "add-remove": f"adding or removing all that {whose} ({upto}{cap}) contributed changes {factor}, "
+        "add-remove": f"adding or removing all that one {whose} ({upto}{cap}) contributed changes {factor}, "
         "for all tables of at least one record; the number of records is "
         "protected too",
     }[neighbours]

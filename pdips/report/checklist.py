@@ -79,16 +79,18 @@ def _answers(release: PrivacyDocument, run: RunDocument, losses: Losses) -> Iter
     yield "bounded", ("yes", said) if bounded else ("no", f"No: {said} That figure bounds nothing for this table.")
     yield "epsilon", _epsilon(privacy.epsilon, bounded=bounded, delta=privacy.delta)
     yield "delta", _delta(privacy.delta, run.n_records)
-    records = release.table_schema.records
-    cap = f"Up to {plural(records.max_per_person, 'record')} a person"
-    checked = f"{cap}, checked against the key {records.person!r} before the release."
-    yield "unit", ("yes", checked) if records.person else ("person", f"{cap}{SAID['declared']}")
+    schema = release.table_schema
+    records, members = schema.records, schema.members
+    most = plural(members.most, "member") if members else plural(records.max_per_person, "record")
+    cap, key = f"Up to {most} a {schema.unit}", members.key if members else records.person
+    checked = f"{cap}, checked against the key {key!r} before the release."
+    yield "unit", ("yes", checked) if key else ("person", f"{cap}{SAID['declared']}")
     yield "number", _said("yes", "protected") if privacy.neighbours == "add-remove" else _said("person", "known")
     proven = bounded and settings.get("variant") != "published"
     yield "proof", ("yes", f"{release.mechanism}{SAID['proof']}") if proven else _said("no", "no_proof")
     yield "law", ("yes" if exact and bounded else "watch", SAID["exact" if exact else "floating"])
     yield "seed", _said("no", "seed") if release.reproducible else _said("yes", "system")
-    copied = ", ".join(release.table_schema.public_columns)
+    copied = ", ".join(schema.public_columns)
     yield "copied", ("person", f"Copied as they are: {copied}.") if copied else _said("yes", "none_copied")
     yield "ledger", _ledger(run)
     yield "errors", _said("yes", "listed") if release.noise else _said("watch", "none_known")
@@ -97,7 +99,7 @@ def _answers(release: PrivacyDocument, run: RunDocument, losses: Losses) -> Iter
     yield "intervals", ("yes", fits) if rule else _said("watch", "no_rule")
     told = settings.get("sampler") in ("rejection", "atoms")  # atoms: up to 0.2.0
     yield "time", _said("watch", "slow") if told else _said("yes", "hidden")
-    yield "collected", ("person", f"{plural(len(release.table_schema.columns), 'column')} are synthesized.")
+    yield "collected", ("person", f"{plural(len(schema.columns), 'column')} are synthesized.")
 
 
 def _said(state: State, name: str) -> Answer:

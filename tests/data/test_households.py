@@ -1,6 +1,7 @@
 """Tables of households and members: one wide table, its rules, keys that leave no trace, and two tables again."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -249,7 +250,15 @@ def test_the_command_line_takes_two_tables_and_writes_two(folder, pdips, suffix)
     assert fields["members_2"] == [*people] == ["household_id", "relation", "age", "sex", "school", "works"]
     stated = json.loads((public / "privacy.json").read_text())
     assert "counts by its first 3 members, in the order of 'relation'" in stated["privacy"]["statement"]
-    assert "one household" in (public / "card.html").read_text()
+    card, report = (
+        path.read_text() for path in (public / "card.html", folder / "out" / "confidential" / "report.html")
+    )
+    usual = "applied to a person outside|wait for a person|a person has to answer|all that one person, or household"
+    for page in (card, report):
+        told = re.sub(r"(?s)<style.*?</style>|<[^>]*>", "", page)
+        assert "household's" in told or "any household" in told
+        assert not re.findall(r".*\bperson\b.*", re.sub(usual, "", re.sub(r"\s+", " ", told), flags=re.IGNORECASE))
+    assert "Up to 3 members a household, checked against the key" in report
     written = [path for path in folder.glob("out/**/*") if path.is_file()]
     assert [path.name for path in written if b"key7" in path.read_bytes()] == []
     assert b"key7" in (folder / "homes.csv").read_bytes()

@@ -125,7 +125,7 @@ QUESTIONS = {
     "bounded": "Is the loss bounded, over all that is published?",
     "epsilon": "Is epsilon small enough for what is at stake?",
     "delta": "Is delta far below one over the number of records?",
-    "unit": "Is all that one person contributed protected together?",
+    "unit": "Is all that one person, or household, contributed protected together?",
     "n": "Is the number of records protected, or public?",
     "proof": "Is there a proof, and is it of what was run?",
     "law": "Was the output drawn from exactly the law of the proof, without floating-point gaps?",
