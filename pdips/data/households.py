@@ -5,7 +5,7 @@ A household's record is a function of its own rows: which rows have its key, and
 
 from collections.abc import Collection
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,9 @@ from pdips.arrays import FloatArray
 from pdips.data.coding import person_key, person_keys, refuse_for
 from pdips.data.column import Column
 from pdips.errors import DataError, InputError
+
+NULLABLE: dict[str, Any] = {"i": "Int64", "u": "UInt64", "b": "boolean"}
+"""Types that have room for absent members: whole numbers as doubles would be other codes because of them."""
 
 SIZE = "members"
 """Column of the wide table: how many members a household has."""
@@ -89,8 +92,6 @@ class Members(BaseModel):
         """
         if self.key not in households or self.key not in members:
             raise InputError(f"the tables of households and of members both need the column {self.key!r} (members.key)")
-        if absent := [name for name in self.columns if name not in members]:
-            raise InputError(f"the table of members has no column {absent[0]!r}")
         if {*self.places} & {*households}:
             raise InputError(f"rename columns of households that are called {SIZE!r}, or as a member's with its number")
         keys, own = (pd.Series(self._spelt(frame), dtype=object) for frame in (households, members))
@@ -111,8 +112,8 @@ class Members(BaseModel):
         slots = dict[str, pd.Series]()
         for name in self.columns:
             kept = members[name].reset_index(drop=True)
-            if isinstance(kept.dtype, np.dtype) and kept.dtype.kind in "iufb":  # whether or not a cell is empty
-                kept = pd.Series(pd.array(kept))
+            if isinstance(kept.dtype, np.dtype) and kept.dtype.kind in NULLABLE:  # whether or not a cell is empty
+                kept = kept.astype(NULLABLE[kept.dtype.kind])
             for j in range(self.most):
                 row = order[np.minimum(first + j, len(order) - 1)] if len(order) else first
                 slots[f"{name}_{j + 1}"] = kept.reindex(np.where(sizes > j, row, -1)).reset_index(drop=True)

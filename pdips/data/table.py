@@ -166,6 +166,9 @@ class Table:
             raise InputError("a table of members needs [members] in the schema")
         known = schema.members
         homes, people = (_as_frame(each, schema) for each in (households, members))
+        check_columns(people, schema.of_members())
+        if not homes.columns.is_unique:
+            raise InputError("the table of households has two columns of the same name")
         alone = cls(people, schema.of_members()) if len(people) else None  # no household need have members
         ranks = np.zeros(len(people)) if known.order is None or alone is None else alone.sort_key(known.order)
         largest_first = known.order is not None and not known.columns[known.order].is_categorical

@@ -222,7 +222,7 @@ def raked(
     for _ in range(ROUNDS):
         before = weights
         for table, cell in zip(tables, cells, strict=True):
-            sums = np.bincount(cell, weights, table.shares.size)
+            sums = np.bincount(cell, weights, table.shares.size).astype(np.float64)  # of no record, whole numbers
             factor = np.divide(table.shares.ravel() * table.goal(weights), sums, out=np.ones_like(sums), where=sums > 0)
             weights = np.clip(weights * factor[cell], column.lower, column.upper)
         if np.abs(weights - before).max(initial=0.0) <= MET * weights.max(initial=0.0):

@@ -99,7 +99,7 @@ class WeightedSums:
 
     def count(self, table: Table, cap: float) -> IntArray:
         """Return the exact sums, in parts of the cap, column after column."""
-        units = np.rint(np.minimum(table.frame[self.weight].to_numpy(dtype=np.float64) / cap, 1) * UNITS)
+        units = np.rint(np.minimum(table.sort_key(self.weight) / cap, 1) * UNITS)
         found = list[IntArray]()
         for name in self.names:
             found.append(np.zeros(self.schema.columns[name].n_levels, dtype=np.int64))

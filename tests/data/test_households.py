@@ -47,8 +47,22 @@ def test_households_without_any_member_are_a_table_like_its_neighbours(order):
     assert table.frame[["age_1", "age_2"]].isna().all(axis=None)
     neighbour = Table.of_households(HOMES, PEOPLE.iloc[:1], small(order=order))
     assert (table.frame["members"] != neighbour.frame["members"]).sum() == 1
-    with pytest.raises(InputError, match="no column 'age'"):
-        Table.of_households(HOMES, PEOPLE.iloc[:0].drop(columns="age"), small())
+    # and by columns it is refused like its neighbours
+    for wrong, said in ((PEOPLE.drop(columns="age"), "column 'age' of the schema"), (PEOPLE.assign(x=1), "column 'x'")):
+        for people in (wrong, wrong.iloc[:0]):
+            with pytest.raises(InputError, match=said):
+                Table.of_households(HOMES, people, small(order=order))
+
+
+@pytest.mark.parametrize(("cells", "spelt"), [((2**53, 2**53 + 1), str), ((1, 2), str), ((True, False), bool)])
+def test_the_absent_members_of_other_households_change_no_code(cells, spelt):
+    # as doubles the first two whole numbers are one, and others are spelt otherwise
+    schema = small(columns={"age": {"levels": [*map(spelt, cells)]}})
+    people = pd.DataFrame({"id": ["a", "7", "c"], "age": [cells[1], cells[0], cells[1]]})
+    whole, without = (Table.of_households(HOMES, each, schema) for each in (people, people[:2]))
+    assert whole.codes["age_1"].tolist() == [1, 0, 1]
+    assert without.codes["age_1"].tolist() == [1, 0, 2]
+    assert whole.frame["age_1"].dtype == without.frame["age_1"].dtype
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -187,8 +201,8 @@ def test_two_tables_go_with_members_and_one_without():
     for table, schema in ((HOMES, small()), ((HOMES, PEOPLE), small().plain()), ((HOMES, PEOPLE, HOMES), small())):
         with pytest.raises(InputError, match="two tables"):
             synthesize(table, schema, epsilon=1, mechanism="pairs", progress=False)
-    for wrong in (HOMES.drop(columns="id"), HOMES.assign(age_1=1)):
-        with pytest.raises(InputError, match=r"'id'|rename"):
+    for wrong in (HOMES.drop(columns="id"), HOMES.assign(age_1=1), pd.concat([HOMES, HOMES[["id"]]], axis=1)):
+        with pytest.raises(InputError, match=r"'id'|rename|two columns"):
             Table.of_households(wrong, PEOPLE, small())
 
 

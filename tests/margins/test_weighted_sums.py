@@ -52,6 +52,21 @@ def test_a_person_moves_the_sums_by_the_sensitivity_at_most(law, cap, neighbours
     assert max(free) * cap > moved.l1
 
 
+def test_weights_are_read_like_other_numbers():
+    table = survey(n=50)
+    text = Table(table.frame.assign(w=" " + table.frame["w"].astype(str) + "e0"), table.schema)
+    sums = WeightedSums(table.schema, ("sex", "job"))
+    np.testing.assert_array_equal(sums.count(text, 30.0), sums.count(table, 30.0))
+
+
+def test_sets_without_records_fail_nothing_after_the_charge():
+    made, sizes = Pairs(epsilon="0.2", neighbours="add-remove", weighted=("sex",), sets="posterior", n_sets=2), set()
+    for seed in range(12):
+        release, _ = made.release(survey(n=1), rng=np.random.default_rng(seed))
+        sizes |= {len(frame) for frame in release.sets}
+    assert min(sizes) == 0 < max(sizes)
+
+
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
 def test_the_price_is_the_tenth_and_all_that_is_charged_is_asked(kind):
     made = Pairs(epsilon=1, kind=kind, weighted=("sex",))
