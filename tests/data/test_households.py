@@ -322,6 +322,8 @@ def test_a_refusal_is_the_same_for_all_records(folder, pdips):
 def test_the_section_is_shown(folder, pdips):
     told = pdips("schema", "check", folder / "s.toml")[1]
     assert "members a household: at most 3, more: truncate; by the key 'household_id'" in told
+    assert pdips("plan", folder / "s.toml", "--html", folder / "plan.html")[0] == 0
+    assert '<div hidden><label for="cap">Most records of one household' in (folder / "plan.html").read_text()
 
 
 def test_a_release_in_memory_is_evaluated_on_both_tables():
