@@ -32,10 +32,10 @@ MOST_CELLS = 200_000
 """A cell is as wide as the column's whole numbers or resolution, or a power of ten, times one if there were more."""
 
 MOST_ON_TOP = 26
-"""Intervals of the first layer: as wide as 1, 2 or 5 times a power of ten cells, and below as powers of ten."""
+"""Cells up to which all are counted at once; below the first layer, intervals are as wide as powers of ten cells."""
 
 EVENLY = 20
-"""Equal parts of the range, as histograms show it: the first layer if these are 1, 2, 2.5 or 5 times 10^k cells."""
+"""Equal parts of the range in the first layer, as in histograms: others would have to be cut by louder counts."""
 
 QUIETER = 2
 """Standard deviation of the noise of a layer over that of the layer above, about."""
@@ -103,19 +103,16 @@ class IntervalColumn:
     @cached_property
     def nodes(self) -> tuple[IntArray, ...]:
         """By layer, the interval of each cell, shape (cells,); 0 and the upper bound are intervals by themselves."""
-        place = np.arange(self.n_cells) + self._grid[1]
-        linear, (even, rest) = self.column.scale == "linear", divmod(int(place[-1] - place[0]), EVENLY)
-        widths = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
-        top = next(width for width in widths if place[-1] // width - place[0] // width < MOST_ON_TOP)
-        if linear and rest == 0 and str(even).rstrip("0") in ("1", "2", "25", "5") and place[0] % even == 0:
-            top = even
-        below = [10**power for power in range(12, -1, -1) if 10**power < top and top % 10**power == 0]
-        if str(top).startswith("25"):
-            below.insert(0, top // 5)
+        edges, first = self._grid
+        linear, many = self.column.scale == "linear", len(edges) > MOST_ON_TOP
+        n_parts, place = EVENLY if many else len(edges) - 1, np.arange(len(edges)) + first
+        at = edges - edges[0] if linear and many else np.arange(len(edges), dtype=float)
         alone = (place == 0) & linear | (place == place[-1])
-        begun = [np.diff(place // width, prepend=place[0] // width - 1) != 0 for width in (top, *below)]
-        own = np.diff(alone, prepend=False)
-        return tuple(np.cumsum(first | own) - 1 for first in begun)
+        begun = [(np.diff(np.floor(at / at[-1] * n_parts + LEAST), prepend=-1) != 0) | np.diff(alone, prepend=False)]
+        for power in range(12, -1, -1) if many else ():
+            if power == 0 or 2 * 10**power <= len(edges) / EVENLY:
+                begun.append(begun[-1] | (np.diff(place // 10**power, prepend=place[0] // 10**power - 1) != 0))
+        return tuple(np.cumsum(each) - 1 for each in begun)
 
     @property
     def n_cuts(self) -> int:

@@ -16,7 +16,7 @@ from pdips.calibration.closed_form import prospects
 from pdips.data.schema import Column, Records
 from pdips.margins.consistency import rounded_counts
 from pdips.margins.intervals import IntervalColumn, IntervalDesign
-from pdips.margins.pairs import ALONE, ALONE_NUMERIC
+from pdips.margins.pairs import ALONE, ALONE_NUMERIC, measured, pooled
 from pdips.outside import NoisyMargins
 from pdips.privacy.curator import Drawing
 
@@ -149,16 +149,32 @@ def test_cuts_are_as_many_as_there_is_room_for_and_set_a_spike_apart():
     assert few.cuts(np.array([1.0, 0, 0, 0])).tolist() == [0, 1, 2, 3, 4]
 
 
-WIDTHS = {"age": [5, 1], "wage an hour": [2.5, 0.5, 0.1, 0.01], "square": [250, 50, 10, 1], "floor": [100, 10, 1]}
-"""A twentieth of floor's range is 125, which isn't round."""
+WIDTHS = {"age": [5, 1], "wage an hour": [2.5, 1, 0.1, 0.01], "square": [250, 100, 10, 1], "floor": [125, 10, 1]}
 
 
 @pytest.mark.parametrize("column", WIDTHS)
-def test_the_first_layer_is_twentieths_of_the_range_where_they_are_round(column):
+def test_layers_are_twentieths_of_the_range_and_powers_of_ten_cells(column):
     found = IntervalColumn("x", COLUMNS[column], 10)
     for nodes, width in zip(found.nodes, WIDTHS[column], strict=True):
         lower = found.fine.edges[np.flatnonzero(np.diff(nodes, prepend=-1))]
-        assert np.diff(lower[3:-1]) == pytest.approx(width)
+        assert np.diff(lower[3:-1]).max() == pytest.approx(width)
+
+
+BOUNDS = [(0, 100, True), (-1, 100, False), (-5, 100, True), (-1000, 2000, False), (0, 50, True)]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_an_interval_of_the_first_layer_is_within_one_of_twenty_equal_bins(bounds, monkeypatch):
+    """With other parts of the range (the broken twin) some intervals are not."""
+
+    def within() -> bool:
+        found = IntervalColumn("x", Column(**dict(zip(("lower", "upper", "integer"), bounds, strict=True))), 10)
+        bins = np.searchsorted(np.linspace(*bounds[:2], 21)[1:-1] - 1e-9, found.fine.edges[:-1], side="right")
+        return all(len({*bins[found.nodes[0] == node].tolist()}) == 1 for node in range(found.n_counts(0)))
+
+    assert within()
+    monkeypatch.setattr(intervals, "EVENLY", 19)
+    assert not within()
 
 
 def test_no_cut_parts_cells_that_were_counted_together_while_others_are_left():
@@ -450,3 +466,19 @@ def test_missing_codes_are_released_as_codes(more):
     assert 190 <= (made["pay"] == -9).sum() <= 210
     assert made.loc[made["pay"] != -9, "pay"].between(20, 50).all()
     assert (made["pay"].dtype == np.int64) == ("integer" in more)
+
+
+def test_laplace_noise_of_pairs_leaves_the_counts_of_intervals_alone():
+    """Estimates are those of the intervals, rounded; averaged with sums over pairs (the twin) they were not."""
+    table = survey(2_000)
+    mechanism = Pairs(epsilon=1)
+    plan = mechanism.plan(table.schema)
+    design, known = plan.design, np.arange(1.0, 11) * 2_000 / 55
+    noisy = np.zeros(sum(part.size for _, part in design.parts(np.zeros(10**5, dtype=np.int64))), dtype=np.int64)
+    noisy[:] = 50
+    noisy[::3] = -50
+    given = {design.known[0]: (known, 400.0)}
+    for own, alike in ((design, True), (replace(design, known=()), False)):
+        found = pooled(own, list(measured(design, plan.steps[-1], noisy, {}, given, {})), 2_000)
+        levels = np.diagonal(found.counts)[found.offsets[design.known[0]] :][:10]
+        assert np.allclose(levels, known, atol=1) == alike
