@@ -174,6 +174,8 @@ def drawn(schema: Schema, shares: dict[str, FloatArray], n: int, rng: np.random.
         else:
             edges = np.linspace(column.lower or 0, column.upper or 0, N_BINS + 1)
             low, high = np.append(edges[:-1], np.nan)[place], np.append(edges[1:], np.nan)[place]
+            if column.integer:  # a whole number of the bin
+                low, high = np.ceil(low), np.maximum(np.ceil(high), np.ceil(low) + 1)
             values = low + (high - low) * rng.random(len(place))
             made[name] = pd.Series(np.floor(values) if column.integer else values)
     return pd.DataFrame(made)

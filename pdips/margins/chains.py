@@ -28,10 +28,11 @@ MOST_WORK = 2.5e10
 """Additions of the chains in a first fit: where a table needs more, fewer chains than records are run."""
 
 FEWEST_CHAINS = 2_000
-SWEEPS, REFIT_SWEEPS, FINAL_SWEEPS = 80, 100, 20
+LEAST_SWEEPS, MOST_SWEEPS, FINAL_SWEEPS = 100, 400, 20
 RATE, LONGEST_STEP = 0.35, 0.5
-STIFFEST, LOOK_AGAIN = 1.0, 10
-"""Steps of parameters that many pairs move together are kept below this; it is worked out anew every few sweeps."""
+STIFFEST, LOOK_AGAIN, STEPS = 1.0, 10, 15.0
+"""Steps of parameters that many pairs move together are kept below a limit, worked out anew every few sweeps. A fit has
+``STEPS`` sweeps over the limit: smaller steps need more of them."""
 
 STEEPEST = 6.0
 """Largest parameter of the tree that chains start from."""
@@ -233,8 +234,7 @@ class PairTarget:
         the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. A pair is trusted less the more pairs are
         nearer to independence than their noise, which half of those that say nothing are.
         """
-        n, sizes = noisy.n, noisy.sizes
-        groups = _shared(noisy, groups or LevelGroups.one(sizes))
+        n, sizes, groups = noisy.n, noisy.sizes, _shared(noisy, groups or LevelGroups.one(noisy.sizes))
         shares = groups.shares
         alone = n * np.outer(shares, shares)
         beyond = noisy.centred(noisy.counts - alone)
@@ -281,10 +281,6 @@ def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
     return groups.with_shares(raised / np.repeat(noisy.over(raised, 0), noisy.sizes))
 
 
-def _ends(noisy: NoisyPairs) -> tuple[list[int], list[int]]:
-    return noisy.offsets[:-1].tolist(), noisy.offsets[1:].tolist()
-
-
 def _tree(noisy: NoisyPairs, target: PairTarget) -> list[tuple[int, int | None]]:
     """Return each block after its parent, in the tree of largest mutual information; the first has none."""
     n = noisy.n
@@ -300,7 +296,7 @@ def _tree(noisy: NoisyPairs, target: PairTarget) -> list[tuple[int, int | None]]
 
 @dataclass(frozen=True, eq=False)
 class PairField:
-    """The parameters of a pairwise Markov random field, and chains that follow its law."""
+    """The parameters of a pairwise Markov random field, chains that follow its law, and where they have been."""
 
     theta: Floats32
     bias: Floats32
@@ -308,6 +304,7 @@ class PairField:
     fixed: Codes
     third: Floats32
     layout: IntArray
+    passed: tuple[Codes, ...] = ()
 
     @classmethod
     def start(
@@ -319,10 +316,10 @@ class PairField:
         n_chains: int | None = None,
     ) -> "PairField":
         """Return the tree of the pairs that say most of each other, with chains drawn from it."""
-        work = SWEEPS * len(noisy.sizes) * len(noisy.counts)
+        work = MOST_SWEEPS * len(noisy.sizes) * len(noisy.counts)
         many = max(FEWEST_CHAINS, min(round(noisy.n_records), int(MOST_WORK / work)))
         fixed = groups.of(n_chains or many, rng)
-        theta, parts = np.zeros(noisy.counts.shape, dtype=np.float32), list(map(slice, *_ends(noisy)))
+        theta, parts = np.zeros_like(noisy.counts, np.float32), list(map(slice, noisy.offsets[:-1], noisy.offsets[1:]))
         codes, shares = np.zeros(fixed.shape, dtype=np.int32), target.levels / noisy.n
         for block, parent in _tree(noisy, target):
             law = shares[parts[block]][None]
@@ -352,8 +349,6 @@ class PairField:
         target: PairTarget,
         groups: LevelGroups,
         rng: np.random.Generator,
-        *,
-        sweeps: int = SWEEPS,
         around: FloatArray | None = None,
     ) -> "PairField":
         """Return the field whose expected pairs come as near the target as the priors let them.
@@ -368,18 +363,19 @@ class PairField:
         wanted = np.concatenate([[], *(each.counts(target, noisy).ravel() for each in noisy.triples)])
         ridges = np.concatenate([[], *(np.full(t.beyond.size, t.variance / OF_TRIPLES) for t in noisy.triples)])
         around_third = 0.0 if around is None else rng.standard_normal(len(third)) * math.sqrt(OF_TRIPLES)
-        ones = np.ones(len(self.codes), dtype=np.int64)
+        ones, passed, sweeps = np.ones(len(self.codes), dtype=np.int64), list[Codes](), MOST_SWEEPS
         on = noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0
         penalty = noisy.spread(noisy.variance / np.maximum(target.trusted if around is None else target.prior, 1e-12))
         centre = 0.0 if around is None else around
         least = np.outer(target.levels, target.levels) / n / 5 + scale
-        for k in range(sweeps):
+        for k in range(MOST_SWEEPS):
             field.moved(noisy, groups, 1, rng)
             counts = np.asarray(pair_counts(field.codes, ones, offsets) * scale, dtype=np.float64)
             counts = np.triu(counts) + np.triu(counts, 1).T
             levels = np.diagonal(counts).astype(np.float64)
             if k % LOOK_AGAIN == 0:
                 limit = STIFFEST / _stiffness(noisy, counts, target.levels) ** 2
+                sweeps = sweeps if k else round(min(max(STEPS / limit, LEAST_SWEEPS), MOST_SWEEPS))
             rate = min(RATE, limit) * min(1.0, 2 - 2 * k / sweeps) + min(RATE, limit) / 20
             off = target.levels - levels
             bias += (RATE * off / (levels + 10 * scale)).astype(np.float32)
@@ -394,8 +390,12 @@ class PairField:
             third += np.clip(change, -LONGEST_STEP, LONGEST_STEP).astype(np.float32)
             if k >= AVERAGED * sweeps:
                 sums, n_sums = [sums[0] + theta, sums[1] + bias, sums[2] + third], n_sums + 1
+                if (sweeps - 1 - k) % max(1, int((1 - AVERAGED) * sweeps / max(1, scale))) == 0:
+                    passed.append(field.codes.copy())
+            if k == sweeps - 1:
+                break
         theta, bias, third = (total / np.float32(n_sums) for total in sums)
-        return replace(field, theta=theta, bias=bias, third=third)
+        return replace(field, theta=theta, bias=bias, third=third, passed=tuple(passed))
 
     def places(self) -> IntArray:
         """Return the cell of each record in each triple, shape (records, triples)."""
@@ -424,7 +424,8 @@ class PairField:
             made = replace(self, codes=begun.codes, fixed=begun.fixed)
             made.moved(noisy, groups, 2 * FINAL_SWEEPS, rng)
         else:
-            made = replace(self, codes=self.codes[rng.integers(0, len(self.codes), n)], fixed=fixed)
+            codes = np.concatenate(self.passed)
+            made = replace(self, codes=codes[rng.permutation(np.resize(np.arange(len(codes)), n))], fixed=fixed)
             made.moved(noisy, groups, FINAL_SWEEPS, rng)
         for block, group in groups.kept(made.fixed) if kept else ():
             rows = np.flatnonzero(made.fixed[:, block] == group)

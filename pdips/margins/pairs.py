@@ -16,7 +16,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, UselessWarning
-from pdips.margins.chains import REFIT_SWEEPS, NoisyPairs, NoisyTriple, PairField, PairTarget
+from pdips.margins.chains import NoisyPairs, NoisyTriple, PairField, PairTarget
 from pdips.margins.consistency import LevelGroups, groups_of, meet
 from pdips.margins.domain import columns_of
 from pdips.margins.intervals import IntervalDesign
@@ -360,7 +360,7 @@ def redrawn(
     around, other = target.drawn(noisy, rng), target.moved(again)
     groups = other.groups.drawn(n_records, rng, even=False)
     begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
-    return begun.fitted(again, other, groups, rng, sweeps=REFIT_SWEEPS, around=around), groups
+    return begun.fitted(again, other, groups, rng, around), groups
 
 
 def measured(
@@ -410,9 +410,8 @@ def pooled(
     What several margins say of the same pair beyond its columns, or of a column, is averaged in proportion to 1 /
     variance, for Laplace noise that of the continuous law, as in forecasts: generalised least squares, as residuals of
     a margin have independent errors (Xiao, He, Zhang and Kifer, 2023). Margins that weren't counted whole, or whose
-    axes aren't blocks of ``design``, are left out. Counts of intervals are taken as they
-    are: with an average, whose weights need their variance, Laplace noise was up to twice as loud (tried). What no
-    margin says has infinite variance.
+    axes aren't blocks of ``design``, are left out. Counts of intervals are taken as they are: averaged, their errors
+    under Laplace noise were up to twice as large (tried). What no margin says has infinite variance.
     """
     sizes, names = design.sizes, design.domain.names
     place = {tuple(names[c] for c in block.columns): (k, block.n_levels) for k, block in enumerate(design.blocks)}
