@@ -18,6 +18,7 @@ from pdips.margins.margin_error import ColumnTree, view_error, view_noises
 from pdips.margins.residuals import ResidualDesign
 from pdips.margins.tree import GivenColumns, TreeDesign
 from pdips.margins.universal_histogram import IntervalTree
+from pdips.margins.weighted_sums import SUMS_OF_WEIGHTS, UNITS
 from pdips.mechanism import LaplaceOrGaussian, Mechanism
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.privacy.plan import NOISY, Plan
@@ -123,7 +124,15 @@ def form_of(plan: Plan) -> Callable[[list[int]], NoiseSum]:
                 raise NoFormError(
                     "a column that structural zeros tie to others, without bins or with groups, has no margin alone"
                 )
-            return error(tuple(blocks[column] for column in columns))
+            margin = tuple(blocks[column] for column in columns)
+            if len(margin) < 3:
+                return error(margin)
+            if margin not in tree.also:
+                raise NoFormError(
+                    f"{label(tuple(tree.domain.names[k] for k in columns))} isn't counted: name it in also"
+                )
+            scale = tree.image.scale(step, int(tree.weights[tree.place[margin]]))
+            return NoiseSum((Terms(1.0, 1, scale, tree.law),))
 
         return on_residuals
     if not isinstance(tree, TreeDesign):
@@ -218,10 +227,11 @@ class Prospect:
 
     Parameters
     ----------
-    kind : {"margin", "mean", "coefficient"}
-        The count of a cell of a margin; the mean of a column; the standardised coefficient of one column on another.
+    kind : {"margin", "sum", "mean", "coefficient"}
+        The count of a cell of a margin; the sum of weights of a level; the mean of a column; the standardised
+        coefficient of one column on another.
     columns : tuple of str
-        One or two.
+        One to three.
     cells : int
         Of their margin.
     parts : tuple of NoiseSum
@@ -239,7 +249,7 @@ class Prospect:
     3.0
     """
 
-    kind: Literal["margin", "mean", "coefficient"]
+    kind: Literal["margin", "sum", "mean", "coefficient"]
     columns: Columns
     cells: int
     parts: tuple[NoiseSum, ...]
@@ -286,16 +296,21 @@ def _margins(plan: Plan) -> Iterator[Prospect]:
             alone = (NoiseSum((Terms(1.0, 1, steps[0].parameter, design.law),)),)
             yield Prospect(kind="margin", columns=(column.name,), cells=column.column.n_levels, parts=alone)
     free = [k for k, column in enumerate(schema.columns.values()) if column.is_categorical or column.is_binned]
-    for size in (1, 2):
-        for places in combinations(free, size):
-            columns = tuple(names[k] for k in places)
-            if {*columns} <= {*schema.public_columns}:
-                continue
-            try:
-                parts = _parts(plan, places) or (form([*places]),)
-            except NoFormError:
-                continue
-            yield Prospect(kind="margin", columns=columns, cells=design.domain.size_of(places), parts=parts)
+    also = [tuple(design.blocks[k].columns[0] for k in each) for each in getattr(design, "also", ())]
+    for places in (*combinations(free, 1), *combinations(free, 2), *also):
+        columns = tuple(names[k] for k in places)
+        if {*columns} <= {*schema.public_columns}:
+            continue
+        try:
+            parts = _parts(plan, places) or (form([*places]),)
+        except NoFormError:
+            continue
+        yield Prospect(kind="margin", columns=columns, cells=design.domain.size_of(places), parts=parts)
+    for step in plan.steps:
+        if step.name == SUMS_OF_WEIGHTS:
+            sums, unit = (NoiseSum((Terms(1.0, 1, step.parameter, design.law),)),), "times the largest weight counted"
+            weight = (str(schema.records.weight),)
+            yield Prospect(kind="sum", columns=weight, cells=1, parts=sums, factor=1 / UNITS, unit=unit)
 
 
 def _parts(plan: Plan, places: Sequence[int]) -> tuple[NoiseSum, ...]:

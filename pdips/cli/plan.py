@@ -86,7 +86,7 @@ def plan(
         click.echo(f"errors    none told for {mechanism_name}: see pdips calibrate")
     if n_records is None:
         click.echo("records   give --records N, a public number or guess, for shares, means and coefficients")
-    for kind in ("margin", "mean", "coefficient"):
+    for kind in ("margin", "sum", "mean", "coefficient"):
         _tell(kind, [each for each in found if each.kind == kind], n_records, schema)
     _tell_groups([each for each in found if each.kind == "margin"])
     words = ["--schema", schema_path, "--mechanism", mechanism_name, "--epsilon", epsilon]
@@ -174,8 +174,8 @@ def _duration(seconds: float) -> str:
 def _tell(kind: str, rows: Sequence["Prospect"], n_records: int | None, schema: "Schema") -> None:
     if not rows:
         return
-    what = {"margin": "of a count", "mean": "of a mean", "coefficient": "of a standardised coefficient"}[kind]
-    click.echo(f"{kind + 's':<9} standard error {what} that noise gives, by itself")
+    what = {"margin": "count", "sum": "sum of weights", "coefficient": "standardised coefficient"}.get(kind, kind)
+    click.echo(f"{kind + 's':<9} standard error of a {what} that noise gives, by itself")
     shown = sorted(rows, key=lambda each: (len(each.columns), -each.standard_error))
     for each in shown[:SHOWN]:
         share = f" ({each.standard_error / n_records:.2%} of n)" if kind == "margin" and n_records else ""

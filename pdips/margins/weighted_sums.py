@@ -22,6 +22,8 @@ from pdips.privacy.sensitivity import Sensitivity
 UNITS, CAPS = 10_000, 200
 """Whole steps of a weight at the cap; caps that are tried."""
 
+SUMS_OF_WEIGHTS = "noisy sums of weights"
+
 SEEN = 2.0
 """Standard errors that a weighted sum must be above to be met by sets."""
 
@@ -69,7 +71,7 @@ class WeightedSums:
         most = Sensitivity.of_counts(self.schema, neighbours, tables=len(self.names))
         moved = Sensitivity(l1=UNITS * most.l1, l2_squared=UNITS**2 * most.l2_squared)
         counts = f"each sum of weights, in {UNITS:,} parts of the cap"
-        return Step(name="noisy sums of weights", counts=counts, sensitivity=moved, price=price, law=law)
+        return Step(name=SUMS_OF_WEIGHTS, counts=counts, sensitivity=moved, price=price, law=law)
 
     def measure(
         self,

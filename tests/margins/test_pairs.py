@@ -12,7 +12,7 @@ from tables import RELATIONS, all_records, bits, schema_of
 
 import pdips.margins.chains as chains
 from pdips import InputError, Pairs, Schema, Table
-from pdips.calibration.closed_form import prospects
+from pdips.calibration.closed_form import NoFormError, errors_of, prospects, read
 from pdips.errors import UselessWarning
 from pdips.margins.chains import NoisyPairs, NoisyTriple, PairTarget
 from pdips.margins.consistency import LevelGroups
@@ -438,8 +438,11 @@ def test_a_margin_of_three_columns_is_measured_published_and_kept(kind, neighbou
             assert error < 40
             stated = {each.columns: each.standard_error for each in release.margin_errors}
             forecast = {each.columns: each for each in prospects(made.plan(CROSSED), None) if each.kind == "margin"}
+            assert forecast.keys() >= {("a", "b", "c")}
             for columns, each in forecast.items():
                 assert stated[columns] == pytest.approx(each.standard_error)
+            with pytest.raises(NoFormError, match="isn't counted: name it in also"):
+                errors_of(made, CROSSED, read("a,b,d"))
     assert off[0] < 0.03 < 0.2 < off[1]  # the broken twin: pairs alone don't say that c depends on a and b together
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from pdips import InputError, Pairs, Schema, Table
+from pdips.calibration.closed_form import prospects
 from pdips.margins.weighted_sums import UNITS, WeightedSums
 
 N = 2_000
@@ -98,6 +99,8 @@ def test_published_sums_are_the_capped_ones_with_the_noise_that_is_stated():
     assert abs(errors.mean()) < 4 / np.sqrt(len(errors))
     assert 0.4 < errors.var() < 1.9
     assert rows["level"].tolist() == schema.columns["sex"].names()
+    (told,) = (each for each in prospects(made.plan(schema), None) if each.kind == "sum")
+    assert rows["standard_error"].tolist() == pytest.approx([told.standard_error * rows["cap"][0]] * 2)
 
 
 def shares(frame: pd.DataFrame) -> float:
