@@ -344,12 +344,13 @@ def counts_of(frame: pd.DataFrame, *columns: pd.Series) -> np.ndarray:
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_codes_come_back_by_level_alone_and_by_group_in_pairs(neighbours, kind, groups):
     table = jobs(groups=groups)
-    made = Pairs(epsilon=1_000, kind=kind, neighbours=neighbours)
+    made = Pairs(epsilon=1_000, kind=kind, neighbours=neighbours, n_sets=6, sets="fitted")
     release, _ = made.release(table, rng=np.random.default_rng(1))
     one, other = table.frame, release.sets[0]
     assert np.abs(counts_of(one, one["job"]) - counts_of(other, other["job"])).max() <= 2
-    pairs = [counts_of(each, each["job"].str[0], each["sex"]) for each in (one, other)]
-    assert np.abs(pairs[0] - pairs[1]).max() < 0.01 * len(one)
+    # a set of n records has 27 more or fewer women, by sampling, until some are changed: 11 on average over six
+    pairs = [counts_of(each, each["job"].str[0], each["sex"]) for each in (one, *release.sets)]
+    assert np.abs(pairs[0] - np.mean(pairs[1:], axis=0)).max() < 0.01 * len(one)
     margins = NoisyMargins.of(release)
     shares = one["job"].value_counts()[JOBS] / len(one)
     np.testing.assert_allclose(margins.share("job").estimate[:-1], shares, atol=2e-3)

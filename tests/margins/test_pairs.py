@@ -432,9 +432,8 @@ def test_a_margin_of_three_columns_is_measured_published_and_kept(kind, neighbou
             [error] = [each.standard_error for each in release.margin_errors if len(each.columns) == 3]
             found = NoisyMargins.of(release).total(["a", "b", "c"]).summary()["estimate"].to_numpy()
             away = found - np.histogramdd(frame[["a", "b", "c"]].to_numpy(), [2] * 3)[0].ravel()
-            assert (
-                np.abs(away).max() < 5 * error
-            )  # eight counts with no more noise than stated: wrong once in 10^5 runs
+            # eight counts with no more noise than stated: wrong once in 10^5 runs
+            assert np.abs(away).max() < 5 * error
             assert error < 40
             stated = {each.columns: each.standard_error for each in release.margin_errors}
             forecast = {each.columns: each for each in prospects(made.plan(CROSSED), None) if each.kind == "margin"}
