@@ -26,7 +26,6 @@ Floats32 = NDArray[np.float32]
 
 MOST_WORK = 2.5e10
 """Additions of the chains in a first fit: where a table needs more, fewer chains than records are run."""
-
 FEWEST_CHAINS = 2_000
 LEAST_SWEEPS, MOST_SWEEPS, FINAL_SWEEPS = 100, 400, 20
 RATE, LONGEST_STEP = 0.35, 0.5
@@ -415,8 +414,8 @@ class PairField:
         """Return the levels of new records, shape (n, blocks): chains that have moved on since the fit.
 
         For households, and beside public columns, whose values must stay with their records, chains start from the tree
-        and run twice as long. Where margins are to be ``kept``, but not beside public columns, the counts of all
-        levels are those of the target, rounded.
+        and run twice as long. Where margins are to be ``kept``, but not beside public columns, the counts of all levels
+        are those of the target, rounded. Otherwise chains are drawn, as the fit has driven all of them to the target.
         """
         fixed = groups.of(n, rng)
         if len(groups.rows) > 1:
@@ -425,7 +424,8 @@ class PairField:
             made.moved(noisy, groups, 2 * FINAL_SWEEPS, rng)
         else:
             codes = np.concatenate(self.passed)
-            made = replace(self, codes=codes[rng.permutation(np.resize(np.arange(len(codes)), n))], fixed=fixed)
+            some = rng.permutation(np.resize(np.arange(len(codes)), n)) if kept else rng.integers(0, len(codes), n)
+            made = replace(self, codes=codes[some], fixed=fixed)
             made.moved(noisy, groups, FINAL_SWEEPS, rng)
         for block, group in groups.kept(made.fixed) if kept else ():
             rows = np.flatnonzero(made.fixed[:, block] == group)

@@ -530,3 +530,22 @@ def test_records_come_from_where_few_chains_have_been(monkeypatch):
 
     monkeypatch.setattr(chains.PairField, "fitted", at_the_end)
     assert spread < 0.9 * mean_off(table, 20, 3)
+
+
+def test_posterior_sets_have_the_sampling_error_of_independent_records(monkeypatch):
+    # variance of a count over 40 sets of one field: a chi-squared variable over 39, outside of .45 to 1.8 once in 500
+    class Even(np.random.Generator):  # the broken twin: each chain once, which the fit has driven to the target
+        def integers(self, low, high, size):
+            return np.resize(np.arange(high), size)
+
+    held, records = [], chains.PairField.records
+    monkeypatch.setattr(chains.PairField, "records", lambda *given, kept: held.append(given) or records(*given))
+    table = alike(2_000, 8, 0.97)
+    Pairs(epsilon=20, kind="zcdp", sets="posterior").release(table, rng=np.random.default_rng(0))
+    (*given, _), found = held[0], []
+    for rng in (np.random.default_rng(1), Even(np.random.PCG64(1))):
+        counts = [(records(*given, rng)[:, 0] == 0).sum() for _ in range(40)]
+        share = np.mean(counts) / 2_000
+        found.append(np.var(counts) / (2_000 * share * (1 - share)))
+    assert 0.45 < found[0] < 1.8
+    assert found[1] < 0.3
