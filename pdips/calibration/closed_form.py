@@ -128,9 +128,8 @@ def form_of(plan: Plan) -> Callable[[list[int]], NoiseSum]:
             if len(margin) < 3:
                 return error(margin)
             if margin not in tree.also:
-                raise NoFormError(
-                    f"{label(tuple(tree.domain.names[k] for k in columns))} isn't counted: name it in also"
-                )
+                names = label(tuple(tree.domain.names[k] for k in columns))
+                raise NoFormError(f"{names} isn't counted: name its columns in also")
             scale = tree.image.scale(step, int(tree.weights[tree.place[margin]]))
             return NoiseSum((Terms(1.0, 1, scale, tree.law),))
 

@@ -410,8 +410,8 @@ def pooled(
     What several margins say of the same pair beyond its columns, or of a column, is averaged in proportion to 1 /
     variance, for Laplace noise that of the continuous law, as in forecasts: generalised least squares, as residuals of
     a margin have independent errors (Xiao, He, Zhang and Kifer, 2023). Margins that weren't counted whole, or whose
-    axes aren't blocks of ``design``, are left out. Counts of intervals are taken as they are: averaged, their errors
-    under Laplace noise were up to twice as large (tried). What no margin says has infinite variance.
+    axes aren't blocks of ``design``, are left out. Counts of intervals aren't averaged with sums over pairs: under
+    Laplace noise the average had errors up to twice as large (tried). What no margin says has infinite variance.
     """
     sizes, names = design.sizes, design.domain.names
     place = {tuple(names[c] for c in block.columns): (k, block.n_levels) for k, block in enumerate(design.blocks)}

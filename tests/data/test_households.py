@@ -41,7 +41,7 @@ def test_two_tables_become_one_and_two_again():
 
 @pytest.mark.parametrize("order", [None, "age"])
 def test_households_without_any_member_are_a_table_like_its_neighbours(order):
-    # refused, it would tell that nobody has members
+    # a refusal would reveal that no household has members
     table = Table.of_households(HOMES, PEOPLE.iloc[:0], small(order=order))
     assert table.frame["members"].tolist() == [0, 0, 0]
     assert table.frame[["age_1", "age_2"]].isna().all(axis=None)

@@ -440,7 +440,7 @@ def test_a_margin_of_three_columns_is_measured_published_and_kept(kind, neighbou
             assert forecast.keys() >= {("a", "b", "c")}
             for columns, each in forecast.items():
                 assert stated[columns] == pytest.approx(each.standard_error)
-            with pytest.raises(NoFormError, match="isn't counted: name it in also"):
+            with pytest.raises(NoFormError, match="isn't counted: name its columns in also"):
                 errors_of(made, CROSSED, read("a,b,d"))
     assert off[0] < 0.03 < 0.2 < off[1]  # the broken twin: pairs alone don't say that c depends on a and b together
 

@@ -86,11 +86,7 @@ def test_sums_of_weights_with_all_the_rest_cost_exactly_epsilon(neighbours, cap,
     rows = [[(0, 0, 2.0), *own] for own in combinations_with_replacement(cells, cap)]
     rows += [[(0, 0, 2.0)]] if neighbours == "add-remove" else []
     tables = [Table(pd.DataFrame(own, columns=list(columns)), schema) for own in rows]
-    caps = np.unique(
-        np.rint(
-            IntervalColumn("w", schema.columns["w"], 10).fine.edges[1:],
-        )
-    )
+    caps = np.unique(np.rint(IntervalColumn("w", schema.columns["w"], 10).fine.edges[1:]))
     made = Pairs(epsilon=EPSILON, neighbours=neighbours, weighted=("a", "b"))
     assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(float(EPSILON), abs=ROUNDING)
     # the broken twins: sums of one of two columns are priced, or one record of each person
