@@ -22,7 +22,7 @@ from pdips.errors import InputError, RefusedError
 from pdips.registry import GET_PAPERS
 from pdips.release.folder import UnfinishedError
 
-INTERRUPTED = 130
+INTERRUPTED = "interrupted; a spend that is on record stays charged", 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -55,7 +55,8 @@ def main() -> None:
     """Run the program and turn every way it can end into an exit code and at most one line."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # matrices are small, idle threads cost
         os.environ.setdefault(name, "1")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a hidden folder is cleared away
+    for number in (signal.SIGTERM, signal.SIGALRM):  # so that a hidden folder is cleared away
+        signal.signal(number, signal.default_int_handler)
     try:
         program.main(standalone_mode=False)
     except click.exceptions.Exit as error:
@@ -75,29 +76,33 @@ def main() -> None:
             raise
         _stop(str(error), error.code)
     except OSError as error:
-        _stop(
-            f"{error.strerror or 'a file could not be written'}; nothing was released, a spend on record stays charged",
-            2,
-        )
+        what = error.strerror or "a file could not be written"
+        _stop(f"{what}; nothing was released, a spend on record stays charged", 2)
     except (KeyboardInterrupt, click.Abort):
-        _stop("interrupted; a spend that is on record stays charged", INTERRUPTED)
+        _stop(*INTERRUPTED)
     except Exception as error:
         if os.environ.get("PDIPS_TRACEBACK"):
             raise
         # A message from deep inside may quote a value of the table, so only its type is shown.
-        _stop(
-            f"a bug: {type(error).__name__}. Run again with PDIPS_TRACEBACK=1 to see where; what it prints may quote "
-            "confidential values",
-            1,
-        )
+        hint = "Run again with PDIPS_TRACEBACK=1 to see where; what it prints may quote confidential values"
+        _stop(f"a bug: {type(error).__name__}. {hint}", 1)
 
 
 def run() -> None:
     """Run :func:`main` as a whole process: an interrupt that comes while it ends otherwise is one, too."""
+    sys.unraisablehook = _send_again
     try:
         main()
     except KeyboardInterrupt:
-        _stop("interrupted; a spend that is on record stays charged", INTERRUPTED)
+        _stop(*INTERRUPTED)
+
+
+def _send_again(dropped: typing.Any) -> None:  # typeshed's UnraisableHookArgs can't be imported
+    """Interrupt once more where Python has dropped an interrupt, as in the callback of a weak reference."""
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+    elif os.environ.get("PDIPS_TRACEBACK"):  # a message may quote a value of the table
+        sys.__unraisablehook__(dropped)
 
 
 def _stop(message: str, code: int) -> typing.NoReturn:

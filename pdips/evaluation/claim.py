@@ -393,6 +393,8 @@ def verify_claim(
     digest = file_digest(home / PrivacyDocument.file)
     if home.name != "public" or document.privacy.kind not in FINITE_KINDS:
         raise RefusedError("a claim is about a published release with a guarantee, and this one stays inside")
+    if document.table_schema.members is not None:
+        raise RefusedError("claims are about tables of one record a row, and this release has households")
     if document.privacy.neighbours != "replace-one":
         raise RefusedError("an answer shows the number of records, which this release protects (add-remove neighbours)")
     if claim.release not in (None, digest):

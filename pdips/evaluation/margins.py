@@ -96,9 +96,11 @@ def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[Moments]:
             continue
         if binned:
             place = coded_columns(schema).index(name)
-            ours, *theirs = [_bin_middles(one.codes[:, place], one.counts, column) for one in coded]
+            every = [_bin_middles(one.codes[:, place], one.counts, column) for one in coded]
         else:
-            ours, *theirs = [_known_values(numbers(name, frame[name], column)) for frame in frames]
+            known = [pd.Series(numbers(name, frame[name], column)).dropna() for frame in frames]
+            every = [(np.asarray(values, dtype=np.float64), np.ones(len(values))) for values in known]
+        ours, *theirs = every
         if len(ours[0]):
             width = float(column.upper or 0) - float(column.lower or 0)
             found.append(_moments(name, ours, [one for one in theirs if len(one[0])], width))
@@ -107,11 +109,6 @@ def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[Moments]:
 
 WeightedValues = tuple[FloatArray, FloatArray]
 """Values of a column, and how many records have each."""
-
-
-def _known_values(values: FloatArray) -> WeightedValues:
-    known = values[~np.isnan(values)]
-    return known, np.ones(len(known))
 
 
 def _bin_middles(codes: IntArray, counts: IntArray | None, column: Column) -> WeightedValues:

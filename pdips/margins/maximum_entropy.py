@@ -126,23 +126,23 @@ class _Part:
         """Undo :meth:`to_grid`."""
         return np.transpose(values.reshape(self.turned), np.argsort(self.axes)).ravel()
 
-    def column_sums(self, block: NDArray[np.float32]) -> FloatArray:
+    def column_sums(self, block: NDArray[Any]) -> FloatArray:
         """Add up the columns of a block of grid columns by the column of the small matrix that they belong to."""
         return np.add.reduceat(block[:, self.order], self.starts, axis=1, dtype=np.float64)
 
 
-def _selection(parts: Sequence[_Part], n_rows: int) -> Any:
+def _selection(parts: Sequence[_Part], n_rows: int, dtype: Any) -> Any:
     """Return a matrix of zeros and ones: for each row of the grid, its row in the small matrix of each part.
 
     Dense where memory allows it, which is quicker; a column with very many levels needs a sparse one.
     """
     starts = np.cumsum([0, *(part.n_rows for part in parts)])
     shape = (n_rows, int(starts[-1]))
-    found: Any = csr_array(shape, dtype=np.float32)
+    found: Any = csr_array(shape, dtype=dtype)
     if parts:
         columns = np.concatenate([start + part.row for start, part in zip(starts, parts, strict=False)])
         rows = np.tile(np.arange(n_rows), len(parts))
-        found = csr_array((np.ones(len(rows), dtype=np.float32), (rows, columns)), shape=shape)
+        found = csr_array((np.ones(len(rows), dtype=dtype), (rows, columns)), shape=shape)
     return found.toarray() if math.prod(shape) <= MOST_SELECTED else found
 
 
@@ -162,21 +162,22 @@ class _Dual:
         self.counts = np.concatenate([observed.counts for observed in (*views, *nodes)])
         self.variances = np.concatenate([observed.variances for observed in (*views, *nodes)])
         self.ends = np.cumsum([len(observed.counts) for observed in (*views, *nodes)])[:-1]
-        self.base = base.astype(np.float32)
-        self.select = _selection(self.parts, len(self.base))
+        # in single precision line searches fail near the solution; for more cells double precision is slower, no better
+        self.base: NDArray[Any] = base.astype(np.float32 if base.size > FEW_CELLS // 16 else np.float64)
+        self.select = _selection(self.parts, len(self.base), self.base.dtype)
 
-    def table(self, multipliers: FloatArray) -> tuple[NDArray[np.float32], float]:
+    def table(self, multipliers: FloatArray) -> tuple[NDArray[Any], float]:
         """Return the expected counts at these multipliers, and the logarithm of their normaliser."""
         pieces = np.split(multipliers, self.ends)
         log_table = self.base.copy()
         if self.parts:
             small = [p.to_grid(piece)[:, p.column] for p, piece in zip(self.parts, pieces, strict=False)]
-            log_table += self.select @ np.concatenate(small).astype(np.float32)
+            log_table += self.select @ np.concatenate(small).astype(log_table.dtype)
         for observed, piece in zip(self.nodes, pieces[len(self.parts) :], strict=True):
-            log_table += piece.astype(np.float32)[observed.group].reshape(log_table.shape)
+            log_table += piece.astype(log_table.dtype)[observed.group].reshape(log_table.shape)
         return self._normalised(log_table)
 
-    def _normalised(self, log_table: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:
+    def _normalised(self, log_table: NDArray[Any]) -> tuple[NDArray[Any], float]:
         by_public = log_table.reshape(len(self.totals), -1)
         largest = by_public.max(axis=1, keepdims=True)
         by_public -= np.where(np.isfinite(largest), largest, 0)
@@ -184,11 +185,11 @@ class _Dual:
         sums = by_public.sum(axis=1, dtype=np.float64)
         filled = (self.totals > 0) & (sums > 0)
         factor = np.divide(self.totals, sums, out=np.zeros_like(sums), where=filled)
-        by_public *= factor[:, None].astype(np.float32)
+        by_public *= factor[:, None].astype(log_table.dtype)
         normaliser = self.totals[filled] @ (np.log(sums[filled]) + largest[filled, 0])
         return by_public.reshape(log_table.shape), float(normaliser)
 
-    def margins(self, table: NDArray[np.float32]) -> FloatArray:
+    def margins(self, table: NDArray[Any]) -> FloatArray:
         """Return the expected counts of all groups."""
         found, first = [], 0
         summed = self.select.T @ table

@@ -299,19 +299,13 @@ class Pairs(LaplaceOrGaussian):
                 sets.append(_frame(fine, plan.schema, made, public, rng))
                 if sums is not None:
                     sets[-1] = sums.met(sets[-1], rng if self._sets() == "posterior" else None)
+        group_of = {name: tuple(column.group.tolist()) for name, (column, _) in coded.items()}
         told_sums = {} if sums is None else {"weighted_sums": sums.frame()}
         return Drawn(
             sets=sets,
             tables=fine.tables(counted, cuts) | told_sums,
             margins=[
-                *measured(
-                    design,
-                    step,
-                    noisy,
-                    fine.lower(cuts),
-                    known,
-                    {n: tuple(c.group.tolist()) for n, (c, _) in coded.items()},
-                ),
+                *measured(design, step, noisy, fine.lower(cuts), known, group_of),
                 *(margin for _, margin in coded.values()),
             ],
             margin_errors=tuple(pair_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),

@@ -34,13 +34,11 @@ SENTENCE = re.compile(
 """How versions up to 0.2.0 wrote the convergence of chains into ``run.json``."""
 
 
-def _nan_is_none(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 RoundedUp = Annotated[Finite, BeforeValidator(lambda value: as_float(value) if isinstance(value, Fraction) else value)]
-FiniteOrNone = Annotated[Finite | None, BeforeValidator(_nan_is_none)]
+FiniteOrNone = Annotated[
+    Finite | None, BeforeValidator(lambda value: None if isinstance(value, float) and math.isnan(value) else value)
+]
 
 
 class Document(BaseModel):

@@ -411,6 +411,29 @@ def test_a_terminated_run_leaves_nothing_behind(here):
     assert left_behind(here) == set()
 
 
+def test_a_termination_that_python_drops_is_sent_again():
+    # an interrupt in __del__ or in the callback of a weak reference is only printed, and the program would go on
+    code = """
+import os, signal, time
+from pdips import cli
+
+class Dropping:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def going_on(**_):
+    Dropping()
+    time.sleep(30)
+    print("went on")
+
+cli.program.main = going_on
+cli.run()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 130
+    assert (ended.stdout, ended.stderr) == ("", "pdips: interrupted; a spend that is on record stays charged\n")
+
+
 def test_help_and_version(pdips):
     for arguments in (["--help"], ["synthesize", "--help"], ["ledger", "--help"], ["schema", "--help"], ["--version"]):
         code, out, _ = pdips(*arguments)

@@ -18,41 +18,15 @@ from pdips.margins import synthesis
 from pdips.release.large_set import LargeSet
 
 SCHEMA = Schema.from_toml("""
-[columns.text]
-levels = ["a", "b", "1"]
-missing = true
-[columns.year]
-levels = [1994, 1995]
-missing = [-1]
-[columns.flag]
-levels = [false, true]
-missing = true
-[columns.wage]
-lower = 0
-upper = 100
-bins = 4
-missing = [-9]
-[columns.kids]
-lower = 0
-upper = 9
-integer = true
-bins = 3
-[columns.rent]
-lower = 1
-upper = 1000
-bins = 3
-scale = "log"
-[columns.zone]
-lower = -5
-upper = 5
-public = true
-missing = true
-[columns.age]
-lower = 18
-upper = 99
-bins = 2
-integer = true
-public = true
+[columns]
+text = { levels = ["a", "b", "1"], missing = true }
+year = { levels = [1994, 1995], missing = [-1] }
+flag = { levels = [false, true], missing = true }
+wage = { lower = 0, upper = 100, bins = 4, missing = [-9] }
+kids = { lower = 0, upper = 9, integer = true, bins = 3 }
+rent = { lower = 1, upper = 1000, bins = 3, scale = "log" }
+zone = { lower = -5, upper = 5, public = true, missing = true }
+age = { lower = 18, upper = 99, bins = 2, integer = true, public = true }
 [[impossible]]
 text = "b"
 flag = true

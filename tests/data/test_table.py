@@ -12,28 +12,13 @@ from pdips.errors import DataError
 from pdips.release.release import check_format
 
 SCHEMA = Schema.from_toml("""
-[columns.sex]
-levels = ["f", "m"]
-[columns.year]
-levels = [1994, 1995]
-missing = true
-[columns.wage]
-lower = 0
-upper = 100
-bins = 4
-missing = [-9]
-[columns.kids]
-lower = 0
-upper = 9
-integer = true
-bins = 5
-[columns.rent]
-lower = 1
-upper = 1000
-bins = 3
-scale = "log"
-[columns.employed]
-levels = [false, true]
+[columns]
+sex = { levels = ["f", "m"] }
+year = { levels = [1994, 1995], missing = true }
+wage = { lower = 0, upper = 100, bins = 4, missing = [-9] }
+kids = { lower = 0, upper = 9, integer = true, bins = 5 }
+rent = { lower = 1, upper = 1000, bins = 3, scale = "log" }
+employed = { levels = [false, true] }
 [[impossible]]
 sex = "m"
 employed = false

@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 from itertools import product
 
+import household_tables
 import numpy as np
 import pandas as pd
 import pytest
@@ -278,6 +279,10 @@ def test_releases_that_no_claim_can_be_about_and_overspent_ledgers_are_refused(p
     Pairs(epsilon=1, neighbours="add-remove").release(table)[0].publish(tmp_path / "public")
     with pytest.raises(RefusedError, match="number of records"):
         verify_claim(released / "t.parquet", tmp_path, claim, epsilon=1)
+    homes = Table.of_households(*household_tables.simulated(200, most=2), household_tables.schema_of(2))
+    Pairs(epsilon=1).release(homes)[0].publish(tmp_path / "homes" / "public")
+    with pytest.raises(RefusedError, match="this release has households"):
+        verify_claim(released / "t.parquet", tmp_path / "homes", claim, epsilon=1)
     Ledger(released / "small.sqlite").set_total("0.5")
     with pytest.raises(RefusedError, match="overspent"):
         verify_claim(

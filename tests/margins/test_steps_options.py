@@ -254,21 +254,11 @@ def test_two_way_margins_are_kept_far_better_than_by_others():
 
 
 ALL_SORTS = Schema.from_toml("""
-[columns.region]
-levels = ["n", "s", "w"]
-public = true
-[columns.age]
-lower = 0
-upper = 100
-bins = 4
-missing = true
-[columns.works]
-levels = [false, true]
-[columns.wage]
-lower = 0
-upper = 1000
-bins = 3
-missing = true
+[columns]
+region = { levels = ["n", "s", "w"], public = true }
+age = { lower = 0, upper = 100, bins = 4, missing = true }
+works = { levels = [false, true] }
+wage = { lower = 0, upper = 1000, bins = 3, missing = true }
 [[impossible]]
 region = "w"
 works = true
