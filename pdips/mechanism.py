@@ -28,6 +28,7 @@ from pdips.privacy.loss import (
     exact,
     largest_rho,
     positive,
+    proper_share,
     zcdp,
 )
 from pdips.privacy.noise import RandomBits
@@ -353,8 +354,7 @@ class LaplaceOrGaussian(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         choice(self.kind, ("pure", "zcdp"), "kind")
-        if not 0 < positive(self.delta, "delta") < 1:
-            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
+        proper_share(self.delta, "delta")
         self.total  # noqa: B018 - refuses an epsilon that is too small for its kind
 
     @property

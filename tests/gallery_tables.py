@@ -76,40 +76,20 @@ bins = 12
 """
 
 VISITS = """
+
 title = "Visits to physicians' offices by persons of 66 or more, National Medical Expenditure Survey, 1987-88"
-
-[columns.health]
-levels = ["poor", "average", "excellent"]
-public = true
-
-[columns.chronic]
-label = "Number of chronic conditions"
-integer = true
-lower = 0
-upper = 10
-bins = 11
-public = true
-
-[columns.visits]
-integer = true
-lower = 0
-upper = 99
-bin_edges = [0, 1, 2, 3, 5, 8, 13, 21, 34, 99]
+[columns]
+health = { levels = ["poor", "average", "excellent"], public = true }
+chronic = { label = "Number of chronic conditions", integer = true, lower = 0, upper = 10, bins = 11, public = true }
+visits = { integer = true, lower = 0, upper = 99, bin_edges = [0, 1, 2, 3, 5, 8, 13, 21, 34, 99] }
 """
 
 FIRMS = """
+
 title = "Wages in firms in the United Kingdom, 1980"
-
-[columns.sector]
-levels = [1, 2, 3, 4, 5, 6, 7, 8, 9]
-public = true
-
-[columns.wage]
-unit = "thousand GBP a year"
-lower = 0
-upper = 60
-resolution = 0.1
-bins = 12
+[columns]
+sector = { levels = [1, 2, 3, 4, 5, 6, 7, 8, 9], public = true }
+wage = { unit = "thousand GBP a year", lower = 0, upper = 60, resolution = 0.1, bins = 12 }
 """
 
 GEYSER = """

@@ -138,17 +138,10 @@ class Flawed:
 # Sentinels
 
 SENTINEL_SCHEMA = Schema.from_toml("""
-[columns.colour]
-levels = ["blue", "red", "green"]
-[columns.wage]
-lower = 0
-upper = 1000000
-bins = 5
-[columns.births]
-lower = 0
-upper = 1000000
-bins = 4
-integer = true
+[columns]
+colour = { levels = ["blue", "red", "green"] }
+wage = { lower = 0, upper = 1000000, bins = 5 }
+births = { lower = 0, upper = 1000000, bins = 4, integer = true }
 [records]
 person = "person_id"
 max_per_person = 2

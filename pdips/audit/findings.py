@@ -21,7 +21,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
-from pdips.privacy.loss import as_float, choice, exact
+from pdips.privacy.loss import as_float, choice, exact, proper_share
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import ExactLaw, exact_law, joined, record
 from pdips.registry import cases_of, find, variant_class
@@ -279,13 +279,8 @@ def audit(
     >>> audit(LaplaceSanitizer(epsilon=1), pair, engine="exact").bound
     1.0
     """
-    _check_confidence(confidence)
+    proper_share(confidence, "confidence")
     return _audit(Case(mechanism, pair, engine), n_runs=n_runs, alpha=1 - confidence, claim=claim, rng=rng)
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence must be above 0 and below 1, got {confidence}")
 
 
 def _audit(
@@ -366,7 +361,7 @@ def audit_cases(
     >>> {found.verdict for found in audit_cases(registered_cases("laplace-sanitizer")[:1])}
     {'consistent'}
     """
-    _check_confidence(confidence)
+    proper_share(confidence, "confidence")
     alpha = (1 - confidence) / max(sum(case.engine != "exact" for case in cases), 1)
     generators = rng.spawn(len(cases)) if rng is not None else [None] * len(cases)
 

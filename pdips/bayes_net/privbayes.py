@@ -25,7 +25,7 @@ from pdips.margins.consistency import nonnegative
 from pdips.margins.domain import Domain, columns_of
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Neighbours, Number, check_whole, choice, exact
+from pdips.privacy.loss import Neighbours, Number, check_whole, choice, exact, proper_share
 from pdips.privacy.noise import LARGEST_SCALE
 from pdips.privacy.plan import Noise, Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -368,8 +368,7 @@ class PrivBayes(Mechanism):
         super().__post_init__()
         choice(self.score, get_args(Score), "score")
         check_whole(self.degree, "degree", 1, None)
-        if not 0 < exact(self.network_share, "network_share") < 1:
-            raise InputError(f"network_share must be above 0 and below 1, got {self.network_share}")
+        proper_share(self.network_share, "network_share")
         if exact(self.usefulness, "usefulness") < 0:
             raise InputError(f"usefulness must be at least 0, got {self.usefulness}")
 

@@ -25,7 +25,7 @@ from pdips.margins.residuals import ResidualDesign, blocks_of, pair_counts
 from pdips.margins.weighted_sums import WeightedSums
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import MOST_TAU, check_whole, choice, exact, largest_rho
+from pdips.privacy.loss import MOST_TAU, Number, check_whole, choice, exact, largest_rho, proper_share
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import MarginAxis, MarginLaw, MeasuredMargin, centred, residual
@@ -78,6 +78,8 @@ class Pairs(LaplaceOrGaussian):
         Columns, in threes: margins that are measured too, with a fifth of the price of pairs.
     weighted : tuple of str
         Columns whose sums of weights by level are measured, with a tenth of the price, and met by the weights of sets.
+    single_share : int, float, str or Fraction, optional
+        Part of the price that single columns get, above 0 and below 1.
 
     Raises
     ------
@@ -110,6 +112,7 @@ class Pairs(LaplaceOrGaussian):
     intervals: int = 10
     also: tuple[str, ...] = ()
     weighted: tuple[str, ...] = ()
+    single_share: Number | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,6 +121,8 @@ class Pairs(LaplaceOrGaussian):
         check_whole(self.intervals, "intervals", 2, 100)
         if len(self.also) % 3:
             raise InputError("also takes names of columns in threes, such as also=sex,age,income")
+        if self.single_share is not None:
+            proper_share(self.single_share, "single_share")
 
     @property
     def total(self) -> Fraction:
@@ -141,7 +146,8 @@ class Pairs(LaplaceOrGaussian):
         asked = sum(column.worth for column in fine.columns)
         part = Fraction(asked, len(domain.names) - len(domain.public) - len(known) + asked)
         blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
-        whole = ALONE_NUMERIC if fine.numeric and self.noise_law == "laplace" else ALONE[self.noise_law]
+        usual = ALONE_NUMERIC if fine.numeric and self.noise_law == "laplace" else ALONE[self.noise_law]
+        whole = usual if self.single_share is None else exact(self.single_share, "single_share")
         alone = whole * (1 - part) / (1 - whole * part)
         totals = schema.known_totals(weighted=False)
         design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, alone or None, totals)
@@ -235,7 +241,8 @@ class Pairs(LaplaceOrGaussian):
     def shown(self) -> dict[str, Any]:
         """Return settings as they were filled in."""
         delta = float(exact(self.delta, "delta")) if self.kind == "zcdp" else None
-        return {"sets": self._sets(), "delta": delta}
+        share = None if self.single_share is None else str(exact(self.single_share, "single_share"))
+        return {"sets": self._sets(), "delta": delta, "single_share": share}
 
     def _sets(self) -> str:
         return self.sets or ("fitted" if self.n_sets == 1 else "posterior")

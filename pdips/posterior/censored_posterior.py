@@ -29,7 +29,7 @@ from pdips.posterior.nuts import ChainDraws
 from pdips.posterior.private_reference import Reference, Stage
 from pdips.posterior.target import NODES, GridDraws, RejectionDraws, Target, prior_of
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Number, as_float, choice, exact, largest_rho, positive
+from pdips.privacy.loss import Number, as_float, choice, exact, largest_rho, proper_share
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import Closer
@@ -107,14 +107,6 @@ def concentrated(epsilon: Number, delta: Number, share: Fraction, n_draws: int) 
 def root(square: Fraction) -> Fraction:
     """Return the square root, rounded down."""
     return Fraction(isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)
-
-
-def check_share(share: Number) -> Fraction:
-    """Return the first stage's share of the budget, above 0 and below 1."""
-    found = positive(share, "share")
-    if found >= 1:
-        raise InputError(f"share must be below 1, for it leaves nothing for the draws; got {share}")
-    return found
 
 
 def expected_proposals(n: int, window: Fraction) -> float:
@@ -221,7 +213,7 @@ class CensoredPosterior(sampling.ChainMechanism):
         choice(self.weights, self.weightings, "weights")
         choice(self.clip, CLIPS, "clip")
         choice(self.sampler, ("auto", "grid", "nuts", "rejection"), "sampler")
-        check_share(self.share)
+        proper_share(self.share, "share")
         if self.centre is not None:
             choice(self.centre, self.centres, "centre")
         if (self.centre == "reference") != (self.reference is not None) and self.centre is not None:
@@ -241,7 +233,7 @@ class CensoredPosterior(sampling.ChainMechanism):
     @property
     def price(self) -> Price:
         """How the budget is spent."""
-        share = check_share(self.share) if self.centred_on == "staged" else Fraction(0)
+        share = proper_share(self.share, "share") if self.centred_on == "staged" else Fraction(0)
         if self.kind == "zcdp":
             return concentrated(self.epsilon, self.delta, share, self.n_draws)
         return pure(self.epsilon, share, self.n_draws)

@@ -71,6 +71,14 @@ def positive(value: Number, name: str) -> Fraction:
     return number
 
 
+def proper_share(value: Number, name: str) -> Fraction:
+    """Return ``value`` as a rational above 0 and below 1."""
+    number = exact(value, name)
+    if not 0 < number < 1:
+        raise InputError(f"{name} must be above 0 and below 1, got {value}")
+    return number
+
+
 def check_whole(value: object, name: str, least: int = 1, most: int | None = 1_000_000) -> None:
     """Refuse what is no whole number from ``least`` to ``most``; with None, any larger one will do."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):

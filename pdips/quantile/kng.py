@@ -18,7 +18,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.consistency import simplex_projection
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Number, check_whole, choice, exact
+from pdips.privacy.loss import Number, check_whole, choice, exact, proper_share
 from pdips.privacy.noise import discrete_laplace_variance
 from pdips.privacy.plan import Plan, Step
 from pdips.quantile.column_plan import SMALLEST_EPSILON, NumericPart
@@ -238,8 +238,7 @@ class KNGResidual(ColumnSynthesis):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < exact(self.line_share, "line_share") < 1:
-            raise InputError(f"line_share must be above 0 and below 1, got {self.line_share}")
+        proper_share(self.line_share, "line_share")
         choice(self.continuers, get_args(Continuers), "continuers")
         check_whole(self.bins, "bins", 2, 1_000)
 

@@ -23,14 +23,10 @@ from pdips.privacy.curator import COMPILING, Clock
 from pdips.synthesis import release_of
 
 SCHEMA = """
-[columns.colour]
-levels = ["blue", "red"]
-[columns.size]
-levels = [1, 2, 3]
-[columns.wage]
-lower = 0
-upper = 1000
-bins = 4
+[columns]
+colour = { levels = ["blue", "red"] }
+size = { levels = [1, 2, 3] }
+wage = { lower = 0, upper = 1000, bins = 4 }
 """
 
 

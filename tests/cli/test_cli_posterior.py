@@ -13,16 +13,9 @@ from pdips.report.pages import rewrite
 from pdips.report.posterior_figures import read_tree
 
 SCHEMA = """
-[columns.x]
-lower = -10
-upper = 10
-bins = 4
-public = true
-[columns.y]
-lower = -100
-upper = 100
-bins = 20
-resolution = 0.5
+[columns]
+x = { lower = -10, upper = 10, bins = 4, public = true }
+y = { lower = -100, upper = 100, bins = 20, resolution = 0.5 }
 """
 LINE = """
 import pymc as pm

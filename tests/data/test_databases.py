@@ -31,47 +31,21 @@ pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWar
 PROGRAMS = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
 
 COUNTED = Schema.from_toml("""
-[columns.name]
-levels = ["a", "A", "b"]
-missing = true
-trim = true
-[columns.year]
-levels = [1994, 1995]
-missing = true
-[columns.flag]
-levels = [false, true]
-missing = true
-[columns.rate]
-levels = [0, 0.5]
-missing = true
-[columns.kids]
-lower = 0
-upper = 9
-integer = true
-bins = 3
+[columns]
+name = { levels = ["a", "A", "b"], missing = true, trim = true }
+year = { levels = [1994, 1995], missing = true }
+flag = { levels = [false, true], missing = true }
+rate = { levels = [0, 0.5], missing = true }
+kids = { lower = 0, upper = 9, integer = true, bins = 3 }
 """)
 WHOLE = Schema.from_toml("""
-[columns.code]
-levels = ["x", "y"]
-trim = true
-[columns.any]
-levels = ["p"]
-trim = true
-[columns.size]
-levels = ["s", "S"]
-[columns.pay]
-lower = 0
-upper = 100
-missing = true
-[columns.born]
-type = "date"
-lower = 1950-01-01
-upper = 2000-12-31
-missing = true
-[columns.seen]
-type = "date"
-lower = 2020-01-01
-upper = 2020-12-31
+[columns]
+code = { levels = ["x", "y"], trim = true }
+any = { levels = ["p"], trim = true }
+size = { levels = ["s", "S"] }
+pay = { lower = 0, upper = 100, missing = true }
+born = { type = "date", lower = 1950-01-01, upper = 2000-12-31, missing = true }
+seen = { type = "date", lower = 2020-01-01, upper = 2020-12-31 }
 """)
 TYPES = {
     "name": ("text", pa.string()),

@@ -271,26 +271,13 @@ def test_both_ways_of_reading_share_a_ledger(tmp_path):
 
 
 ZONED = Schema.from_toml("""
-[columns.zone]
-levels = ["n", "s"]
-public = true
-[columns.text]
-levels = ["a", "b"]
-missing = true
-[columns.year]
-levels = [1994, 1995]
-missing = true
-[columns.flag]
-levels = [false, true]
-missing = true
-[columns.code]
-levels = ["x", "y"]
-missing = ["?"]
-[columns.wage]
-lower = 0
-upper = 100
-bins = 4
-missing = true
+[columns]
+zone = { levels = ["n", "s"], public = true }
+text = { levels = ["a", "b"], missing = true }
+year = { levels = [1994, 1995], missing = true }
+flag = { levels = [false, true], missing = true }
+code = { levels = ["x", "y"], missing = ["?"] }
+wage = { lower = 0, upper = 100, bins = 4, missing = true }
 """)
 
 

@@ -217,30 +217,12 @@ def test_missing_values_come_back_as_they_were(levels, missing, dtype):
 
 
 FILES = """
-[columns.born]
-type = "date"
-unit = "month"
-lower = 1940-01-01
-upper = 2010-12-31
-bins = 71
-missing = true
-[columns.visit]
-type = "date"
-lower = 2020-01-01
-upper = 2020-12-31
-bins = 12
-[columns.wage]
-lower = 0
-upper = 5000
-bins = 10
-out_of_range = "clip"
-[columns.rate]
-levels = [0.5, 1]
-labels = {"0.5" = "half", 1 = "whole"}
-[columns.region]
-levels = ["north", "south"]
-trim = true
-missing = true
+[columns]
+born = { type = "date", unit = "month", lower = 1940-01-01, upper = 2010-12-31, bins = 71, missing = true }
+visit = { type = "date", lower = 2020-01-01, upper = 2020-12-31, bins = 12 }
+wage = { lower = 0, upper = 5000, bins = 10, out_of_range = "clip" }
+rate = { levels = [0.5, 1], labels = {"0.5" = "half", 1 = "whole"} }
+region = { levels = ["north", "south"], trim = true, missing = true }
 """
 ROWS = [
     ["1950-03", "2020-01-15", "1200,5", "0,5", " north", "a.b"],
@@ -329,21 +311,12 @@ def test_files_of_other_programs(tmp_path, kind):
     frame["job"], frame["extra"] = ["a", "", "b"], [2**31 + 0.5, 1, 2]
     getattr(pyreadstat, f"write_{kind}")(frame, str(tmp_path / f"t.{kind}"))
     schema = Schema.from_toml("""
+
 ignore = true
-[columns.sex]
-levels = [1, 2]
-labels = {1 = "male", 2 = "female"}
-label = "Sex of the respondent"
-missing = true
-[columns.born]
-type = "date"
-lower = 1940-01-01
-upper = 2010-12-31
-bins = 3
-missing = true
-[columns.job]
-levels = ["a", "b"]
-missing = true
+[columns]
+sex = { levels = [1, 2], labels = {1 = "male", 2 = "female"}, label = "Sex of the respondent", missing = true }
+born = { type = "date", lower = 1940-01-01, upper = 2010-12-31, bins = 3, missing = true }
+job = { levels = ["a", "b"], missing = true }
 """)
     for counted in (False, True):
         table = Table.read(tmp_path / f"t.{kind}", schema, counted=counted)

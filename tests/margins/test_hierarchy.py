@@ -104,18 +104,11 @@ def test_structural_zeros_stay_empty():
 
 
 PUBLIC = Schema.from_toml("""
-[columns.region]
-levels = ["n", "s"]
-public = true
-[columns.age]
-lower = 0
-upper = 100
-bins = 4
-public = true
-[columns.ill]
-levels = [false, true]
-[columns.smokes]
-levels = [false, true]
+[columns]
+region = { levels = ["n", "s"], public = true }
+age = { lower = 0, upper = 100, bins = 4, public = true }
+ill = { levels = [false, true] }
+smokes = { levels = [false, true] }
 """)
 
 

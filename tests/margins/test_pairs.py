@@ -321,6 +321,7 @@ def test_a_table_of_distinct_records_beside_public_columns(tmp_path):
         ({}, {"a": {"lower": 0, "upper": 1, "public": True}, "b": {"levels": [0, 1]}}, "needs bins"),
         ({"intervals": 1}, {"a": {"lower": 0, "upper": 1}}, "intervals must be"),
         ({"neighbours": "add-remove"}, RULES["columns"], "they need neighbours = replace-one"),
+        ({"single_share": 1}, {"a": {"levels": [0, 1]}}, "single_share must be above 0 and below 1"),
         ({"also": ("a", "b")}, {n: {"levels": [0, 1]} for n in "abc"}, "in threes, such as also=sex,age,income"),
         ({"also": ("a", "b", "e")}, {n: {"levels": [0, 1]} for n in "abc"}, "also: .e. is no column"),
         (
@@ -340,6 +341,26 @@ def test_a_table_of_distinct_records_beside_public_columns(tmp_path):
 def test_what_cannot_be_done_is_refused_before_the_charge(settings, columns, message):
     with pytest.raises(InputError, match=message):
         Pairs(**{"epsilon": 1, "kind": "zcdp", **settings}).plan(Schema.model_validate({"columns": columns}))
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+def test_single_columns_get_the_share_that_is_asked(kind):
+    columns = {**{n: {"levels": list(range(5))} for n in "abc"}, "x": {"lower": 0, "upper": 1000}}
+    schema = Schema.model_validate({"columns": columns})
+    variances = []
+    for share in ("3/10", "9/10"):
+        mechanism = Pairs(epsilon=1, kind=kind, single_share=share)
+        plan = mechanism.plan(schema)
+        of_x = sum(step.price for step in plan.steps[:-1])
+        assert of_x == mechanism.total * Fraction(share) / 4
+        assert sum(step.price for step in plan.steps) <= mechanism.total
+        variances.append([plan.design.variance(margin, plan.steps[-1]) for margin in ((0,), (0, 1))])
+    (single, pair), (quiet, loud) = variances
+    power = 2 if kind == "pure" else 1
+    assert single / quiet == pytest.approx(3**power, rel=0.15)
+    assert loud / pair == pytest.approx(7**power, rel=0.15)
+    again = Pairs(epsilon=1, kind=kind, single_share=mechanism.shown()["single_share"]).plan(schema)
+    assert [step.price for step in again.steps] == [step.price for step in plan.steps]
 
 
 @pytest.mark.parametrize("sizes", [(3,), (1, 2), (1,)])

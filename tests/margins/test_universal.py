@@ -103,16 +103,10 @@ def test_counts_are_those_of_ranges():
 
 
 PUBLIC = Schema.from_toml("""
-[columns.region]
-levels = ["n", "s", "w"]
-public = true
-[columns.age]
-lower = 0
-upper = 70
-bins = 7
-missing = true
-[columns.job]
-levels = ["none", "some"]
+[columns]
+region = { levels = ["n", "s", "w"], public = true }
+age = { lower = 0, upper = 70, bins = 7, missing = true }
+job = { levels = ["none", "some"] }
 [[impossible]]
 region = "s"
 job = "some"

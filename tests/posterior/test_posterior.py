@@ -231,7 +231,7 @@ def test_a_file_without_a_model_is_refused(tmp_path):
     ("settings", "says"),
     [
         ({"share": 0}, "share must be above 0"),
-        ({"share": 1}, "share must be below 1"),
+        ({"share": 1}, "share must be above 0 and below 1"),
         ({"centre": "reference"}, "go together"),
         ({"centre": "staged", "reference": "prior"}, "go together"),
         ({"centre": "middle"}, "centre must be one of"),

@@ -94,21 +94,11 @@ def test_runs_of_audits_have_the_law_of_single_runs():
 # Tables of all kinds.
 
 MIXED = Schema.from_toml("""
-[columns.region]
-levels = ["n", "s"]
-public = true
-[columns.sector]
-levels = ["a", "b", "c"]
-missing = true
-[columns.size]
-lower = 1
-upper = 5000
-integer = true
-scale = "log"
-[columns.pay]
-lower = 0
-upper = 100
-missing = true
+[columns]
+region = { levels = ["n", "s"], public = true }
+sector = { levels = ["a", "b", "c"], missing = true }
+size = { lower = 1, upper = 5000, integer = true, scale = "log" }
+pay = { lower = 0, upper = 100, missing = true }
 """)
 
 

@@ -49,6 +49,13 @@ if = {home = "red"}
 then = {share = 0.5}
 """
 NUMBERS = """
+[columns]
+age = { bin_edges = [18, 25, 45, 99], integer = true, unit = "years", label = "Age last birthday" }
+wage = { lower = 1000, upper = 500000, bins = 5, scale = "log", unit = "USD a year", out_of_range = "clip" }
+rent = { lower = 0, upper = 3000, bins = 4, missing = [-9], labels = {-9 = "not asked"} }
+moved = { type = "date", unit = "month", lower = 2019-01-01, upper = 2020-12-31, bins = 4, missing = true }
+born = { type = "date", unit = "year", lower = "1950", upper = "2000", bin_edges = ["1950", "1980", "2000"] }
+w = { lower = 1, upper = 100, bins = 4 }
 [records]
 weight = "w"
 [[total]]
@@ -58,41 +65,6 @@ counts = {True = 200, False = 200}
 columns = ["born"]
 weighted = true
 counts = {"1950 to 1979" = 9000, "1980 to 2000" = 8000}
-[columns.age]
-bin_edges = [18, 25, 45, 99]
-integer = true
-unit = "years"
-label = "Age last birthday"
-[columns.wage]
-lower = 1000
-upper = 500000
-bins = 5
-scale = "log"
-unit = "USD a year"
-out_of_range = "clip"
-[columns.rent]
-lower = 0
-upper = 3000
-bins = 4
-missing = [-9]
-labels = {-9 = "not asked"}
-[columns.moved]
-type = "date"
-unit = "month"
-lower = 2019-01-01
-upper = 2020-12-31
-bins = 4
-missing = true
-[columns.born]
-type = "date"
-unit = "year"
-lower = "1950"
-upper = "2000"
-bin_edges = ["1950", "1980", "2000"]
-[columns.w]
-lower = 1
-upper = 100
-bins = 4
 """
 MIXED = Schema.from_toml(LEVELS.replace("[[impossible]]", NUMBERS + "[[impossible]]"))
 UNBINNED = Schema.from_toml(

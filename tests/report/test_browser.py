@@ -28,16 +28,12 @@ PAPER, MOST_BYTES, MOST_MS = 720, 2_000_000, 1_000
 """CSS pixels of a page of A4 between its margins; size of a page, and time until it can be used."""
 
 SCHEMA = Schema.from_toml("""
+
 title = "Wages of a small town"
-[columns.colour]
-levels = ["blue", "red", "green"]
-[columns.voted]
-levels = ["no", "yes"]
-[columns.wage]
-lower = 0
-upper = 100000
-bins = 5
-unit = "crowns a year"
+[columns]
+colour = { levels = ["blue", "red", "green"] }
+voted = { levels = ["no", "yes"] }
+wage = { lower = 0, upper = 100000, bins = 5, unit = "crowns a year" }
 [records]
 max_per_person = 2
 """)

@@ -35,20 +35,11 @@ from pdips.report.utility import MARGINS, SPECKS
 from pdips.report.utility import evaluation_verdict as verdict
 
 SCHEMA = Schema.from_toml("""
-[columns.sex]
-levels = ["f", "m"]
-[columns.job]
-levels = ["none", "part", "full"]
-missing = true
-[columns.age]
-lower = 20
-upper = 59
-integer = true
-bins = 4
-[columns.pay]
-lower = 1
-upper = 1000
-scale = "log"
+[columns]
+sex = { levels = ["f", "m"] }
+job = { levels = ["none", "part", "full"], missing = true }
+age = { lower = 20, upper = 59, integer = true, bins = 4 }
+pay = { lower = 1, upper = 1000, scale = "log" }
 """)
 FORMULA = "pay ~ age + sex"
 
