@@ -1,8 +1,9 @@
 """Tables of too many cells to lay out: ``python -m benchmarks.wide adult.parquet --epsilon 1 --delta 1e-9``.
 
 With ``--coverage 20`` how often intervals from 20 sets hold what they should. ``--peer PYTHON,CHECKOUT`` runs
-MST of Private-PGM as of April 2023 (revision 9448ee6) beside, in an environment with its needs and pandas before 3.
-``--jobs 4`` runs seeds in processes of their own, ``--only pairs,MST`` names the mechanisms.
+MST of Private-PGM as of April 2023 (revision 9448ee6) beside, in an environment with its needs and pandas before 3;
+AIM if ``--only`` names it, which takes up to hours and needs ``hdmm`` and ``autodp`` too.
+``--jobs 4`` runs seeds in processes of their own, ``--only "pairs zcdp,MST"`` names the mechanisms.
 With ``--classes 10`` a set of ``models/latent_classes.py`` from the margins of the same release of ``pairs``.
 
 Numeric columns are cut at edges that are given here or, where a table has others, into eight bins of equal width.
@@ -116,27 +117,34 @@ def set_of_classes(n_classes: int, mechanism: Mechanism, frame: pd.DataFrame, sc
     return codes_of(latent.draw(tree, margins, len(records), rng), schema)
 
 
-MST = """
+PEER = """
 import sys
+from itertools import combinations
 import numpy, pandas
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/src"]
 from mbi import Dataset, Domain
-from mechanisms.mst import MST
 given = numpy.load(sys.argv[2])
 names = [f"c{k}" for k in range(len(given["sizes"]))]
 table = Dataset(pandas.DataFrame(given["codes"], columns=names), Domain(names, given["sizes"].tolist()))
 numpy.random.seed(int(sys.argv[5]))
-numpy.save(sys.argv[2] + ".npy", MST(table, float(sys.argv[3]), float(sys.argv[4])).df[names].to_numpy())
+if sys.argv[6] == "MST":
+    from mechanisms.mst import MST
+    made = MST(table, float(sys.argv[3]), float(sys.argv[4]))
+else:
+    from mechanisms.aim import AIM
+    pairs = [(pair, 1.0) for pair in combinations(names, 2) if table.domain.size(pair) <= 10_000]
+    made = AIM(float(sys.argv[3]), float(sys.argv[4])).run(table, pairs)
+numpy.save(sys.argv[2] + ".npy", made.df[names].to_numpy())
 """
 
 
-def mst(command: str, true: IntArray, sizes: IntArray, epsilon: str, delta: str, seed: int) -> IntArray:
-    """Return a synthetic set by Private-PGM's MST, whose relation is add-remove, in an environment of its own."""
+def peer(name: str, command: str, true: IntArray, sizes: IntArray, epsilon: str, delta: str, seed: int) -> IntArray:
+    """Return a set by Private-PGM's MST or AIM, whose relation is add-remove, in an environment of its own."""
     python, checkout = command.split(",")
     with TemporaryDirectory() as folder:
         given = Path(folder) / "given.npz"
         np.savez(given, codes=true, sizes=sizes)
-        subprocess.run([python, "-c", MST, checkout, given, epsilon, delta, str(seed)], check=True)
+        subprocess.run([python, "-c", PEER, checkout, given, epsilon, delta, str(seed), name], check=True)
         return np.asarray(np.load(f"{given}.npy"), dtype=np.int64)
 
 
@@ -218,14 +226,15 @@ def main() -> None:
     if asked.neighbours == "replace-one":
         mechanisms.append(PrivBayes(epsilon=asked.epsilon))
     ways: dict[str, Callable[[int], IntArray]] = {
-        f"{mechanism.name}, {getattr(mechanism, 'kind', 'pure')}": partial(first_set, mechanism, frame, schema)
+        f"{mechanism.name} {getattr(mechanism, 'kind', 'pure')}": partial(first_set, mechanism, frame, schema)
         for mechanism in mechanisms
     }
     if asked.classes:
         ways["latent classes"] = partial(set_of_classes, asked.classes, mechanisms[0], frame, schema)
     if asked.peer and asked.neighbours == "add-remove":
-        ways["MST, zcdp"] = partial(mst, asked.peer, true, sizes, asked.epsilon, asked.delta)
-    print("mechanism, kind: pairs, triples, told apart (AUC, KS), target's AUC, CPU s; standard errors below")
+        for name in ("MST", "AIM") if "AIM" in asked.only else ("MST",):
+            ways[f"{name} zcdp"] = partial(peer, name, asked.peer, true, sizes, asked.epsilon, asked.delta)
+    print("mechanism and kind: pairs, triples, told apart (AUC, KS), target's AUC, CPU s; standard errors below")
     target = list(frame.columns).index(asked.target) if asked.target else None
     with ProcessPoolExecutor(asked.jobs) as pool:
         for name, make in ways.items():

@@ -378,6 +378,7 @@ SHARES = [
     ("steps", "election_share", {"elect": "groups"}),
     ("privbayes", "network_share", {"degree": 1}),
     ("privbayes", "network_share", {"degree": 1, "score": "mi"}),
+    *(("pairs", "single_share", {"kind": kind}) for kind in ("pure", "zcdp")),
     ("modips", "budget", {"model": TWICE}),
     ("modips", "delta", {"kind": "zcdp"}),
 ]
