@@ -323,8 +323,7 @@ def _divided(mass: FloatArray, counts: FloatArray, cells: IntArray, parent: IntA
         drawn = np.where(plenty & (found[..., ::-1] < KEPT * error), held[..., None], drawn)
         open_ = np.isnan(found) | (many.min(axis=2, keepdims=True) == 0)
         held = np.where(open_, even, np.clip(drawn, 0, held[..., None])).reshape(len(mass), -1)
-    found_in: FloatArray = held[parent, place]
-    return found_in
+    return np.asarray(held[parent, place], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)

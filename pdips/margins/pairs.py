@@ -307,10 +307,9 @@ class Pairs(LaplaceOrGaussian):
                 if sums is not None:
                     sets[-1] = sums.met(sets[-1], rng if self._sets() == "posterior" else None)
         group_of = {name: tuple(column.group.tolist()) for name, (column, _) in coded.items()}
-        told_sums = {} if sums is None else {"weighted_sums": sums.frame()}
         return Drawn(
             sets=sets,
-            tables=fine.tables(counted, cuts) | told_sums,
+            tables=fine.tables(counted, cuts) | ({} if sums is None else {"weighted_sums": sums.frame()}),
             margins=[
                 *measured(design, step, noisy, fine.lower(cuts), known, group_of),
                 *(margin for _, margin in coded.values()),

@@ -1,8 +1,8 @@
 """The folder of a release: made beside its place, and moved there part by part, each complete or not at all."""
 
 import hashlib
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,12 +54,13 @@ class Staging:
         if not (out.is_dir() and any(out.iterdir())):
             new.rename(out)
             return
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.absolute().parent))
-        out.rename(old)
+        old = self._hidden / "old"
         try:
+            out.rename(old)
             new.rename(out)
-        except OSError:
-            old.rename(out)
+        except BaseException:
+            if not out.exists():
+                old.rename(out)
             raise
         shutil.rmtree(old)
 
@@ -90,11 +91,12 @@ def staging(out: Path, overwrite: bool) -> Iterator[Staging]:
     home = next(folder for folder in out.absolute().parents if folder.exists())
     if not home.is_dir():
         raise InputError(f"{home} is no folder, so {out} can't be made")
-    try:
-        hidden = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=home))
-    except OSError:
-        raise InputError(f"can't write in {home}, where {out} would be") from None
-    try:
+    hidden = home / f".{out.name}-{secrets.token_hex(4)}"
+    try:  # an interrupt may come as soon as the folder is there
+        try:
+            hidden.mkdir(mode=0o700)
+        except OSError:
+            raise InputError(f"can't write in {home}, where {out} would be") from None
         yield Staging(out, hidden)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)

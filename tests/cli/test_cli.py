@@ -407,6 +407,22 @@ def test_a_terminated_run_leaves_nothing_behind(here):
     assert left_behind(here) == set()
 
 
+@pytest.mark.parametrize("step", ["mkdir", "rename"])
+def test_an_interrupt_as_soon_as_a_folder_is_made_or_moved_leaves_nothing_else(pdips, here, monkeypatch, step):
+    assert pdips(*words(here))[0] == 0
+    before, done = (here / "out/public/privacy.json").read_bytes(), getattr(Path, step)
+
+    def interrupted(self, *args, **kwargs):
+        done(self, *args, **kwargs)
+        if self.name.startswith(".out-") or self.name == "out":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, step, interrupted)
+    assert pdips(*words(here, "--overwrite", epsilon=2))[0] == 130
+    assert left_behind(here) == {"out"}
+    assert (here / "out/public/privacy.json").read_bytes() == before
+
+
 def test_a_termination_that_python_drops_is_sent_again():
     # an interrupt in __del__ or in the callback of a weak reference is only printed, and the program would go on
     code = """

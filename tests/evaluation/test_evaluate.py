@@ -24,23 +24,13 @@ from pdips.evaluation.regression import ci_overlap, fit_design
 from pdips.inference import combine
 
 SCHEMA = Schema.from_toml("""
-[columns.voted]
-levels = ["no", "yes"]
-[columns.age]
-lower = 18
-upper = 98
-integer = true
-bins = 8
-[columns.college]
-levels = [false, true]
-[columns.region]
-levels = ["north", "south", "west"]
-missing = true
-[columns.visits]
-levels = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-[columns.income]
-lower = 1
-upper = 1000
+[columns]
+voted = { levels = ["no", "yes"] }
+age = { lower = 18, upper = 98, integer = true, bins = 8 }
+college = { levels = [false, true] }
+region = { levels = ["north", "south", "west"], missing = true }
+visits = { levels = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] }
+income = { lower = 1, upper = 1000 }
 """)
 N = 400
 
@@ -519,20 +509,11 @@ def test_counted_tables_and_no_sets_are_refused():
 
 
 BASIC = Schema.from_toml("""
-[columns.x]
-lower = 0
-upper = 100
-missing = true
-[columns.y]
-lower = 0
-upper = 100
-[columns.w]
-lower = 0
-upper = 10
-[columns.none]
-lower = 0
-upper = 1
-missing = true
+[columns]
+x = { lower = 0, upper = 100, missing = true }
+y = { lower = 0, upper = 100 }
+w = { lower = 0, upper = 10 }
+none = { lower = 0, upper = 1, missing = true }
 [records]
 weight = "w"
 """)
