@@ -35,7 +35,7 @@ test: setup
 
 # Long statistics and whole programs; the build server runs them too.
 test-slow: setup
-	$(TESTS) -m slow
+	$(TESTS) -m "slow and not long and not clone"
 
 test-long: setup
 	$(BIN)/python -m pytest -m long

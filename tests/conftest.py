@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,16 @@ from tables import CHROMIUM, RELATIONS, random_table, schema_of
 
 from pdips import cli
 from pdips.privacy import curator
+
+SLOW = {*(Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()}
+"""Tests that take two seconds and more, with or without their parameters."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW & {item.nodeid, item.nodeid.partition("[")[0]}:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

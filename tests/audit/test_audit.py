@@ -328,7 +328,6 @@ def test_what_epsilon_permits():
     assert detection_bound(5000, 0, 0.1) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "caught"), [("sound", False), ("published", True)])
 def test_a_membership_attack_on_whole_releases(variant, caught):
     # four comparisons, each wrong with probability 5 % at most for the sound variant; the published one is far beyond
@@ -524,7 +523,6 @@ def test_pairs_hold_values_at_the_bounds():
 # The program
 
 
-@pytest.mark.slow
 def test_the_program_audits(pdips):
     run = partial(pdips, "audit")
     code, out, _ = run("laplace-sanitizer", "--runs", "1000", "--json")

@@ -72,7 +72,7 @@ def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
     assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["pairs", "scores"]
 
 
-@pytest.mark.parametrize("scheduler", [None, pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scheduler", [None, "local"])
 def test_a_folder_of_files_is_released_from_end_to_end(pdips, here, scheduler):
     (here / "parts").mkdir()
     frame = pd.read_parquet(here / "t.parquet")

@@ -34,7 +34,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 }
 """What breaks a rule today, by rule. Whoever mends one takes it out, or the test fails; none is added."""
 
-TOTAL_TODAY: dict[str, int] = {"pdips lines": 44_695, "pdips files": 172, "tests lines": 38_207, "papers lines": 10_948}
+TOTAL_TODAY: dict[str, int] = {"pdips lines": 44_695, "pdips files": 172, "tests lines": 38_206, "papers lines": 10_948}
 """Where a total is still above its limit: what it may be at most. Lowered as the code gets smaller."""
 
 
@@ -185,3 +185,11 @@ def totals(root: Path) -> dict[str, int]:
 def test_the_house_is_small(total):
     assert totals(ROOT)[total] <= TOTAL_TODAY.get(total, TOTALS[total])
     assert total not in TOTAL_TODAY or totals(ROOT)[total] > TOTALS[total], "small enough: take it out of TOTAL_TODAY"
+
+
+def test_slow_tests_are_named_as_they_are():
+    named = (ROOT / "tests/slow.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    assert named == sorted({*named})
+    for name in named:
+        path, _, test = name.partition("[")[0].partition("::")
+        assert re.search(rf"^def {test}\(", (ROOT / path).read_text(encoding="utf-8"), re.M), name

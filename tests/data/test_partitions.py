@@ -105,7 +105,6 @@ def dies_once(table, marker):
     return os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp_path):
     from distributed import LocalCluster

@@ -81,7 +81,6 @@ def test_what_is_seen_has_the_law_that_the_model_states(name: str) -> None:
     assert twin > 1.5
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 def test_intervals_hold_pairs_of_the_population() -> None:
     # 3 tables of 58 pairs of levels, worth about 3 * 19 that are independent: below .84 once in 1,000 runs

@@ -71,7 +71,6 @@ def test_noise_taken_for_smaller_is_seen():
     assert kolmogorov(0.05) < REJECT
 
 
-@pytest.mark.slow
 def test_with_little_noise_coefficients_are_found():
     release, _ = Modips(epsilon=20_000, model="slomag").release(simulated(3000, 4), rng=np.random.default_rng(5))
     draws = release.tables["posterior"]

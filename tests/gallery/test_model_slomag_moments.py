@@ -76,7 +76,6 @@ def farthest(mean, x, n=40_000):
     return np.max(np.abs(apart) / np.maximum(error, 1e-12))
 
 
-@pytest.mark.slow
 def test_moments_are_those_of_simulated_records():
     # 462 entries, normal: beyond 5.5 errors with probability 2e-5.
     assert farthest(MEAN, X) < 5.5

@@ -209,7 +209,6 @@ def test_a_release_has_noise_of_its_stated_scale(mechanism, schema, key, scale):
     assert chi_square(draws, pmf_of(1.1 * scale)) < REJECT
 
 
-@pytest.mark.slow
 def test_elections_follow_the_scores():
     # which column splits the root, over 400 releases: binomial test, false alarm 1e-6; twin: the exponent doubled
     schema = schema_of(2, 12)

@@ -238,7 +238,6 @@ def associated(n: int = 5000) -> Table:
     return table_of(np.column_stack(columns), schema_of(*sizes))
 
 
-@pytest.mark.slow
 def test_two_way_margins_are_kept_far_better_than_by_others():
     # mean over 28 pairs and 3 releases at epsilon 1; the margins asked for leave room for noise of other seeds
     table = associated()

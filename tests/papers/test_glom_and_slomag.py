@@ -284,7 +284,6 @@ def slomag_tables():
     return location_model.tables(data, sequential_model.LEVELS, sequential_model.ONE_CELL.half)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["glom", "slomag"])
 def test_a_small_run_from_end_to_end(name, monkeypatch):
     if name == "slomag":  # sets alone are read of its releases, whose chains take a minute each: copies of the tables

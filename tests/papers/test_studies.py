@@ -232,7 +232,6 @@ def study_command(*words):
     return [sys.executable, "-m", "pdips", "study", *map(str, words)]
 
 
-@pytest.mark.slow
 def test_a_killed_program_goes_on_where_it_stopped(tmp_path):
     out = tmp_path / "out"
     command = study_command("proportions", "--replicates", 300, "--epsilon", 1, "--workers", 0, "--out", out)

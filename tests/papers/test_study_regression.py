@@ -91,7 +91,6 @@ def test_privbayes_gives_four_sets_of_the_schema(form):
         assert np.isfinite(fit(what, frame)[0]).all()
 
 
-@pytest.mark.slow
 def test_tiny_run(tmp_path):
     study = StepsRegression(methods=("STEPS", "UH modified"), samples=(300,))
     options = Options(replicates=2, epsilons=("2", "50"))

@@ -190,7 +190,6 @@ def test_sound_rows_spend_what_they_say():
         assert sum(spend.epsilon for spend in built.spends(voters.voter_schema())) == 1
 
 
-@pytest.mark.slow
 def test_tiny_run(path, tmp_path):
     study = Voter(cases=(("flat Laplace", "published"), ("STEPS-2", "sound")))
     options = Options(replicates=1, data=path, epsilons=("1",))

@@ -46,7 +46,6 @@ def moments_on_the_grid(space, stage, values):
     return mean, np.sqrt(p @ (place - mean) ** 2)
 
 
-@pytest.mark.slow
 def test_chains_and_grid_have_one_posterior(space, stage, values):
     # Means differ by less than 4 Monte Carlo errors each but once in 8,000; the grid's own error is far below one.
     mean, deviation = moments_on_the_grid(space, stage, values)

@@ -94,13 +94,11 @@ def p_values(found):
     return [stats.chisquare(np.bincount(each, minlength=CELLS)).pvalue for each in ranks.values()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_posteriors_are_calibrated(name):
     assert min(p_values(Calibration(*MODELS[name]))) > ACCEPT
 
 
-@pytest.mark.slow
 def test_a_posterior_that_takes_noise_for_records_is_not(monkeypatch):
     def too_sure(sums, here, *given, **more):  # the broken twin: noise as if it had a fiftieth of its variance
         return original(sums, replace(here, noise=here.noise / 50), *given, **more)

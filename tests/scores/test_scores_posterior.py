@@ -247,7 +247,6 @@ def test_where_weights_and_chains_fail_draws_are_spread_and_said_to_be_bad(regre
     assert posterior_draws(sums, here, np.random.default_rng(7), 500).places.std(axis=0).max() < 1e-9
 
 
-@pytest.mark.slow
 def test_chains_take_over_where_weights_cannot_be_relied_on(regression, monkeypatch):
     mechanism, release, _ = regression
     sums = sums_of(mechanism, release)

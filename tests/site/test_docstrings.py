@@ -22,8 +22,6 @@ PUBLIC = sorted(
 WITHOUT: set[str] = {"pdips_papers.harness.run.measure"}
 """Public names that have no example yet. It may only become shorter."""
 
-SLOW = {"pdips.audit.membership.attack"}
-
 
 def find(name: str) -> object:
     module, _, attribute = name.rpartition(".")
@@ -48,9 +46,7 @@ def run(found: doctest.DocTest) -> str:
     return "".join(complaints)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in PUBLIC if n not in WITHOUT]
-)
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in WITHOUT])
 def test_a_public_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
