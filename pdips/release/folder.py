@@ -91,7 +91,7 @@ def staging(out: Path, overwrite: bool) -> Iterator[Staging]:
     home = next(folder for folder in out.absolute().parents if folder.exists())
     if not home.is_dir():
         raise InputError(f"{home} is no folder, so {out} can't be made")
-    hidden = home / f".{out.name}-{secrets.token_hex(4)}"
+    hidden = home / f".{out.name}-{secrets.token_hex(8)}"
     try:  # an interrupt may come as soon as the folder is there
         try:
             hidden.mkdir(mode=0o700)
