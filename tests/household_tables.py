@@ -6,39 +6,23 @@ import pandas as pd
 from pdips import Schema
 
 TEXT = """
-[columns.region]
-levels = ["north", "south", "west"]
-
-[columns.income]
-bin_edges = [0, 20, 40, 60, 80, 120]
-
-[columns.tenure]
-levels = ["own", "rent"]
-
-[columns.cars]
-levels = [0, 1, 2]
+[columns]
+region.levels = ["north", "south", "west"]
+income.bin_edges = [0, 20, 40, 60, 80, 120]
+tenure.levels = ["own", "rent"]
+cars.levels = [0, 1, 2]
 
 [members]
 key = "household_id"
 most = {most}
 order = "relation"
-
-[members.columns.relation]
-levels = ["head", "spouse", "child", "other"]
-
-[members.columns.age]
-bin_edges = [0, 18, 30, 45, 60, 100]
-integer = true
-
-[members.columns.sex]
-levels = ["f", "m"]
-
-[members.columns.school]
-levels = ["low", "middle", "high"]
-
-[members.columns.works]
-levels = ["no", "yes"]
-missing = true
+columns.relation.levels = ["head", "spouse", "child", "other"]
+columns.age.bin_edges = [0, 18, 30, 45, 60, 100]
+columns.age.integer = true
+columns.sex.levels = ["f", "m"]
+columns.school.levels = ["low", "middle", "high"]
+columns.works.levels = ["no", "yes"]
+columns.works.missing = true
 """
 
 

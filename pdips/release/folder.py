@@ -62,7 +62,6 @@ class Staging:
             if not out.exists():
                 old.rename(out)
             raise
-        shutil.rmtree(old)
 
     @contextmanager
     def besides(self) -> Iterator[None]:
@@ -81,6 +80,7 @@ class Staging:
 @contextmanager
 def staging(out: Path, overwrite: bool) -> Iterator[Staging]:
     """Lend a :class:`Staging` for a folder that may take a release."""
+    out = out.resolve() if out.is_symlink() else out
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; name a folder")
     if out.is_dir() and any(out.iterdir()):

@@ -344,9 +344,10 @@ def test_a_membership_attack_on_whole_releases(variant, caught):
 
 @pytest.mark.parametrize("confidence", [0, 1, -0.5, 1.5, float("nan")])
 def test_a_confidence_out_of_range(confidence):
-    with pytest.raises(InputError, match=r"confidence must be (above 0 and below 1|a finite number)"):
+    what = "a finite number" if np.isnan(confidence) else "above 0 and below 1"
+    with pytest.raises(InputError, match=f"confidence must be {what}"):
         audit(NoisyCount(), two_levels(2, 1), confidence=confidence)
-    with pytest.raises(InputError, match=r"confidence must be (above 0 and below 1|a finite number)"):
+    with pytest.raises(InputError, match=f"confidence must be {what}"):
         audit_cases([], confidence=confidence)
 
 

@@ -181,6 +181,10 @@ def test_overwrite_replaces_a_release_and_nothing_else(pdips, here):
     assert "is not empty" in err
     assert pdips(*words(here, "--overwrite", epsilon=2))[0] == 0
     assert json.loads((here / "out/public/privacy.json").read_text())["privacy"]["epsilon"] == 2
+    (here / "link").symlink_to(here / "out")
+    assert pdips(*words(here, "--overwrite", epsilon=3, out="link"))[0] == 0
+    assert json.loads((here / "out/public/privacy.json").read_text())["privacy"]["epsilon"] == 3
+    assert left_behind(here) == {"out", "link"}
     (here / "out" / "thesis.tex").write_text("ten years")
     code, _, err = pdips(*words(here, "--overwrite"))
     assert code == 2

@@ -52,8 +52,12 @@ def test_sets_of_their_own_share_the_price():
     assert 5 * 2 / made.plan(schema).steps[0].scale == EPSILON
 
 
-def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(neighbours, monkeypatch):
-    made, schema = Pairs(epsilon=EPSILON, neighbours=neighbours, also=("a", "b", "c")), schema_of(2, 2, 2)
+@pytest.mark.parametrize("share", [None, "1/100", "9/10"])
+def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(neighbours, share, monkeypatch):
+    made, schema = (
+        Pairs(epsilon=EPSILON, neighbours=neighbours, also=tuple("abc"), single_share=share),
+        schema_of(2, 2, 2),
+    )
     assert worst_loss(made, schema) == pytest.approx(float(EPSILON), rel=1e-6)
     # the broken twin: a sensitivity that forgets the margin, which has a fifth of what a record moves
     whole = ResidualDesign.moved.func
