@@ -13,7 +13,7 @@ from statsmodels.formula.api import glm, ols
 
 from pdips import Pairs, Schema, Table
 from pdips.errors import UselessWarning
-from pdips.margins.pairs import estimate
+from pdips.margins.estimates import estimate
 from pdips.outside import NoisyMargins, noisy_margins
 
 PREDICTORS = ["sex", "education", "foreign_born"]

@@ -187,7 +187,7 @@ MUTANTS = [
     ),
     Mutant(
         "the rounding of scores isn't paid for",
-        "margins/elections.py",
+        "margins/tree.py",
         "width = 2 + 2 * Fraction(1, STEPS_PER_UNIT)",
         "width = Fraction(2)",
         f"{CONTRACT} -k rounding",

@@ -15,6 +15,7 @@ from pdips.data.schema import Column, Schema, has_number_levels
 from pdips.errors import InputError
 from pdips.margins.intervals import IntervalColumn, IntervalDesign
 from pdips.margins.margin_error import ColumnTree, view_error, view_noises
+from pdips.margins.pairs import MARGINS
 from pdips.margins.residuals import ResidualDesign
 from pdips.margins.tree import GivenColumns, TreeDesign
 from pdips.margins.universal_histogram import IntervalTree
@@ -116,7 +117,7 @@ def form_of(plan: Plan) -> Callable[[list[int]], NoiseSum]:
         return partial(tree.margin, n_public=plan.n_public)
     if isinstance(tree, ResidualDesign):
         coded = {tree.domain.names.index(column.name) for column in IntervalDesign.of(plan.schema, 2).columns}
-        blocks, step = {k: block for k, block in tree.own_block.items() if k not in coded}, plan.steps[-1]
+        blocks, step = {k: block for k, block in tree.own_block.items() if k not in coded}, plan.named(MARGINS)
         error = tree.errors(step)
 
         def on_residuals(columns: list[int]) -> NoiseSum:
@@ -321,7 +322,7 @@ def _moments(plan: Plan, n_records: int) -> Iterator[Prospect]:
     design, schema, names = plan.design, plan.schema, [*plan.schema.columns]
     told, fine = dict[Columns, tuple[NoiseSum, ...]](), dict[str, IntervalColumn]()
     if isinstance(design, ResidualDesign):
-        step, block = plan.steps[-1], {k: at for k, each in enumerate(design.blocks) for at in each.columns}
+        step, block = plan.named(MARGINS), {k: at for k, each in enumerate(design.blocks) for at in each.columns}
         single = {k for k, each in enumerate(design.blocks) if len(each.columns) == 1}
         for part, noise in design.part_noises(step).items():
             if part and single >= {*part}:
@@ -399,9 +400,10 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
     if len(noisy) > 1 and not getattr(design, "views", ()) and not isinstance(design, ResidualDesign):
         raise InputError("--html takes no tree whose layers differ in noise: leave order and layers out")
     per, floor = (2 * price if gaussian else Fraction(1)), None
-    step = plan.steps[-1]
-    if isinstance(design, ResidualDesign) and gaussian:
-        part = 1 - sum((each.price for each in plan.steps[:-1]), Fraction(0)) / price
+    is_pairs = isinstance(design, ResidualDesign)
+    step = plan.named(MARGINS) if is_pairs else plan.steps[-1]
+    if is_pairs and gaussian:
+        part = 1 - sum((each.price for each in plan.steps if each is not step), Fraction(0)) / price
         own = {"whole": replace(design, whole=True).squared, "differences": replace(design, whole=False).squared}
         floor = {name: float(value) for name, value in own.items()}
         floor |= {"part": float(part), "least": float(replace(design, whole=False).smooth(Fraction(0)))}
@@ -411,7 +413,7 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
             return [float(scale / step.variance), 1]
         return [float(scale * per)]
 
-    fine = {each.parameter for each in plan.steps[:-1]} if isinstance(design, ResidualDesign) else set[Fraction]()
+    fine = {each.parameter for each in plan.steps if each is not step} if is_pairs else set[Fraction]()
     shapes = {"parts": design}
     if floor is not None:
         shapes = {"parts": replace(design, whole=False), "whole": replace(design, whole=True)}

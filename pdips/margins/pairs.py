@@ -2,11 +2,11 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import chain, combinations
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,19 +16,20 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, UselessWarning
-from pdips.margins.chains import NoisyPairs, NoisyTriple, PairField, PairTarget
+from pdips.margins.chains import NoisyPairs, PairField, PairTarget
 from pdips.margins.consistency import LevelGroups, groups_of, meet
 from pdips.margins.domain import columns_of
+from pdips.margins.estimates import block_axes, estimate, measured, most_telling
 from pdips.margins.intervals import IntervalDesign
 from pdips.margins.margin_error import pair_errors
-from pdips.margins.residuals import ResidualDesign, blocks_of, pair_counts
-from pdips.margins.weighted_sums import WeightedSums
+from pdips.margins.residuals import ResidualDesign, blocks_of
+from pdips.margins.weighted_sums import SUMS_OF_WEIGHTS, WeightedSums
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import MOST_TAU, Number, check_whole, choice, exact, largest_rho, proper_share
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.noisy_margins import MarginAxis, MarginLaw, MeasuredMargin, centred, residual
+from pdips.release.noisy_margins import MarginAxis, MeasuredMargin
 
 MOST_LEVELS = 6_000
 """Of all columns together: pairs of levels are held in memory."""
@@ -41,17 +42,28 @@ MOST_CELLS = 100_000
 MANY = 100
 """Levels of a column about which a warning may be due."""
 
-EXACT = 1e-6
-"""Variance of counts that public totals know: next to nothing, for 0 would mean that a pair isn't to be fitted."""
-
 ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 """Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
 
-OF_WEIGHTS = Fraction(1, 10)
-"""Part of the price that sums of weights get."""
-
 ALONE_NUMERIC = Fraction(3, 4)
 """That of Laplace noise with numeric columns without bins, whose cuts and spikes hang on their own counts."""
+
+ALONE_TWICE = Fraction(2, 5)
+"""That of Laplace noise where the best pairs are counted twice."""
+
+AGAIN = {"gaussian": Fraction(3, 10), "laplace": Fraction(1, 2)}
+"""Part of the price that pairs which say most get for a second count (tried: .1 to .8)."""
+
+PART_AGAIN = Fraction(3, 10)
+"""Part of the pairs that are counted a second time (tried: .05 to .6)."""
+
+FEWEST_PAIRS = 6
+"""Of fewer pairs none is counted a second time."""
+
+MARGINS, PAIRS_AGAIN = "noisy margins", "noisy pairs, again"
+
+OF_WEIGHTS = Fraction(1, 10)
+"""Part of the price that sums of weights get."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +91,9 @@ class Pairs(LaplaceOrGaussian):
     weighted : tuple of str
         Columns whose sums of weights by level are measured, with a tenth of the price, and met by the weights of sets.
     single_share : int, float, str or Fraction, optional
-        Part of the price that single columns get, above 0 and below 1.
+        Part of the price of all margins that single columns get, above 0 and below 1.
+    second_share : int, float, str or Fraction, optional
+        Part of the price for a second count of the pairs that say most by the first one, at least 0 and below 1.
 
     Raises
     ------
@@ -113,6 +127,7 @@ class Pairs(LaplaceOrGaussian):
     also: tuple[str, ...] = ()
     weighted: tuple[str, ...] = ()
     single_share: Number | None = None
+    second_share: Number | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,6 +138,8 @@ class Pairs(LaplaceOrGaussian):
             raise InputError("also takes names of columns in threes, such as also=sex,age,income")
         if self.single_share is not None:
             proper_share(self.single_share, "single_share")
+        if self.second_share is not None and exact(self.second_share, "second_share"):
+            proper_share(self.second_share, "second_share")
 
     @property
     def total(self) -> Fraction:
@@ -146,11 +163,12 @@ class Pairs(LaplaceOrGaussian):
         asked = sum(column.worth for column in fine.columns)
         part = Fraction(asked, len(domain.names) - len(domain.public) - len(known) + asked)
         blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
-        usual = ALONE_NUMERIC if fine.numeric and self.noise_law == "laplace" else ALONE[self.noise_law]
-        whole = usual if self.single_share is None else exact(self.single_share, "single_share")
-        alone = whole * (1 - part) / (1 - whole * part)
         totals = schema.known_totals(weighted=False)
-        design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, alone or None, totals)
+        design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, None, totals)
+        n_again = self._n_again(design)
+        whole = self._single_share(fine, n_again)
+        alone = whole * (1 - part) / (1 - whole * part)
+        design = replace(design, alone=alone or None)
         if design.offsets[-1] > MOST_LEVELS:
             raise InputError(
                 f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
@@ -167,10 +185,12 @@ class Pairs(LaplaceOrGaussian):
         price = total * whole * part
         if fine.columns:
             fine = fine.priced(schema, price, self.neighbours, self.noise_law)
-        step, told = self._step(design, schema, total - price), ""
+        second = (total - price) * self._second_share() if n_again else Fraction(0)
+        first = total - price - second
+        step, told = self._step(design, schema, first), ""
         if self.kind == "zcdp":
             other = replace(design, whole=False)
-            differing = self._step(other, schema, total - price)
+            differing = self._step(other, schema, first)
             if differing.variance < step.variance:
                 design, step = other, differing
                 told = " It is of the law of the proof but for a probability of 10^-20 at most, a part of delta."
@@ -188,6 +208,18 @@ class Pairs(LaplaceOrGaussian):
             sums = WeightedSums(schema, self.weighted).step(self.total - total, self.neighbours, self.noise_law)
             steps.insert(-1, sums)
             told += " Sums of capped weights by level have such noise too."
+        if second:
+            moved = Sensitivity.of_counts(schema, self.neighbours, tables=n_again)
+            steps.append(
+                Step(
+                    name=PAIRS_AGAIN,
+                    counts="each count of a pair that is counted again",
+                    sensitivity=moved,
+                    price=second,
+                    law=self.noise_law,
+                )
+            )
+            told += f" The {n_again} pairs that say most by these counts are counted again, with such noise."
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
 
     def _triples(self, design: ResidualDesign) -> tuple[tuple[int, ...], ...]:
@@ -211,7 +243,7 @@ class Pairs(LaplaceOrGaussian):
             quietest = design.smooth(most.l2_squared / (2 * price))
             price, beyond = min(price, most.l2_squared / (2 * quietest)), design.beyond(quietest)
         return Step(
-            name="noisy margins",
+            name=MARGINS,
             counts="each count of the margin with the least noise",
             sensitivity=most,
             price=price,
@@ -226,7 +258,7 @@ class Pairs(LaplaceOrGaussian):
             return
         if table.n_records > MOST_RECORDS:
             raise InputError(f"pairs makes at most {MOST_RECORDS:,} records")
-        design, step = plan.design, plan.steps[-1]
+        design, step = plan.design, plan.named(MARGINS)
         for margin in (margin for margin in design.margins if len(margin) == 1):
             (n_levels,) = design.shape(margin)
             if n_levels >= MANY and n_levels * math.sqrt(design.variance(margin, step)) > table.n_records:
@@ -242,7 +274,22 @@ class Pairs(LaplaceOrGaussian):
         """Return settings as they were filled in."""
         delta = float(exact(self.delta, "delta")) if self.kind == "zcdp" else None
         share = None if self.single_share is None else str(exact(self.single_share, "single_share"))
-        return {"sets": self._sets(), "delta": delta, "single_share": share}
+        shares = {"single_share": share, "second_share": str(self._second_share())}
+        return {"sets": self._sets(), "delta": delta, **shares}
+
+    def _n_again(self, design: ResidualDesign) -> int:
+        n_pairs = sum(len(margin) == 2 for margin in design.margins)
+        return math.ceil(PART_AGAIN * len(_open_pairs(design))) if n_pairs >= FEWEST_PAIRS else 0
+
+    def _single_share(self, fine: IntervalDesign, n_again: int) -> Fraction:
+        if self.single_share is not None:
+            return exact(self.single_share, "single_share")
+        if self.noise_law == "gaussian" or not (fine.numeric or n_again):
+            return ALONE[self.noise_law]
+        return ALONE_NUMERIC if fine.numeric else ALONE_TWICE
+
+    def _second_share(self) -> Fraction:
+        return AGAIN[self.noise_law] if self.second_share is None else exact(self.second_share, "second_share")
 
     def _sets(self) -> str:
         return self.sets or ("fitted" if self.n_sets == 1 else "posterior")
@@ -252,32 +299,43 @@ class Pairs(LaplaceOrGaussian):
     ) -> Iterator[IntArray]:
         """Yield the noisy numbers of a release's public tables, in the order of the plan."""
         counted = [each.noisy for each in margins if each.law.law != "estimate"]
-        levels, fine = iter(counted[len(plan.design.margins) :]), IntervalDesign.of(plan.schema, self.intervals)
+        n_margins = len(plan.design.margins)
+        again = self._n_again(plan.design) if plan.steps[-1].name == PAIRS_AGAIN else 0
+        levels, fine = iter(counted[n_margins + again :]), IntervalDesign.of(plan.schema, self.intervals)
         for column in fine.columns:
             yield from column.restored(tables["intervals"]) if column in fine.numeric else [next(levels)]
         if self.weighted:
             yield WeightedSums.restored(tables["weighted_sums"])
-        yield np.concatenate(counted[: len(plan.design.margins)])
+        yield np.concatenate(counted[:n_margins])
+        if again:
+            yield np.concatenate(counted[n_margins : n_margins + again])
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Measure all pairs, fit a field to them, and let its chains be records."""
-        design, step = plan.design, plan.steps[-1]
+        design, step = plan.design, plan.named(MARGINS)
         fine = IntervalDesign.of(plan.schema, self.intervals).asking(plan.steps)
         n_public = curator.n_records if plan.n_public else None
         with curator.timed("counting all pairs and adding noise"):
             counted = fine.measure(curator)
             laws = fine.laws(counted, n_public)
             cuts = {column.name: column.cuts(laws[column.name]) for column in fine.columns}
-            weighted = WeightedSums(plan.schema, self.weighted) if self.weighted else None
-            sums = None if weighted is None else weighted.measure(curator, plan.steps[-2], fine, counted, laws)
+            sums = None
+            if self.weighted:
+                asked = plan.named(SUMS_OF_WEIGHTS)
+                sums = WeightedSums(plan.schema, self.weighted).measure(curator, asked, fine, counted, laws)
             noisy = curator.count(step, lambda table: design.count(table, fine.levels(table, cuts)))
         public = curator.public if plan.schema.public_columns else None
         n = float(n_public if n_public is not None else dict(design.parts(noisy))[()])
         numeric = {k: design.domain.names[design.blocks[k].columns[0]] for k in design.known}
         counts, variances = fine.singles(laws, cuts, n), fine.variances(counted, laws, cuts, n, rng)
         known = {k: (counts[name], variances[name]) for k, name in numeric.items()}
-        found = estimate(design, step, noisy, n_public, public, known)
         coded = fine.coded(counted)
+        group_of = {name: tuple(column.group.tolist()) for name, (column, _) in coded.items()}
+        axes = block_axes(design, fine.lower(cuts), group_of)
+        estimated = partial(estimate, design, step, n_records=n_public, public=public, known=known)
+        with curator.timed("counting the pairs that say most again"):
+            second = self._again(plan, curator, noisy, estimated, axes, partial(fine.levels, cuts=cuts))
+        found = estimated(noisy, again=second)
         n_records = n_public if n_public is not None else max(round(found.n_records), 0)
         sets, told, drawn = list[pd.DataFrame](), 0.0, laws
         with curator.timed("fitting a field"):
@@ -306,45 +364,47 @@ class Pairs(LaplaceOrGaussian):
                 sets.append(_frame(fine, plan.schema, made, public, rng))
                 if sums is not None:
                     sets[-1] = sums.met(sets[-1], rng if self._sets() == "posterior" else None)
-        group_of = {name: tuple(column.group.tolist()) for name, (column, _) in coded.items()}
         return Drawn(
             sets=sets,
             tables=fine.tables(counted, cuts) | ({} if sums is None else {"weighted_sums": sums.frame()}),
             margins=[
-                *measured(design, step, noisy, fine.lower(cuts), known, group_of),
+                *measured(design, step, noisy, axes, known),
+                *second,
                 *(margin for _, margin in coded.values()),
             ],
             margin_errors=tuple(pair_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),
             diagnostics={"telling_pairs": told},
         )
 
+    def _again(
+        self,
+        plan: Plan,
+        curator: Curator,
+        noisy: IntArray,
+        estimated: Callable[[IntArray], NoisyPairs],
+        axes: Sequence[MarginAxis],
+        levels: Callable[[Table], Mapping[str, IntArray]],
+    ) -> list[MeasuredMargin]:
+        """Return a second count of the pairs that say most by the first one, where the plan has it."""
+        design, asked = plan.design, [step for step in plan.steps if step.name == PAIRS_AGAIN]
+        if not asked:
+            return []
+        candidates, n_pairs = _open_pairs(design), self._n_again(design)
 
-def estimate(
-    design: ResidualDesign,
-    step: Step,
-    noisy: IntArray,
-    n_records: int | None,
-    public: Table | None = None,
-    known: Mapping[int, tuple[FloatArray, float]] | None = None,
-) -> NoisyPairs:
-    """Return unbiased estimates of all pairs from the noisy answer of a plan.
+        def telling(numbers: IntArray) -> IntArray:
+            return most_telling(estimated(numbers), candidates, n_pairs)
 
-    ``known`` has the counts of levels of blocks that weren't counted alone, and the variance of one.
-    """
-    margins = [*measured(design, step, noisy, {}, known or {}, {})]
-    whole = {margin: part for margin, part in design.parts(noisy) if len(margin) == 3}
-    triples = tuple(NoisyTriple(m, centred(part.astype(float)), design.variance(m, step)) for m, part in whole.items())
-    return replace(pooled(design, margins, n_records, public, design.covered), triples=triples)
+        chosen = curator.decide(noisy, partial(np.apply_along_axis, telling, -1))
+        pairs = [candidates[k] for k in chosen]
+        counted = curator.count(asked[0], lambda table: design.tally(table, pairs, levels(table)))
+        ends = np.cumsum([math.prod(design.shape(pair)) for pair in pairs])[:-1]
+        parts = zip(pairs, np.split(counted, ends), strict=True)
+        return [MeasuredMargin.of(asked[0], [axes[k] for k in pair], part) for pair, part in parts]
 
 
-def _public_counts(design: ResidualDesign, public: Table) -> FloatArray:
-    codes = np.zeros((public.n_records, len(design.blocks)), dtype=np.int32)
-    for k in np.flatnonzero(design.public):
-        block = design.blocks[k]
-        codes[:, k] = block.codes([public.codes[design.domain.names[column]] for column in block.columns])
-    found = pair_counts(codes, np.ones(len(codes), dtype=np.int64), design.offsets)
-    exact_pairs = np.repeat(np.repeat(np.outer(design.public, design.public), design.sizes, 0), design.sizes, 1)
-    return np.where(exact_pairs, np.triu(found) + np.triu(found, 1).T, 0).astype(float)
+def _open_pairs(design: ResidualDesign) -> list[tuple[int, int]]:
+    """Return the measured pairs that no public total has."""
+    return [(margin[0], margin[-1]) for margin in design.margins if len(margin) == 2 and margin not in design.covered]
 
 
 def redrawn(
@@ -361,128 +421,6 @@ def redrawn(
     groups = other.groups.drawn(n_records, rng, even=False)
     begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
     return begun.fitted(again, other, groups, rng, around), groups
-
-
-def measured(
-    design: ResidualDesign,
-    step: Step,
-    noisy: IntArray,
-    lower: Mapping[str, tuple[float, ...]],
-    known: Mapping[int, tuple[FloatArray, float]],
-    groups: Mapping[str, tuple[int, ...]],
-) -> Iterator[MeasuredMargin]:
-    """Yield the measured margins of a noisy answer, with an axis a block, and what is known of blocks otherwise."""
-    names, sizes = design.domain.names, design.domain.sizes
-    axes = []
-    for block in design.blocks:
-        codes = np.ravel_multi_index(tuple(block.levels.T), tuple(sizes[list(block.columns)]))
-        columns = tuple(names[column] for column in block.columns)
-        tied = tuple(codes.tolist()) if len(columns) > 1 else ()
-        begun, held = lower.get(columns[0], ()), groups.get(columns[0], ())
-        axes.append(MarginAxis(columns=columns, size=block.n_levels, codes=tied, lower=begun, groups=held))
-    for block_number, (counts, variance) in known.items():
-        law = MarginLaw(
-            axes=(axes[block_number],), law="estimate", scale=math.sqrt(variance), variance=variance, rows=len(counts)
-        )
-        yield MeasuredMargin(law, np.round(counts).astype(np.int64), np.arange(len(counts)))
-    for margin, part in design.parts(noisy):
-        scale = design.image.scale(step, int(design.weights[design.margins.index(margin)]))
-        law = MarginLaw(
-            axes=tuple(axes[block] for block in margin),
-            law="gaussian" if step.law == "gaussian" else "laplace",
-            scale=math.sqrt(scale) if step.law == "gaussian" else float(scale),
-            variance=design.variance(margin, step),
-            rows=part.size,
-            differences=design.differs(margin),
-        )
-        yield MeasuredMargin(law, part.ravel(), np.arange(part.size))
-
-
-def pooled(
-    design: ResidualDesign,
-    margins: Sequence[MeasuredMargin],
-    n_records: int | None,
-    public: Table | None = None,
-    shares: Mapping[tuple[int, ...], FloatArray] | None = None,
-) -> NoisyPairs:
-    """Return unbiased estimates of all pairs from measured margins, each weighted by its precision.
-
-    What several margins say of the same pair beyond its columns, or of a column, is averaged in proportion to 1 /
-    variance, for Laplace noise that of the continuous law, as in forecasts: generalised least squares, as residuals of
-    a margin have independent errors (Xiao, He, Zhang and Kifer, 2023). Margins that weren't counted whole, or whose
-    axes aren't blocks of ``design``, are left out. Counts of intervals aren't averaged with sums over pairs: under
-    Laplace noise the average had errors up to twice as large (tried). What no margin says has infinite variance.
-    """
-    sizes, names = design.sizes, design.domain.names
-    place = {tuple(names[c] for c in block.columns): (k, block.n_levels) for k, block in enumerate(design.blocks)}
-    effects, given = dict[tuple[int, ...], FloatArray | float](), dict[tuple[int, ...], tuple[FloatArray, float]]()
-    weights, squares = dict[tuple[int, ...], float](), dict[tuple[int, ...], float]()
-    for each in margins:
-        found = [place.get(axis.columns) for axis in each.law.axes]
-        table, variance = each.whole(), max(each.law.variance, 1e-12)
-        nominal = max(2 * each.law.scale**2 if each.law.law == "laplace" else variance, 1e-12)
-        if table is None and each.law.axes and each.law.axes[0].size == 2 == 1 + len(found) and n_records is not None:
-            own = float(each.noisy[0])  # of two levels one was counted, and the other follows
-            table, variance, nominal = np.array([own, n_records - own]), 2 * variance, 2 * nominal
-        if table is None or any(
-            at is None or at[1] != axis.size or axis.first for at, axis in zip(found, each.law.axes, strict=True)
-        ):
-            continue
-        blocks = [at[0] for at in found if at is not None]
-        if each.law.law == "estimate" and blocks[0] in design.known:
-            given[blocks[0],] = table, variance
-        alone = (
-            each.law.differences
-            or each.law.law == "estimate"
-            or len(each.noisy) < math.prod(sizes[[at[0] for at in found if at]])
-        )
-        for part in [tuple(blocks)] if alone else [p for m in range(3) for p in combinations(blocks, m)]:
-            rest = tuple(k for k, block in enumerate(blocks) if block not in part)
-            kept = np.asarray(table.sum(axis=rest)).transpose(np.argsort(part).tolist())
-            effect = residual(kept) if each.law.differences else centred(kept)
-            weight = 1 / (nominal * math.prod(int(sizes[blocks[k]]) for k in rest))
-            part = tuple(sorted(part))
-            effects[part] = effects.get(part, 0.0) + weight * effect
-            weights[part] = weights.get(part, 0.0) + weight
-            squares[part] = squares.get(part, 0.0) + weight * (variance / nominal)  # weight^2 by its own variance
-    n = float(effects[()]) * (1 / weights[()]) if n_records is None else float(n_records)
-    variances = {part: squares[part] / weight**2 for part, weight in weights.items() if part or n_records is None}
-    given |= {part: (n * share, EXACT) for part, share in (shares or {}).items()}
-    return _assembled(design, n, {p: effects[p] / weight for p, weight in weights.items()}, variances, given, public)
-
-
-def _assembled(
-    design: ResidualDesign,
-    n: float,
-    effects: Mapping[tuple[int, ...], FloatArray | float],
-    variances: Mapping[tuple[int, ...], float],
-    given: Mapping[tuple[int, ...], tuple[FloatArray, float]],
-    public: Table | None,
-) -> NoisyPairs:
-    """Return the pairs of ``n`` records, of residuals and their variances; ``given`` tables are taken whole."""
-    sizes, offsets = design.sizes, design.offsets
-    counts, variance = np.zeros((offsets[-1], offsets[-1])), np.full((len(sizes), len(sizes)), np.inf)
-    variance[(sizes == 1)[:, None] | (sizes == 1)] = 0.0
-    variance[np.outer(design.public, design.public)] = 0.0
-    if public is not None:
-        counts += _public_counts(design, public)
-    for block in range(len(sizes)):
-        if (block,) in given:
-            design.margin(counts, (block,))[:], variance[block, block] = given[block,]
-        elif not design.public[block]:
-            design.margin(counts, (block,))[:] = effects.get((block,), 0.0) + n / sizes[block]
-    single = [design.margin(counts, (block,)).copy() for block in range(len(sizes))]
-    for i, j in combinations(range(len(sizes)), 2):
-        if not (design.public[i] and design.public[j]):
-            both = effects.get((i, j), 0.0) + single[i][:, None] / sizes[j] + single[j] / sizes[i]
-            both = given[i, j][0] if (i, j) in given else both - n / (sizes[i] * sizes[j])
-            design.margin(counts, (i, j))[:] = both
-            design.margin(counts, (j, i))[:] = both.T
-    for part in {*variances, *given} - {()}:
-        if not design.public[list(part)].all():
-            each = given[part][1] if part in given else variances[part]
-            variance[part[0], part[-1]] = variance[part[-1], part[0]] = each
-    return NoisyPairs(offsets, counts, variance, n, variances.get((), 0.0))
 
 
 def _gain(

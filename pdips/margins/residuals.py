@@ -283,17 +283,28 @@ class ResidualDesign:
 
     def count(self, table: Table, levels: Mapping[str, IntArray] | None = None) -> IntArray:
         """Return the exact counts of all measured margins, one after the other; ``levels`` of columns without bins."""
-        known = {**table.codes, **(levels or {})}
-        codes = self.codes([known[name] for name in self.domain.names])
-        counts = np.ones(len(codes), dtype=np.int64) if table.counts is None else table.counts
+        codes, counts = self._rows(table, levels)
         pairs = pair_counts(codes, counts, self.offsets)
         parts = [self.margin(pairs, m).ravel() for m in self.margins if 1 <= len(m) <= 2]
         if () in self.place:
             parts.insert(0, np.array([table.n_records]))
-        for margin in self.margins[len(parts) :]:
-            parts.append(np.zeros(math.prod(self.shape(margin)), dtype=np.int64))
-            np.add.at(parts[-1], np.ravel_multi_index(tuple(codes[:, margin].T), self.shape(margin)), counts)
-        return np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.int64)
+        further = self.tally(table, self.margins[len(parts) :], levels)
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts, further]).astype(np.int64)
+
+    def tally(
+        self, table: Table, margins: Sequence[tuple[int, ...]], levels: Mapping[str, IntArray] | None = None
+    ) -> IntArray:
+        """Return the exact counts of some margins, one after the other."""
+        codes, counts = self._rows(table, levels)
+        parts = [np.zeros(math.prod(self.shape(margin)), dtype=np.int64) for margin in margins]
+        for margin, part in zip(margins, parts, strict=True):
+            np.add.at(part, np.ravel_multi_index(tuple(codes[:, margin].T), self.shape(margin)), counts)
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+    def _rows(self, table: Table, levels: Mapping[str, IntArray] | None) -> tuple[NDArray[np.int32], IntArray]:
+        known = {**table.codes, **(levels or {})}
+        codes = self.codes([known[name] for name in self.domain.names])
+        return codes, np.ones(len(codes), dtype=np.int64) if table.counts is None else table.counts
 
     def differences(self, counts: IntArray) -> IntArray:
         """Return the differences of counts of all measured margins, shape (runs, numbers)."""

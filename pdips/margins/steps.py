@@ -8,18 +8,20 @@ from typing import Any, ClassVar, Literal
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.margins.domain import View, check_domain, check_noise, choose_views, deepest, domain_of, splittable
-from pdips.margins.elections import (
+from pdips.margins.maximum_entropy import MOST_DENSE
+from pdips.margins.synthesis import CountedTree
+from pdips.margins.tree import (
     STEPS_PER_UNIT,
     ElectedColumns,
+    GivenColumns,
     GroupElection,
+    Splitter,
+    TreeDesign,
     Utility,
     check_grouped,
     group_width,
     node_width,
 )
-from pdips.margins.maximum_entropy import MOST_DENSE
-from pdips.margins.synthesis import CountedTree
-from pdips.margins.tree import GivenColumns, Splitter, TreeDesign
 from pdips.mechanism import LaplaceOrGaussian, Split
 from pdips.privacy.loss import Number, as_float, check_whole, choice, exact, spell
 from pdips.privacy.plan import NOISY, Plan, Step

@@ -4,18 +4,24 @@ Layer 0 is the whole table (cut by the public columns, if there are any), each f
 column, and the last layer is the full cross-tabulation of the columns that remain. A flat histogram is the tree without
 layers in between. In place of the last layer there may be views: margins of a few columns each, of the whole table. The
 shape of all this depends on the schema and on earlier private answers only.
+
+Which column splits a node is given, or elected by the exponential mechanism, paid for, with AIC or BIC as utility.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
+from functools import cached_property
+from itertools import combinations
+from typing import Literal, Protocol
 
 import numpy as np
 import pandas as pd
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.table import Table
+from pdips.data.table import Table, tally
+from pdips.errors import InputError
 from pdips.margins.domain import (
     STOP,
     Cells,
@@ -30,8 +36,19 @@ from pdips.margins.domain import (
     top_node,
 )
 from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, axes_of
+
+Utility = Literal["aic", "bic"]
+
+STEPS_PER_UNIT = 1024
+"""AIC is rounded to a public grid of this many steps a unit (2 units are whole steps)."""
+
+MOST_GROUPED = 16
+"""Columns that an election of groups can divide: it has 2^columns - 2 candidates."""
+
+UNAVAILABLE = np.iinfo(np.int64).min
 
 
 class Position:
@@ -293,3 +310,166 @@ def _view_counts(view: View, position: Position, curator: Curator) -> IntArray:
     return curator.count(
         view.step, lambda table: table.count(view.find(position.codes(table)), view.n_cells), view.possible()
     )
+
+
+def node_width(neighbours: Neighbours) -> Fraction:
+    """Return by how much the scores of an election among columns can spread between neighbouring tables, in units.
+
+    One step g of the grid more than the sensitivity 2 allows for rounding at a boundary, on each side: a score that
+    should rise by [0, 2] rises by [-g, 2 + g]. Hence 2 + 2 g where one node changes, and twice that under replace-one,
+    where a record can leave one node and enter another.
+    """
+    width = 2 + 2 * Fraction(1, STEPS_PER_UNIT)
+    return 2 * width if neighbours == "replace-one" else width
+
+
+def group_width(neighbours: Neighbours) -> Fraction:
+    """Return the same for an election of groups, whose score is a difference of two means of AIC.
+
+    Under add-remove each AIC rises by [-g, 2 + g], so the difference moves by at most 2 + 2 g either way, and g more
+    for its own rounding; under replace-one each AIC moves by 2 + g either way, the difference by 4 + 2 g. The scores of
+    two candidates can move in opposite directions.
+    """
+    grid = Fraction(1, STEPS_PER_UNIT)
+    return 2 * (2 + 3 * grid) if neighbours == "add-remove" else 2 * (4 + 3 * grid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElectedColumns:
+    """Columns are elected by the exponential mechanism with utility -AIC or -BIC."""
+
+    domain: Domain
+    steps: tuple[Step, ...]
+    """The election of each layer."""
+    by_layer: bool = False
+    """One election for all nodes of a layer, with the sum of their scores, in place of one for each node."""
+    utility: Utility = "aic"
+    """A free parameter costs 2 units (aic), or the logarithm of the public number of records (bic)."""
+    observed_levels: bool = False
+    """Whether levels that occur are counted, as Bowen et al. (2021) do, in place of the public ones."""
+
+    def columns(
+        self, number: int, layer: Layer, position: Position, curator: Curator, rng: np.random.Generator
+    ) -> IntArray:
+        """Return the columns that the nodes of a layer elect, shape (nodes,)."""
+        penalty = 2.0 if self.utility == "aic" else math.log(max(curator.n_records, 2))
+
+        def scores(table: Table) -> IntArray:
+            node, codes = position.node(table), position.codes(table)
+            of_nodes = election_scores(
+                self.domain, layer, node, codes, table.counts, penalty=penalty, observed_levels=self.observed_levels
+            )
+            return together(of_nodes, layer) if self.by_layer else of_nodes
+
+        return np.broadcast_to(curator.choose(self.steps[number - 1], scores), layer.n_nodes)
+
+
+def together(scores: IntArray, layer: Layer) -> IntArray:
+    """Add up the scores of the nodes of a layer that are still open."""
+    open_ = layer.counted if layer.counted.any() else np.ones(layer.n_nodes, dtype=bool)
+    total: IntArray = scores[open_].sum(axis=0, keepdims=True)
+    total[:, (scores[open_] == UNAVAILABLE).any(axis=0)] = UNAVAILABLE
+    return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupElection:
+    """Elects which columns go into layer 1 and which below: the clusters of Bowen et al. (2021), section 2.2.3.
+
+    The utility of a division is the mean AIC of the group below less that of the group on top. The paper takes its
+    absolute value and then puts the group with the smaller mean on top, which reads the table once more, without noise;
+    here the candidates are ordered divisions, so that the election itself says which group is on top.
+    """
+
+    domain: Domain
+    step: Step
+
+    @cached_property
+    def free(self) -> list[int]:
+        """Positions of the columns that aren't public."""
+        return [j for j in range(len(self.domain.names)) if j not in self.domain.public]
+
+    @cached_property
+    def candidates(self) -> list[tuple[int, ...]]:
+        """The groups that can be on top, as positions of columns."""
+        return [group for size in range(1, len(self.free)) for group in combinations(self.free, size)]
+
+    def elect(self, position: Position, curator: Curator) -> tuple[int, ...]:
+        """Return the columns on top."""
+        chosen = curator.choose(self.step, lambda table: self._scores(position.codes(table), table.counts))
+        return self.candidates[int(chosen[0])]
+
+    def _scores(self, codes: IntArray, counts: IntArray | None) -> IntArray:
+        aic = {
+            j: int(aic_steps(tally(codes[:, j], counts, int(self.domain.sizes[j]))[None], penalty=2.0)[0])
+            for j in self.free
+        }
+        total = sum(aic.values())
+        found = []
+        for group in self.candidates:
+            inside, n_in, n_out = sum(aic[j] for j in group), len(group), len(self.free) - len(group)
+            found.append(((total - inside) * n_in - inside * n_out) // (n_in * n_out))
+        return np.array(found, dtype=np.int64)[None]
+
+
+def check_grouped(n_columns: int) -> None:
+    """Check that an election of groups has two groups to make, and not too many ways to make them."""
+    if not 2 <= n_columns <= MOST_GROUPED:
+        raise InputError(f"elect = 'groups' divides 2 to {MOST_GROUPED} columns that aren't public, not {n_columns}")
+
+
+def election_scores(
+    domain: Domain,
+    layer: Layer,
+    node: IntArray,
+    codes: IntArray,
+    counts: IntArray | None = None,
+    *,
+    penalty: float = 2.0,
+    observed_levels: bool = False,
+) -> IntArray:
+    """Return -AIC (or -BIC) of splitting each node by each column, in whole grid steps, shape (nodes, columns).
+
+    ``node`` says where each row of levels is, and ``counts`` how many records it stands for, 1 unless given. Columns
+    that have been split already have the smallest int64.
+    """
+    scores = np.full((layer.n_nodes, len(domain.names)), UNAVAILABLE, dtype=np.int64)
+    for column, size in enumerate(domain.sizes):
+        open_ = layer.path[:, column] < 0
+        if open_.any():
+            by_level = tally(node * size + codes[:, column], counts, layer.n_nodes * size)
+            steps = aic_steps(by_level.reshape(layer.n_nodes, size), penalty=penalty, observed_levels=observed_levels)
+            scores[open_, column] = -steps[open_]
+    return scores
+
+
+def aic_steps(counts: IntArray, *, penalty: float, observed_levels: bool = False) -> IntArray:
+    """Return AIC, or BIC, of each row of counts, rounded to whole steps of the grid."""
+    aic = one_way_aic(counts, penalty=penalty, observed_levels=observed_levels)
+    steps: IntArray = np.floor(aic * STEPS_PER_UNIT + 0.5).astype(np.int64)
+    return steps
+
+
+def one_way_aic(counts: IntArray, *, penalty: float = 2.0, observed_levels: bool = False) -> FloatArray:
+    """Return the AIC of the saturated one-way multinomial model of each row of counts.
+
+    With h(m) = log m! - m log m the log-likelihood is h(n) - sum_k h(n_k) (docs/proofs/steps.md, lemma 1). Since the
+    counts of a row add up to n, h may be replaced by h(m) + m, which stays small: no large terms cancel, and the error
+    is below 1e-9 for any table that fits in memory.
+
+    A free parameter costs ``penalty`` units: 2 for AIC; for BIC the logarithm of a *public* number of records, which
+    leaves the sensitivity as it is. With ``observed_levels`` only levels that occur count as parameters.
+    """
+    n_levels = (counts > 0).sum(axis=1) if observed_levels else counts.shape[1]
+    spread = _log_factorial_rest(counts).sum(axis=1) - _log_factorial_rest(counts.sum(axis=1))
+    return np.asarray(2 * spread + penalty * (n_levels - 1), dtype=np.float64)
+
+
+_SMALL = np.array([0.0, *(math.lgamma(m + 1) - m * math.log(m) + m for m in range(1, 256))])
+
+
+def _log_factorial_rest(counts: IntArray) -> FloatArray:
+    """Return log m! - m log m + m: exactly tabulated below 256, Stirling's series (error below 1e-15) above."""
+    m = np.maximum(counts, 1).astype(np.float64)
+    series = 0.5 * np.log(2 * np.pi * m) + 1 / (12 * m) - 1 / (360 * m**3)
+    return np.where(counts < len(_SMALL), _SMALL[np.minimum(counts, len(_SMALL) - 1)], series)

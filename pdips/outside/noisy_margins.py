@@ -114,7 +114,7 @@ class NoisyMargins:
         from pdips.data.schema import Schema
         from pdips.data.table import Table
         from pdips.margins.domain import columns_of
-        from pdips.margins.pairs import pooled
+        from pdips.margins.estimates import pooled
         from pdips.margins.residuals import ResidualDesign
         from pdips.release.noisy_margins import known_margin, unstacked, with_groups
 
@@ -164,7 +164,7 @@ class NoisyMargins:
     def _tied(self, group: Sequence[str]) -> "tuple[NoisyMargins, str]":
         """Return what margins say where some columns are one, of all combinations of their levels; and its name."""
         from pdips.margins.domain import columns_of
-        from pdips.margins.pairs import pooled
+        from pdips.margins.estimates import pooled
         from pdips.margins.residuals import ResidualDesign
         from pdips.release.noisy_margins import with_product
 
@@ -489,7 +489,7 @@ def check_laws(document: "PrivacyDocument") -> None:
     known = {each.scale for each in document.noise}
     planned = document.mechanism in ("pairs", "steps", "laplace-sanitizer", "universal-histogram")
     if planned and document.software.get("pdips") == VERSION:
-        given = {name: value for name, value in document.settings.items() if name != "delta" or value}
+        given = {name: value for name, value in settings_of(document).items() if name != "delta" or value}
         plan, known = find(document.mechanism)(**given).plan(document.table_schema), set()
         for step in plan.steps:
             weights = [1] if step.image is None else np.unique(step.image.weights).tolist()
@@ -501,3 +501,8 @@ def check_laws(document: "PrivacyDocument") -> None:
         variance = noise_variance(law.law, law.scale)
         if not np.isclose(list(known), law.scale, rtol=1e-9).any() or not np.isclose(law.variance, variance, rtol=1e-6):
             raise InputError("a law of noise in privacy.json isn't that of its settings: one of them was changed")
+
+
+def settings_of(document: "PrivacyDocument") -> dict[str, Any]:
+    """Return the settings of a release; where ``pairs`` says nothing of a second count, there was none."""
+    return {**({"second_share": 0} if document.mechanism == "pairs" else {}), **document.settings}

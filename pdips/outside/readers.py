@@ -151,7 +151,7 @@ def _margins(columns: Mapping[str, Any], tables: Sequence[tuple[Any, ...]]) -> N
     from pdips.data.coding import encode
     from pdips.data.schema import Schema
     from pdips.margins.domain import columns_of
-    from pdips.margins.pairs import pooled
+    from pdips.margins.estimates import pooled
     from pdips.margins.residuals import ResidualDesign
     from pdips.release.noisy_margins import MarginLaw, MeasuredMargin, axes_of, noise_variance
 

@@ -26,7 +26,7 @@ from pdips.margins.chains import PairTarget
 from pdips.margins.pairs import Pairs
 from pdips.margins.residuals import pair_counts
 from pdips.mechanism import Mechanism
-from pdips.outside.noisy_margins import NoisyMargins
+from pdips.outside.noisy_margins import NoisyMargins, settings_of
 from pdips.privacy.curator import Published
 from pdips.registry import MECHANISMS, find
 from pdips.release.certificate import Certificate, Covered
@@ -205,7 +205,7 @@ def mechanism_of(document: PrivacyDocument) -> Mechanism:
         )
     kept = {
         name: value
-        for name, value in document.settings.items()
+        for name, value in settings_of(document).items()
         if name in names and not (value is None or (name == "delta" and not value))
     }
     made: Mechanism = kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()})

@@ -254,6 +254,10 @@ class Plan:
             text = paragraph(self.mechanism, self.schema, self.neighbours, self.n_sets, self.law, **amounts)
         return PrivacyLoss(neighbours=self.neighbours, kind=self.kind, statement=text, sampling=self.sampling, **parts)
 
+    def named(self, name: str) -> Step:
+        """Return the step of this name."""
+        return next(step for step in self.steps if step.name == name)
+
     @property
     def spends(self) -> tuple[Spend, ...]:
         """The items of the price: every step of every round. Their epsilons add up to that of :attr:`loss`."""

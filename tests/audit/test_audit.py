@@ -22,7 +22,7 @@ from pdips.audit.cases.posterior import AlongTable, Staged
 from pdips.audit.findings import clopper_pearson, counts_bound, log_ratio_bound
 from pdips.audit.membership import attack
 from pdips.audit.neighbour_pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
-from pdips.margins.elections import one_way_aic
+from pdips.margins.tree import one_way_aic
 from pdips.posterior import model as models
 from pdips.posterior import private_reference as stages
 from pdips.posterior.censored_posterior import CensoredPosterior

@@ -23,8 +23,8 @@ from pdips.audit.cases.quantile import ABSENT, FIRMS, WAGES
 from pdips.audit.findings import exact_bound, law_of
 from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
 from pdips.bayes_net.privbayes import PrivBayes
-from pdips.margins import elections
-from pdips.margins.elections import STEPS_PER_UNIT, group_width, node_width
+from pdips.margins import tree
+from pdips.margins.tree import STEPS_PER_UNIT, group_width, node_width
 from pdips.posterior import censored_posterior as prices
 from pdips.privacy.loss import largest_rho, zcdp
 from pdips.registry import AUDITS, MECHANISMS
@@ -274,9 +274,9 @@ def test_each_noised_stage_loses_what_its_item_says(name, settings, schema, cap)
 def test_rounding_of_scores_is_paid_for(relation, nodes, monkeypatch):
     # AICs that are exact to 1e-9 and rise by 0 and 2, beside the boundary of a step: rounding adds two
     boundary, error = (7 + 0.5) / STEPS_PER_UNIT, 1e-9
-    monkeypatch.setattr(elections, "one_way_aic", lambda values, **_: values)
+    monkeypatch.setattr(tree, "one_way_aic", lambda values, **_: values)
     ends = np.array([[boundary - error, boundary + 2 + error], [boundary + error, boundary - error]])
-    (a, b), (c, d) = elections.aic_steps(ends, penalty=2.0)
+    (a, b), (c, d) = tree.aic_steps(ends, penalty=2.0)
     spread = (b - a) - (d - c)
     assert spread == 2 * STEPS_PER_UNIT + 2
     assert spread * nodes == node_width(relation) * STEPS_PER_UNIT
@@ -378,7 +378,7 @@ SHARES = [
     ("steps", "election_share", {"elect": "groups"}),
     ("privbayes", "network_share", {"degree": 1}),
     ("privbayes", "network_share", {"degree": 1, "score": "mi"}),
-    *(("pairs", "single_share", {"kind": kind}) for kind in ("pure", "zcdp")),
+    *(("pairs", f"{part}_share", {"kind": kind}) for part in ("single", "second") for kind in ("pure", "zcdp")),
     ("modips", "budget", {"model": TWICE}),
     ("modips", "delta", {"kind": "zcdp"}),
 ]

@@ -13,7 +13,7 @@ from tables import grown, plan_of_tree, random_table, runs_and_releases, runs_of
 
 from pdips import InputError, LaplaceSanitizer, Schema, Steps, Table
 from pdips.margins import domain as layers
-from pdips.margins.elections import election_scores
+from pdips.margins.tree import election_scores
 from pdips.privacy.replay import exact_law
 
 RULES = [{"a": 1, "b": [0, 2]}, {"b": 1, "c": 0, "d": 1}]

@@ -15,8 +15,9 @@ from pdips.audit.findings import overspending
 from pdips.calibration.closed_form import prospects
 from pdips.data.schema import Column, Records
 from pdips.margins.consistency import rounded_counts
+from pdips.margins.estimates import block_axes, measured, pooled
 from pdips.margins.intervals import IntervalColumn, IntervalDesign
-from pdips.margins.pairs import ALONE, ALONE_NUMERIC, measured, pooled
+from pdips.margins.pairs import ALONE, ALONE_NUMERIC, MARGINS, PAIRS_AGAIN
 from pdips.outside import NoisyMargins
 from pdips.privacy.curator import Drawing
 
@@ -104,9 +105,9 @@ def test_all_that_is_asked_costs_what_was_given(kind, codes):
     plan = made.plan(Schema.model_validate({"columns": columns}))
     assert Fraction("1.98") < plan.loss.epsilon <= 2
     assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon
-    asked = ["noisy counts of intervals", *(["noisy counts of levels"] if codes else []), "noisy margins"]
+    asked = ["noisy counts of intervals", *(["noisy counts of levels"] if codes else []), MARGINS, PAIRS_AGAIN]
     assert [spend.step for spend in plan.spends] == asked
-    fine = [(step.item, step.rho if kind == "zcdp" else step.price) for step in plan.steps[:-1]]
+    fine = [(step.item, step.rho if kind == "zcdp" else step.price) for step in plan.steps[:-2]]
     given = made.total * (ALONE_NUMERIC if kind == "pure" else ALONE["gaussian"]) * Fraction(5 if codes else 6, 8)
     assert sum(price for _, price in fine) == given
     of_levels = [price for item, price in fine if item == "noisy counts of levels"]
@@ -480,6 +481,6 @@ def test_laplace_noise_of_pairs_leaves_the_counts_of_intervals_alone():
     noisy[::3] = -50
     given = {design.known[0]: (known, 400.0)}
     for own, alike in ((design, True), (replace(design, known=()), False)):
-        found = pooled(own, list(measured(design, plan.steps[-1], noisy, {}, given, {})), 2_000)
+        found = pooled(own, list(measured(design, plan.steps[-1], noisy, block_axes(design), given)), 2_000)
         levels = np.diagonal(found.counts)[found.offsets[design.known[0]] :][:10]
         assert np.allclose(levels, known, atol=1) == alike

@@ -11,13 +11,14 @@ import pytest
 from tables import RELATIONS, all_records, bits, schema_of
 
 import pdips.margins.chains as chains
-from pdips import InputError, Pairs, Schema, Table
+from pdips import InputError, Pairs, Schema, Table, more_sets
 from pdips.calibration.closed_form import NoFormError, errors_of, prospects, read
 from pdips.errors import UselessWarning
 from pdips.margins.chains import NoisyPairs, NoisyTriple, PairTarget
 from pdips.margins.consistency import LevelGroups
 from pdips.margins.domain import columns_of
-from pdips.margins.pairs import estimate
+from pdips.margins.estimates import estimate
+from pdips.margins.pairs import MARGINS, PAIRS_AGAIN
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, squared_norm
 from pdips.outside import NoisyMargins
 from pdips.privacy.curator import noisy_counts
@@ -233,7 +234,7 @@ def test_records_agree_with_the_pairs_of_the_table():
 
 
 def test_noise_louder_than_the_table_gives_independent_columns_and_says_so():
-    release, record = Pairs(epsilon="0.01").release(Table(linked(300), LINKED), rng=np.random.default_rng(1))
+    release, record = Pairs(epsilon="0.01").release(along(300)[0], rng=np.random.default_rng(1))
     assert record.diagnostics["telling_pairs"] < 0.6
     assert len(release.sets[0]) == 300
 
@@ -350,17 +351,45 @@ def test_single_columns_get_the_share_that_is_asked(kind):
     variances = []
     for share in ("3/10", "9/10"):
         mechanism = Pairs(epsilon=1, kind=kind, single_share=share)
-        plan = mechanism.plan(schema)
-        of_x = sum(step.price for step in plan.steps[:-1])
+        plan, first = mechanism.plan(schema), mechanism.plan(schema).named(MARGINS)
+        of_x = sum(step.price for step in plan.steps if step.name not in (MARGINS, PAIRS_AGAIN))
         assert of_x == mechanism.total * Fraction(share) / 4
         assert sum(step.price for step in plan.steps) <= mechanism.total
-        variances.append([plan.design.variance(margin, plan.steps[-1]) for margin in ((0,), (0, 1))])
+        variances.append([plan.design.variance(margin, first) for margin in ((0,), (0, 1))])
     (single, pair), (quiet, loud) = variances
     power = 2 if kind == "pure" else 1
     assert single / quiet == pytest.approx(3**power, rel=0.15)
     assert loud / pair == pytest.approx(7**power, rel=0.15)
     again = Pairs(epsilon=1, kind=kind, single_share=mechanism.shown()["single_share"]).plan(schema)
     assert [step.price for step in again.steps] == [step.price for step in plan.steps]
+
+
+def along(n: int) -> tuple[Table, Schema]:
+    """Return a table of ten columns of which each two neighbours are alike, as no others nearly as much."""
+    rng, columns = np.random.default_rng(0), [np.random.default_rng(1).integers(0, 4, n)]
+    for _ in range(9):
+        columns.append(np.where(rng.random(n) < 0.7, columns[-1], rng.integers(0, 4, n)))
+    schema = Schema.model_validate({"columns": {f"c{k}": {"levels": [0, 1, 2, 3]} for k in range(10)}})
+    return Table(pd.DataFrame({f"c{k}": column for k, column in enumerate(columns)}), schema), schema
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+def test_pairs_that_say_most_are_counted_again(kind, neighbours):
+    table, schema = along(20_000)
+    made = Pairs(epsilon=1, kind=kind, neighbours=neighbours, n_sets=1)
+    plan, release = made.plan(schema), made.release(table, rng=np.random.default_rng(2))[0]
+    first, second = plan.named(MARGINS), plan.named(PAIRS_AGAIN)
+    assert plan.steps == (first, second)
+    assert second.price == made.total * {"pure": Fraction(1, 2), "zcdp": Fraction(3, 10)}[kind]
+    assert first.price <= made.total - second.price
+    twice = [tuple(axis.columns[0] for axis in each.law.axes) for each in NoisyMargins.of(release).margins[-14:]]
+    assert len({*twice}) == 14 == math.ceil(0.3 * 45)
+    assert {(f"c{k}", f"c{k + 1}") for k in range(9)} <= {*twice}
+    stated = {each.columns: each.standard_error for each in release.margin_errors if len(each.columns) == 2}
+    before = {each.columns: each.standard_error for each in prospects(plan, None) if each.kind == "margin"}
+    assert max(stated[pair] / before[pair] for pair in twice) < 0.8
+    assert all(stated[pair] <= before[pair] * (1 + 1e-9) for pair in stated)
+    assert len(more_sets(release, 2, rng=np.random.default_rng(3))) == 2
 
 
 @pytest.mark.parametrize("sizes", [(3,), (1, 2), (1,)])
@@ -444,7 +473,8 @@ CROSSED = Schema.model_validate(
 @pytest.mark.parametrize(("kind", "neighbours"), [("zcdp", "replace-one"), ("pure", "add-remove")])
 def test_a_margin_of_three_columns_is_measured_published_and_kept(kind, neighbours):
     frame = crossed()
-    table, off, twin = Table(frame, CROSSED), [], Pairs(epsilon=1, kind=kind, neighbours=neighbours)
+    table, off = Table(frame, CROSSED), []
+    twin = Pairs(epsilon=1, kind=kind, neighbours=neighbours, second_share=0)
     for made in (replace(twin, also=("c", "a", "b"), n_sets=2), twin):
         release, _ = made.release(table, rng=np.random.default_rng(1))
         shares = [each.value_counts(["a", "b", "c"], normalize=True) for each in (frame, release.sets[0])]
@@ -498,7 +528,7 @@ def test_counts_of_three_columns_come_back_from_what_pairs_leave_out():
 
 def mean_off(table, epsilon, n_releases):
     """Return the mean distance of pairs of columns from those of a table, over first sets."""
-    made, found = Pairs(epsilon=epsilon, kind="zcdp", delta="1e-6"), []
+    made, found = Pairs(epsilon=epsilon, kind="zcdp", delta="1e-6", second_share=0), []
     for seed in range(n_releases):
         drawn = made.release(table, rng=np.random.default_rng(seed))[0].sets[0]
         for pair in combinations(table.schema.columns, 2):

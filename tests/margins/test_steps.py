@@ -21,7 +21,8 @@ from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import Pair
 from pdips.margins import steps as tree
 from pdips.margins.domain import choose_views, domain_of, root, split_by
-from pdips.margins.elections import (
+from pdips.margins.margin_error import view_error
+from pdips.margins.tree import (
     STEPS_PER_UNIT,
     UNAVAILABLE,
     GroupElection,
@@ -31,7 +32,6 @@ from pdips.margins.elections import (
     node_width,
     together,
 )
-from pdips.margins.margin_error import view_error
 from pdips.privacy.curator import Drawing
 from pdips.privacy.loss import largest_rho
 from pdips.privacy.plan import Step

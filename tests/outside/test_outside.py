@@ -25,7 +25,7 @@ from pdips import (
 )
 from pdips.arrays import FloatArray
 from pdips.errors import UselessWarning
-from pdips.margins.pairs import estimate
+from pdips.margins.estimates import estimate
 from pdips.outside import NoisyMargins, noisy_margins
 from pdips.release.noisy_margins import unstacked
 

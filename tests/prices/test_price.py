@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import combinations_with_replacement, product
+from itertools import combinations, combinations_with_replacement, product
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,12 @@ from tables import schema_of, table_of, worst_loss
 
 from pdips import LaplaceSanitizer, Pairs, PerturbedHistogram, Schema, Steps, Table
 from pdips.margins.domain import domain_of, root, split_by
-from pdips.margins.elections import STEPS_PER_UNIT, election_scores, one_way_aic
 from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
+from pdips.margins.tree import STEPS_PER_UNIT, election_scores, one_way_aic
 from pdips.margins.weighted_sums import CappedSums, WeightedSums
-from pdips.privacy.replay import exact_law
+from pdips.privacy.replay import Enumerating, exact_law
+from pdips.privacy.sensitivity import Sensitivity
 from pdips.registry import published
 
 EPSILON = Fraction(3, 2)
@@ -63,6 +64,21 @@ def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(neighbours
     whole = ResidualDesign.moved.func
     monkeypatch.setattr(ResidualDesign, "moved", property(lambda design: whole(design) * 4 / 5))
     assert worst_loss(made, schema) == pytest.approx(1.25 * float(EPSILON), rel=1e-6)
+
+
+def test_a_second_count_of_pairs_costs_its_share_whichever_pairs_they_are(neighbours, monkeypatch):
+    # two of six pairs, all fifteen choices
+    made, schema = Pairs(epsilon=EPSILON, neighbours=neighbours), schema_of(2, 2, 2, 2)
+    monkeypatch.setattr(Enumerating, "decide", lambda self, noisy, rule: rule(noisy))
+    losses = []
+    for chosen in combinations(range(6), 2):
+        monkeypatch.setattr("pdips.margins.pairs.most_telling", lambda *_, chosen=chosen: np.array(chosen))
+        losses.append(worst_loss(made, schema))
+    assert losses == pytest.approx([float(EPSILON)] * 15, rel=1e-6)
+    # the broken twin: a record is taken to be in one of the two pairs, which have half of the price
+    of_counts = Sensitivity.of_counts
+    monkeypatch.setattr(Sensitivity, "of_counts", lambda *given, tables=1: of_counts(*given))
+    assert worst_loss(made, schema) == pytest.approx(1.5 * float(EPSILON), rel=1e-6)
 
 
 def largest_loss(made, tables, caps, monkeypatch) -> float:

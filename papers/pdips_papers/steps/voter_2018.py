@@ -11,7 +11,7 @@ import pandas as pd
 from pdips.data.table import Table
 from pdips.evaluation.margins import LEVELS, chi_square
 from pdips.evaluation.propensity import specks
-from pdips.margins.elections import one_way_aic
+from pdips.margins.tree import one_way_aic
 from pdips.registry import variant_class
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines

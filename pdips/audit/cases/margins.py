@@ -46,6 +46,9 @@ WIDE = Schema.model_validate({"columns": {name: {"levels": list(range(12))} for 
 
 
 TWO = Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+FOUR = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abcd"}})
+"""Two of its six pairs are counted again, which two depends on noise."""
+
 THREE = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
 
 WEIGHT = {"lower": 99, "upper": 100, "resolution": 1}
@@ -135,6 +138,7 @@ def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
     if made.kind == "pure":
         yield from exactly(made, [*of_table, *small_pairs(THREE, made.neighbours, 2)])
         yield Case(made, toward(made, worst_pairs(TWO, made.neighbours)[0]))
+    yield Case(made, worst_pairs(FOUR, made.neighbours)[1])
     yield from gaussian(build)
     third, weighted = (where_allowed(build, **{name: tuple(COLUMNS)}) for name in ("also", "weighted"))
     for asked, tried in (third, of_table), (weighted, [_heavy(made.neighbours)]), (made, homes(made.neighbours)):
