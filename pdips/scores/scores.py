@@ -203,10 +203,6 @@ class Scores(sampling.ChainMechanism):
             )
         return tuple(found)
 
-    def space(self, schema: Schema) -> Blueprint:
-        """Return the model of tables of a schema; none reads who has how many records."""
-        return super().space(schema.without_person())
-
     def _rehearsed(self, schema: Schema) -> Blueprint:
         """Return the model of a schema, after all that could fail with records has been tried on stand-ins."""
         space = self.space(schema)
