@@ -304,13 +304,10 @@ class NoisySums:
 
     def functions(self, values: Values) -> FloatArray:
         """Return what is summed of public records, shape (records, sums)."""
-        parts = []
-        for each in self.measurements:
-            at = each.question
-            if isinstance(at, Clipping):
-                parts.append(at.clipped(self.score.of_public(at.place, values)))
-            else:
-                parts.append(at.indicators(values))
+        asked, score = [each.question for each in self.measurements], self.score.of_public
+        parts = [
+            at.clipped(score(at.place, values)) if isinstance(at, Clipping) else at.indicators(values) for at in asked
+        ]
         return np.concatenate(parts, axis=1)
 
     def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
@@ -448,7 +445,7 @@ def clipping_at(sums: NoisySums, place: FloatArray, norm: Norm, step_variance: f
     whitened = whole.whitened(scores)
     norms = whole.lengths(whitened)
     prior = whitening @ share @ whitening.T * n
-    best: tuple[float, Clipping] | None = None
+    found = dict[float, Clipping]()
     for radius in np.unique(np.quantile(norms[norms > 0], QUANTILES)) if (norms > 0).any() else [1.0]:
         made = Clipping(place, whitening, float(radius), norm)
         clipped = made.clipped(scores)
@@ -456,10 +453,8 @@ def clipping_at(sums: NoisySums, place: FloatArray, norm: Norm, step_variance: f
         noise = step_variance * made.unit**2
         covariance = n * np.cov(clipped.T).reshape(slopes.shape) + noise * np.eye(len(slopes))
         left = float(np.trace(np.linalg.inv(slopes.T @ np.linalg.solve(covariance, slopes) + prior)))
-        if best is None or left < best[0]:
-            best = left, made
-    assert best is not None
-    return best[1]
+        found.setdefault(left, made)
+    return found[min(found)]
 
 
 class NoisyLikelihood:
@@ -484,10 +479,8 @@ class NoisyLikelihood:
         fgraph._coords, fgraph._dim_lengths = parts.fgraph._coords, parts.fgraph._dim_lengths
         self.model, self.compiled = model_from_fgraph(fgraph, mutate_fgraph=True), dict[str, Any]()
         with self.model:
-            values = [
-                transformed(self.model, self.model[v.name], self.model[v.name], self.model[v.name].owner.inputs).ravel()
-                for v in space.model.free_RVs
-            ]
+            free = [self.model[variable.name] for variable in space.model.free_RVs]
+            values = [transformed(self.model, each, each, each.owner.inputs).ravel() for each in free]
             held = {name: pm.Data(name, number) for name, number in _numbers(here, noises).items()}
             expected = (held[SLOPES] * (pt.concatenate(values) - held[PLACE])).sum(axis=-1)
             if LOGS in held:

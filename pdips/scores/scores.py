@@ -269,9 +269,7 @@ class Scores(sampling.ChainMechanism):
                 here = self._first(sums)
             for number, step in enumerate(steps[1:], start=1):
                 with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
-                    near = (
-                        attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2) if here else None
-                    )
+                    near = here and attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2)
                     if here is None or near is None:
                         break  # no records can be simulated, so that sums would say nothing
                     summed = partial(lambda at, table: kit.score.total(at, record_values(table)), near)
