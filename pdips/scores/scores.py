@@ -269,12 +269,12 @@ class Scores(sampling.ChainMechanism):
                 here = self._first(sums)
             for number, step in enumerate(steps[1:], start=1):
                 with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
-                    near = here and attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2)
-                    if here is None or near is None:
+                    at = attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2) if here else None
+                    if here is None or at is None:
                         break  # no records can be simulated, so that sums would say nothing
-                    summed = partial(lambda at, table: kit.score.total(at, record_values(table)), near)
+                    summed = partial(lambda at, table: kit.score.total(at, record_values(table)), at)
                     noisy = self._asked(curator, step, summed)
-                    sums = self._with(sums, near, noisy, step)
+                    sums = self._with(sums, at, noisy, step)
                     here = attempt(sums.mode, here.place) or here
         return self._drawn(sums, here, known, rng, curator.timed)
 
