@@ -2,8 +2,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Two workers on two cores: one thread of linear algebra each.
-TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# Two workers on two cores: one thread of linear algebra each. PyTensor need not note which line made each variable.
+TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTENSOR_FLAGS=traceback__limit=0 $(BIN)/python -m pytest -n 2 --dist worksteal
 READY := $(VENV)/.ready
 
 .PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks audit mutants lock clean

@@ -106,6 +106,7 @@ def execute(notebook: Any, scratch: Path, timeout: int) -> None:
         "PYTHONPATH": str(ROOT),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "IPYTHONDIR": str(scratch / ".ipython"),
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),  # others run beside it
         "NO_COLOR": "1",
         "COLUMNS": "120",
     }

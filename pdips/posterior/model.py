@@ -53,8 +53,8 @@ from pdips.posterior.record_likelihood import RecordLikelihood, count_known, inp
 STAND_INS = 24
 """Records of the stand-in table on which a model is built to be looked at."""
 
-MOST_KEPT = 4
-"""Blueprints; and, of each, functions that draw records."""
+MOST_BLUEPRINTS, MOST_KEPT = 16, 4
+"""Blueprints that are kept; and, of each, functions that draw records."""
 
 MOST_DRAWN_AGAIN = 10_000
 """Records of the largest table for which such a function is kept."""
@@ -425,7 +425,7 @@ def _check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
                 )
 
 
-_blueprints = Tried(MOST_KEPT)
+_blueprints = Tried(MOST_BLUEPRINTS)
 
 
 def blueprint_of(source: Source, schema: Schema) -> Blueprint:
@@ -459,8 +459,8 @@ class ModelMechanism(Mechanism):
         return as_source(self.model)
 
     def space(self, schema: Schema) -> Blueprint:
-        """Return the model of tables of a schema."""
-        return blueprint_of(self.source, schema)
+        """Return the model of tables of a schema; none reads who has how many records."""
+        return blueprint_of(self.source, schema.without_person())
 
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than given: the model with its text, which is public."""

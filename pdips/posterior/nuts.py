@@ -160,7 +160,6 @@ def _compiled(model: Reusable | pm.Model) -> Any:
         return compile_nutpie(model)
     if "nutpie" not in model.compiled:
         model.compiled["nutpie"] = compile_nutpie(model.model)
-        return model.compiled["nutpie"]
     compiled = model.compiled["nutpie"]
     return compiled.with_data(**{each.name: each.get_value(borrow=True) for each in compiled.shared_var_keys})
 

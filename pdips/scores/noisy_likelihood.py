@@ -169,7 +169,7 @@ def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
 
 # ---- noisy sums ----
 
-PLACE, SLOPES, RESIDUAL = "pdips_place", "pdips_slopes", "pdips_residual"
+PLACE, SLOPES, RESIDUAL, LOGS = "pdips_place", "pdips_slopes", "pdips_residual", "pdips_log_shares"
 NOISY_SUMS = "noisy_sums"
 
 MOST_MIXED = 300
@@ -304,13 +304,10 @@ class NoisySums:
 
     def functions(self, values: Values) -> FloatArray:
         """Return what is summed of public records, shape (records, sums)."""
-        parts = []
-        for each in self.measurements:
-            at = each.question
-            if isinstance(at, Clipping):
-                parts.append(at.clipped(self.score.of_public(at.place, values)))
-            else:
-                parts.append(at.indicators(values))
+        asked, score = [each.question for each in self.measurements], self.score.of_public
+        parts = [
+            at.clipped(score(at.place, values)) if isinstance(at, Clipping) else at.indicators(values) for at in asked
+        ]
         return np.concatenate(parts, axis=1)
 
     def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
@@ -448,7 +445,7 @@ def clipping_at(sums: NoisySums, place: FloatArray, norm: Norm, step_variance: f
     whitened = whole.whitened(scores)
     norms = whole.lengths(whitened)
     prior = whitening @ share @ whitening.T * n
-    best: tuple[float, Clipping] | None = None
+    found = dict[float, Clipping]()
     for radius in np.unique(np.quantile(norms[norms > 0], QUANTILES)) if (norms > 0).any() else [1.0]:
         made = Clipping(place, whitening, float(radius), norm)
         clipped = made.clipped(scores)
@@ -456,10 +453,8 @@ def clipping_at(sums: NoisySums, place: FloatArray, norm: Norm, step_variance: f
         noise = step_variance * made.unit**2
         covariance = n * np.cov(clipped.T).reshape(slopes.shape) + noise * np.eye(len(slopes))
         left = float(np.trace(np.linalg.inv(slopes.T @ np.linalg.solve(covariance, slopes) + prior)))
-        if best is None or left < best[0]:
-            best = left, made
-    assert best is not None
-    return best[1]
+        found.setdefault(left, made)
+    return found[min(found)]
 
 
 class NoisyLikelihood:
@@ -473,8 +468,6 @@ class NoisyLikelihood:
     record_parameters: tuple[str, ...] = ()
 
     def __init__(self, space: Blueprint, here: Linearised, noises: Noises = ()) -> None:
-        mixed = [replace(here, noise=noise) for noise, _ in noises] or [here]
-        one = (0,) if len(mixed) == 1 else ()
         parts = take_apart(space.model, Axis())
         kept = [
             each
@@ -486,18 +479,32 @@ class NoisyLikelihood:
         fgraph._coords, fgraph._dim_lengths = parts.fgraph._coords, parts.fgraph._dim_lengths
         self.model, self.compiled = model_from_fgraph(fgraph, mutate_fgraph=True), dict[str, Any]()
         with self.model:
-            values = [
-                transformed(self.model, self.model[v.name], self.model[v.name], self.model[v.name].owner.inputs).ravel()
-                for v in space.model.free_RVs
-            ]
-            slopes = pm.Data(SLOPES, np.squeeze([each.whitened_slopes for each in mixed], axis=one))
-            residual = pm.Data(RESIDUAL, np.squeeze([each.whitened_residual for each in mixed], axis=one))
-            expected = (slopes * (pt.concatenate(values) - pm.Data(PLACE, here.place))).sum(axis=-1)
-            if one:
-                pm.Normal(NOISY_SUMS, expected, 1.0, observed=residual)
+            free = [self.model[variable.name] for variable in space.model.free_RVs]
+            values = [transformed(self.model, each, each, each.owner.inputs).ravel() for each in free]
+            held = {name: pm.Data(name, number) for name, number in _numbers(here, noises).items()}
+            expected = (held[SLOPES] * (pt.concatenate(values) - held[PLACE])).sum(axis=-1)
+            if LOGS in held:
+                given, settings = (expected, held[LOGS]), {"logp": _mixed, "signature": "(m,k),(m)->(m,k)"}
+                pm.CustomDist(NOISY_SUMS, *given, observed=held[RESIDUAL], **settings)
             else:
-                logs = np.array([share for _, share in noises]) - [each.log_determinant / 2 for each in mixed]
-                pm.CustomDist(NOISY_SUMS, expected, logs, logp=_mixed, signature="(m,k),(m)->(m,k)", observed=residual)
+                pm.Normal(NOISY_SUMS, expected, 1.0, observed=held[RESIDUAL])
+
+    @classmethod
+    def kept(cls, space: Blueprint, here: Linearised, noises: Noises = ()) -> "NoisyLikelihood":
+        """Return the one that is made and compiled once for each blueprint, with the sums as they are now."""
+        made: NoisyLikelihood = space.tried.once(("noisy sums", len(noises) > 1), lambda: cls(space, here, noises))
+        pm.set_data(_numbers(here, noises), model=made.model)
+        return made
+
+
+def _numbers(here: Linearised, noises: Noises) -> dict[str, FloatArray]:
+    """Return what the model of noisy sums reads, by name; with a row for each of several noises."""
+    mixed = [replace(here, noise=noise) for noise, _ in noises] or [here]
+    slopes, residual = [each.whitened_slopes for each in mixed], [each.whitened_residual for each in mixed]
+    if len(mixed) == 1:
+        return {PLACE: here.place, SLOPES: slopes[0], RESIDUAL: residual[0]}
+    logs = np.array([share for _, share in noises]) - [each.log_determinant / 2 for each in mixed]
+    return {PLACE: here.place, SLOPES: np.array(slopes), RESIDUAL: np.array(residual), LOGS: logs}
 
 
 def _mixed(value: Any, expected: Any, logs: Any) -> Any:

@@ -218,7 +218,7 @@ class Reweighted:
     def __call__(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return log-likelihoods up to a constant, and the factors by which covariances of the exact sums are wider."""
         likely, wider = np.empty(len(places)), np.empty(len(places))
-        at_once = max(5_000_000 // len(self._mixture), 1)
+        at_once = max(500_000 // len(self._mixture), 1)
         for first in range(0, len(places), at_once):
             some = slice(first, first + at_once)
             change = self._weighed(self._log_densities(places[some]))
@@ -340,7 +340,7 @@ def by_chains(
     sums: NoisySums, here: Linearised, rng: np.random.Generator, **nuts: Any
 ) -> tuple[FloatArray, xr.DataTree, Convergence]:
     """Return draws by NUTS with the linear likelihood, and how well chains agree."""
-    noisy, model = NoisyLikelihood(sums.space, here, noises_of(sums, here, rng)), sums.space.model
+    noisy, model = NoisyLikelihood.kept(sums.space, here, noises_of(sums, here, rng)), sums.space.model
     start = {v.name: part[0] for v, part in zip(model.value_vars, split(model, here.place[None]), strict=True)}
     for number in range(ROUNDS):
         longer = {key: nuts[key] * 2**number for key in ("draws", "tune")}
@@ -379,7 +379,7 @@ def with_deterministics(sums: NoisySums, here: Linearised, tree: xr.DataTree) ->
     """Return draws of the free variables with the model's deterministic ones that read no record."""
     if not sums.space.model.deterministics:
         return tree
-    model = NoisyLikelihood(sums.space, here).model
+    model = NoisyLikelihood.kept(sums.space, here).model
     if not model.deterministics:
         return tree
     found = pm.compute_deterministics(

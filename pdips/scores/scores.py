@@ -203,10 +203,6 @@ class Scores(sampling.ChainMechanism):
             )
         return tuple(found)
 
-    def space(self, schema: Schema) -> Blueprint:
-        """Return the model of tables of a schema; none reads who has how many records."""
-        return super().space(schema.without_person())
-
     def _rehearsed(self, schema: Schema) -> Blueprint:
         """Return the model of a schema, after all that could fail with records has been tried on stand-ins."""
         space = self.space(schema)
@@ -273,14 +269,12 @@ class Scores(sampling.ChainMechanism):
                 here = self._first(sums)
             for number, step in enumerate(steps[1:], start=1):
                 with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
-                    near = (
-                        attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2) if here else None
-                    )
-                    if here is None or near is None:
+                    at = attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2) if here else None
+                    if here is None or at is None:
                         break  # no records can be simulated, so that sums would say nothing
-                    summed = partial(lambda at, table: kit.score.total(at, record_values(table)), near)
+                    summed = partial(lambda at, table: kit.score.total(at, record_values(table)), at)
                     noisy = self._asked(curator, step, summed)
-                    sums = self._with(sums, near, noisy, step)
+                    sums = self._with(sums, at, noisy, step)
                     here = attempt(sums.mode, here.place) or here
         return self._drawn(sums, here, known, rng, curator.timed)
 

@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import re
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import statsmodels.formula.api as smf
 import xarray as xr
 from scipy import integrate, stats
 
-from pdips import LaplaceSanitizer, Pairs, Schema, Table
+from pdips import LaplaceSanitizer, Schema, Table
 from pdips.errors import InputError
 from pdips.inference import combine, mix, rule_for
 
@@ -492,27 +490,6 @@ def test_mixing_is_too_wide_by_the_factor_stated():
 def test_mixing_refuses(items, message):
     with pytest.raises(InputError, match=message):
         mix(items)
-
-
-def test_the_page_on_inference_runs(tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "inference.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"(?s)```python\n(.*?)```", page)
-    assert len(blocks) >= 3
-    (tmp_path / "public").mkdir()
-    for i, frame in enumerate(frames(5, n=100), start=1):
-        frame.to_parquet(tmp_path / "public" / f"synthetic_{i}.parquet")
-    (tmp_path / "public" / "privacy.json").write_text(
-        json.dumps(facts("modips", split="once", likelihood="noise-aware"))
-    )
-    monkeypatch.chdir(tmp_path)
-    schema = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in ("sex", "school", "voted")}})
-    columns = pd.DataFrame(np.random.default_rng(1).integers(0, 2, (2_000, 3)), columns=list(schema.columns))
-    Pairs(epsilon=5).release(Table(columns, schema))[0].publish("noisy")
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(block, names)
-    assert names["result"].rule == "posterior-predictive"
-    assert len(names["mixed"]) == 5 * 1_000
 
 
 def noisy_share_coverage(rule: str, m: int, n: int = 200, epsilon: float = 0.2, n_runs: int = 2_000) -> float:
