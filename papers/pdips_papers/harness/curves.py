@@ -243,6 +243,7 @@ class CurveFigures(Figures):
         self.epsilons = epsilons_of(table)
         self.lowest, self.top = self.epsilons[0], self.epsilons[-1]
         self.middle = self.epsilons[len(self.epsilons) // 2]
+        self.named = {name: short(getattr(self, name)) for name in ("lowest", "middle", "top")}
 
     def one(self, method: str, case: str, measure: str, epsilon: str) -> float:
         """Return one figure, NaN if there is none."""

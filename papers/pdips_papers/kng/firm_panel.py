@@ -380,39 +380,33 @@ class PanelFigures(study.Figures):
         )
 
 
-claims: study.Claims[PanelFigures] = study.Claims()
+claims: study.Claims[PanelFigures] = study.Claims("firm-panel")
 
 
 def _list(values: Mapping[str, tuple[float, float]], digits: int) -> str:
     return "; ".join(f"{panel}: {a:.{digits}f} and {b:.{digits}f}" for panel, (a, b) in values.items())
 
 
-@claims(
-    "Varying slopes are better than fixed ones (5.2; 3-marginal scores of stepwise in table 5: 831 to 902 and 697 to "
-    "808)."
-)
+@claims
 def _varying(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (FIXED, "1"), KM)
     text = f"3-marginal scores of stepwise, varying and fixed, at epsilon = 1. {_list(pairs, 0)}."
     return (text, [a > b for a, b in pairs.values()]) if pairs else None
 
 
-@claims("The best private panel has about ten times the pMSE of the one without privacy (5.2).")
+@claims
 def _without(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (NON_PRIVATE, None), PMSE)
     text = f"pMSE of stepwise with varying slopes at epsilon = 1, and without privacy. {_list(pairs, 4)}."
     return (text, [a < 20 * b for a, b in pairs.values()]) if pairs else None
 
 
-@claims("Stepwise with varying slopes retains the trend of job creation, some 10 % below the raw rates (5.3).")
+@claims
 def _trend(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (RESIDUAL, "1"), ERRORS["creation"])
     if not pairs:
         return None
     true = {panel: 100 * seen.mean_of(row_name(panel, RAW, None), "creation ") for panel in pairs}
     rates = "; ".join(f"{panel}: {rate:.1f} %" for panel, rate in true.items())
-    text = (
-        f"Mean error of job creation in % points at epsilon = 1, stepwise and kng-residual. {_list(pairs, 1)}. Raw "
-        f"rates, mean over years: {rates}."
-    )
-    return text, [error <= 0.2 * true[panel] for panel, (error, _) in pairs.items()]
+    judged = [error <= 0.2 * true[panel] for panel, (error, _) in pairs.items()]
+    return study.say(judged, errors=_list(pairs, 1), rates=rates)

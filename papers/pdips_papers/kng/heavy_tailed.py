@@ -306,7 +306,7 @@ def decided(right: Sequence[bool | None]) -> str:
     return study.verdict([each is True for each in right]) if {True, False} & {*right} else UNDECIDED
 
 
-claims: study.Claims[HeavyFigures] = study.Claims()
+claims: study.Claims[HeavyFigures] = study.Claims("heavy-tailed")
 
 
 def findings_of(table: pd.DataFrame) -> list[study.Finding]:
@@ -330,21 +330,18 @@ def better(column: str, one: float, other: float) -> bool:
     return one > other if column in LARGER_IS_BETTER else one < other
 
 
-@claims("The four extended methods perform better than KNG across all measures (4.2 and 4.3); {form}.")
+@claims
 def _better_than_kng(seen: HeavyFigures) -> study.Said:
     return seen.compare([(method, KNG) for method in EXTENDED], MEASURES)
 
 
-@claims("Sandwich performs slightly better than stepwise across the measures of general utility (4.2); {form}.")
+@claims
 def _sandwich(seen: HeavyFigures) -> study.Said:
     pairs = [(f"Sandwich - {slopes}", f"Stepwise - {slopes}") for slopes in ("Fixed", "Varying")]
     return seen.compare(pairs, GENERAL)
 
 
-@claims(
-    "The four extended methods perform as well as the pMSE mechanism or better, but for KM of stepwise with varying "
-    "slopes (4.2 and 4.3); {form}."
-)
+@claims
 def _better_than_pmse(seen: HeavyFigures) -> study.Said:
     found = {
         (method, column): seen.better(column, seen.row_of(method), seen.row_of(PMSE))
@@ -357,13 +354,13 @@ def _better_than_pmse(seen: HeavyFigures) -> study.Said:
     return text, [wins is not False for wins in found.values()]
 
 
-@claims("Fixed slopes are best for the intercept and the slope, as the data have fixed slopes (4.3); {form}.")
+@claims
 def _fixed_slopes(seen: HeavyFigures) -> study.Said:
     pairs = [(f"{scheme} - Fixed", f"{scheme} - Varying") for scheme in ("Stepwise", "Sandwich")]
     return seen.compare(pairs, MEASURES[4:6])
 
 
-@claims("In NRMSE the four extended methods perform roughly the same (4.3); {form}.")
+@claims
 def _prediction(seen: HeavyFigures) -> study.Said:
     parts, alike = [], []
     for column in MEASURES[6:]:

@@ -163,7 +163,8 @@ class Fertility(study.Study):
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the claims of section 5 against the table; nothing if the paper's epsilon wasn't run."""
         seen = FertilityFigures(table)
-        return [] if math.isnan(seen.at(MODIPS, RATE)) else claims.judge(seen)
+        laplace, modips = (", ".join(f"{value:.3f}" for value in PAPER_5[name][4:]) for name in list(PAPERS)[1:])
+        return [] if math.isnan(seen.at(MODIPS, RATE)) else claims.judge(seen, laplace=laplace, modips=modips)
 
 
 def row_name(epsilon: str, form: str) -> str:
@@ -220,24 +221,17 @@ class FertilityFigures(study.Figures):
         return [self.at(row, column) for row in rows]
 
 
-claims: study.Claims[FertilityFigures] = study.Claims()
+claims: study.Claims[FertilityFigures] = study.Claims("fertility")
 
 
-@claims("The SVM on the original data is right on 85 % of the 20 held out, the benchmark of table 4.")
+@claims
 def _majority(seen: FertilityFigures) -> study.Said:
     original, majority = seen.several((ORIGINAL, MAJORITY), RATE)
-    text = (
-        f"Calling everybody normal is right on {majority:.1f} %: in the paper's table 12 of 100 diagnoses are altered, "
-        f"3 of the 20 held out. The SVM on the original data: {original:.1f} %, and it finds "
-        f"{seen.at(ORIGINAL, AMONG_ALTERED):.1f} % of the altered; the paper's own finds 0 of 3. Below the majority's, "
-        "a consistency rate measures how often a set leads away from it, and nothing else."
-    )
-    return text, study.HOLDS if abs(original - majority) < 1 else study.PARTLY
+    judged = study.HOLDS if abs(original - majority) < 1 else study.PARTLY
+    return study.say(judged, majority=majority, original=original, found=seen.at(ORIGINAL, AMONG_ALTERED))
 
 
-@claims(
-    "64.7 and 50.0 %, against 85 %, are a cost to pay for some privacy; small samples and imbalance may be to blame."
-)
+@claims
 def _cost(seen: FertilityFigures) -> study.Said:
     def pair(row: str) -> str:
         return f"{seen.at(row, AMONG_ALTERED):.0f} and {seen.at(row, AMONG_NORMAL):.0f} %"
@@ -248,42 +242,32 @@ def _cost(seen: FertilityFigures) -> study.Said:
     )
     ours = "; ".join(f"{name} {pair(row)}" for name, row in PAPERS.items())
     balanced = seen.several((ORIGINAL, *PAPERS.values()), BALANCED)
-    text = (
-        f"Share called altered among the altered and among the normal, in the paper: {papers}. Ours: {ours}; sets from "
-        f"even cells, without data: {pair(EVEN)}. Balanced over both classes, where a coin has 50 %: "
-        f"{', '.join(f'{value:.1f}' for value in balanced[1:])} %; the SVM on the original data {balanced[0]:.1f} %. "
-        "What isn't known of the diagnosis can't be lost; how many a set happens to call altered is no cost of privacy."
+    judged = study.FAILS if all(abs(value - 50) < TELLS_APART for value in balanced) else study.PARTLY
+    return study.say(
+        judged,
+        papers=papers,
+        ours=ours,
+        even=pair(EVEN),
+        others=", ".join(f"{value:.1f}" for value in balanced[1:]),
+        balanced=balanced,
     )
-    return text, study.FAILS if all(abs(value - 50) < TELLS_APART for value in balanced) else study.PARTLY
 
 
-@claims(
-    "The Laplace sanitizer is no worse than PrivateSVM, 64.7 and 64.9 %, so synthetic data are to be preferred (5)."
-)
+@claims
 def _svm(seen: FertilityFigures) -> study.Said:
     laplace, svm, sound, majority = seen.several((LAPLACE_PUBLISHED, PRINTED_SVM, SOUND_SVM, MAJORITY), RATE)
-    text = (
-        f"As printed: {laplace:.1f} and {svm:.1f} %. But printed PrivateSVM has noise for another optimisation: its "
-        "sensitivity of 1.35 is the theorem's for a cost of C / n a record, the SVM charges C, and the intercept goes "
-        f"out as it is. Sound, in the theorem's own form, it is right on {sound:.1f} %; calling everybody normal on "
-        f"{majority:.1f} %."
-    )
-    return text, laplace >= svm - 1
+    return study.say(laplace >= svm - 1, laplace=laplace, svm=svm, sound=sound, majority=majority)
 
 
-@claims("Mean and SD of age and hours are close to the original ones for both (table 5).")
+@claims
 def _moments(seen: FertilityFigures) -> study.Said:
     named = {"original": ORIGINAL, "Laplace": LAPLACE_PUBLISHED, "MODIPS": MODIPS, "without data": EVEN}
     rows = {name: [seen.at(row, column) for column in MOMENTS] for name, row in named.items()}
     text = "; ".join(f"{name} {a:.2f} ({b:.2f}) and {c:.2f} ({d:.2f})" for name, (a, b, c, d) in rows.items())
-    found = (
-        f"Age and hours: {text}. An even law from 0 to 1 has 0.50 (0.29), which is what the paper prints for the hours "
-        "of MODIPS; its age of 0.66 (0.14) isn't what even bins from 0 to 1 give."
-    )
-    return found, all(abs(rows[name][0] - rows["original"][0]) < 0.05 for name in ("Laplace", "MODIPS"))
+    return study.say(all(abs(rows[name][0] - rows["original"][0]) < 0.05 for name in ("Laplace", "MODIPS")), text=text)
 
 
-@claims("Total variation distances are consistently smaller with the Laplace sanitizer than with MODIPS (table 5).")
+@claims
 def _distances(seen: FertilityFigures) -> study.Said:
     pairs = [seen.several((LAPLACE_PUBLISHED, MODIPS), name) for name in TVD.values()]
     text = "; ".join(f"{a:.3f} and {b:.3f}" for a, b in pairs)
@@ -292,45 +276,31 @@ def _distances(seen: FertilityFigures) -> study.Said:
     return found, [a < b for a, b in pairs]
 
 
-@claims(
-    "The printed distances of 1-, 2-, 3- and 8-way tables: "
-    + " and ".join(", ".join(f"{value:.3f}" for value in PAPER_5[name][4:]) for name in ("Laplace sanitizer", "MODIPS"))
-    + " (table 5)."
-)
+@claims
 def _printed_distances(seen: FertilityFigures) -> study.Said:
     sums = [seen.at(MODIPS, name) for name in TVD.values()]
     parts = ", ".join(f"{value / divisor:.3f}" for value, divisor in zip(sums, (2, 2, 3, 4), strict=True))
-    text = (
-        "Impossible by the definition below that table: a margin is never further apart than the table that it is of, "
-        "and every pair is in as many triples, so the 3-way mean can't be below the 2-way mean. Ours are sums of "
-        "|share - share|. A half of our 1- and 2-way sums for MODIPS, a third of the 3-way and a quarter of the 8-way: "
-        f"{parts}. And 8-way, a sample from the table itself is {seen.at(RESAMPLE, TVD[8]):.2f} away."
-    )
-    return text, study.PROVED
+    return study.say(study.PROVED, parts=parts, sample=seen.at(RESAMPLE, TVD[8]))
 
 
-@claims("Beyond the paper: does a likelihood that knows the noise save the saturated model?")
+@claims
 def _likelihoods(seen: FertilityFigures) -> study.Said:
     ways, even = (PUBLISHED, PLUG_IN, AWARE), seen.at(EVEN, TVD[1])
     sums = [seen.several([modips_row(way, prior) for way in ways], TVD[1]) for prior in (HALF, PERKS)]
     half, perks = (", ".join(f"{value:.3f}" for value in each) for each in sums)
-    text = (
-        f"1-way distance of plug-in as published, plug-in, noise-aware: {half} with {HALF}, {perks} with {PERKS}; "
-        f"without data {even:.3f}. Counts with noise in each of {prod(sizes(fertility_schema())):,} cells say next to "
-        "nothing of any. The exact posterior admits it where plug-in doesn't; the model is what has to change."
+    judged = "yes" if min(each[-1] for each in sums) < 0.9 * even else "no"
+    return study.say(
+        judged, half=half, HALF=HALF, perks=perks, PERKS=PERKS, even=even, cells=prod(sizes(fertility_schema()))
     )
-    return text, "yes" if min(each[-1] for each in sums) < 0.9 * even else "no"
 
 
-@claims("Beyond the paper: does a method that doesn't count all cells do better?")
+@claims
 def _useful(seen: FertilityFigures) -> study.Said:
     a, b, even, best = seen.several((PRIVBAYES, LAPLACE, EVEN, RESAMPLE), TVD[2])
-    text = (
-        f"2-way distance of privbayes {a:.3f}, of the Laplace sanitizer {b:.3f}, both sound; without data {even:.3f}, "
-        f"a sample of the table {best:.3f}. SVMs on its sets are right on {seen.at(PRIVBAYES, RATE):.1f} %, balanced "
-        f"{seen.at(PRIVBAYES, BALANCED):.1f} %."
+    judged = "yes" if a < 0.9 * min(b, even) else "no"
+    return study.say(
+        judged, a=a, b=b, even=even, best=best, rate=seen.at(PRIVBAYES, RATE), balanced=seen.at(PRIVBAYES, BALANCED)
     )
-    return text, "yes" if a < 0.9 * min(b, even) else "no"
 
 
 def _violin(row: str, label: str, values: Sequence[float]) -> Violin:

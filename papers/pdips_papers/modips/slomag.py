@@ -20,7 +20,7 @@ from pdips.statistics.logistic import Logistic
 from pdips.statistics.plan import Statistic, StatisticPlan
 from pdips.statistics.statistic import Products, Sums
 from pdips_papers.harness.curves import Method, short, suffix_of
-from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Finding, Said
+from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Finding, Said, say
 from pdips_papers.modips import cell_estimates as cells
 from pdips_papers.modips import location_model, sequential_model
 from pdips_papers.modips.cell_histograms import one_step, scotts_bins
@@ -250,14 +250,14 @@ REPAIRED = ("modips-plug-in", "np-dips")
 WRONG = ("wrong-published", "wrong-plug-in")
 FEW = 0.05
 
-claims: Claims[cells.AverageFigures] = Claims()
+claims: Claims[cells.AverageFigures] = Claims("slomag")
 
 
 def _betas(seen: cells.AverageFigures) -> list[str]:
     return [case for case in seen.cases if case.startswith("beta")]
 
 
-@claims("For epsilon e⁻⁴ to e⁻² regressions on MODIPS sets don't converge.")
+@claims
 def _no_fit(seen: cells.AverageFigures) -> Said:
     def share(name: str, epsilon: str) -> float:
         return float(np.mean(seen.over([name], [f"beta{j}, intercept" for j in "1234"], cells.WITHOUT, [epsilon])))
@@ -265,41 +265,27 @@ def _no_fit(seen: cells.AverageFigures) -> Said:
     names = ("modips-published", "modips-plug-in", "np-dips-published", "wrong-plug-in")
     shares = [tuple(cells.figure(share(name, at), "coverage") for at in (seen.lowest, seen.top)) for name in names]
     text = [f"{cells.LABELS[name]} {low} and {top}" for name, (low, top) in zip(names, shares, strict=True)]
-    found = (
-        f"Sets without a fit, mean over the four regressions, at epsilon {short(seen.lowest)} and {short(seen.top)}: "
-        f"{'; '.join(text)}. Noisy coefficients leave a variable with one level. Firth's fit exists under separation, "
-        "so the other sets are analysed here, where the paper leaves the epsilon out."
-    )
-    return found, share("modips-published", seen.lowest) > FEW
+    return say(share("modips-published", seen.lowest) > FEW, shares="; ".join(text))
 
 
-@claims("(1) The wrong model, GLOM on the 12 cells, can't tell what the data say: large bias, undercoverage.")
+@claims
 def _wrong(seen: cells.AverageFigures) -> Said:
     names, top = (*WRONG, "modips-published"), [seen.top]
     bias, coverage = (seen.words(names, _betas(seen), measure, top) for measure in ("bias", "coverage"))
-    text = (
-        f"Coefficients at epsilon {short(seen.top)}, mean absolute bias: {bias}; coverage: {coverage}. Normal laws "
-        "with one covariance matrix within cells make every log odds linear in z: GLOM contains such regressions "
-        "(discriminant analysis), and is wrong about the margin of z and interactions only."
-    )
-    return text, seen.of(WRONG[0], _betas(seen), "coverage", top) < 0.8
+    return say(seen.of(WRONG[0], _betas(seen), "coverage", top) < 0.8, bias=bias, coverage=coverage)
 
 
-@claims("(2) Biases of coefficients by MODIPS are close to 0 for epsilon above e⁻¹; those by NP-DIPS don't diminish.")
+@claims
 def _bias(seen: cells.AverageFigures) -> Said:
     runs = (seen.above(math.exp(-1.01)), [seen.top])
     parts = [
         f"epsilon {cells.span(run)}: {seen.words((*PRINTED, *REPAIRED), _betas(seen), 'bias', run)}" for run in runs
     ]
     modips, histogram = (seen.of(name, _betas(seen), "bias", [seen.top]) for name in PRINTED)
-    text = (
-        f"Mean absolute bias, {'; '.join(parts)}. The printed prior shrinks coefficients of predictors in the unit "
-        "ball at every epsilon; bins as fine as Scott's do less harm as noise goes."
-    )
-    return text, modips < 0.1 < histogram
+    return say(modips < 0.1 < histogram, parts="; ".join(parts))
 
 
-@claims("(3) RMSE is large against that of the original data by every method.")
+@claims
 def _errors(seen: cells.AverageFigures) -> Said:
     names = ("original", *PRINTED, *REPAIRED, *WRONG)
     parts = [f"epsilon {short(at)}: {seen.words(names, _betas(seen), 'rmse', [at])}" for at in (seen.middle, seen.top)]
@@ -307,60 +293,55 @@ def _errors(seen: cells.AverageFigures) -> Said:
     return f"Coefficients, {'; '.join(parts)}.", HOLDS if modips > 2 * original else PARTLY
 
 
-@claims(
-    "(4) MODIPS covers coefficients at or above 95 % for epsilon above e⁻¹, with wide intervals; NP-DIPS covers some "
-    "and not others, and its widths hardly vary with epsilon."
-)
+@claims
 def _coverage(seen: cells.AverageFigures) -> Said:
     where, betas = seen.above(math.exp(-1.01)), _betas(seen)
     spread = [cells.figure(f(seen.over([PRINTED[1]], betas, "coverage", where)), "coverage") for f in (min, max)]
     low, high = (seen.words(PRINTED[1:], betas, "width", [at]) for at in (seen.lowest, where[-1]))
-    text = (
-        f"Mean coverage for epsilon {cells.span(where)}: "
-        f"{seen.words((*PRINTED, *REPAIRED), betas, 'coverage', where)}. "
-        f"NP-DIPS (published) covers {' to '.join(spread)}; mean width {low} at epsilon {short(seen.lowest)}, {high} "
-        f"at {short(where[-1])}."
+    judged = HOLDS if seen.of(PRINTED[0], betas, "coverage", where) > 0.93 else PARTLY
+    return say(
+        judged,
+        where=cells.span(where),
+        coverage=seen.words((*PRINTED, *REPAIRED), betas, "coverage", where),
+        spread=" to ".join(spread),
+        low=low,
+        high=high,
+        last=short(where[-1]),
     )
-    return text, HOLDS if seen.of(PRINTED[0], betas, "coverage", where) > 0.93 else PARTLY
 
 
-@claims(
-    "(5) For the means NP-DIPS has the smaller bias, RMSE and width for epsilon below e, similar ones above; both "
-    "cover about 95 %."
-)
+@claims
 def _means(seen: cells.AverageFigures) -> Said:
     low, high, names = seen.below(math.exp(1)), seen.above(math.exp(1.01)), (*PRINTED, *REPAIRED)
-    text = (
-        f"RMSE for epsilon {cells.span(low)}: {seen.words(names, MEANS, 'rmse', low)}; for {cells.span(high)}: "
-        f"{seen.words(names, MEANS, 'rmse', high)}; coverage over all: "
-        f"{seen.words(names, MEANS, 'coverage', seen.epsilons)}."
-    )
     modips, histogram = (seen.of(name, MEANS, "rmse", low) for name in PRINTED)
     covered = [seen.of(name, MEANS, "coverage", seen.epsilons) for name in PRINTED]
-    return text, HOLDS if histogram < modips and min(covered) > 0.92 else PARTLY
+    judged = HOLDS if histogram < modips and min(covered) > 0.92 else PARTLY
+    return say(
+        judged,
+        low=cells.span(low),
+        at_low=seen.words(names, MEANS, "rmse", low),
+        high=cells.span(high),
+        at_high=seen.words(names, MEANS, "rmse", high),
+        coverage=seen.words(names, MEANS, "coverage", seen.epsilons),
+    )
 
 
-@claims(
-    "(6) NP-DIPS and the wrong model fall far short of covering variances and correlation at every epsilon; MODIPS "
-    "covers them, with smaller bias and RMSE than NP-DIPS for epsilon above e⁻²."
-)
+@claims
 def _spreads(seen: cells.AverageFigures) -> Said:
     where, names, spreads = seen.above(math.exp(-1.99)), (*PRINTED, *WRONG, *REPAIRED), ("s1", "s2", "rho")
-    text = (
-        f"Mean coverage for epsilon {cells.span(where)}: {seen.words(names, spreads, 'coverage', where)}; RMSE: "
-        f"{seen.words(names, spreads, 'rmse', where)}; coverage at {short(where[-1])}: "
-        f"{seen.words(names, spreads, 'coverage', where[-1:])}."
-    )
     others = [seen.of(name, spreads, "coverage", seen.epsilons) for name in (PRINTED[1], WRONG[0])]
     modips = seen.of(PRINTED[0], spreads, "coverage", where)
-    return text, HOLDS if modips > 0.93 and max(others) < 0.5 else PARTLY
-
-
-@claims("The published procedures are ϵ-differentially private.")
-def _price(seen: cells.AverageFigures) -> Said:
-    text = (
-        "They aren't: bins are read off the sample, and noise on draws of coefficients is n times too small for the "
-        f"prior as printed. Mean RMSE of coefficients at epsilon {short(seen.middle)}, published and repaired: "
-        f"{seen.words((*PRINTED, *REPAIRED), _betas(seen), 'rmse', [seen.middle])}."
+    judged = HOLDS if modips > 0.93 and max(others) < 0.5 else PARTLY
+    return say(
+        judged,
+        where=cells.span(where),
+        coverage=seen.words(names, spreads, "coverage", where),
+        errors=seen.words(names, spreads, "rmse", where),
+        last=short(where[-1]),
+        at_last=seen.words(names, spreads, "coverage", where[-1:]),
     )
-    return text, PROVED
+
+
+@claims
+def _price(seen: cells.AverageFigures) -> Said:
+    return say(PROVED, errors=seen.words((*PRINTED, *REPAIRED), _betas(seen), "rmse", [seen.middle]))

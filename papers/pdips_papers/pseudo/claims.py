@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pdips.report.formats import number
-from pdips_papers.harness.study import FAILS, PARTLY, PROVED, Claims, Figures, Finding, Said, verdict
+from pdips_papers.harness.study import FAILS, PARTLY, PROVED, Claims, Figures, Finding, Said, say, verdict
 from pdips_papers.pseudo.synthesizers import (
     BOUND,
     BOUNDS,
@@ -75,8 +75,8 @@ class CensoredFigures(Figures):
         ]
 
 
-claims: Claims[CensoredFigures] = Claims()
-down_scaling: Claims[CensoredFigures] = Claims()
+claims: Claims[CensoredFigures] = Claims("censored-beta")
+down_scaling: Claims[CensoredFigures] = Claims("censored-beta")
 
 
 def simulated_findings(table: pd.DataFrame) -> list[Finding]:
@@ -104,97 +104,72 @@ def _rising(values: Sequence[float]) -> bool:
     return _all_below(values[:-1], values[1:])
 
 
-@claims("(4.2) Lipschitz bounds range from around 7.5 to 15 for Unweighted, from around 2 to 3.5 for Weighted.")
+@claims
 def _weighting(seen: CensoredFigures) -> Said:
     (low, high), (least, most) = ([seen.at(row, name) for name in BOUNDS[2:4]] for row in (UNWEIGHTED, WEIGHTED))
     text = f"Least to greatest: {_series((low, high))} and {_series((least, most))}."
     return text, [5.5 < low < 9 and 10 < high < 20, 1.5 < least < 2.5 and 2.8 < most < 4.2]
 
 
-@claims("(4.2) Weighted-e has more concentrated bounds than Weighted at every ϵ, and cannot keep them below ϵ / 2.")
+@claims
 def _concentration(seen: CensoredFigures) -> Said:
     spread, above, most = (seen.each(WEIGHTED_E, BOUNDS[place]) for place in (1, 4, 3))
     weighted = seen.at(WEIGHTED, BOUNDS[1])
-    text = (
-        f"Standard deviation at {seen.where}: {_series(spread)}; Weighted {number(weighted)}. Share of replicates "
-        f"above ϵ / 2: {_series(above)}; greatest bound {_series(most)}."
-    )
-    return text, [all(value < weighted for value in spread), max(above) > 0]
+    judged = [all(value < weighted for value in spread), max(above) > 0]
+    return say(judged, spread=_series(spread), weighted=number(weighted), above=_series(above), most=_series(most))
 
 
-@claims("(4.2) Censor_w and Censor_uw keep the bounds at or below ϵ / 2; at ϵ = 5 many of Censor_w's are below.")
+@claims
 def _strict(seen: CensoredFigures) -> Said:
     above, first = [*seen.each(CENSOR_W, BOUNDS[4]), *seen.each(CENSOR_UW, BOUNDS[4])], seen.claimed[0]
     least, mean = (seen.of(CENSOR_W, first, name) for name in (BOUNDS[2], BOUND))
-    text = (
-        f"None is above, by construction. Least bound of Censor_w at ϵ = {first}: {number(least)}, mean {number(mean)}."
-    )
-    return text, [max(above) == 0, least < float(first) / 2]
+    return say([max(above) == 0, least < float(first) / 2], first=first, least=number(least), mean=number(mean))
 
 
-@claims(
-    "(4.2) Censor_uw censors more records than Censor_w, Weighted-e truncates fewer than Censor_w censors; all more as "
-    "ϵ falls."
-)
+@claims
 def _counts(seen: CensoredFigures) -> Said:
     dropped, weighted, plain = (seen.each(form, MEAN_COUNT) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW))
     printed = [seen.paper(row_of(CENSOR_W, epsilon), MEAN_COUNT) for epsilon in seen.claimed]
-    text = (
-        f"Means at {seen.where}: Censor_uw {_series(plain)}; Censor_w {_series(weighted)}; Weighted-e "
-        f"{_series(dropped)}. Censor_w's own counts differ from the paper's ({_series(printed)}), Censor_uw's "
-        "don't. Why isn't known: the paper gives its weights up to proportionality and allows a scale and a shift "
-        "without naming them, and weights scaled by 1.1 to 1.25 and shifted come near."
-    )
     rising = [_rising(each) for each in (dropped, weighted, plain)]
-    return text, [_all_below(weighted, plain), _all_below(dropped, weighted), *rising]
-
-
-@claims("(3, 4.2) Censor_uw and Censor_w are ϵ-differentially private, with one record replaced.")
-def _guarantee(seen: CensoredFigures) -> Said:
-    text = (
-        "They aren't. Terms censored at ±ϵ / 2 bound the posterior's ratio by 2 ϵ, and a table exists that attains it: "
-        "Censor_uw spends 2 ϵ. Censor_w's weights come from a fit to all records, so that one record moves the weights "
-        "of all others: no finite ϵ is shown. Bounds of one table at 1,000 draws say nothing of either."
+    judged = [_all_below(weighted, plain), _all_below(dropped, weighted), *rising]
+    return say(
+        judged, plain=_series(plain), weighted=_series(weighted), dropped=_series(dropped), printed=_series(printed)
     )
-    return text, PROVED
 
 
-@claims("(4.3) Weighted has the lowest max-ECDF and avg-ECDF of all synthesizers.")
+@claims
+def _guarantee(seen: CensoredFigures) -> Said:
+    return say(PROVED)
+
+
+@claims
 def _weighted_first(seen: CensoredFigures) -> Said:
     better = seen.lowest(WEIGHTED, (WEIGHTED_E, CENSOR_W, CENSOR_UW, PH))
     ours, unweighted = (_series(seen.at(row, column) for column in UTILITY[:2]) for row in (WEIGHTED, UNWEIGHTED))
-    text = (
-        f"Means {ours}, the lowest in {sum(better)} of {len(better)} comparisons over ϵ and both measures. The "
-        f"unweighted posterior, which the paper leaves out: {unweighted}."
-    )
-    return text, better
+    return say(better, ours=ours, wins=sum(better), all=len(better), unweighted=unweighted)
 
 
-@claims("(4.3) Of the others Censor_w has the lowest max-ECDF at every ϵ, and the lowest avg-ECDF at 4 and 3.")
+@claims
 def _censor_w(seen: CensoredFigures) -> Said:
     better = seen.lowest(CENSOR_W, (WEIGHTED_E, CENSOR_UW, PH))
     values = {form: seen.each(form, UTILITY[0]) for form in (CENSOR_W, WEIGHTED_E, CENSOR_UW)}
-    text = (
-        f"Mean max-ECDF at {seen.where}: {_by_form(values)}. Lowest in {sum(better)} of {len(better)} comparisons over "
-        "ϵ and both measures."
-    )
-    return text, better
+    return say(better, values=_by_form(values), wins=sum(better), all=len(better))
 
 
-@claims("(4.3) All but Weighted lose utility as ϵ decreases, Weighted-e rapidly.")
+@claims
 def _deteriorates(seen: CensoredFigures) -> Said:
     values = {form: seen.each(form, UTILITY[0]) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW, PH)}
     return f"Mean max-ECDF at {seen.where}: {_by_form(values)}.", [_rising(each) for each in values.values()]
 
 
-@claims("(4.3) Censor_uw is consistently worse than Censor_w.")
+@claims
 def _below_unweighted(seen: CensoredFigures) -> Said:
     plain, weighted = (seen.each(form, UTILITY[0]) for form in (CENSOR_UW, CENSOR_W))
     text = f"Mean max-ECDF at {seen.where}: {_series(plain)} and {_series(weighted)}."
     return text, [b < a for a, b in zip(plain, weighted, strict=True)]
 
 
-@claims("(4.3) PH clearly performs worse than almost all proposed Bayesian synthesizers.")
+@claims
 def _histogram(seen: CensoredFigures) -> Said:
     parts, right = [], []
     for histogram in PHS:
@@ -204,36 +179,21 @@ def _histogram(seen: CensoredFigures) -> Said:
             ]
             parts.append(f"{histogram}, {column} {_series(seen.each(histogram, column))}, worse in {sum(worse)}")
             right.append(sum(worse) > 0.75 * len(worse))
-    text = (
-        f"At {seen.where}, of {len(worse)} comparisons with the four others: {'; '.join(parts)}. PH has sqrt(n) "
-        "= 45 bins, the other row ln(n) = 8: the paper allows both and doesn't say which it took. The distance comes "
-        "from the first bin, inside which records lie evenly. PH's ϵ is true, theirs isn't."
-    )
-    return text, right
+    return say(right, all=len(worse), parts="; ".join(parts))
 
 
-@claims(
-    "(4.3) Weighted is best for mean, median and quantiles, Censor_w next for the median; Censor_uw is worse than "
-    "Censor_w in all."
-)
+@claims
 def _statistics(seen: CensoredFigures) -> Said:
     off = {form: np.array([seen.off(form, column) for column in STATISTICS]) for form in CLAIMING}
     median = [seen.off(form, "median") for form in (CENSOR_W, WEIGHTED_E, CENSOR_UW)]
     best_median = [min(values) == values[0] for values in zip(*median, strict=True)]
     worse = float((off[CENSOR_UW] > off[CENSOR_W]).mean())
     best = float((off[WEIGHTED] <= np.min(list(off.values()), axis=0)).mean())
-    text = (
-        f"Distance of the mean statistic from fresh samples': Weighted is nearest in {number(100 * best)} % of the "
-        f"cases (four statistics, {seen.where}); Censor_uw is farther off than Censor_w in {number(100 * worse)} %; "
-        f"Censor_w has the nearest median of the rest at {sum(best_median)} of {len(best_median)} ϵ."
-    )
-    return text, [best == 1, worse == 1, all(best_median)]
+    judged = [best == 1, worse == 1, all(best_median)]
+    return say(judged, best=number(100 * best), worse=number(100 * worse), wins=sum(best_median), all=len(best_median))
 
 
-@down_scaling(
-    "(4.4) Down-scaling (c1 = 0.8, ϵ = 4) gives lower, more concentrated bounds, fewer censored records and better "
-    "utility."
-)
+@down_scaling
 def _downscaling(seen: CensoredFigures) -> Said:
     def pair(form: str, column: str) -> tuple[float, float]:
         epsilon = "" if form == WEIGHTED else DOWNSCALED_AT
@@ -275,26 +235,21 @@ def _targets(seen: CensoredFigures) -> list[Finding]:
 
 # Section 5: the application.
 
-application: Claims[Figures] = Claims()
+application: Claims[Figures] = Claims("salary")
 
 
 def _text(values: Mapping[str, float]) -> str:
     return ", ".join(f"{column} {number(value)}" for column, value in values.items())
 
 
-@application(
-    "Censor_w and Censor_uw achieve the target ϵ = 5; Weighted and Weighted-e exceed it somewhat (5.24, 5.22)."
-)
+@application
 def _application_bounds(seen: Figures) -> Said:
     bounds, target = {column: seen.at("Lipschitz", column) for column in CLAIMING}, EPSILON / 2
-    text = (
-        f"Mean Lipschitz bounds: {_text(bounds)}; ϵ / 2 is {number(target)}. A bound of one table is no guarantee: "
-        "true ϵ is 10 for Censor_uw, and none is shown for the others."
-    )
-    return text, PARTLY if min(bounds[WEIGHTED], bounds[WEIGHTED_E]) > target else FAILS
+    judged = PARTLY if min(bounds[WEIGHTED], bounds[WEIGHTED_E]) > target else FAILS
+    return say(judged, bounds=_text(bounds), target=number(target))
 
 
-@application("Weighted has the highest utility, Weighted-e comes second, Censor_w third.")
+@application
 def _order(seen: Figures) -> Said:
     def off(row: str, column: str) -> float:
         return seen.at(row, column) if "ECDF" in row else abs(seen.at(row, column) - seen.at(row, CONFIDENTIAL))
@@ -309,23 +264,15 @@ def _order(seen: Figures) -> Said:
     return text, [best[place] == wanted for place, wanted in enumerate((WEIGHTED, WEIGHTED_E, CENSOR_W))]
 
 
-@application("Censor_uw and PH are inferior: more records are censored, and PH uses neither model nor covariates.")
+@application
 def _inferior(seen: Figures) -> Said:
     values = {column: seen.at("max-ECDF", column) for column in (*CLAIMING, *PHS)}
     others = max(values[column] for column in (WEIGHTED, WEIGHTED_E, CENSOR_W))
-    text = (
-        f"Mean max-ECDF: {_text(values)}. Both measures look at the number alone, not at how it goes with the "
-        "covariates, which PH destroys."
-    )
-    return text, [values[column] > others for column in (CENSOR_UW, *PHS)]
+    return say([values[column] > others for column in (CENSOR_UW, *PHS)], values=_text(values))
 
 
-@application("(Ours) The default form of censored-posterior is at true ϵ = 5 and 1 no worse than any published form.")
+@application
 def _ours(seen: Figures) -> Said:
     staged = {column: seen.at("max-ECDF", column) for column in STAGED}
     published = min(seen.at("max-ECDF", column) for column in CLAIMING)
-    text = (
-        f"Mean max-ECDF: {_text(staged)}; the best published {number(published)}. A dash: the chains did not agree, so "
-        "nothing was released."
-    )
-    return text, [value <= published for value in staged.values()]
+    return say([value <= published for value in staged.values()], staged=_text(staged), published=number(published))

@@ -391,20 +391,17 @@ class RegressionFigures(study.Figures):
         return float(np.mean(np.abs(values - NOMINAL) if measure == "coverage" else values))
 
 
-claims: study.Claims[RegressionFigures] = study.Claims()
+claims: study.Claims[RegressionFigures] = study.Claims("steps-regression")
 
 
-@claims(
-    "Model 1: PrivBayes is best in bias, coverage and prediction, and worst in RMSE; STEPS is best in RMSE; UH is "
-    "worst in bias, coverage and prediction (section 3.3)."
-)
+@claims
 def _first_model(seen: RegressionFigures) -> study.Said:
     best = {"bias": "PrivBayes", "coverage": "PrivBayes", "prediction": "PrivBayes", "rmse": "STEPS"}
     worst = {"bias": "UH modified", "coverage": "UH modified", "prediction": "UH modified", "rmse": "PrivBayes"}
     return _order(seen, 1, best, worst)
 
 
-@claims("Model 2: STEPS is best overall; PrivBayes is worst in RMSE, UH in coverage and prediction (section 3.3).")
+@claims
 def _second_model(seen: RegressionFigures) -> study.Said:
     worst = {"rmse": "PrivBayes", "coverage": "UH modified", "prediction": "UH modified"}
     return _order(seen, 2, dict.fromkeys(SUMMARIES, "STEPS"), worst)
@@ -426,7 +423,7 @@ def _order(seen: RegressionFigures, number: int, best: Mapping[str, str], worst:
     return text, right if len(seen.methods) == len(METHODS) else study.TO_COME
 
 
-@claims("Inferences improve with n and epsilon, but for UH and PrivBayes in model 2, where no trend is obvious.")
+@claims
 def _improves(seen: RegressionFigures) -> study.Said:
     low, high = seen.epsilons[0], seen.epsilons[-1]
     texts, right = [], []
@@ -438,10 +435,7 @@ def _improves(seen: RegressionFigures) -> study.Said:
     return text, study.PARTLY if all(right) else study.HOLDS
 
 
-@claims(
-    "Coverage strays from 95 % as epsilon grows, for PrivBayes in model 1 and STEPS in model 2, since y is cut into "
-    "bins."
-)
+@claims
 def _coverage(seen: RegressionFigures) -> study.Said:
     ends = seen.epsilons[0], seen.epsilons[-1]
     bins = [seen.over("coverage", number, REFERENCES[1]) for number in (1, 2)]
@@ -453,9 +447,6 @@ def _coverage(seen: RegressionFigures) -> study.Said:
             strays.append(abs(high - NOMINAL) > abs(low - NOMINAL))
     by_bins = min(bins) < NOMINAL - 0.02
     cause = ": they aren't the cause. A network of degree 2 has a bias that stays while intervals shrink"
-    text = (
-        f"Coverage of the published forms from epsilon {ends[0]} to {ends[1]}: {', '.join(texts)}. Bins alone, without "
-        f"noise, cover {bins[0]:.3f} in model 1 and {bins[1]:.3f} in model 2{'' if by_bins else cause}."
-    )
     judged = study.HOLDS if by_bins else study.PARTLY if any(strays) else study.FAILS
-    return text, judged if len(strays) == 2 else study.TO_COME
+    judged = judged if len(strays) == 2 else study.TO_COME
+    return study.say(judged, ends=ends, texts=", ".join(texts), bins=bins, cause="" if by_bins else cause)

@@ -261,7 +261,7 @@ def printed() -> dict[tuple[str, str], float]:
     return found
 
 
-claims: study.Claims[study.Figures] = study.Claims()
+claims: study.Claims[study.Figures] = study.Claims("voter-2018")
 
 
 def _better(seen: study.Figures, column: str, one: str, other: str, smaller: bool = True) -> list[bool]:
@@ -276,31 +276,27 @@ def _said(seen: study.Figures, column: str, cases: Sequence[str]) -> str:
     return f"{column} at log epsilon {' and '.join(ANALYSED)}: {'; '.join(parts)}."
 
 
-@claims(
-    "STEPS-2 has a smaller KS distance than the flat Laplace sanitizer and than random partitions (3.2), as published."
-)
+@claims
 def _specks(seen: study.Figures) -> study.Said:
     cases = list(CASES)[:3]
     return _said(seen, KS, cases), [each for other in cases[:2] for each in _better(seen, KS, cases[2], other)]
 
 
-@claims("Of the two allocations, half of epsilon for the lowest layer is the better one (3.2).")
+@claims
 def _allocations(seen: study.Figures) -> study.Said:
     cases = [case for case in CASES if case.startswith("STEPS") and "sound" in case]
     better = [each for place in (0, 2) for each in _better(seen, KS, cases[place + 1], cases[place])]
     return _said(seen, KS, cases), better
 
 
-@claims("STEPS-2 has the smaller l1 distance of cells at log epsilon -1 and much the same at 1 (3.3).")
+@claims
 def _cells(seen: study.Figures) -> study.Said:
     low = _better(seen, L1, STEPS, FLAT)[0]
     a, b = (seen.at(row_of(ANALYSED[1], case), L1) for case in (STEPS, FLAT))
     return _said(seen, L1, (FLAT, STEPS)), [low, abs(a - b) < 0.01 * b]
 
 
-@claims(
-    "STEPS-2 keeps the sign of more coefficients than the flat Laplace sanitizer, and both of more as epsilon grows."
-)
+@claims
 def _signs(seen: study.Figures) -> study.Said:
     values = {case: [seen.at(row_of(power, case), SIGNS) for power in ANALYSED] for case in (FLAT, STEPS)}
     rises = [low < high for low, high in values.values()]

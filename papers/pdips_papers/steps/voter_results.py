@@ -168,7 +168,7 @@ class VoterFigures(Figures):
         return self.printed(place, method, MEASURES[key]) == best
 
 
-claims: Claims[VoterFigures] = Claims()
+claims: Claims[VoterFigures] = Claims("voter")
 
 
 def findings_of(table: pd.DataFrame) -> list[Finding]:
@@ -177,9 +177,7 @@ def findings_of(table: pd.DataFrame) -> list[Finding]:
     return claims.judge(seen) if seen.complete else []
 
 
-@claims(
-    "All analyses taken together, STEPS-2 and STEPS-3 are best, followed by the flat Laplace sanitizer (section 4.3.1)."
-)
+@claims
 def _overall(seen: VoterFigures) -> Said:
     sums = {method: sum(seen.of(place, method, SCORE) for place in seen.places) for method in PAPER_METHODS}
     papers = {
@@ -198,7 +196,7 @@ def _overall(seen: VoterFigures) -> Said:
     return f"Overall scores summed over epsilons, the paper's in parentheses: {text}.", judged
 
 
-@claims("PrivBayes has by far the smallest KS distance at all epsilons (section 4.3.2).")
+@claims
 def _specks(seen: VoterFigures) -> Said:
     label, others = MEASURES["ks_distance"], [method for method in PAPER_METHODS if method != "PrivBayes"]
     text = "; ".join(
@@ -209,13 +207,13 @@ def _specks(seen: VoterFigures) -> Said:
     return f"KS distances: {text}.", [seen.is_best(place, "PrivBayes", "ks_distance") for place in seen.places]
 
 
-@claims("In the chi-square tests the flat Laplace sanitizer is best, followed by STEPS (section 4.3.3).")
+@claims
 def _chi_square(seen: VoterFigures) -> Said:
     wins = [seen.is_best(place, "flat Laplace", key) for place in seen.places for key in CHI_SQUARE]
     return f"Flat Laplace has the highest consistency rate in {sum(wins)} of {len(wins)} comparisons.", wins
 
 
-@claims("STEPS outperforms random partitioning, UH modified, on almost all measures (section 4.3.1).")
+@claims
 def _informed(seen: VoterFigures) -> Said:
     wins = []
     for place in seen.places:
@@ -228,7 +226,7 @@ def _informed(seen: VoterFigures) -> Said:
     return text, HOLDS if share > 0.8 else PARTLY if share > 0.5 else FAILS
 
 
-@claims("For all methods the KS distance decreases as epsilon increases (section 4.3.2).")
+@claims
 def _decreases(seen: VoterFigures) -> Said:
     label = MEASURES["ks_distance"]
     places = sorted(seen.places, key=lambda place: float(place.rpartition("= ")[2]))
