@@ -14,6 +14,7 @@ from pdips.privacy.loss import positive
 from pdips.report.figures import INK, QUIET, RULE, SERIES
 from pdips.report.formats import SUPERSCRIPT
 from pdips_papers.harness.measures import MEASURES, at_each, pooled
+from pdips_papers.harness.printed import data
 from pdips_papers.harness.study import COLUMNS, Block, Figures, Options, Picture, Study, Task
 
 if TYPE_CHECKING:
@@ -190,6 +191,15 @@ class Method:
     label: str
     colour: int
     dashed: bool = False
+    said: str = ""
+    """What claims call it."""
+
+
+def methods_of(*parts: str) -> dict[str, Method]:
+    """Return the rows of some parts of ``data/rows.toml``; claims call them by their names if not otherwise."""
+    rows = {name: facts for part in parts for name, facts in data("rows.toml")[part].items()}
+    names = {name: name.replace("-", " ").replace(" published", " (published)") for name in rows}
+    return {name: Method(**{"said": names[name]} | facts) for name, facts in rows.items()}
 
 
 def _dress_epsilons(axes: "Axes", measure: str, x: list[float], epsilons: list[str]) -> None:
@@ -237,9 +247,9 @@ def batches(replicates: int, size: int) -> list[int]:
 class CurveFigures(Figures):
     """Looks up figures of ours by method, case, measure and epsilon."""
 
-    def __init__(self, table: pd.DataFrame, cases: Iterable[str]) -> None:
+    def __init__(self, table: pd.DataFrame, study: "CurveStudy") -> None:
         super().__init__(table)
-        self.cases = tuple(cases)
+        self.cases, self.said = tuple(study.labels), {name: method.said for name, method in study.methods.items()}
         self.epsilons = epsilons_of(table)
         self.lowest, self.top = self.epsilons[0], self.epsilons[-1]
         self.middle = self.epsilons[len(self.epsilons) // 2]
@@ -332,7 +342,7 @@ class CurveStudy(Study):
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
         """Return four panels for each case and group, one a measure, with a line for each method."""
-        seen, groups = CurveFigures(table, self.labels), self.families or {"": tuple(self.methods)}
+        seen, groups = CurveFigures(table, self), self.families or {"": tuple(self.methods)}
         return [
             Picture(
                 title=f"{label}: {title}" if title else label,

@@ -11,10 +11,14 @@ from pdips.privacy.loss import Kind, Neighbours
 from pdips.privacy.plan import Plan
 
 
+def data(name: str) -> dict[str, Any]:
+    """Return what a TOML file of ``data`` holds."""
+    return tomllib.loads(files("pdips_papers").joinpath("data", name).read_text(encoding="utf-8"))
+
+
 def figures(study: str, table: str) -> dict[str, tuple[float, ...]]:
     """Return figures of a table of the paper that a study follows, by row or column: see ``data/printed.toml``."""
-    text = files("pdips_papers").joinpath("data", "printed.toml").read_text(encoding="utf-8")
-    return {name: tuple(values) for name, values in tomllib.loads(text)[study][table].items()}
+    return {name: tuple(values) for name, values in data("printed.toml")[study][table].items()}
 
 
 @dataclass(frozen=True, kw_only=True)

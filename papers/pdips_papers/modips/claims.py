@@ -8,31 +8,8 @@ import numpy as np
 
 from pdips.privacy.loss import positive
 from pdips.report.formats import MINUS
-from pdips_papers.harness.curves import CurveFigures, Method, short, suffix_of
+from pdips_papers.harness.curves import CurveFigures, short, suffix_of
 from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Said, say
-
-MODIPS = {
-    "modips-published": Method(label="MODIPS plug-in, a fifth of epsilon a set (published)", colour=8, dashed=True),
-    "modips-plug-in": Method(label="modips, plug-in, sanitized once", colour=4),
-    "modips-aware": Method(label="modips, noise-aware, 5 sets", colour=6),
-    "modips-aware-many": Method(label="modips, noise-aware, 100 sets", colour=7),
-    "modips-posterior": Method(label="modips, noise-aware, published posterior", colour=5),
-}
-"""Rows of both simulations."""
-
-NAMES = {
-    "modips-published": "MODIPS as published",
-    "modips-plug-in": "plug-in, sanitized once",
-    "modips-aware": "noise-aware with 5 sets",
-    "modips-aware-many": "with 100 sets",
-    "modips-posterior": "published posterior",
-    "modips-test": "test inverted",
-    "laplace-one-count": "Laplace sanitizer",
-    "laplace-both-counts": "on both counts",
-    "multinomial-dirichlet": "Multinomial-Dirichlet",
-    "mcclure-reiter": "McClure-Reiter",
-}
-"""What rows are called in claims; the others by their own names."""
 
 LOW, HIGH = 0.93, 0.97
 FAR_APART = 4.0
@@ -47,11 +24,6 @@ proportions: Claims[CurveFigures] = Claims("proportions", "modips")
 moments: Claims[CurveFigures] = Claims("normal-moments", "modips")
 
 
-def named(name: str) -> str:
-    """Return what a row is called in a claim."""
-    return NAMES.get(name, name.replace("-", " ").replace(" published", " (published)"))
-
-
 def _signed(*values: float) -> str:
     return " and ".join(f"{value:.3f}".replace("-", MINUS) for value in values)
 
@@ -64,8 +36,8 @@ def _span(values: Sequence[float]) -> str:
     return f"{_share(min(values))} to {_share(max(values))}"
 
 
-def _each(names: Sequence[str], value: Callable[[str], float], digits: int = 2) -> str:
-    return ", ".join(f"{named(name)} {value(name):.{digits}f}" for name in names)
+def _each(seen: CurveFigures, names: Sequence[str], value: Callable[[str], float], digits: int = 2) -> str:
+    return ", ".join(f"{seen.said[name]} {value(name):.{digits}f}" for name in names)
 
 
 def _more_records(
@@ -78,7 +50,7 @@ def _more_records(
         / seen.one(name, case.format(small), "rmse", seen.middle)
         for name in names
     }
-    text = ", ".join(f"{named(name)} {100 * value:.0f} %" for name, value in share.items())
+    text = ", ".join(f"{seen.said[name]} {100 * value:.0f} %" for name, value in share.items())
     found = (
         f"RMSE with 1,000 records as a share of that with {small}, at epsilon {short(seen.middle)} ({where}): {text}."
     )
@@ -98,7 +70,7 @@ def _two_families(seen: CurveFigures) -> Said:
     means = {name: seen.mean(name, _skewed(seen), "rmse", [seen.middle]) for name in names}
     alike = seen.ratio("modips-published", ONE)
     judged = max(means[name] for name in names[:2]) < min(means[name] for name in PRIORS)
-    return say(judged, means=_each(names, means.__getitem__, 3), low=alike.min(), high=alike.max())
+    return say(judged, means=_each(seen, names, means.__getitem__, 3), low=alike.min(), high=alike.max())
 
 
 @proportions
@@ -106,7 +78,7 @@ def _in_the_limit(seen: CurveFigures) -> Said:
     names = (ONE, *PRIORS, "modips-published", "multiple-synthesis")
     ratio = {name: float(seen.ratio(name, "original", [seen.top]).mean()) for name in names}
     judged = PARTLY if abs(ratio[ONE] - 1) < abs(ratio[ONE] - ratio["multiple-synthesis"]) else HOLDS
-    return say(judged, ratios=_each(names, ratio.__getitem__))
+    return say(judged, ratios=_each(seen, names, ratio.__getitem__))
 
 
 @proportions
@@ -139,7 +111,7 @@ def _smaller_errors(seen: CurveFigures) -> Said:
     at_half = {name: seen.mean(name, even, "rmse", [seen.lowest]) for name in names}
     two = [at_half[name] for name in PRIORS]
     judged = HOLDS if wins > 0.5 and max(two) < at_half[ONE] and min(two) < at_half["original"] else PARTLY
-    return say(judged, wins=100 * wins, errors=_each(names, at_half.__getitem__, 3))
+    return say(judged, wins=100 * wins, errors=_each(seen, names, at_half.__getitem__, 3))
 
 
 @proportions
@@ -158,7 +130,7 @@ def _coverage_of_proportions(seen: CurveFigures) -> Said:
 def _wider_intervals(seen: CurveFigures) -> Said:
     small, names = seen.below(math.exp(-1) - 1e-6), (ONE, *PRIORS)
     width = {name: seen.mean(name, seen.cases, "width", small) for name in names}
-    text = f"Mean width over all cases: {_each(names, width.__getitem__)}."
+    text = f"Mean width over all cases: {_each(seen, names, width.__getitem__)}."
     return text, HOLDS if width[ONE] > 2 * max(width[name] for name in PRIORS) else PARTLY
 
 
@@ -231,7 +203,7 @@ def _trade_off(seen: CurveFigures) -> Said:
         "smoothed-histogram",
     )
     parts = [
-        f"{label}: {', '.join(f'{named(name)} {seen.mean(name, of, "rmse", [seen.middle]):.2f}' for name in names)}"
+        f"{label}: {', '.join(f'{seen.said[name]} {seen.mean(name, of, "rmse", [seen.middle]):.2f}' for name in names)}"
         for key, label in PARAMETERS.items()
         for of in [_lower(seen, key)]
     ]
@@ -269,7 +241,7 @@ def _errors_of_moments(seen: CurveFigures) -> Said:
     for key, label in PARAMETERS.items():
         of = _lower(seen, key)
         means = {name: seen.mean(name, of, "rmse", small) for name in names}
-        shown.append(f"{label}: {_each(names, means.__getitem__)}")
+        shown.append(f"{label}: {_each(seen, names, means.__getitem__)}")
         model, histogram = (np.array(seen.over([name], of, "rmse", small)) for name in (names[0], names[2]))
         better[key] = float(np.mean(histogram < model))
     judged = HOLDS if better["mu"] > 0.5 > better["s2"] else PARTLY
@@ -293,7 +265,7 @@ def _coverage_of_moments(seen: CurveFigures) -> Said:
     least = min(seen.over(["modips-published"], _lower(seen), "coverage", seen.epsilons))
     judged = HOLDS if smoothed < 0.5 and least > 0.9 else PARTLY
     return say(
-        judged, shares="; ".join(f"{named(name)} {share}" for name, share in shares.items()), parts=", ".join(parts)
+        judged, shares="; ".join(f"{seen.said[name]} {share}" for name, share in shares.items()), parts=", ".join(parts)
     )
 
 
@@ -338,7 +310,7 @@ def _published_and_once(seen: CurveFigures) -> Said:
     small, names = seen.below(1), ("modips-published", "modips-plug-in", "modips-posterior")
     error = {name: seen.mean(name, seen.cases, "rmse", small) for name in names}
     cover = {name: min(seen.over([name], seen.cases, "coverage", small)) for name in names}
-    text = ", ".join(f"{named(name)} {error[name]:.3f} and {100 * cover[name]:.0f} %" for name in names)
+    text = ", ".join(f"{seen.said[name]} {error[name]:.3f} and {100 * cover[name]:.0f} %" for name in names)
     right = cover["modips-plug-in"] < 0.8 and error["modips-plug-in"] < error["modips-published"]
     found = f"Mean RMSE and lowest coverage over all cases and the epsilons below 1: {text}."
     return found, HOLDS if right else PARTLY
@@ -355,7 +327,7 @@ def _coverage_target(seen: CurveFigures) -> Said:
             continue
         low, high = int((values < LOW).sum()), int((values > HIGH).sum())
         parts.append(
-            f"{named(name)}: {values.size - low - high} of {values.size} within, {low} below (lowest "
+            f"{seen.said[name]}: {values.size - low - high} of {values.size} within, {low} below (lowest "
             f"{_share(values.min())}), {high} above"
         )
         met = met or low + high == 0

@@ -24,7 +24,7 @@ from pdips.statistics.exact_counts import NoiseLaw, draw_counts
 from pdips.statistics.statistic import Counts
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, Violin, lines, violins
-from pdips_papers.harness.printed import figures
+from pdips_papers.harness.printed import data, figures
 from pdips_papers.modips.private_svm import predict, printed, sound
 
 EPSILONS = (repr(math.e),)
@@ -34,8 +34,7 @@ NUMBERS = {"age": "age", "hours_sitting": "hours"}
 TEST_SHARE, TEST_ALTERED = 0.2, 0.15
 """A fifth of the records is held out, and 3 of 20 of these have an altered diagnosis, as in the paper's table 4."""
 
-DATA = files("pdips_papers").joinpath("data")
-UCI = str(DATA.joinpath("fertility.csv"))
+UCI = str(files("pdips_papers").joinpath("data", "fertility.csv"))
 """The table of the paper: Gil et al. (2012), UCI Machine Learning Repository, doi 10.24432/C5Z01Z, CC BY 4.0."""
 
 CONFUSION = ("+ as +", "+ as -", "- as +", "- as -")
@@ -61,7 +60,7 @@ ORIGINAL, MAJORITY = "original data", "majority class"
 RESAMPLE, EVEN = "resample, not private", "even cells, no data"
 REFERENCES = (ORIGINAL, MAJORITY, RESAMPLE, EVEN)
 
-SCHEMA = Schema.from_toml(DATA.joinpath("fertility.toml").read_text("utf-8"), source="fertility.toml")
+SCHEMA = Schema.model_validate(data("fertility.toml"))
 ORDER = tuple(SCHEMA.columns)
 LEVELS = {name: column.levels for name, column in SCHEMA.columns.items() if column.is_categorical}
 

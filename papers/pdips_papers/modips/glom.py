@@ -12,7 +12,7 @@ from pdips.arrays import FloatArray
 from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
-from pdips_papers.harness.curves import Method, suffix_of
+from pdips_papers.harness.curves import methods_of, suffix_of
 from pdips_papers.harness.measures import interval_summary
 from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, PROVED, Claims, Finding, Said, say
 from pdips_papers.modips import cell_estimates as cells
@@ -68,12 +68,7 @@ class Glom(cells.GroupedStudy):
     title: ClassVar[str] = "Numbers within cells, by the general location model: study 3 of Bowen and Liu (2020)"
     default_replicates: ClassVar[int] = 5000
     groups = GROUPS
-    methods: ClassVar[dict[str, Method]] = {
-        **cells.METHODS,
-        "modips-plug-in-common": Method(label="MODIPS plug-in, once, common bounds", colour=4),
-        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
-        "modips-posterior": Method(label="MODIPS noise-aware, published posterior", colour=7),
-    }
+    methods = methods_of("cells", "glom")
     headlines = ("mu1, median", "s1", "rho", "w1=1")
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -91,7 +86,7 @@ class Glom(cells.GroupedStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.1 against the table."""
-        return claims.judge(cells.AverageFigures(table, self.labels))
+        return claims.judge(cells.AverageFigures(table, self))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:

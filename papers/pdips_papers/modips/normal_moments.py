@@ -23,11 +23,11 @@ from pdips.report.formats import MINUS
 from pdips.statistics.plan import LEAST_VARIANCE, Statistic, StatisticPlan
 from pdips.statistics.statistic import Products, Sums, unit_of
 from pdips_papers.harness.batch import release_each, stacked
-from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, methods_of, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims, normal_posteriors
-from pdips_papers.modips.claims import MODIPS, PARAMETERS
+from pdips_papers.modips.claims import PARAMETERS
 
 SIZES, LOWERS, UPPER = (20, 100, 1000), (-3, -4), 4
 PUBLIC_BINS = {20: 7, 100: 10, 1000: 21}
@@ -91,25 +91,10 @@ class NormalMoments(CurveStudy):
         for parameter, label in PARAMETERS.items()
         for n in SIZES
     }
-    methods: ClassVar[dict[str, Method]] = {
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        **MODIPS,
-        "moments-as-printed": Method(label="noisy mean and S², normal draws", colour=6),
-        "moments-about-the-middle": Method(label="noisy sums about the midpoint, normal draws", colour=5),
-        "perturbed-histogram-published": Method(label="perturbed histogram (published)", colour=3, dashed=True),
-        "perturbed-histogram-by-sturges": Method(
-            label="perturbed histogram, Sturges (published)", colour=5, dashed=True
-        ),
-        "perturbed-histogram-by-freedman": Method(label="the same, Freedman-Diaconis", colour=6, dashed=True),
-        "perturbed-histogram": Method(label="perturbed-histogram", colour=3),
-        "sanitizer-on-bins": Method(label="laplace-sanitizer on bins", colour=7),
-        "smoothed-histogram-published": Method(label="smoothed histogram, one set (published)", colour=4, dashed=True),
-        "smoothed-histogram": Method(label="smoothed-histogram, one set", colour=4),
-    }
+    methods = methods_of("binary", "modips", "normal-moments")
     headlines = tuple(f"{parameter}, n=100, lower=-3" for parameter in PARAMETERS)
     families: ClassVar[dict[str, tuple[str, ...]]] = {
-        "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *MODIPS),
+        "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *methods_of("modips")),
         "histograms and moments": tuple(
             name for name in methods if not name.startswith("modips") and "-by-" not in name
         ),
@@ -141,7 +126,7 @@ class NormalMoments(CurveStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.2 against the table."""
-        return claims.moments.judge(CurveFigures(table, self.labels))
+        return claims.moments.judge(CurveFigures(table, self))
 
 
 def measured(method: str, sample: Sample, sets: FloatArray, suffix: str = "") -> list[dict[str, Any]]:

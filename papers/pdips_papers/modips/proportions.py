@@ -18,11 +18,10 @@ from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import find
 from pdips_papers.harness.batch import release_each, stacked
-from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, methods_of, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims
-from pdips_papers.modips.claims import MODIPS
 
 type Floats = NDArray[np.floating[Any]]
 
@@ -33,11 +32,7 @@ PRIOR = 1 / 3
 GRID = 4001
 
 
-OTHER_RULES: dict[Rule, str] = {
-    "fully-synthetic": "(1 + 1/m) B - W",
-    "raab-nowok-dibben": "(1 + 2/m) W",
-    "rubin": "(1 + 1/m) B + W",
-}
+OTHER_RULES: tuple[Rule, ...] = ("fully-synthetic", "raab-nowok-dibben", "rubin")
 """The variances that section 3.3 compares with its own, B/m + W, of the same sets."""
 
 SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,26 +52,10 @@ class Proportions(CurveStudy):
     labels: ClassVar[dict[str, str]] = {
         f"n={n}, pi={pi:g}": f"n = {n:,}, π = {pi:g}" for n in SIZES for pi in PROPORTIONS
     }
-    methods: ClassVar[dict[str, Method]] = {
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        **MODIPS,
-        "modips-published-wide": Method(label="MODIPS published, counts within -alpha and n + beta", colour=3),
-        **{
-            f"modips-published-{rule}": Method(label=f"MODIPS published, {words}", colour=colour, dashed=True)
-            for colour, (rule, words) in enumerate(OTHER_RULES.items(), start=4)
-        },
-        "modips-test": Method(label="modips, test of the noisy count inverted", colour=2, dashed=True),
-        "laplace-one-count": Method(label="Laplace sanitizer on one count (as printed)", colour=3),
-        "laplace-both-counts": Method(label="laplace-sanitizer (both counts)", colour=7),
-        "laplace-redrawn-published": Method(label="Laplace, re-drawn into [0, n] (published)", colour=4, dashed=True),
-        "laplace-redrawn": Method(label="Laplace, re-drawn, repaired", colour=4),
-        "multinomial-dirichlet": Method(label="multinomial-dirichlet", colour=5),
-        "mcclure-reiter": Method(label="mcclure-reiter, one set", colour=6),
-    }
+    methods = methods_of("binary", "modips", "proportions")
     headlines = ("n=40, pi=0.25", "n=1000, pi=0.25")
     families: ClassVar[dict[str, tuple[str, ...]]] = {
-        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
+        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *methods_of("modips"), "modips-test"),
         "histograms and priors": tuple(name for name in methods if not name.startswith("modips")),
         "bounds and variance rules": ("original", *(name for name in methods if name.startswith("modips-published"))),
     }
@@ -109,7 +88,7 @@ class Proportions(CurveStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.1 against the table."""
-        return claims.proportions.judge(CurveFigures(table, self.labels))
+        return claims.proportions.judge(CurveFigures(table, self))
 
 
 def measured(

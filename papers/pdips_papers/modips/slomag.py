@@ -19,7 +19,7 @@ from pdips.privacy.noise import RandomBits
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.plan import Statistic, StatisticPlan
 from pdips.statistics.statistic import Products, Sums
-from pdips_papers.harness.curves import Method, short, suffix_of
+from pdips_papers.harness.curves import methods_of, short, suffix_of
 from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Finding, Said, say
 from pdips_papers.modips import cell_estimates as cells
 from pdips_papers.modips import location_model, sequential_model
@@ -90,13 +90,7 @@ class Slomag(cells.GroupedStudy):
     )
     default_replicates: ClassVar[int] = 1000
     groups = GROUPS
-    methods: ClassVar[dict[str, Method]] = {
-        **cells.METHODS,
-        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
-        "wrong-published": Method(label="wrong model: GLOM plug-in (published)", colour=4, dashed=True),
-        "wrong-plug-in": Method(label="wrong model: GLOM plug-in, once", colour=4),
-        "wrong-noise-aware": Method(label="GLOM noise-aware, five sets", colour=7),
-    }
+    methods = methods_of("cells", "slomag")
     headlines = ("beta2, z1", "mu1", "s1", "rho")
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -115,7 +109,7 @@ class Slomag(cells.GroupedStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.2 against the table."""
-        return claims.judge(cells.AverageFigures(table, self.labels))
+        return claims.judge(cells.AverageFigures(table, self))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
@@ -264,7 +258,7 @@ def _no_fit(seen: cells.AverageFigures) -> Said:
 
     names = ("modips-published", "modips-plug-in", "np-dips-published", "wrong-plug-in")
     shares = [tuple(cells.figure(share(name, at), "coverage") for at in (seen.lowest, seen.top)) for name in names]
-    text = [f"{cells.LABELS[name]} {low} and {top}" for name, (low, top) in zip(names, shares, strict=True)]
+    text = [f"{seen.said[name]} {low} and {top}" for name, (low, top) in zip(names, shares, strict=True)]
     return say(share("modips-published", seen.lowest) > FEW, shares="; ".join(text))
 
 
