@@ -30,7 +30,7 @@ from pdips_papers.steps.voter import (
     paper_figures,
     ranks,
 )
-from pdips_papers.steps.voter_results import findings_of
+from pdips_papers.steps.voter_table import findings_of
 
 MISPRINTED_RANKS = {
     (-2, "flat Laplace", "overlap_prereg"): (4, 3),

@@ -23,7 +23,6 @@ from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.registry import variant_class
 from pdips_papers.harness import study
-from pdips_papers.steps.voter_results import findings_of, layout_of, pictures_of
 from pdips_papers.steps.voter_table import (
     ALWAYS,
     AMONG_ALL,
@@ -35,7 +34,10 @@ from pdips_papers.steps.voter_table import (
     RESAMPLE,
     SCORE,
     SMALLER_IS_BETTER,
+    findings_of,
+    layout_of,
     paper_table,
+    pictures_of,
     read_voter,
     simulated_voters,
     voter_schema,
