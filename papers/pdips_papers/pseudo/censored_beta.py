@@ -12,7 +12,6 @@ from pdips.posterior.pseudo_posterior import GridFit
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Violin, violins
 from pdips_papers.harness.printed import figures
-from pdips_papers.pseudo.claims import simulated_findings
 from pdips_papers.pseudo.synthesizers import (
     BOUND,
     BOUNDS,
@@ -38,6 +37,7 @@ from pdips_papers.pseudo.synthesizers import (
     ecdf_distances,
     epsilons_in,
     row_of,
+    simulated_findings,
     sound,
     sound_row,
 )

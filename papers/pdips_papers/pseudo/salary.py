@@ -26,12 +26,13 @@ from pdips.posterior.model_file import as_source
 from pdips.posterior.nuts import sample
 from pdips.posterior.pseudo_posterior import linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
+from pdips.report.formats import number
 from pdips_papers.harness import study
 from pdips_papers.harness.printed import figures
-from pdips_papers.pseudo.claims import application
 from pdips_papers.pseudo.synthesizers import (
     CENSOR_UW,
     CENSOR_W,
+    CLAIMING,
     CONFIDENTIAL,
     EPSILON,
     PH,
@@ -130,7 +131,7 @@ class Salary(study.Study):
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Compare the paper's claims with what was found."""
-        return application.judge(study.Figures(table))
+        return claims.judge(study.Figures(table))
 
 
 def _schema(path: Path) -> Schema:
@@ -266,3 +267,51 @@ def sound_answers(table: Table, rng: np.random.Generator) -> Iterator[Answer]:
 
 def _values(frame: pd.DataFrame, name: str) -> FloatArray:
     return frame[name].to_numpy(dtype=np.float64)
+
+
+# What section 5 says of them.
+
+RANKED = SALARY_ROWS[2:]
+claims: study.Claims[study.Figures] = study.Claims("salary")
+
+
+def _text(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{column} {number(value)}" for column, value in values.items())
+
+
+@claims
+def _application_bounds(seen: study.Figures) -> study.Said:
+    bounds, target = {column: seen.at("Lipschitz", column) for column in CLAIMING}, EPSILON / 2
+    judged = study.PARTLY if min(bounds[WEIGHTED], bounds[WEIGHTED_E]) > target else study.FAILS
+    return study.say(judged, bounds=_text(bounds), target=number(target))
+
+
+@claims
+def _order(seen: study.Figures) -> study.Said:
+    def off(row: str, column: str) -> float:
+        return seen.at(row, column) if "ECDF" in row else abs(seen.at(row, column) - seen.at(row, CONFIDENTIAL))
+
+    columns = (*CLAIMING, PH)
+    totals = {
+        column: float(sum(off(row, other) <= off(row, column) for other in columns for row in RANKED))
+        for column in columns
+    }
+    best = sorted(totals, key=lambda column: totals[column])
+    text = f"Sum of ranks over the six utility rows: {_text(totals)}."
+    return text, [best[place] == wanted for place, wanted in enumerate((WEIGHTED, WEIGHTED_E, CENSOR_W))]
+
+
+@claims
+def _inferior(seen: study.Figures) -> study.Said:
+    values = {column: seen.at("max-ECDF", column) for column in (*CLAIMING, *PHS)}
+    others = max(values[column] for column in (WEIGHTED, WEIGHTED_E, CENSOR_W))
+    return study.say([values[column] > others for column in (CENSOR_UW, *PHS)], values=_text(values))
+
+
+@claims
+def _ours(seen: study.Figures) -> study.Said:
+    staged = {column: seen.at("max-ECDF", column) for column in STAGED}
+    published = min(seen.at("max-ECDF", column) for column in CLAIMING)
+    return study.say(
+        [value <= published for value in staged.values()], staged=_text(staged), published=number(published)
+    )
