@@ -20,6 +20,7 @@ from pdips_papers.kng.pmse_mechanism import (
     Known,
     choose_parameters,
     cloud,
+    cube,
     information,
     plan,
     root_of,
@@ -90,12 +91,9 @@ def published(
 
 def log_density(records: FloatArray, epsilon: Fraction, changed: FloatArray) -> FloatArray:
     """Return the printed log density at parameters with the rates as logs, shape (candidates, 8)."""
-    from scipy.stats import qmc
-
     n, thetas = len(records), without_logs(changed)
     edges = np.quantile(records, np.arange(1, N_BINS) / N_BINS, axis=0).T
-    even = qmc.Sobol(3, rng=np.random.default_rng(1)).random(2 ** max(n - 1, 1).bit_length())[:n]
-    real, points = binned(records, edges), -np.log1p(-np.clip(even, 2.0**-30, 1 - 2.0**-30))
+    real, points = binned(records, edges), -np.log1p(-cube(n, 3, 1))
     pmse = np.array([tree_pmse(real, binned(synthesise(theta, points), edges)) for theta in thetas])
     prior = -(thetas**2).sum(axis=1) / (2 * PRIOR_VARIANCE) + changed[:, RATES].sum(axis=1)
     return np.asarray(-n * float(epsilon) / 2 * pmse + prior)
