@@ -1,7 +1,7 @@
 """Simulation study 2 of Bowen and Liu (2020): mean and variance of a normal sample within public bounds."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -27,7 +27,9 @@ from pdips_papers.harness.curves import CurveFigures, CurveStudy, methods_of, su
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims, normal_posteriors
+from pdips_papers.modips.cell_histograms import Shares, noisy_shares, one_step
 from pdips_papers.modips.claims import PARAMETERS
+from pdips_papers.modips.location_model import N_SETS, Bounds, Records
 
 SIZES, LOWERS, UPPER = (20, 100, 1000), (-3, -4), 4
 PUBLIC_BINS = {20: 7, 100: 10, 1000: 21}
@@ -38,7 +40,7 @@ STEPS = 1024
 
 CELLS_A_BATCH = 200_000
 TRUTH = {"mu": 0.0, "s2": 1.0}
-N_SETS, MANY_SETS = 5, 100
+MANY_SETS = 100
 
 DRAWS = 1000
 """Posterior draws that a release publishes."""
@@ -243,15 +245,7 @@ def perturbed_published(sample: Sample, epsilon: Fraction, bits: RandomBits, rul
 
     The bins give away the sample's standard deviation, so no epsilon is finite (5.3).
     """
-    sets = np.empty((len(sample.x), N_SETS, sample.n))
-    for chosen, counts in _by_bins(sample, rule):
-        size = (len(counts), N_SETS, counts.shape[1])
-        noise = discrete_laplace(N_SETS / epsilon, math.prod(size), bits).reshape(size)
-        weight = np.maximum(counts[:, None] + noise, 0)
-        weight[weight.sum(axis=2) == 0] = 1
-        shares = weight / weight.sum(axis=2, keepdims=True)
-        sets[chosen] = _spread_out(sample, bits.generator().multinomial(sample.n, shares), bits.generator())
-    return sets
+    return _by_histogram(sample, partial(noisy_shares, scale=N_SETS / epsilon, bits=bits), bits, rule)
 
 
 def shipped(method: str, tables: Table, epsilon: Fraction, bits: RandomBits) -> FloatArray:
@@ -262,13 +256,21 @@ def shipped(method: str, tables: Table, epsilon: Fraction, bits: RandomBits) -> 
 
 def smoothed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
     """Draw one set from (1 - lambda) f + lambda uniform, bins by Scott's rule on the data: no epsilon is finite."""
-    sets = np.empty((len(sample.x), 1, sample.n))
-    for chosen, counts in _by_bins(sample):
-        n, n_bins, rng = sample.n, counts.shape[1], bits.generator()
+
+    def shares(counts: IntArray) -> FloatArray:
+        n, n_bins = sample.n, counts.shape[2]
         uniform = n_bins / (n_bins + n * np.expm1(float(epsilon / n)))
-        shares = (1 - uniform) * counts / n + uniform / n_bins
-        sets[chosen] = _spread_out(sample, rng.multinomial(n, shares)[:, None], rng)
-    return sets
+        return np.asarray((1 - uniform) * counts / n + uniform / n_bins)
+
+    return _by_histogram(sample, shares, bits)
+
+
+def _by_histogram(sample: Sample, shares: Shares, bits: RandomBits, rule: str = "scott") -> FloatArray:
+    """Draw sets from shares made of the counts in bins of equal width, as many as a rule says."""
+    middle, half = np.array([[(sample.lower + sample.upper) / 2]]), np.array([sample.range / 2])
+    data = Records(np.zeros((len(sample.x), 1, sample.n), dtype=np.int64), sample.x[:, None, :, None])
+    bins = numbers_of_bins(sample, rule)[:, None]
+    return one_step(data, Bounds(middle, half), bins, shares, bits.generator()).z[..., 0]
 
 
 METHODS: dict[str, Callable[[Sample, Fraction, RandomBits], FloatArray]] = {
@@ -321,29 +323,6 @@ def numbers_of_bins(sample: Sample, rule: str = "scott") -> IntArray:
         width = 2 * stats.iqr(sample.x, axis=1) * sample.n ** (-1 / 3)
     numbers: IntArray = np.maximum(np.ceil(sample.range / width), 1).astype(np.int64)
     return numbers
-
-
-def _by_bins(sample: Sample, rule: str = "scott") -> Iterator[tuple[IntArray, IntArray]]:
-    """Group the samples by their number of bins; lend their numbers and counts, shape (samples, bins)."""
-    n_bins = numbers_of_bins(sample, rule)
-    for number in np.unique(n_bins):
-        chosen = np.flatnonzero(n_bins == number)
-        yield chosen, _histogram(sample, sample.x[chosen], int(number))
-
-
-def _histogram(sample: Sample, x: FloatArray, n_bins: int) -> IntArray:
-    """Count records in bins of equal width, shape (samples, bins)."""
-    place = np.minimum(((x - sample.lower) * (n_bins / sample.range)).astype(np.int64), n_bins - 1)
-    place += n_bins * np.arange(len(x))[:, None]
-    return np.bincount(place.ravel(), minlength=n_bins * len(x)).reshape(len(x), n_bins)
-
-
-def _spread_out(sample: Sample, counts: IntArray, rng: np.random.Generator) -> FloatArray:
-    """Turn counts, shape (samples, sets, bins), into records, even within each bin."""
-    n_bins = counts.shape[2]
-    place = np.repeat(np.tile(np.arange(n_bins), counts.shape[0] * counts.shape[1]), counts.ravel())
-    records: FloatArray = sample.lower + (place + rng.random(len(place))) * (sample.range / n_bins)
-    return records.reshape(*counts.shape[:2], sample.n)
 
 
 def sanitize(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[FloatArray, FloatArray]:

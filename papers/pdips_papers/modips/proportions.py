@@ -22,6 +22,8 @@ from pdips_papers.harness.curves import CurveFigures, CurveStudy, methods_of, su
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims
+from pdips_papers.modips.as_printed import redraw_loss
+from pdips_papers.modips.as_printed import redrawn as redrawn_counts
 
 type Floats = NDArray[np.floating[Any]]
 
@@ -146,11 +148,8 @@ def redrawn(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> In
 
 def repaired_scale(epsilon: Fraction) -> Fraction:
     """Return the least scale, to nine digits upwards, at which re-drawn noise on one count spends epsilon."""
-
-    def excess(rate: float) -> float:
-        return rate + math.log(2 - math.exp(-rate)) - float(epsilon)
-
-    rate = optimize.brentq(excess, float(epsilon) / 2, float(epsilon), xtol=1e-13)
+    target = float(epsilon)
+    rate = optimize.brentq(lambda rate: redraw_loss(rate) - target, target / 2, target, xtol=1e-13)
     return Fraction(math.ceil(10**9 / rate) + 1, 10**9)
 
 
@@ -265,11 +264,5 @@ def _sets(used: Floats | IntArray, n: int, bits: RandomBits) -> IntArray:
 
 
 def _redrawn(counts: IntArray, n: int, scale: Fraction, bits: RandomBits) -> IntArray:
-    found = np.repeat(counts, N_SETS)
-    waiting = np.arange(len(found))
-    while len(waiting):
-        drawn = np.repeat(counts, N_SETS)[waiting] + discrete_laplace(scale, len(waiting), bits)
-        inside = (drawn >= 0) & (drawn <= n)
-        found[waiting[inside]] = drawn[inside]
-        waiting = waiting[~inside]
-    return found.reshape(len(counts), N_SETS)
+    found = redrawn_counts(np.repeat(counts, N_SETS), n, lambda size: discrete_laplace(scale, size, bits))
+    return found.astype(np.int64).reshape(len(counts), N_SETS)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +23,8 @@ from pdips_papers.harness.curves import methods_of, short, suffix_of
 from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Finding, Said, say
 from pdips_papers.modips import cell_estimates as cells
 from pdips_papers.modips import location_model, sequential_model
-from pdips_papers.modips.cell_histograms import one_step, scotts_bins
+from pdips_papers.modips.as_printed import grown_noise
+from pdips_papers.modips.cell_histograms import noisy_shares, one_step, scotts_bins
 from pdips_papers.modips.glom import once
 from pdips_papers.modips.location_model import N_SETS, PAIRS, Records, draw_records
 from pdips_papers.modips.sequential_model import BOUNDS, HALF, LEVELS, ONE_CELL, SEQUENCE, draw_levels, in_units
@@ -153,13 +154,15 @@ def np_dips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits)
     """
     deviation = sample.data.z[:, 0].std(axis=1, ddof=1)
     bins = scotts_bins(deviation, np.full(len(deviation), N), ONE_CELL.half)
-    return one_step(sample.data, BOUNDS, bins, N_SETS / epsilon, bits)
+    shares = partial(noisy_shares, scale=N_SETS / epsilon, bits=bits)
+    return one_step(sample.data, BOUNDS, bins, shares, bits.generator())
 
 
 def np_dips(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Do the same with public bins, at sensitivity 2: epsilon in all."""
     bins = np.full((len(sample.data.cell), 2), PUBLIC_BINS)
-    return one_step(sample.data, BOUNDS, bins, 2 * N_SETS / epsilon, bits)
+    shares = partial(noisy_shares, scale=2 * N_SETS / epsilon, bits=bits)
+    return one_step(sample.data, BOUNDS, bins, shares, bits.generator())
 
 
 def modips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
@@ -175,8 +178,7 @@ def modips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) 
 
     def coefficients(regression: sequential_model.Regression, x: FloatArray) -> FloatArray:
         exact = sample.betas[regression.outcome]
-        noise = sequential_model.grown_noise(regression, 2 / (N * float(PENALTY) * share), exact.shape[:2], rng)
-        return in_units(exact + noise, regression)
+        return in_units(exact + grown_noise(exact.shape, 2 / (N * float(PENALTY) * share), rng), regression)
 
     return draw_levels(z, coefficients, rng)
 
