@@ -25,6 +25,7 @@ from pdips.quantile.kng import KNGResidual
 from pdips.registry import find
 from pdips.report.figures import SERIES
 from pdips_papers.harness import curves, study
+from pdips_papers.harness.printed import data
 from pdips_papers.kng.heavy_rows import quantile_lines
 from pdips_papers.kng.job_flows import RATES, job_flows
 
@@ -65,25 +66,9 @@ NON_PRIVATE = "no privacy: quantile regression"
 RESIDUAL = "kng-residual"
 VARYING = "stepwise, varying slopes"
 
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain KNG": ("kng", {"scheme": "plain", "slopes": "varying", **PAPER}),
-    "stepwise, fixed slopes": ("kng", {"scheme": "stepwise", "slopes": "fixed", **PAPER}),
-    VARYING: ("kng", {"scheme": "stepwise", "slopes": "varying", **PAPER}),
-    "sandwich, fixed slopes": ("kng", {"scheme": "sandwich", "slopes": "fixed", **PAPER}),
-    "sandwich, varying slopes": ("kng", {"scheme": "sandwich", "slopes": "varying", **PAPER}),
-    "kng-residual, a chosen line": ("kng-residual", {"continuers": "line"}),
-    RESIDUAL: ("kng-residual", {}),
-}
-"""The paper's schemes with its budgets, all exact and with tight sensitivities, and the recommended mechanism."""
-
+SETTINGS = data("settings.toml")["firm-panel"]
+FORMS = {row: (name, facts | PAPER if name == "kng" else facts) for row, (name, facts) in SETTINGS["rows"].items()}
 FIXED = "stepwise, fixed slopes"
-KINDS = {
-    "employment": "gross employment, log scale",
-    "creation": "job creation",
-    "destruction": "job destruction",
-    "net": "net creation",
-}
-
 COLOURS = {RAW: 1, NON_PRIVATE: 2, VARYING: 3, RESIDUAL: 4}
 
 
@@ -177,7 +162,7 @@ class FirmPanelStudy(study.Study):
                 rows = {form: f"{name}: {form}" for form in (RAW, NON_PRIVATE)}
                 rows |= {form: f"{name}: {form}, epsilon = {epsilon}" for form in (VARYING, RESIDUAL)}
                 rows = {form: row for form, row in rows.items() if (measurements["row"] == row).any()}
-                panels = [_panel(measurements, kind, title, rows) for kind, title in KINDS.items()]
+                panels = [_panel(measurements, kind, title, rows) for kind, title in SETTINGS["pictures"].items()]
                 key = {form: f"--series-{COLOURS[form]}" for form in rows}
                 title = f"{name}, epsilon = {epsilon}"
                 found.append(study.Picture(title=title, panels=panels, caption=caption, key=key))

@@ -23,7 +23,7 @@ from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.kng import QUANTILES
 from pdips.registry import find, variant_class
-from pdips_papers.harness.printed import figures
+from pdips_papers.harness.printed import data, figures
 from pdips_papers.kng.as_printed import true_epsilon
 from pdips_papers.kng.as_run import CAPS, MEDIAN, WALKS, Column
 from pdips_papers.kng.pmse_as_printed import published
@@ -217,34 +217,11 @@ CENTRED = "Non-private, bins centred"
 STARTED = "KNG, started at the median"
 """Ours: the chains of row KNG, begun where the extended methods' median begins."""
 
-SCHEMES: dict[str, dict[str, str]] = {
-    "Stepwise - Fixed": {"scheme": "stepwise", "slopes": "fixed"},
-    "Stepwise - Varying": {"scheme": "stepwise", "slopes": "varying"},
-    "Sandwich - Fixed": {"scheme": "sandwich", "slopes": "fixed"},
-    "Sandwich - Varying": {"scheme": "sandwich", "slopes": "varying"},
-    "KNG": {"scheme": "plain", "slopes": "varying"},
-}
-"""The paper's own methods, by their names in its tables."""
+SETTINGS = data("settings.toml")["heavy-tailed"]
+SCHEMES, BEYOND = SETTINGS["schemes"], SETTINGS["beyond"]
 
-BEYOND: dict[str, dict[str, str]] = {
-    "Joint": {"scheme": "joint", "slopes": "fixed"},
-    "Recursive": {"scheme": "recursive", "slopes": "fixed"},
-}
-
-
-def published_row(method: str) -> str:
-    """Return the row of a paper's method as printed."""
-    return f"{method} (published)"
-
-
-def as_run_row(method: str) -> str:
-    """Return the row of a paper's method by the authors' chains."""
-    return f"{method} (as run)"
-
-
-def sound_row(method: str) -> str:
-    """Return the row of a paper's method made sound."""
-    return f"{method} (sound)"
+published_row, as_run_row, sound_row = "{} (published)".format, "{} (as run)".format, "{} (sound)".format
+"""The rows of a paper's method as printed, by the authors' chains, and made sound."""
 
 
 def _forms() -> dict[str, Form]:

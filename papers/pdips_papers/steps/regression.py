@@ -17,6 +17,7 @@ from pdips.registry import find, variant_class
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
 from pdips_papers.harness.measures import combine
+from pdips_papers.harness.printed import data
 from pdips_papers.steps.linear_models import Model, draw, fit, model
 
 if TYPE_CHECKING:
@@ -26,14 +27,9 @@ N_SETS = 4
 N_TEST = 100
 EPSILONS = ("0.5", "2", "5", "10")
 SAMPLES = (10_000, 4_000)
-NAMES = {"STEPS": "steps", "UH modified": "universal-histogram", "PrivBayes": "privbayes"}
-METHODS = tuple(NAMES)
-
-FORMS: dict[str, dict[str, Any]] = {
-    "published": {"split": "per-set"},
-    "sound": {"split": "per-set"},
-    "sound, measured once": {"split": "once"},
-}
+SETTINGS = data("settings.toml")["steps-regression"]
+METHODS = tuple(SETTINGS["methods"])
+FORMS: dict[str, dict[str, Any]] = SETTINGS["forms"]
 
 DEFAULT = "steps as by default"
 ELECTED = "STEPS, groups elected with r = 0.1"
@@ -42,7 +38,7 @@ AS_EQUATED = "STEPS (equations 2 and 3 as printed)"
 
 REFERENCES = ("the table itself", "bins alone")
 
-GROUPS = ("x1+x2+x4", "x3+y")
+GROUPS: list[str] = SETTINGS["methods"]["STEPS"][1]["order"]
 """The two layers of the tree: the simulation puts a group of columns into each."""
 
 ELECTION_SHARE = Fraction(1, 10)
@@ -177,18 +173,14 @@ class StepsRegression(study.Study):
 
 def release(table: Table, method: str, form: str, epsilon: str, rng: np.random.Generator) -> Sequence[pd.DataFrame]:
     """Return the synthetic sets of one method."""
-    options: dict[str, dict[str, Any]] = {
-        "STEPS": {"order": GROUPS},
-        "UH modified": {"layers": 4},
-        "PrivBayes": {"degree": 2},
-    }
-    budget, settings = exact(epsilon, "epsilon"), options[method] | FORMS[form]
+    name, options = SETTINGS["methods"][method]
+    budget, settings = exact(epsilon, "epsilon"), options | FORMS[form]
     if form == "published" and method == "PrivBayes":
         settings |= {"score": "mi", "usefulness": 0}  # the code that the paper ran: it considers every family
     elif form == "published" and method == "STEPS":
         # the paper read the grouping off the data, without noise; here it is given, and its elections are left out
         budget *= 1 - ELECTION_SHARE
-    kind, choosing = variant_class(NAMES[method], "published" if form == "published" else "sound")
+    kind, choosing = variant_class(name, "published" if form == "published" else "sound")
     made: Sequence[pd.DataFrame] = (
         kind(epsilon=budget, n_sets=N_SETS, **settings, **choosing).release(table, rng=rng)[0].sets
     )

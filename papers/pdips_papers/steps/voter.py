@@ -23,6 +23,7 @@ from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.registry import variant_class
 from pdips_papers.harness import study
+from pdips_papers.harness.printed import data
 from pdips_papers.steps.voter_table import (
     ALWAYS,
     AMONG_ALL,
@@ -47,23 +48,11 @@ N_SETS = 5
 SIMULATED_SEED = 44_821
 """Of the table that is simulated once where none is given: public, and the same in every run."""
 EPSILONS = tuple(repr(math.exp(power)) for power in range(-2, 3))
-ORDER = ("voted", "college", "prereg_state")
 
-SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "flat Laplace": ("laplace-sanitizer", {}),
-    "PrivBayes": ("privbayes", {"degree": 2}),
-    "UH modified-2": ("universal-histogram", {"layers": 2}),
-    "UH modified-3": ("universal-histogram", {"layers": 3}),
-    "STEPS-2": ("steps", {"order": ORDER[:2]}),
-    "STEPS-3": ("steps", {"order": ORDER}),
-    "STEPS": ("steps", {}),
-}
-"""What the methods of the table are called on the command line, and their options."""
+SETTINGS = data("settings.toml")["voter"]
 
 AS_PUBLISHED: dict[str, dict[str, Any]] = {"PrivBayes": {"score": "mi", "usefulness": 0}}
 """Further options of the published forms: the paper ran code that uses mutual information and leaves out no table."""
-
-FORMS: dict[str, dict[str, Any]] = {"published": {"split": "per-set"}, "sound": {"split": "once"}, "default": {}}
 
 CASES = (*((method, form) for form in ("published", "sound") for method in PAPER_METHODS), ("STEPS", "default"))
 
@@ -196,11 +185,11 @@ def row_name(method: str, form: str, epsilon: str) -> str:
 
 def mechanism(method: str, form: str, epsilon: str) -> Mechanism:
     """Return a method of the table in one of its forms."""
-    name, options = SETTINGS[method]
+    name, options = SETTINGS["methods"][method]
     kind, choosing = variant_class(name, "published" if form == "published" else "sound")
     if form == "published":
         options = options | AS_PUBLISHED.get(method, {})
-    found: Mechanism = kind(epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **FORMS[form], **choosing)
+    found: Mechanism = kind(epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **SETTINGS["forms"][form], **choosing)
     return found
 
 

@@ -16,22 +16,10 @@ from pdips.registry import variant_class
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
 from pdips_papers.harness.measures import combine
-from pdips_papers.harness.printed import figures
+from pdips_papers.harness.printed import data, figures
 from pdips_papers.steps.voter import EPSILONS, N_SETS, Original, data_arguments, firth_fit, load, log_epsilon
 
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "flat Laplace (published)": ("laplace-sanitizer", "published", {}),
-    "Random Partition-2 (published)": ("universal-histogram", "published", {"layers": 2}),
-    "STEPS-2 (published)": ("steps", "published", {"layers": 2, "elect": "node"}),
-    "flat Laplace (sound)": ("laplace-sanitizer", "sound", {}),
-    "Random Partition-2 (sound)": ("universal-histogram", "sound", {"layers": 2}),
-    **{
-        f"STEPS-{layers} (sound, {budget})": ("steps", "sound", {"layers": layers, "elect": "node", "budget": budget})
-        for layers in (2, 3)
-        for budget in ("equal", "half-to-leaves")
-    },
-}
-"""Rows: mechanism, variant and options. Budgets are the paper's two allocations over layers."""
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = data("settings.toml")["voter-2018"]["rows"]
 
 FLAT, STEPS = "flat Laplace (published)", "STEPS-2 (sound, half-to-leaves)"
 PRINTED_ROWS = {FLAT: "Laplace", STEPS: "STEPS-2"}
