@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = (300 / 72, 220 / 72)
+RECORDS_A_BATCH = 200_000
 EPSILONS = tuple(f"{math.exp(power):.6g}" for power in range(-4, 5))
 """The grid of Bowen and Liu (2020), e^-4 to e^4, in six digits."""
 
@@ -303,7 +304,7 @@ class CurveStudy(Study):
 
     def batch(self, arguments: Mapping[str, Any]) -> int:
         """Return how many replicates of a case a task has at most."""
-        raise NotImplementedError
+        return min(1000, RECORDS_A_BATCH // int(arguments["n"]))
 
     def tasks(self, options: Options) -> list[Task]:
         """Return one task for each case and batch of replicates."""

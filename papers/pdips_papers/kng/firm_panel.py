@@ -81,13 +81,7 @@ class FirmPanel:
 
 
 class FirmPanelStudy(study.Study):
-    """``pdips study firm-panel``.
-
-    Parameters
-    ----------
-    panels, forms : sequence of str
-        Which tables and rows; all by default.
-    """
+    """``pdips study firm-panel``: some panels and forms, or all."""
 
     name: ClassVar[str] = "firm-panel"
     title: ClassVar[str] = "Firm panels: section 5 of Tran et al. (2023) on tables that can be had"
@@ -358,11 +352,8 @@ class PanelFigures(study.Figures):
 
     def mean_of(self, row: str, start: str) -> float:
         """Return the mean over the columns of a row whose names begin so."""
-        return float(
-            np.mean(
-                [values[0] for (each, column), values in self.found.items() if each == row and column.startswith(start)]
-            )
-        )
+        mine = [values[0] for (each, column), values in self.found.items() if each == row and column.startswith(start)]
+        return float(np.mean(mine))
 
 
 claims: study.Claims[PanelFigures] = study.Claims("firm-panel")

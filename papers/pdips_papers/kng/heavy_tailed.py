@@ -85,17 +85,7 @@ FIGURES = {"x1": "figure 3", "x2": "figure 4", "x3": "figure 5"}
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyTailed(study.Study):
-    """``pdips study heavy-tailed``.
-
-    Parameters
-    ----------
-    rows : sequence of str
-        HeavyFigures of the tables to make; all by default.
-    n : int
-        Records of a table.
-    n_resplits : int
-        Of the Wasserstein test.
-    """
+    """``pdips study heavy-tailed``: some rows or all, of ``n`` records, with Wasserstein tests of ``n_resplits``."""
 
     name: ClassVar[str] = "heavy-tailed"
     title: ClassVar[str] = "Heavy-tailed columns by K-norm gradients: tables 1 and 2 of Tran et al. (2023)"

@@ -12,7 +12,7 @@ from pdips.inference import Rule
 from pdips.report.figures import INK
 from pdips.report.formats import MINUS
 from pdips_papers.harness.curves import CurveFigures, CurveStudy, epsilons_of, short, suffix_of
-from pdips_papers.harness.measures import MEASURES, at_each, combine, pooled, summary
+from pdips_papers.harness.measures import MEASURES, at_each, averaged, combine, pooled, summary
 from pdips_papers.harness.study import Block, Picture
 from pdips_papers.modips.location_model import Records, cell_moments, places
 
@@ -33,7 +33,7 @@ class GroupedStudy(CurveStudy):
         cls.labels = {case: label for cases in cls.groups.values() for case, label in cases.items()}
 
     def batch(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many replicates a task has at most."""
+        """Return 100: a task has that many replicates at most."""
         return 100
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
@@ -121,16 +121,7 @@ def summarised(
     there = np.isfinite(estimate) & np.isfinite(half)
     rows = summary(row, suffix, (estimate[there], half[there]), truth) if there.any() else []
     lacking = 1 - (np.isfinite(estimates) & np.isfinite(variances)).mean(axis=1)
-    return [
-        *rows,
-        {
-            "row": row,
-            "column": f"{WITHOUT}{suffix}",
-            "value": float(lacking.mean()),
-            "square": float((lacking**2).mean()),
-            "count": len(lacking),
-        },
-    ]
+    return [*rows, averaged(row, f"{WITHOUT}{suffix}", lacking)]
 
 
 def covariance_estimates(records: Records, cells: int) -> dict[str, tuple[FloatArray, FloatArray]]:

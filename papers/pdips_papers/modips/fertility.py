@@ -77,29 +77,27 @@ def read_fertility(path: str) -> Table:
             f"the fertility table lacks a column {missing[0]!r}; it needs these {len(ORDER)}: {', '.join(ORDER)}"
         )
     table = Table(frame[list(ORDER)], SCHEMA)
-    if split_sizes(table) is None:
-        raise InputError(
-            "study fertility needs at least 20 records, with enough of diagnosis N and O for both to be in the four "
-            "fifths that are synthesized and in the fifth that is held out"
-        )
+    split_sizes(table)
     return table
 
 
-def split_sizes(table: Table) -> tuple[int, int] | None:
-    """Return how many records of altered and of normal diagnosis are held out; None if there are too few."""
+def split_sizes(table: Table) -> tuple[int, int]:
+    """Return how many records of altered and of normal diagnosis are held out, or refuse too few."""
     altered = int((table.codes[TARGET] == 1).sum())
     held = round(TEST_SHARE * table.n_records)
     of_altered = max(1, round(TEST_ALTERED * held))
     of_normal = held - of_altered
-    enough = table.n_records >= 20 and of_altered < altered and of_normal < table.n_records - altered
-    return (of_altered, of_normal) if enough else None
+    if table.n_records < 20 or of_altered >= altered or of_normal >= table.n_records - altered:
+        raise InputError(
+            "study fertility needs at least 20 records, with enough of diagnosis N and O for both to be in the four "
+            "fifths that are synthesized and in the fifth that is held out"
+        )
+    return of_altered, of_normal
 
 
 def split(table: Table, rng: np.random.Generator) -> tuple[Table, Table]:
     """Return a table to synthesize and one held out, drawn at random."""
     sizes = split_sizes(table)
-    if sizes is None:
-        raise InputError("the fertility table has too few records to split")
     target = table.codes[TARGET]
     held = np.concatenate(
         [rng.permutation(np.flatnonzero(target == code))[:size] for code, size in zip((1, 0), sizes, strict=True)]

@@ -38,7 +38,6 @@ PUBLIC_BINS = {20: 7, 100: 10, 1000: 21}
 STEPS = 1024
 """Grid steps between the bounds: records are rounded to it before sums are taken (docs/proofs/modips.md, section 1)."""
 
-CELLS_A_BATCH = 200_000
 TRUTH = {"mu": 0.0, "s2": 1.0}
 MANY_SETS = 100
 
@@ -103,10 +102,6 @@ class NormalMoments(CurveStudy):
         "rules for bins": ("original", *(name for name in methods if name.startswith("perturbed"))),
     }
     cases = tuple((f"lower={lower}-n={n}-", {"n": n, "lower": lower}) for lower in LOWERS for n in SIZES)
-
-    def batch(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many replicates a task has at most."""
-        return min(1000, CELLS_A_BATCH // int(arguments["n"]))
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""

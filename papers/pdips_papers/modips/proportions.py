@@ -28,7 +28,6 @@ from pdips_papers.modips.as_printed import redrawn as redrawn_counts
 type Floats = NDArray[np.floating[Any]]
 
 SIZES, PROPORTIONS = (40, 100, 1000), (0.1, 0.25, 0.5)
-RECORDS_A_BATCH, MOST_REPLICATES = 200_000, 1000
 N_SETS, MANY_SETS = 5, 100
 PRIOR = 1 / 3
 GRID = 4001
@@ -62,10 +61,6 @@ class Proportions(CurveStudy):
         "bounds and variance rules": ("original", *(name for name in methods if name.startswith("modips-published"))),
     }
     cases = tuple((f"n={n}-pi={pi:g}-", {"n": n, "pi": pi}) for n in SIZES for pi in PROPORTIONS)
-
-    def batch(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many replicates a task has at most."""
-        return min(MOST_REPLICATES, RECORDS_A_BATCH // int(arguments["n"]))
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""

@@ -17,8 +17,7 @@ from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.logistic import Logistic
-from pdips.statistics.plan import Statistic, StatisticPlan
-from pdips.statistics.statistic import Products, Sums
+from pdips.statistics.plan import StatisticPlan
 from pdips_papers.harness.curves import methods_of, short, suffix_of
 from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Finding, Said, say
 from pdips_papers.modips import cell_estimates as cells
@@ -26,7 +25,7 @@ from pdips_papers.modips import location_model, sequential_model
 from pdips_papers.modips.as_printed import grown_noise
 from pdips_papers.modips.cell_histograms import noisy_shares, one_step, scotts_bins
 from pdips_papers.modips.glom import once
-from pdips_papers.modips.location_model import N_SETS, PAIRS, Records, draw_records
+from pdips_papers.modips.location_model import N_SETS, Records, draw_records
 from pdips_papers.modips.sequential_model import BOUNDS, HALF, LEVELS, ONE_CELL, SEQUENCE, draw_levels, in_units
 
 N, RHO = 1000, 0.5
@@ -195,8 +194,7 @@ SCHEMA = Schema.model_validate(
 
 def plan_of(epsilon: Fraction) -> StatisticPlan:
     """Return what ``modips`` does for ``models/slomag.py``: sums, products, ridge fits, an eighth of epsilon each."""
-    statistics: dict[str, Statistic] = {f"sum {j}": Sums(of=f"z{j + 1}") for j in (0, 1)}
-    statistics |= {f"product {place}": Products(of=(f"z{j + 1}", f"z{k + 1}")) for place, (j, k) in enumerate(PAIRS)}
+    statistics = location_model.numeric_statistics()
     for place in range(len(LEVELS)):
         predictors = ("z1", "z2", *(f"w{j + 1}" for j in range(place)))
         statistics[f"fit {place}"] = Logistic(outcome=f"w{place + 1}", predictors=predictors, kappa=RIDGE)
@@ -208,15 +206,8 @@ def plan_of(epsilon: Fraction) -> StatisticPlan:
 def modips_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Sanitize sums, products and regularised modes once at the whole epsilon, and draw each set from them."""
     rng, plan = bits.generator(), plan_of(epsilon)
-    values, first = location_model.sanitized_values(plan, sample.exact, bits), plan.parts[0]
-    noisy = location_model.Statistics(
-        counts=np.full((len(values["sum 0"]), 1), float(N)),
-        sums=np.stack([values["sum 0"], values["sum 1"]], axis=-1),
-        products=np.concatenate([values[f"product {place}"] for place in range(len(PAIRS))], axis=1),
-        n=N,
-        noise=(first.standard_deviation * first.statistic.unit(SCHEMA)) ** 2,
-    )
-    drawn = location_model.plug_in(noisy, ONE_CELL, N_SETS, rng)
+    values = location_model.sanitized_values(plan, sample.exact, bits)
+    drawn = location_model.plug_in(location_model.statistics_of(plan, values, N), ONE_CELL, N_SETS, rng)
     modes = [values[f"fit {place}"] for place in range(len(LEVELS))]
     z = draw_records(drawn, N, rng, ONE_CELL).z
     return draw_levels(z, sequential_model.plug_in(modes, RIDGE, rng), rng)

@@ -11,7 +11,7 @@ from pdips.arrays import FloatArray
 from pdips.posterior.pseudo_posterior import GridFit
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Violin, violins
-from pdips_papers.harness.printed import figures
+from pdips_papers.harness.printed import data, figures
 from pdips_papers.pseudo.synthesizers import (
     BOUND,
     BOUNDS,
@@ -259,32 +259,12 @@ KEY = {
 
 TRUTH = stats.beta(0.5, 3)
 
-TRUE_VALUES = {
-    "mean": float(TRUTH.mean()),
-    "median": float(TRUTH.ppf(0.5)),
-    "15th percentile": float(TRUTH.ppf(0.15)),
-    "90th percentile": float(TRUTH.ppf(0.9)),
+TRUE_VALUES = {"mean": float(TRUTH.mean())} | {
+    name: float(TRUTH.ppf(p)) for name, p in (("median", 0.5), ("15th percentile", 0.15), ("90th percentile", 0.9))
 }
 """Of Beta(0.5, 3)."""
 
-FIGURES = {
-    "max-ECDF": "figure 3",
-    "avg-ECDF": "figure 4",
-    "mean": "beyond the paper",
-    "median": "figures 5 and 15",
-    "15th percentile": "figures 11 and 13",
-    "90th percentile": "figures 12 and 14",
-}
-
-DOWNSCALED = {
-    BOUND: "figure 6",
-    "max-ECDF": "figure 16",
-    "avg-ECDF": "figure 7",
-    "mean": "figure 17",
-    "median": "figure 18",
-    "15th percentile": "figure 8",
-    "90th percentile": "figure 19",
-}
+FIGURES, DOWNSCALED = (data("settings.toml")["censored-beta"][part] for part in ("figures", "downscaled"))
 
 OUTSIDE = "centre: zero"
 """Limits of pictures are made without it."""

@@ -1,7 +1,7 @@
 """The synthesizers of Hu et al. (2022) on one column in [0, 1], as published and sound; its claims on simulations."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -118,8 +118,7 @@ class PublishedSynthesizers:
         for scale in (1.0, SCALE) if DOWNSCALED_AT in epsilons else (1.0,):
             at = epsilons if scale == 1 else (DOWNSCALED_AT,)
             alpha = linear_weights(risks, scale=scale)
-            largest, synthetic = self.refit(alpha)
-            yield Synthesis(row=row_of(WEIGHTED, "", scale), synthetic=synthetic, bound=lipschitz_bound(alpha, largest))
+            yield self._made(row_of(WEIGHTED, "", scale), alpha)
             for epsilon in at:
                 yield self.dropped(alpha, risks, epsilon, scale)
                 yield self.censored(CENSOR_W, alpha, epsilon, scale)
@@ -136,24 +135,17 @@ class PublishedSynthesizers:
     def dropped(self, alpha: FloatArray, risks: FloatArray, epsilon: str, scale: float) -> Synthesis:
         """Make Weighted-e: weight 0 where alpha_i f_i > epsilon / 2, f of the unweighted fit."""
         weights = weighted_e(alpha, risks, epsilon)
-        largest, synthetic = self.refit(weights)
-        return Synthesis(
-            row=row_of(WEIGHTED_E, epsilon, scale),
-            synthetic=synthetic,
-            bound=lipschitz_bound(weights, largest),
-            censored=censored_count(alpha, risks, float(epsilon) / 2),
-        )
+        made = self._made(row_of(WEIGHTED_E, epsilon, scale), weights)
+        return replace(made, censored=censored_count(alpha, risks, float(epsilon) / 2))
 
     def censored(self, form: str, alpha: FloatArray, epsilon: str, scale: float = 1.0) -> Synthesis:
         """Make Censor_w or Censor_uw: the weighted likelihood censored at epsilon / 2."""
-        window = float(epsilon) / 2
-        largest, synthetic = self.refit(alpha, window)
-        return Synthesis(
-            row=row_of(form, epsilon, scale),
-            synthetic=synthetic,
-            bound=min(lipschitz_bound(alpha, largest), window),
-            censored=censored_count(alpha, largest, window),
-        )
+        return self._made(row_of(form, epsilon, scale), alpha, float(epsilon) / 2)
+
+    def _made(self, row: str, weights: FloatArray, window: float = np.inf) -> Synthesis:
+        largest, synthetic = self.refit(weights, window)
+        bound, count = min(lipschitz_bound(weights, largest), window), censored_count(weights, largest, window)
+        return Synthesis(row=row, synthetic=synthetic, bound=bound, censored=None if np.isinf(window) else count)
 
 
 def binned_schema(name: str, lower: float, upper: float, n: int, form: str) -> Schema:

@@ -17,18 +17,22 @@ from pdips.privacy.sensitivity import Sensitivity
 from pdips_papers.harness.printed import Printed
 
 
+class PrintedCounts(Printed):
+    """Counts with half their sensitivity."""
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return what the papers take it for."""
+        return Sensitivity.of_record(schema, l1=1)
+
+
 @dataclass(frozen=True, kw_only=True)
-class PrintedSanitizer(Printed, LaplaceSanitizer):
+class PrintedSanitizer(PrintedCounts, LaplaceSanitizer):
     """The Laplace sanitizer with sensitivity 1 and a public number of records: twice the claimed loss."""
 
     flaw: ClassVar[str] = (
         "NO GUARANTEE. As published: noise of scale 1/epsilon on every cell, with the number of records "
         "public. Replacing one record changes two cells, so the true loss is 2 epsilon."
     )
-
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return what the papers take it for."""
-        return Sensitivity.of_record(schema, l1=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +45,8 @@ class PrintedHistogram(PrintedSanitizer, PerturbedHistogram):
     )
 
 
-class PrintedTree(Printed):
+class PrintedTree(PrintedCounts):
     """A tree all of whose steps cost twice their price."""
-
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return what the papers take it for."""
-        return Sensitivity.of_record(schema, l1=1)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan with the papers' prices."""

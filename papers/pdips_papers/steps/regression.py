@@ -69,15 +69,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class StepsRegression(study.Study):
-    """Section 3 of Bowen et al. (2021): bias, RMSE and coverage of regression coefficients; prediction.
-
-    Parameters
-    ----------
-    methods : sequence of str
-        Methods to run; all by default.
-    samples : sequence of int
-        Numbers of records.
-    """
+    """Bias, RMSE and coverage of coefficients, and prediction: some methods and numbers of records, or all."""
 
     name: ClassVar[str] = "steps-regression"
     title: ClassVar[str] = "Linear regression on synthetic sets: STEPS, universal histogram and PrivBayes"
@@ -371,15 +363,15 @@ class RegressionFigures(study.Figures):
 
     def over(self, measure: str, number: int, method: str, form: str = "", epsilon: str = "") -> float:
         """Return the mean of a measure over sizes."""
-        places = [Place(number, size, method, form, epsilon) for size in self.samples]
-        return float(np.mean([self.at(str(place), SUMMARIES[measure]) for place in places]))
+        return float(np.mean(self._each(measure, number, method, form, [epsilon])))
+
+    def _each(self, measure: str, number: int, method: str, form: str, epsilons: Sequence[str]) -> FloatArray:
+        places = (Place(number, size, method, form, epsilon) for size in self.samples for epsilon in epsilons)
+        return np.array([self.at(str(place), SUMMARIES[measure]) for place in places])
 
     def mean(self, number: int, method: str, form: str, measure: str, epsilons: Sequence[str] = ()) -> float:
         """Return the mean of a measure over sizes and epsilons; for coverage, its distance from 95 %."""
-        places = [
-            Place(number, size, method, form, epsilon) for size in self.samples for epsilon in epsilons or self.epsilons
-        ]
-        values = np.array([self.at(str(place), SUMMARIES[measure]) for place in places])
+        values = self._each(measure, number, method, form, epsilons or self.epsilons)
         return float(np.mean(np.abs(values - NOMINAL) if measure == "coverage" else values))
 
 

@@ -70,13 +70,7 @@ GLM_TOLERANCE, GLM_STEPS = 1e-8, 25
 
 @dataclass(frozen=True, kw_only=True)
 class Voter(study.Study):
-    """Section 4 of Bowen et al. (2021).
-
-    Parameters
-    ----------
-    cases : sequence of tuple of str
-        Methods and forms to run; all by default.
-    """
+    """Section 4 of Bowen et al. (2021): some pairs of method and form, or all."""
 
     name: ClassVar[str] = "voter"
     title: ClassVar[str] = "Youth voters 2000-2012: table 3 of the STEPS paper"

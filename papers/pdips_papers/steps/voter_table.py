@@ -28,17 +28,9 @@ if TYPE_CHECKING:
 PAPER_METHODS = ("flat Laplace", "PrivBayes", "UH modified-2", "UH modified-3", "STEPS-2", "STEPS-3")
 """The six methods of table 3, in its order."""
 
-MEASURES = {
-    "ks_distance": "SPECKS: KS distance",
-    "consistency_1": "consistency rate, 1 %",
-    "consistency_5": "consistency rate, 5 %",
-    "consistency_10": "consistency rate, 10 %",
-    "overlap_all": "CI overlap, all coefficients",
-    "overlap_prereg": "CI overlap, prereg. state",
-    "overlap_registered": "CI overlap, reg. status",
-    "overlap_interaction": "CI overlap, prereg. x reg.",
-}
-"""The measures of table 3: their columns in ``voter_table3.csv``, and what they are called here."""
+MEASURE_NAMES = data("settings.toml")["voter"]["measures"]
+MEASURES, SHORT, FIGURES = ({key: names[place] for key, names in MEASURE_NAMES.items()} for place in range(3))
+"""By column of ``voter_table3.csv``: names of the measures of table 3, column heads, and figures that draw them."""
 
 SMALLER_IS_BETTER = frozenset({"ks_distance"})
 P_VALUES = tuple(f"p original {ours}, synthetic {theirs}" for ours in CATEGORIES for theirs in CATEGORIES)
@@ -134,24 +126,6 @@ def simulated_voters(n: int = N_RECORDS, *, rng: np.random.Generator) -> pd.Data
 
 # How table 3 is printed, drawn as figures 5 to 7, and held against what the paper says.
 
-SHORT = {
-    "ks_distance": "KS",
-    "consistency_1": "1 %",
-    "consistency_5": "5 %",
-    "consistency_10": "10 %",
-    "overlap_all": "CI all",
-    "overlap_prereg": "CI prereg.",
-    "overlap_registered": "CI reg.",
-    "overlap_interaction": "CI pre. x reg.",
-}
-"""Column heads: SPECKS's KS distance, consistency rates of chi-square tests, overlap of confidence intervals."""
-
-FIGURES = {
-    "Figure 5: SPECKS": ("ks_distance",),
-    "Figure 6: chi-square tests": ("consistency_1", "consistency_5", "consistency_10"),
-    "Figure 7: confidence intervals": ("overlap_all", "overlap_prereg", "overlap_registered", "overlap_interaction"),
-}
-
 COLOURS = {method: number for number, method in enumerate((*PAPER_METHODS, "STEPS"), start=1)}
 LIMITS = (-0.03, 1.03)
 
@@ -223,11 +197,11 @@ def pictures_of(table: pd.DataFrame) -> list[Picture]:
     places = list(dict.fromkeys(row.partition(": ")[0] for row in seen.rows if ": " in row))
     places.sort(key=lambda place: float(place.rpartition("= ")[2]))
     made = {row.partition(": ")[2] for row in seen.rows}
-    for title, keys in FIGURES.items():
+    for title in dict.fromkeys(FIGURES.values()):
         for forms, label in ((("published",), "published forms"), (("sound", "default"), "sound forms")):
             drawn = [method for method in COLOURS if any(f"{method} ({form})" in made for form in forms)]
             if drawn:
-                panels = [_panel(MEASURES[key], places, seen, drawn, forms) for key in keys]
+                panels = [_panel(MEASURES[key], places, seen, drawn, forms) for key in FIGURES if FIGURES[key] == title]
                 caption = f"Against log epsilon, {label}."
                 if forms == ("published",):
                     caption += " Solid: ours; dashed and faint: the paper's."
