@@ -21,6 +21,12 @@ def figures(study: str, table: str) -> dict[str, tuple[float, ...]]:
     return {name: tuple(values) for name, values in data("printed.toml")[study][table].items()}
 
 
+def flaw_of(form: object) -> str:
+    """Return why a form guarantees nothing: see ``data/flaws.toml``."""
+    texts = data("flaws.toml")
+    return next(str(texts[kind.__name__]) for kind in type(form).__mro__ if kind.__name__ in texts)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Printed(Mechanism):
     """A form that a paper prints: for one replaced record, without a guarantee, and said to be so in its settings."""
@@ -28,8 +34,11 @@ class Printed(Mechanism):
     variant: ClassVar[str] = "published"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     loss_kind: ClassVar[Kind] = "none"
-    flaw: ClassVar[str]
-    """The statement of the form: why nothing is guaranteed."""
+
+    @property
+    def flaw(self) -> str:
+        """The statement of the form: why nothing is guaranteed."""
+        return flaw_of(self)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan of the form that this one spoils, which bounds nothing."""

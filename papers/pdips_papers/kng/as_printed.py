@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 
@@ -115,11 +114,6 @@ class PrintedKNG(Printed, KNG):
     :class:`pdips.KNG`; ``norm`` and ``base`` are the paper's, whatever they are set to, and the default scheme is
     sandwich.
     """
-
-    flaw: ClassVar[str] = (
-        "NO GUARANTEE. As published (Tran et al. 2023, equation 5): sensitivity 2 (1 - tau) C_X is too small for tau > "
-        "1/2, by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds epsilon."
-    )
 
     def __post_init__(self) -> None:
         """Check the settings that need no schema."""

@@ -23,6 +23,7 @@ from pdips.posterior.columns import record_values
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, as_float, exact, positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.statistics.logistic import Logistic, Logits, information, newton
+from pdips_papers.harness.printed import flaw_of
 
 NOWHERE = np.inf
 """Stands for the mean of a cell that has none, which a release as printed leaves out."""
@@ -41,9 +42,6 @@ class PrintedStatistic:
     """What all forms as printed share: they claim epsilon for one replaced record, and guarantee nothing."""
 
     name: ClassVar[str]
-    flaw: ClassVar[str]
-    """Why there is no guarantee."""
-
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     variants: ClassVar[tuple[Variant, ...]] = ("published",)
     splits: ClassVar[tuple[Split, ...]] = ("once",)
@@ -59,7 +57,7 @@ class PrintedStatistic:
 
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the loss that the paper claims, of kind "none"."""
-        text = f"NO GUARANTEE. As published: {self.flaw}"
+        text = f"NO GUARANTEE. As published: {flaw_of(self)}"
         return PrivacyLoss(
             epsilon=exact(self.epsilon, "epsilon"), neighbours="replace-one", kind="none", statement=text
         )
@@ -79,7 +77,6 @@ class PrintedMeans(PrintedStatistic):
     """
 
     name: ClassVar[str] = "printed cell means"
-    flaw: ClassVar[str] = "the noise on a cell's mean has a scale that depends on its confidential count."
 
     of: str
     by: str
@@ -101,7 +98,6 @@ class PrintedCovariance(PrintedStatistic):
     """
 
     name: ClassVar[str] = "printed pooled covariance"
-    flaw: ClassVar[str] = "the sensitivity of a covariance is that of a record which stays in its cell."
 
     of: tuple[str, str]
     by: str
@@ -133,7 +129,6 @@ class RedrawnCount(PrintedStatistic):
     """
 
     name: ClassVar[str] = "printed truncation"
-    flaw: ClassVar[str] = "noise is drawn again until the count is possible, which depends on the count."
 
     of: str
 
@@ -163,7 +158,6 @@ class PrintedRegression(PrintedStatistic):
     """
 
     name: ClassVar[str] = "printed regression"
-    flaw: ClassVar[str] = "the noise on the coefficients is for a prior n times as strong as the one used."
 
     outcome: str
     predictors: tuple[str, ...]
