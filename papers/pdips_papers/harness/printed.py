@@ -9,6 +9,7 @@ from pdips.data.schema import Schema
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import Kind, Neighbours
 from pdips.privacy.plan import Plan
+from pdips.registry import variant_class
 
 
 def data(name: str) -> dict[str, Any]:
@@ -19,6 +20,13 @@ def data(name: str) -> dict[str, Any]:
 def figures(study: str, table: str) -> dict[str, tuple[float, ...]]:
     """Return figures of a table of the paper that a study follows, by row or column: see ``data/printed.toml``."""
     return {name: tuple(values) for name, values in data("printed.toml")[study][table].items()}
+
+
+def mechanism(name: str, form: str, **settings: Any) -> Mechanism:
+    """Return a mechanism with its settings, as published if that is the form, else sound."""
+    kind, choosing = variant_class(name, "published" if form == "published" else "sound")
+    made: Mechanism = kind(**settings, **choosing)
+    return made
 
 
 def flaw_of(form: object) -> str:

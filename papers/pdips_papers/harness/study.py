@@ -361,8 +361,12 @@ def summarise(
     more = [place for place in paper if place not in known]
     more += [(row, column) for row in open_rows for column in found["column"].unique() if (row, column) not in known]
     found = pd.concat([found, pd.DataFrame(more, columns=["row", "column"])], ignore_index=True)
-    found["paper"] = [paper.get(place, float("nan")) for place in zip(found["row"], found["column"], strict=True)]
-    return found[list(COLUMNS)]
+    return beside(found, paper)[list(COLUMNS)]
+
+
+def beside(found: pd.DataFrame, paper: Mapping[tuple[str, str], float]) -> pd.DataFrame:
+    """Put the figures of a paper, by row and column, beside ours; NaN where it has none."""
+    return found.assign(paper=[paper.get(place, math.nan) for place in zip(found["row"], found["column"], strict=True)])
 
 
 def whole(table: pd.DataFrame, title: str) -> list[Block]:
@@ -376,7 +380,11 @@ def rows_of(row: str, values: Mapping[str, float]) -> list[dict[str, Any]]:
     return [{"row": row, "column": column, "value": value} for column, value in values.items()]
 
 
-def by_place(measurements: pd.DataFrame) -> dict[tuple[str, str], FloatArray]:
+type Values = Mapping[tuple[str, str], FloatArray]
+"""By row and column: one value a replicate."""
+
+
+def by_place(measurements: pd.DataFrame) -> Values:
     """Return the values over replicates, by row and column."""
     groups = measurements.groupby(["row", "column"], sort=False)["value"]
     return {(str(row), str(column)): group.to_numpy(dtype=np.float64) for (row, column), group in groups}

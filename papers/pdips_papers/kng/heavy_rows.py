@@ -22,8 +22,8 @@ from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.kng import QUANTILES
-from pdips.registry import find, variant_class
-from pdips_papers.harness.printed import data, figures
+from pdips.registry import find
+from pdips_papers.harness.printed import data, figures, mechanism
 from pdips_papers.kng.as_printed import true_epsilon
 from pdips_papers.kng.as_run import CAPS, MEDIAN, WALKS, Column
 from pdips_papers.kng.pmse_as_printed import published
@@ -144,19 +144,12 @@ class Form:
     def true_epsilon(self, epsilon: str) -> float | None:
         """Return what the row spends if it claims epsilon; None where no bound is known."""
         if self.kind == "published":
-            return spent(kng(self.kind, epsilon, self.settings)) if self.settings else None
+            return spent(mechanism("kng", self.kind, epsilon=epsilon, **self.settings)) if self.settings else None
         return None if self.kind == "reference" else float(exact(epsilon, "epsilon"))
 
 
-def _released(mechanism: Mechanism, case: Case, rng: np.random.Generator) -> pd.DataFrame:
-    return mechanism.release(case.table, rng=rng)[0].sets[0]
-
-
-def kng(kind: Kind, epsilon: str, settings: Mapping[str, Any]) -> Mechanism:
-    """Return ``kng`` with the settings of a row, as printed or sound."""
-    mechanism, choosing = variant_class("kng", "published" if kind == "published" else "sound")
-    made: Mechanism = mechanism(epsilon=epsilon, **settings, **choosing)
-    return made
+def _released(made: Mechanism, case: Case, rng: np.random.Generator) -> pd.DataFrame:
+    return made.release(case.table, rng=rng)[0].sets[0]
 
 
 def _kng(kind: Kind, short: str, **settings: Any) -> Form:
@@ -165,7 +158,7 @@ def _kng(kind: Kind, short: str, **settings: Any) -> Form:
         settings |= {"between": "quantile"}
 
     def make(case: Case, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
-        return _released(kng(kind, epsilon, settings), case, rng)
+        return _released(mechanism("kng", kind, epsilon=epsilon, **settings), case, rng)
 
     return Form(kind=kind, short=short, make=make, settings=settings)
 

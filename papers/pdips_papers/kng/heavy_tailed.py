@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.loss import exact
 from pdips_papers.harness import study
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 N_RECORDS = 5_000
-
-type Values = Mapping[tuple[str, str], FloatArray]
-"""By row and column: one value a replicate."""
 
 EPSILON = "1"
 TRAINING = "Training table"
@@ -200,17 +196,16 @@ def error_of(column: str) -> str:
 def _errors(found: pd.DataFrame) -> pd.DataFrame:
     """Return our standard errors beside the paper's, where it has figures."""
     mine = found[found["paper"].notna()]
-    printed = paper_figures(ERRORS)
-    paper = [printed[place] for place in zip(mine["row"], mine["column"], strict=True)]
     names = [error_of(column) for column in mine["column"]]
-    return mine.assign(column=names, ours=mine["standard_error"], standard_error=math.nan, paper=paper)
+    mine = study.beside(mine, paper_figures(ERRORS))
+    return mine.assign(column=names, ours=mine["standard_error"], standard_error=math.nan)
 
 
 def _generator(seed: int, use: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(use.encode())])
 
 
-def _chart(values: Values, column: str) -> "Figure":
+def _chart(values: study.Values, column: str) -> "Figure":
     powers = column not in LARGER_IS_BETTER
     drawn = []
     for row, form in FORMS.items():
@@ -225,7 +220,7 @@ def _chart(values: Values, column: str) -> "Figure":
     return violins(column, drawn, limits, [target], powers=powers)
 
 
-def _distributions(values: Values, column: str) -> study.Picture:
+def _distributions(values: study.Values, column: str) -> study.Picture:
     groups = {
         "as published": {published_row(method): number for method, number in LINES.items()},
         "as run": {as_run_row(method): number for method, number in LINES.items()},
@@ -250,7 +245,7 @@ def _distributions(values: Values, column: str) -> study.Picture:
     )
 
 
-def _shares(values: Values, row: str, column: str) -> list[float]:
+def _shares(values: study.Values, row: str, column: str) -> list[float]:
     return [float(values[row, place_name(column, number)].mean()) for number in range(len(PLACES[column]))]
 
 

@@ -19,12 +19,11 @@ from pdips.data.table import Table, decode
 from pdips.errors import InputError
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits, discrete_laplace
-from pdips.registry import variant_class
 from pdips.statistics.exact_counts import NoiseLaw, draw_counts
 from pdips.statistics.statistic import Counts
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, Violin, lines, violins
-from pdips_papers.harness.printed import data, figures
+from pdips_papers.harness.printed import data, figures, mechanism
 from pdips_papers.modips.private_svm import predict, printed, sound
 
 EPSILONS = (repr(math.e),)
@@ -207,9 +206,7 @@ def _modips(likelihood: str, prior: str) -> Maker:
 
 def _mechanism(name: str, variant: str = "sound") -> Maker:
     def make(table: Table, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
-        kind, choosing = variant_class(name, variant)
-        made: pd.DataFrame = kind(epsilon=epsilon, **choosing).release(table, rng=rng)[0].sets[0]
-        return made
+        return mechanism(name, variant, epsilon=epsilon).release(table, rng=rng)[0].sets[0]
 
     return make
 

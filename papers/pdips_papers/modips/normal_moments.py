@@ -304,8 +304,7 @@ def clamped(sample: Sample, mean: NDArray[Any], variance: NDArray[Any]) -> tuple
 
 
 def _normal_sets(mean: NDArray[Any], variance: NDArray[Any], n: int, rng: np.random.Generator) -> FloatArray:
-    sets: FloatArray = mean[..., None] + np.sqrt(variance)[..., None] * rng.standard_normal((*mean.shape, n))
-    return sets
+    return np.asarray(mean[..., None] + np.sqrt(variance)[..., None] * rng.standard_normal((*mean.shape, n)))
 
 
 def numbers_of_bins(sample: Sample, rule: str = "scott") -> IntArray:
@@ -316,8 +315,7 @@ def numbers_of_bins(sample: Sample, rule: str = "scott") -> IntArray:
         width = 3.5 * sample.x.std(axis=1, ddof=1) * sample.n ** (-1 / 3)
     else:
         width = 2 * stats.iqr(sample.x, axis=1) * sample.n ** (-1 / 3)
-    numbers: IntArray = np.maximum(np.ceil(sample.range / width), 1).astype(np.int64)
-    return numbers
+    return np.asarray(np.maximum(np.ceil(sample.range / width), 1), dtype=np.int64)
 
 
 def sanitize(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[FloatArray, FloatArray]:

@@ -177,8 +177,7 @@ METHODS: dict[str, Callable[[IntArray, int, Fraction, RandomBits], IntArray]] = 
 
 def noisy_counts(counts: IntArray, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Sanitize the counts of ones with all of epsilon: replacing a record changes them by 1, and n is public."""
-    noisy: IntArray = counts + discrete_laplace(1 / epsilon, len(counts), bits)
-    return noisy
+    return np.asarray(counts + discrete_laplace(1 / epsilon, len(counts), bits))
 
 
 class Posteriors:
@@ -202,8 +201,7 @@ class Posteriors:
         row = np.clip(noisy, 0, self.n)[:, None]
         found = np.searchsorted(self._ladder, row + rng.random((len(row), n_draws)))
         count = np.clip(found - row * (self.n + 1), 0, self.n)
-        shares: FloatArray = rng.beta(PRIOR + count, PRIOR + self.n - count)
-        return shares
+        return np.asarray(rng.beta(PRIOR + count, PRIOR + self.n - count))
 
     def interval(self, noisy: IntArray, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return posterior means and the ends of central intervals, each of shape (replicates,)."""

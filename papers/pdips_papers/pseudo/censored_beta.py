@@ -98,8 +98,7 @@ class CensoredBeta(study.Study):
             for row, values in COUNTS.items()
             for name, value in zip(COUNTED, values, strict=True)
         }
-        found["paper"] = [printed.get(place, np.nan) for place in zip(found["row"], found["column"], strict=True)]
-        return found
+        return study.beside(found, printed)
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Return counts, bounds, utility by epsilon, and down-scaling."""
@@ -269,9 +268,6 @@ FIGURES, DOWNSCALED = (data("settings.toml")["censored-beta"][part] for part in 
 OUTSIDE = "centre: zero"
 """Limits of pictures are made without it."""
 
-type Values = Mapping[tuple[str, str], FloatArray]
-"""By row and column: one value a replicate."""
-
 
 def _limits(
     drawn: Sequence[Sequence[Violin]], marks: Sequence[float] = (), low: float | None = None
@@ -284,7 +280,7 @@ def _limits(
     return least - (0.0 if low is not None else margin), high + margin
 
 
-def _present(values: Values, column: str, wanted: Sequence[tuple[str, str, int]]) -> list[Violin]:
+def _present(values: study.Values, column: str, wanted: Sequence[tuple[str, str, int]]) -> list[Violin]:
     """Return the violins, from (label, row, colour), of which there are values."""
     return [Violin(label, values[row, column], colour) for label, row, colour in wanted if (row, column) in values]
 
@@ -304,7 +300,7 @@ def _forms(epsilon: str) -> list[tuple[str, str, int]]:
     ]
 
 
-def _bounds_of(values: Values, epsilons: Sequence[str]) -> study.Picture:
+def _bounds_of(values: study.Values, epsilons: Sequence[str]) -> study.Picture:
     drawn = {
         epsilon: _present(
             values,
@@ -330,7 +326,7 @@ def _bounds_of(values: Values, epsilons: Sequence[str]) -> study.Picture:
     )
 
 
-def _utility_of(values: Values, epsilons: Sequence[str], column: str) -> study.Picture:
+def _utility_of(values: study.Values, epsilons: Sequence[str], column: str) -> study.Picture:
     powers = column == "avg-ECDF"
     if powers:
         values = {place: np.log10(found) for place, found in values.items() if place[1] == column}
@@ -349,7 +345,7 @@ def _utility_of(values: Values, epsilons: Sequence[str], column: str) -> study.P
     )
 
 
-def _downscaled_of(values: Values) -> study.Picture:
+def _downscaled_of(values: study.Values) -> study.Picture:
     panels = []
     for column, figure in DOWNSCALED.items():
         rows = _present(values, column, downscaled())
@@ -366,7 +362,7 @@ def _downscaled_of(values: Values) -> study.Picture:
     )
 
 
-def _densities(values: Values) -> study.Picture:
+def _densities(values: study.Values) -> study.Picture:
     """Return the paper's figures 1 and 9, of values of all replicates together."""
     shown = {column: [each for each in values if each[1] == column] for column in (PARAMETER, RECORD)}
     phi, record = ([Violin(each[0], values[each], PUBLISHED) for each in places] for places in shown.values())

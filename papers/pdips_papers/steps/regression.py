@@ -13,11 +13,11 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.data.table import Table, decode
 from pdips.privacy.loss import exact
-from pdips.registry import find, variant_class
+from pdips.registry import find
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
 from pdips_papers.harness.measures import combine
-from pdips_papers.harness.printed import data
+from pdips_papers.harness.printed import data, mechanism
 from pdips_papers.steps.linear_models import Model, draw, fit, model
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class StepsRegression(study.Study):
             elected = find("steps")(epsilon=epsilon, n_sets=N_SETS, elect="groups", election_share=ELECTION_SHARE)
             cases.append((Place(number, n_records, ELECTED, "", epsilon), elected.release(table, rng=rng)[0].sets))
             leaves = exact(epsilon, "epsilon") * (1 - ELECTION_SHARE) / len(GROUPS)
-            kind, choosing = variant_class("laplace-sanitizer", "published")
-            made = kind(epsilon=leaves, n_sets=N_SETS, split="per-set", **choosing).release(table, rng=rng)[0].sets
+            printed = mechanism("laplace-sanitizer", "published", epsilon=leaves, n_sets=N_SETS, split="per-set")
+            made = printed.release(table, rng=rng)[0].sets
             cases.append((Place(number, n_records, AS_EQUATED, "", epsilon), made))
         return [_measurement(place, what, sets, what.design[test], y) for place, sets in cases]
 
@@ -172,11 +172,7 @@ def release(table: Table, method: str, form: str, epsilon: str, rng: np.random.G
     elif form == "published" and method == "STEPS":
         # the paper read the grouping off the data, without noise; here it is given, and its elections are left out
         budget *= 1 - ELECTION_SHARE
-    kind, choosing = variant_class(name, "published" if form == "published" else "sound")
-    made: Sequence[pd.DataFrame] = (
-        kind(epsilon=budget, n_sets=N_SETS, **settings, **choosing).release(table, rng=rng)[0].sets
-    )
-    return made
+    return mechanism(name, form, epsilon=budget, n_sets=N_SETS, **settings).release(table, rng=rng)[0].sets
 
 
 def _measurement(

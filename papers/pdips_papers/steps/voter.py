@@ -21,9 +21,7 @@ from pdips.evaluation.propensity import specks
 from pdips.evaluation.regression import Fit, compare_fits, independent_columns
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
-from pdips.registry import variant_class
-from pdips_papers.harness import study
-from pdips_papers.harness.printed import data
+from pdips_papers.harness import printed, study
 from pdips_papers.steps.voter_table import (
     ALWAYS,
     AMONG_ALL,
@@ -49,7 +47,7 @@ SIMULATED_SEED = 44_821
 """Of the table that is simulated once where none is given: public, and the same in every run."""
 EPSILONS = tuple(repr(math.exp(power)) for power in range(-2, 3))
 
-SETTINGS = data("settings.toml")["voter"]
+SETTINGS = printed.data("settings.toml")["voter"]
 
 AS_PUBLISHED: dict[str, dict[str, Any]] = {"PrivBayes": {"score": "mi", "usefulness": 0}}
 """Further options of the published forms: the paper ran code that uses mutual information and leaves out no table."""
@@ -180,11 +178,9 @@ def row_name(method: str, form: str, epsilon: str) -> str:
 def mechanism(method: str, form: str, epsilon: str) -> Mechanism:
     """Return a method of the table in one of its forms."""
     name, options = SETTINGS["methods"][method]
-    kind, choosing = variant_class(name, "published" if form == "published" else "sound")
     if form == "published":
         options = options | AS_PUBLISHED.get(method, {})
-    found: Mechanism = kind(epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **SETTINGS["forms"][form], **choosing)
-    return found
+    return printed.mechanism(name, form, epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **SETTINGS["forms"][form])
 
 
 def measure(original: Original, sets: Sequence[pd.DataFrame], rng: np.random.Generator) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """Bowen and Liu (2018): trees that differ by branch, two allocations and a random partition on the voter table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -12,11 +11,10 @@ from pdips.data.table import Table
 from pdips.evaluation.margins import LEVELS, chi_square
 from pdips.evaluation.propensity import specks
 from pdips.margins.elections import one_way_aic
-from pdips.registry import variant_class
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
 from pdips_papers.harness.measures import combine
-from pdips_papers.harness.printed import data, figures
+from pdips_papers.harness.printed import data, figures, mechanism
 from pdips_papers.steps.voter import EPSILONS, N_SETS, Original, data_arguments, firth_fit, load, log_epsilon
 
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = data("settings.toml")["voter-2018"]["rows"]
@@ -47,7 +45,6 @@ TABLE_3 = (*["residence"] * 3, "married", "residence", *["registered"] * 4, *["r
 NO_NOISE = "tree without noise"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Voter2018(study.Study):
     """``pdips study voter-2018``."""
 
@@ -55,8 +52,6 @@ class Voter2018(study.Study):
     title: ClassVar[str] = "Youth voters: trees that differ by branch, of the earlier STEPS paper"
     default_replicates: ClassVar[int] = 3
     data: ClassVar[study.Data] = "optional"
-
-    cases: Sequence[str] = tuple(CASES)
 
     def tasks(self, options: study.Options) -> list[study.Task]:
         """One release of one row at one epsilon a task. Reads the table, to refuse a wrong one."""
@@ -68,7 +63,7 @@ class Voter2018(study.Study):
             )
             for replicate in range(options.replicates)
             for epsilon in options.epsilons or EPSILONS
-            for case in self.cases
+            for case in CASES
         ]
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -80,8 +75,9 @@ class Voter2018(study.Study):
             return top + [row for code, name in found.items() for row in study.rows_of(branch_of(code), {name: 1.0})]
         case, power = str(arguments["case"]), log_epsilon(arguments["epsilon"])
         name, variant, options = CASES[case]
-        kind, choosing = variant_class(name, variant)
-        made = kind(epsilon=Fraction(arguments["epsilon"]), n_sets=N_SETS, split="per-set", **options, **choosing)
+        made = mechanism(
+            name, variant, epsilon=Fraction(arguments["epsilon"]), n_sets=N_SETS, split="per-set", **options
+        )
         release, _ = made.release(original.table, rng=rng)
         measures = {KS: specks(original.table, release.sets, rng=rng).mean}
         if power in ANALYSED:
@@ -104,9 +100,7 @@ class Voter2018(study.Study):
             if pairs and row != flat and not np.isnan(pairs).any():
                 more.append((row, NARROWER, float(sum(a < b for a, b in pairs)), np.nan, np.nan))
         found = pd.concat([found, pd.DataFrame(more, columns=list(study.COLUMNS))], ignore_index=True)
-        return found.assign(
-            paper=[paper.get(place, np.nan) for place in zip(found["row"], found["column"], strict=True)]
-        )
+        return study.beside(found, paper)
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print by epsilon what the paper has; signs, widths and trees below."""
@@ -136,7 +130,7 @@ class Voter2018(study.Study):
         """Draw figures 2 (SPECKS), 3 (chi-square tests) and 4 (widths of intervals)."""
         seen = study.Figures(table)
         places = sorted({row.partition(": ")[0].rpartition(" ")[2] for row in seen.rows if ": " in row}, key=float)
-        cases = [case for case in self.cases if any(row.endswith(f": {case}") for row in seen.rows)]
+        cases = [case for case in CASES if any(row.endswith(f": {case}") for row in seen.rows)]
         key = {case: f"--series-{number % 7 + 1}" for number, case in enumerate(cases)}
 
         def curve(measure: str, at: Sequence[str]) -> Any:
