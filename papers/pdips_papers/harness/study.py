@@ -390,6 +390,16 @@ def by_place(measurements: pd.DataFrame) -> Values:
     return {(str(row), str(column)): group.to_numpy(dtype=np.float64) for (row, column), group in groups}
 
 
+def by_prefix(rows: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return rows by what stands before the colon in their names, each with what follows it; not those without."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        prefix, colon, rest = row.partition(": ")
+        if colon:
+            found.setdefault(prefix, {})[row] = rest
+    return found
+
+
 def task_key(text: str) -> str:
     """Return a text as the key of a task: in lower case, other characters than letters and digits replaced."""
     return "".join(letter if letter.isalnum() or letter in "._=-" else "_" for letter in text.lower())

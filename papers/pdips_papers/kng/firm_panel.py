@@ -130,13 +130,11 @@ class FirmPanelStudy(study.Study):
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print the measures of each panel; then job flows by year."""
         blocks = []
-        for panel in panels_of(table):
-            rows = [row for row in table["row"].unique() if row.startswith(f"{panel}: ")]
-            labels = {row: row.removeprefix(f"{panel}: ") for row in rows}
+        for panel, labels in study.by_prefix(table["row"].unique()).items():
             measured = {row: label for row, label in labels.items() if label != RAW}
             title = f"{panel}: how far synthetic panels are from the raw one"
             blocks.append(study.Block(title=title, rows=measured, columns={name: name for name in MEASURES}))
-            by_year = table.loc[table["row"].isin(rows), "column"].drop_duplicates()
+            by_year = table.loc[table["row"].isin(labels), "column"].drop_duplicates()
             for kind in ("employment", *RATES):
                 columns = {name: name.rpartition(" ")[2] for name in by_year if name.startswith(f"{kind} 1")}
                 columns |= {name: name.rpartition(" ")[2] for name in by_year if name.startswith(f"{kind} 2")}
@@ -151,7 +149,7 @@ class FirmPanelStudy(study.Study):
         """Draw the paper's figures 1 and 2: means over replicates, and a band of one standard deviation."""
         epsilons = dict.fromkeys(row.rpartition("epsilon = ")[2] for row in measurements["row"] if "epsilon = " in row)
         caption, found = "Mean over synthetic panels, and a band of one standard deviation on either side.", []
-        for name in panels_of(measurements):
+        for name in study.by_prefix(measurements["row"].unique()):
             for epsilon in epsilons:
                 rows = {form: f"{name}: {form}" for form in (RAW, NON_PRIVATE)}
                 rows |= {form: f"{name}: {form}, epsilon = {epsilon}" for form in (VARYING, RESIDUAL)}
@@ -171,11 +169,6 @@ def row_name(panel: str, form: str, epsilon: str | None) -> str:
     """Return what a row is called in the table."""
     price = f", epsilon = {float(exact(epsilon, 'epsilon')):g}" if epsilon else ""
     return f"{panel}: {form}{price}"
-
-
-def panels_of(table: pd.DataFrame) -> list[str]:
-    """Return the panels that a table is about."""
-    return list(dict.fromkeys(row.partition(": ")[0] for row in table["row"]))
 
 
 def measure(panel: FirmPanel, made: pd.DataFrame, flows: pd.DataFrame, rng: np.random.Generator) -> dict[str, float]:
@@ -346,7 +339,7 @@ class PanelFigures(study.Figures):
         """Return a measure of two forms, each with its epsilon, for the panels that have both."""
         found = {
             panel: (self.at(row_name(panel, *a), column), self.at(row_name(panel, *b), column))
-            for panel in dict.fromkeys(row.partition(": ")[0] for row in self.rows)
+            for panel in study.by_prefix(self.rows)
         }
         return {panel: pair for panel, pair in found.items() if not np.isnan(pair).any()}
 

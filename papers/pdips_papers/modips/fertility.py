@@ -320,18 +320,18 @@ class Fertility(study.Study):
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
         """Draw the classifiers of table 4 and the distances of table 5, for each epsilon."""
-        rows, values, found = list(table["row"].unique()), study.by_place(measurements), []
+        values, found = study.by_place(measurements), []
         key = {
             "not private, or without data": f"--series-{GREY}",
             "as published": f"--series-{PUBLISHED_INK}",
             "sound": f"--series-{SOUND_INK}",
         }
         caption = "Over replicates; a dot is the mean. Dashed: everybody called normal."
-        for prefix in dict.fromkeys(row.partition(": ")[0] for row in rows if row.startswith("epsilon = ")):
+        for prefix, labels in study.by_prefix(table["row"].unique()).items():
             panels = []
             for column in (RATE, BALANCED):
-                mine = [*REFERENCES, *(row for row in rows if row.startswith(f"{prefix}: "))]
-                drawn = [_violin(row, row.removeprefix(f"{prefix}: "), list(values[row, column])) for row in mine]
+                mine = {row: row for row in REFERENCES} | labels
+                drawn = [_violin(row, label, list(values[row, column])) for row, label in mine.items()]
                 panels.append(violins(column, drawn, (-2.0, 102.0), marks=[float(values[MAJORITY, column].mean())]))
             title = f"Table 4, {prefix}: right on those held out"
             found.append(study.Picture(title=title, panels=panels, caption=caption, key=key))

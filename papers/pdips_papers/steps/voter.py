@@ -108,8 +108,7 @@ class Voter(study.Study):
         rows = set(measurements["row"])
         paper = {place: value for place, value in paper_figures().items() if place[0] in rows}
         found = study.summarise(measurements, paper)
-        for prefix in dict.fromkeys(row.partition(": ")[0] for row in found["row"] if ": " in row):
-            mine = [row for row in found["row"].unique() if row.startswith(f"{prefix}: ")]
+        for mine in map(list, study.by_prefix(found["row"].unique()).values()):
             published = [row for row in mine if row.endswith("(published)")]
             found = _with_ranks(found, published, "")
             found = _with_ranks(found, mine, AMONG_ALL)

@@ -115,9 +115,8 @@ class Voter2018(study.Study):
         named = {side: {name: name for name in tree[side].unique()} for side in ("row", "column")}
         title = "Table 3: the column with the smallest AIC without noise, 1 where it is elected"
         blocks = [study.Block(title=title, rows=named["row"], columns=named["column"], headline=False)]
-        for place in dict.fromkeys(row.partition(": ")[0] for row in table["row"] if ": " in row):
-            mine = table[table["row"].str.startswith(f"{place}: ")]
-            rows = {row: row.removeprefix(f"{place}: ") for row in mine["row"].unique()}
+        for place, rows in study.by_prefix(table["row"].unique()).items():
+            mine = table[table["row"].isin(rows)]
             for title, wanted, headline in parts:
                 names = [each for each in mine["column"].unique() if _wanted(each, wanted)]
                 columns = {each: each.removeprefix(wanted) if isinstance(wanted, str) else each for each in names}

@@ -18,9 +18,9 @@ from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.margins import CATEGORIES
+from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, lines
 from pdips_papers.harness.printed import data, figures
-from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, TO_COME, Block, Claims, Figures, Finding, Picture, Said
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,45 +130,43 @@ COLOURS = {method: number for number, method in enumerate((*PAPER_METHODS, "STEP
 LIMITS = (-0.03, 1.03)
 
 
-def layout_of(table: pd.DataFrame) -> list[Block]:
+def layout_of(table: pd.DataFrame) -> list[study.Block]:
     """Return overall scores, and by epsilon the paper's rows, their ranks, our rows, and overlaps by Firth."""
-    rows = [row for row in table["row"].unique() if ": " in row]
     references = {row: row for row in REFERENCES if (table["row"] == row).any()}
     blocks = _scores(table)
-    for prefix in dict.fromkeys(row.partition(": ")[0] for row in rows):
-        blocks += _at_epsilon(prefix, [row for row in rows if row.startswith(f"{prefix}: ")], references)
+    for prefix, rows in study.by_prefix(table["row"].unique()).items():
+        blocks += _at_epsilon(prefix, rows, references)
     return blocks
 
 
-def _at_epsilon(prefix: str, rows: Sequence[str], references: Mapping[str, str]) -> list[Block]:
-    mine = {row: row.removeprefix(f"{prefix}: ") for row in rows}
+def _at_epsilon(prefix: str, mine: Mapping[str, str], references: Mapping[str, str]) -> list[study.Block]:
     paper = {row: label.removesuffix(" (published)") for row, label in mine.items() if "(published)" in row}
     own = {row: label for row, label in mine.items() if row not in paper}
     blocks = []
     if paper:
         values = list(_values().items())  # in two halves, which fit a screen with the paper's figures beside them
         blocks += [
-            Block(title=f"Table 3, {prefix}, as published: {title}", rows=paper, columns=dict(half), group=prefix)
+            study.Block(title=f"Table 3, {prefix}, as published: {title}", rows=paper, columns=dict(half), group=prefix)
             for title, half in (("SPECKS and chi-square tests", values[:4]), ("confidence intervals", values[4:]))
         ]
         title = f"Table 3, {prefix}: ranks, 1 is the best, and their sum"
-        blocks.append(Block(title=title, rows=paper, columns=_ranks(""), group=prefix))
+        blocks.append(study.Block(title=title, rows=paper, columns=_ranks(""), group=prefix))
     if own or references:
         more = {SCORE + AMONG_ALL: "score"} if own else {}
         title = f"{prefix}: sound forms, and what needs no privacy or no data"
-        blocks.append(Block(title=title, rows=own | dict(references), columns=_values() | more, group=prefix))
+        blocks.append(study.Block(title=title, rows=own | dict(references), columns=_values() | more, group=prefix))
     title = f"{prefix}: ranks among all forms"
-    blocks.append(Block(title=title, rows=mine, columns=_ranks(AMONG_ALL), headline=False, group=prefix))
+    blocks.append(study.Block(title=title, rows=mine, columns=_ranks(AMONG_ALL), headline=False, group=prefix))
     tests = {label: label.replace("p original", "").replace("synthetic ", "") for label in P_VALUES}
     title = f"Tables 4 to 9, {prefix}: pairs of columns by p-value, of the original and combined over synthetic sets"
-    blocks.append(Block(title=title, rows=mine | dict(references), columns=tests, headline=False, group=prefix))
+    blocks.append(study.Block(title=title, rows={**mine, **references}, columns=tests, headline=False, group=prefix))
     firth = {label: SHORT[key.replace("firth", "overlap")] for key, label in FIRTH.items()}
     title = f"{prefix}: overlap of confidence intervals with Firth's correction"
-    blocks.append(Block(title=title, rows=mine | dict(references), columns=firth, headline=False, group=prefix))
+    blocks.append(study.Block(title=title, rows={**mine, **references}, columns=firth, headline=False, group=prefix))
     return blocks
 
 
-def _scores(table: pd.DataFrame) -> list[Block]:
+def _scores(table: pd.DataFrame) -> list[study.Block]:
     blocks = []
     for score, title in (
         (SCORE, "Overall score: sum of eight ranks among the paper's six methods, as published; smaller is better"),
@@ -178,7 +176,7 @@ def _scores(table: pd.DataFrame) -> list[Block]:
         if len(mine):
             columns = {column: column.removeprefix(f"{score}, ") for column in mine["column"].unique()}
             rows = {row: row for row in mine["row"].unique()}
-            blocks.append(Block(title=title, rows=rows, columns=columns, group="Overall scores"))
+            blocks.append(study.Block(title=title, rows=rows, columns=columns, group="Overall scores"))
     return blocks
 
 
@@ -191,12 +189,12 @@ def _ranks(suffix: str) -> dict[str, str]:
     return {**found, SCORE + suffix: "score"}
 
 
-def pictures_of(table: pd.DataFrame) -> list[Picture]:
+def pictures_of(table: pd.DataFrame) -> list[study.Picture]:
     """Return each figure twice: the published forms beside the paper's figures, and the sound forms."""
-    seen, found = Figures(table), []
-    places = list(dict.fromkeys(row.partition(": ")[0] for row in seen.rows if ": " in row))
-    places.sort(key=lambda place: float(place.rpartition("= ")[2]))
-    made = {row.partition(": ")[2] for row in seen.rows}
+    seen, found = study.Figures(table), []
+    found_rows = study.by_prefix(seen.rows)
+    places = sorted(found_rows, key=lambda place: float(place.rpartition("= ")[2]))
+    made = {label for labels in found_rows.values() for label in labels.values()}
     for title in dict.fromkeys(FIGURES.values()):
         for forms, label in ((("published",), "published forms"), (("sound", "default"), "sound forms")):
             drawn = [method for method in COLOURS if any(f"{method} ({form})" in made for form in forms)]
@@ -206,12 +204,12 @@ def pictures_of(table: pd.DataFrame) -> list[Picture]:
                 if forms == ("published",):
                     caption += " Solid: ours; dashed and faint: the paper's."
                 key_ = {method: f"--series-{COLOURS[method]}" for method in drawn}
-                found.append(Picture(title=f"{title}, {label}", panels=panels, caption=caption, key=key_))
+                found.append(study.Picture(title=f"{title}, {label}", panels=panels, caption=caption, key=key_))
     return found
 
 
 def _panel(
-    measure: str, places: Sequence[str], seen: Figures, methods: Sequence[str], forms: Sequence[str]
+    measure: str, places: Sequence[str], seen: study.Figures, methods: Sequence[str], forms: Sequence[str]
 ) -> "Figure":
     drawn = []
     for paper, value in ((False, seen.at), (True, seen.paper)):
@@ -227,13 +225,13 @@ def _panel(
 CHI_SQUARE = [key for key in MEASURES if key.startswith("consistency")]
 
 
-class VoterFigures(Figures):
+class VoterFigures(study.Figures):
     """Our figures of the published forms, by place and method."""
 
     def __init__(self, table: pd.DataFrame) -> None:
         super().__init__(table)
         rows = [row for row in self.rows if row.endswith("(published)") and ": " in row]
-        self.places = list(dict.fromkeys(row.partition(": ")[0] for row in rows))
+        self.places = list(study.by_prefix(rows))
         self.complete = bool(rows) and all(
             f"{place}: {method} (published)" in rows for place in self.places for method in PAPER_METHODS
         )
@@ -253,17 +251,17 @@ class VoterFigures(Figures):
         return self.printed(place, method, MEASURES[key]) == best
 
 
-claims: Claims[VoterFigures] = Claims("voter")
+claims: study.Claims[VoterFigures] = study.Claims("voter")
 
 
-def findings_of(table: pd.DataFrame) -> list[Finding]:
+def findings_of(table: pd.DataFrame) -> list[study.Finding]:
     """Return the paper's claims and what the table says of each; without all six methods, nothing."""
     seen = VoterFigures(table)
     return claims.judge(seen) if seen.complete else []
 
 
 @claims
-def _overall(seen: VoterFigures) -> Said:
+def _overall(seen: VoterFigures) -> study.Said:
     sums = {method: sum(seen.of(place, method, SCORE) for place in seen.places) for method in PAPER_METHODS}
     papers = {
         method: sum(seen.paper(f"{place}: {method} (published)", SCORE) for place in seen.places)
@@ -275,14 +273,14 @@ def _overall(seen: VoterFigures) -> Said:
         for method in order
     )
     if {*order[:2]} == {"STEPS-2", "STEPS-3"}:
-        judged = HOLDS if order[2] == "flat Laplace" else PARTLY
+        judged = study.HOLDS if order[2] == "flat Laplace" else study.PARTLY
     else:
-        judged = PARTLY if order[0].startswith("STEPS") else FAILS
+        judged = study.PARTLY if order[0].startswith("STEPS") else study.FAILS
     return f"Overall scores summed over epsilons, the paper's in parentheses: {text}.", judged
 
 
 @claims
-def _specks(seen: VoterFigures) -> Said:
+def _specks(seen: VoterFigures) -> study.Said:
     label, others = MEASURES["ks_distance"], [method for method in PAPER_METHODS if method != "PrivBayes"]
     text = "; ".join(
         f"{place}, PrivBayes {seen.of(place, 'PrivBayes', label):.3f}, best of the others "
@@ -293,13 +291,13 @@ def _specks(seen: VoterFigures) -> Said:
 
 
 @claims
-def _chi_square(seen: VoterFigures) -> Said:
+def _chi_square(seen: VoterFigures) -> study.Said:
     wins = [seen.is_best(place, "flat Laplace", key) for place in seen.places for key in CHI_SQUARE]
     return f"Flat Laplace has the highest consistency rate in {sum(wins)} of {len(wins)} comparisons.", wins
 
 
 @claims
-def _informed(seen: VoterFigures) -> Said:
+def _informed(seen: VoterFigures) -> study.Said:
     wins = []
     for place in seen.places:
         for key, label in MEASURES.items():
@@ -308,11 +306,11 @@ def _informed(seen: VoterFigures) -> Said:
                 wins.append(steps <= uh if key in SMALLER_IS_BETTER else steps >= uh)
     share = sum(wins) / len(wins)
     text = f"STEPS-L is at least as good as UH modified-L in {sum(wins)} of {len(wins)} comparisons."
-    return text, HOLDS if share > 0.8 else PARTLY if share > 0.5 else FAILS
+    return text, study.HOLDS if share > 0.8 else study.PARTLY if share > 0.5 else study.FAILS
 
 
 @claims
-def _decreases(seen: VoterFigures) -> Said:
+def _decreases(seen: VoterFigures) -> study.Said:
     label = MEASURES["ks_distance"]
     places = sorted(seen.places, key=lambda place: float(place.rpartition("= ")[2]))
     falls = {
@@ -324,4 +322,4 @@ def _decreases(seen: VoterFigures) -> Said:
     }
     exceptions = [method for method, fall in falls.items() if not fall]
     text = f"It does{', but for ' + ', '.join(exceptions) if exceptions else ' for all six'}."
-    return text, TO_COME if len(places) < 2 else list(falls.values())
+    return text, study.TO_COME if len(places) < 2 else list(falls.values())
