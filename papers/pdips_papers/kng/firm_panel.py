@@ -263,7 +263,9 @@ def _own(path: Path) -> FirmPanel:
 def synthesize(form: str, epsilon: str | None, table: Table, rng: np.random.Generator) -> pd.DataFrame:
     """Return one synthetic panel."""
     if form == NON_PRIVATE:
-        return _non_private(table, rng)
+        open_ = _NonPrivate(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,))
+        plan = open_.plan(table.schema)
+        return open_.synthesize(plan, _Open(plan, table, RandomBits(rng)), rng).sets[0]
     name, settings = FORMS[form]
     mechanism = find(name)(epsilon=epsilon, panel=(FIRST, LAST), panel_columns=(PREFIX,), **settings)
     made: pd.DataFrame = mechanism.release(table, rng=rng)[0].sets[0]
@@ -289,12 +291,6 @@ class _NonPrivate(KNGResidual):
         if len(records.outcome):
             lines = quantile_lines(records.predictors, records.outcome, list(taus))
         return line_draw(task.column, task.box, taus, lines, "interpolate")
-
-
-def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:
-    mechanism = _NonPrivate(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,))
-    plan = mechanism.plan(table.schema)
-    return mechanism.synthesize(plan, _Open(plan, table, RandomBits(rng)), rng).sets[0]
 
 
 # The paper's figures 1 and 2.

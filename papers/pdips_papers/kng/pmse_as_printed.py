@@ -54,10 +54,9 @@ def published(
 ) -> FloatArray:
     """Draw parameters from the printed density; privacy guarantee: none.
 
-    Different from the paper's code: one synthetic table of even spread for each candidate, not the mean of 25 random
-    ones; trees split at 1/64 quantiles of the confidential table; one of up to 1,200 candidates is drawn by exact
-    weights, not the end of a chain of 100 steps. The density has wide shoulders in eight dimensions, so few
-    candidates carry most of the weight: the draw is exact on this set, and the set follows the density roughly.
+    Different from the paper's code besides: one synthetic table of even spread for each candidate, not the mean of 25
+    random ones; trees split at 1/64 quantiles of the confidential table. The density has wide shoulders in eight
+    dimensions, so few of up to 1,200 candidates carry most of the weight, and the set follows the density roughly.
     """
     search = min(n_candidates, MOST_SEARCHED)
     found = sound.choose_parameters(records, SEARCH * epsilon, n_candidates=search, stages=stages, bits=bits)

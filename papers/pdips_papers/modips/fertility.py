@@ -382,10 +382,7 @@ def paper_figures(row: str, method: str) -> dict[tuple[str, str], float]:
 def all_figures(rows: set[str]) -> dict[tuple[str, str], float]:
     """Return all figures of the paper, of the rows at its epsilon that there are."""
     paper = {ORIGINAL: "original"} | {row_name(EPSILONS[0], form): method for method, form in PAPERS.items()}
-    figures: dict[tuple[str, str], float] = {}
-    for row in rows & set(paper):
-        figures |= paper_figures(row, paper[row])
-    return figures
+    return {place: value for row in rows & set(paper) for place, value in paper_figures(row, paper[row]).items()}
 
 
 class FertilityFigures(study.Figures):

@@ -70,7 +70,7 @@ class Proportions(CurveStudy):
         tables = stacked((np.arange(n) < counts[:, None]).astype(np.float64), {"levels": [0, 1]})
 
         rows = measured("original", counts[:, None], n, pi)
-        rows += measured("multiple-synthesis", multiple_synthesis(counts, n, bits), n, pi)
+        rows += measured("multiple-synthesis", _sets(counts[:, None], n, bits), n, pi)
         for spelled in arguments["epsilons"]:
             epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
@@ -116,11 +116,6 @@ def noise_aware(
     for name, found in intervals.items():
         rows += interval_summary(f"{name}, n={n}, pi={pi:g}", suffix, found, pi)
     return rows
-
-
-def multiple_synthesis(counts: IntArray, n: int, bits: RandomBits) -> IntArray:
-    """Draw sets, (replicates, sets), from the posterior predictive law under a Beta(1/3, 1/3) prior; no privacy."""
-    return _sets(counts[:, None], n, bits)
 
 
 def one_count(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
@@ -251,6 +246,7 @@ def _beta_laws(n: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _sets(used: Floats | IntArray, n: int, bits: RandomBits) -> IntArray:
+    """Draw sets, (replicates, sets), from the posterior predictive law given counts under a Beta(1/3, 1/3) prior."""
     rng, least = bits.generator(), np.finfo(np.float64).tiny
     share = rng.beta(np.maximum(PRIOR + used, least), np.maximum(PRIOR + n - used, least), (len(used), N_SETS))
     return rng.binomial(n, share).astype(np.int64)

@@ -87,11 +87,6 @@ def draw_levels(z: FloatArray, coefficients: Coefficients, rng: np.random.Genera
     return Records((w[0] * LEVELS[1] + w[1]) * LEVELS[2] + w[2], z)
 
 
-def true_coefficients(regression: Regression, x: FloatArray) -> FloatArray:
-    """Return the coefficients of section 4.3.2."""
-    return np.broadcast_to(regression.truth, (*x.shape[:2], *regression.truth.shape))
-
-
 def exact_draws(data: Records, regression: Regression, strength: Fraction, rng: np.random.Generator) -> FloatArray:
     """Draw ``N_SETS`` coefficients of predictors in the unit ball, (replicates, sets, d), under N(0, 1 / strength)."""
     w = levels(data.cell[:, 0])

@@ -115,7 +115,8 @@ class Slomag(cells.GroupedStudy):
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
     """Draw data sets from the model, the numbers moved into their bounds first."""
     z = rng.standard_normal((replicates, 1, N, 2)) @ np.linalg.cholesky(COVARIANCE).T
-    return draw_levels(np.clip(z, -HALF, HALF), sequential_model.true_coefficients, rng)
+    z = np.clip(z, -HALF, HALF)
+    return draw_levels(z, lambda one, x: np.broadcast_to(one.truth, (*x.shape[:2], *one.truth.shape)), rng)
 
 
 def measured(method: str, sets: Records, suffix: str = "", rule: Rule = "sanitized") -> list[dict[str, Any]]:

@@ -106,9 +106,7 @@ class CensoredBeta(study.Study):
 
 def densest(arguments: Mapping[str, Any]) -> list[str]:
     """Return the rows of the paper's figure 9: the data, and its five synthesizers at the largest epsilon."""
-    forms = [
-        synth.row_of(form, arguments["claimed"][0]) for form in (synth.WEIGHTED_E, synth.CENSOR_W, synth.CENSOR_UW)
-    ]
+    forms = [synth.row_of(form, arguments["claimed"][0]) for form in synth.BOUNDED]
     return [
         synth.CONFIDENTIAL,
         synth.WEIGHTED,
@@ -173,11 +171,7 @@ def _columns() -> dict[str, str]:
 
 
 def _counts(rows: set[str], epsilons: Iterable[str]) -> study.Block:
-    wanted = [
-        synth.row_of(form, epsilon)
-        for epsilon in epsilons
-        for form in (synth.WEIGHTED_E, synth.CENSOR_W, synth.CENSOR_UW)
-    ]
+    wanted = [synth.row_of(form, epsilon) for epsilon in epsilons for form in synth.BOUNDED]
     wanted += [synth.row_of(synth.HISTORICAL, synth.DOWNSCALED_AT), *(row for row in COUNTS if "c1" in row)]
     return study.Block(
         title="Tables 1 and 3: records (of 2,000) of weight 0 in Weighted-e, of censored likelihood in Censor_w "
@@ -190,11 +184,7 @@ def _counts(rows: set[str], epsilons: Iterable[str]) -> study.Block:
 
 def _bounds(rows: set[str], epsilons: Iterable[str]) -> study.Block:
     wanted = [synth.UNWEIGHTED, synth.WEIGHTED, synth.row_of(synth.WEIGHTED, "", synth.SCALE)]
-    wanted += [
-        synth.row_of(form, epsilon)
-        for epsilon in epsilons
-        for form in (synth.WEIGHTED_E, synth.CENSOR_W, synth.CENSOR_UW)
-    ]
+    wanted += [synth.row_of(form, epsilon) for epsilon in epsilons for form in synth.BOUNDED]
     wanted += [row for row in COUNTS if "c1" in row]
     labels = ("mean", "sd", "min", "max", "share above ϵ / 2")
     return study.Block(
@@ -281,9 +271,7 @@ def _present(values: study.Values, column: str, wanted: Sequence[tuple[str, str,
 
 def _forms(epsilon: str) -> list[tuple[str, str, int]]:
     """Return label, row and colour of every form that is compared at an epsilon."""
-    published = [
-        (form, synth.row_of(form, epsilon), PUBLISHED) for form in (synth.WEIGHTED_E, synth.CENSOR_W, synth.CENSOR_UW)
-    ]
+    published = [(form, synth.row_of(form, epsilon), PUBLISHED) for form in synth.BOUNDED]
     of_centre = {"zero": SOUND, "Beta(0.6, 2)": SOUND, "staged": OURS}
     return [
         (synth.CONFIDENTIAL, synth.CONFIDENTIAL, GREY),
@@ -303,10 +291,7 @@ def _bounds_of(values: study.Values, epsilons: Sequence[str]) -> study.Picture:
             synth.BOUND,
             [
                 (synth.WEIGHTED, synth.WEIGHTED, PUBLISHED),
-                *(
-                    (form, synth.row_of(form, epsilon), PUBLISHED)
-                    for form in (synth.WEIGHTED_E, synth.CENSOR_W, synth.CENSOR_UW)
-                ),
+                *((form, synth.row_of(form, epsilon), PUBLISHED) for form in synth.BOUNDED),
             ],
         )
         for epsilon in epsilons

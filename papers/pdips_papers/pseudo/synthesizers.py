@@ -26,6 +26,9 @@ SCALE = 0.8
 
 DOWNSCALED_AT = "4"
 WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH = "Weighted", "Weighted-e", "Censor_w", "Censor_uw", "PH"
+BOUNDED = (WEIGHTED_E, CENSOR_W, CENSOR_UW)
+"""The published forms that claim an epsilon."""
+
 PH_LN = "PH, ln(n) bins"
 """The paper allows sqrt(n) and ln(n) bins and doesn't say which it took."""
 
@@ -196,7 +199,7 @@ TARGETS = {"5": 0.060, "4": 0.065, "3": 0.070, "1": 0.09}
 
 MEAN_COUNT = f"{COUNT}: Mean"
 STATISTICS = UTILITY[2:]
-CLAIMING = (WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW)
+CLAIMING = (WEIGHTED, *BOUNDED)
 """The published forms."""
 
 
@@ -291,7 +294,7 @@ def _strict(seen: CensoredFigures) -> Said:
 
 @claims
 def _counts(seen: CensoredFigures) -> Said:
-    dropped, weighted, plain = (seen.each(form, MEAN_COUNT) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW))
+    dropped, weighted, plain = (seen.each(form, MEAN_COUNT) for form in BOUNDED)
     printed = [seen.paper(row_of(CENSOR_W, epsilon), MEAN_COUNT) for epsilon in seen.claimed]
     rising = [_rising(each) for each in (dropped, weighted, plain)]
     judged = [_all_below(weighted, plain), _all_below(dropped, weighted), *rising]

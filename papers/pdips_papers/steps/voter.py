@@ -49,7 +49,7 @@ GLM_TOLERANCE, GLM_STEPS = 1e-8, 25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Voter(study.Study):
+class Voter(voters.Table3):
     """Section 4 of Bowen et al. (2021): some pairs of method and form, or all."""
 
     name: ClassVar[str] = "voter"
@@ -97,18 +97,6 @@ class Voter(study.Study):
             found = _with_ranks(found, published, "")
             found = _with_ranks(found, mine, voters.AMONG_ALL)
         return _with_summary(found)
-
-    def layout(self, table: pd.DataFrame) -> list[study.Block]:
-        """Print the scores, then for each epsilon the paper's table, its ranks, and our own rows."""
-        return voters.layout_of(table)
-
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
-        """Draw the paper's figures 5 to 7."""
-        return voters.pictures_of(table)
-
-    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
-        """Hold the claims that the paper makes in words against the table."""
-        return voters.findings_of(table)
 
 
 @dataclass(frozen=True)

@@ -130,15 +130,6 @@ COLOURS = {method: number for number, method in enumerate((*PAPER_METHODS, "STEP
 LIMITS = (-0.03, 1.03)
 
 
-def layout_of(table: pd.DataFrame) -> list[study.Block]:
-    """Return overall scores, and by epsilon the paper's rows, their ranks, our rows, and overlaps by Firth."""
-    references = {row: row for row in REFERENCES if (table["row"] == row).any()}
-    blocks = _scores(table)
-    for prefix, rows in study.by_prefix(table["row"].unique()).items():
-        blocks += _at_epsilon(prefix, rows, references)
-    return blocks
-
-
 def _at_epsilon(prefix: str, mine: Mapping[str, str], references: Mapping[str, str]) -> list[study.Block]:
     paper = {row: label.removesuffix(" (published)") for row, label in mine.items() if "(published)" in row}
     own = {row: label for row, label in mine.items() if row not in paper}
@@ -189,25 +180,6 @@ def _ranks(suffix: str) -> dict[str, str]:
     return {**found, SCORE + suffix: "score"}
 
 
-def pictures_of(table: pd.DataFrame) -> list[study.Picture]:
-    """Return each figure twice: the published forms beside the paper's figures, and the sound forms."""
-    seen, found = study.Figures(table), []
-    found_rows = study.by_prefix(seen.rows)
-    places = sorted(found_rows, key=lambda place: float(place.rpartition("= ")[2]))
-    made = {label for labels in found_rows.values() for label in labels.values()}
-    for title in dict.fromkeys(FIGURES.values()):
-        for forms, label in ((("published",), "published forms"), (("sound", "default"), "sound forms")):
-            drawn = [method for method in COLOURS if any(f"{method} ({form})" in made for form in forms)]
-            if drawn:
-                panels = [_panel(MEASURES[key], places, seen, drawn, forms) for key in FIGURES if FIGURES[key] == title]
-                caption = f"Against log epsilon, {label}."
-                if forms == ("published",):
-                    caption += " Solid: ours; dashed and faint: the paper's."
-                key_ = {method: f"--series-{COLOURS[method]}" for method in drawn}
-                found.append(study.Picture(title=f"{title}, {label}", panels=panels, caption=caption, key=key_))
-    return found
-
-
 def _panel(
     measure: str, places: Sequence[str], seen: study.Figures, methods: Sequence[str], forms: Sequence[str]
 ) -> "Figure":
@@ -252,12 +224,6 @@ class VoterFigures(study.Figures):
 
 
 claims: study.Claims[VoterFigures] = study.Claims("voter")
-
-
-def findings_of(table: pd.DataFrame) -> list[study.Finding]:
-    """Return the paper's claims and what the table says of each; without all six methods, nothing."""
-    seen = VoterFigures(table)
-    return claims.judge(seen) if seen.complete else []
 
 
 @claims
@@ -323,3 +289,40 @@ def _decreases(seen: VoterFigures) -> study.Said:
     exceptions = [method for method, fall in falls.items() if not fall]
     text = f"It does{', but for ' + ', '.join(exceptions) if exceptions else ' for all six'}."
     return text, study.TO_COME if len(places) < 2 else list(falls.values())
+
+
+class Table3(study.Study):
+    """Prints, draws and judges the table."""
+
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
+        """Return overall scores, and by epsilon the paper's rows, their ranks, our rows, and overlaps by Firth."""
+        references = {row: row for row in REFERENCES if (table["row"] == row).any()}
+        blocks = _scores(table)
+        for prefix, rows in study.by_prefix(table["row"].unique()).items():
+            blocks += _at_epsilon(prefix, rows, references)
+        return blocks
+
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
+        """Return each figure twice: the published forms beside the paper's figures, and the sound forms."""
+        seen, found = study.Figures(table), []
+        found_rows = study.by_prefix(seen.rows)
+        places = sorted(found_rows, key=lambda place: float(place.rpartition("= ")[2]))
+        made = {label for labels in found_rows.values() for label in labels.values()}
+        for title in dict.fromkeys(FIGURES.values()):
+            for forms, label in ((("published",), "published forms"), (("sound", "default"), "sound forms")):
+                drawn = [method for method in COLOURS if any(f"{method} ({form})" in made for form in forms)]
+                if drawn:
+                    panels = [
+                        _panel(MEASURES[key], places, seen, drawn, forms) for key in FIGURES if FIGURES[key] == title
+                    ]
+                    caption = f"Against log epsilon, {label}."
+                    if forms == ("published",):
+                        caption += " Solid: ours; dashed and faint: the paper's."
+                    key_ = {method: f"--series-{COLOURS[method]}" for method in drawn}
+                    found.append(study.Picture(title=f"{title}, {label}", panels=panels, caption=caption, key=key_))
+        return found
+
+    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
+        """Return the paper's claims and what the table says of each; without all six methods, nothing."""
+        seen = VoterFigures(table)
+        return claims.judge(seen) if seen.complete else []
