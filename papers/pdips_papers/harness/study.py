@@ -187,8 +187,9 @@ class Study(ABC):
         return summarise(measurements)
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Say how to print the table."""
-        return whole(table, self.title)
+        """Say how to print the table: all rows by all columns, in the order in which they come, if it is small."""
+        rows, columns = ({name: name for name in table[side].unique()} for side in ("row", "column"))
+        return [Block(title=self.title, rows=rows, columns=columns)]
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
         """Draw what the paper draws."""
@@ -367,12 +368,6 @@ def summarise(
 def beside(found: pd.DataFrame, paper: Mapping[tuple[str, str], float]) -> pd.DataFrame:
     """Put the figures of a paper, by row and column, beside ours; NaN where it has none."""
     return found.assign(paper=[paper.get(place, math.nan) for place in zip(found["row"], found["column"], strict=True)])
-
-
-def whole(table: pd.DataFrame, title: str) -> list[Block]:
-    """Return the layout of a small table: all rows by all columns, in the order in which they come."""
-    rows, columns = ({name: name for name in table[side].unique()} for side in ("row", "column"))
-    return [Block(title=title, rows=rows, columns=columns)]
 
 
 def rows_of(row: str, values: Mapping[str, float]) -> list[dict[str, Any]]:

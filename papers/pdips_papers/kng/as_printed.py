@@ -84,7 +84,7 @@ class PublishedFitter(Fitter):
         raw = signed[..., 1:] * self.half + signed[..., :1] * self.middle
         norm = np.maximum(np.abs(signed[..., 0]), np.abs(raw).max(axis=-1, initial=0))
         nats = float(step.price / self.cap) / (4 * (1 - float(tau)) * self.bound) * norm
-        return np.rint(nats / PRECISION).astype(np.int64)
+        return np.asarray(np.rint(nats / PRECISION), dtype=np.int64)
 
     def log_weights(self, candidates: Candidates) -> FloatArray:
         """Return the printed base measure: even, times exp(-c norm(theta)^2)."""

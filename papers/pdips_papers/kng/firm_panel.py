@@ -136,8 +136,7 @@ class FirmPanelStudy(study.Study):
             blocks.append(study.Block(title=title, rows=measured, columns={name: name for name in MEASURES}))
             by_year = table.loc[table["row"].isin(labels), "column"].drop_duplicates()
             for kind in ("employment", *RATES):
-                columns = {name: name.rpartition(" ")[2] for name in by_year if name.startswith(f"{kind} 1")}
-                columns |= {name: name.rpartition(" ")[2] for name in by_year if name.startswith(f"{kind} 2")}
+                columns = {name: name.rpartition(" ")[2] for name in by_year if name.partition(" ")[0] == kind}
                 blocks.append(
                     study.Block(
                         title=f"{panel}: {kind} by year", rows=labels, columns=columns, headline=False, group=panel

@@ -266,7 +266,7 @@ def decided(right: Sequence[bool | None]) -> str:
     return study.verdict([each is True for each in right]) if {True, False} & {*right} else UNDECIDED
 
 
-claims: study.Claims[HeavyFigures] = study.Claims("heavy-tailed")
+claims, starts, price = (study.Claims[HeavyFigures]("heavy-tailed") for _ in range(3))
 
 
 def findings_of(table: pd.DataFrame) -> list[study.Finding]:
@@ -280,8 +280,8 @@ def findings_of(table: pd.DataFrame) -> list[study.Finding]:
         rows = [row for row in (heavy.NON_PRIVATE, *map(row_of, (*heavy.SCHEMES, heavy.PMSE))) if seen.has(row)]
         found += [_agreement(seen, claim, rows)] if any(seen.has(row_of(method)) for method in heavy.SCHEMES) else []
     if seen.has(heavy.as_run_row(KNG), heavy.as_run_row(heavy.STARTED), heavy.as_run_row(EXTENDED[1])):
-        found.append(_starts(seen))
-    found += _price(seen, [row for row in map(heavy.published_row, heavy.SCHEMES) if seen.has(row)])
+        found += starts.judge(seen)
+    found += price.judge(seen)
     return found + ([_target(seen, column) for column in heavy.TARGETS] if seen.has(heavy.RECOMMENDED) else [])
 
 
@@ -362,33 +362,21 @@ def _agreement(seen: HeavyFigures, claim: str, rows: Sequence[str]) -> study.Fin
     return study.Finding(claim=claim, found=text, verdict=study.verdict([whole, sum(agree) > 0]))
 
 
-def _starts(seen: HeavyFigures) -> study.Finding:
-    """Say how much of the distance between KNG and an extended method goes when KNG's chains start elsewhere."""
+@starts
+def _starts(seen: HeavyFigures) -> study.Said:
     zero, moved, extended = (heavy.as_run_row(method) for method in (KNG, heavy.STARTED, EXTENDED[1]))
     shares = {column: (seen.at(zero, column) - seen.at(moved, column)) for column in heavy.MEASURES}
     shares = {column: gap / (seen.at(zero, column) - seen.at(extended, column)) for column, gap in shares.items()}
     text = ", ".join(f"{column} {share:.0%}" for column, share in shares.items())
-    return study.Finding(
-        claim="(Ours) The lead of the extended methods over KNG is mostly that of where chains start.",
-        found=f"Begun at the median's estimate, KNG's chains close of their distance to {EXTENDED[1]}: {text}.",
-        verdict=study.verdict([share > 0.5 for share in shares.values()]),
-    )
+    return study.say([share > 0.5 for share in shares.values()], extended=EXTENDED[1], text=text)
 
 
-def _price(seen: HeavyFigures, rows: Sequence[str]) -> list[study.Finding]:
-    spent = {row.rpartition(" (")[0]: seen.at(row, TRUE) for row in rows}
+@price
+def _price(seen: HeavyFigures) -> study.Said | None:
+    spent = {method: seen.at(heavy.published_row(method), TRUE) for method in heavy.SCHEMES}
     known = {method: value for method, value in spent.items() if not math.isnan(value)}
-    if not known:
-        return []
     text = ", ".join(f"{method} {value:.2f}" for method, value in known.items())
-    return [
-        study.Finding(
-            claim="The private rows satisfy 1-differential privacy (4.1).",
-            found=f"Drawn exactly from the printed density they spend {text}; as the paper ran them, and the published "
-            "pMSE mechanism in any case, no bound is known.",
-            verdict=study.HOLDS if max(known.values()) <= 1 else study.FAILS,
-        )
-    ]
+    return study.say([max(known.values()) <= 1], text=text) if known else None
 
 
 def _target(seen: HeavyFigures, column: str) -> study.Finding:

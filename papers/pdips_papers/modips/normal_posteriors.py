@@ -101,8 +101,8 @@ def propose(
 def resample(weight: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
     """Draw places by weight, systematically, in random order."""
     reached = np.cumsum(weight)
-    places = np.searchsorted(reached, (rng.random() + np.arange(n_draws)) * (reached[-1] / n_draws))
-    places = np.minimum(places, len(weight) - 1)
+    targets = (rng.random() + np.arange(n_draws)) * (reached[-1] / n_draws)
+    places: IntArray = np.minimum(np.searchsorted(reached, targets), len(weight) - 1)
     rng.shuffle(places)
     return places
 

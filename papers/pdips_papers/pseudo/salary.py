@@ -250,19 +250,20 @@ def sound_answers(table: Table, rng: np.random.Generator) -> Iterator[Answer]:
         histogram, _ = find("perturbed-histogram")(epsilon=synth.EPSILON).release(
             Table(table.frame[[name]], alone), rng=rng
         )
-        yield Answer(column=form, synthetic=_values(histogram.sets[0], name), claimed=synth.EPSILON, true=synth.EPSILON)
+        yield Answer(
+            column=form,
+            synthetic=histogram.sets[0][name].to_numpy(dtype=np.float64),
+            claimed=synth.EPSILON,
+            true=synth.EPSILON,
+        )
     for label, epsilon in synth.STAGED.items():
         mechanism = find("censored-posterior")(epsilon=epsilon, model="beta_regression", draws=DRAWS, tune=TUNE)
         try:
             release, _ = mechanism.release(table, rng=rng)
-            synthetic = _values(release.sets[0], name)
+            synthetic = release.sets[0][name].to_numpy(dtype=np.float64)
         except RefusedError:
             synthetic = None
         yield Answer(column=label, synthetic=synthetic, claimed=epsilon, true=epsilon)
-
-
-def _values(frame: pd.DataFrame, name: str) -> FloatArray:
-    return frame[name].to_numpy(dtype=np.float64)
 
 
 # What section 5 says of them.

@@ -167,14 +167,10 @@ def sound(y: FloatArray, epsilons: Sequence[str], rng: np.random.Generator) -> I
     for epsilon in epsilons:
         for form in PHS:
             histogram, _ = find("perturbed-histogram")(epsilon=epsilon).release(binned[form], rng=rng)
-            yield Synthesis(row=row_of(form, epsilon), synthetic=_values(histogram.sets))
+            yield Synthesis(row=row_of(form, epsilon), synthetic=histogram.sets[0]["y"].to_numpy(dtype=np.float64))
         for centre, settings in CENTRES.items():
             release, _ = find("censored-posterior")(epsilon=epsilon, model="beta", **settings).release(table, rng=rng)
-            yield Synthesis(row=sound_row(centre, epsilon), synthetic=_values(release.sets))
-
-
-def _values(sets: Sequence[pd.DataFrame]) -> FloatArray:
-    return sets[0]["y"].to_numpy(dtype=np.float64)
+            yield Synthesis(row=sound_row(centre, epsilon), synthetic=release.sets[0]["y"].to_numpy(dtype=np.float64))
 
 
 def ecdf_distances(confidential: FloatArray, synthetic: FloatArray) -> tuple[float, float]:

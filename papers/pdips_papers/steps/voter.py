@@ -201,15 +201,12 @@ def _with_ranks(found: pd.DataFrame, rows: Sequence[str], suffix: str) -> pd.Dat
     """Put ranks among some rows into the table, beside the paper's where it prints them."""
     if not rows:
         return found
-    ours = dict(zip(zip(found["row"], found["column"], strict=True), found["ours"], strict=True))
-    paper = dict(zip(zip(found["row"], found["column"], strict=True), found["paper"], strict=True))
-    labels = list(voters.MEASURES.values())
-    values = pd.DataFrame([[ours[row, label] for label in labels] for row in rows], index=list(rows), columns=labels)
+    seen, labels = study.Figures(found), list(voters.MEASURES.values())
+    values = pd.DataFrame([[seen.at(row, label) for label in labels] for row in rows], index=list(rows), columns=labels)
     more = []
     for name, column in ranks(values).items():
         label = f"{name}{suffix}" if name == voters.SCORE else f"rank, {name}{suffix}"
-        for row, rank in zip(rows, column, strict=True):
-            more.append((row, label, rank, math.nan, paper.get((row, label), math.nan)))
+        more += [(row, label, rank, math.nan, seen.paper(row, label)) for row, rank in column.items()]
     new = pd.DataFrame(more, columns=list(study.COLUMNS))
     kept = ~found["column"].isin(new["column"]) | ~found["row"].isin(list(rows))
     return pd.concat([found[kept], new], ignore_index=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pdips.arrays import FloatArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.readers import read_frame
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
@@ -109,7 +109,8 @@ def simulated_voters(n: int = N_RECORDS, *, rng: np.random.Generator) -> pd.Data
     Shares are those of the paper's table 1 to the nearest of the ``n`` records; nobody votes without being registered.
     How columns depend on each other is made up: compare methods on it, and don't read anything about voters from it.
     """
-    facts, codes = data("voter_simulation.toml"), {}
+    facts = data("voter_simulation.toml")
+    codes: dict[str, IntArray] = {}
     values: dict[str, FloatArray] = dict(zip(("place", "means"), rng.standard_normal((2, n)), strict=True))
     for name, weights in facts["scores"].items():
         blurred = 0.7 * sum(weight * values[each] for each, weight in weights.items()) + rng.logistic(size=n)
