@@ -303,8 +303,8 @@ class CurveStudy(Study):
     """The beginning of a task's key, and its arguments."""
 
     def batch(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many replicates of a case a task has at most."""
-        return min(1000, RECORDS_A_BATCH // int(arguments["n"]))
+        """Return how many replicates of a case a task has at most: 100 where its arguments name no n."""
+        return min(1000, RECORDS_A_BATCH // int(arguments.get("n", 2_000)))
 
     def tasks(self, options: Options) -> list[Task]:
         """Return one task for each case and batch of replicates."""

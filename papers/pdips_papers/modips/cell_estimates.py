@@ -32,10 +32,6 @@ class GroupedStudy(CurveStudy):
     def __init_subclass__(cls) -> None:
         cls.labels = {case: label for cases in cls.groups.values() for case, label in cases.items()}
 
-    def batch(self, arguments: Mapping[str, Any]) -> int:
-        """Return 100: a task has that many replicates at most."""
-        return 100
-
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return the long table of the curves, and the shares of sets without an estimate after it."""
         without = measurements["column"].str.startswith(WITHOUT)

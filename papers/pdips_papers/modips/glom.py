@@ -157,14 +157,11 @@ def np_dips_published(data: Records, epsilon: Fraction, bits: RandomBits) -> Rec
 
     The bins give away each cell's standard deviation and count, so no epsilon is finite (5.3).
     """
-    counts = model.cell_moments(data, CELLS)[0][:, 0]
-    deviation = np.full((*counts.shape, 2), np.nan)
-    for k in range(CELLS):
-        inside = (data.cell[:, 0] == k)[..., None]
-        mean = (data.z[:, 0] * inside).sum(axis=1) / np.maximum(counts[:, k], 1)[:, None]
-        square = ((data.z[:, 0] - mean[:, None]) ** 2 * inside).sum(axis=1)
-        deviation[:, k] = np.sqrt(square / np.maximum(counts[:, k] - 1, 1)[:, None])
-    bins = scotts_bins(deviation, counts, BY_CELL.half)
+    counts, means, _ = model.cell_moments(data, CELLS)
+    place = model.places(data.cell, CELLS)
+    square = (data.z.reshape(-1, 2) - means.reshape(-1, 2)[place]) ** 2
+    sums = np.stack([np.bincount(place, square[:, j], counts.size) for j in (0, 1)], axis=-1).reshape(-1, CELLS, 2)
+    bins = scotts_bins(np.sqrt(sums / np.maximum(counts[:, 0] - 1, 1)[..., None]), counts[:, 0], BY_CELL.half)
     return two_steps(data, BY_CELL, bins, 2 * N_SETS / epsilon, bits)
 
 

@@ -206,7 +206,7 @@ def _with_ranks(found: pd.DataFrame, rows: Sequence[str], suffix: str) -> pd.Dat
     more = []
     for name, column in ranks(values).items():
         label = f"{name}{suffix}" if name == voters.SCORE else f"rank, {name}{suffix}"
-        more += [(row, label, rank, math.nan, seen.paper(row, label)) for row, rank in column.items()]
+        more += [(row, label, rank, math.nan, seen.paper(row, label)) for row, rank in zip(rows, column, strict=True)]
     new = pd.DataFrame(more, columns=list(study.COLUMNS))
     kept = ~found["column"].isin(new["column"]) | ~found["row"].isin(list(rows))
     return pd.concat([found[kept], new], ignore_index=True)
