@@ -21,15 +21,7 @@ from pdips_papers import find as find_study
 from pdips_papers.harness.curves import epsilons_of
 from pdips_papers.harness.measures import draw_covariances, draw_normal, draw_shares, nearest_covariance
 from pdips_papers.harness.study import Options
-from pdips_papers.modips import (
-    as_printed,
-    cell_estimates,
-    cell_histograms,
-    glom,
-    location_model,
-    sequential_model,
-    slomag,
-)
+from pdips_papers.modips import cell_estimates, cell_histograms, glom, location_model, sequential_model, slomag
 from pdips_papers.modips.location_model import N_SETS
 
 Z = stats.norm.isf(0.5e-6)
@@ -280,7 +272,7 @@ def test_noisy_modes_are_those_that_modips_sanitizes():
 
 def test_printed_noise_on_coefficients_has_its_length():
     rng = np.random.default_rng(15)
-    noise = as_printed.grown_noise((4000 * 5, 10), 0.25, rng)
+    noise = slomag.grown_noise((4000 * 5, 10), 0.25, rng)
     length = np.linalg.norm(noise, axis=1)[:, None]
     assert off(length, 2.5) < Z
     assert off(length, 2.25) > 2 * Z
