@@ -158,7 +158,8 @@ def test_what_drawing_again_costs_by_its_density():
         lost = [np.abs(log_density[0] - log_density[1]).max(), np.abs(log_density[1] - log_density[2]).max()]
         assert max(lost) == pytest.approx(modips_published.redraw_loss(epsilon), rel=1e-6)
         assert max(lost) > 1.2 * epsilon
-    drawn = redrawn(np.full(10_000, 3.0), 5, 0.5, RandomBits(np.random.default_rng(0)))
+    bits = RandomBits(np.random.default_rng(0))
+    drawn = redrawn(np.full(10_000, 3.0), 5, lambda size: 2 * modips_published.laplace(size, bits))
     assert ((drawn >= 0) & (drawn <= 5)).all()
 
 
@@ -167,7 +168,7 @@ def test_what_the_printed_prior_costs_in_its_tail():
     n, strength, epsilon = 100, Fraction(1, 2), 0.2
     rate, b = n * float(strength) * epsilon / 2, np.linspace(-60, 80, 400_001)
     sums = [np.logaddexp.reduce(-float(strength) / 2 * b**2 - np.logaddexp(0, -y * b) + rate * b) for y in (1, -1)]
-    assert sums[0] - sums[1] == pytest.approx(modips_published.regression_loss(n, strength, epsilon), abs=1e-3)
+    assert sums[0] - sums[1] == pytest.approx(n * epsilon / 2 - 1 / (2 * float(strength)), abs=1e-3)
     assert sums[0] - sums[1] > 10 * epsilon
 
 

@@ -272,7 +272,7 @@ def test_noisy_modes_are_those_that_modips_sanitizes():
 
 def test_printed_noise_on_coefficients_has_its_length():
     rng = np.random.default_rng(15)
-    noise = sequential_model.grown_noise(sequential_model.SEQUENCE[2], 0.25, (4000, 5), rng).reshape(-1, 10)
+    noise = slomag.grown_noise((4000 * 5, 10), 0.25, rng)
     length = np.linalg.norm(noise, axis=1)[:, None]
     assert off(length, 2.5) < Z
     assert off(length, 2.25) > 2 * Z

@@ -33,7 +33,6 @@ from pdips_papers.harness.study import (
     judged,
     resample,
     summarise,
-    whole,
 )
 
 
@@ -63,7 +62,8 @@ class Dice(Study):
         return summarise(measurements, {("dice", "mean"): 3.5, ("dice", "best"): 6.0}, open_rows=["coins"])
 
     def layout(self, table):
-        return [*whole(table, "All"), Block(title="Best", rows={"dice": "d"}, columns={"best": "b"}, headline=False)]
+        best = Block(title="Best", rows={"dice": "d"}, columns={"best": "b"}, headline=False)
+        return [*super().layout(table), best]
 
     def pictures(self, measurements, table):
         from matplotlib.figure import Figure

@@ -17,7 +17,6 @@ from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import COLUMNS, Options, Task, schema_beside
 from pdips_papers.pseudo import salary
 from pdips_papers.pseudo.censored_beta import COUNTED, COUNTS, CensoredBeta, summaries
-from pdips_papers.pseudo.claims import simulated_findings
 from pdips_papers.pseudo.salary import SALARY, SALARY_ROWS, Salary, confidential_column
 from pdips_papers.pseudo.synthesizers import (
     BOUND,
@@ -27,6 +26,7 @@ from pdips_papers.pseudo.synthesizers import (
     censored_count,
     ecdf_distances,
     row_of,
+    simulated_findings,
     sound_row,
 )
 

@@ -14,7 +14,7 @@ from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import COLUMNS, Options
-from pdips_papers.modips import fertility_rows as forms
+from pdips_papers.modips import fertility as forms
 from pdips_papers.modips.fertility import PAPER_4, PAPER_5, PAPERS, row_name
 from pdips_papers.modips.private_svm import (
     GAP,

@@ -30,7 +30,6 @@ from pdips_papers.steps.voter import (
     paper_figures,
     ranks,
 )
-from pdips_papers.steps.voter_results import findings_of
 
 MISPRINTED_RANKS = {
     (-2, "flat Laplace", "overlap_prereg"): (4, 3),
@@ -218,7 +217,7 @@ def test_tiny_run(path, tmp_path):
     page = (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
     assert "Inside only" in page
     assert page.count('<svg class="picture"') == 16  # 8 measures, published and sound
-    assert findings_of(table) == []  # claims are about all six methods
+    assert Voter().findings(table) == []  # claims are about all six methods
 
 
 def test_findings_read_the_papers_own_table_as_the_paper_does():
@@ -226,7 +225,7 @@ def test_findings_read_the_papers_own_table_as_the_paper_does():
         {"row": row, "column": column, "ours": value, "standard_error": math.nan, "paper": value}
         for (row, column), value in paper_figures().items()
     ]
-    verdicts = [finding.verdict for finding in findings_of(pd.DataFrame(rows))]
+    verdicts = [finding.verdict for finding in Voter().findings(pd.DataFrame(rows))]
     assert verdicts == ["holds"] * 5
 
 

@@ -14,6 +14,7 @@ from pdips.privacy.loss import positive
 from pdips.report.figures import INK, QUIET, RULE, SERIES
 from pdips.report.formats import SUPERSCRIPT
 from pdips_papers.harness.measures import MEASURES, at_each, pooled
+from pdips_papers.harness.printed import data
 from pdips_papers.harness.study import COLUMNS, Block, Figures, Options, Picture, Study, Task
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = (300 / 72, 220 / 72)
+RECORDS_A_BATCH = 200_000
 EPSILONS = tuple(f"{math.exp(power):.6g}" for power in range(-4, 5))
 """The grid of Bowen and Liu (2020), e^-4 to e^4, in six digits."""
 
@@ -190,6 +192,15 @@ class Method:
     label: str
     colour: int
     dashed: bool = False
+    said: str = ""
+    """What claims call it."""
+
+
+def methods_of(*parts: str) -> dict[str, Method]:
+    """Return the rows of some parts of ``data/rows.toml``; claims call them by their names if not otherwise."""
+    rows = {name: facts for part in parts for name, facts in data("rows.toml")[part].items()}
+    names = {name: name.replace("-", " ").replace(" published", " (published)") for name in rows}
+    return {name: Method(**{"said": names[name]} | facts) for name, facts in rows.items()}
 
 
 def _dress_epsilons(axes: "Axes", measure: str, x: list[float], epsilons: list[str]) -> None:
@@ -237,12 +248,13 @@ def batches(replicates: int, size: int) -> list[int]:
 class CurveFigures(Figures):
     """Looks up figures of ours by method, case, measure and epsilon."""
 
-    def __init__(self, table: pd.DataFrame, cases: Iterable[str]) -> None:
+    def __init__(self, table: pd.DataFrame, study: "CurveStudy") -> None:
         super().__init__(table)
-        self.cases = tuple(cases)
+        self.cases, self.said = tuple(study.labels), {name: method.said for name, method in study.methods.items()}
         self.epsilons = epsilons_of(table)
         self.lowest, self.top = self.epsilons[0], self.epsilons[-1]
         self.middle = self.epsilons[len(self.epsilons) // 2]
+        self.named = {name: short(getattr(self, name)) for name in ("lowest", "middle", "top")}
 
     def one(self, method: str, case: str, measure: str, epsilon: str) -> float:
         """Return one figure, NaN if there is none."""
@@ -291,8 +303,8 @@ class CurveStudy(Study):
     """The beginning of a task's key, and its arguments."""
 
     def batch(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many replicates of a case a task has at most."""
-        raise NotImplementedError
+        """Return how many replicates of a case a task has at most: 100 where its arguments name no n."""
+        return min(1000, RECORDS_A_BATCH // int(arguments.get("n", 2_000)))
 
     def tasks(self, options: Options) -> list[Task]:
         """Return one task for each case and batch of replicates."""
@@ -331,7 +343,7 @@ class CurveStudy(Study):
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
         """Return four panels for each case and group, one a measure, with a line for each method."""
-        seen, groups = CurveFigures(table, self.labels), self.families or {"": tuple(self.methods)}
+        seen, groups = CurveFigures(table, self), self.families or {"": tuple(self.methods)}
         return [
             Picture(
                 title=f"{label}: {title}" if title else label,

@@ -56,16 +56,13 @@ def interval_summary(
     error = (estimate - truth) / unit
     covered = ((lower <= truth) & (truth <= upper)).astype(np.float64)
     values = {"bias": error, "rmse": error**2, "coverage": covered, "width": (upper - lower) / unit}
-    return [
-        {
-            "row": row,
-            "column": f"{measure}{suffix}",
-            "value": float(np.mean(value)),
-            "square": float(np.mean(value**2)),
-            "count": len(error),
-        }
-        for measure, value in values.items()
-    ]
+    return [averaged(row, f"{measure}{suffix}", value) for measure, value in values.items()]
+
+
+def averaged(row: str, column: str, values: FloatArray) -> dict[str, Any]:
+    """Return the measurement of one batch of replicates for :func:`pooled`."""
+    mean, square = float(np.mean(values)), float(np.mean(values**2))
+    return {"row": row, "column": column, "value": mean, "square": square, "count": len(values)}
 
 
 def pooled(measurements: pd.DataFrame) -> pd.DataFrame:

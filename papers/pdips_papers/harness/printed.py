@@ -9,12 +9,30 @@ from pdips.data.schema import Schema
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import Kind, Neighbours
 from pdips.privacy.plan import Plan
+from pdips.registry import variant_class
+
+
+def data(name: str) -> dict[str, Any]:
+    """Return what a TOML file of ``data`` holds."""
+    return tomllib.loads(files("pdips_papers").joinpath("data", name).read_text(encoding="utf-8"))
 
 
 def figures(study: str, table: str) -> dict[str, tuple[float, ...]]:
     """Return figures of a table of the paper that a study follows, by row or column: see ``data/printed.toml``."""
-    text = files("pdips_papers").joinpath("data", "printed.toml").read_text(encoding="utf-8")
-    return {name: tuple(values) for name, values in tomllib.loads(text)[study][table].items()}
+    return {name: tuple(values) for name, values in data("printed.toml")[study][table].items()}
+
+
+def mechanism(name: str, form: str, **settings: Any) -> Mechanism:
+    """Return a mechanism with its settings, as published if that is the form, else sound."""
+    kind, choosing = variant_class(name, "published" if form == "published" else "sound")
+    made: Mechanism = kind(**settings, **choosing)
+    return made
+
+
+def flaw_of(form: object) -> str:
+    """Return why a form guarantees nothing: see ``data/flaws.toml``."""
+    texts = data("flaws.toml")
+    return next(str(texts[kind.__name__]) for kind in type(form).__mro__ if kind.__name__ in texts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +42,11 @@ class Printed(Mechanism):
     variant: ClassVar[str] = "published"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     loss_kind: ClassVar[Kind] = "none"
-    flaw: ClassVar[str]
-    """The statement of the form: why nothing is guaranteed."""
+
+    @property
+    def flaw(self) -> str:
+        """The statement of the form: why nothing is guaranteed."""
+        return flaw_of(self)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan of the form that this one spoils, which bounds nothing."""

@@ -3,12 +3,14 @@
 import hashlib
 import math
 import re
+import tomllib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -185,8 +187,9 @@ class Study(ABC):
         return summarise(measurements)
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Say how to print the table."""
-        return whole(table, self.title)
+        """Say how to print the table: all rows by all columns, in the order in which they come, if it is small."""
+        rows, columns = ({name: name for name in table[side].unique()} for side in ("row", "column"))
+        return [Block(title=self.title, rows=rows, columns=columns)]
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
         """Draw what the paper draws."""
@@ -205,7 +208,9 @@ class Study(ABC):
 
 
 class Figures:
-    """Looks up figures in a study's table, by row and column."""
+    """Looks up figures in a study's table, by row and column; ``named`` are epsilons that texts may name."""
+
+    named: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, table: pd.DataFrame) -> None:
         self.found = {(row, column): values for row, column, *values in table[list(COLUMNS)].values.tolist()}
@@ -224,12 +229,27 @@ class Figures:
         return float(self.found[row, column][2]) if (row, column) in self.found else math.nan
 
 
-type Said = tuple[str, str | bool | Sequence[bool]]
-"""What was found, with its figures; and the verdict, or the comparisons that it follows from."""
+type Judged = str | bool | Sequence[bool]
+"""A verdict, or the comparisons that it follows from."""
+
+type Said = tuple[str | Mapping[str, Any], Judged]
+"""What was found, with its figures, or the figures alone for what ``texts/NAME.toml`` says of them; and the verdict."""
+
+type Judge[Seen] = Callable[[Seen], Said | None]
 
 
-class Claims[Seen]:
+def say(judged: Judged, **figures: Any) -> Said:
+    """Return a verdict, and the figures that fill what the study's texts say was found."""
+    return figures, judged
+
+
+class Claims[Seen: Figures]:
     """The claims of a paper in their order: the paper's words, and what holds each against the figures seen.
+
+    Parameters
+    ----------
+    *names : str
+        Files ``texts/NAME.toml`` that have the words of claims, by the function that judges each.
 
     Examples
     --------
@@ -243,25 +263,34 @@ class Claims[Seen]:
     [Finding(claim='(4) Less noise, less error; sound.', found='0.5 and 0.2.', verdict='holds', certainty='')]
     """
 
-    def __init__(self) -> None:
-        self._table: list[tuple[str, Callable[[Seen], Said | None]]] = []
+    def __init__(self, *names: str) -> None:
+        texts = [files("pdips_papers").joinpath("texts", f"{name}.toml").read_text("utf-8") for name in names]
+        self._words = {key: words for text in texts for key, words in tomllib.loads(text).items()}
+        self._table: list[tuple[dict[str, str], Judge[Seen]]] = []
 
-    def __call__(self, claim: str) -> Callable[[Callable[[Seen], Said | None]], Callable[[Seen], Said | None]]:
+    def __call__(self, claim: str | Judge[Seen]) -> Any:
         """Put a claim into the table, with the function that judges it; the function may return None for no finding."""
+        words = {"claim": claim} if isinstance(claim, str) else self._words[claim.__name__.strip("_")]
 
-        def put(judge: Callable[[Seen], Said | None]) -> Callable[[Seen], Said | None]:
-            self._table.append((claim, judge))
+        def put(judge: Judge[Seen]) -> Judge[Seen]:
+            self._table.append((words, judge))
             return judge
 
-        return put
+        return put if isinstance(claim, str) else put(claim)
 
     def judge(self, seen: Seen, **words: str) -> list[Finding]:
         """Judge all claims; ``words`` fill what their texts leave open."""
-        said = [(claim.format(**words), judge(seen)) for claim, judge in self._table]
-        return [Finding(claim=claim, found=each[0], verdict=verdict(each[1])) for claim, each in said if each]
+        found = []
+        for text, judge in self._table:
+            if said := judge(seen):
+                shown = (
+                    said[0] if isinstance(said[0], str) else text["found"].format(seen=seen, **seen.named, **said[0])
+                )
+                found.append(Finding(claim=text["claim"].format(**words), found=shown, verdict=verdict(said[1])))
+        return found
 
 
-def verdict(parts: str | bool | Sequence[bool]) -> str:
+def verdict(parts: Judged) -> str:
     """Return the verdict that follows from comparisons: all of them right, some, or none."""
     if isinstance(parts, str):
         return parts
@@ -333,14 +362,12 @@ def summarise(
     more = [place for place in paper if place not in known]
     more += [(row, column) for row in open_rows for column in found["column"].unique() if (row, column) not in known]
     found = pd.concat([found, pd.DataFrame(more, columns=["row", "column"])], ignore_index=True)
-    found["paper"] = [paper.get(place, float("nan")) for place in zip(found["row"], found["column"], strict=True)]
-    return found[list(COLUMNS)]
+    return beside(found, paper)[list(COLUMNS)]
 
 
-def whole(table: pd.DataFrame, title: str) -> list[Block]:
-    """Return the layout of a small table: all rows by all columns, in the order in which they come."""
-    rows, columns = ({name: name for name in table[side].unique()} for side in ("row", "column"))
-    return [Block(title=title, rows=rows, columns=columns)]
+def beside(found: pd.DataFrame, paper: Mapping[tuple[str, str], float]) -> pd.DataFrame:
+    """Put the figures of a paper, by row and column, beside ours; NaN where it has none."""
+    return found.assign(paper=[paper.get(place, math.nan) for place in zip(found["row"], found["column"], strict=True)])
 
 
 def rows_of(row: str, values: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -348,10 +375,24 @@ def rows_of(row: str, values: Mapping[str, float]) -> list[dict[str, Any]]:
     return [{"row": row, "column": column, "value": value} for column, value in values.items()]
 
 
-def by_place(measurements: pd.DataFrame) -> dict[tuple[str, str], FloatArray]:
+type Values = Mapping[tuple[str, str], FloatArray]
+"""By row and column: one value a replicate."""
+
+
+def by_place(measurements: pd.DataFrame) -> Values:
     """Return the values over replicates, by row and column."""
     groups = measurements.groupby(["row", "column"], sort=False)["value"]
     return {(str(row), str(column)): group.to_numpy(dtype=np.float64) for (row, column), group in groups}
+
+
+def by_prefix(rows: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return rows by what stands before the colon in their names, each with what follows it; not those without."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        prefix, colon, rest = row.partition(": ")
+        if colon:
+            found.setdefault(prefix, {})[row] = rest
+    return found
 
 
 def task_key(text: str) -> str:

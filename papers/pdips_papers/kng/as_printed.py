@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 
@@ -85,8 +84,7 @@ class PublishedFitter(Fitter):
         raw = signed[..., 1:] * self.half + signed[..., :1] * self.middle
         norm = np.maximum(np.abs(signed[..., 0]), np.abs(raw).max(axis=-1, initial=0))
         nats = float(step.price / self.cap) / (4 * (1 - float(tau)) * self.bound) * norm
-        whole: IntArray = np.rint(nats / PRECISION).astype(np.int64)
-        return whole
+        return np.asarray(np.rint(nats / PRECISION), dtype=np.int64)
 
     def log_weights(self, candidates: Candidates) -> FloatArray:
         """Return the printed base measure: even, times exp(-c norm(theta)^2)."""
@@ -115,11 +113,6 @@ class PrintedKNG(Printed, KNG):
     :class:`pdips.KNG`; ``norm`` and ``base`` are the paper's, whatever they are set to, and the default scheme is
     sandwich.
     """
-
-    flaw: ClassVar[str] = (
-        "NO GUARANTEE. As published (Tran et al. 2023, equation 5): sensitivity 2 (1 - tau) C_X is too small for tau > "
-        "1/2, by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds epsilon."
-    )
 
     def __post_init__(self) -> None:
         """Check the settings that need no schema."""

@@ -4,13 +4,13 @@ Written after the authors' repository tranntran/privatequantile (``code/function
 ``code/simulation_compare_data.R``), which differs from the paper's algorithms 1 and 2 in starts, steps and shares.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
 
 from pdips.arrays import FloatArray
+from pdips_papers.harness.printed import data
 
 N_STEPS = 1_000
 """Of each chain; its last state is the line."""
@@ -51,17 +51,8 @@ class Walk:
         return found + [(k, (1 - self.main) / len(rest), self.between) for k in rest]
 
 
-WALKS: Mapping[str, tuple[Walk, Walk]] = {
-    "Stepwise - Fixed": (Walk(median=0.25, scale=0.025, fixed=True), Walk(median=0.6, scale=0.01, fixed=True)),
-    "Stepwise - Varying": (Walk(median=0.25, scale=0.025), Walk(median=0.8, scale=6e-6)),
-    "Sandwich - Fixed": (
-        Walk(median=0.25, main=0.6, scale=0.1, between=0.03, fixed=True),
-        Walk(median=0.6, main=0.7, scale=0.05, between=0.01, fixed=True),
-    ),
-    "Sandwich - Varying": (
-        Walk(median=0.25, main=0.6, scale=0.1, between=0.03),
-        Walk(median=0.8, main=0.8, scale=3e-5, between=9e-6),
-    ),
+WALKS = {
+    row: tuple(Walk(**facts) for facts in each) for row, each in data("settings.toml")["heavy-tailed"]["walks"].items()
 }
 """By row of the tables: for x1, which has no predictors, and for x2 and x3."""
 

@@ -25,6 +25,7 @@ from pdips.quantile.kng import KNGResidual
 from pdips.registry import find
 from pdips.report.figures import SERIES
 from pdips_papers.harness import curves, study
+from pdips_papers.harness.printed import data
 from pdips_papers.kng.heavy_rows import quantile_lines
 from pdips_papers.kng.job_flows import RATES, job_flows
 
@@ -65,25 +66,9 @@ NON_PRIVATE = "no privacy: quantile regression"
 RESIDUAL = "kng-residual"
 VARYING = "stepwise, varying slopes"
 
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain KNG": ("kng", {"scheme": "plain", "slopes": "varying", **PAPER}),
-    "stepwise, fixed slopes": ("kng", {"scheme": "stepwise", "slopes": "fixed", **PAPER}),
-    VARYING: ("kng", {"scheme": "stepwise", "slopes": "varying", **PAPER}),
-    "sandwich, fixed slopes": ("kng", {"scheme": "sandwich", "slopes": "fixed", **PAPER}),
-    "sandwich, varying slopes": ("kng", {"scheme": "sandwich", "slopes": "varying", **PAPER}),
-    "kng-residual, a chosen line": ("kng-residual", {"continuers": "line"}),
-    RESIDUAL: ("kng-residual", {}),
-}
-"""The paper's schemes with its budgets, all exact and with tight sensitivities, and the recommended mechanism."""
-
+SETTINGS = data("settings.toml")["firm-panel"]
+FORMS = {row: (name, facts | PAPER if name == "kng" else facts) for row, (name, facts) in SETTINGS["rows"].items()}
 FIXED = "stepwise, fixed slopes"
-KINDS = {
-    "employment": "gross employment, log scale",
-    "creation": "job creation",
-    "destruction": "job destruction",
-    "net": "net creation",
-}
-
 COLOURS = {RAW: 1, NON_PRIVATE: 2, VARYING: 3, RESIDUAL: 4}
 
 
@@ -96,13 +81,7 @@ class FirmPanel:
 
 
 class FirmPanelStudy(study.Study):
-    """``pdips study firm-panel``.
-
-    Parameters
-    ----------
-    panels, forms : sequence of str
-        Which tables and rows; all by default.
-    """
+    """``pdips study firm-panel``: some panels and forms, or all."""
 
     name: ClassVar[str] = "firm-panel"
     title: ClassVar[str] = "Firm panels: section 5 of Tran et al. (2023) on tables that can be had"
@@ -151,16 +130,13 @@ class FirmPanelStudy(study.Study):
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print the measures of each panel; then job flows by year."""
         blocks = []
-        for panel in panels_of(table):
-            rows = [row for row in table["row"].unique() if row.startswith(f"{panel}: ")]
-            labels = {row: row.removeprefix(f"{panel}: ") for row in rows}
+        for panel, labels in study.by_prefix(table["row"].unique()).items():
             measured = {row: label for row, label in labels.items() if label != RAW}
             title = f"{panel}: how far synthetic panels are from the raw one"
             blocks.append(study.Block(title=title, rows=measured, columns={name: name for name in MEASURES}))
-            by_year = table.loc[table["row"].isin(rows), "column"].drop_duplicates()
+            by_year = table.loc[table["row"].isin(labels), "column"].drop_duplicates()
             for kind in ("employment", *RATES):
-                columns = {name: name.rpartition(" ")[2] for name in by_year if name.startswith(f"{kind} 1")}
-                columns |= {name: name.rpartition(" ")[2] for name in by_year if name.startswith(f"{kind} 2")}
+                columns = {name: name.rpartition(" ")[2] for name in by_year if name.partition(" ")[0] == kind}
                 blocks.append(
                     study.Block(
                         title=f"{panel}: {kind} by year", rows=labels, columns=columns, headline=False, group=panel
@@ -172,12 +148,12 @@ class FirmPanelStudy(study.Study):
         """Draw the paper's figures 1 and 2: means over replicates, and a band of one standard deviation."""
         epsilons = dict.fromkeys(row.rpartition("epsilon = ")[2] for row in measurements["row"] if "epsilon = " in row)
         caption, found = "Mean over synthetic panels, and a band of one standard deviation on either side.", []
-        for name in panels_of(measurements):
+        for name in study.by_prefix(measurements["row"].unique()):
             for epsilon in epsilons:
                 rows = {form: f"{name}: {form}" for form in (RAW, NON_PRIVATE)}
                 rows |= {form: f"{name}: {form}, epsilon = {epsilon}" for form in (VARYING, RESIDUAL)}
                 rows = {form: row for form, row in rows.items() if (measurements["row"] == row).any()}
-                panels = [_panel(measurements, kind, title, rows) for kind, title in KINDS.items()]
+                panels = [_panel(measurements, kind, title, rows) for kind, title in SETTINGS["pictures"].items()]
                 key = {form: f"--series-{COLOURS[form]}" for form in rows}
                 title = f"{name}, epsilon = {epsilon}"
                 found.append(study.Picture(title=title, panels=panels, caption=caption, key=key))
@@ -192,11 +168,6 @@ def row_name(panel: str, form: str, epsilon: str | None) -> str:
     """Return what a row is called in the table."""
     price = f", epsilon = {float(exact(epsilon, 'epsilon')):g}" if epsilon else ""
     return f"{panel}: {form}{price}"
-
-
-def panels_of(table: pd.DataFrame) -> list[str]:
-    """Return the panels that a table is about."""
-    return list(dict.fromkeys(row.partition(": ")[0] for row in table["row"]))
 
 
 def measure(panel: FirmPanel, made: pd.DataFrame, flows: pd.DataFrame, rng: np.random.Generator) -> dict[str, float]:
@@ -291,7 +262,9 @@ def _own(path: Path) -> FirmPanel:
 def synthesize(form: str, epsilon: str | None, table: Table, rng: np.random.Generator) -> pd.DataFrame:
     """Return one synthetic panel."""
     if form == NON_PRIVATE:
-        return _non_private(table, rng)
+        open_ = _NonPrivate(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,))
+        plan = open_.plan(table.schema)
+        return open_.synthesize(plan, _Open(plan, table, RandomBits(rng)), rng).sets[0]
     name, settings = FORMS[form]
     mechanism = find(name)(epsilon=epsilon, panel=(FIRST, LAST), panel_columns=(PREFIX,), **settings)
     made: pd.DataFrame = mechanism.release(table, rng=rng)[0].sets[0]
@@ -317,12 +290,6 @@ class _NonPrivate(KNGResidual):
         if len(records.outcome):
             lines = quantile_lines(records.predictors, records.outcome, list(taus))
         return line_draw(task.column, task.box, taus, lines, "interpolate")
-
-
-def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:
-    mechanism = _NonPrivate(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,))
-    plan = mechanism.plan(table.schema)
-    return mechanism.synthesize(plan, _Open(plan, table, RandomBits(rng)), rng).sets[0]
 
 
 # The paper's figures 1 and 2.
@@ -367,52 +334,43 @@ class PanelFigures(study.Figures):
         """Return a measure of two forms, each with its epsilon, for the panels that have both."""
         found = {
             panel: (self.at(row_name(panel, *a), column), self.at(row_name(panel, *b), column))
-            for panel in dict.fromkeys(row.partition(": ")[0] for row in self.rows)
+            for panel in study.by_prefix(self.rows)
         }
         return {panel: pair for panel, pair in found.items() if not np.isnan(pair).any()}
 
     def mean_of(self, row: str, start: str) -> float:
         """Return the mean over the columns of a row whose names begin so."""
-        return float(
-            np.mean(
-                [values[0] for (each, column), values in self.found.items() if each == row and column.startswith(start)]
-            )
-        )
+        mine = [values[0] for (each, column), values in self.found.items() if each == row and column.startswith(start)]
+        return float(np.mean(mine))
 
 
-claims: study.Claims[PanelFigures] = study.Claims()
+claims: study.Claims[PanelFigures] = study.Claims("firm-panel")
 
 
 def _list(values: Mapping[str, tuple[float, float]], digits: int) -> str:
     return "; ".join(f"{panel}: {a:.{digits}f} and {b:.{digits}f}" for panel, (a, b) in values.items())
 
 
-@claims(
-    "Varying slopes are better than fixed ones (5.2; 3-marginal scores of stepwise in table 5: 831 to 902 and 697 to "
-    "808)."
-)
+@claims
 def _varying(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (FIXED, "1"), KM)
     text = f"3-marginal scores of stepwise, varying and fixed, at epsilon = 1. {_list(pairs, 0)}."
     return (text, [a > b for a, b in pairs.values()]) if pairs else None
 
 
-@claims("The best private panel has about ten times the pMSE of the one without privacy (5.2).")
+@claims
 def _without(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (NON_PRIVATE, None), PMSE)
     text = f"pMSE of stepwise with varying slopes at epsilon = 1, and without privacy. {_list(pairs, 4)}."
     return (text, [a < 20 * b for a, b in pairs.values()]) if pairs else None
 
 
-@claims("Stepwise with varying slopes retains the trend of job creation, some 10 % below the raw rates (5.3).")
+@claims
 def _trend(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (RESIDUAL, "1"), ERRORS["creation"])
     if not pairs:
         return None
     true = {panel: 100 * seen.mean_of(row_name(panel, RAW, None), "creation ") for panel in pairs}
     rates = "; ".join(f"{panel}: {rate:.1f} %" for panel, rate in true.items())
-    text = (
-        f"Mean error of job creation in % points at epsilon = 1, stepwise and kng-residual. {_list(pairs, 1)}. Raw "
-        f"rates, mean over years: {rates}."
-    )
-    return text, [error <= 0.2 * true[panel] for panel, (error, _) in pairs.items()]
+    judged = [error <= 0.2 * true[panel] for panel, (error, _) in pairs.items()]
+    return study.say(judged, errors=_list(pairs, 1), rates=rates)

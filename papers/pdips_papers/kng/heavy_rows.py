@@ -22,8 +22,8 @@ from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.kng import QUANTILES
-from pdips.registry import find, variant_class
-from pdips_papers.harness.printed import figures
+from pdips.registry import find
+from pdips_papers.harness.printed import data, figures, mechanism
 from pdips_papers.kng.as_printed import true_epsilon
 from pdips_papers.kng.as_run import CAPS, MEDIAN, WALKS, Column
 from pdips_papers.kng.pmse_as_printed import published
@@ -144,19 +144,12 @@ class Form:
     def true_epsilon(self, epsilon: str) -> float | None:
         """Return what the row spends if it claims epsilon; None where no bound is known."""
         if self.kind == "published":
-            return spent(kng(self.kind, epsilon, self.settings)) if self.settings else None
+            return spent(mechanism("kng", self.kind, epsilon=epsilon, **self.settings)) if self.settings else None
         return None if self.kind == "reference" else float(exact(epsilon, "epsilon"))
 
 
-def _released(mechanism: Mechanism, case: Case, rng: np.random.Generator) -> pd.DataFrame:
-    return mechanism.release(case.table, rng=rng)[0].sets[0]
-
-
-def kng(kind: Kind, epsilon: str, settings: Mapping[str, Any]) -> Mechanism:
-    """Return ``kng`` with the settings of a row, as printed or sound."""
-    mechanism, choosing = variant_class("kng", "published" if kind == "published" else "sound")
-    made: Mechanism = mechanism(epsilon=epsilon, **settings, **choosing)
-    return made
+def _released(made: Mechanism, case: Case, rng: np.random.Generator) -> pd.DataFrame:
+    return made.release(case.table, rng=rng)[0].sets[0]
 
 
 def _kng(kind: Kind, short: str, **settings: Any) -> Form:
@@ -165,7 +158,7 @@ def _kng(kind: Kind, short: str, **settings: Any) -> Form:
         settings |= {"between": "quantile"}
 
     def make(case: Case, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
-        return _released(kng(kind, epsilon, settings), case, rng)
+        return _released(mechanism("kng", kind, epsilon=epsilon, **settings), case, rng)
 
     return Form(kind=kind, short=short, make=make, settings=settings)
 
@@ -217,34 +210,11 @@ CENTRED = "Non-private, bins centred"
 STARTED = "KNG, started at the median"
 """Ours: the chains of row KNG, begun where the extended methods' median begins."""
 
-SCHEMES: dict[str, dict[str, str]] = {
-    "Stepwise - Fixed": {"scheme": "stepwise", "slopes": "fixed"},
-    "Stepwise - Varying": {"scheme": "stepwise", "slopes": "varying"},
-    "Sandwich - Fixed": {"scheme": "sandwich", "slopes": "fixed"},
-    "Sandwich - Varying": {"scheme": "sandwich", "slopes": "varying"},
-    "KNG": {"scheme": "plain", "slopes": "varying"},
-}
-"""The paper's own methods, by their names in its tables."""
+SETTINGS = data("settings.toml")["heavy-tailed"]
+SCHEMES, BEYOND = SETTINGS["schemes"], SETTINGS["beyond"]
 
-BEYOND: dict[str, dict[str, str]] = {
-    "Joint": {"scheme": "joint", "slopes": "fixed"},
-    "Recursive": {"scheme": "recursive", "slopes": "fixed"},
-}
-
-
-def published_row(method: str) -> str:
-    """Return the row of a paper's method as printed."""
-    return f"{method} (published)"
-
-
-def as_run_row(method: str) -> str:
-    """Return the row of a paper's method by the authors' chains."""
-    return f"{method} (as run)"
-
-
-def sound_row(method: str) -> str:
-    """Return the row of a paper's method made sound."""
-    return f"{method} (sound)"
+published_row, as_run_row, sound_row = "{} (published)".format, "{} (as run)".format, "{} (sound)".format
+"""The rows of a paper's method as printed, by the authors' chains, and made sound."""
 
 
 def _forms() -> dict[str, Form]:

@@ -10,54 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.loss import exact
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, Violin, shares, violins
-from pdips_papers.kng.heavy_rows import (
-    BEYOND,
-    BY_COLUMNS,
-    ERRORS,
-    FORMS,
-    FRESH,
-    GENERAL,
-    LARGER_IS_BETTER,
-    MEASURES,
-    N_RESPLITS,
-    NON_PRIVATE,
-    PLACES,
-    PMSE,
-    PRINTED,
-    RECOMMENDED,
-    SCHEMES,
-    SPECIFIC,
-    STARTED,
-    TARGETS,
-    Case,
-    Kind,
-    as_run_row,
-    distributions,
-    is_place,
-    measures,
-    place_name,
-    published_row,
-    sound_row,
-)
+from pdips_papers.kng import heavy_rows as heavy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 N_RECORDS = 5_000
 
-type Values = Mapping[tuple[str, str], FloatArray]
-"""By row and column: one value a replicate."""
-
 EPSILON = "1"
 TRAINING = "Training table"
 SECONDS, TRUE, CLAIMED = "CPU seconds", "true ϵ", "claimed ϵ"
 
-COLOURS: dict[Kind, int] = {"reference": 1, "published": 4, "sound": 3, "ours": 5}
+COLOURS: dict[heavy.Kind, int] = {"reference": 1, "published": 4, "sound": 3, "ours": 5}
 
 KEY = {
     "without privacy": "--series-1",
@@ -66,10 +34,10 @@ KEY = {
     "kng-residual (recommended)": "--series-5",
 }
 
-LINES = {**{method: number for number, method in enumerate(SCHEMES, start=2)}, PMSE: 7}
+LINES = {**{method: number for number, method in enumerate(heavy.SCHEMES, start=2)}, heavy.PMSE: 7}
 """Colours of methods where those of one kind are drawn together."""
 
-EXTRA = {method: number for number, method in enumerate(BEYOND, start=2)}
+EXTRA = {method: number for number, method in enumerate(heavy.BEYOND, start=2)}
 """Colours of the dashed lines."""
 
 DISTRIBUTIONS = {
@@ -85,25 +53,15 @@ FIGURES = {"x1": "figure 3", "x2": "figure 4", "x3": "figure 5"}
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyTailed(study.Study):
-    """``pdips study heavy-tailed``.
-
-    Parameters
-    ----------
-    rows : sequence of str
-        HeavyFigures of the tables to make; all by default.
-    n : int
-        Records of a table.
-    n_resplits : int
-        Of the Wasserstein test.
-    """
+    """``pdips study heavy-tailed``: some rows or all, of ``n`` records, with Wasserstein tests of ``n_resplits``."""
 
     name: ClassVar[str] = "heavy-tailed"
     title: ClassVar[str] = "Heavy-tailed columns by K-norm gradients: tables 1 and 2 of Tran et al. (2023)"
     default_replicates: ClassVar[int] = 100
 
-    rows: Sequence[str] = tuple(FORMS)
+    rows: Sequence[str] = tuple(heavy.FORMS)
     n: int = N_RECORDS
-    n_resplits: int = N_RESPLITS
+    n_resplits: int = heavy.N_RESPLITS
 
     def tasks(self, options: study.Options) -> list[study.Task]:
         """Return one task for each replicate. Raises InputError if more than one epsilon is given."""
@@ -119,18 +77,18 @@ class HeavyTailed(study.Study):
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw tables, make every row, and measure it. A row's randomness doesn't depend on which others there are."""
-        case, epsilon = Case.draw(arguments["n"], _generator(seed, "population")), arguments["epsilon"]
+        case, epsilon = heavy.Case.draw(arguments["n"], _generator(seed, "population")), arguments["epsilon"]
         claimed = float(exact(epsilon, "epsilon"))
-        found = study.rows_of(TRAINING, {CLAIMED: claimed, **distributions(case.training)})
+        found = study.rows_of(TRAINING, {CLAIMED: claimed, **heavy.distributions(case.training)})
         for row in arguments["rows"]:
             start = time.process_time()
-            synthetic = FORMS[row].make(case, epsilon, _generator(seed, row))
+            synthetic = heavy.FORMS[row].make(case, epsilon, _generator(seed, row))
             values = {SECONDS: time.process_time() - start}
-            if (spent := FORMS[row].true_epsilon(epsilon)) is not None:
+            if (spent := heavy.FORMS[row].true_epsilon(epsilon)) is not None:
                 values[TRUE] = spent
             rng = _generator(seed, f"measures of {row}")
-            values |= measures(case.training, case.testing, synthetic, rng, n_resplits=arguments["resplits"])
-            found += study.rows_of(row, values | distributions(synthetic))
+            values |= heavy.measures(case.training, case.testing, synthetic, rng, n_resplits=arguments["resplits"])
+            found += study.rows_of(row, values | heavy.distributions(synthetic))
         return found
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
@@ -139,23 +97,23 @@ class HeavyTailed(study.Study):
         made = set(measurements["row"]) if (claimed == float(EPSILON)).all() else set()
         paper = {place: value for place, value in paper_figures().items() if place[0] in made}
         found = study.summarise(
-            measurements[(measurements["row"] != TRAINING) & ~is_place(measurements["column"])], paper
+            measurements[(measurements["row"] != TRAINING) & ~heavy.is_place(measurements["column"])], paper
         )
         return pd.concat([found, _errors(found)], ignore_index=True)
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print tables 1 and 2 with what each row truly spends, then what is beyond the paper."""
         made = set(table["row"])
-        rows = {row: row for row in FORMS if row in made}
+        rows = {row: row for row in heavy.FORMS if row in made}
         parts = (
-            ("Table 1: general utility; KM is best at 1000, the others at 0", GENERAL),
-            ("Table 2: specific utility; smaller is better", SPECIFIC),
+            ("Table 1: general utility; KM is best at 1000, the others at 0", heavy.GENERAL),
+            ("Table 2: specific utility; smaller is better", heavy.SPECIFIC),
         )
         blocks = [
             study.Block(title=title, rows=rows, columns={TRUE: TRUE} | {each: each for each in columns})
             for title, columns in parts
         ]
-        if any(table["column"].isin([error_of(each) for each in GENERAL])):
+        if any(table["column"].isin([error_of(each) for each in heavy.GENERAL])):
             printed = {row: row for row in rows if ((table["row"] == row) & table["paper"].notna()).any()}
             blocks += [
                 study.Block(
@@ -166,7 +124,7 @@ class HeavyTailed(study.Study):
                 )
                 for title, columns in parts
             ]
-        more = {BY_COLUMNS: BY_COLUMNS, SECONDS: SECONDS}
+        more = {heavy.BY_COLUMNS: heavy.BY_COLUMNS, SECONDS: SECONDS}
         return [*blocks, study.Block(title="Beyond the paper", rows=rows, columns=more, headline=False)]
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
@@ -183,22 +141,24 @@ class HeavyTailed(study.Study):
                 caption=caption,
                 key=KEY,
             )
-            for title, columns in (("Table 1", GENERAL), ("Table 2", MEASURES[4:]))
+            for title, columns in (("Table 1", heavy.GENERAL), ("Table 2", heavy.MEASURES[4:]))
         ]
-        return [*charts, *(_distributions(values, column) for column in PLACES)]
+        return [*charts, *(_distributions(values, column) for column in heavy.PLACES)]
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the paper's claims and our targets against the table."""
         return findings_of(table)
 
 
-def paper_figures(printed: Mapping[str, Sequence[float]] = PRINTED) -> dict[tuple[str, str], float]:
+def paper_figures(printed: Mapping[str, Sequence[float]] = heavy.PRINTED) -> dict[tuple[str, str], float]:
     """Return the paper's tables 1 and 2, or their standard errors, by row and column of ours."""
     return {
         (row, column): value
         for method, values in printed.items()
-        for row in ([method] if method == NON_PRIVATE else [published_row(method), as_run_row(method)])
-        for column, value in zip(MEASURES, values, strict=True)
+        for row in (
+            [method] if method == heavy.NON_PRIVATE else [heavy.published_row(method), heavy.as_run_row(method)]
+        )
+        for column, value in zip(heavy.MEASURES, values, strict=True)
     }
 
 
@@ -210,47 +170,47 @@ def error_of(column: str) -> str:
 def _errors(found: pd.DataFrame) -> pd.DataFrame:
     """Return our standard errors beside the paper's, where it has figures."""
     mine = found[found["paper"].notna()]
-    printed = paper_figures(ERRORS)
-    paper = [printed[place] for place in zip(mine["row"], mine["column"], strict=True)]
     names = [error_of(column) for column in mine["column"]]
-    return mine.assign(column=names, ours=mine["standard_error"], standard_error=math.nan, paper=paper)
+    mine = study.beside(mine, paper_figures(heavy.ERRORS))
+    return mine.assign(column=names, ours=mine["standard_error"], standard_error=math.nan)
 
 
 def _generator(seed: int, use: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(use.encode())])
 
 
-def _chart(values: Values, column: str) -> "Figure":
-    powers = column not in LARGER_IS_BETTER
+def _chart(values: study.Values, column: str) -> "Figure":
+    powers = column not in heavy.LARGER_IS_BETTER
     drawn = []
-    for row, form in FORMS.items():
+    for row, form in heavy.FORMS.items():
         if (row, column) in values:
             found = values[row, column]
             drawn.append(Violin(form.short, np.log10(np.maximum(found, 1e-6)) if powers else found, COLOURS[form.kind]))
     every = np.concatenate([np.asarray(each.values) for each in drawn])
-    target = float(np.log10(TARGETS[column])) if powers else TARGETS[column]
+    target = float(np.log10(heavy.TARGETS[column])) if powers else heavy.TARGETS[column]
     low, high = min(float(np.quantile(every, 0.01)), target), max(float(every.max()), target)
     margin = 0.04 * (high - low) or 0.1
     limits = (low - margin, high + margin) if powers else (0.0, 1000.0)
     return violins(column, drawn, limits, [target], powers=powers)
 
 
-def _distributions(values: Values, column: str) -> study.Picture:
+def _distributions(values: study.Values, column: str) -> study.Picture:
     groups = {
-        "as published": {published_row(method): number for method, number in LINES.items()},
-        "as run": {as_run_row(method): number for method, number in LINES.items()},
-        "sound": {sound_row(method): number for method, number in LINES.items()},
-        "beyond the paper": {RECOMMENDED: 8} | {sound_row(method): number for method, number in EXTRA.items()},
-        "without privacy": {NON_PRIVATE: 8},
+        "as published": {heavy.published_row(method): number for method, number in LINES.items()},
+        "as run": {heavy.as_run_row(method): number for method, number in LINES.items()},
+        "sound": {heavy.sound_row(method): number for method, number in LINES.items()},
+        "beyond the paper": {heavy.RECOMMENDED: 8}
+        | {heavy.sound_row(method): number for method, number in EXTRA.items()},
+        "without privacy": {heavy.NON_PRIVATE: 8},
     }
     panels = []
     for title, rows in groups.items():
-        known = {row: number for row, number in rows.items() if (row, place_name(column, 0)) in values}
+        known = {row: number for row, number in rows.items() if (row, heavy.place_name(column, 0)) in values}
         if known:
-            dashed = {sound_row(method) for method in EXTRA}
+            dashed = {heavy.sound_row(method) for method in EXTRA}
             drawn = [Line(_shares(values, row, column), number, paper=row in dashed) for row, number in known.items()]
             drawn.append(Line(_shares(values, TRAINING, column), 1, paper=True))
-            panels.append(shares(title, column.upper(), PLACES[column], drawn, TICKS))
+            panels.append(shares(title, column.upper(), heavy.PLACES[column], drawn, TICKS))
     return study.Picture(
         title=f"Distribution of {column.upper()} ({FIGURES[column]})",
         panels=panels,
@@ -260,15 +220,15 @@ def _distributions(values: Values, column: str) -> study.Picture:
     )
 
 
-def _shares(values: Values, row: str, column: str) -> list[float]:
-    return [float(values[row, place_name(column, number)].mean()) for number in range(len(PLACES[column]))]
+def _shares(values: study.Values, row: str, column: str) -> list[float]:
+    return [float(values[row, heavy.place_name(column, number)].mean()) for number in range(len(heavy.PLACES[column]))]
 
 
 # What the paper says of its simulation, and our own targets.
 
 MET, MISSED, UNDECIDED = "met", "not met", "within Monte Carlo error"
 KNG = "KNG"
-EXTENDED = tuple(method for method in SCHEMES if method != KNG)
+EXTENDED = tuple(method for method in heavy.SCHEMES if method != KNG)
 
 
 class HeavyFigures(study.Figures):
@@ -280,7 +240,7 @@ class HeavyFigures(study.Figures):
 
     def has(self, *rows: str) -> bool:
         """Return whether all rows were made."""
-        return not any(math.isnan(self.at(row, MEASURES[0])) for row in rows)
+        return not any(math.isnan(self.at(row, heavy.MEASURES[0])) for row in rows)
 
     def better(self, column: str, one: str, other: str) -> bool | None:
         """Return whether a row is better than another; None within two standard errors of their difference."""
@@ -306,7 +266,7 @@ def decided(right: Sequence[bool | None]) -> str:
     return study.verdict([each is True for each in right]) if {True, False} & {*right} else UNDECIDED
 
 
-claims: study.Claims[HeavyFigures] = study.Claims()
+claims, starts, price = (study.Claims[HeavyFigures]("heavy-tailed") for _ in range(3))
 
 
 def findings_of(table: pd.DataFrame) -> list[study.Finding]:
@@ -314,42 +274,39 @@ def findings_of(table: pd.DataFrame) -> list[study.Finding]:
     found = []
     for form, row_of in FORMS_OF_CLAIMS.items():
         seen = HeavyFigures(table, row_of)
-        if seen.has(*(row_of(method) for method in (*SCHEMES, PMSE))):
+        if seen.has(*(row_of(method) for method in (*heavy.SCHEMES, heavy.PMSE))):
             found += claims.judge(seen, form=form)
     for claim, row_of in AGREEMENT.items():
-        rows = [row for row in (NON_PRIVATE, *map(row_of, (*SCHEMES, PMSE))) if seen.has(row)]
-        found += [_agreement(seen, claim, rows)] if any(seen.has(row_of(method)) for method in SCHEMES) else []
-    if seen.has(as_run_row(KNG), as_run_row(STARTED), as_run_row(EXTENDED[1])):
-        found.append(_starts(seen))
-    found += _price(seen, [row for row in map(published_row, SCHEMES) if seen.has(row)])
-    return found + ([_target(seen, column) for column in TARGETS] if seen.has(RECOMMENDED) else [])
+        rows = [row for row in (heavy.NON_PRIVATE, *map(row_of, (*heavy.SCHEMES, heavy.PMSE))) if seen.has(row)]
+        found += [_agreement(seen, claim, rows)] if any(seen.has(row_of(method)) for method in heavy.SCHEMES) else []
+    if seen.has(heavy.as_run_row(KNG), heavy.as_run_row(heavy.STARTED), heavy.as_run_row(EXTENDED[1])):
+        found += starts.judge(seen)
+    found += price.judge(seen)
+    return found + ([_target(seen, column) for column in heavy.TARGETS] if seen.has(heavy.RECOMMENDED) else [])
 
 
 def better(column: str, one: float, other: float) -> bool:
     """Return whether a figure of a measure is better than another."""
-    return one > other if column in LARGER_IS_BETTER else one < other
+    return one > other if column in heavy.LARGER_IS_BETTER else one < other
 
 
-@claims("The four extended methods perform better than KNG across all measures (4.2 and 4.3); {form}.")
+@claims
 def _better_than_kng(seen: HeavyFigures) -> study.Said:
-    return seen.compare([(method, KNG) for method in EXTENDED], MEASURES)
+    return seen.compare([(method, KNG) for method in EXTENDED], heavy.MEASURES)
 
 
-@claims("Sandwich performs slightly better than stepwise across the measures of general utility (4.2); {form}.")
+@claims
 def _sandwich(seen: HeavyFigures) -> study.Said:
     pairs = [(f"Sandwich - {slopes}", f"Stepwise - {slopes}") for slopes in ("Fixed", "Varying")]
-    return seen.compare(pairs, GENERAL)
+    return seen.compare(pairs, heavy.GENERAL)
 
 
-@claims(
-    "The four extended methods perform as well as the pMSE mechanism or better, but for KM of stepwise with varying "
-    "slopes (4.2 and 4.3); {form}."
-)
+@claims
 def _better_than_pmse(seen: HeavyFigures) -> study.Said:
     found = {
-        (method, column): seen.better(column, seen.row_of(method), seen.row_of(PMSE))
+        (method, column): seen.better(column, seen.row_of(method), seen.row_of(heavy.PMSE))
         for method in EXTENDED
-        for column in MEASURES
+        for column in heavy.MEASURES
         if (method, column) != (EXTENDED[1], "KM")
     }
     worse = [f"{method} in {column}" for (method, column), wins in found.items() if wins is False]
@@ -357,36 +314,36 @@ def _better_than_pmse(seen: HeavyFigures) -> study.Said:
     return text, [wins is not False for wins in found.values()]
 
 
-@claims("Fixed slopes are best for the intercept and the slope, as the data have fixed slopes (4.3); {form}.")
+@claims
 def _fixed_slopes(seen: HeavyFigures) -> study.Said:
     pairs = [(f"{scheme} - Fixed", f"{scheme} - Varying") for scheme in ("Stepwise", "Sandwich")]
-    return seen.compare(pairs, MEASURES[4:6])
+    return seen.compare(pairs, heavy.MEASURES[4:6])
 
 
-@claims("In NRMSE the four extended methods perform roughly the same (4.3); {form}.")
+@claims
 def _prediction(seen: HeavyFigures) -> study.Said:
     parts, alike = [], []
-    for column in MEASURES[6:]:
+    for column in heavy.MEASURES[6:]:
         values = [seen.at(seen.row_of(method), column) for method in EXTENDED]
-        low, high, reference = min(values), max(values), seen.at(NON_PRIVATE, column)
+        low, high, reference = min(values), max(values), seen.at(heavy.NON_PRIVATE, column)
         parts.append(f"{column} {_figure(low)} to {_figure(high)}, without privacy {_figure(reference)}")
         alike.append(high <= 1.05 * low)
     return f"{'; '.join(parts)}.", alike
 
 
 def _run_row(method: str) -> str:
-    return published_row(PMSE) if method == PMSE else as_run_row(method)
+    return heavy.published_row(heavy.PMSE) if method == heavy.PMSE else heavy.as_run_row(method)
 
 
 FORMS_OF_CLAIMS: Mapping[str, Callable[[str], str]] = {
     "as the authors ran them (pMSE mechanism as published)": _run_row,
-    "as published": published_row,
-    "sound": sound_row,
+    "as published": heavy.published_row,
+    "sound": heavy.sound_row,
 }
 
 AGREEMENT: Mapping[str, Callable[[str], str]] = {
     "The printed figures are those of the authors' chains (tables 1 and 2; pMSE mechanism as published).": _run_row,
-    "The printed figures are those of the stated methods (tables 1 and 2).": published_row,
+    "The printed figures are those of the stated methods (tables 1 and 2).": heavy.published_row,
 }
 
 
@@ -395,61 +352,53 @@ def _agreement(seen: HeavyFigures, claim: str, rows: Sequence[str]) -> study.Fin
     agree, parts = [], []
     for row in rows:
         method, near = row.rpartition(" (")[0] or row, 0
-        for column, printed, error in zip(MEASURES, PRINTED[method], ERRORS[method], strict=True):
+        for column, printed, error in zip(heavy.MEASURES, heavy.PRINTED[method], heavy.ERRORS[method], strict=True):
             spread = math.hypot(error, np.nan_to_num(seen.error(row, column)))
             near += abs(seen.at(row, column) - printed) <= 3 * spread + error / 2
         agree.append(near)
-        parts.append(f"{method} {near} of {len(MEASURES)}")
+        parts.append(f"{method} {near} of {len(heavy.MEASURES)}")
     text = f"Within three standard errors of ours: {', '.join(parts)}."
-    whole = sum(agree) == len(rows) * len(MEASURES)
+    whole = sum(agree) == len(rows) * len(heavy.MEASURES)
     return study.Finding(claim=claim, found=text, verdict=study.verdict([whole, sum(agree) > 0]))
 
 
-def _starts(seen: HeavyFigures) -> study.Finding:
-    """Say how much of the distance between KNG and an extended method goes when KNG's chains start elsewhere."""
-    zero, moved, extended = (as_run_row(method) for method in (KNG, STARTED, EXTENDED[1]))
-    shares = {column: (seen.at(zero, column) - seen.at(moved, column)) for column in MEASURES}
+@starts
+def _starts(seen: HeavyFigures) -> study.Said:
+    zero, moved, extended = (heavy.as_run_row(method) for method in (KNG, heavy.STARTED, EXTENDED[1]))
+    shares = {column: (seen.at(zero, column) - seen.at(moved, column)) for column in heavy.MEASURES}
     shares = {column: gap / (seen.at(zero, column) - seen.at(extended, column)) for column, gap in shares.items()}
     text = ", ".join(f"{column} {share:.0%}" for column, share in shares.items())
-    return study.Finding(
-        claim="(Ours) The lead of the extended methods over KNG is mostly that of where chains start.",
-        found=f"Begun at the median's estimate, KNG's chains close of their distance to {EXTENDED[1]}: {text}.",
-        verdict=study.verdict([share > 0.5 for share in shares.values()]),
-    )
+    return study.say([share > 0.5 for share in shares.values()], extended=EXTENDED[1], text=text)
 
 
-def _price(seen: HeavyFigures, rows: Sequence[str]) -> list[study.Finding]:
-    spent = {row.rpartition(" (")[0]: seen.at(row, TRUE) for row in rows}
+@price
+def _price(seen: HeavyFigures) -> study.Said | None:
+    spent = {method: seen.at(heavy.published_row(method), TRUE) for method in heavy.SCHEMES}
     known = {method: value for method, value in spent.items() if not math.isnan(value)}
-    if not known:
-        return []
     text = ", ".join(f"{method} {value:.2f}" for method, value in known.items())
-    return [
-        study.Finding(
-            claim="The private rows satisfy 1-differential privacy (4.1).",
-            found=f"Drawn exactly from the printed density they spend {text}; as the paper ran them, and the published "
-            "pMSE mechanism in any case, no bound is known.",
-            verdict=study.HOLDS if max(known.values()) <= 1 else study.FAILS,
-        )
-    ]
+    return study.say([max(known.values()) <= 1], text=text) if known else None
 
 
 def _target(seen: HeavyFigures, column: str) -> study.Finding:
     """Say whether our mechanism reaches a target, with the best published row beside it."""
-    target, larger = TARGETS[column], column in LARGER_IS_BETTER
+    target, larger = heavy.TARGETS[column], column in heavy.LARGER_IS_BETTER
     best = max if larger else min
-    here, error = seen.at(RECOMMENDED, column), seen.error(RECOMMENDED, column)
-    printed = best(values[MEASURES.index(column)] for row, values in PRINTED.items() if row != NON_PRIVATE)
+    here, error = seen.at(heavy.RECOMMENDED, column), seen.error(heavy.RECOMMENDED, column)
+    printed = best(
+        values[heavy.MEASURES.index(column)] for row, values in heavy.PRINTED.items() if row != heavy.NON_PRIVATE
+    )
     text = _figure(here) + ("" if math.isnan(error) else f" ± {error:.2g}")
-    text += f" at a true epsilon of {seen.at(RECOMMENDED, TRUE):g}; the best private row that the paper prints has "
+    text += (
+        f" at a true epsilon of {seen.at(heavy.RECOMMENDED, TRUE):g}; the best private row that the paper prints has "
+    )
     text += f"{printed:g}"
-    published = [row for row, form in FORMS.items() if form.kind == "published" and seen.has(row)]
+    published = [row for row, form in heavy.FORMS.items() if form.kind == "published" and seen.has(row)]
     if published:
         text += f", the best published row here {_figure(best(seen.at(row, column) for row in published))}"
-    if seen.has(FRESH):
-        text += f", a fresh sample {_figure(seen.at(FRESH, column))}"
+    if seen.has(heavy.FRESH):
+        text += f", a fresh sample {_figure(seen.at(heavy.FRESH, column))}"
     return study.Finding(
-        claim=f"(Ours) {RECOMMENDED}: {column} {'at least' if larger else 'at most'} {target:g}.",
+        claim=f"(Ours) {heavy.RECOMMENDED}: {column} {'at least' if larger else 'at most'} {target:g}.",
         found=f"{text}.",
         verdict=MET if (here >= target if larger else here <= target) else MISSED,
     )

@@ -14,18 +14,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from pdips.arrays import FloatArray
 from pdips.privacy.noise import RandomBits, exponential_mechanism, quantise
-from pdips_papers.kng.pmse_mechanism import (
-    NAMES,
-    RATES,
-    Known,
-    choose_parameters,
-    cloud,
-    information,
-    plan,
-    root_of,
-    with_logs,
-    without_logs,
-)
+from pdips_papers.kng import pmse_mechanism as sound
 from pdips_papers.kng.pmse_scores import synthesise
 
 PRIOR_VARIANCE = 100_000
@@ -65,16 +54,17 @@ def published(
 ) -> FloatArray:
     """Draw parameters from the printed density; privacy guarantee: none.
 
-    Different from the paper's code: one synthetic table of even spread for each candidate, not the mean of 25 random
-    ones; trees split at 1/64 quantiles of the confidential table; one of up to 1,200 candidates is drawn by exact
-    weights, not the end of a chain of 100 steps. The density has wide shoulders in eight dimensions, so few
-    candidates carry most of the weight: the draw is exact on this set, and the set follows the density roughly.
+    Different from the paper's code besides: one synthetic table of even spread for each candidate, not the mean of 25
+    random ones; trees split at 1/64 quantiles of the confidential table. The density has wide shoulders in eight
+    dimensions, so few of up to 1,200 candidates carry most of the weight, and the set follows the density roughly.
     """
     search = min(n_candidates, MOST_SEARCHED)
-    found = choose_parameters(records, SEARCH * epsilon, n_candidates=search, stages=stages, bits=bits)
-    sharpness = information(found, plan(stages)[-1]) * len(records) * float(epsilon) / SPREAD
-    here = Known(theta=with_logs(found.theta), covariance=np.linalg.inv(sharpness + np.eye(len(NAMES)) * 1e-3))
-    clouds, tried, targets = [here], np.empty((0, len(NAMES))), np.empty(0)
+    found = sound.choose_parameters(records, SEARCH * epsilon, n_candidates=search, stages=stages, bits=bits)
+    sharpness = sound.information(found, sound.plan(stages)[-1]) * len(records) * float(epsilon) / SPREAD
+    here = sound.Known(
+        theta=sound.with_logs(found.theta), covariance=np.linalg.inv(sharpness + np.eye(len(sound.NAMES)) * 1e-3)
+    )
+    clouds, tried, targets = [here], np.empty((0, len(sound.NAMES))), np.empty(0)
     for number in range(N_ROUNDS):
         new = _around(clouds[-1], min(n_candidates, MOST_TREES), number)
         tried, targets = np.concatenate([tried, new]), np.concatenate([targets, log_density(records, epsilon, new)])
@@ -83,21 +73,18 @@ def published(
         shares = np.exp(weights - weights.max()) / np.exp(weights - weights.max()).sum()
         centre = shares @ tried
         covariance = ((tried - centre).T * shares) @ (tried - centre) + clouds[-1].covariance / 4
-        clouds.append(Known(theta=centre, covariance=covariance))
+        clouds.append(sound.Known(theta=centre, covariance=covariance))
     steps = quantise(np.maximum(weights - weights.max(), -FLOOR), STEP)
-    return without_logs(tried[exponential_mechanism(steps[None, :], STEP, bits)[0]])
+    return sound.without_logs(tried[exponential_mechanism(steps[None, :], STEP, bits)[0]])
 
 
 def log_density(records: FloatArray, epsilon: Fraction, changed: FloatArray) -> FloatArray:
     """Return the printed log density at parameters with the rates as logs, shape (candidates, 8)."""
-    from scipy.stats import qmc
-
-    n, thetas = len(records), without_logs(changed)
+    n, thetas = len(records), sound.without_logs(changed)
     edges = np.quantile(records, np.arange(1, N_BINS) / N_BINS, axis=0).T
-    even = qmc.Sobol(3, rng=np.random.default_rng(1)).random(2 ** max(n - 1, 1).bit_length())[:n]
-    real, points = binned(records, edges), -np.log1p(-np.clip(even, 2.0**-30, 1 - 2.0**-30))
+    real, points = binned(records, edges), -np.log1p(-sound.cube(n, 3, 1))
     pmse = np.array([tree_pmse(real, binned(synthesise(theta, points), edges)) for theta in thetas])
-    prior = -(thetas**2).sum(axis=1) / (2 * PRIOR_VARIANCE) + changed[:, RATES].sum(axis=1)
+    prior = -(thetas**2).sum(axis=1) / (2 * PRIOR_VARIANCE) + changed[:, sound.RATES].sum(axis=1)
     return np.asarray(-n * float(epsilon) / 2 * pmse + prior)
 
 
@@ -129,18 +116,18 @@ def tree_pmse(
     return float(squares[0] / (n + m))
 
 
-def _around(known: Known, n_candidates: int, number: int) -> FloatArray:
+def _around(known: sound.Known, n_candidates: int, number: int) -> FloatArray:
     """Return a cloud of the multivariate Student law; ``known.theta`` has the rates as logs."""
     from scipy.special import chdtri, ndtr
 
-    points = cloud(n_candidates, len(NAMES) + 1, 100 + number)
+    points = sound.cloud(n_candidates, len(sound.NAMES) + 1, 100 + number)
     stretch = np.sqrt(FREEDOM / chdtri(FREEDOM, ndtr(points[:, -1:])))
-    return np.asarray(known.theta + stretch * points[:, :-1] @ root_of(known.covariance).T)
+    return np.asarray(known.theta + stretch * points[:, :-1] @ sound.root_of(known.covariance).T)
 
 
-def _log_cloud(known: Known, changed: FloatArray) -> FloatArray:
+def _log_cloud(known: sound.Known, changed: FloatArray) -> FloatArray:
     """Return the log density of that law, up to a constant that all clouds share."""
     gap = changed - known.theta
     distance = (gap * np.linalg.solve(known.covariance, gap.T).T).sum(axis=1)
     size = np.linalg.slogdet(known.covariance)[1]
-    return np.asarray(-(FREEDOM + len(NAMES)) / 2 * np.log1p(distance / FREEDOM) - size / 2)
+    return np.asarray(-(FREEDOM + len(sound.NAMES)) / 2 * np.log1p(distance / FREEDOM) - size / 2)

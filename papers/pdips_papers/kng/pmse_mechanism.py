@@ -83,21 +83,15 @@ def chosen(records: FloatArray, epsilon: Fraction, *, n_candidates: int, stages:
 
 def records_of(frame: pd.DataFrame) -> FloatArray:
     """Return the three columns, shape (n, 3), or say which rule is broken."""
-    missing = [name for name in COLUMNS if name not in frame.columns]
-    if missing:
-        raise InputError(f"the table needs a column {missing[0]}: the model is of x1, x2 and x3")
-    if not 1 <= len(frame) <= MOST_RECORDS:
+    try:
+        records = frame[list(COLUMNS)].to_numpy(dtype=np.float64)
+    except (KeyError, TypeError, ValueError):
+        raise InputError("the table needs columns x1, x2 and x3, of numbers only") from None
+    if not 1 <= len(records) <= MOST_RECORDS:
         raise InputError(f"the table must have from 1 to {MOST_RECORDS} rows")
-    columns = []
-    for name in COLUMNS:
-        try:
-            values = frame[name].to_numpy(dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"column {name} must hold numbers only") from None
-        if not np.isfinite(values).all():
-            raise InputError(f"column {name} must hold finite numbers only: drop or fill in missing values first")
-        columns.append(values)
-    return np.ascontiguousarray(np.stack(columns, axis=1))
+    if not np.isfinite(records).all():
+        raise InputError("columns must hold finite numbers only: drop or fill in missing values first")
+    return np.ascontiguousarray(records)
 
 
 def draw_table(theta: FloatArray, n: int, bits: RandomBits) -> pd.DataFrame:
@@ -176,7 +170,7 @@ def at_start() -> Known:
 
 
 @lru_cache(maxsize=64)
-def _cube(n_candidates: int, n_dimensions: int, number: int) -> FloatArray:
+def cube(n_candidates: int, n_dimensions: int, number: int) -> FloatArray:
     """Return public points that fill the unit cube evenly, shape (candidates, dimensions)."""
     from scipy.stats import qmc
 
@@ -190,7 +184,7 @@ def cloud(n_candidates: int, n_dimensions: int, number: int) -> FloatArray:
     """Return public standard normal points, shape (candidates, dimensions), the first of them 0."""
     from scipy.special import ndtri
 
-    points = np.array(ndtri(_cube(n_candidates, n_dimensions, number)))
+    points = np.array(ndtri(cube(n_candidates, n_dimensions, number)))
     points[0] = 0
     return points
 
@@ -207,7 +201,7 @@ def candidates(known: Known, stage: Stage, n_candidates: int, number: int) -> Fl
     changed = np.tile(with_logs(known.theta), (n_candidates, 1))
     if stage.from_box:
         low, high = with_logs(LOWEST)[free], with_logs(HIGHEST)[free]
-        changed[:, free] = low + (high - low) * _cube(n_candidates, len(free), number)
+        changed[:, free] = low + (high - low) * cube(n_candidates, len(free), number)
     else:
         root = root_of(known.covariance[np.ix_(free, free)])
         changed[:, free] += WIDEN * cloud(n_candidates, len(free), number) @ root.T

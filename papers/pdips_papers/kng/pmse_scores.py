@@ -1,5 +1,6 @@
 """pMSE over a public partition: cells, whole scores, and what one record can do to them."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -52,8 +53,16 @@ class Partition:
     n_nodes: int = 2
 
     def count(self, records: FloatArray) -> IntArray:
-        """Count records, shape (n, 3), by cell."""
-        return np.asarray(count_records(records, self.lines, *self.edges))
+        """Count records, shape (n, 3), by cell.
+
+        What is compared with an edge is worked out from one record and public numbers alone, by sums and products in a
+        fixed order, so a record's cell can't depend on other records.
+        """
+        (x1, x2, x3), lines = records.T, self.lines
+        residuals = (x1, x2 - (lines[0] + lines[1] * x1), x3 - (lines[2] + lines[3] * x1 + lines[4] * x2))
+        bins = [np.searchsorted(cuts, each, side="right") for cuts, each in zip(self.edges, residuals, strict=True)]
+        sizes = [len(cuts) + 1 for cuts in self.edges]
+        return np.bincount(np.ravel_multi_index(tuple(bins), sizes), minlength=math.prod(sizes))
 
     def shares(self, thetas: FloatArray) -> IntArray:
         """Return the share of each cell under each candidate, in parts of ``WHOLE``, shape (candidates, cells)."""
@@ -67,54 +76,11 @@ def scores(partition: Partition, thetas: FloatArray, records: FloatArray) -> Int
     return np.asarray(whole_scores(partition.shares(thetas), counts, WHOLE, RATIO, steps))
 
 
-# compiled: what is compared with an edge is worked out from one record and public numbers alone, by sums and products
-# in a fixed order, so a record's cell can't depend on other records.
-
-
-@numba.njit(cache=True, error_model="numpy")
-def bin_of(value: float, edges: FloatArray) -> int:
-    """Return how many edges are at or below the value."""
-    low, high = 0, len(edges)
-    while low < high:
-        middle = (low + high) // 2
-        if edges[middle] <= value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _cell(
-    x1: float, x2: float, x3: float, lines: FloatArray, edges_1: FloatArray, edges_2: FloatArray, edges_3: FloatArray
-) -> int:
-    residual_2 = x2 - (lines[0] + lines[1] * x1)
-    residual_3 = x3 - (lines[2] + lines[3] * x1 + lines[4] * x2)
-    cell = bin_of(x1, edges_1) * (len(edges_2) + 1) + bin_of(residual_2, edges_2)
-    return cell * (len(edges_3) + 1) + bin_of(residual_3, edges_3)
-
-
-@numba.njit(cache=True, error_model="numpy")
-def count_records(
-    records: FloatArray, lines: FloatArray, edges_1: FloatArray, edges_2: FloatArray, edges_3: FloatArray
-) -> IntArray:
-    """Count ``records``, shape (n, 3), in the cells of a public partition."""
-    counts = np.zeros((len(edges_1) + 1) * (len(edges_2) + 1) * (len(edges_3) + 1), dtype=np.int64)
-    for i in range(len(records)):
-        counts[_cell(records[i, 0], records[i, 1], records[i, 2], lines, edges_1, edges_2, edges_3)] += 1
-    return counts
-
-
-@numba.njit(cache=True, error_model="numpy")
 def synthesise(theta: FloatArray, points: FloatArray) -> FloatArray:
     """Turn standard exponentials, shape (Q, 3), into records of the sequential model at ``theta``, shape (8,)."""
-    made = np.empty_like(points)
-    for i in range(len(points)):
-        x1 = points[i, 0] / theta[0]
-        x2 = theta[1] + theta[2] * x1 + points[i, 1] / theta[3]
-        made[i, 0], made[i, 1] = x1, x2
-        made[i, 2] = theta[4] + theta[5] * x1 + theta[6] * x2 + points[i, 2] / theta[7]
-    return made
+    x1 = points[:, 0] / theta[0]
+    x2 = theta[1] + theta[2] * x1 + points[:, 1] / theta[3]
+    return np.column_stack([x1, x2, theta[4] + theta[5] * x1 + theta[6] * x2 + points[:, 2] / theta[7]])
 
 
 @numba.njit(cache=True, error_model="numpy")

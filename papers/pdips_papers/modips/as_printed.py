@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import softmax
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.audit.cases.statistics import counted_pair, emptied_cell, larger_cell, other_sign, turned_choice
@@ -21,7 +22,8 @@ from pdips.mechanism import Split, Variant
 from pdips.posterior.columns import record_values
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, as_float, exact, positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
-from pdips.statistics.logistic import Logistic, Logits, newton
+from pdips.statistics.logistic import Logistic, Logits, information, newton
+from pdips_papers.harness.printed import flaw_of
 
 NOWHERE = np.inf
 """Stands for the mean of a cell that has none, which a release as printed leaves out."""
@@ -40,9 +42,6 @@ class PrintedStatistic:
     """What all forms as printed share: they claim epsilon for one replaced record, and guarantee nothing."""
 
     name: ClassVar[str]
-    flaw: ClassVar[str]
-    """Why there is no guarantee."""
-
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     variants: ClassVar[tuple[Variant, ...]] = ("published",)
     splits: ClassVar[tuple[Split, ...]] = ("once",)
@@ -58,7 +57,7 @@ class PrintedStatistic:
 
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the loss that the paper claims, of kind "none"."""
-        text = f"NO GUARANTEE. As published: {self.flaw}"
+        text = f"NO GUARANTEE. As published: {flaw_of(self)}"
         return PrivacyLoss(
             epsilon=exact(self.epsilon, "epsilon"), neighbours="replace-one", kind="none", statement=text
         )
@@ -78,7 +77,6 @@ class PrintedMeans(PrintedStatistic):
     """
 
     name: ClassVar[str] = "printed cell means"
-    flaw: ClassVar[str] = "the noise on a cell's mean has a scale that depends on its confidential count."
 
     of: str
     by: str
@@ -100,7 +98,6 @@ class PrintedCovariance(PrintedStatistic):
     """
 
     name: ClassVar[str] = "printed pooled covariance"
-    flaw: ClassVar[str] = "the sensitivity of a covariance is that of a record which stays in its cell."
 
     of: tuple[str, str]
     by: str
@@ -132,7 +129,6 @@ class RedrawnCount(PrintedStatistic):
     """
 
     name: ClassVar[str] = "printed truncation"
-    flaw: ClassVar[str] = "noise is drawn again until the count is possible, which depends on the count."
 
     of: str
 
@@ -140,14 +136,15 @@ class RedrawnCount(PrintedStatistic):
         """Return the noisy count, shape (runs, 1)."""
         last = table.schema.columns[self.of].n_levels - 1
         count, n = int((table.codes[self.of] == last).sum()), table.n_records
-        return redrawn(np.full(n_runs, float(count)), n, as_float(exact(self.epsilon, "epsilon")), bits)[:, None]
+        epsilon = as_float(exact(self.epsilon, "epsilon"))
+        return redrawn(np.full(n_runs, count), n, lambda size: laplace(size, bits) / epsilon)[:, None]
 
 
-def redrawn(counts: FloatArray, n: int, epsilon: float, bits: RandomBits) -> FloatArray:
-    """Return counts with Laplace noise of scale 1 / epsilon, each drawn again until it lies in [0, n]."""
+def redrawn(counts: FloatArray | IntArray, n: int, noise: Callable[[int], FloatArray | IntArray]) -> FloatArray:
+    """Return counts with noise, each drawn again until it lies in [0, n]."""
     noisy = np.full(len(counts), np.nan)
     while (open_ := np.flatnonzero(~((noisy >= 0) & (noisy <= n)))).size:
-        noisy[open_] = counts[open_] + laplace(open_.size, bits) / epsilon
+        noisy[open_] = counts[open_] + noise(open_.size)
     return noisy
 
 
@@ -161,7 +158,6 @@ class PrintedRegression(PrintedStatistic):
     """
 
     name: ClassVar[str] = "printed regression"
-    flaw: ClassVar[str] = "the noise on the coefficients is for a prior n times as strong as the one used."
 
     outcome: str
     predictors: tuple[str, ...]
@@ -197,9 +193,7 @@ class PrintedRegression(PrintedStatistic):
         logits, rng = self.logits(table), bits.generator()
         drawn = posterior_draws(logits, n_runs, rng)
         rate = table.n_records * as_float(exact(self.strength, "strength") * exact(self.epsilon, "epsilon")) / 2
-        direction = rng.standard_normal(drawn.shape)
-        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-        return drawn + direction * rng.gamma(drawn.shape[1], 1 / rate, (n_runs, 1))
+        return drawn + grown_noise(drawn.shape, 1 / rate, rng)
 
 
 def posterior_draws(logits: Logits, n_draws: int, rng: np.random.Generator) -> FloatArray:
@@ -213,7 +207,7 @@ def posterior_draws(logits: Logits, n_draws: int, rng: np.random.Generator) -> F
         drawn: FloatArray = grid[place] + (grid[1] - grid[0]) * (rng.random(n_draws) - 0.5)
         return drawn[:, None]
     mode = newton(logits, 1e-6)
-    root = np.linalg.cholesky(np.linalg.inv(_curvature(logits, mode.ravel())))
+    root = np.linalg.cholesky(np.linalg.inv(precision(logits.x, mode, logits.weight, float(logits.kappa))))
     now = np.tile(mode.ravel(), (n_draws, 1))
     score = _log_posterior(logits, now)
     for _ in range(STEPS):
@@ -237,15 +231,17 @@ def _log_posterior(logits: Logits, flat: FloatArray) -> FloatArray:
     return np.asarray(-float(logits.kappa) / 2 * (flat**2).sum(axis=1) - loss @ logits.weight)
 
 
-def _curvature(logits: Logits, mode: FloatArray, step: float = 1e-4) -> FloatArray:
-    """Return minus the second derivatives of the log posterior at its mode, by differences."""
-    d = len(mode)
-    moves = step * np.eye(d)
-    corners = [mode + a * moves[i] + b * moves[j] for i in range(d) for j in range(d) for a in (1, -1) for b in (1, -1)]
-    signs = np.array([1.0, -1.0, -1.0, 1.0])
-    found = _log_posterior(logits, np.array(corners)).reshape(d, d, 4) @ signs
-    symmetric: FloatArray = -(found + found.T) / (8 * step**2)
-    return symmetric
+def precision(x: FloatArray, b: FloatArray, weight: IntArray, kappa: float) -> FloatArray:
+    """Return minus the second derivatives of the log posterior at coefficients ``b``, shape (C, d)."""
+    chance = softmax(np.vstack([np.zeros(len(x)), b @ x.T]), axis=0)[1:]
+    return np.asarray(information(x, chance, weight) + kappa * np.eye(b.size))
+
+
+def grown_noise(shape: tuple[int, ...], scale: float, rng: np.random.Generator) -> FloatArray:
+    """Draw noise with density in proportion to exp(-length / scale) along the last axis, in doubles: as published."""
+    direction = rng.standard_normal(shape)
+    direction /= np.linalg.norm(direction, axis=-1, keepdims=True)
+    return np.asarray(direction * (rng.standard_gamma(shape[-1], shape[:-1]) * scale)[..., None])
 
 
 def _values(table: Table, name: str) -> FloatArray:
@@ -267,11 +263,6 @@ def _range(schema: Schema, name: str) -> float:
 def redraw_loss(epsilon: float) -> float:
     """Return what drawing again costs one count, in the limit of many records: epsilon + log(2 - e^-epsilon)."""
     return epsilon + float(np.log(2 - np.exp(-epsilon)))
-
-
-def regression_loss(n: int, strength: Fraction, epsilon: float) -> float:
-    """Return what the printed regression loses at least, on one coefficient: n epsilon / 2 - 1 / (2 strength)."""
-    return n * epsilon / 2 - 1 / (2 * float(strength))
 
 
 def published(epsilon: Number = 1) -> Iterator[Case]:

@@ -11,8 +11,8 @@ from pdips.arrays import FloatArray
 from pdips.inference import Rule
 from pdips.report.figures import INK
 from pdips.report.formats import MINUS
-from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, epsilons_of, short, suffix_of
-from pdips_papers.harness.measures import MEASURES, at_each, combine, pooled, summary
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, epsilons_of, short, suffix_of
+from pdips_papers.harness.measures import MEASURES, at_each, averaged, combine, pooled, summary
 from pdips_papers.harness.study import Block, Picture
 from pdips_papers.modips.location_model import Records, cell_moments, places
 
@@ -21,30 +21,6 @@ if TYPE_CHECKING:
 
 WITHOUT = "without"
 """The measure of sets that give no estimate: a cell is empty, or a regression has no fit."""
-
-LABELS = {
-    "original": "original data",
-    "np-dips-published": "NP-DIPS (published)",
-    "np-dips": "NP-DIPS",
-    "modips-published": "MODIPS (published)",
-    "modips-plug-in": "MODIPS plug-in, once",
-    "modips-plug-in-common": "MODIPS plug-in, once, common bounds",
-    "modips-noise-aware": "MODIPS noise-aware",
-    "multiple-synthesis": "multiple synthesis",
-    "wrong-published": "wrong model (published)",
-    "wrong-plug-in": "wrong model, once",
-}
-
-
-METHODS = {
-    "original": Method(label="original data", colour=1),
-    "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-    "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
-    "np-dips": Method(label="NP-DIPS, public bins", colour=3),
-    "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
-    "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
-}
-"""The rows that both simulations have."""
 
 
 class GroupedStudy(CurveStudy):
@@ -55,10 +31,6 @@ class GroupedStudy(CurveStudy):
 
     def __init_subclass__(cls) -> None:
         cls.labels = {case: label for cases in cls.groups.values() for case, label in cases.items()}
-
-    def batch(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many replicates a task has at most."""
-        return 100
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return the long table of the curves, and the shares of sets without an estimate after it."""
@@ -119,7 +91,7 @@ class AverageFigures(CurveFigures):
 
     def words(self, names: Sequence[str], cases: Sequence[str], measure: str, epsilons: Sequence[str]) -> str:
         """Return such means for several methods."""
-        shown = (f"{LABELS[name]} {figure(self.of(name, cases, measure, epsilons), measure)}" for name in names)
+        shown = (f"{self.said[name]} {figure(self.of(name, cases, measure, epsilons), measure)}" for name in names)
         return ", ".join(shown)
 
 
@@ -145,16 +117,7 @@ def summarised(
     there = np.isfinite(estimate) & np.isfinite(half)
     rows = summary(row, suffix, (estimate[there], half[there]), truth) if there.any() else []
     lacking = 1 - (np.isfinite(estimates) & np.isfinite(variances)).mean(axis=1)
-    return [
-        *rows,
-        {
-            "row": row,
-            "column": f"{WITHOUT}{suffix}",
-            "value": float(lacking.mean()),
-            "square": float((lacking**2).mean()),
-            "count": len(lacking),
-        },
-    ]
+    return [*rows, averaged(row, f"{WITHOUT}{suffix}", lacking)]
 
 
 def covariance_estimates(records: Records, cells: int) -> dict[str, tuple[FloatArray, FloatArray]]:

@@ -1,5 +1,6 @@
 """Noisy cell counts and histograms of z (NP-DIPS), as in simulations 3 and 4 of Bowen and Liu (2020)."""
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -7,6 +8,9 @@ import numpy as np
 from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips_papers.modips.location_model import N_SETS, Bounds, Records, places
+
+Shares = Callable[[IntArray], FloatArray]
+"""Makes shares, shape (replicates, sets, places), of counts, shape (replicates, 1, places)."""
 
 SCOTT = 3.5
 """Bin width over standard deviation and n^(-1/4), Scott's rule for two numbers."""
@@ -24,7 +28,7 @@ def two_steps(data: Records, bounds: Bounds, bins: IntArray, scale: Fraction, bi
     """Sanitize the counts of the cells, and a histogram of z within each, once for each set (simulation 3)."""
     rng, n_rows, cells = bits.generator(), len(data.cell), bounds.cells
     counts = np.bincount(places(data.cell, cells), minlength=n_rows * cells).reshape(n_rows, 1, cells)
-    drawn = rng.multinomial(data.n, _weights(counts, scale, bits))
+    drawn = rng.multinomial(data.n, noisy_shares(counts, scale, bits))
     cell = np.repeat(np.tile(np.arange(cells), n_rows * N_SETS), drawn.ravel()).reshape(n_rows, N_SETS, data.n)
     return Records(cell, _within(data, bounds, bins, scale, bits, cell))
 
@@ -55,29 +59,28 @@ def _within(
     return z
 
 
-def one_step(data: Records, bounds: Bounds, bins: IntArray, scale: Fraction, bits: RandomBits) -> Records:
-    """Sanitize the full cross-tabulation of cells and bins of z, once for each set (simulation 4).
+def one_step(data: Records, bounds: Bounds, bins: IntArray, shares: Shares, rng: np.random.Generator) -> Records:
+    """Draw from shares made of the full cross-tabulation of cells and bins of z (simulation 4).
 
-    ``bins`` has shape (replicates, 2); the rest is as in :func:`two_steps`.
+    ``bins`` has shape (replicates, numbers); the rest is as in :func:`two_steps`.
     """
-    rng, cells, n = bits.generator(), bounds.cells, data.n
-    sets = Records(np.empty((len(data.cell), N_SETS, n), dtype=np.int64), np.empty((len(data.cell), N_SETS, n, 2)))
+    cells, n, parts = bounds.cells, data.n, []
     for pair in np.unique(bins, axis=0):
         chosen = np.flatnonzero((bins == pair).all(axis=1))
         cell, z = data.cell[chosen, 0], data.z[chosen, 0]
         size = int(pair.prod())
         place = cell * size + _bin_index(z, cell, bounds, np.broadcast_to(pair, z.shape))
         counts = np.bincount(places(place[:, None], cells * size), minlength=len(chosen) * cells * size)
-        drawn = rng.multinomial(n, _weights(counts.reshape(len(chosen), 1, -1), scale, bits))
-        flat = np.repeat(np.tile(np.arange(cells * size), len(chosen) * N_SETS), drawn.ravel())
-        index = flat.reshape(len(chosen), N_SETS, n)
-        sets.cell[chosen] = index // size
-        shape = np.broadcast_to(pair, (*index.shape, 2))
-        sets.z[chosen] = _spread(index % size, index // size, bounds, shape, rng)
-    return sets
+        drawn = rng.multinomial(n, shares(counts.reshape(len(chosen), 1, -1)))
+        flat = np.repeat(np.tile(np.arange(cells * size), drawn.size // (cells * size)), drawn.ravel())
+        index = flat.reshape(*drawn.shape[:2], n)
+        shape = np.broadcast_to(pair, (*index.shape, len(pair)))
+        parts.append((chosen, index // size, _spread(index % size, index // size, bounds, shape, rng)))
+    order, cell, z = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Records(cell[np.argsort(order)], z[np.argsort(order)])
 
 
-def _weights(counts: IntArray, scale: Fraction, bits: RandomBits) -> FloatArray:
+def noisy_shares(counts: IntArray, scale: Fraction, bits: RandomBits) -> FloatArray:
     """Return shares in proportion to noisy counts, those below 0 taken as 0; even ones where none is above it."""
     shape = (counts.shape[0], N_SETS, counts.shape[2])
     noisy = np.maximum(counts + discrete_laplace(scale, int(np.prod(shape)), bits).reshape(shape), 0)
@@ -86,14 +89,18 @@ def _weights(counts: IntArray, scale: Fraction, bits: RandomBits) -> FloatArray:
 
 
 def _bin_index(z: FloatArray, cell: IntArray, bounds: Bounds, shape: IntArray) -> IntArray:
-    """Number the bins that records fall into, those of the second number fastest."""
+    """Number the bins that records fall into, those of the last number fastest."""
     share = (z - bounds.middle[cell] + bounds.half) / (2 * bounds.half)
     place = np.clip((share * shape).astype(np.int64), 0, shape - 1)
-    return np.asarray(place[..., 0] * shape[..., 1] + place[..., 1])
+    return np.asarray((place * _strides(shape)).sum(axis=-1))
+
+
+def _strides(shape: IntArray) -> IntArray:
+    return np.asarray(np.cumprod(shape[..., ::-1], axis=-1)[..., ::-1] // shape)
 
 
 def _spread(index: IntArray, cell: IntArray, bounds: Bounds, shape: IntArray, rng: np.random.Generator) -> FloatArray:
     """Draw z evenly within bins."""
-    place = np.stack([index // shape[..., 1], index % shape[..., 1]], axis=-1)
+    place = index[..., None] // _strides(shape) % shape
     share = (place + rng.random(place.shape)) / shape
     return np.asarray(bounds.middle[cell] + bounds.half * (2 * share - 1))

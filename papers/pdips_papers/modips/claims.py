@@ -8,31 +8,8 @@ import numpy as np
 
 from pdips.privacy.loss import positive
 from pdips.report.formats import MINUS
-from pdips_papers.harness.curves import CurveFigures, Method, short, suffix_of
-from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Said
-
-MODIPS = {
-    "modips-published": Method(label="MODIPS plug-in, a fifth of epsilon a set (published)", colour=8, dashed=True),
-    "modips-plug-in": Method(label="modips, plug-in, sanitized once", colour=4),
-    "modips-aware": Method(label="modips, noise-aware, 5 sets", colour=6),
-    "modips-aware-many": Method(label="modips, noise-aware, 100 sets", colour=7),
-    "modips-posterior": Method(label="modips, noise-aware, published posterior", colour=5),
-}
-"""Rows of both simulations."""
-
-NAMES = {
-    "modips-published": "MODIPS as published",
-    "modips-plug-in": "plug-in, sanitized once",
-    "modips-aware": "noise-aware with 5 sets",
-    "modips-aware-many": "with 100 sets",
-    "modips-posterior": "published posterior",
-    "modips-test": "test inverted",
-    "laplace-one-count": "Laplace sanitizer",
-    "laplace-both-counts": "on both counts",
-    "multinomial-dirichlet": "Multinomial-Dirichlet",
-    "mcclure-reiter": "McClure-Reiter",
-}
-"""What rows are called in claims; the others by their own names."""
+from pdips_papers.harness.curves import CurveFigures, short, suffix_of
+from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Said, say
 
 LOW, HIGH = 0.93, 0.97
 FAR_APART = 4.0
@@ -43,13 +20,8 @@ ONE, PRIORS = "laplace-one-count", ("multinomial-dirichlet", "mcclure-reiter")
 HISTOGRAMS = ("perturbed-histogram", "smoothed-histogram")
 PARAMETERS = {"mu": "mean", "s2": "variance"}
 
-proportions: Claims[CurveFigures] = Claims()
-moments: Claims[CurveFigures] = Claims()
-
-
-def named(name: str) -> str:
-    """Return what a row is called in a claim."""
-    return NAMES.get(name, name.replace("-", " ").replace(" published", " (published)"))
+proportions: Claims[CurveFigures] = Claims("proportions", "modips")
+moments: Claims[CurveFigures] = Claims("normal-moments", "modips")
 
 
 def _signed(*values: float) -> str:
@@ -64,13 +36,11 @@ def _span(values: Sequence[float]) -> str:
     return f"{_share(min(values))} to {_share(max(values))}"
 
 
-def _each(names: Sequence[str], value: Callable[[str], float], digits: int = 2) -> str:
-    return ", ".join(f"{named(name)} {value(name):.{digits}f}" for name in names)
+def _each(seen: CurveFigures, names: Sequence[str], value: Callable[[str], float], digits: int = 2) -> str:
+    return ", ".join(f"{seen.said[name]} {value(name):.{digits}f}" for name in names)
 
 
-def _more_records(
-    seen: CurveFigures, better: str, stuck: Sequence[str], few: tuple[int, str], case: str
-) -> tuple[str, bool]:
+def _more_records(seen: CurveFigures, better: str, stuck: Sequence[str], few: tuple[int, str], case: str) -> Said:
     """Compare errors with 1,000 records with those of a few."""
     names, (small, where) = ("original", better, *stuck), few
     share = {
@@ -78,14 +48,11 @@ def _more_records(
         / seen.one(name, case.format(small), "rmse", seen.middle)
         for name in names
     }
-    text = ", ".join(f"{named(name)} {100 * value:.0f} %" for name, value in share.items())
+    text = ", ".join(f"{seen.said[name]} {100 * value:.0f} %" for name, value in share.items())
     found = (
         f"RMSE with 1,000 records as a share of that with {small}, at epsilon {short(seen.middle)} ({where}): {text}."
     )
-    return found, share[better] < 0.5 * min(share[name] for name in stuck)
-
-
-MORE_RECORDS = "More records make noise on counts immaterial, and help little against a prior that grows with n."
+    return found, HOLDS if share[better] < 0.5 * min(share[name] for name in stuck) else PARTLY
 
 
 # Simulation 1: a proportion.
@@ -95,83 +62,56 @@ def _skewed(seen: CurveFigures) -> list[str]:
     return [case for case in seen.cases if not case.endswith("pi=0.5")]
 
 
-@proportions(
-    "(1) MODIPS and the Laplace sanitizer are alike, so are Multinomial-Dirichlet and McClure-Reiter, and the former "
-    "two are better."
-)
+@proportions
 def _two_families(seen: CurveFigures) -> Said:
     names = (ONE, "laplace-both-counts", *PRIORS)
     means = {name: seen.mean(name, _skewed(seen), "rmse", [seen.middle]) for name in names}
     alike = seen.ratio("modips-published", ONE)
-    text = (
-        f"Mean RMSE over the cases with π other than 0.5, at epsilon {short(seen.middle)}: "
-        f"{_each(names, means.__getitem__, 3)}. RMSE over all these cases and epsilons: MODIPS as published "
-        f"{alike.min():.2f} to {alike.max():.2f} times the Laplace sanitizer's."
-    )
-    return text, max(means[name] for name in names[:2]) < min(means[name] for name in PRIORS)
+    judged = max(means[name] for name in names[:2]) < min(means[name] for name in PRIORS)
+    return say(judged, means=_each(seen, names, means.__getitem__, 3), low=alike.min(), high=alike.max())
 
 
-@proportions(
-    "(2) Bias, error and undercoverage shrink as epsilon grows; Multinomial-Dirichlet and McClure-Reiter approach the "
-    "original data, MODIPS and the Laplace sanitizer multiple synthesis without privacy."
-)
+@proportions
 def _in_the_limit(seen: CurveFigures) -> Said:
     names = (ONE, *PRIORS, "modips-published", "multiple-synthesis")
     ratio = {name: float(seen.ratio(name, "original", [seen.top]).mean()) for name in names}
-    text = (
-        f"RMSE over that of the original data at epsilon {short(seen.top)}, mean over cases: "
-        f"{_each(names, ratio.__getitem__)}. Without noise, sets made straight from counts are copies of the data; "
-        "those drawn from a posterior aren't; and one drawn set has twice the variance."
-    )
-    return text, PARTLY if abs(ratio[ONE] - 1) < abs(ratio[ONE] - ratio["multiple-synthesis"]) else HOLDS
+    judged = PARTLY if abs(ratio[ONE] - 1) < abs(ratio[ONE] - ratio["multiple-synthesis"]) else HOLDS
+    return say(judged, ratios=_each(seen, names, ratio.__getitem__))
 
 
-@proportions(f"(3) {MORE_RECORDS}")
+@proportions
 def _larger_samples(seen: CurveFigures) -> Said:
-    found, right = _more_records(seen, ONE, PRIORS, (40, "π = 0.25"), "n={}, pi=0.25")
-    return found, HOLDS if right else PARTLY
+    return _more_records(seen, ONE, PRIORS, (40, "π = 0.25"), "n={}, pi=0.25")
 
 
-@proportions("(4) Multinomial-Dirichlet and McClure-Reiter are biased towards 0.5, and at their best for π = 0.5.")
+@proportions
 def _bias_from_priors(seen: CurveFigures) -> Said:
     low, even = (seen.over(PRIORS, [f"n=100, pi={pi}"], "bias", [seen.middle]) for pi in ("0.1", "0.5"))
     text = f"Bias at n = 100, epsilon {short(seen.middle)}: {_signed(*low)} for π = 0.1, {_signed(*even)} for π = 0.5."
     return text, min(low) > 0.05 > max(np.abs(even))
 
 
-@proportions("(5) The Laplace sanitizer too is at its best for π = 0.5, where clamping skews nothing.")
+@proportions
 def _best_in_the_middle(seen: CurveFigures) -> Said:
     cases = [f"n=100, pi={pi}" for pi in ("0.1", "0.25", "0.5")]
     bias, error = (seen.over([ONE], cases, measure, [seen.lowest]) for measure in ("bias", "rmse"))
-    text = (
-        f"n = 100, epsilon {short(seen.lowest)}, π = 0.1, 0.25, 0.5: bias {', '.join(map(_signed, bias))}, "
-        f"RMSE {', '.join(map(_signed, error))}."
-    )
-    return text, HOLDS if abs(bias[2]) < bias[1] < bias[0] and error[2] < error[1] < error[0] else PARTLY
+    judged = HOLDS if abs(bias[2]) < bias[1] < bias[0] and error[2] < error[1] < error[0] else PARTLY
+    return say(judged, bias=", ".join(map(_signed, bias)), error=", ".join(map(_signed, error)))
 
 
-@proportions(
-    "(6) For π other than 0.5 the Laplace sanitizer has much the smaller RMSE for most epsilons; for π = 0.5 the other "
-    "two have, at small epsilon, even below the original data."
-)
+@proportions
 def _smaller_errors(seen: CurveFigures) -> Said:
     skewed = _skewed(seen)
     laplace, *priors = (np.array(seen.over([name], skewed, "rmse", seen.epsilons)) for name in (ONE, *PRIORS))
     wins = float(np.mean(laplace < np.min(priors, axis=0)))
     even, names = [case for case in seen.cases if case not in skewed], (ONE, *PRIORS, "original")
     at_half = {name: seen.mean(name, even, "rmse", [seen.lowest]) for name in names}
-    text = (
-        f"Smaller than both in {100 * wins:.0f} % of the cases and epsilons with π other than 0.5. For π = 0.5 at "
-        f"epsilon {short(seen.lowest)}: {_each(names, at_half.__getitem__, 3)}."
-    )
     two = [at_half[name] for name in PRIORS]
-    return text, HOLDS if wins > 0.5 and max(two) < at_half[ONE] and min(two) < at_half["original"] else PARTLY
+    judged = HOLDS if wins > 0.5 and max(two) < at_half[ONE] and min(two) < at_half["original"] else PARTLY
+    return say(judged, wins=100 * wins, errors=_each(seen, names, at_half.__getitem__, 3))
 
 
-@proportions(
-    "(7) The Laplace sanitizer covers close to 95 % but for small epsilon and n; all converge to it as epsilon grows, "
-    "except McClure-Reiter."
-)
+@proportions
 def _coverage_of_proportions(seen: CurveFigures) -> Said:
     usual = [epsilon for epsilon in seen.epsilons if positive(epsilon, "epsilon") >= 1]
     low, worst = (
@@ -179,59 +119,38 @@ def _coverage_of_proportions(seen: CurveFigures) -> Said:
         for epsilons in (usual, seen.epsilons)
     )
     dirichlet, single = (seen.over([name], seen.cases, "coverage", [seen.top]) for name in PRIORS)
-    text = (
-        f"Laplace sanitizer: {_share(low)} at least for epsilon from 1 on, {_share(worst)} over all. At epsilon "
-        f"{short(seen.top)}, worst and best case: Multinomial-Dirichlet {_span(dirichlet)}, McClure-Reiter "
-        f"{_span(single)}."
-    )
-    return text, HOLDS if max(single) < min(dirichlet) and low > 0.85 else PARTLY
+    judged = HOLDS if max(single) < min(dirichlet) and low > 0.85 else PARTLY
+    return say(judged, low=_share(low), worst=_share(worst), dirichlet=_span(dirichlet), single=_span(single))
 
 
-@proportions("(8) Below epsilon = 1/e its intervals are much wider than those of the other two.")
+@proportions
 def _wider_intervals(seen: CurveFigures) -> Said:
     small, names = seen.below(math.exp(-1) - 1e-6), (ONE, *PRIORS)
     width = {name: seen.mean(name, seen.cases, "width", small) for name in names}
-    text = f"Mean width over all cases: {_each(names, width.__getitem__)}."
+    text = f"Mean width over all cases: {_each(seen, names, width.__getitem__)}."
     return text, HOLDS if width[ONE] > 2 * max(width[name] for name in PRIORS) else PARTLY
 
 
-@proportions(
-    "Drawing out-of-bounds counts again doesn't compromise privacy; its results are worse than those of clamping."
-)
+@proportions
 def _truncation(seen: CurveFigures) -> Said:
     clamped, published, repaired = (
         seen.mean(name, seen.cases, "rmse", seen.below(1))
         for name in (ONE, "laplace-redrawn-published", "laplace-redrawn")
     )
-    text = (
-        "It does: the five sets spend up to twice epsilon (above). Mean RMSE over all cases and the epsilons below 1: "
-        f"clamped {clamped:.3f}, re-drawn as published {published:.3f}, re-drawn at a scale that keeps epsilon "
-        f"{repaired:.3f}."
-    )
-    return text, PROVED
+    return say(PROVED, clamped=clamped, published=published, repaired=repaired)
 
 
-@proportions(
-    "(a reviewer) Bounding noisy counts at -alpha and n + beta in place of 0 and n makes no significant difference."
-)
+@proportions
 def _bounds(seen: CurveFigures) -> Said:
     wide, apart, ratio = "modips-published-wide", [], seen.ratio("modips-published-wide", "modips-published")
     for case, epsilon, measure in product(seen.cases, seen.epsilons, ("bias", "rmse", "coverage")):
         one, other = (_with_error(seen, name, [case], measure, epsilon) for name in (wide, "modips-published"))
         apart.append(abs(one[0] - other[0]) / max(math.hypot(one[1], other[1]), 1e-12))
     beyond = int((np.array(apart) > FAR_APART).sum())
-    text = (
-        f"{beyond} of {len(apart)} biases, RMSEs and coverages are further apart than {FAR_APART} standard errors. "
-        f"RMSE is {ratio.min():.3f} to {ratio.max():.3f} times that with 0 and n."
-    )
-    return text, [beyond == 0]
+    return say([beyond == 0], beyond=beyond, all=len(apart), FAR_APART=FAR_APART, low=ratio.min(), high=ratio.max())
 
 
-@proportions(
-    "(3.3) The variance (1 + 1/m) B - W undercovers when ϵ is small and overcovers when it is large; (1 + 2/m) W "
-    "undercovers when ϵ is small and is right when it is large; (1 + 1/m) B + W overcovers; B/m + W is "
-    "right throughout."
-)
+@proportions
 def _variances(seen: CurveFigures) -> Said:
     rules = ("-fully-synthetic", "-raab-nowok-dibben", "-rubin", "")
     rows = [f"modips-published{rule}" for rule in rules]
@@ -246,13 +165,11 @@ def _variances(seen: CurveFigures) -> Said:
     above = [[value > 0.95 + 2 * error for value, error in row] for row in ends]
     usual = np.array(seen.over(["modips-published"], seen.cases, "coverage", seen.epsilons))
     right = float(((usual >= LOW) & (usual <= HIGH)).mean())
-    text = (
-        f"Coverage, mean over cases with its standard error, at epsilon {short(seen.lowest)} and {short(seen.top)}: "
-        f"{shown}. B/m + W covers {_share(LOW)} to {_share(HIGH)} in {100 * right:.0f} % of all cases and epsilons, "
-        f"{_share(float(usual.min()))} at least."
-    )
     nearly = abs(ends[1][1][0] - 0.95) < HIGH - 0.95
-    return text, [below[0][0], above[0][1], below[1][0] and nearly, all(above[2]), right == 1]
+    judged = [below[0][0], above[0][1], below[1][0] and nearly, all(above[2]), right == 1]
+    return say(
+        judged, shown=shown, low=_share(LOW), high=_share(HIGH), right=100 * right, least=_share(float(usual.min()))
+    )
 
 
 def _with_error(
@@ -272,10 +189,7 @@ def _lower(seen: CurveFigures, parameter: str = "") -> list[str]:
     return [case for case in seen.cases if case.endswith("lower=-3") and case.startswith(parameter)]
 
 
-@moments(
-    "(1) Bias and RMSE shrink as epsilon grows; the perturbed histogram offers the best trade-off between bias and "
-    "variance."
-)
+@moments
 def _trade_off(seen: CurveFigures) -> Said:
     names = (
         "modips-published",
@@ -286,7 +200,7 @@ def _trade_off(seen: CurveFigures) -> Said:
         "smoothed-histogram",
     )
     parts = [
-        f"{label}: {', '.join(f'{named(name)} {seen.mean(name, of, "rmse", [seen.middle]):.2f}' for name in names)}"
+        f"{label}: {', '.join(f'{seen.said[name]} {seen.mean(name, of, "rmse", [seen.middle]):.2f}' for name in names)}"
         for key, label in PARAMETERS.items()
         for of in [_lower(seen, key)]
     ]
@@ -295,57 +209,42 @@ def _trade_off(seen: CurveFigures) -> Said:
     return text, HOLDS if best in (3, 4) else PARTLY
 
 
-@moments(f"(2) {MORE_RECORDS}")
+@moments
 def _larger_samples_of_moments(seen: CurveFigures) -> Said:
-    found, right = _more_records(seen, *HISTOGRAMS[:1], HISTOGRAMS[1:], (20, "the mean"), "mu, n={}, lower=-3")
-    return found, HOLDS if right else PARTLY
+    return _more_records(seen, *HISTOGRAMS[:1], HISTOGRAMS[1:], (20, "the mean"), "mu, n={}, lower=-3")
 
 
 EVEN_SPREAD = 0.5
 """Mean of an even spread over -3 to 4, where the true mean is 0."""
 
 
-@moments("(3) The positive bias in the mean comes from bounds that aren't symmetric; the variance is biased upwards.")
+@moments
 def _bias_of_moments(seen: CurveFigures) -> Said:
     biases = tuple(
         seen.over(HISTOGRAMS, [case], "bias", [seen.lowest])
         for case in ("mu, n=100, lower=-3", "mu, n=100, lower=-4", "s2, n=100, lower=-3")
     )
     skewed, even, variance = (_signed(*each) for each in biases)
-    text = (
-        f"n = 100, epsilon {short(seen.lowest)}, perturbed and smoothed histogram: mean {skewed} with bounds {MINUS}3 "
-        f"to 4, {even} with {MINUS}4 to 4; variance {variance}. They are drawn towards an even spread over the bounds, "
-        "with mean 0.5 and variance 4.1, rather than piled up at the nearer bound, as the paper explains it."
-    )
     piled = [value > EVEN_SPREAD for value in biases[0]]  # beyond what an even spread gives: values at the nearer bound
-    return text, [min(biases[0]) > max(map(abs, biases[1])), min(biases[2]) > 0, all(piled)]
+    judged = [min(biases[0]) > max(map(abs, biases[1])), min(biases[2]) > 0, all(piled)]
+    return say(judged, skewed=skewed, even=even, variance=variance)
 
 
-@moments(
-    "(4) For epsilon below 1 histograms have the smaller RMSE for the mean than MODIPS for most n, the larger one for "
-    "the variance."
-)
+@moments
 def _errors_of_moments(seen: CurveFigures) -> Said:
     small, names = seen.below(1), ("modips-published", "moments-about-the-middle", *HISTOGRAMS)
     shown, better = [], {}
     for key, label in PARAMETERS.items():
         of = _lower(seen, key)
         means = {name: seen.mean(name, of, "rmse", small) for name in names}
-        shown.append(f"{label}: {_each(names, means.__getitem__)}")
+        shown.append(f"{label}: {_each(seen, names, means.__getitem__)}")
         model, histogram = (np.array(seen.over([name], of, "rmse", small)) for name in (names[0], names[2]))
         better[key] = float(np.mean(histogram < model))
-    text = (
-        f"Mean RMSE over n and the epsilons below 1, {'; '.join(shown)}. The perturbed histogram (sound) has the "
-        f"smaller one in {100 * better['mu']:.0f} % of the cases for the mean, {100 * better['s2']:.0f} % for the "
-        "variance."
-    )
-    return text, HOLDS if better["mu"] > 0.5 > better["s2"] else PARTLY
+    judged = HOLDS if better["mu"] > 0.5 > better["s2"] else PARTLY
+    return say(judged, means="; ".join(shown), mu=100 * better["mu"], s2=100 * better["s2"])
 
 
-@moments(
-    "(5) MODIPS covers close to 95 % with wide intervals; the perturbed histogram undercovers somewhat; the smoothed "
-    "histogram severely, at small epsilon and large n."
-)
+@moments
 def _coverage_of_moments(seen: CurveFigures) -> Said:
     shares = {
         name: ", ".join(map(_share, seen.over([name], _lower(seen, "mu"), "coverage", [seen.lowest])))
@@ -358,33 +257,25 @@ def _coverage_of_moments(seen: CurveFigures) -> Said:
         for run, where in ((small, "below epsilon 1"), (rest, f"from {short(rest[0])} on" if rest else ""))
         if run
     ]
-    text = (
-        f"Coverage of the mean at epsilon {short(seen.lowest)}, n = 20, 100, 1,000: "
-        f"{'; '.join(f'{named(name)} {share}' for name, share in shares.items())}. MODIPS as published, mean and "
-        f"variance, all n: {', '.join(parts)}."
-    )
     smoothed = seen.one("smoothed-histogram", "mu, n=1000, lower=-3", "coverage", seen.lowest)
     least = min(seen.over(["modips-published"], _lower(seen), "coverage", seen.epsilons))
-    return text, HOLDS if smoothed < 0.5 and least > 0.9 else PARTLY
+    judged = HOLDS if smoothed < 0.5 and least > 0.9 else PARTLY
+    return say(
+        judged, shares="; ".join(f"{seen.said[name]} {share}" for name, share in shares.items()), parts=", ".join(parts)
+    )
 
 
-@moments(
-    "(supplement) With symmetric bounds the mean is hardly biased and covered as often as it should be; the variance "
-    "is undercovered severely by histograms at small epsilon."
-)
+@moments
 def _symmetric(seen: CurveFigures) -> Said:
     mu, s2 = ([f"{key}, n={n}, lower=-4" for n in (20, 100, 1000)] for key in PARAMETERS)
     bias = np.nanmax(np.abs(seen.over(HISTOGRAMS, mu, "bias", seen.epsilons)))
     coverage = float(np.nanmin(seen.over(HISTOGRAMS, mu, "coverage", seen.epsilons)))
     worst = float(np.nanmin(seen.over(HISTOGRAMS, s2, "coverage", seen.below(1))))
-    text = (
-        f"Perturbed and smoothed histogram over all n and epsilons: largest bias of the mean {bias:.3f}, lowest "
-        f"coverage {_share(coverage)}; lowest coverage of the variance below epsilon 1 {_share(worst)}."
-    )
-    return text, HOLDS if coverage > 0.9 and worst < 0.5 else PARTLY
+    judged = HOLDS if coverage > 0.9 and worst < 0.5 else PARTLY
+    return say(judged, bias=bias, coverage=_share(coverage), worst=_share(worst))
 
 
-@moments("Of the rules for bins of Scott, Sturges, and Freedman and Diaconis the first was taken, after a comparison.")
+@moments
 def _rules_for_bins(seen: CurveFigures) -> Said:
     names = ("perturbed-histogram-published", "perturbed-histogram-by-sturges", "perturbed-histogram-by-freedman")
     shown, best = [], []
@@ -397,48 +288,32 @@ def _rules_for_bins(seen: CurveFigures) -> Said:
     return text, best
 
 
-@moments("The published histograms are ϵ-differentially private.")
+@moments
 def _price_of_bins(seen: CurveFigures) -> Said:
     published, sound, projected = (
         seen.mean(name, seen.cases, "rmse", [seen.middle])
         for name in ("perturbed-histogram-published", "perturbed-histogram", "sanitizer-on-bins")
     )
-    text = (
-        "They aren't: their bins are read off the sample. What the repair costs the perturbed histogram: mean RMSE "
-        f"over all cases at epsilon {short(seen.middle)} {sound:.2f} in place of {published:.2f}; {projected:.2f} "
-        "where the same noisy counts are projected and rounded, not drawn from. The smoothed one pays nothing for "
-        "public bins."
-    )
-    return text, PROVED
+    return say(PROVED, sound=sound, published=published, projected=projected)
 
 
 # Both: what our own rows are to reach.
 
-ONCE = (
-    "(ours) Sanitizing once is better than a fifth of epsilon for each set, but then B doesn't see the noise and "
-    "W + B / m is too small, unless the posterior allows for it."
-)
-COVERED = (
-    "(ours) Intervals of 95 % from a noise-aware release cover 93 to 97 % in every case with epsilon from 1/e² on, "
-    "where plug-in covers less."
-)
-SMALLER = "(ours) The RMSE of noise-aware sets is never above that of plug-in sets at the same true epsilon."
 
-
-@proportions(ONCE)
-@moments(ONCE)
+@proportions
+@moments
 def _published_and_once(seen: CurveFigures) -> Said:
     small, names = seen.below(1), ("modips-published", "modips-plug-in", "modips-posterior")
     error = {name: seen.mean(name, seen.cases, "rmse", small) for name in names}
     cover = {name: min(seen.over([name], seen.cases, "coverage", small)) for name in names}
-    text = ", ".join(f"{named(name)} {error[name]:.3f} and {100 * cover[name]:.0f} %" for name in names)
+    text = ", ".join(f"{seen.said[name]} {error[name]:.3f} and {100 * cover[name]:.0f} %" for name in names)
     right = cover["modips-plug-in"] < 0.8 and error["modips-plug-in"] < error["modips-published"]
     found = f"Mean RMSE and lowest coverage over all cases and the epsilons below 1: {text}."
     return found, HOLDS if right else PARTLY
 
 
-@proportions(COVERED)
-@moments(COVERED)
+@proportions
+@moments
 def _coverage_target(seen: CurveFigures) -> Said:
     epsilons = seen.above(SMALLEST)
     parts, met = [], False
@@ -448,21 +323,16 @@ def _coverage_target(seen: CurveFigures) -> Said:
             continue
         low, high = int((values < LOW).sum()), int((values > HIGH).sum())
         parts.append(
-            f"{named(name)}: {values.size - low - high} of {values.size} within, {low} below (lowest "
+            f"{seen.said[name]}: {values.size - low - high} of {values.size} within, {low} below (lowest "
             f"{_share(values.min())}), {high} above"
         )
         met = met or low + high == 0
     plug_in = min(seen.over(["modips-plug-in"], seen.cases, "coverage", epsilons))
-    text = (
-        f"{'; '.join(parts)}. Plug-in with all of epsilon at once covers {_share(plug_in)} at worst. A posterior "
-        "covers 95 % on average over its prior: where noise leaves little but the prior, a fixed truth is covered "
-        "nearly always, or less often if it lies where the prior has little. With few records shares are lumpy besides."
-    )
-    return text, HOLDS if met else PARTLY
+    return say(HOLDS if met else PARTLY, parts="; ".join(parts), plug_in=_share(plug_in))
 
 
-@proportions(SMALLER)
-@moments(SMALLER)
+@proportions
+@moments
 def _error_target(seen: CurveFigures) -> Said:
     pairs = {
         "five sets": ("modips-aware", "modips-plug-in"),

@@ -1,60 +1,238 @@
 """Section 5 of Bowen and Liu (2020): 100 records of ten columns, synthesized and classified; tables 4 and 5."""
 
 import math
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from importlib.resources import files
+from itertools import combinations
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from pdips.data.table import Table
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.readers import read_frame
+from pdips.data.schema import Schema
+from pdips.data.table import Table, decode
+from pdips.errors import InputError
 from pdips.privacy.loss import exact
-from pdips.privacy.noise import RandomBits
+from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.statistics.exact_counts import NoiseLaw, draw_counts
+from pdips.statistics.statistic import Counts
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, Violin, lines, violins
-from pdips_papers.harness.printed import figures
-from pdips_papers.modips.fertility_rows import (
-    AMONG_ALTERED,
-    AMONG_NORMAL,
-    AWARE,
-    BALANCED,
-    CONFUSION,
-    EPSILONS,
-    EVEN,
-    FORMS,
-    HALF,
-    LAPLACE,
-    LAPLACE_PUBLISHED,
-    MAJORITY,
-    MOMENTS,
-    ORIGINAL,
-    PERKS,
-    PLUG_IN,
-    PRINTED_SVM,
-    PRIVBAYES,
-    PUBLISHED,
-    RATE,
-    REFERENCES,
-    RESAMPLE,
-    SOUND_SVM,
-    SVMS,
-    TVD,
-    UCI,
-    classify,
-    confusion,
-    even,
-    features,
-    fertility_schema,
-    measure,
-    modips_row,
-    moments,
-    read_fertility,
-    resample,
-    sizes,
-    split,
-)
+from pdips_papers.harness.printed import data, figures, mechanism
 from pdips_papers.modips.private_svm import predict, printed, sound
+
+EPSILONS = (repr(math.e),)
+TARGET, ALTERED = "diagnosis", "O"
+NUMBERS = {"age": "age", "hours_sitting": "hours"}
+
+TEST_SHARE, TEST_ALTERED = 0.2, 0.15
+"""A fifth of the records is held out, and 3 of 20 of these have an altered diagnosis, as in the paper's table 4."""
+
+UCI = str(files("pdips_papers").joinpath("data", "fertility.csv"))
+"""The table of the paper: Gil et al. (2012), UCI Machine Learning Repository, doi 10.24432/C5Z01Z, CC BY 4.0."""
+
+CONFUSION = ("+ as +", "+ as -", "- as +", "- as -")
+"""Observed and predicted, per 20 held out; + is an altered diagnosis."""
+
+RATE = "CR, %"
+WAYS = (1, 2, 3, 8)
+TVD = {k: f"TVD {k}-way" for k in WAYS}
+MOMENTS = tuple(f"{short} {moment}" for short in NUMBERS.values() for moment in ("mean", "SD"))
+BALANCED, AMONG_ALTERED, AMONG_NORMAL = "balanced, %", "altered called so, %", "normal called altered, %"
+ONE_CLASS = "sets of one class, %"
+
+COST = 1.0
+"""C of the support vector machines, as in e1071 by default: its cross-validation reports a rate and chooses nothing."""
+
+HALF, PERKS = "alpha = 1/2", "alpha = 1/K"
+LAPLACE_PUBLISHED, LAPLACE = "Laplace sanitizer (published)", "Laplace sanitizer"
+PRIVBAYES = "privbayes"
+PUBLISHED, PLUG_IN, AWARE = "plug-in (published)", "plug-in", "noise-aware"
+PRINTED_SVM, SOUND_SVM, SOUND_SVM_N = "PrivateSVM (printed)", "PrivateSVM, C = 1", "PrivateSVM, C = n"
+SVMS = (PRINTED_SVM, SOUND_SVM, SOUND_SVM_N)
+ORIGINAL, MAJORITY = "original data", "majority class"
+RESAMPLE, EVEN = "resample, not private", "even cells, no data"
+REFERENCES = (ORIGINAL, MAJORITY, RESAMPLE, EVEN)
+
+SCHEMA = Schema.model_validate(data("fertility.toml"))
+ORDER = tuple(SCHEMA.columns)
+LEVELS = {name: column.levels for name, column in SCHEMA.columns.items() if column.is_categorical}
+
+Maker = Callable[[Table, str, np.random.Generator], pd.DataFrame]
+
+
+@lru_cache(maxsize=2)
+def read_fertility(path: str) -> Table:
+    """Read the table from a ``.csv`` or ``.parquet`` file, with the columns of ``ORDER``; others are left out."""
+    frame = read_frame(Path(path))
+    missing = [name for name in ORDER if name not in frame.columns]
+    if missing:
+        raise InputError(
+            f"the fertility table lacks a column {missing[0]!r}; it needs these {len(ORDER)}: {', '.join(ORDER)}"
+        )
+    table = Table(frame[list(ORDER)], SCHEMA)
+    split_sizes(table)
+    return table
+
+
+def split_sizes(table: Table) -> tuple[int, int]:
+    """Return how many records of altered and of normal diagnosis are held out, or refuse too few."""
+    altered = int((table.codes[TARGET] == 1).sum())
+    held = round(TEST_SHARE * table.n_records)
+    of_altered = max(1, round(TEST_ALTERED * held))
+    of_normal = held - of_altered
+    if table.n_records < 20 or of_altered >= altered or of_normal >= table.n_records - altered:
+        raise InputError(
+            "study fertility needs at least 20 records, with enough of diagnosis N and O for both to be in the four "
+            "fifths that are synthesized and in the fifth that is held out"
+        )
+    return of_altered, of_normal
+
+
+def split(table: Table, rng: np.random.Generator) -> tuple[Table, Table]:
+    """Return a table to synthesize and one held out, drawn at random."""
+    sizes = split_sizes(table)
+    target = table.codes[TARGET]
+    held = np.concatenate(
+        [rng.permutation(np.flatnonzero(target == code))[:size] for code, size in zip((1, 0), sizes, strict=True)]
+    )
+    inside = np.ones(table.n_records, dtype=bool)
+    inside[held] = False
+    train, test = (table.frame[rows].reset_index(drop=True) for rows in (inside, ~inside))
+    return Table(train, table.schema), Table(test, table.schema)
+
+
+def features(table: Table) -> tuple[FloatArray, FloatArray]:
+    """Return the nine predictors as coded, within [-1, 1], and the label: 1 altered, -1 normal."""
+    columns = [
+        np.array(LEVELS[name], dtype=np.float64)[table.codes[name]]
+        if name in LEVELS
+        else pd.to_numeric(table.frame[name]).to_numpy(dtype=np.float64)
+        for name in ORDER
+        if name != TARGET
+    ]
+    return np.column_stack(columns), np.where(table.codes[TARGET] == 1, 1.0, -1.0)
+
+
+# Measures: a classifier on records held out, moments, distances of tables.
+
+
+def classify(train: Table, test: Table) -> FloatArray:
+    """Fit a linear support vector machine on one table and return its labels, 1 or -1, for the records of another."""
+    from sklearn.svm import SVC
+
+    (x, y), (new, _) = features(train), features(test)
+    if len(np.unique(y)) < 2:
+        return np.full(len(new), y[0])
+    return np.asarray(SVC(kernel="linear", C=COST).fit(x, y).predict(new), dtype=np.float64)
+
+
+def confusion(predicted: FloatArray, test: Table) -> dict[str, float]:
+    """Return the confusion matrix per 20 records, the consistency rate and rates by class, in %."""
+    _, y = features(test)
+    counts = [float(((y == seen) & (predicted == said)).sum()) for seen in (1, -1) for said in (1, -1)]
+    found = {name: 20 * count / len(y) for name, count in zip(CONFUSION, counts, strict=True)}
+    altered, normal = counts[0] / (counts[0] + counts[1]), counts[2] / (counts[2] + counts[3])
+    return found | {
+        RATE: 100 * (counts[0] + counts[3]) / len(y),
+        BALANCED: 50 * (1 + altered - normal),
+        AMONG_ALTERED: 100 * altered,
+        AMONG_NORMAL: 100 * normal,
+    }
+
+
+def moments(made: Table) -> dict[str, float]:
+    """Return mean and standard deviation of age and hours."""
+    found = []
+    for name in NUMBERS:
+        values = made.frame[name].to_numpy(dtype=np.float64)
+        found += [float(values.mean()), float(values.std(ddof=1))]
+    return dict(zip(MOMENTS, found, strict=True))
+
+
+def distances(original: Table, made: Table) -> dict[str, float]:
+    """Return the paper's total variation distances: mean over all k-way tables of sum |share - share|, from 0 to 2."""
+    sizes = [len(levels) for levels in LEVELS.values()]
+    ours, theirs = (Counts(by=tuple(LEVELS)).measure(table) / table.n_records for table in (original, made))
+    apart, found = (ours - theirs).reshape(sizes), {}
+    for k, label in TVD.items():
+        others = combinations(range(len(sizes)), len(sizes) - k)
+        found[label] = float(np.mean([np.abs(apart.sum(axis=axes)).sum() for axes in others]))
+    return found
+
+
+def measure(train: Table, test: Table, made: Table) -> dict[str, float]:
+    """Return everything that is measured of one synthetic set."""
+    one_class = 100.0 * (len(np.unique(features(made)[1])) < 2)
+    found = confusion(classify(made, test), test) | moments(made) | distances(train, made)
+    return found | {ONE_CLASS: one_class}
+
+
+# Forms: how each row makes a synthetic set of a table, and what it spends.
+
+
+def modips_row(likelihood: str, prior: str) -> str:
+    """Return what a row of the saturated log-linear model is called."""
+    return f"MODIPS {likelihood}, {prior}"
+
+
+def records(counts: IntArray, schema: Schema, rng: np.random.Generator) -> pd.DataFrame:
+    """Turn counts of cells into records; numbers evenly inside their bins."""
+    occupied = np.flatnonzero(counts)
+    codes = np.unravel_index(np.repeat(occupied, counts[occupied]), [schema.columns[name].n_values for name in ORDER])
+    return decode(schema, {name: codes[place].astype(np.int64) for place, name in enumerate(ORDER)}, rng)
+
+
+def _modips(likelihood: str, prior: str) -> Maker:
+    def make(table: Table, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
+        counts = Counts(by=ORDER).measure(table).ravel()
+        alpha = 0.5 if prior == HALF else 1 / len(counts)
+        scale = Fraction(1 if likelihood == PUBLISHED else 2) / exact(epsilon, "epsilon")
+        noisy = counts + discrete_laplace(scale, len(counts), RandomBits(rng))
+        if likelihood == AWARE:
+            believed = draw_counts(noisy, NoiseLaw("laplace", scale), table.n_records, alpha, 1, rng)[0]
+        else:
+            believed = np.maximum(noisy, 0)
+        drawn = rng.standard_gamma(alpha + believed)
+        return records(rng.multinomial(table.n_records, drawn / drawn.sum()), table.schema, rng)
+
+    return make
+
+
+def _mechanism(name: str, variant: str = "sound") -> Maker:
+    def make(table: Table, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
+        return mechanism(name, variant, epsilon=epsilon).release(table, rng=rng)[0].sets[0]
+
+    return make
+
+
+FORMS: dict[str, Maker] = {
+    LAPLACE_PUBLISHED: _mechanism("laplace-sanitizer", variant="published"),
+    LAPLACE: _mechanism("laplace-sanitizer"),
+    **{modips_row(way, prior): _modips(way, prior) for prior in (HALF, PERKS) for way in (PUBLISHED, PLUG_IN, AWARE)},
+    PRIVBAYES: _mechanism("privbayes"),
+}
+"""Synthetic sets by row, at an epsilon. Published rows claim it and spend twice as much; the others spend it."""
+
+
+def resample(table: Table, rng: np.random.Generator) -> pd.DataFrame:
+    """Draw records of a table with replacement: no privacy."""
+    return table.frame.iloc[rng.integers(table.n_records, size=table.n_records)].reset_index(drop=True)
+
+
+def even(table: Table, rng: np.random.Generator) -> pd.DataFrame:
+    """Draw every column evenly, without looking at any record."""
+    columns = table.schema.columns
+    codes = {name: rng.integers(columns[name].n_values, size=table.n_records) for name in ORDER}
+    return decode(table.schema, codes, rng)
+
+
+# The study.
 
 PAPER_4 = figures("fertility", "table-4")
 """Table 4, at epsilon = e: the confusion matrix, row by row, and the consistency rate in %."""
@@ -142,18 +320,18 @@ class Fertility(study.Study):
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
         """Draw the classifiers of table 4 and the distances of table 5, for each epsilon."""
-        rows, values, found = list(table["row"].unique()), study.by_place(measurements), []
+        values, found = study.by_place(measurements), []
         key = {
             "not private, or without data": f"--series-{GREY}",
             "as published": f"--series-{PUBLISHED_INK}",
             "sound": f"--series-{SOUND_INK}",
         }
         caption = "Over replicates; a dot is the mean. Dashed: everybody called normal."
-        for prefix in dict.fromkeys(row.partition(": ")[0] for row in rows if row.startswith("epsilon = ")):
+        for prefix, labels in study.by_prefix(table["row"].unique()).items():
             panels = []
             for column in (RATE, BALANCED):
-                mine = [*REFERENCES, *(row for row in rows if row.startswith(f"{prefix}: "))]
-                drawn = [_violin(row, row.removeprefix(f"{prefix}: "), list(values[row, column])) for row in mine]
+                mine = {row: row for row in REFERENCES} | labels
+                drawn = [_violin(row, label, list(values[row, column])) for row, label in mine.items()]
                 panels.append(violins(column, drawn, (-2.0, 102.0), marks=[float(values[MAJORITY, column].mean())]))
             title = f"Table 4, {prefix}: right on those held out"
             found.append(study.Picture(title=title, panels=panels, caption=caption, key=key))
@@ -163,7 +341,8 @@ class Fertility(study.Study):
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the claims of section 5 against the table; nothing if the paper's epsilon wasn't run."""
         seen = FertilityFigures(table)
-        return [] if math.isnan(seen.at(MODIPS, RATE)) else claims.judge(seen)
+        laplace, modips = (", ".join(f"{value:.3f}" for value in PAPER_5[name][4:]) for name in list(PAPERS)[1:])
+        return [] if math.isnan(seen.at(MODIPS, RATE)) else claims.judge(seen, laplace=laplace, modips=modips)
 
 
 def row_name(epsilon: str, form: str) -> str:
@@ -203,10 +382,7 @@ def paper_figures(row: str, method: str) -> dict[tuple[str, str], float]:
 def all_figures(rows: set[str]) -> dict[tuple[str, str], float]:
     """Return all figures of the paper, of the rows at its epsilon that there are."""
     paper = {ORIGINAL: "original"} | {row_name(EPSILONS[0], form): method for method, form in PAPERS.items()}
-    figures: dict[tuple[str, str], float] = {}
-    for row in rows & set(paper):
-        figures |= paper_figures(row, paper[row])
-    return figures
+    return {place: value for row in rows & set(paper) for place, value in paper_figures(row, paper[row]).items()}
 
 
 class FertilityFigures(study.Figures):
@@ -220,24 +396,17 @@ class FertilityFigures(study.Figures):
         return [self.at(row, column) for row in rows]
 
 
-claims: study.Claims[FertilityFigures] = study.Claims()
+claims: study.Claims[FertilityFigures] = study.Claims("fertility")
 
 
-@claims("The SVM on the original data is right on 85 % of the 20 held out, the benchmark of table 4.")
+@claims
 def _majority(seen: FertilityFigures) -> study.Said:
     original, majority = seen.several((ORIGINAL, MAJORITY), RATE)
-    text = (
-        f"Calling everybody normal is right on {majority:.1f} %: in the paper's table 12 of 100 diagnoses are altered, "
-        f"3 of the 20 held out. The SVM on the original data: {original:.1f} %, and it finds "
-        f"{seen.at(ORIGINAL, AMONG_ALTERED):.1f} % of the altered; the paper's own finds 0 of 3. Below the majority's, "
-        "a consistency rate measures how often a set leads away from it, and nothing else."
-    )
-    return text, study.HOLDS if abs(original - majority) < 1 else study.PARTLY
+    judged = study.HOLDS if abs(original - majority) < 1 else study.PARTLY
+    return study.say(judged, majority=majority, original=original, found=seen.at(ORIGINAL, AMONG_ALTERED))
 
 
-@claims(
-    "64.7 and 50.0 %, against 85 %, are a cost to pay for some privacy; small samples and imbalance may be to blame."
-)
+@claims
 def _cost(seen: FertilityFigures) -> study.Said:
     def pair(row: str) -> str:
         return f"{seen.at(row, AMONG_ALTERED):.0f} and {seen.at(row, AMONG_NORMAL):.0f} %"
@@ -248,42 +417,32 @@ def _cost(seen: FertilityFigures) -> study.Said:
     )
     ours = "; ".join(f"{name} {pair(row)}" for name, row in PAPERS.items())
     balanced = seen.several((ORIGINAL, *PAPERS.values()), BALANCED)
-    text = (
-        f"Share called altered among the altered and among the normal, in the paper: {papers}. Ours: {ours}; sets from "
-        f"even cells, without data: {pair(EVEN)}. Balanced over both classes, where a coin has 50 %: "
-        f"{', '.join(f'{value:.1f}' for value in balanced[1:])} %; the SVM on the original data {balanced[0]:.1f} %. "
-        "What isn't known of the diagnosis can't be lost; how many a set happens to call altered is no cost of privacy."
+    judged = study.FAILS if all(abs(value - 50) < TELLS_APART for value in balanced) else study.PARTLY
+    return study.say(
+        judged,
+        papers=papers,
+        ours=ours,
+        even=pair(EVEN),
+        others=", ".join(f"{value:.1f}" for value in balanced[1:]),
+        balanced=balanced,
     )
-    return text, study.FAILS if all(abs(value - 50) < TELLS_APART for value in balanced) else study.PARTLY
 
 
-@claims(
-    "The Laplace sanitizer is no worse than PrivateSVM, 64.7 and 64.9 %, so synthetic data are to be preferred (5)."
-)
+@claims
 def _svm(seen: FertilityFigures) -> study.Said:
     laplace, svm, sound, majority = seen.several((LAPLACE_PUBLISHED, PRINTED_SVM, SOUND_SVM, MAJORITY), RATE)
-    text = (
-        f"As printed: {laplace:.1f} and {svm:.1f} %. But printed PrivateSVM has noise for another optimisation: its "
-        "sensitivity of 1.35 is the theorem's for a cost of C / n a record, the SVM charges C, and the intercept goes "
-        f"out as it is. Sound, in the theorem's own form, it is right on {sound:.1f} %; calling everybody normal on "
-        f"{majority:.1f} %."
-    )
-    return text, laplace >= svm - 1
+    return study.say(laplace >= svm - 1, laplace=laplace, svm=svm, sound=sound, majority=majority)
 
 
-@claims("Mean and SD of age and hours are close to the original ones for both (table 5).")
+@claims
 def _moments(seen: FertilityFigures) -> study.Said:
     named = {"original": ORIGINAL, "Laplace": LAPLACE_PUBLISHED, "MODIPS": MODIPS, "without data": EVEN}
     rows = {name: [seen.at(row, column) for column in MOMENTS] for name, row in named.items()}
     text = "; ".join(f"{name} {a:.2f} ({b:.2f}) and {c:.2f} ({d:.2f})" for name, (a, b, c, d) in rows.items())
-    found = (
-        f"Age and hours: {text}. An even law from 0 to 1 has 0.50 (0.29), which is what the paper prints for the hours "
-        "of MODIPS; its age of 0.66 (0.14) isn't what even bins from 0 to 1 give."
-    )
-    return found, all(abs(rows[name][0] - rows["original"][0]) < 0.05 for name in ("Laplace", "MODIPS"))
+    return study.say(all(abs(rows[name][0] - rows["original"][0]) < 0.05 for name in ("Laplace", "MODIPS")), text=text)
 
 
-@claims("Total variation distances are consistently smaller with the Laplace sanitizer than with MODIPS (table 5).")
+@claims
 def _distances(seen: FertilityFigures) -> study.Said:
     pairs = [seen.several((LAPLACE_PUBLISHED, MODIPS), name) for name in TVD.values()]
     text = "; ".join(f"{a:.3f} and {b:.3f}" for a, b in pairs)
@@ -292,45 +451,37 @@ def _distances(seen: FertilityFigures) -> study.Said:
     return found, [a < b for a, b in pairs]
 
 
-@claims(
-    "The printed distances of 1-, 2-, 3- and 8-way tables: "
-    + " and ".join(", ".join(f"{value:.3f}" for value in PAPER_5[name][4:]) for name in ("Laplace sanitizer", "MODIPS"))
-    + " (table 5)."
-)
+@claims
 def _printed_distances(seen: FertilityFigures) -> study.Said:
     sums = [seen.at(MODIPS, name) for name in TVD.values()]
     parts = ", ".join(f"{value / divisor:.3f}" for value, divisor in zip(sums, (2, 2, 3, 4), strict=True))
-    text = (
-        "Impossible by the definition below that table: a margin is never further apart than the table that it is of, "
-        "and every pair is in as many triples, so the 3-way mean can't be below the 2-way mean. Ours are sums of "
-        "|share - share|. A half of our 1- and 2-way sums for MODIPS, a third of the 3-way and a quarter of the 8-way: "
-        f"{parts}. And 8-way, a sample from the table itself is {seen.at(RESAMPLE, TVD[8]):.2f} away."
-    )
-    return text, study.PROVED
+    return study.say(study.PROVED, parts=parts, sample=seen.at(RESAMPLE, TVD[8]))
 
 
-@claims("Beyond the paper: does a likelihood that knows the noise save the saturated model?")
+@claims
 def _likelihoods(seen: FertilityFigures) -> study.Said:
     ways, even = (PUBLISHED, PLUG_IN, AWARE), seen.at(EVEN, TVD[1])
     sums = [seen.several([modips_row(way, prior) for way in ways], TVD[1]) for prior in (HALF, PERKS)]
     half, perks = (", ".join(f"{value:.3f}" for value in each) for each in sums)
-    text = (
-        f"1-way distance of plug-in as published, plug-in, noise-aware: {half} with {HALF}, {perks} with {PERKS}; "
-        f"without data {even:.3f}. Counts with noise in each of {prod(sizes(fertility_schema())):,} cells say next to "
-        "nothing of any. The exact posterior admits it where plug-in doesn't; the model is what has to change."
+    judged = "yes" if min(each[-1] for each in sums) < 0.9 * even else "no"
+    return study.say(
+        judged,
+        half=half,
+        HALF=HALF,
+        perks=perks,
+        PERKS=PERKS,
+        even=even,
+        cells=math.prod(column.n_values for column in SCHEMA.columns.values()),
     )
-    return text, "yes" if min(each[-1] for each in sums) < 0.9 * even else "no"
 
 
-@claims("Beyond the paper: does a method that doesn't count all cells do better?")
+@claims
 def _useful(seen: FertilityFigures) -> study.Said:
     a, b, even, best = seen.several((PRIVBAYES, LAPLACE, EVEN, RESAMPLE), TVD[2])
-    text = (
-        f"2-way distance of privbayes {a:.3f}, of the Laplace sanitizer {b:.3f}, both sound; without data {even:.3f}, "
-        f"a sample of the table {best:.3f}. SVMs on its sets are right on {seen.at(PRIVBAYES, RATE):.1f} %, balanced "
-        f"{seen.at(PRIVBAYES, BALANCED):.1f} %."
+    judged = "yes" if a < 0.9 * min(b, even) else "no"
+    return study.say(
+        judged, a=a, b=b, even=even, best=best, rate=seen.at(PRIVBAYES, RATE), balanced=seen.at(PRIVBAYES, BALANCED)
     )
-    return text, "yes" if a < 0.9 * min(b, even) else "no"
 
 
 def _violin(row: str, label: str, values: Sequence[float]) -> Violin:

@@ -12,9 +12,9 @@ from pdips.arrays import FloatArray
 from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
-from pdips_papers.harness.curves import Method, short, suffix_of
+from pdips_papers.harness.curves import methods_of, suffix_of
 from pdips_papers.harness.measures import interval_summary
-from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, PROVED, Claims, Finding, Said
+from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, PROVED, Claims, Finding, Said, say
 from pdips_papers.modips import cell_estimates as cells
 from pdips_papers.modips import location_model as model
 from pdips_papers.modips.cell_histograms import scotts_bins, two_steps
@@ -68,12 +68,7 @@ class Glom(cells.GroupedStudy):
     title: ClassVar[str] = "Numbers within cells, by the general location model: study 3 of Bowen and Liu (2020)"
     default_replicates: ClassVar[int] = 5000
     groups = GROUPS
-    methods: ClassVar[dict[str, Method]] = {
-        **cells.METHODS,
-        "modips-plug-in-common": Method(label="MODIPS plug-in, once, common bounds", colour=4),
-        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
-        "modips-posterior": Method(label="MODIPS noise-aware, published posterior", colour=7),
-    }
+    methods = methods_of("cells", "glom")
     headlines = ("mu1, median", "s1", "rho", "w1=1")
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -91,7 +86,7 @@ class Glom(cells.GroupedStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.1 against the table."""
-        return claims.judge(cells.AverageFigures(table, self.labels))
+        return claims.judge(cells.AverageFigures(table, self))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
@@ -162,14 +157,11 @@ def np_dips_published(data: Records, epsilon: Fraction, bits: RandomBits) -> Rec
 
     The bins give away each cell's standard deviation and count, so no epsilon is finite (5.3).
     """
-    counts = model.cell_moments(data, CELLS)[0][:, 0]
-    deviation = np.full((*counts.shape, 2), np.nan)
-    for k in range(CELLS):
-        inside = (data.cell[:, 0] == k)[..., None]
-        mean = (data.z[:, 0] * inside).sum(axis=1) / np.maximum(counts[:, k], 1)[:, None]
-        square = ((data.z[:, 0] - mean[:, None]) ** 2 * inside).sum(axis=1)
-        deviation[:, k] = np.sqrt(square / np.maximum(counts[:, k] - 1, 1)[:, None])
-    bins = scotts_bins(deviation, counts, BY_CELL.half)
+    counts, means, _ = model.cell_moments(data, CELLS)
+    place = model.places(data.cell, CELLS)
+    square = (data.z.reshape(-1, 2) - means.reshape(-1, 2)[place]) ** 2
+    sums = np.stack([np.bincount(place, square[:, j], counts.size) for j in (0, 1)], axis=-1).reshape(-1, CELLS, 2)
+    bins = scotts_bins(np.sqrt(sums / np.maximum(counts[:, 0] - 1, 1)[..., None]), counts[:, 0], BY_CELL.half)
     return two_steps(data, BY_CELL, bins, 2 * N_SETS / epsilon, bits)
 
 
@@ -208,7 +200,7 @@ SPREADS = ("s1", "s2", "rho")
 HISTOGRAMS = ("np-dips-published", "np-dips")
 MODELS = ("modips-published", "modips-plug-in", "modips-plug-in-common")
 PRINTED = ("np-dips-published", "modips-published")
-claims: Claims[cells.AverageFigures] = Claims()
+claims: Claims[cells.AverageFigures] = Claims("glom")
 
 
 def _cases(seen: cells.AverageFigures, start: str) -> list[str]:
@@ -227,20 +219,17 @@ def _better(seen: cells.AverageFigures, cases: Sequence[str]) -> Said:
     return f"Means over the parameters shown and epsilon {cells.span(where)}. {'; '.join(text)}.", right
 
 
-@claims(
-    "(1) For the cell means NP-DIPS has smaller bias, similar or smaller RMSE, coverage closer to nominal and slightly "
-    "narrower intervals than MODIPS for epsilon above e⁻²."
-)
+@claims
 def _means(seen: cells.AverageFigures) -> Said:
     return _better(seen, _cases(seen, "mu"))
 
 
-@claims("(1) So it has for the marginal probabilities.")
+@claims
 def _shares(seen: cells.AverageFigures) -> Said:
     return _better(seen, _cases(seen, "w"))
 
 
-@claims("(2) For variances and correlation MODIPS has much the smaller bias and RMSE for epsilon above e⁻¹.")
+@claims
 def _spreads(seen: cells.AverageFigures) -> Said:
     where = seen.above(math.exp(-1.01))
     parts = [
@@ -252,7 +241,7 @@ def _spreads(seen: cells.AverageFigures) -> Said:
     return text, HOLDS if modips < 0.7 * histogram else PARTLY if modips < histogram else FAILS
 
 
-@claims("(2) MODIPS covers them as nominal for epsilon above 1; NP-DIPS falls far short at every epsilon.")
+@claims
 def _coverage_of_spreads(seen: cells.AverageFigures) -> Said:
     where = seen.above(1.01)
     modips = seen.of("modips-published", SPREADS, "coverage", where)
@@ -266,38 +255,24 @@ OF_BINS = 0.16
 """Bias of a variance that bins alone explain, (4/3)^2 / 12, and a little for rounding."""
 
 
-@claims("(2) NP-DIPS undercovers at large epsilon because z is cut into bins.")
+@claims
 def _discretised(seen: cells.AverageFigures) -> Said:
     bias = seen.words(HISTOGRAMS, ("s1", "s2"), "bias", [seen.top])
     noise = seen.of("np-dips-published", ("s1",), "bias", [seen.lowest])
-    text = (
-        f"At epsilon {short(seen.top)} the variances are biased by {bias}, against {cells.figure(noise, 'bias')} at "
-        f"{short(seen.lowest)}, where an even spread over the bounds has the variance 5.3. Evenly spread records in 6 "
-        "bins of width 4/3 add 0.15: noise on empty bins, moved up to 0, still gives the rest."
-    )
     left = [seen.of(name, (case,), "bias", [seen.top]) for name in HISTOGRAMS for case in ("s1", "s2")]
-    return text, [min(left) > 0, max(left) <= OF_BINS]
+    return say([min(left) > 0, max(left) <= OF_BINS], bias=bias, noise=cells.figure(noise, "bias"))
 
 
-@claims("(ours) Noisy statistics taken as exact make intervals too short where one sanitisation serves all sets.")
+@claims
 def _once(seen: cells.AverageFigures) -> Said:
     where = seen.above(0.99)
     names = (*MODELS, "modips-noise-aware")
     plugged, aware = (seen.of(name, seen.cases, "coverage", where) for name in names[2:])
-    text = (
-        f"Mean coverage over all parameters for epsilon {cells.span(where)}: "
-        f"{seen.words(names, seen.cases, 'coverage', where)}. Sets drawn from one noisy table differ too little: B / m "
-        "doesn't see its noise. Noise-aware sets, by the rule for posterior predictive ones, do."
-    )
-    return text, HOLDS if plugged < aware - 0.1 else PARTLY
+    judged = HOLDS if plugged < aware - 0.1 else PARTLY
+    return say(judged, where=cells.span(where), coverage=seen.words(names, seen.cases, "coverage", where))
 
 
-@claims("Both published procedures are ϵ-differentially private.")
+@claims
 def _price(seen: cells.AverageFigures) -> Said:
     names = (*PRINTED, "np-dips", "modips-plug-in", "modips-plug-in-common")
-    text = (
-        "They aren't: bins are read off the sample, cell means are noised at a scale that the true count sets, and the "
-        "true count sets the spread of their draws. Mean RMSE of the cell means at epsilon "
-        f"{short(seen.middle)}, published and repaired: {seen.words(names, _cases(seen, 'mu'), 'rmse', [seen.middle])}."
-    )
-    return text, PROVED
+    return say(PROVED, errors=seen.words(names, _cases(seen, "mu"), "rmse", [seen.middle]))

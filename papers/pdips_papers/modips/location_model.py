@@ -14,7 +14,7 @@ from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import find
 from pdips.release.release import Release
-from pdips.statistics.plan import StatisticPlan
+from pdips.statistics.plan import Statistic, StatisticPlan
 from pdips.statistics.statistic import Counts, Products, Sums, unit_of
 from pdips_papers.harness.measures import draw_covariances, draw_shares, nearest_covariance
 
@@ -92,11 +92,15 @@ class Statistics:
     noise: float = 0.0
 
 
+def numeric_statistics(by: tuple[str, ...] = ()) -> dict[str, Statistic]:
+    """Return two sums by cell, and three products."""
+    sums: dict[str, Statistic] = {f"sums {j}": Sums(of=f"z{j + 1}", by=by) for j in (0, 1)}
+    return sums | {f"product {place}": Products(of=(f"z{j + 1}", f"z{k + 1}")) for place, (j, k) in enumerate(PAIRS)}
+
+
 def plan_of(bounds: Bounds, epsilon: Fraction) -> StatisticPlan:
     """Return what ``modips`` does for ``models/glom.py``, with equal shares: counts, two sums, three products."""
-    products = {f"product {place}": Products(of=(f"z{j + 1}", f"z{k + 1}")) for place, (j, k) in enumerate(PAIRS)}
-    sums = {f"sums {j}": Sums(of=f"z{j + 1}", by=("cell",)) for j in (0, 1)}
-    statistics = {"counts": Counts(by=("cell",))} | sums | products
+    statistics = {"counts": Counts(by=("cell",))} | numeric_statistics(by=("cell",))
     return StatisticPlan(
         schema=bounds.schema(),
         neighbours="replace-one",
@@ -111,13 +115,18 @@ def sanitised(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBits
     """Sanitize the statistics of data sets, shape (replicates, 1, n), once with all of epsilon, as ``modips`` does."""
     plan = plan_of(bounds, epsilon)
     noisy = sanitized_values(plan, observe(data, bounds, plan.schema), bits)
-    deviation = max(part.standard_deviation * part.statistic.unit(plan.schema) for part in plan.parts[1:3])
+    return statistics_of(plan, noisy, data.n)
+
+
+def statistics_of(plan: StatisticPlan, noisy: Mapping[str, FloatArray], n: int) -> Statistics:
+    """Return noisy statistics of a plan; all records are in one cell if it counts none."""
+    sums = [part for part in plan.parts if part.name.startswith("sums")]
     return Statistics(
-        counts=noisy["counts"],
-        sums=np.stack([noisy["sums 0"], noisy["sums 1"]], axis=-1),
+        counts=noisy.get("counts", np.full((len(noisy["sums 0"]), 1), float(n))),
+        sums=np.stack([noisy[part.name] for part in sums], axis=-1),
         products=np.concatenate([noisy[f"product {place}"] for place in range(len(PAIRS))], axis=1),
-        n=data.n,
-        noise=deviation**2,
+        n=n,
+        noise=max(part.standard_deviation * part.statistic.unit(plan.schema) for part in sums) ** 2,
     )
 
 

@@ -1,7 +1,7 @@
 """Simulation study 2 of Bowen and Liu (2020): mean and variance of a normal sample within public bounds."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -23,11 +23,13 @@ from pdips.report.formats import MINUS
 from pdips.statistics.plan import LEAST_VARIANCE, Statistic, StatisticPlan
 from pdips.statistics.statistic import Products, Sums, unit_of
 from pdips_papers.harness.batch import release_each, stacked
-from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, methods_of, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims, normal_posteriors
-from pdips_papers.modips.claims import MODIPS, PARAMETERS
+from pdips_papers.modips.cell_histograms import Shares, noisy_shares, one_step
+from pdips_papers.modips.claims import PARAMETERS
+from pdips_papers.modips.location_model import N_SETS, Bounds, Records
 
 SIZES, LOWERS, UPPER = (20, 100, 1000), (-3, -4), 4
 PUBLIC_BINS = {20: 7, 100: 10, 1000: 21}
@@ -36,9 +38,8 @@ PUBLIC_BINS = {20: 7, 100: 10, 1000: 21}
 STEPS = 1024
 """Grid steps between the bounds: records are rounded to it before sums are taken (docs/proofs/modips.md, section 1)."""
 
-CELLS_A_BATCH = 200_000
 TRUTH = {"mu": 0.0, "s2": 1.0}
-N_SETS, MANY_SETS = 5, 100
+MANY_SETS = 100
 
 DRAWS = 1000
 """Posterior draws that a release publishes."""
@@ -91,35 +92,16 @@ class NormalMoments(CurveStudy):
         for parameter, label in PARAMETERS.items()
         for n in SIZES
     }
-    methods: ClassVar[dict[str, Method]] = {
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        **MODIPS,
-        "moments-as-printed": Method(label="noisy mean and S², normal draws", colour=6),
-        "moments-about-the-middle": Method(label="noisy sums about the midpoint, normal draws", colour=5),
-        "perturbed-histogram-published": Method(label="perturbed histogram (published)", colour=3, dashed=True),
-        "perturbed-histogram-by-sturges": Method(
-            label="perturbed histogram, Sturges (published)", colour=5, dashed=True
-        ),
-        "perturbed-histogram-by-freedman": Method(label="the same, Freedman-Diaconis", colour=6, dashed=True),
-        "perturbed-histogram": Method(label="perturbed-histogram", colour=3),
-        "sanitizer-on-bins": Method(label="laplace-sanitizer on bins", colour=7),
-        "smoothed-histogram-published": Method(label="smoothed histogram, one set (published)", colour=4, dashed=True),
-        "smoothed-histogram": Method(label="smoothed-histogram, one set", colour=4),
-    }
+    methods = methods_of("binary", "modips", "normal-moments")
     headlines = tuple(f"{parameter}, n=100, lower=-3" for parameter in PARAMETERS)
     families: ClassVar[dict[str, tuple[str, ...]]] = {
-        "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *MODIPS),
+        "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *methods_of("modips")),
         "histograms and moments": tuple(
             name for name in methods if not name.startswith("modips") and "-by-" not in name
         ),
         "rules for bins": ("original", *(name for name in methods if name.startswith("perturbed"))),
     }
     cases = tuple((f"lower={lower}-n={n}-", {"n": n, "lower": lower}) for lower in LOWERS for n in SIZES)
-
-    def batch(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many replicates a task has at most."""
-        return min(1000, CELLS_A_BATCH // int(arguments["n"]))
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
@@ -141,7 +123,7 @@ class NormalMoments(CurveStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.2 against the table."""
-        return claims.moments.judge(CurveFigures(table, self.labels))
+        return claims.moments.judge(CurveFigures(table, self))
 
 
 def measured(method: str, sample: Sample, sets: FloatArray, suffix: str = "") -> list[dict[str, Any]]:
@@ -258,15 +240,7 @@ def perturbed_published(sample: Sample, epsilon: Fraction, bits: RandomBits, rul
 
     The bins give away the sample's standard deviation, so no epsilon is finite (5.3).
     """
-    sets = np.empty((len(sample.x), N_SETS, sample.n))
-    for chosen, counts in _by_bins(sample, rule):
-        size = (len(counts), N_SETS, counts.shape[1])
-        noise = discrete_laplace(N_SETS / epsilon, math.prod(size), bits).reshape(size)
-        weight = np.maximum(counts[:, None] + noise, 0)
-        weight[weight.sum(axis=2) == 0] = 1
-        shares = weight / weight.sum(axis=2, keepdims=True)
-        sets[chosen] = _spread_out(sample, bits.generator().multinomial(sample.n, shares), bits.generator())
-    return sets
+    return _by_histogram(sample, partial(noisy_shares, scale=N_SETS / epsilon, bits=bits), bits, rule)
 
 
 def shipped(method: str, tables: Table, epsilon: Fraction, bits: RandomBits) -> FloatArray:
@@ -277,13 +251,21 @@ def shipped(method: str, tables: Table, epsilon: Fraction, bits: RandomBits) -> 
 
 def smoothed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
     """Draw one set from (1 - lambda) f + lambda uniform, bins by Scott's rule on the data: no epsilon is finite."""
-    sets = np.empty((len(sample.x), 1, sample.n))
-    for chosen, counts in _by_bins(sample):
-        n, n_bins, rng = sample.n, counts.shape[1], bits.generator()
+
+    def shares(counts: IntArray) -> FloatArray:
+        n, n_bins = sample.n, counts.shape[2]
         uniform = n_bins / (n_bins + n * np.expm1(float(epsilon / n)))
-        shares = (1 - uniform) * counts / n + uniform / n_bins
-        sets[chosen] = _spread_out(sample, rng.multinomial(n, shares)[:, None], rng)
-    return sets
+        return np.asarray((1 - uniform) * counts / n + uniform / n_bins)
+
+    return _by_histogram(sample, shares, bits)
+
+
+def _by_histogram(sample: Sample, shares: Shares, bits: RandomBits, rule: str = "scott") -> FloatArray:
+    """Draw sets from shares made of the counts in bins of equal width, as many as a rule says."""
+    middle, half = np.array([[(sample.lower + sample.upper) / 2]]), np.array([sample.range / 2])
+    data = Records(np.zeros((len(sample.x), 1, sample.n), dtype=np.int64), sample.x[:, None, :, None])
+    bins = numbers_of_bins(sample, rule)[:, None]
+    return one_step(data, Bounds(middle, half), bins, shares, bits.generator()).z[..., 0]
 
 
 METHODS: dict[str, Callable[[Sample, Fraction, RandomBits], FloatArray]] = {
@@ -322,8 +304,7 @@ def clamped(sample: Sample, mean: NDArray[Any], variance: NDArray[Any]) -> tuple
 
 
 def _normal_sets(mean: NDArray[Any], variance: NDArray[Any], n: int, rng: np.random.Generator) -> FloatArray:
-    sets: FloatArray = mean[..., None] + np.sqrt(variance)[..., None] * rng.standard_normal((*mean.shape, n))
-    return sets
+    return np.asarray(mean[..., None] + np.sqrt(variance)[..., None] * rng.standard_normal((*mean.shape, n)))
 
 
 def numbers_of_bins(sample: Sample, rule: str = "scott") -> IntArray:
@@ -334,31 +315,7 @@ def numbers_of_bins(sample: Sample, rule: str = "scott") -> IntArray:
         width = 3.5 * sample.x.std(axis=1, ddof=1) * sample.n ** (-1 / 3)
     else:
         width = 2 * stats.iqr(sample.x, axis=1) * sample.n ** (-1 / 3)
-    numbers: IntArray = np.maximum(np.ceil(sample.range / width), 1).astype(np.int64)
-    return numbers
-
-
-def _by_bins(sample: Sample, rule: str = "scott") -> Iterator[tuple[IntArray, IntArray]]:
-    """Group the samples by their number of bins; lend their numbers and counts, shape (samples, bins)."""
-    n_bins = numbers_of_bins(sample, rule)
-    for number in np.unique(n_bins):
-        chosen = np.flatnonzero(n_bins == number)
-        yield chosen, _histogram(sample, sample.x[chosen], int(number))
-
-
-def _histogram(sample: Sample, x: FloatArray, n_bins: int) -> IntArray:
-    """Count records in bins of equal width, shape (samples, bins)."""
-    place = np.minimum(((x - sample.lower) * (n_bins / sample.range)).astype(np.int64), n_bins - 1)
-    place += n_bins * np.arange(len(x))[:, None]
-    return np.bincount(place.ravel(), minlength=n_bins * len(x)).reshape(len(x), n_bins)
-
-
-def _spread_out(sample: Sample, counts: IntArray, rng: np.random.Generator) -> FloatArray:
-    """Turn counts, shape (samples, sets, bins), into records, even within each bin."""
-    n_bins = counts.shape[2]
-    place = np.repeat(np.tile(np.arange(n_bins), counts.shape[0] * counts.shape[1]), counts.ravel())
-    records: FloatArray = sample.lower + (place + rng.random(len(place))) * (sample.range / n_bins)
-    return records.reshape(*counts.shape[:2], sample.n)
+    return np.asarray(np.maximum(np.ceil(sample.range / width), 1), dtype=np.int64)
 
 
 def sanitize(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[FloatArray, FloatArray]:

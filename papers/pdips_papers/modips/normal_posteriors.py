@@ -100,15 +100,9 @@ def propose(
 @numba.njit(cache=True, error_model="numpy")
 def resample(weight: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
     """Draw places by weight, systematically, in random order."""
-    places = np.empty(n_draws, dtype=np.int64)
-    step = weight.sum() / n_draws
-    reached, target, place = weight[0], rng.random() * step, 0
-    for j in range(n_draws):
-        while reached < target and place < len(weight) - 1:
-            place += 1
-            reached += weight[place]
-        places[j] = place
-        target += step
+    reached = np.cumsum(weight)
+    targets = (rng.random() + np.arange(n_draws)) * (reached[-1] / n_draws)
+    places: IntArray = np.minimum(np.searchsorted(reached, targets), len(weight) - 1)
     rng.shuffle(places)
     return places
 

@@ -105,34 +105,17 @@ def _fit(x: FloatArray, y: FloatArray, cost: float, gap: float) -> FloatArray:
 
     The dual is a quadratic over a box, on which coordinate ascent converges (Hsieh et al., 2008): there is no cap.
     """
-    n, p = x.shape
-    dual, weights, norms = np.zeros(n), np.zeros(p), np.zeros(n)
-    for i in range(n):
-        for j in range(p):
-            norms[i] += x[i, j] * x[i, j]
+    dual, weights = np.zeros(len(x)), np.zeros(x.shape[1])
+    norms = (x * x).sum(axis=1)
     while True:
         for _ in range(20):
-            for i in range(n):
-                margin = 0.0
-                for j in range(p):
-                    margin += x[i, j] * weights[j]
+            for i in range(len(x)):
                 new = cost
                 if norms[i] > 0.0:
-                    new = min(max(dual[i] + (1.0 - y[i] * margin) / norms[i], 0.0), cost)
-                for j in range(p):
-                    weights[j] += (new - dual[i]) * y[i] * x[i, j]
+                    new = min(max(dual[i] + (1.0 - y[i] * (x[i] @ weights)) / norms[i], 0.0), cost)
+                weights += (new - dual[i]) * y[i] * x[i]
                 dual[i] = new
-        weights[:] = 0.0
-        for i in range(n):
-            for j in range(p):
-                weights[j] += dual[i] * y[i] * x[i, j]
-        loss, square = 0.0, 0.0
-        for i in range(n):
-            margin = 0.0
-            for j in range(p):
-                margin += x[i, j] * weights[j]
-            loss += cost * max(0.0, 1.0 - y[i] * margin) - dual[i]
-        for j in range(p):
-            square += weights[j] * weights[j]
-        if loss + square <= gap:
+        weights = (dual * y) @ x
+        loss = (cost * np.maximum(0.0, 1.0 - y * (x @ weights)) - dual).sum()
+        if loss + weights @ weights <= gap:
             return weights

@@ -18,26 +18,22 @@ from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import find
 from pdips_papers.harness.batch import release_each, stacked
-from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, methods_of, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims
-from pdips_papers.modips.claims import MODIPS
+from pdips_papers.modips.as_printed import redraw_loss
+from pdips_papers.modips.as_printed import redrawn as redrawn_counts
 
 type Floats = NDArray[np.floating[Any]]
 
 SIZES, PROPORTIONS = (40, 100, 1000), (0.1, 0.25, 0.5)
-RECORDS_A_BATCH, MOST_REPLICATES = 200_000, 1000
 N_SETS, MANY_SETS = 5, 100
 PRIOR = 1 / 3
 GRID = 4001
 
 
-OTHER_RULES: dict[Rule, str] = {
-    "fully-synthetic": "(1 + 1/m) B - W",
-    "raab-nowok-dibben": "(1 + 2/m) W",
-    "rubin": "(1 + 1/m) B + W",
-}
+OTHER_RULES: tuple[Rule, ...] = ("fully-synthetic", "raab-nowok-dibben", "rubin")
 """The variances that section 3.3 compares with its own, B/m + W, of the same sets."""
 
 SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,34 +53,14 @@ class Proportions(CurveStudy):
     labels: ClassVar[dict[str, str]] = {
         f"n={n}, pi={pi:g}": f"n = {n:,}, π = {pi:g}" for n in SIZES for pi in PROPORTIONS
     }
-    methods: ClassVar[dict[str, Method]] = {
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        **MODIPS,
-        "modips-published-wide": Method(label="MODIPS published, counts within -alpha and n + beta", colour=3),
-        **{
-            f"modips-published-{rule}": Method(label=f"MODIPS published, {words}", colour=colour, dashed=True)
-            for colour, (rule, words) in enumerate(OTHER_RULES.items(), start=4)
-        },
-        "modips-test": Method(label="modips, test of the noisy count inverted", colour=2, dashed=True),
-        "laplace-one-count": Method(label="Laplace sanitizer on one count (as printed)", colour=3),
-        "laplace-both-counts": Method(label="laplace-sanitizer (both counts)", colour=7),
-        "laplace-redrawn-published": Method(label="Laplace, re-drawn into [0, n] (published)", colour=4, dashed=True),
-        "laplace-redrawn": Method(label="Laplace, re-drawn, repaired", colour=4),
-        "multinomial-dirichlet": Method(label="multinomial-dirichlet", colour=5),
-        "mcclure-reiter": Method(label="mcclure-reiter, one set", colour=6),
-    }
+    methods = methods_of("binary", "modips", "proportions")
     headlines = ("n=40, pi=0.25", "n=1000, pi=0.25")
     families: ClassVar[dict[str, tuple[str, ...]]] = {
-        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
+        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *methods_of("modips"), "modips-test"),
         "histograms and priors": tuple(name for name in methods if not name.startswith("modips")),
         "bounds and variance rules": ("original", *(name for name in methods if name.startswith("modips-published"))),
     }
     cases = tuple((f"n={n}-pi={pi:g}-", {"n": n, "pi": pi}) for n in SIZES for pi in PROPORTIONS)
-
-    def batch(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many replicates a task has at most."""
-        return min(MOST_REPLICATES, RECORDS_A_BATCH // int(arguments["n"]))
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
@@ -94,7 +70,7 @@ class Proportions(CurveStudy):
         tables = stacked((np.arange(n) < counts[:, None]).astype(np.float64), {"levels": [0, 1]})
 
         rows = measured("original", counts[:, None], n, pi)
-        rows += measured("multiple-synthesis", multiple_synthesis(counts, n, bits), n, pi)
+        rows += measured("multiple-synthesis", _sets(counts[:, None], n, bits), n, pi)
         for spelled in arguments["epsilons"]:
             epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
@@ -109,7 +85,7 @@ class Proportions(CurveStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.1 against the table."""
-        return claims.proportions.judge(CurveFigures(table, self.labels))
+        return claims.proportions.judge(CurveFigures(table, self))
 
 
 def measured(
@@ -142,11 +118,6 @@ def noise_aware(
     return rows
 
 
-def multiple_synthesis(counts: IntArray, n: int, bits: RandomBits) -> IntArray:
-    """Draw sets, (replicates, sets), from the posterior predictive law under a Beta(1/3, 1/3) prior; no privacy."""
-    return _sets(counts[:, None], n, bits)
-
-
 def one_count(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Add noise to the count of ones alone, in each set at epsilon / m, and clamp it to [0, n].
 
@@ -167,11 +138,8 @@ def redrawn(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> In
 
 def repaired_scale(epsilon: Fraction) -> Fraction:
     """Return the least scale, to nine digits upwards, at which re-drawn noise on one count spends epsilon."""
-
-    def excess(rate: float) -> float:
-        return rate + math.log(2 - math.exp(-rate)) - float(epsilon)
-
-    rate = optimize.brentq(excess, float(epsilon) / 2, float(epsilon), xtol=1e-13)
+    target = float(epsilon)
+    rate = optimize.brentq(lambda rate: redraw_loss(rate) - target, target / 2, target, xtol=1e-13)
     return Fraction(math.ceil(10**9 / rate) + 1, 10**9)
 
 
@@ -204,8 +172,7 @@ METHODS: dict[str, Callable[[IntArray, int, Fraction, RandomBits], IntArray]] = 
 
 def noisy_counts(counts: IntArray, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Sanitize the counts of ones with all of epsilon: replacing a record changes them by 1, and n is public."""
-    noisy: IntArray = counts + discrete_laplace(1 / epsilon, len(counts), bits)
-    return noisy
+    return np.asarray(counts + discrete_laplace(1 / epsilon, len(counts), bits))
 
 
 class Posteriors:
@@ -229,8 +196,7 @@ class Posteriors:
         row = np.clip(noisy, 0, self.n)[:, None]
         found = np.searchsorted(self._ladder, row + rng.random((len(row), n_draws)))
         count = np.clip(found - row * (self.n + 1), 0, self.n)
-        shares: FloatArray = rng.beta(PRIOR + count, PRIOR + self.n - count)
-        return shares
+        return np.asarray(rng.beta(PRIOR + count, PRIOR + self.n - count))
 
     def interval(self, noisy: IntArray, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return posterior means and the ends of central intervals, each of shape (replicates,)."""
@@ -280,17 +246,12 @@ def _beta_laws(n: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _sets(used: Floats | IntArray, n: int, bits: RandomBits) -> IntArray:
+    """Draw sets, (replicates, sets), from the posterior predictive law given counts under a Beta(1/3, 1/3) prior."""
     rng, least = bits.generator(), np.finfo(np.float64).tiny
     share = rng.beta(np.maximum(PRIOR + used, least), np.maximum(PRIOR + n - used, least), (len(used), N_SETS))
     return rng.binomial(n, share).astype(np.int64)
 
 
 def _redrawn(counts: IntArray, n: int, scale: Fraction, bits: RandomBits) -> IntArray:
-    found = np.repeat(counts, N_SETS)
-    waiting = np.arange(len(found))
-    while len(waiting):
-        drawn = np.repeat(counts, N_SETS)[waiting] + discrete_laplace(scale, len(waiting), bits)
-        inside = (drawn >= 0) & (drawn <= n)
-        found[waiting[inside]] = drawn[inside]
-        waiting = waiting[~inside]
-    return found.reshape(len(counts), N_SETS)
+    found = redrawn_counts(np.repeat(counts, N_SETS), n, lambda size: discrete_laplace(scale, size, bits))
+    return found.astype(np.int64).reshape(len(counts), N_SETS)

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from pdips.arrays import FloatArray, IntArray
 from pdips.statistics.logistic import Logits
 from pdips_papers.harness.measures import draw_normal
-from pdips_papers.modips.as_printed import posterior_draws
+from pdips_papers.modips.as_printed import posterior_draws, precision
 from pdips_papers.modips.location_model import N_SETS, Bounds, Records
 
 LEVELS = (2, 2, 3)
@@ -87,11 +87,6 @@ def draw_levels(z: FloatArray, coefficients: Coefficients, rng: np.random.Genera
     return Records((w[0] * LEVELS[1] + w[1]) * LEVELS[2] + w[2], z)
 
 
-def true_coefficients(regression: Regression, x: FloatArray) -> FloatArray:
-    """Return the coefficients of section 4.3.2."""
-    return np.broadcast_to(regression.truth, (*x.shape[:2], *regression.truth.shape))
-
-
 def exact_draws(data: Records, regression: Regression, strength: Fraction, rng: np.random.Generator) -> FloatArray:
     """Draw ``N_SETS`` coefficients of predictors in the unit ball, (replicates, sets, d), under N(0, 1 / strength)."""
     w = levels(data.cell[:, 0])
@@ -102,14 +97,6 @@ def exact_draws(data: Records, regression: Regression, strength: Fraction, rng: 
         records = Logits(np.ascontiguousarray(rows), outcome, ones, regression.classes, strength)
         found.append(posterior_draws(records, N_SETS, rng))
     return np.array(found)
-
-
-def grown_noise(regression: Regression, scale: float, shape: tuple[int, int], rng: np.random.Generator) -> FloatArray:
-    """Draw noise with density in proportion to exp(-length / scale), shape (*shape, d), in doubles: as published."""
-    d = (regression.classes - 1) * regression.p
-    direction = rng.standard_normal((*shape, d))
-    direction /= np.linalg.norm(direction, axis=-1, keepdims=True)
-    return direction * (rng.standard_gamma(d, shape) * scale)[..., None]
 
 
 def plug_in(modes: list[FloatArray], strength: float, rng: np.random.Generator) -> Coefficients:
@@ -130,18 +117,8 @@ def plug_in(modes: list[FloatArray], strength: float, rng: np.random.Generator) 
 
 def information(x: FloatArray, beta: FloatArray, strength: float) -> FloatArray:
     """Return the information about coefficients that each design holds, with that of the prior."""
-    p, d = x.shape[2], beta.shape[1]
-    score = np.einsum("snp,scp->snc", x, beta.reshape(len(beta), -1, p))
-    largest = np.maximum(score.max(axis=-1, keepdims=True), 0)
-    chance = np.exp(score - largest)
-    chance /= np.exp(-largest) + chance.sum(axis=-1, keepdims=True)
-    found = np.broadcast_to(np.eye(d) * strength, (len(x), d, d)).copy()
-    for c in range(d // p):
-        for e in range(d // p):
-            weight = chance[..., c] * ((c == e) - chance[..., e])
-            block = np.swapaxes(x * weight[..., None], 1, 2) @ x
-            found[:, c * p : (c + 1) * p, e * p : (e + 1) * p] += block
-    return found
+    ones, shaped = np.ones(x.shape[1], dtype=np.int64), beta.reshape(len(beta), -1, x.shape[2])
+    return np.array([precision(rows, b, ones, strength) for rows, b in zip(x, shaped, strict=True)])
 
 
 def in_units(beta: FloatArray, regression: Regression) -> FloatArray:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,15 +17,15 @@ from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.logistic import Logistic
-from pdips.statistics.plan import Statistic, StatisticPlan
-from pdips.statistics.statistic import Products, Sums
-from pdips_papers.harness.curves import Method, short, suffix_of
-from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Finding, Said
+from pdips.statistics.plan import StatisticPlan
+from pdips_papers.harness.curves import methods_of, short, suffix_of
+from pdips_papers.harness.study import HOLDS, PARTLY, PROVED, Claims, Finding, Said, say
 from pdips_papers.modips import cell_estimates as cells
 from pdips_papers.modips import location_model, sequential_model
-from pdips_papers.modips.cell_histograms import one_step, scotts_bins
+from pdips_papers.modips.as_printed import grown_noise
+from pdips_papers.modips.cell_histograms import noisy_shares, one_step, scotts_bins
 from pdips_papers.modips.glom import once
-from pdips_papers.modips.location_model import N_SETS, PAIRS, Records, draw_records
+from pdips_papers.modips.location_model import N_SETS, Records, draw_records
 from pdips_papers.modips.sequential_model import BOUNDS, HALF, LEVELS, ONE_CELL, SEQUENCE, draw_levels, in_units
 
 N, RHO = 1000, 0.5
@@ -90,13 +90,7 @@ class Slomag(cells.GroupedStudy):
     )
     default_replicates: ClassVar[int] = 1000
     groups = GROUPS
-    methods: ClassVar[dict[str, Method]] = {
-        **cells.METHODS,
-        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
-        "wrong-published": Method(label="wrong model: GLOM plug-in (published)", colour=4, dashed=True),
-        "wrong-plug-in": Method(label="wrong model: GLOM plug-in, once", colour=4),
-        "wrong-noise-aware": Method(label="GLOM noise-aware, five sets", colour=7),
-    }
+    methods = methods_of("cells", "slomag")
     headlines = ("beta2, z1", "mu1", "s1", "rho")
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -115,13 +109,14 @@ class Slomag(cells.GroupedStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.2 against the table."""
-        return claims.judge(cells.AverageFigures(table, self.labels))
+        return claims.judge(cells.AverageFigures(table, self))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
     """Draw data sets from the model, the numbers moved into their bounds first."""
     z = rng.standard_normal((replicates, 1, N, 2)) @ np.linalg.cholesky(COVARIANCE).T
-    return draw_levels(np.clip(z, -HALF, HALF), sequential_model.true_coefficients, rng)
+    z = np.clip(z, -HALF, HALF)
+    return draw_levels(z, lambda one, x: np.broadcast_to(one.truth, (*x.shape[:2], *one.truth.shape)), rng)
 
 
 def measured(method: str, sets: Records, suffix: str = "", rule: Rule = "sanitized") -> list[dict[str, Any]]:
@@ -159,13 +154,15 @@ def np_dips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits)
     """
     deviation = sample.data.z[:, 0].std(axis=1, ddof=1)
     bins = scotts_bins(deviation, np.full(len(deviation), N), ONE_CELL.half)
-    return one_step(sample.data, BOUNDS, bins, N_SETS / epsilon, bits)
+    shares = partial(noisy_shares, scale=N_SETS / epsilon, bits=bits)
+    return one_step(sample.data, BOUNDS, bins, shares, bits.generator())
 
 
 def np_dips(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Do the same with public bins, at sensitivity 2: epsilon in all."""
     bins = np.full((len(sample.data.cell), 2), PUBLIC_BINS)
-    return one_step(sample.data, BOUNDS, bins, 2 * N_SETS / epsilon, bits)
+    shares = partial(noisy_shares, scale=2 * N_SETS / epsilon, bits=bits)
+    return one_step(sample.data, BOUNDS, bins, shares, bits.generator())
 
 
 def modips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
@@ -181,8 +178,7 @@ def modips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) 
 
     def coefficients(regression: sequential_model.Regression, x: FloatArray) -> FloatArray:
         exact = sample.betas[regression.outcome]
-        noise = sequential_model.grown_noise(regression, 2 / (N * float(PENALTY) * share), exact.shape[:2], rng)
-        return in_units(exact + noise, regression)
+        return in_units(exact + grown_noise(exact.shape, 2 / (N * float(PENALTY) * share), rng), regression)
 
     return draw_levels(z, coefficients, rng)
 
@@ -199,8 +195,7 @@ SCHEMA = Schema.model_validate(
 
 def plan_of(epsilon: Fraction) -> StatisticPlan:
     """Return what ``modips`` does for ``models/slomag.py``: sums, products, ridge fits, an eighth of epsilon each."""
-    statistics: dict[str, Statistic] = {f"sum {j}": Sums(of=f"z{j + 1}") for j in (0, 1)}
-    statistics |= {f"product {place}": Products(of=(f"z{j + 1}", f"z{k + 1}")) for place, (j, k) in enumerate(PAIRS)}
+    statistics = location_model.numeric_statistics()
     for place in range(len(LEVELS)):
         predictors = ("z1", "z2", *(f"w{j + 1}" for j in range(place)))
         statistics[f"fit {place}"] = Logistic(outcome=f"w{place + 1}", predictors=predictors, kappa=RIDGE)
@@ -212,15 +207,8 @@ def plan_of(epsilon: Fraction) -> StatisticPlan:
 def modips_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Sanitize sums, products and regularised modes once at the whole epsilon, and draw each set from them."""
     rng, plan = bits.generator(), plan_of(epsilon)
-    values, first = location_model.sanitized_values(plan, sample.exact, bits), plan.parts[0]
-    noisy = location_model.Statistics(
-        counts=np.full((len(values["sum 0"]), 1), float(N)),
-        sums=np.stack([values["sum 0"], values["sum 1"]], axis=-1),
-        products=np.concatenate([values[f"product {place}"] for place in range(len(PAIRS))], axis=1),
-        n=N,
-        noise=(first.standard_deviation * first.statistic.unit(SCHEMA)) ** 2,
-    )
-    drawn = location_model.plug_in(noisy, ONE_CELL, N_SETS, rng)
+    values = location_model.sanitized_values(plan, sample.exact, bits)
+    drawn = location_model.plug_in(location_model.statistics_of(plan, values, N), ONE_CELL, N_SETS, rng)
     modes = [values[f"fit {place}"] for place in range(len(LEVELS))]
     z = draw_records(drawn, N, rng, ONE_CELL).z
     return draw_levels(z, sequential_model.plug_in(modes, RIDGE, rng), rng)
@@ -250,56 +238,42 @@ REPAIRED = ("modips-plug-in", "np-dips")
 WRONG = ("wrong-published", "wrong-plug-in")
 FEW = 0.05
 
-claims: Claims[cells.AverageFigures] = Claims()
+claims: Claims[cells.AverageFigures] = Claims("slomag")
 
 
 def _betas(seen: cells.AverageFigures) -> list[str]:
     return [case for case in seen.cases if case.startswith("beta")]
 
 
-@claims("For epsilon e⁻⁴ to e⁻² regressions on MODIPS sets don't converge.")
+@claims
 def _no_fit(seen: cells.AverageFigures) -> Said:
     def share(name: str, epsilon: str) -> float:
         return float(np.mean(seen.over([name], [f"beta{j}, intercept" for j in "1234"], cells.WITHOUT, [epsilon])))
 
     names = ("modips-published", "modips-plug-in", "np-dips-published", "wrong-plug-in")
     shares = [tuple(cells.figure(share(name, at), "coverage") for at in (seen.lowest, seen.top)) for name in names]
-    text = [f"{cells.LABELS[name]} {low} and {top}" for name, (low, top) in zip(names, shares, strict=True)]
-    found = (
-        f"Sets without a fit, mean over the four regressions, at epsilon {short(seen.lowest)} and {short(seen.top)}: "
-        f"{'; '.join(text)}. Noisy coefficients leave a variable with one level. Firth's fit exists under separation, "
-        "so the other sets are analysed here, where the paper leaves the epsilon out."
-    )
-    return found, share("modips-published", seen.lowest) > FEW
+    text = [f"{seen.said[name]} {low} and {top}" for name, (low, top) in zip(names, shares, strict=True)]
+    return say(share("modips-published", seen.lowest) > FEW, shares="; ".join(text))
 
 
-@claims("(1) The wrong model, GLOM on the 12 cells, can't tell what the data say: large bias, undercoverage.")
+@claims
 def _wrong(seen: cells.AverageFigures) -> Said:
     names, top = (*WRONG, "modips-published"), [seen.top]
     bias, coverage = (seen.words(names, _betas(seen), measure, top) for measure in ("bias", "coverage"))
-    text = (
-        f"Coefficients at epsilon {short(seen.top)}, mean absolute bias: {bias}; coverage: {coverage}. Normal laws "
-        "with one covariance matrix within cells make every log odds linear in z: GLOM contains such regressions "
-        "(discriminant analysis), and is wrong about the margin of z and interactions only."
-    )
-    return text, seen.of(WRONG[0], _betas(seen), "coverage", top) < 0.8
+    return say(seen.of(WRONG[0], _betas(seen), "coverage", top) < 0.8, bias=bias, coverage=coverage)
 
 
-@claims("(2) Biases of coefficients by MODIPS are close to 0 for epsilon above e⁻¹; those by NP-DIPS don't diminish.")
+@claims
 def _bias(seen: cells.AverageFigures) -> Said:
     runs = (seen.above(math.exp(-1.01)), [seen.top])
     parts = [
         f"epsilon {cells.span(run)}: {seen.words((*PRINTED, *REPAIRED), _betas(seen), 'bias', run)}" for run in runs
     ]
     modips, histogram = (seen.of(name, _betas(seen), "bias", [seen.top]) for name in PRINTED)
-    text = (
-        f"Mean absolute bias, {'; '.join(parts)}. The printed prior shrinks coefficients of predictors in the unit "
-        "ball at every epsilon; bins as fine as Scott's do less harm as noise goes."
-    )
-    return text, modips < 0.1 < histogram
+    return say(modips < 0.1 < histogram, parts="; ".join(parts))
 
 
-@claims("(3) RMSE is large against that of the original data by every method.")
+@claims
 def _errors(seen: cells.AverageFigures) -> Said:
     names = ("original", *PRINTED, *REPAIRED, *WRONG)
     parts = [f"epsilon {short(at)}: {seen.words(names, _betas(seen), 'rmse', [at])}" for at in (seen.middle, seen.top)]
@@ -307,60 +281,55 @@ def _errors(seen: cells.AverageFigures) -> Said:
     return f"Coefficients, {'; '.join(parts)}.", HOLDS if modips > 2 * original else PARTLY
 
 
-@claims(
-    "(4) MODIPS covers coefficients at or above 95 % for epsilon above e⁻¹, with wide intervals; NP-DIPS covers some "
-    "and not others, and its widths hardly vary with epsilon."
-)
+@claims
 def _coverage(seen: cells.AverageFigures) -> Said:
     where, betas = seen.above(math.exp(-1.01)), _betas(seen)
     spread = [cells.figure(f(seen.over([PRINTED[1]], betas, "coverage", where)), "coverage") for f in (min, max)]
     low, high = (seen.words(PRINTED[1:], betas, "width", [at]) for at in (seen.lowest, where[-1]))
-    text = (
-        f"Mean coverage for epsilon {cells.span(where)}: "
-        f"{seen.words((*PRINTED, *REPAIRED), betas, 'coverage', where)}. "
-        f"NP-DIPS (published) covers {' to '.join(spread)}; mean width {low} at epsilon {short(seen.lowest)}, {high} "
-        f"at {short(where[-1])}."
+    judged = HOLDS if seen.of(PRINTED[0], betas, "coverage", where) > 0.93 else PARTLY
+    return say(
+        judged,
+        where=cells.span(where),
+        coverage=seen.words((*PRINTED, *REPAIRED), betas, "coverage", where),
+        spread=" to ".join(spread),
+        low=low,
+        high=high,
+        last=short(where[-1]),
     )
-    return text, HOLDS if seen.of(PRINTED[0], betas, "coverage", where) > 0.93 else PARTLY
 
 
-@claims(
-    "(5) For the means NP-DIPS has the smaller bias, RMSE and width for epsilon below e, similar ones above; both "
-    "cover about 95 %."
-)
+@claims
 def _means(seen: cells.AverageFigures) -> Said:
     low, high, names = seen.below(math.exp(1)), seen.above(math.exp(1.01)), (*PRINTED, *REPAIRED)
-    text = (
-        f"RMSE for epsilon {cells.span(low)}: {seen.words(names, MEANS, 'rmse', low)}; for {cells.span(high)}: "
-        f"{seen.words(names, MEANS, 'rmse', high)}; coverage over all: "
-        f"{seen.words(names, MEANS, 'coverage', seen.epsilons)}."
-    )
     modips, histogram = (seen.of(name, MEANS, "rmse", low) for name in PRINTED)
     covered = [seen.of(name, MEANS, "coverage", seen.epsilons) for name in PRINTED]
-    return text, HOLDS if histogram < modips and min(covered) > 0.92 else PARTLY
+    judged = HOLDS if histogram < modips and min(covered) > 0.92 else PARTLY
+    return say(
+        judged,
+        low=cells.span(low),
+        at_low=seen.words(names, MEANS, "rmse", low),
+        high=cells.span(high),
+        at_high=seen.words(names, MEANS, "rmse", high),
+        coverage=seen.words(names, MEANS, "coverage", seen.epsilons),
+    )
 
 
-@claims(
-    "(6) NP-DIPS and the wrong model fall far short of covering variances and correlation at every epsilon; MODIPS "
-    "covers them, with smaller bias and RMSE than NP-DIPS for epsilon above e⁻²."
-)
+@claims
 def _spreads(seen: cells.AverageFigures) -> Said:
     where, names, spreads = seen.above(math.exp(-1.99)), (*PRINTED, *WRONG, *REPAIRED), ("s1", "s2", "rho")
-    text = (
-        f"Mean coverage for epsilon {cells.span(where)}: {seen.words(names, spreads, 'coverage', where)}; RMSE: "
-        f"{seen.words(names, spreads, 'rmse', where)}; coverage at {short(where[-1])}: "
-        f"{seen.words(names, spreads, 'coverage', where[-1:])}."
-    )
     others = [seen.of(name, spreads, "coverage", seen.epsilons) for name in (PRINTED[1], WRONG[0])]
     modips = seen.of(PRINTED[0], spreads, "coverage", where)
-    return text, HOLDS if modips > 0.93 and max(others) < 0.5 else PARTLY
-
-
-@claims("The published procedures are ϵ-differentially private.")
-def _price(seen: cells.AverageFigures) -> Said:
-    text = (
-        "They aren't: bins are read off the sample, and noise on draws of coefficients is n times too small for the "
-        f"prior as printed. Mean RMSE of coefficients at epsilon {short(seen.middle)}, published and repaired: "
-        f"{seen.words((*PRINTED, *REPAIRED), _betas(seen), 'rmse', [seen.middle])}."
+    judged = HOLDS if modips > 0.93 and max(others) < 0.5 else PARTLY
+    return say(
+        judged,
+        where=cells.span(where),
+        coverage=seen.words(names, spreads, "coverage", where),
+        errors=seen.words(names, spreads, "rmse", where),
+        last=short(where[-1]),
+        at_last=seen.words(names, spreads, "coverage", where[-1:]),
     )
-    return text, PROVED
+
+
+@claims
+def _price(seen: cells.AverageFigures) -> Said:
+    return say(PROVED, errors=seen.words((*PRINTED, *REPAIRED), _betas(seen), "rmse", [seen.middle]))

@@ -56,7 +56,7 @@ class PrintedPosterior(Printed, CensoredPosterior):
         return replace(super().plan(schema), sampling="mcmc")
 
     @property
-    def flaw(self) -> str:  # type: ignore[override]
+    def flaw(self) -> str:
         """What the form in the paper does, and what is wrong with it."""
         wrong = (
             "its weights come from a fit to the confidential table, so replacing one record moves the weights of all "

@@ -11,36 +11,8 @@ from pdips.arrays import FloatArray
 from pdips.posterior.pseudo_posterior import GridFit
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Violin, violins
-from pdips_papers.harness.printed import figures
-from pdips_papers.pseudo.claims import simulated_findings
-from pdips_papers.pseudo.synthesizers import (
-    BOUND,
-    BOUNDS,
-    CENSOR_UW,
-    CENSOR_W,
-    CENTRES,
-    CONFIDENTIAL,
-    COUNT,
-    DOWNSCALED_AT,
-    FRESH,
-    HISTORICAL,
-    N_DRAWS,
-    PHS,
-    SCALE,
-    SHAPES,
-    UNWEIGHTED,
-    UTILITY,
-    WEIGHTED,
-    WEIGHTED_E,
-    PublishedSynthesizers,
-    Synthesis,
-    beta_model,
-    ecdf_distances,
-    epsilons_in,
-    row_of,
-    sound,
-    sound_row,
-)
+from pdips_papers.harness.printed import data, figures
+from pdips_papers.pseudo import synthesizers as synth
 
 N_RECORDS = 2_000
 
@@ -77,11 +49,14 @@ class CensoredBeta(study.Study):
         """Draw a table, synthesize it by every form at every epsilon, and measure each."""
         rng = np.random.default_rng(seed)
         n = arguments["n"]
-        y = rng.beta(*SHAPES, n)
-        forms: list[Iterable[Synthesis]] = [
-            [Synthesis(row=CONFIDENTIAL, synthetic=y), Synthesis(row=FRESH, synthetic=rng.beta(*SHAPES, n))],
-            PublishedSynthesizers(y, rng, arguments.get("draws", N_DRAWS)).all(arguments["claimed"]),
-            sound(y, arguments["true"], rng),
+        y = rng.beta(*synth.SHAPES, n)
+        forms: list[Iterable[synth.Synthesis]] = [
+            [
+                synth.Synthesis(row=synth.CONFIDENTIAL, synthetic=y),
+                synth.Synthesis(row=synth.FRESH, synthetic=rng.beta(*synth.SHAPES, n)),
+            ],
+            synth.PublishedSynthesizers(y, rng, arguments.get("draws", synth.N_DRAWS)).all(arguments["claimed"]),
+            synth.sound(y, arguments["true"], rng),
         ]
         every = [each for made in forms for each in made]
         drawn = {each.row: rng.choice(each.synthetic, SHOWN) for each in every if each.row in densest(arguments)}
@@ -94,22 +69,21 @@ class CensoredBeta(study.Study):
         parts = [summary for (row, column), values in places.items() for summary in summaries(row, column, values)]
         found = pd.DataFrame(parts, columns=study.COLUMNS[:4])
         printed = {
-            (row, f"{COUNT}: {name}"): value
+            (row, f"{synth.COUNT}: {name}"): value
             for row, values in COUNTS.items()
             for name, value in zip(COUNTED, values, strict=True)
         }
-        found["paper"] = [printed.get(place, np.nan) for place in zip(found["row"], found["column"], strict=True)]
-        return found
+        return study.beside(found, printed)
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Return counts, bounds, utility by epsilon, and down-scaling."""
         rows = set(table["row"])
-        epsilons = epsilons_in(rows)
+        epsilons = synth.epsilons_in(rows)
         blocks = [_counts(rows, epsilons), _bounds(rows, epsilons)]
         blocks += [_utility(rows, epsilon) for epsilon in epsilons]
-        if row_of(WEIGHTED, "", SCALE) in rows:
-            wanted = [*(row for _, row, _ in downscaled()), row_of(HISTORICAL, DOWNSCALED_AT)]
-            title = f"Utility with and without down-scaling at claimed ϵ = {DOWNSCALED_AT}"
+        if synth.row_of(synth.WEIGHTED, "", synth.SCALE) in rows:
+            wanted = [*(row for _, row, _ in downscaled()), synth.row_of(synth.HISTORICAL, synth.DOWNSCALED_AT)]
+            title = f"Utility with and without down-scaling at claimed ϵ = {synth.DOWNSCALED_AT}"
             shown = {row: row for row in wanted if row in rows}
             blocks.append(
                 study.Block(title=title, rows=shown, columns=_columns(), headline=False, group="Down-scaling (4.4)")
@@ -119,21 +93,26 @@ class CensoredBeta(study.Study):
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
         """Draw the paper's violins: the Lipschitz bounds, each measure by epsilon, the effect of down-scaling."""
         values = study.by_place(measurements)
-        epsilons = epsilons_in(row for row, _ in values)
-        found = [_bounds_of(values, epsilons), *(_utility_of(values, epsilons, column) for column in UTILITY)]
-        if (row_of(WEIGHTED, "", SCALE), BOUND) in values:
+        epsilons = synth.epsilons_in(row for row, _ in values)
+        found = [_bounds_of(values, epsilons), *(_utility_of(values, epsilons, column) for column in synth.UTILITY)]
+        if (synth.row_of(synth.WEIGHTED, "", synth.SCALE), synth.BOUND) in values:
             found.append(_downscaled_of(values))
         return [*found, _densities(values)]
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Compare the paper's claims with what was found."""
-        return simulated_findings(table)
+        return synth.simulated_findings(table)
 
 
 def densest(arguments: Mapping[str, Any]) -> list[str]:
     """Return the rows of the paper's figure 9: the data, and its five synthesizers at the largest epsilon."""
-    forms = [row_of(form, arguments["claimed"][0]) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
-    return [CONFIDENTIAL, WEIGHTED, *forms, *(row_of(form, arguments["true"][0]) for form in PHS)]
+    forms = [synth.row_of(form, arguments["claimed"][0]) for form in synth.BOUNDED]
+    return [
+        synth.CONFIDENTIAL,
+        synth.WEIGHTED,
+        *forms,
+        *(synth.row_of(form, arguments["true"][0]) for form in synth.PHS),
+    ]
 
 
 def _values(column: str, drawn: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
@@ -142,25 +121,25 @@ def _values(column: str, drawn: Mapping[str, FloatArray]) -> list[dict[str, Any]
 
 def parameters(n: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Return draws of the beta law's mean from the prior, the posterior and the published censored posterior."""
-    fits, drawn = GridFit(beta_model(), {"y": rng.beta(0.5, 2, n)}, SHOWN, rng), {"prior": rng.random(SHOWN)}
+    fits, drawn = GridFit(synth.beta_model(), {"y": rng.beta(0.5, 2, n)}, SHOWN, rng), {"prior": rng.random(SHOWN)}
     for row, window in {"posterior": np.inf, f"Censor_uw, epsilon = {ILLUSTRATED}": float(ILLUSTRATED) / 2}.items():
         fits.fit(None, window)
         drawn[row] = np.array([float(each["phi"]) for each in fits.several(SHOWN)])
     return drawn
 
 
-def measured(y: np.ndarray, made: Synthesis) -> list[dict[str, Any]]:
+def measured(y: np.ndarray, made: synth.Synthesis) -> list[dict[str, Any]]:
     """Return the measurements of one synthetic set: its bound and count if it has them, and its utility."""
-    largest, average = ecdf_distances(y, made.synthetic)
+    largest, average = synth.ecdf_distances(y, made.synthetic)
     low, middle, high = np.quantile(made.synthetic, [0.15, 0.5, 0.9])
     values = (largest, average, float(made.synthetic.mean()), float(middle), float(low), float(high))
-    found = dict(zip(UTILITY, values, strict=True))
-    if made.row == CONFIDENTIAL:
+    found = dict(zip(synth.UTILITY, values, strict=True))
+    if made.row == synth.CONFIDENTIAL:
         found = {name: value for name, value in found.items() if "ECDF" not in name}
     if made.bound is not None:
-        found[BOUND] = made.bound
+        found[synth.BOUND] = made.bound
     if made.censored is not None:
-        found[COUNT] = made.censored
+        found[synth.COUNT] = made.censored
     return [{"row": made.row, "column": column, "value": value} for column, value in found.items()]
 
 
@@ -169,49 +148,49 @@ def summaries(row: str, column: str, values: np.ndarray) -> list[tuple[Any, ...]
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
     error = spread / np.sqrt(len(values))
     quartiles = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
-    if column == COUNT:
+    if column == synth.COUNT:
         low, first, middle, third, high = quartiles
         of_all: Sequence[float] = (low, first, middle, values.mean(), third, high, spread)
         return [
-            (row, f"{COUNT}: {name}", value, error if name == "Mean" else np.nan)
+            (row, f"{synth.COUNT}: {name}", value, error if name == "Mean" else np.nan)
             for name, value in zip(COUNTED, of_all, strict=True)
         ]
-    if column == BOUND:
+    if column == synth.BOUND:
         target = float(row.partition("epsilon = ")[2].partition(",")[0] or "nan") / 2
         above = np.nan if np.isnan(target) else float((values > target).mean())
         stated = (values.mean(), spread, quartiles[0], quartiles[-1], above)
         return [
-            (row, name, value, error if name == BOUNDS[0] else np.nan)
-            for name, value in zip(BOUNDS, stated, strict=True)
+            (row, name, value, error if name == synth.BOUNDS[0] else np.nan)
+            for name, value in zip(synth.BOUNDS, stated, strict=True)
         ]
     return [(row, column, float(values.mean()), error)]
 
 
 def _columns() -> dict[str, str]:
-    return {name: name.replace("percentile", "pct.") for name in UTILITY}
+    return {name: name.replace("percentile", "pct.") for name in synth.UTILITY}
 
 
 def _counts(rows: set[str], epsilons: Iterable[str]) -> study.Block:
-    wanted = [row_of(form, epsilon) for epsilon in epsilons for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
-    wanted += [row_of(HISTORICAL, DOWNSCALED_AT), *(row for row in COUNTS if "c1" in row)]
+    wanted = [synth.row_of(form, epsilon) for epsilon in epsilons for form in synth.BOUNDED]
+    wanted += [synth.row_of(synth.HISTORICAL, synth.DOWNSCALED_AT), *(row for row in COUNTS if "c1" in row)]
     return study.Block(
         title="Tables 1 and 3: records (of 2,000) of weight 0 in Weighted-e, of censored likelihood in Censor_w "
         "and Censor_uw",
         rows={row: row.replace("epsilon", "ϵ") for row in wanted if row in rows},
-        columns={f"{COUNT}: {name}": name for name in COUNTED},
+        columns={f"{synth.COUNT}: {name}": name for name in COUNTED},
         group="Counts (4.2)",
     )
 
 
 def _bounds(rows: set[str], epsilons: Iterable[str]) -> study.Block:
-    wanted = [UNWEIGHTED, WEIGHTED, row_of(WEIGHTED, "", SCALE)]
-    wanted += [row_of(form, epsilon) for epsilon in epsilons for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
+    wanted = [synth.UNWEIGHTED, synth.WEIGHTED, synth.row_of(synth.WEIGHTED, "", synth.SCALE)]
+    wanted += [synth.row_of(form, epsilon) for epsilon in epsilons for form in synth.BOUNDED]
     wanted += [row for row in COUNTS if "c1" in row]
     labels = ("mean", "sd", "min", "max", "share above ϵ / 2")
     return study.Block(
         title="Lipschitz bounds, which the paper draws (figures 2, 6 and 10)",
         rows={row: row.replace("epsilon", "ϵ") for row in wanted if row in rows},
-        columns=dict(zip(BOUNDS, labels, strict=True)),
+        columns=dict(zip(synth.BOUNDS, labels, strict=True)),
         headline=False,
         group="Lipschitz bounds (4.2)",
     )
@@ -221,15 +200,15 @@ def _utility(rows: set[str], epsilon: str) -> study.Block:
     """Return every form at one epsilon; its true loss stands in its label."""
     twice = f"{2 * float(epsilon):g}"
     wanted = {
-        CONFIDENTIAL: "confidential data",
-        FRESH: "fresh sample from the truth",
-        UNWEIGHTED: "Unweighted: posterior as it is; no privacy",
-        WEIGHTED: "Weighted; no true ϵ",
-        row_of(WEIGHTED_E, epsilon): "Weighted-e; no true ϵ",
-        row_of(CENSOR_W, epsilon): "Censor_w; no true ϵ",
-        row_of(CENSOR_UW, epsilon): f"Censor_uw; true ϵ {twice}",
-        **{row_of(form, epsilon): f"{form}; true ϵ {epsilon}" for form in PHS},
-        **{sound_row(centre, epsilon): f"centre {centre}; true ϵ {epsilon}" for centre in CENTRES},
+        synth.CONFIDENTIAL: "confidential data",
+        synth.FRESH: "fresh sample from the truth",
+        synth.UNWEIGHTED: "Unweighted: posterior as it is; no privacy",
+        synth.WEIGHTED: "Weighted; no true ϵ",
+        synth.row_of(synth.WEIGHTED_E, epsilon): "Weighted-e; no true ϵ",
+        synth.row_of(synth.CENSOR_W, epsilon): "Censor_w; no true ϵ",
+        synth.row_of(synth.CENSOR_UW, epsilon): f"Censor_uw; true ϵ {twice}",
+        **{synth.row_of(form, epsilon): f"{form}; true ϵ {epsilon}" for form in synth.PHS},
+        **{synth.sound_row(centre, epsilon): f"centre {centre}; true ϵ {epsilon}" for centre in synth.CENTRES},
     }
     return study.Block(
         title=f"Utility at ϵ = {epsilon}, claimed by the published forms: means over replicates",
@@ -242,9 +221,13 @@ def _utility(rows: set[str], epsilon: str) -> study.Block:
 def downscaled() -> list[tuple[str, str, int]]:
     """Return label, row and colour of the forms with and without down-scaling."""
     return [
-        (f"{form}, c1 = {scale:g}", row_of(form, "" if form == WEIGHTED else DOWNSCALED_AT, scale), colour)
-        for form in (WEIGHTED, WEIGHTED_E, CENSOR_W)
-        for scale, colour in ((1.0, PUBLISHED), (SCALE, 2))
+        (
+            f"{form}, c1 = {scale:g}",
+            synth.row_of(form, "" if form == synth.WEIGHTED else synth.DOWNSCALED_AT, scale),
+            colour,
+        )
+        for form in (synth.WEIGHTED, synth.WEIGHTED_E, synth.CENSOR_W)
+        for scale, colour in ((1.0, PUBLISHED), (synth.SCALE, 2))
     ]
 
 
@@ -259,38 +242,15 @@ KEY = {
 
 TRUTH = stats.beta(0.5, 3)
 
-TRUE_VALUES = {
-    "mean": float(TRUTH.mean()),
-    "median": float(TRUTH.ppf(0.5)),
-    "15th percentile": float(TRUTH.ppf(0.15)),
-    "90th percentile": float(TRUTH.ppf(0.9)),
+TRUE_VALUES = {"mean": float(TRUTH.mean())} | {
+    name: float(TRUTH.ppf(p)) for name, p in (("median", 0.5), ("15th percentile", 0.15), ("90th percentile", 0.9))
 }
 """Of Beta(0.5, 3)."""
 
-FIGURES = {
-    "max-ECDF": "figure 3",
-    "avg-ECDF": "figure 4",
-    "mean": "beyond the paper",
-    "median": "figures 5 and 15",
-    "15th percentile": "figures 11 and 13",
-    "90th percentile": "figures 12 and 14",
-}
-
-DOWNSCALED = {
-    BOUND: "figure 6",
-    "max-ECDF": "figure 16",
-    "avg-ECDF": "figure 7",
-    "mean": "figure 17",
-    "median": "figure 18",
-    "15th percentile": "figure 8",
-    "90th percentile": "figure 19",
-}
+FIGURES, DOWNSCALED = (data("settings.toml")["censored-beta"][part] for part in ("figures", "downscaled"))
 
 OUTSIDE = "centre: zero"
 """Limits of pictures are made without it."""
-
-type Values = Mapping[tuple[str, str], FloatArray]
-"""By row and column: one value a replicate."""
 
 
 def _limits(
@@ -304,42 +264,44 @@ def _limits(
     return least - (0.0 if low is not None else margin), high + margin
 
 
-def _present(values: Values, column: str, wanted: Sequence[tuple[str, str, int]]) -> list[Violin]:
+def _present(values: study.Values, column: str, wanted: Sequence[tuple[str, str, int]]) -> list[Violin]:
     """Return the violins, from (label, row, colour), of which there are values."""
     return [Violin(label, values[row, column], colour) for label, row, colour in wanted if (row, column) in values]
 
 
 def _forms(epsilon: str) -> list[tuple[str, str, int]]:
     """Return label, row and colour of every form that is compared at an epsilon."""
-    published = [(form, row_of(form, epsilon), PUBLISHED) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
+    published = [(form, synth.row_of(form, epsilon), PUBLISHED) for form in synth.BOUNDED]
     of_centre = {"zero": SOUND, "Beta(0.6, 2)": SOUND, "staged": OURS}
     return [
-        (CONFIDENTIAL, CONFIDENTIAL, GREY),
-        (FRESH, FRESH, GREY),
-        (UNWEIGHTED, UNWEIGHTED, GREY),
-        (WEIGHTED, WEIGHTED, PUBLISHED),
+        (synth.CONFIDENTIAL, synth.CONFIDENTIAL, GREY),
+        (synth.FRESH, synth.FRESH, GREY),
+        (synth.UNWEIGHTED, synth.UNWEIGHTED, GREY),
+        (synth.WEIGHTED, synth.WEIGHTED, PUBLISHED),
         *published,
-        *((form, row_of(form, epsilon), SOUND) for form in PHS),
-        *((f"centre: {centre}", sound_row(centre, epsilon), of_centre[centre]) for centre in CENTRES),
+        *((form, synth.row_of(form, epsilon), SOUND) for form in synth.PHS),
+        *((f"centre: {centre}", synth.sound_row(centre, epsilon), of_centre[centre]) for centre in synth.CENTRES),
     ]
 
 
-def _bounds_of(values: Values, epsilons: Sequence[str]) -> study.Picture:
+def _bounds_of(values: study.Values, epsilons: Sequence[str]) -> study.Picture:
     drawn = {
         epsilon: _present(
             values,
-            BOUND,
+            synth.BOUND,
             [
-                (WEIGHTED, WEIGHTED, PUBLISHED),
-                *((form, row_of(form, epsilon), PUBLISHED) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)),
+                (synth.WEIGHTED, synth.WEIGHTED, PUBLISHED),
+                *((form, synth.row_of(form, epsilon), PUBLISHED) for form in synth.BOUNDED),
             ],
         )
         for epsilon in epsilons
-        if (row_of(CENSOR_UW, epsilon), BOUND) in values
+        if (synth.row_of(synth.CENSOR_UW, epsilon), synth.BOUND) in values
     }
     limits = _limits(list(drawn.values()), low=0.0)
     panels = [violins(f"claimed ϵ = {each}", rows, limits, [float(each) / 2]) for each, rows in drawn.items()]
-    every = _present(values, BOUND, [(UNWEIGHTED, UNWEIGHTED, GREY), (WEIGHTED, WEIGHTED, PUBLISHED)])
+    every = _present(
+        values, synth.BOUND, [(synth.UNWEIGHTED, synth.UNWEIGHTED, GREY), (synth.WEIGHTED, synth.WEIGHTED, PUBLISHED)]
+    )
     panels.append(violins("without a target", every, _limits([every], low=0.0)))
     return study.Picture(
         title="Lipschitz bounds (figures 2 and 10)",
@@ -350,7 +312,7 @@ def _bounds_of(values: Values, epsilons: Sequence[str]) -> study.Picture:
     )
 
 
-def _utility_of(values: Values, epsilons: Sequence[str], column: str) -> study.Picture:
+def _utility_of(values: study.Values, epsilons: Sequence[str], column: str) -> study.Picture:
     powers = column == "avg-ECDF"
     if powers:
         values = {place: np.log10(found) for place, found in values.items() if place[1] == column}
@@ -369,24 +331,28 @@ def _utility_of(values: Values, epsilons: Sequence[str], column: str) -> study.P
     )
 
 
-def _downscaled_of(values: Values) -> study.Picture:
+def _downscaled_of(values: study.Values) -> study.Picture:
     panels = []
     for column, figure in DOWNSCALED.items():
         rows = _present(values, column, downscaled())
         marks = (
-            [float(DOWNSCALED_AT) / 2] if column == BOUND else [TRUE_VALUES[column]] if column in TRUE_VALUES else []
+            [float(synth.DOWNSCALED_AT) / 2]
+            if column == synth.BOUND
+            else [TRUE_VALUES[column]]
+            if column in TRUE_VALUES
+            else []
         )
         low = None if column in TRUE_VALUES else 0.0
         panels.append(violins(f"{column} ({figure})", rows, _limits([rows], marks, low), marks))
     return study.Picture(
-        title=f"With and without down-scaling at ϵ = {DOWNSCALED_AT}",
+        title=f"With and without down-scaling at ϵ = {synth.DOWNSCALED_AT}",
         panels=panels,
-        caption=f"Weights as they are, and times {SCALE:g}. Dashed: ϵ / 2, or the value of Beta(0.5, 3).",
-        key={"c1 = 1": f"--series-{PUBLISHED}", f"c1 = {SCALE:g}": "--series-2"},
+        caption=f"Weights as they are, and times {synth.SCALE:g}. Dashed: ϵ / 2, or the value of Beta(0.5, 3).",
+        key={"c1 = 1": f"--series-{PUBLISHED}", f"c1 = {synth.SCALE:g}": "--series-2"},
     )
 
 
-def _densities(values: Values) -> study.Picture:
+def _densities(values: study.Values) -> study.Picture:
     """Return the paper's figures 1 and 9, of values of all replicates together."""
     shown = {column: [each for each in values if each[1] == column] for column in (PARAMETER, RECORD)}
     phi, record = ([Violin(each[0], values[each], PUBLISHED) for each in places] for places in shown.values())

@@ -1,10 +1,8 @@
 """Simulated tables for the study of mechanisms that take a model: their schemas, models, and true parameters."""
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from pdips.posterior.columns import SUFFIX, Parameters, Values, stand_ins, to_fr
 from pdips.posterior.inspection import published_draws, tree_of
 from pdips.posterior.model import Blueprint, blueprint_of
 from pdips.posterior.model_file import BuildModel, as_source
+from pdips_papers.harness.printed import data
 
 type Draw = Callable[[np.random.Generator, int], Values]
 
@@ -128,8 +127,8 @@ PUBLIC: dict[str, Draw] = {
 
 def _read() -> dict[str, Design]:
     """Return the designs of ``data/model_mechanisms.toml``."""
-    found, file = {}, files("pdips_papers").joinpath("data", "model_mechanisms.toml")
-    for name, facts in tomllib.loads(file.read_text(encoding="utf-8")).items():
+    found = {}
+    for name, facts in data("model_mechanisms.toml").items():
         schema = Schema.model_validate({"columns": facts.pop("columns")})
         truth = {key: np.array(value) for key, value in facts.pop("truth").items()}
         model = facts.pop("model", MODELS.get(name))

@@ -203,7 +203,6 @@ def measured(design: Design, row: str, table: Table, answer: Answer, open_answer
         "releases": 1.0,
     }
     for number in design.numbers:
-        found["max-ECDF"] = ecdf_distances(*(each[number].to_numpy(float) for each in (table.frame, answer.synthetic)))[
-            0
-        ]
+        both = (each[number].to_numpy(float) for each in (table.frame, answer.synthetic))
+        found["max-ECDF"] = ecdf_distances(*both)[0]
     return study.rows_of(row, found)

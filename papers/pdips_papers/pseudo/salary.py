@@ -26,24 +26,10 @@ from pdips.posterior.model_file import as_source
 from pdips.posterior.nuts import sample
 from pdips.posterior.pseudo_posterior import linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
+from pdips.report.formats import number
 from pdips_papers.harness import study
 from pdips_papers.harness.printed import figures
-from pdips_papers.pseudo.claims import application
-from pdips_papers.pseudo.synthesizers import (
-    CENSOR_UW,
-    CENSOR_W,
-    CONFIDENTIAL,
-    EPSILON,
-    PH,
-    PH_LN,
-    PHS,
-    STAGED,
-    UNWEIGHTED,
-    WEIGHTED,
-    WEIGHTED_E,
-    binned_schema,
-    ecdf_distances,
-)
+from pdips_papers.pseudo import synthesizers as synth
 
 MOST_RECORDS = 2_000
 """Of a larger table each replicate takes as many records at random; the paper's has 1,601."""
@@ -57,7 +43,16 @@ PRINTED = ("Lipschitz", "Privacy", TRUE, *SALARY_ROWS[2:])
 CHAINS, DRAWS, TUNE = 2, 500, 500
 """Of each published fit: S = 1,000 draws, as in the simulations."""
 
-ORDER = (CONFIDENTIAL, UNWEIGHTED, WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, *PHS, *STAGED)
+ORDER = (
+    synth.CONFIDENTIAL,
+    synth.UNWEIGHTED,
+    synth.WEIGHTED,
+    synth.WEIGHTED_E,
+    synth.CENSOR_W,
+    synth.CENSOR_UW,
+    *synth.PHS,
+    *synth.STAGED,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +94,7 @@ class Salary(study.Study):
         rng = np.random.default_rng(seed)
         table = subsample(_load(arguments["data"]), arguments.get("records", MOST_RECORDS), rng)
         y = table.frame[confidential_column(table.schema)].to_numpy(dtype=np.float64)
-        answers = [Answer(column=CONFIDENTIAL, synthetic=y)]
+        answers = [Answer(column=synth.CONFIDENTIAL, synthetic=y)]
         answers += PublishedRegressions(table, rng, **arguments.get("fit", {})).all()
         answers += sound_answers(table, rng)
         return [row for answer in answers for row in answered(y, answer)]
@@ -112,7 +107,7 @@ class Salary(study.Study):
             for row, value in zip(SALARY_ROWS, values, strict=True)
             if not np.isnan(value)
         }
-        paper |= {(row, PH_LN): value for (row, column), value in paper.items() if column == PH}
+        paper |= {(row, synth.PH_LN): value for (row, column), value in paper.items() if column == synth.PH}
         return study.summarise(measurements, paper)[list(study.COLUMNS)]
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
@@ -130,7 +125,7 @@ class Salary(study.Study):
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Compare the paper's claims with what was found."""
-        return application.judge(study.Figures(table))
+        return claims.judge(study.Figures(table))
 
 
 def _schema(path: Path) -> Schema:
@@ -156,11 +151,11 @@ def answered(y: np.ndarray, answer: Answer) -> list[dict[str, Any]]:
     """Return what is said of one synthetic set, of the rows of table 2."""
     stated = {"Lipschitz": answer.bound, "Privacy": answer.claimed, TRUE: answer.true, RHAT: answer.rhat}
     found = {row: float(value) for row, value in stated.items() if value is not None}
-    if answer.column in STAGED:
+    if answer.column in synth.STAGED:
         found[KEPT] = float(answer.synthetic is not None)
     if answer.synthetic is not None:
-        if answer.column != CONFIDENTIAL:
-            found["max-ECDF"], found["avg-ECDF"] = ecdf_distances(y, answer.synthetic)
+        if answer.column != synth.CONFIDENTIAL:
+            found["max-ECDF"], found["avg-ECDF"] = synth.ecdf_distances(y, answer.synthetic)
         found["Mean"] = float(answer.synthetic.mean())
         low, middle, high = np.quantile(answer.synthetic, [0.15, 0.5, 0.9])
         found |= {"Median": float(middle), "15th Q": float(low), "90th Q": float(high)}
@@ -223,21 +218,21 @@ class PublishedRegressions:
 
     def all(self) -> Iterator[Answer]:
         """Make the posterior without privacy and the four published forms."""
-        ones, window = np.ones(self._table.n_records), EPSILON / 2
+        ones, window = np.ones(self._table.n_records), synth.EPSILON / 2
         risks, synthetic, rhat = self.refit(ones, math.inf)
-        yield Answer(column=UNWEIGHTED, synthetic=synthetic, bound=float(risks.max()), rhat=rhat)
+        yield Answer(column=synth.UNWEIGHTED, synthetic=synthetic, bound=float(risks.max()), rhat=rhat)
         alpha = linear_weights(risks)
-        dropped = weighted_e(alpha, risks, EPSILON)
+        dropped = weighted_e(alpha, risks, synth.EPSILON)
         for column, weights, half in (
-            (WEIGHTED, alpha, math.inf),
-            (WEIGHTED_E, dropped, math.inf),
-            (CENSOR_W, alpha, window),
-            (CENSOR_UW, ones, window),
+            (synth.WEIGHTED, alpha, math.inf),
+            (synth.WEIGHTED_E, dropped, math.inf),
+            (synth.CENSOR_W, alpha, window),
+            (synth.CENSOR_UW, ones, window),
         ):
             largest, synthetic, rhat = self.refit(weights, half)
             bound = min(lipschitz_bound(weights, largest), half)
-            claimed = 2 * bound if math.isinf(half) else float(EPSILON)
-            true = 2.0 * EPSILON if column == CENSOR_UW else None
+            claimed = 2 * bound if math.isinf(half) else float(synth.EPSILON)
+            true = 2.0 * synth.EPSILON if column == synth.CENSOR_UW else None
             yield Answer(column=column, synthetic=synthetic, bound=bound, claimed=claimed, true=true, rhat=rhat)
 
 
@@ -250,19 +245,72 @@ def sound_answers(table: Table, rng: np.random.Generator) -> Iterator[Answer]:
     """Make the perturbed histogram of the number alone, and our default at the paper's target and at 1."""
     name = confidential_column(table.schema)
     column = table.schema.columns[name]
-    for form in PHS:
-        alone = binned_schema(name, float(column.lower or 0), float(column.upper or 0), table.n_records, form)
-        histogram, _ = find("perturbed-histogram")(epsilon=EPSILON).release(Table(table.frame[[name]], alone), rng=rng)
-        yield Answer(column=form, synthetic=_values(histogram.sets[0], name), claimed=EPSILON, true=EPSILON)
-    for label, epsilon in STAGED.items():
+    for form in synth.PHS:
+        alone = synth.binned_schema(name, float(column.lower or 0), float(column.upper or 0), table.n_records, form)
+        histogram, _ = find("perturbed-histogram")(epsilon=synth.EPSILON).release(
+            Table(table.frame[[name]], alone), rng=rng
+        )
+        yield Answer(
+            column=form,
+            synthetic=histogram.sets[0][name].to_numpy(dtype=np.float64),
+            claimed=synth.EPSILON,
+            true=synth.EPSILON,
+        )
+    for label, epsilon in synth.STAGED.items():
         mechanism = find("censored-posterior")(epsilon=epsilon, model="beta_regression", draws=DRAWS, tune=TUNE)
         try:
             release, _ = mechanism.release(table, rng=rng)
-            synthetic = _values(release.sets[0], name)
+            synthetic = release.sets[0][name].to_numpy(dtype=np.float64)
         except RefusedError:
             synthetic = None
         yield Answer(column=label, synthetic=synthetic, claimed=epsilon, true=epsilon)
 
 
-def _values(frame: pd.DataFrame, name: str) -> FloatArray:
-    return frame[name].to_numpy(dtype=np.float64)
+# What section 5 says of them.
+
+RANKED = SALARY_ROWS[2:]
+claims: study.Claims[study.Figures] = study.Claims("salary")
+
+
+def _text(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{column} {number(value)}" for column, value in values.items())
+
+
+@claims
+def _application_bounds(seen: study.Figures) -> study.Said:
+    bounds, target = {column: seen.at("Lipschitz", column) for column in synth.CLAIMING}, synth.EPSILON / 2
+    judged = study.PARTLY if min(bounds[synth.WEIGHTED], bounds[synth.WEIGHTED_E]) > target else study.FAILS
+    return study.say(judged, bounds=_text(bounds), target=number(target))
+
+
+@claims
+def _order(seen: study.Figures) -> study.Said:
+    def off(row: str, column: str) -> float:
+        return seen.at(row, column) if "ECDF" in row else abs(seen.at(row, column) - seen.at(row, synth.CONFIDENTIAL))
+
+    columns = (*synth.CLAIMING, synth.PH)
+    totals = {
+        column: float(sum(off(row, other) <= off(row, column) for other in columns for row in RANKED))
+        for column in columns
+    }
+    best = sorted(totals, key=lambda column: totals[column])
+    text = f"Sum of ranks over the six utility rows: {_text(totals)}."
+    return text, [
+        best[place] == wanted for place, wanted in enumerate((synth.WEIGHTED, synth.WEIGHTED_E, synth.CENSOR_W))
+    ]
+
+
+@claims
+def _inferior(seen: study.Figures) -> study.Said:
+    values = {column: seen.at("max-ECDF", column) for column in (*synth.CLAIMING, *synth.PHS)}
+    others = max(values[column] for column in (synth.WEIGHTED, synth.WEIGHTED_E, synth.CENSOR_W))
+    return study.say([values[column] > others for column in (synth.CENSOR_UW, *synth.PHS)], values=_text(values))
+
+
+@claims
+def _ours(seen: study.Figures) -> study.Said:
+    staged = {column: seen.at("max-ECDF", column) for column in synth.STAGED}
+    published = min(seen.at("max-ECDF", column) for column in synth.CLAIMING)
+    return study.say(
+        [value <= published for value in staged.values()], staged=_text(staged), published=number(published)
+    )

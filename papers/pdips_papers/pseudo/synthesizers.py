@@ -1,7 +1,7 @@
-"""The synthesizers of Hu et al. (2022) on one column in [0, 1]: as published, and with the loss that they claim."""
+"""The synthesizers of Hu et al. (2022) on one column in [0, 1], as published and sound; its claims on simulations."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,8 @@ from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
 from pdips.posterior.pseudo_posterior import GridFit, linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
+from pdips.report.formats import number
+from pdips_papers.harness.study import PROVED, Claims, Figures, Finding, Said, say
 
 N_DRAWS = 1_000
 """Draws S of a fit over which a record's largest log-likelihood is taken; the paper's counts grow with it."""
@@ -24,6 +26,9 @@ SCALE = 0.8
 
 DOWNSCALED_AT = "4"
 WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH = "Weighted", "Weighted-e", "Censor_w", "Censor_uw", "PH"
+BOUNDED = (WEIGHTED_E, CENSOR_W, CENSOR_UW)
+"""The published forms that claim an epsilon."""
+
 PH_LN = "PH, ln(n) bins"
 """The paper allows sqrt(n) and ln(n) bins and doesn't say which it took."""
 
@@ -116,8 +121,7 @@ class PublishedSynthesizers:
         for scale in (1.0, SCALE) if DOWNSCALED_AT in epsilons else (1.0,):
             at = epsilons if scale == 1 else (DOWNSCALED_AT,)
             alpha = linear_weights(risks, scale=scale)
-            largest, synthetic = self.refit(alpha)
-            yield Synthesis(row=row_of(WEIGHTED, "", scale), synthetic=synthetic, bound=lipschitz_bound(alpha, largest))
+            yield self._made(row_of(WEIGHTED, "", scale), alpha)
             for epsilon in at:
                 yield self.dropped(alpha, risks, epsilon, scale)
                 yield self.censored(CENSOR_W, alpha, epsilon, scale)
@@ -134,24 +138,17 @@ class PublishedSynthesizers:
     def dropped(self, alpha: FloatArray, risks: FloatArray, epsilon: str, scale: float) -> Synthesis:
         """Make Weighted-e: weight 0 where alpha_i f_i > epsilon / 2, f of the unweighted fit."""
         weights = weighted_e(alpha, risks, epsilon)
-        largest, synthetic = self.refit(weights)
-        return Synthesis(
-            row=row_of(WEIGHTED_E, epsilon, scale),
-            synthetic=synthetic,
-            bound=lipschitz_bound(weights, largest),
-            censored=censored_count(alpha, risks, float(epsilon) / 2),
-        )
+        made = self._made(row_of(WEIGHTED_E, epsilon, scale), weights)
+        return replace(made, censored=censored_count(alpha, risks, float(epsilon) / 2))
 
     def censored(self, form: str, alpha: FloatArray, epsilon: str, scale: float = 1.0) -> Synthesis:
         """Make Censor_w or Censor_uw: the weighted likelihood censored at epsilon / 2."""
-        window = float(epsilon) / 2
-        largest, synthetic = self.refit(alpha, window)
-        return Synthesis(
-            row=row_of(form, epsilon, scale),
-            synthetic=synthetic,
-            bound=min(lipschitz_bound(alpha, largest), window),
-            censored=censored_count(alpha, largest, window),
-        )
+        return self._made(row_of(form, epsilon, scale), alpha, float(epsilon) / 2)
+
+    def _made(self, row: str, weights: FloatArray, window: float = np.inf) -> Synthesis:
+        largest, synthetic = self.refit(weights, window)
+        bound, count = min(lipschitz_bound(weights, largest), window), censored_count(weights, largest, window)
+        return Synthesis(row=row, synthetic=synthetic, bound=bound, censored=None if np.isinf(window) else count)
 
 
 def binned_schema(name: str, lower: float, upper: float, n: int, form: str) -> Schema:
@@ -170,14 +167,10 @@ def sound(y: FloatArray, epsilons: Sequence[str], rng: np.random.Generator) -> I
     for epsilon in epsilons:
         for form in PHS:
             histogram, _ = find("perturbed-histogram")(epsilon=epsilon).release(binned[form], rng=rng)
-            yield Synthesis(row=row_of(form, epsilon), synthetic=_values(histogram.sets))
+            yield Synthesis(row=row_of(form, epsilon), synthetic=histogram.sets[0]["y"].to_numpy(dtype=np.float64))
         for centre, settings in CENTRES.items():
             release, _ = find("censored-posterior")(epsilon=epsilon, model="beta", **settings).release(table, rng=rng)
-            yield Synthesis(row=sound_row(centre, epsilon), synthetic=_values(release.sets))
-
-
-def _values(sets: Sequence[pd.DataFrame]) -> FloatArray:
-    return sets[0]["y"].to_numpy(dtype=np.float64)
+            yield Synthesis(row=sound_row(centre, epsilon), synthetic=release.sets[0]["y"].to_numpy(dtype=np.float64))
 
 
 def ecdf_distances(confidential: FloatArray, synthetic: FloatArray) -> tuple[float, float]:
@@ -193,3 +186,205 @@ def epsilons_in(rows: Iterable[str]) -> list[str]:
     """Return the epsilons in the names of rows, the largest first."""
     found = {row.partition("epsilon = ")[2].partition(",")[0] for row in rows if "epsilon = " in row}
     return sorted(found, key=float, reverse=True)
+
+
+# The claims of sections 4.2 to 4.4, and our targets.
+
+TARGETS = {"5": 0.060, "4": 0.065, "3": 0.070, "1": 0.09}
+"""Mean max-ECDF that the default is to stay below, by true epsilon."""
+
+MEAN_COUNT = f"{COUNT}: Mean"
+STATISTICS = UTILITY[2:]
+CLAIMING = (WEIGHTED, *BOUNDED)
+"""The published forms."""
+
+
+class CensoredFigures(Figures):
+    """The table of the simulations by row and column."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        super().__init__(table)
+        self.epsilons = epsilons_in(self.rows)
+        self.claimed = [epsilon for epsilon in self.epsilons if row_of(CENSOR_UW, epsilon) in self.rows]
+
+    def of(self, form: str, epsilon: str, column: str) -> float:
+        """Return the figure of a form at an epsilon; Weighted's is the same at all."""
+        return self.at(row_of(form, "" if form == WEIGHTED else epsilon), column)
+
+    def each(self, form: str, column: str) -> list[float]:
+        """Return the figures of a form at each claimed epsilon."""
+        return [self.of(form, epsilon, column) for epsilon in self.claimed]
+
+    def off(self, form: str, column: str) -> list[float]:
+        """Return how far a statistic's mean lies from that of fresh samples, at each claimed epsilon."""
+        truth = self.at(FRESH, column)
+        return [abs(value - truth) for value in self.each(form, column)]
+
+    @property
+    def where(self) -> str:
+        """The claimed epsilons as text."""
+        return f"ϵ = {', '.join(self.claimed)}"
+
+    def lowest(self, form: str, others: Sequence[str]) -> list[bool]:
+        """Say at each claimed epsilon and in both ECDF measures whether a form is below all others."""
+        return [
+            self.of(form, epsilon, column) < min(self.of(other, epsilon, column) for other in others)
+            for column in UTILITY[:2]
+            for epsilon in self.claimed
+        ]
+
+
+claims: Claims[CensoredFigures] = Claims("censored-beta")
+down_scaling: Claims[CensoredFigures] = Claims("censored-beta")
+targets: Claims[CensoredFigures] = Claims("censored-beta")
+
+
+def simulated_findings(table: pd.DataFrame) -> list[Finding]:
+    """Hold the claims of sections 4.2, 4.3 and 4.4 against the table, then our own targets."""
+    seen = CensoredFigures(table)
+    found = claims.judge(seen) if seen.claimed else []
+    if not np.isnan(seen.at(row_of(WEIGHTED, "", SCALE), BOUND)):
+        found += down_scaling.judge(seen)
+    wanted = _wanted(seen)
+    limits = _series(TARGETS[epsilon] for epsilon in wanted)
+    return found + (targets.judge(seen, limits=limits, epsilons=", ".join(wanted)) if wanted else [])
+
+
+def _series(values: Iterable[float]) -> str:
+    return ", ".join(number(value) for value in values)
+
+
+def _by_form(values: Mapping[str, Sequence[float]]) -> str:
+    return "; ".join(f"{form} {_series(each)}" for form, each in values.items())
+
+
+def _all_below(low: Sequence[float], high: Sequence[float]) -> bool:
+    return all(a < b for a, b in zip(low, high, strict=True))
+
+
+def _rising(values: Sequence[float]) -> bool:
+    return _all_below(values[:-1], values[1:])
+
+
+@claims
+def _weighting(seen: CensoredFigures) -> Said:
+    (low, high), (least, most) = ([seen.at(row, name) for name in BOUNDS[2:4]] for row in (UNWEIGHTED, WEIGHTED))
+    text = f"Least to greatest: {_series((low, high))} and {_series((least, most))}."
+    return text, [5.5 < low < 9 and 10 < high < 20, 1.5 < least < 2.5 and 2.8 < most < 4.2]
+
+
+@claims
+def _concentration(seen: CensoredFigures) -> Said:
+    spread, above, most = (seen.each(WEIGHTED_E, BOUNDS[place]) for place in (1, 4, 3))
+    weighted = seen.at(WEIGHTED, BOUNDS[1])
+    judged = [all(value < weighted for value in spread), max(above) > 0]
+    return say(judged, spread=_series(spread), weighted=number(weighted), above=_series(above), most=_series(most))
+
+
+@claims
+def _strict(seen: CensoredFigures) -> Said:
+    above, first = [*seen.each(CENSOR_W, BOUNDS[4]), *seen.each(CENSOR_UW, BOUNDS[4])], seen.claimed[0]
+    least, mean = (seen.of(CENSOR_W, first, name) for name in (BOUNDS[2], BOUND))
+    return say([max(above) == 0, least < float(first) / 2], first=first, least=number(least), mean=number(mean))
+
+
+@claims
+def _counts(seen: CensoredFigures) -> Said:
+    dropped, weighted, plain = (seen.each(form, MEAN_COUNT) for form in BOUNDED)
+    printed = [seen.paper(row_of(CENSOR_W, epsilon), MEAN_COUNT) for epsilon in seen.claimed]
+    rising = [_rising(each) for each in (dropped, weighted, plain)]
+    judged = [_all_below(weighted, plain), _all_below(dropped, weighted), *rising]
+    return say(
+        judged, plain=_series(plain), weighted=_series(weighted), dropped=_series(dropped), printed=_series(printed)
+    )
+
+
+@claims
+def _guarantee(seen: CensoredFigures) -> Said:
+    return say(PROVED)
+
+
+@claims
+def _weighted_first(seen: CensoredFigures) -> Said:
+    better = seen.lowest(WEIGHTED, (WEIGHTED_E, CENSOR_W, CENSOR_UW, PH))
+    ours, unweighted = (_series(seen.at(row, column) for column in UTILITY[:2]) for row in (WEIGHTED, UNWEIGHTED))
+    return say(better, ours=ours, wins=sum(better), all=len(better), unweighted=unweighted)
+
+
+@claims
+def _censor_w(seen: CensoredFigures) -> Said:
+    better = seen.lowest(CENSOR_W, (WEIGHTED_E, CENSOR_UW, PH))
+    values = {form: seen.each(form, UTILITY[0]) for form in (CENSOR_W, WEIGHTED_E, CENSOR_UW)}
+    return say(better, values=_by_form(values), wins=sum(better), all=len(better))
+
+
+@claims
+def _deteriorates(seen: CensoredFigures) -> Said:
+    values = {form: seen.each(form, UTILITY[0]) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW, PH)}
+    return f"Mean max-ECDF at {seen.where}: {_by_form(values)}.", [_rising(each) for each in values.values()]
+
+
+@claims
+def _below_unweighted(seen: CensoredFigures) -> Said:
+    plain, weighted = (seen.each(form, UTILITY[0]) for form in (CENSOR_UW, CENSOR_W))
+    text = f"Mean max-ECDF at {seen.where}: {_series(plain)} and {_series(weighted)}."
+    return text, [b < a for a, b in zip(plain, weighted, strict=True)]
+
+
+@claims
+def _histogram(seen: CensoredFigures) -> Said:
+    parts, right = [], []
+    for histogram in PHS:
+        for column in UTILITY[:2]:
+            worse = [
+                seen.of(histogram, e, column) > seen.of(form, e, column) for form in CLAIMING for e in seen.claimed
+            ]
+            parts.append(f"{histogram}, {column} {_series(seen.each(histogram, column))}, worse in {sum(worse)}")
+            right.append(sum(worse) > 0.75 * len(worse))
+    return say(right, all=len(worse), parts="; ".join(parts))
+
+
+@claims
+def _statistics(seen: CensoredFigures) -> Said:
+    off = {form: np.array([seen.off(form, column) for column in STATISTICS]) for form in CLAIMING}
+    median = [seen.off(form, "median") for form in (CENSOR_W, WEIGHTED_E, CENSOR_UW)]
+    best_median = [min(values) == values[0] for values in zip(*median, strict=True)]
+    worse = float((off[CENSOR_UW] > off[CENSOR_W]).mean())
+    best = float((off[WEIGHTED] <= np.min(list(off.values()), axis=0)).mean())
+    judged = [best == 1, worse == 1, all(best_median)]
+    return say(judged, best=number(100 * best), worse=number(100 * worse), wins=sum(best_median), all=len(best_median))
+
+
+@down_scaling
+def _downscaling(seen: CensoredFigures) -> Said:
+    def pair(form: str, column: str) -> tuple[float, float]:
+        epsilon = "" if form == WEIGHTED else DOWNSCALED_AT
+        return seen.at(row_of(form, epsilon), column), seen.at(row_of(form, epsilon, SCALE), column)
+
+    forms = (WEIGHTED, WEIGHTED_E, CENSOR_W)
+    bounds, spreads, average = ([pair(form, name) for form in forms] for name in (BOUND, BOUNDS[1], "avg-ECDF"))
+    counts = [pair(form, MEAN_COUNT) for form in forms[1:]]
+    text = "; ".join(
+        f"{form} {number(b[0])} to {number(b[1])}, {number(a[0])} to {number(a[1])}"
+        for form, b, a in zip(forms, bounds, average, strict=True)
+    )
+    fewer = "; ".join(f"{form} {number(a)} to {number(b)}" for form, (a, b) in zip(forms[1:], counts, strict=True))
+    better = [b < a for pairs in (bounds, spreads, average, counts) for a, b in pairs]
+    return f"Mean bound and mean avg-ECDF: {text}. Counts: {fewer}.", better
+
+
+def _wanted(seen: CensoredFigures) -> list[str]:
+    return [epsilon for epsilon in TARGETS if not np.isnan(seen.at(sound_row("staged", epsilon), UTILITY[0]))]
+
+
+@targets
+def _staged(seen: CensoredFigures) -> Said:
+    wanted = _wanted(seen)
+    found = {
+        f"centre {centre}": [seen.at(sound_row(centre, e), UTILITY[0]) for e in wanted]
+        for centre in ("staged", "zero", "Beta(0.6, 2)")
+    }
+    histogram = _series(seen.at(row_of(PH, epsilon), UTILITY[0]) for epsilon in wanted)
+    references = _series(seen.at(row, UTILITY[0]) for row in (FRESH, UNWEIGHTED))
+    judged = [ours <= TARGETS[epsilon] for ours, epsilon in zip(found["centre staged"], wanted, strict=True)]
+    return say(judged, text=f"C{_by_form(found)[1:]}", histogram=histogram, references=references)

@@ -17,36 +17,26 @@ from pdips.privacy.sensitivity import Sensitivity
 from pdips_papers.harness.printed import Printed
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrintedSanitizer(Printed, LaplaceSanitizer):
-    """The Laplace sanitizer with sensitivity 1 and a public number of records: twice the claimed loss."""
-
-    flaw: ClassVar[str] = (
-        "NO GUARANTEE. As published: noise of scale 1/epsilon on every cell, with the number of records "
-        "public. Replacing one record changes two cells, so the true loss is 2 epsilon."
-    )
+class PrintedCounts(Printed):
+    """Counts with half their sensitivity."""
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return what the papers take it for."""
         return Sensitivity.of_record(schema, l1=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedSanitizer(PrintedCounts, LaplaceSanitizer):
+    """The Laplace sanitizer with sensitivity 1 and a public number of records: twice the claimed loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedHistogram(PrintedSanitizer, PerturbedHistogram):
     """The perturbed histogram of Bowen and Liu (2020), equation 3.1, with the same sensitivity."""
 
-    flaw: ClassVar[str] = (
-        "NO GUARANTEE. As published (Bowen and Liu 2020, equation 3.1): noise of scale 1/epsilon on every cell, with "
-        "the number of records public. Replacing one record changes two cells, so the true loss is 2 epsilon."
-    )
 
-
-class PrintedTree(Printed):
+class PrintedTree(PrintedCounts):
     """A tree all of whose steps cost twice their price."""
-
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return what the papers take it for."""
-        return Sensitivity.of_record(schema, l1=1)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan with the papers' prices."""
@@ -61,10 +51,6 @@ class PrintedSteps(PrintedTree, Steps):
     """STEPS as papers 000 and 001 account for it: down to all cells, its layers paid equally."""
 
     observed_levels: ClassVar[bool] = True
-    flaw: ClassVar[str] = (
-        "NO GUARANTEE. As published: sensitivity 1 for every layer although replacing a record changes two counts, "
-        "the budget divided over L layers although L + 1 are noised, and AIC with the observed number of levels."
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,11 +78,6 @@ class PrintedSteps(PrintedTree, Steps):
 class PrintedUniversal(PrintedTree, UniversalHistogram):
     """The universal histogram by the accounting of Bowen et al. (2021)."""
 
-    flaw: ClassVar[str] = (
-        "NO GUARANTEE. As published: sensitivity 1 for every layer although replacing a record changes two counts, "
-        "and the budget divided over L layers although L + 1 are noised where columns remain below."
-    )
-
     def paid(self, schema: Schema) -> int:
         """Return the number of layers that the paper pays for."""
         return self.depth(schema)[1]
@@ -105,11 +86,6 @@ class PrintedUniversal(PrintedTree, UniversalHistogram):
 @dataclass(frozen=True, kw_only=True)
 class PrintedPrivBayes(Printed, PrivBayes):
     """PrivBayes as the DataSynthesizer code of Bowen et al. (2021) had it until March 2021: noise n times too small."""
-
-    flaw: ClassVar[str] = (
-        "NO GUARANTEE. As published in code: noise for shares of records, of scale 2 (d - k) / (n epsilon_2), "
-        "added to counts, whose sensitivity is n times larger. The joint tables cost n times what is claimed."
-    )
 
     def table_units(self, n_tables: int, n_records: int) -> Fraction:
         """Return the sensitivity of shares of records, which the code takes for that of counts."""

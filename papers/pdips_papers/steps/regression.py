@@ -13,10 +13,11 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.data.table import Table, decode
 from pdips.privacy.loss import exact
-from pdips.registry import find, variant_class
+from pdips.registry import find
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
 from pdips_papers.harness.measures import combine
+from pdips_papers.harness.printed import data, mechanism
 from pdips_papers.steps.linear_models import Model, draw, fit, model
 
 if TYPE_CHECKING:
@@ -26,14 +27,9 @@ N_SETS = 4
 N_TEST = 100
 EPSILONS = ("0.5", "2", "5", "10")
 SAMPLES = (10_000, 4_000)
-NAMES = {"STEPS": "steps", "UH modified": "universal-histogram", "PrivBayes": "privbayes"}
-METHODS = tuple(NAMES)
-
-FORMS: dict[str, dict[str, Any]] = {
-    "published": {"split": "per-set"},
-    "sound": {"split": "per-set"},
-    "sound, measured once": {"split": "once"},
-}
+SETTINGS = data("settings.toml")["steps-regression"]
+METHODS = tuple(SETTINGS["methods"])
+FORMS: dict[str, dict[str, Any]] = SETTINGS["forms"]
 
 DEFAULT = "steps as by default"
 ELECTED = "STEPS, groups elected with r = 0.1"
@@ -42,7 +38,7 @@ AS_EQUATED = "STEPS (equations 2 and 3 as printed)"
 
 REFERENCES = ("the table itself", "bins alone")
 
-GROUPS = ("x1+x2+x4", "x3+y")
+GROUPS: list[str] = SETTINGS["methods"]["STEPS"][1]["order"]
 """The two layers of the tree: the simulation puts a group of columns into each."""
 
 ELECTION_SHARE = Fraction(1, 10)
@@ -73,15 +69,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class StepsRegression(study.Study):
-    """Section 3 of Bowen et al. (2021): bias, RMSE and coverage of regression coefficients; prediction.
-
-    Parameters
-    ----------
-    methods : sequence of str
-        Methods to run; all by default.
-    samples : sequence of int
-        Numbers of records.
-    """
+    """Bias, RMSE and coverage of coefficients, and prediction: some methods and numbers of records, or all."""
 
     name: ClassVar[str] = "steps-regression"
     title: ClassVar[str] = "Linear regression on synthetic sets: STEPS, universal histogram and PrivBayes"
@@ -125,8 +113,8 @@ class StepsRegression(study.Study):
             elected = find("steps")(epsilon=epsilon, n_sets=N_SETS, elect="groups", election_share=ELECTION_SHARE)
             cases.append((Place(number, n_records, ELECTED, "", epsilon), elected.release(table, rng=rng)[0].sets))
             leaves = exact(epsilon, "epsilon") * (1 - ELECTION_SHARE) / len(GROUPS)
-            kind, choosing = variant_class("laplace-sanitizer", "published")
-            made = kind(epsilon=leaves, n_sets=N_SETS, split="per-set", **choosing).release(table, rng=rng)[0].sets
+            printed = mechanism("laplace-sanitizer", "published", epsilon=leaves, n_sets=N_SETS, split="per-set")
+            made = printed.release(table, rng=rng)[0].sets
             cases.append((Place(number, n_records, AS_EQUATED, "", epsilon), made))
         return [_measurement(place, what, sets, what.design[test], y) for place, sets in cases]
 
@@ -177,22 +165,14 @@ class StepsRegression(study.Study):
 
 def release(table: Table, method: str, form: str, epsilon: str, rng: np.random.Generator) -> Sequence[pd.DataFrame]:
     """Return the synthetic sets of one method."""
-    options: dict[str, dict[str, Any]] = {
-        "STEPS": {"order": GROUPS},
-        "UH modified": {"layers": 4},
-        "PrivBayes": {"degree": 2},
-    }
-    budget, settings = exact(epsilon, "epsilon"), options[method] | FORMS[form]
+    name, options = SETTINGS["methods"][method]
+    budget, settings = exact(epsilon, "epsilon"), options | FORMS[form]
     if form == "published" and method == "PrivBayes":
         settings |= {"score": "mi", "usefulness": 0}  # the code that the paper ran: it considers every family
     elif form == "published" and method == "STEPS":
         # the paper read the grouping off the data, without noise; here it is given, and its elections are left out
         budget *= 1 - ELECTION_SHARE
-    kind, choosing = variant_class(NAMES[method], "published" if form == "published" else "sound")
-    made: Sequence[pd.DataFrame] = (
-        kind(epsilon=budget, n_sets=N_SETS, **settings, **choosing).release(table, rng=rng)[0].sets
-    )
-    return made
+    return mechanism(name, form, epsilon=budget, n_sets=N_SETS, **settings).release(table, rng=rng)[0].sets
 
 
 def _measurement(
@@ -379,32 +359,29 @@ class RegressionFigures(study.Figures):
 
     def over(self, measure: str, number: int, method: str, form: str = "", epsilon: str = "") -> float:
         """Return the mean of a measure over sizes."""
-        places = [Place(number, size, method, form, epsilon) for size in self.samples]
-        return float(np.mean([self.at(str(place), SUMMARIES[measure]) for place in places]))
+        return float(np.mean(self._each(measure, number, method, form, [epsilon])))
+
+    def _each(self, measure: str, number: int, method: str, form: str, epsilons: Sequence[str]) -> FloatArray:
+        places = (Place(number, size, method, form, epsilon) for size in self.samples for epsilon in epsilons)
+        return np.array([self.at(str(place), SUMMARIES[measure]) for place in places])
 
     def mean(self, number: int, method: str, form: str, measure: str, epsilons: Sequence[str] = ()) -> float:
         """Return the mean of a measure over sizes and epsilons; for coverage, its distance from 95 %."""
-        places = [
-            Place(number, size, method, form, epsilon) for size in self.samples for epsilon in epsilons or self.epsilons
-        ]
-        values = np.array([self.at(str(place), SUMMARIES[measure]) for place in places])
+        values = self._each(measure, number, method, form, epsilons or self.epsilons)
         return float(np.mean(np.abs(values - NOMINAL) if measure == "coverage" else values))
 
 
-claims: study.Claims[RegressionFigures] = study.Claims()
+claims: study.Claims[RegressionFigures] = study.Claims("steps-regression")
 
 
-@claims(
-    "Model 1: PrivBayes is best in bias, coverage and prediction, and worst in RMSE; STEPS is best in RMSE; UH is "
-    "worst in bias, coverage and prediction (section 3.3)."
-)
+@claims
 def _first_model(seen: RegressionFigures) -> study.Said:
     best = {"bias": "PrivBayes", "coverage": "PrivBayes", "prediction": "PrivBayes", "rmse": "STEPS"}
     worst = {"bias": "UH modified", "coverage": "UH modified", "prediction": "UH modified", "rmse": "PrivBayes"}
     return _order(seen, 1, best, worst)
 
 
-@claims("Model 2: STEPS is best overall; PrivBayes is worst in RMSE, UH in coverage and prediction (section 3.3).")
+@claims
 def _second_model(seen: RegressionFigures) -> study.Said:
     worst = {"rmse": "PrivBayes", "coverage": "UH modified", "prediction": "UH modified"}
     return _order(seen, 2, dict.fromkeys(SUMMARIES, "STEPS"), worst)
@@ -426,7 +403,7 @@ def _order(seen: RegressionFigures, number: int, best: Mapping[str, str], worst:
     return text, right if len(seen.methods) == len(METHODS) else study.TO_COME
 
 
-@claims("Inferences improve with n and epsilon, but for UH and PrivBayes in model 2, where no trend is obvious.")
+@claims
 def _improves(seen: RegressionFigures) -> study.Said:
     low, high = seen.epsilons[0], seen.epsilons[-1]
     texts, right = [], []
@@ -438,10 +415,7 @@ def _improves(seen: RegressionFigures) -> study.Said:
     return text, study.PARTLY if all(right) else study.HOLDS
 
 
-@claims(
-    "Coverage strays from 95 % as epsilon grows, for PrivBayes in model 1 and STEPS in model 2, since y is cut into "
-    "bins."
-)
+@claims
 def _coverage(seen: RegressionFigures) -> study.Said:
     ends = seen.epsilons[0], seen.epsilons[-1]
     bins = [seen.over("coverage", number, REFERENCES[1]) for number in (1, 2)]
@@ -453,9 +427,6 @@ def _coverage(seen: RegressionFigures) -> study.Said:
             strays.append(abs(high - NOMINAL) > abs(low - NOMINAL))
     by_bins = min(bins) < NOMINAL - 0.02
     cause = ": they aren't the cause. A network of degree 2 has a bias that stays while intervals shrink"
-    text = (
-        f"Coverage of the published forms from epsilon {ends[0]} to {ends[1]}: {', '.join(texts)}. Bins alone, without "
-        f"noise, cover {bins[0]:.3f} in model 1 and {bins[1]:.3f} in model 2{'' if by_bins else cause}."
-    )
     judged = study.HOLDS if by_bins else study.PARTLY if any(strays) else study.FAILS
-    return text, judged if len(strays) == 2 else study.TO_COME
+    judged = judged if len(strays) == 2 else study.TO_COME
+    return study.say(judged, ends=ends, texts=", ".join(texts), bins=bins, cause="" if by_bins else cause)

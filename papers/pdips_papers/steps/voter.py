@@ -21,49 +21,20 @@ from pdips.evaluation.propensity import specks
 from pdips.evaluation.regression import Fit, compare_fits, independent_columns
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
-from pdips.registry import variant_class
-from pdips_papers.harness import study
-from pdips_papers.steps.voter_results import findings_of, layout_of, pictures_of
-from pdips_papers.steps.voter_table import (
-    ALWAYS,
-    AMONG_ALL,
-    FIRTH,
-    MEASURES,
-    NEVER,
-    P_VALUES,
-    PAPER_METHODS,
-    RESAMPLE,
-    SCORE,
-    SMALLER_IS_BETTER,
-    paper_table,
-    read_voter,
-    simulated_voters,
-    voter_schema,
-)
+from pdips_papers.harness import printed, study
+from pdips_papers.steps import voter_table as voters
 
 N_SETS = 5
 SIMULATED_SEED = 44_821
 """Of the table that is simulated once where none is given: public, and the same in every run."""
 EPSILONS = tuple(repr(math.exp(power)) for power in range(-2, 3))
-ORDER = ("voted", "college", "prereg_state")
 
-SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "flat Laplace": ("laplace-sanitizer", {}),
-    "PrivBayes": ("privbayes", {"degree": 2}),
-    "UH modified-2": ("universal-histogram", {"layers": 2}),
-    "UH modified-3": ("universal-histogram", {"layers": 3}),
-    "STEPS-2": ("steps", {"order": ORDER[:2]}),
-    "STEPS-3": ("steps", {"order": ORDER}),
-    "STEPS": ("steps", {}),
-}
-"""What the methods of the table are called on the command line, and their options."""
+SETTINGS = printed.data("settings.toml")["voter"]
 
 AS_PUBLISHED: dict[str, dict[str, Any]] = {"PrivBayes": {"score": "mi", "usefulness": 0}}
 """Further options of the published forms: the paper ran code that uses mutual information and leaves out no table."""
 
-FORMS: dict[str, dict[str, Any]] = {"published": {"split": "per-set"}, "sound": {"split": "once"}, "default": {}}
-
-CASES = (*((method, form) for form in ("published", "sound") for method in PAPER_METHODS), ("STEPS", "default"))
+CASES = (*((method, form) for form in ("published", "sound") for method in voters.PAPER_METHODS), ("STEPS", "default"))
 
 OUTCOME, INTERACTION = "voted", "prereg_state:registered"
 
@@ -78,14 +49,8 @@ GLM_TOLERANCE, GLM_STEPS = 1e-8, 25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Voter(study.Study):
-    """Section 4 of Bowen et al. (2021).
-
-    Parameters
-    ----------
-    cases : sequence of tuple of str
-        Methods and forms to run; all by default.
-    """
+class Voter(voters.Table3):
+    """Section 4 of Bowen et al. (2021): some pairs of method and form, or all."""
 
     name: ClassVar[str] = "voter"
     title: ClassVar[str] = "Youth voters 2000-2012: table 3 of the STEPS paper"
@@ -108,13 +73,15 @@ class Voter(study.Study):
                 for epsilon in epsilons
                 for method, form in self.cases
             ]
-            tasks.append(study.Task(key=f"resample.replicate={replicate}", arguments={**given, "method": RESAMPLE}))
+            tasks.append(
+                study.Task(key=f"resample.replicate={replicate}", arguments={**given, "method": voters.RESAMPLE})
+            )
         return tasks
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Make one release and measure it."""
         original, rng = load(arguments.get("data")), np.random.default_rng(seed)
-        if arguments["method"] == RESAMPLE:
+        if arguments["method"] == voters.RESAMPLE:
             return _references(original, rng)
         method, form, epsilon = (str(arguments[name]) for name in ("method", "form", "epsilon"))
         sets = mechanism(method, form, epsilon).release(original.table, rng=rng)[0].sets
@@ -125,24 +92,11 @@ class Voter(study.Study):
         rows = set(measurements["row"])
         paper = {place: value for place, value in paper_figures().items() if place[0] in rows}
         found = study.summarise(measurements, paper)
-        for prefix in dict.fromkeys(row.partition(": ")[0] for row in found["row"] if ": " in row):
-            mine = [row for row in found["row"].unique() if row.startswith(f"{prefix}: ")]
+        for mine in map(list, study.by_prefix(found["row"].unique()).values()):
             published = [row for row in mine if row.endswith("(published)")]
             found = _with_ranks(found, published, "")
-            found = _with_ranks(found, mine, AMONG_ALL)
+            found = _with_ranks(found, mine, voters.AMONG_ALL)
         return _with_summary(found)
-
-    def layout(self, table: pd.DataFrame) -> list[study.Block]:
-        """Print the scores, then for each epsilon the paper's table, its ranks, and our own rows."""
-        return layout_of(table)
-
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
-        """Draw the paper's figures 5 to 7."""
-        return pictures_of(table)
-
-    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
-        """Hold the claims that the paper makes in words against the table."""
-        return findings_of(table)
 
 
 @dataclass(frozen=True)
@@ -164,8 +118,8 @@ def data_arguments(options: study.Options) -> dict[str, str]:
 @lru_cache(maxsize=2)
 def load(path: str | None) -> Original:
     """Return the table and the regression on it; without a path, the simulated table of a fixed seed."""
-    frame = simulated_voters(rng=np.random.default_rng(SIMULATED_SEED))
-    table = Table(frame, voter_schema()) if path is None else read_voter(path)
+    frame = voters.simulated_voters(rng=np.random.default_rng(SIMULATED_SEED))
+    table = Table(frame, voters.voter_schema()) if path is None else voters.read_voter(path)
     return Original(table, glm_fit(table.frame, table.schema), firth_fit(table.frame, table.schema))
 
 
@@ -174,11 +128,11 @@ def _references(original: Original, rng: np.random.Generator) -> list[dict[str, 
     frame = original.table.frame
     sets = [frame.iloc[rng.integers(len(frame), size=len(frame))].reset_index(drop=True) for _ in range(N_SETS)]
     p = chi_square(original.table, sets[:1], rng=rng).p_original
-    labels = {level: MEASURES[f"consistency_{round(100 * level)}"] for level in LEVELS}
+    labels = {level: voters.MEASURES[f"consistency_{round(100 * level)}"] for level in LEVELS}
     return [
-        *study.rows_of(RESAMPLE, measure(original, sets, rng)),
-        *study.rows_of(NEVER, {label: float(np.mean(p > level)) for level, label in labels.items()}),
-        *study.rows_of(ALWAYS, {label: float(np.mean(p <= level)) for level, label in labels.items()}),
+        *study.rows_of(voters.RESAMPLE, measure(original, sets, rng)),
+        *study.rows_of(voters.NEVER, {label: float(np.mean(p > level)) for level, label in labels.items()}),
+        *study.rows_of(voters.ALWAYS, {label: float(np.mean(p <= level)) for level, label in labels.items()}),
     ]
 
 
@@ -194,12 +148,10 @@ def row_name(method: str, form: str, epsilon: str) -> str:
 
 def mechanism(method: str, form: str, epsilon: str) -> Mechanism:
     """Return a method of the table in one of its forms."""
-    name, options = SETTINGS[method]
-    kind, choosing = variant_class(name, "published" if form == "published" else "sound")
+    name, options = SETTINGS["methods"][method]
     if form == "published":
         options = options | AS_PUBLISHED.get(method, {})
-    found: Mechanism = kind(epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **FORMS[form], **choosing)
-    return found
+    return printed.mechanism(name, form, epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **SETTINGS["forms"][form])
 
 
 def measure(original: Original, sets: Sequence[pd.DataFrame], rng: np.random.Generator) -> dict[str, float]:
@@ -217,45 +169,44 @@ def measure(original: Original, sets: Sequence[pd.DataFrame], rng: np.random.Gen
         scores = overlaps(reference, [fit(frame, schema) for frame in sets])
         found |= {f"{prefix}_{key}": value for key, value in scores.items()}
     counts = tests.crosstab.to_numpy().ravel().astype(np.float64)
-    return {(MEASURES | FIRTH)[key]: value for key, value in found.items()} | dict(zip(P_VALUES, counts, strict=True))
+    return {(voters.MEASURES | voters.FIRTH)[key]: value for key, value in found.items()} | dict(
+        zip(voters.P_VALUES, counts, strict=True)
+    )
 
 
 def paper_figures() -> dict[tuple[str, str], float]:
     """Return the paper's table 3, by row and column of ours, printed ranks and scores included."""
     found = {}
-    for line in paper_table().to_dict("records"):
+    for line in voters.paper_table().to_dict("records"):
         row = f"log epsilon = {line['log_epsilon']}: {line['method']} (published)"
-        for key, label in MEASURES.items():
+        for key, label in voters.MEASURES.items():
             found[row, label] = float(line[key])
             found[row, f"rank, {label}"] = float(line[f"{key}_rank"])
-        found[row, SCORE] = float(line["score"])
-        found |= {(row, label): float(line[label]) for label in P_VALUES}
+        found[row, voters.SCORE] = float(line["score"])
+        found |= {(row, label): float(line[label]) for label in voters.P_VALUES}
     return found
 
 
 def ranks(values: pd.DataFrame) -> pd.DataFrame:
     """Rank methods as the paper does: 1 is the best, equal figures share the smallest rank."""
     rounded = values.round(3)
-    smaller = {MEASURES[key] for key in SMALLER_IS_BETTER}
+    smaller = {voters.MEASURES[key] for key in voters.SMALLER_IS_BETTER}
     found = pd.DataFrame(
         {name: rounded[name].rank(method="min", ascending=name in smaller) for name in rounded.columns}
     )
-    return found.assign(**{SCORE: found.sum(axis=1)})
+    return found.assign(**{voters.SCORE: found.sum(axis=1)})
 
 
 def _with_ranks(found: pd.DataFrame, rows: Sequence[str], suffix: str) -> pd.DataFrame:
     """Put ranks among some rows into the table, beside the paper's where it prints them."""
     if not rows:
         return found
-    ours = dict(zip(zip(found["row"], found["column"], strict=True), found["ours"], strict=True))
-    paper = dict(zip(zip(found["row"], found["column"], strict=True), found["paper"], strict=True))
-    labels = list(MEASURES.values())
-    values = pd.DataFrame([[ours[row, label] for label in labels] for row in rows], index=list(rows), columns=labels)
+    seen, labels = study.Figures(found), list(voters.MEASURES.values())
+    values = pd.DataFrame([[seen.at(row, label) for label in labels] for row in rows], index=list(rows), columns=labels)
     more = []
     for name, column in ranks(values).items():
-        label = f"{name}{suffix}" if name == SCORE else f"rank, {name}{suffix}"
-        for row, rank in zip(rows, column, strict=True):
-            more.append((row, label, rank, math.nan, paper.get((row, label), math.nan)))
+        label = f"{name}{suffix}" if name == voters.SCORE else f"rank, {name}{suffix}"
+        more += [(row, label, rank, math.nan, seen.paper(row, label)) for row, rank in zip(rows, column, strict=True)]
     new = pd.DataFrame(more, columns=list(study.COLUMNS))
     kept = ~found["column"].isin(new["column"]) | ~found["row"].isin(list(rows))
     return pd.concat([found[kept], new], ignore_index=True)
@@ -263,7 +214,7 @@ def _with_ranks(found: pd.DataFrame, rows: Sequence[str], suffix: str) -> pd.Dat
 
 def _with_summary(found: pd.DataFrame) -> pd.DataFrame:
     """Add the overall scores as a table of their own: one row a method, one column an epsilon."""
-    mine = found[found["column"].isin([SCORE, SCORE + AMONG_ALL])].copy()
+    mine = found[found["column"].isin([voters.SCORE, voters.SCORE + voters.AMONG_ALL])].copy()
     parts = mine["row"].str.partition(": ")
     mine["row"], mine["column"] = parts[2], mine["column"] + ", " + parts[0]
     return pd.concat([found, mine], ignore_index=True)

@@ -1,7 +1,6 @@
 """Bowen and Liu (2018): trees that differ by branch, two allocations and a random partition on the voter table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -12,26 +11,13 @@ from pdips.data.table import Table
 from pdips.evaluation.margins import LEVELS, chi_square
 from pdips.evaluation.propensity import specks
 from pdips.margins.tree import one_way_aic
-from pdips.registry import variant_class
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
 from pdips_papers.harness.measures import combine
-from pdips_papers.harness.printed import figures
+from pdips_papers.harness.printed import data, figures, mechanism
 from pdips_papers.steps.voter import EPSILONS, N_SETS, Original, data_arguments, firth_fit, load, log_epsilon
 
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "flat Laplace (published)": ("laplace-sanitizer", "published", {}),
-    "Random Partition-2 (published)": ("universal-histogram", "published", {"layers": 2}),
-    "STEPS-2 (published)": ("steps", "published", {"layers": 2, "elect": "node"}),
-    "flat Laplace (sound)": ("laplace-sanitizer", "sound", {}),
-    "Random Partition-2 (sound)": ("universal-histogram", "sound", {"layers": 2}),
-    **{
-        f"STEPS-{layers} (sound, {budget})": ("steps", "sound", {"layers": layers, "elect": "node", "budget": budget})
-        for layers in (2, 3)
-        for budget in ("equal", "half-to-leaves")
-    },
-}
-"""Rows: mechanism, variant and options. Budgets are the paper's two allocations over layers."""
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = data("settings.toml")["voter-2018"]["rows"]
 
 FLAT, STEPS = "flat Laplace (published)", "STEPS-2 (sound, half-to-leaves)"
 PRINTED_ROWS = {FLAT: "Laplace", STEPS: "STEPS-2"}
@@ -59,7 +45,6 @@ TABLE_3 = (*["residence"] * 3, "married", "residence", *["registered"] * 4, *["r
 NO_NOISE = "tree without noise"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Voter2018(study.Study):
     """``pdips study voter-2018``."""
 
@@ -67,8 +52,6 @@ class Voter2018(study.Study):
     title: ClassVar[str] = "Youth voters: trees that differ by branch, of the earlier STEPS paper"
     default_replicates: ClassVar[int] = 3
     data: ClassVar[study.Data] = "optional"
-
-    cases: Sequence[str] = tuple(CASES)
 
     def tasks(self, options: study.Options) -> list[study.Task]:
         """One release of one row at one epsilon a task. Reads the table, to refuse a wrong one."""
@@ -80,7 +63,7 @@ class Voter2018(study.Study):
             )
             for replicate in range(options.replicates)
             for epsilon in options.epsilons or EPSILONS
-            for case in self.cases
+            for case in CASES
         ]
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -92,8 +75,9 @@ class Voter2018(study.Study):
             return top + [row for code, name in found.items() for row in study.rows_of(branch_of(code), {name: 1.0})]
         case, power = str(arguments["case"]), log_epsilon(arguments["epsilon"])
         name, variant, options = CASES[case]
-        kind, choosing = variant_class(name, variant)
-        made = kind(epsilon=Fraction(arguments["epsilon"]), n_sets=N_SETS, split="per-set", **options, **choosing)
+        made = mechanism(
+            name, variant, epsilon=Fraction(arguments["epsilon"]), n_sets=N_SETS, split="per-set", **options
+        )
         release, _ = made.release(original.table, rng=rng)
         measures = {KS: specks(original.table, release.sets, rng=rng).mean}
         if power in ANALYSED:
@@ -116,9 +100,7 @@ class Voter2018(study.Study):
             if pairs and row != flat and not np.isnan(pairs).any():
                 more.append((row, NARROWER, float(sum(a < b for a, b in pairs)), np.nan, np.nan))
         found = pd.concat([found, pd.DataFrame(more, columns=list(study.COLUMNS))], ignore_index=True)
-        return found.assign(
-            paper=[paper.get(place, np.nan) for place in zip(found["row"], found["column"], strict=True)]
-        )
+        return study.beside(found, paper)
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print by epsilon what the paper has; signs, widths and trees below."""
@@ -133,9 +115,8 @@ class Voter2018(study.Study):
         named = {side: {name: name for name in tree[side].unique()} for side in ("row", "column")}
         title = "Table 3: the column with the smallest AIC without noise, 1 where it is elected"
         blocks = [study.Block(title=title, rows=named["row"], columns=named["column"], headline=False)]
-        for place in dict.fromkeys(row.partition(": ")[0] for row in table["row"] if ": " in row):
-            mine = table[table["row"].str.startswith(f"{place}: ")]
-            rows = {row: row.removeprefix(f"{place}: ") for row in mine["row"].unique()}
+        for place, rows in study.by_prefix(table["row"].unique()).items():
+            mine = table[table["row"].isin(rows)]
             for title, wanted, headline in parts:
                 names = [each for each in mine["column"].unique() if _wanted(each, wanted)]
                 columns = {each: each.removeprefix(wanted) if isinstance(wanted, str) else each for each in names}
@@ -148,7 +129,7 @@ class Voter2018(study.Study):
         """Draw figures 2 (SPECKS), 3 (chi-square tests) and 4 (widths of intervals)."""
         seen = study.Figures(table)
         places = sorted({row.partition(": ")[0].rpartition(" ")[2] for row in seen.rows if ": " in row}, key=float)
-        cases = [case for case in self.cases if any(row.endswith(f": {case}") for row in seen.rows)]
+        cases = [case for case in CASES if any(row.endswith(f": {case}") for row in seen.rows)]
         key = {case: f"--series-{number % 7 + 1}" for number, case in enumerate(cases)}
 
         def curve(measure: str, at: Sequence[str]) -> Any:
@@ -261,7 +242,7 @@ def printed() -> dict[tuple[str, str], float]:
     return found
 
 
-claims: study.Claims[study.Figures] = study.Claims()
+claims: study.Claims[study.Figures] = study.Claims("voter-2018")
 
 
 def _better(seen: study.Figures, column: str, one: str, other: str, smaller: bool = True) -> list[bool]:
@@ -276,31 +257,27 @@ def _said(seen: study.Figures, column: str, cases: Sequence[str]) -> str:
     return f"{column} at log epsilon {' and '.join(ANALYSED)}: {'; '.join(parts)}."
 
 
-@claims(
-    "STEPS-2 has a smaller KS distance than the flat Laplace sanitizer and than random partitions (3.2), as published."
-)
+@claims
 def _specks(seen: study.Figures) -> study.Said:
     cases = list(CASES)[:3]
     return _said(seen, KS, cases), [each for other in cases[:2] for each in _better(seen, KS, cases[2], other)]
 
 
-@claims("Of the two allocations, half of epsilon for the lowest layer is the better one (3.2).")
+@claims
 def _allocations(seen: study.Figures) -> study.Said:
     cases = [case for case in CASES if case.startswith("STEPS") and "sound" in case]
     better = [each for place in (0, 2) for each in _better(seen, KS, cases[place + 1], cases[place])]
     return _said(seen, KS, cases), better
 
 
-@claims("STEPS-2 has the smaller l1 distance of cells at log epsilon -1 and much the same at 1 (3.3).")
+@claims
 def _cells(seen: study.Figures) -> study.Said:
     low = _better(seen, L1, STEPS, FLAT)[0]
     a, b = (seen.at(row_of(ANALYSED[1], case), L1) for case in (STEPS, FLAT))
     return _said(seen, L1, (FLAT, STEPS)), [low, abs(a - b) < 0.01 * b]
 
 
-@claims(
-    "STEPS-2 keeps the sign of more coefficients than the flat Laplace sanitizer, and both of more as epsilon grows."
-)
+@claims
 def _signs(seen: study.Figures) -> study.Said:
     values = {case: [seen.at(row_of(power, case), SIGNS) for power in ANALYSED] for case in (FLAT, STEPS)}
     rises = [low < high for low, high in values.values()]

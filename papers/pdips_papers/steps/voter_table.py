@@ -1,37 +1,36 @@
-"""The youth voter table of Bowen et al. (2021): its schema, a reader, a simulated table, the paper's table 3."""
+"""The youth voter table of Bowen et al. (2021), read or simulated; its table 3, printed, drawn and judged."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.readers import read_frame
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.margins import CATEGORIES
-from pdips_papers.harness.printed import figures
+from pdips_papers.harness import study
+from pdips_papers.harness.curves import Line, lines
+from pdips_papers.harness.printed import data, figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAPER_METHODS = ("flat Laplace", "PrivBayes", "UH modified-2", "UH modified-3", "STEPS-2", "STEPS-3")
 """The six methods of table 3, in its order."""
 
-MEASURES = {
-    "ks_distance": "SPECKS: KS distance",
-    "consistency_1": "consistency rate, 1 %",
-    "consistency_5": "consistency rate, 5 %",
-    "consistency_10": "consistency rate, 10 %",
-    "overlap_all": "CI overlap, all coefficients",
-    "overlap_prereg": "CI overlap, prereg. state",
-    "overlap_registered": "CI overlap, reg. status",
-    "overlap_interaction": "CI overlap, prereg. x reg.",
-}
-"""The measures of table 3: their columns in ``voter_table3.csv``, and what they are called here."""
+MEASURE_NAMES = data("settings.toml")["voter"]["measures"]
+MEASURES, SHORT, FIGURES = ({key: names[place] for key, names in MEASURE_NAMES.items()} for place in range(3))
+"""By column of ``voter_table3.csv``: names of the measures of table 3, column heads, and figures that draw them."""
 
 SMALLER_IS_BETTER = frozenset({"ks_distance"})
 P_VALUES = tuple(f"p original {ours}, synthetic {theirs}" for ours in CATEGORIES for theirs in CATEGORIES)
@@ -47,22 +46,16 @@ SCORE = "overall score"
 AMONG_ALL = " among all"
 
 
-def _data(name: str) -> str:
-    return files("pdips_papers").joinpath("data", name).read_text(encoding="utf-8")
-
-
 @lru_cache(maxsize=1)
 def voter_schema() -> Schema:
     """Return the schema of the voter table, levels as in the paper's table 1."""
-    return Schema.from_toml(_data("voter.toml"), source="voter.toml")
+    return Schema.model_validate(data("voter.toml"))
 
 
 @lru_cache(maxsize=1)
 def paper_table() -> pd.DataFrame:
     """Return the paper's tables 3 to 9 as printed: 30 rows; measures, printed ranks and scores, and the P_VALUES."""
-    path = files("pdips_papers").joinpath("data", "voter_table3.csv")
-    with path.open(encoding="utf-8") as file:
-        return pd.read_csv(file)
+    return pd.read_csv(str(files("pdips_papers").joinpath("data", "voter_table3.csv")))
 
 
 def read_voter(path: str | Path) -> Table:
@@ -113,73 +106,224 @@ PERCENTAGES = figures("voter", "percentages")
 def simulated_voters(n: int = N_RECORDS, *, rng: np.random.Generator) -> pd.DataFrame:
     """Draw a table with the columns, the shares of levels and roughly the sparseness of Bowen et al.'s voter table.
 
-    Parameters
-    ----------
-    n : int
-        Number of records; the paper's by default.
-    rng : numpy.random.Generator
-        Source of the draws.
-
-    Returns
-    -------
-    DataFrame, n by 15
-        Levels of :func:`pdips_papers.steps.voter_data.voter_schema`. Shares are those of the paper's table 1 to the
-        nearest record; nobody votes without being registered. How columns depend on each other is made up: compare
-        methods on it, and don't read anything about voters from it.
+    Shares are those of the paper's table 1 to the nearest of the ``n`` records; nobody votes without being registered.
+    How columns depend on each other is made up: compare methods on it, and don't read anything about voters from it.
     """
-    codes = _Codes(n, rng)
-    place, means = rng.standard_normal((2, n))
-    metro = codes.cut("metro", 2.2 * place)
-    prereg = codes.cut("prereg_state", 1.2 * place)
-    age = codes.cut("age", np.zeros(n)) - 2.0
-    hispanic = codes.cut("hispanic", place + 0.8 * prereg - 0.6 * means)
-    white = codes.cut("white", 3 * hispanic - 0.9 * metro + 0.6 * means)
-    female = codes.cut("female", np.zeros(n))
-    score = 3 * means + 0.7 * white - 0.5 * hispanic + 0.6 * metro - 0.35 * age
-    income = (codes.cut("income", score) - 8.0) / 4
-    married = codes.cut("married", age + 0.5 * female - 0.8 * income + 0.5 * hispanic - 0.6 * metro)
-    college = codes.cut("college", 2.6 * age + 0.5 * income + 0.4 * white + 0.3 * female)
-    score = -0.55 * age - 2.6 * married - 1.2 * college + 0.9 * income + 0.3 * hispanic - 0.2 * metro
-    residence = (codes.cut("residence", score) - 3.3) / 1.8
-    codes.cut("business_farm", 1.3 * income + white - 1.4 * metro - 0.8 * hispanic + 0.5 * residence)
-    codes.cut("in_person", -1.5 * residence + 0.5 * married - 0.5 * income - 0.5 * metro + 0.4 * hispanic)
-    score = 0.35 * age + 1.6 * college + 0.5 * income + 0.3 * white - 1.3 * hispanic
-    registered = codes.cut("registered", score + 0.45 * residence + 0.25 * female + 0.25 * prereg)
-    allowed = registered == 1
-    dmv = codes.cut("dmv", 0.5 * prereg - 0.2 * age + 0.3 * metro + 0.2 * residence, allowed)
-    score = 0.1 * age + 1.3 * college + 0.5 * income + 0.35 * residence + 0.3 * female
-    codes.cut("voted", score - 0.2 * hispanic - 0.8 * dmv + 0.1 * prereg, allowed)
-    return codes.frame()
+    facts = data("voter_simulation.toml")
+    codes: dict[str, IntArray] = {}
+    values: dict[str, FloatArray] = dict(zip(("place", "means"), rng.standard_normal((2, n)), strict=True))
+    for name, weights in facts["scores"].items():
+        blurred = 0.7 * sum(weight * values[each] for each, weight in weights.items()) + rng.logistic(size=n)
+        if name in ("dmv", "voted"):
+            blurred = np.where(codes["registered"] == 1, blurred, -np.inf)
+        ends = np.rint(n * np.cumsum(PERCENTAGES[name]) / sum(PERCENTAGES[name])).astype(np.int64)
+        codes[name] = np.empty(n, dtype=np.int64)
+        codes[name][np.argsort(blurred, kind="stable")] = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        middle, width = facts["scales"].get(name, (0.0, 1.0))
+        values[name] = (codes[name] - middle) / width
+    columns = voter_schema().columns
+    return pd.DataFrame({name: np.array(column.levels, dtype=object)[codes[name]] for name, column in columns.items()})
 
 
-class _Codes:
-    """Columns, one after the other, each the rank of a score and logistic noise."""
+# How table 3 is printed, drawn as figures 5 to 7, and held against what the paper says.
 
-    def __init__(self, n: int, rng: np.random.Generator) -> None:
-        self._n, self._rng = n, rng
-        self._found: dict[str, NDArray[np.int64]] = {}
+COLOURS = {method: number for number, method in enumerate((*PAPER_METHODS, "STEPS"), start=1)}
+LIMITS = (-0.03, 1.03)
 
-    def cut(self, name: str, score: ArrayLike, allowed: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Cut scores, with noise, at the shares of the levels; only those allowed may get the last level."""
-        blurred = 0.7 * np.asarray(score, dtype=np.float64) + self._rng.logistic(size=self._n)
-        if allowed is not None:
-            blurred = np.where(allowed, blurred, -np.inf)
-        codes = np.empty(self._n, dtype=np.int64)
-        codes[np.argsort(blurred, kind="stable")] = _sorted_codes(PERCENTAGES[name], self._n)
-        self._found[name] = codes
-        return codes
 
-    def frame(self) -> pd.DataFrame:
-        """Return the levels, columns in the order of the schema."""
-        return pd.DataFrame(
-            {
-                name: np.array(column.levels, dtype=object)[self._found[name]]
-                for name, column in voter_schema().columns.items()
-            }
+def _at_epsilon(prefix: str, mine: Mapping[str, str], references: Mapping[str, str]) -> list[study.Block]:
+    paper = {row: label.removesuffix(" (published)") for row, label in mine.items() if "(published)" in row}
+    own = {row: label for row, label in mine.items() if row not in paper}
+    blocks = []
+    if paper:
+        values = list(_values().items())  # in two halves, which fit a screen with the paper's figures beside them
+        blocks += [
+            study.Block(title=f"Table 3, {prefix}, as published: {title}", rows=paper, columns=dict(half), group=prefix)
+            for title, half in (("SPECKS and chi-square tests", values[:4]), ("confidence intervals", values[4:]))
+        ]
+        title = f"Table 3, {prefix}: ranks, 1 is the best, and their sum"
+        blocks.append(study.Block(title=title, rows=paper, columns=_ranks(""), group=prefix))
+    if own or references:
+        more = {SCORE + AMONG_ALL: "score"} if own else {}
+        title = f"{prefix}: sound forms, and what needs no privacy or no data"
+        blocks.append(study.Block(title=title, rows=own | dict(references), columns=_values() | more, group=prefix))
+    title = f"{prefix}: ranks among all forms"
+    blocks.append(study.Block(title=title, rows=mine, columns=_ranks(AMONG_ALL), headline=False, group=prefix))
+    tests = {label: label.replace("p original", "").replace("synthetic ", "") for label in P_VALUES}
+    title = f"Tables 4 to 9, {prefix}: pairs of columns by p-value, of the original and combined over synthetic sets"
+    blocks.append(study.Block(title=title, rows={**mine, **references}, columns=tests, headline=False, group=prefix))
+    firth = {label: SHORT[key.replace("firth", "overlap")] for key, label in FIRTH.items()}
+    title = f"{prefix}: overlap of confidence intervals with Firth's correction"
+    blocks.append(study.Block(title=title, rows={**mine, **references}, columns=firth, headline=False, group=prefix))
+    return blocks
+
+
+def _scores(table: pd.DataFrame) -> list[study.Block]:
+    blocks = []
+    for score, title in (
+        (SCORE, "Overall score: sum of eight ranks among the paper's six methods, as published; smaller is better"),
+        (SCORE + AMONG_ALL, "Overall score among all forms: sum of eight ranks; smaller is better"),
+    ):
+        mine = table[table["column"].str.startswith(f"{score}, ")]
+        if len(mine):
+            columns = {column: column.removeprefix(f"{score}, ") for column in mine["column"].unique()}
+            rows = {row: row for row in mine["row"].unique()}
+            blocks.append(study.Block(title=title, rows=rows, columns=columns, group="Overall scores"))
+    return blocks
+
+
+def _values() -> dict[str, str]:
+    return {label: SHORT[key] for key, label in MEASURES.items()}
+
+
+def _ranks(suffix: str) -> dict[str, str]:
+    found = {f"rank, {label}{suffix}": SHORT[key] for key, label in MEASURES.items()}
+    return {**found, SCORE + suffix: "score"}
+
+
+def _panel(
+    measure: str, places: Sequence[str], seen: study.Figures, methods: Sequence[str], forms: Sequence[str]
+) -> "Figure":
+    drawn = []
+    for paper, value in ((False, seen.at), (True, seen.paper)):
+        for method in methods:
+            for form in forms:
+                y = [value(f"{place}: {method} ({form})", measure) for place in places]
+                if not all(math.isnan(each) for each in y):
+                    drawn.append(Line(y, COLOURS[method], paper=paper))
+    ticks = [place.rpartition("= ")[2] for place in places]
+    return lines(measure, ticks, "log epsilon", drawn, LIMITS)
+
+
+CHI_SQUARE = [key for key in MEASURES if key.startswith("consistency")]
+
+
+class VoterFigures(study.Figures):
+    """Our figures of the published forms, by place and method."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        super().__init__(table)
+        rows = [row for row in self.rows if row.endswith("(published)") and ": " in row]
+        self.places = list(study.by_prefix(rows))
+        self.complete = bool(rows) and all(
+            f"{place}: {method} (published)" in rows for place in self.places for method in PAPER_METHODS
         )
 
+    def of(self, place: str, method: str, column: str) -> float:
+        """Return our figure."""
+        return self.at(f"{place}: {method} (published)", column)
 
-def _sorted_codes(percentages: Sequence[float], n: int) -> NDArray[np.int64]:
-    """Return n codes in ascending order, each as often as its percentage says, to the nearest record."""
-    ends = np.rint(n * np.cumsum(percentages) / sum(percentages)).astype(np.int64)
-    return np.repeat(np.arange(len(percentages)), np.diff(ends, prepend=0))
+    def printed(self, place: str, method: str, column: str) -> float:
+        """Return our figure as the paper would print it."""
+        return round(self.of(place, method, column), 3)
+
+    def is_best(self, place: str, method: str, key: str) -> bool:
+        """Say whether a method has the best figure of a measure among the six, as printed."""
+        choose: Callable[..., float] = min if key in SMALLER_IS_BETTER else max
+        best = choose(self.printed(place, each, MEASURES[key]) for each in PAPER_METHODS)
+        return self.printed(place, method, MEASURES[key]) == best
+
+
+claims: study.Claims[VoterFigures] = study.Claims("voter")
+
+
+@claims
+def _overall(seen: VoterFigures) -> study.Said:
+    sums = {method: sum(seen.of(place, method, SCORE) for place in seen.places) for method in PAPER_METHODS}
+    papers = {
+        method: sum(seen.paper(f"{place}: {method} (published)", SCORE) for place in seen.places)
+        for method in PAPER_METHODS
+    }
+    order = sorted(sums, key=sums.__getitem__)
+    text = ", ".join(
+        f"{method} {sums[method]:.0f}" + ("" if math.isnan(papers[method]) else f" ({papers[method]:.0f})")
+        for method in order
+    )
+    if {*order[:2]} == {"STEPS-2", "STEPS-3"}:
+        judged = study.HOLDS if order[2] == "flat Laplace" else study.PARTLY
+    else:
+        judged = study.PARTLY if order[0].startswith("STEPS") else study.FAILS
+    return f"Overall scores summed over epsilons, the paper's in parentheses: {text}.", judged
+
+
+@claims
+def _specks(seen: VoterFigures) -> study.Said:
+    label, others = MEASURES["ks_distance"], [method for method in PAPER_METHODS if method != "PrivBayes"]
+    text = "; ".join(
+        f"{place}, PrivBayes {seen.of(place, 'PrivBayes', label):.3f}, best of the others "
+        f"{min(seen.of(place, method, label) for method in others):.3f}"
+        for place in seen.places
+    )
+    return f"KS distances: {text}.", [seen.is_best(place, "PrivBayes", "ks_distance") for place in seen.places]
+
+
+@claims
+def _chi_square(seen: VoterFigures) -> study.Said:
+    wins = [seen.is_best(place, "flat Laplace", key) for place in seen.places for key in CHI_SQUARE]
+    return f"Flat Laplace has the highest consistency rate in {sum(wins)} of {len(wins)} comparisons.", wins
+
+
+@claims
+def _informed(seen: VoterFigures) -> study.Said:
+    wins = []
+    for place in seen.places:
+        for key, label in MEASURES.items():
+            for layers in (2, 3):
+                steps, uh = (seen.printed(place, f"{name}-{layers}", label) for name in ("STEPS", "UH modified"))
+                wins.append(steps <= uh if key in SMALLER_IS_BETTER else steps >= uh)
+    share = sum(wins) / len(wins)
+    text = f"STEPS-L is at least as good as UH modified-L in {sum(wins)} of {len(wins)} comparisons."
+    return text, study.HOLDS if share > 0.8 else study.PARTLY if share > 0.5 else study.FAILS
+
+
+@claims
+def _decreases(seen: VoterFigures) -> study.Said:
+    label = MEASURES["ks_distance"]
+    places = sorted(seen.places, key=lambda place: float(place.rpartition("= ")[2]))
+    falls = {
+        method: all(
+            seen.of(after, method, label) <= seen.of(before, method, label) + 0.0005
+            for before, after in pairwise(places)
+        )
+        for method in PAPER_METHODS
+    }
+    exceptions = [method for method, fall in falls.items() if not fall]
+    text = f"It does{', but for ' + ', '.join(exceptions) if exceptions else ' for all six'}."
+    return text, study.TO_COME if len(places) < 2 else list(falls.values())
+
+
+class Table3(study.Study):
+    """Prints, draws and judges the table."""
+
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
+        """Return overall scores, and by epsilon the paper's rows, their ranks, our rows, and overlaps by Firth."""
+        references = {row: row for row in REFERENCES if (table["row"] == row).any()}
+        blocks = _scores(table)
+        for prefix, rows in study.by_prefix(table["row"].unique()).items():
+            blocks += _at_epsilon(prefix, rows, references)
+        return blocks
+
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
+        """Return each figure twice: the published forms beside the paper's figures, and the sound forms."""
+        seen, found = study.Figures(table), []
+        found_rows = study.by_prefix(seen.rows)
+        places = sorted(found_rows, key=lambda place: float(place.rpartition("= ")[2]))
+        made = {label for labels in found_rows.values() for label in labels.values()}
+        for title in dict.fromkeys(FIGURES.values()):
+            for forms, label in ((("published",), "published forms"), (("sound", "default"), "sound forms")):
+                drawn = [method for method in COLOURS if any(f"{method} ({form})" in made for form in forms)]
+                if drawn:
+                    panels = [
+                        _panel(MEASURES[key], places, seen, drawn, forms) for key in FIGURES if FIGURES[key] == title
+                    ]
+                    caption = f"Against log epsilon, {label}."
+                    if forms == ("published",):
+                        caption += " Solid: ours; dashed and faint: the paper's."
+                    key_ = {method: f"--series-{COLOURS[method]}" for method in drawn}
+                    found.append(study.Picture(title=f"{title}, {label}", panels=panels, caption=caption, key=key_))
+        return found
+
+    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
+        """Return the paper's claims and what the table says of each; without all six methods, nothing."""
+        seen = VoterFigures(table)
+        return claims.judge(seen) if seen.complete else []
