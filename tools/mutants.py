@@ -327,6 +327,13 @@ MUTANTS = [
     ),
     # sums of scores
     Mutant(
+        "a second count of pairs costs what one pair does",
+        "margins/pairs.py",
+        "self.neighbours, tables=n_again)",
+        "self.neighbours)",
+        "tests/prices/test_price.py -k second_count",
+    ),
+    Mutant(
         "all pairs forget a person's cap",
         "margins/pairs.py",
         "Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared)",

@@ -37,15 +37,43 @@ def estimate(
     return replace(pooled(design, margins, n_records, public, design.covered), triples=triples)
 
 
-def most_telling(found: NoisyPairs, pairs: Sequence[tuple[int, int]], n_pairs: int) -> IntArray:
-    """Return which of some pairs say most beyond their columns, in records and less what noise says, in their order."""
-    shares = np.maximum(np.diagonal(found.counts), 0) + 1e-9 * found.n
-    shares = shares / np.repeat(found.over(shares, 0), found.sizes)
-    beyond = found.centred(found.counts - found.n * np.outer(shares, shares))
-    cells = found.sizes * (found.sizes - 1)
-    of_noise = np.sqrt(2 / np.pi * found.variance * np.outer(cells, cells))
-    told = found.over(found.over(np.abs(beyond), 0), 1) - of_noise
-    return np.sort(np.argsort([-told[pair] for pair in pairs], kind="stable")[:n_pairs])
+def most_telling(
+    design: ResidualDesign,
+    step: Step,
+    found: NoisyPairs,
+    pairs: Sequence[tuple[int, int]],
+    n_pairs: int,
+    shown: IntArray,
+) -> IntArray:
+    """Return which of some pairs say most beyond their columns by noisy answers, in records and less what noise says.
+
+    Parameters
+    ----------
+    found : NoisyPairs
+        Where columns are taken from that the answers don't count alone.
+    shown : ndarray of int64, shape (..., numbers)
+        The answers.
+
+    Returns
+    -------
+    ndarray of int64, shape (..., n_pairs)
+        In the order of ``pairs``.
+    """
+    parts, size, told = dict(design.parts(shown)), design.sizes, list[FloatArray]()
+    beyond = {
+        m: (residual if design.differs(m) else centred)(part.astype(float), len(m)) for m, part in parts.items() if m
+    }
+    total = np.maximum(parts.get((), np.full(shown.shape[:-1], found.n)), 1.0)[..., None]
+    shares = list[FloatArray]()
+    for k in range(len(size)):
+        counts = beyond[k,] + total / size[k] if (k,) in beyond else design.margin(found.counts, (k,))
+        raised = np.maximum(counts, 1e-9 * total)
+        shares.append(raised / raised.sum(axis=-1, keepdims=True) - 1 / size[k])
+    for i, j in pairs:
+        apart = beyond[i, j] - total[..., None] * shares[i][..., :, None] * shares[j][..., None, :]
+        cells = math.sqrt(2 / math.pi * design.variance((i, j), step) * math.prod((size[[i, j]] - 1) * size[[i, j]]))
+        told.append(np.abs(apart).sum(axis=(-1, -2)) - cells)
+    return np.sort(np.argsort(-np.stack(told, axis=-1), axis=-1, kind="stable")[..., :n_pairs], axis=-1)
 
 
 def block_axes(

@@ -48,11 +48,11 @@ ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 ALONE_NUMERIC = Fraction(3, 4)
 """That of Laplace noise with numeric columns without bins, whose cuts and spikes hang on their own counts."""
 
-ALONE_TWICE = Fraction(2, 5)
-"""That of Laplace noise where the best pairs are counted twice."""
+ALONE_TWICE = {"gaussian": Fraction(2, 5), "laplace": Fraction(1, 5)}
+"""That where some pairs are counted twice, unless there are numeric columns without bins (tried: .2 to .6)."""
 
-AGAIN = {"gaussian": Fraction(3, 10), "laplace": Fraction(1, 2)}
-"""Part of the price that pairs which say most get for a second count (tried: .1 to .8)."""
+AGAIN = {"gaussian": Fraction(1, 2), "laplace": Fraction(3, 5)}
+"""Part of the price of pairs that the second count gets (tried: a tenth to nine tenths)."""
 
 PART_AGAIN = Fraction(3, 10)
 """Part of the pairs that are counted a second time (tried: .05 to .6)."""
@@ -91,9 +91,9 @@ class Pairs(LaplaceOrGaussian):
     weighted : tuple of str
         Columns whose sums of weights by level are measured, with a tenth of the price, and met by the weights of sets.
     single_share : int, float, str or Fraction, optional
-        Part of the price of all margins that single columns get, above 0 and below 1.
+        Part of the price that single columns get, above 0 and below 1.
     second_share : int, float, str or Fraction, optional
-        Part of the price for a second count of the pairs that say most by the first one, at least 0 and below 1.
+        Part of the price of pairs for a second count of those that say most by the first, at least 0 and below 1.
 
     Raises
     ------
@@ -166,9 +166,9 @@ class Pairs(LaplaceOrGaussian):
         totals = schema.known_totals(weighted=False)
         design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, None, totals)
         n_again = self._n_again(design)
-        whole = self._single_share(fine, n_again)
-        alone = whole * (1 - part) / (1 - whole * part)
-        design = replace(design, alone=alone or None)
+        whole, twice = self._single_share(fine, n_again), self._second_share() if n_again else Fraction(0)
+        alone, once = whole * (1 - part), (1 - whole) * (1 - twice)
+        design = replace(design, alone=alone / (alone + once) or None)
         if design.offsets[-1] > MOST_LEVELS:
             raise InputError(
                 f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
@@ -185,8 +185,7 @@ class Pairs(LaplaceOrGaussian):
         price = total * whole * part
         if fine.columns:
             fine = fine.priced(schema, price, self.neighbours, self.noise_law)
-        second = (total - price) * self._second_share() if n_again else Fraction(0)
-        first = total - price - second
+        first, second = total * (alone + once), total * (1 - whole) * twice
         step, told = self._step(design, schema, first), ""
         if self.kind == "zcdp":
             other = replace(design, whole=False)
@@ -284,9 +283,9 @@ class Pairs(LaplaceOrGaussian):
     def _single_share(self, fine: IntervalDesign, n_again: int) -> Fraction:
         if self.single_share is not None:
             return exact(self.single_share, "single_share")
-        if self.noise_law == "gaussian" or not (fine.numeric or n_again):
-            return ALONE[self.noise_law]
-        return ALONE_NUMERIC if fine.numeric else ALONE_TWICE
+        if fine.numeric and self.noise_law == "laplace":
+            return ALONE_NUMERIC
+        return (ALONE_TWICE if n_again and not fine.numeric else ALONE)[self.noise_law]
 
     def _second_share(self) -> Fraction:
         return AGAIN[self.noise_law] if self.second_share is None else exact(self.second_share, "second_share")
@@ -389,12 +388,9 @@ class Pairs(LaplaceOrGaussian):
         design, asked = plan.design, [step for step in plan.steps if step.name == PAIRS_AGAIN]
         if not asked:
             return []
-        candidates, n_pairs = _open_pairs(design), self._n_again(design)
-
-        def telling(numbers: IntArray) -> IntArray:
-            return most_telling(estimated(numbers), candidates, n_pairs)
-
-        chosen = curator.decide(noisy, partial(np.apply_along_axis, telling, -1))
+        candidates, step = _open_pairs(design), plan.named(MARGINS)
+        rule = partial(most_telling, design, step, estimated(noisy), candidates, self._n_again(design))
+        chosen = curator.decide(noisy, rule)
         pairs = [candidates[k] for k in chosen]
         counted = curator.count(asked[0], lambda table: design.tally(table, pairs, levels(table)))
         ends = np.cumsum([math.prod(design.shape(pair)) for pair in pairs])[:-1]

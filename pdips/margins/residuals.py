@@ -317,11 +317,11 @@ class ResidualDesign:
         return np.concatenate(shown, axis=1)
 
     def parts(self, shown: IntArray) -> Iterator[tuple[tuple[int, ...], IntArray]]:
-        """Yield each measured margin with what is shown of it, an axis a block, from what is shown of all."""
+        """Yield each measured margin with what is shown of it, an axis a block at last, from what is shown of all."""
         start = 0
         for margin in self.margins:
             shape = tuple(size - self.differs(margin) for size in self.shape(margin))
-            yield margin, shown[start : start + math.prod(shape)].reshape(shape)
+            yield margin, shown[..., start : start + math.prod(shape)].reshape((*shown.shape[:-1], *shape))
             start += math.prod(shape)
 
     def margin(self, pairs: NDArray[Any], margin: tuple[int, ...]) -> NDArray[Any]:

@@ -125,17 +125,17 @@ class MeasuredMargin:
         return self.noisy.reshape(shape).astype(float)
 
 
-def residual(differences: FloatArray) -> FloatArray:
-    """Return the centred table that has these differences along each of its axes."""
+def residual(differences: FloatArray, n_axes: int | None = None) -> FloatArray:
+    """Return the centred table that has these differences along each of its axes, or of the last ``n_axes``."""
     found = differences
-    for axis in range(found.ndim):
+    for axis in range(-(found.ndim if n_axes is None else n_axes), 0):
         found = np.cumsum(np.insert(found, 0, 0.0, axis=axis), axis=axis)
-    return centred(found)
+    return centred(found, n_axes)
 
 
-def centred(table: FloatArray) -> FloatArray:
-    """Return a table less its means along each axis: what it says beyond its margins."""
-    for axis in range(table.ndim):
+def centred(table: FloatArray, n_axes: int | None = None) -> FloatArray:
+    """Return a table less its means along each axis, or each of the last: what it says beyond its margins."""
+    for axis in range(-(table.ndim if n_axes is None else n_axes), 0):
         table = table - table.mean(axis=axis, keepdims=True)
     return table
 

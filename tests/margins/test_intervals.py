@@ -481,6 +481,6 @@ def test_laplace_noise_of_pairs_leaves_the_counts_of_intervals_alone():
     noisy[::3] = -50
     given = {design.known[0]: (known, 400.0)}
     for own, alike in ((design, True), (replace(design, known=()), False)):
-        found = pooled(own, list(measured(design, plan.steps[-1], noisy, block_axes(design), given)), 2_000)
+        found = pooled(own, list(measured(design, plan.named(MARGINS), noisy, block_axes(design), given)), 2_000)
         levels = np.diagonal(found.counts)[found.offsets[design.known[0]] :][:10]
         assert np.allclose(levels, known, atol=1) == alike
