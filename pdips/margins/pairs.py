@@ -48,11 +48,11 @@ ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 ALONE_NUMERIC = Fraction(3, 4)
 """That of Laplace noise with numeric columns without bins, whose cuts and spikes hang on their own counts."""
 
-ALONE_TWICE = {"gaussian": Fraction(2, 5), "laplace": Fraction(1, 5)}
-"""That where some pairs are counted twice, unless there are numeric columns without bins (tried: .2 to .6)."""
+ALONE_TWICE = Fraction(2, 5)
+"""That of Gaussian noise where some pairs are counted twice and no numeric column is without bins (tried: .2 to .6)."""
 
-AGAIN = {"gaussian": Fraction(1, 2), "laplace": Fraction(3, 5)}
-"""Part of the price of pairs that the second count gets (tried: a tenth to nine tenths)."""
+AGAIN = {"gaussian": Fraction(1, 2), "laplace": Fraction(0)}
+"""Part of the price of pairs that the second count gets (tried: 0 to .9); Laplace noise gains nothing from it."""
 
 PART_AGAIN = Fraction(3, 10)
 """Part of the pairs that are counted a second time (tried: .05 to .6)."""
@@ -93,7 +93,8 @@ class Pairs(LaplaceOrGaussian):
     single_share : int, float, str or Fraction, optional
         Part of the price that single columns get, above 0 and below 1.
     second_share : int, float, str or Fraction, optional
-        Part of the price of pairs for a second count of those that say most by the first, at least 0 and below 1.
+        Part of the price of pairs for a second count of those that say most by the first, at least 0 and below 1. Left
+        out: a half, or 0 for Laplace noise.
 
     Raises
     ------
@@ -166,7 +167,8 @@ class Pairs(LaplaceOrGaussian):
         totals = schema.known_totals(weighted=False)
         design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, None, totals)
         n_again = self._n_again(design)
-        whole, twice = self._single_share(fine, n_again), self._second_share() if n_again else Fraction(0)
+        twice = self._second_share() if n_again else Fraction(0)
+        whole = self._single_share(fine, twice)
         alone, once = whole * (1 - part), (1 - whole) * (1 - twice)
         design = replace(design, alone=alone / (alone + once) or None)
         if design.offsets[-1] > MOST_LEVELS:
@@ -280,12 +282,12 @@ class Pairs(LaplaceOrGaussian):
         n_pairs = sum(len(margin) == 2 for margin in design.margins)
         return math.ceil(PART_AGAIN * len(_open_pairs(design))) if n_pairs >= FEWEST_PAIRS else 0
 
-    def _single_share(self, fine: IntervalDesign, n_again: int) -> Fraction:
+    def _single_share(self, fine: IntervalDesign, twice: Fraction) -> Fraction:
         if self.single_share is not None:
             return exact(self.single_share, "single_share")
-        if fine.numeric and self.noise_law == "laplace":
-            return ALONE_NUMERIC
-        return (ALONE_TWICE if n_again and not fine.numeric else ALONE)[self.noise_law]
+        if self.noise_law == "laplace":
+            return ALONE_NUMERIC if fine.numeric else ALONE["laplace"]
+        return ALONE_TWICE if twice and not fine.numeric else ALONE["gaussian"]
 
     def _second_share(self) -> Fraction:
         return AGAIN[self.noise_law] if self.second_share is None else exact(self.second_share, "second_share")

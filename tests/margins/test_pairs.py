@@ -378,11 +378,12 @@ def along(n: int) -> tuple[Table, Schema]:
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
 def test_pairs_that_say_most_are_counted_again(kind, neighbours):
     table, schema = along(20_000)
-    made = Pairs(epsilon=1, kind=kind, neighbours=neighbours, n_sets=1)
+    made = Pairs(epsilon=1, kind=kind, neighbours=neighbours, second_share="1/2")
     plan, release = made.plan(schema), made.release(table, rng=np.random.default_rng(2))[0]
     first, second = plan.named(MARGINS), plan.named(PAIRS_AGAIN)
     assert plan.steps == (first, second)
-    assert second.price == made.total * {"pure": Fraction(12, 25), "zcdp": Fraction(3, 10)}[kind]
+    assert second.price == made.total * {"pure": Fraction(3, 8), "zcdp": Fraction(3, 10)}[kind]
+    assert Pairs(epsilon=1, kind=kind).shown()["second_share"] == {"pure": "0", "zcdp": "1/2"}[kind]
     assert first.price <= made.total - second.price
     twice = [tuple(axis.columns[0] for axis in each.law.axes) for each in NoisyMargins.of(release).margins[-14:]]
     assert len({*twice}) == 14 == math.ceil(0.3 * 45)
@@ -398,7 +399,8 @@ def test_pairs_that_say_most_are_counted_again(kind, neighbours):
 def test_stated_errors_hold_although_noise_decides_which_pairs_are_counted_again(kind):
     # 60 answers of 45 pairs of 16 cells, whose intervals of 95 % hold 94.7 % (pure) and 95.0 % with an error of .2 %
     table, schema = along(2_000)
-    made = Pairs(epsilon={"pure": 4, "zcdp": 1}[kind], kind=kind, neighbours="add-remove")
+    epsilon = {"pure": 4, "zcdp": 1}[kind]
+    made = Pairs(epsilon=epsilon, kind=kind, neighbours="add-remove", second_share="3/5")
     plan, held, twins = made.plan(schema), [], []
     design, first = plan.design, plan.named(MARGINS)
     exact = estimate(design, first, design.image.show(design.count(table)[None])[0], None)

@@ -138,13 +138,12 @@ def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
     if made.kind == "pure":
         yield from exactly(made, [*of_table, *small_pairs(THREE, made.neighbours, 2)])
         yield Case(made, toward(made, worst_pairs(TWO, made.neighbours)[0]))
-    yield Case(made, worst_pairs(FOUR, made.neighbours)[1])
+    twice = where_allowed(build, second_share="1/2")
+    if twice is not None:
+        yield Case(twice, worst_pairs(FOUR, made.neighbours)[1])
     yield from gaussian(build)
-    once, third, weighted = (  # the engine for exact laws doesn't follow choices that depend on noise
-        where_allowed(build, second_share=0, **settings)
-        for settings in ({}, {"also": tuple(COLUMNS)}, {"weighted": tuple(COLUMNS)})
-    )
-    for asked, tried in (third, of_table), (weighted, [_heavy(made.neighbours)]), (once, homes(made.neighbours)):
+    third, weighted = (where_allowed(build, **{name: tuple(COLUMNS)}) for name in ("also", "weighted"))
+    for asked, tried in (third, of_table), (weighted, [_heavy(made.neighbours)]), (made, homes(made.neighbours)):
         if made.kind == "pure":
             yield from exactly(asked, tried)
         elif asked is not None:
