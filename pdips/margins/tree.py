@@ -5,7 +5,7 @@ column, and the last layer is the full cross-tabulation of the columns that rema
 layers in between. In place of the last layer there may be views: margins of a few columns each, of the whole table. The
 shape of all this depends on the schema and on earlier private answers only.
 
-Which column splits a node is given, or elected by the exponential mechanism, paid for, with AIC or BIC as utility.
+The column that splits a node is given, or elected by an exponential mechanism with AIC or BIC as its utility.
 """
 
 import math

@@ -491,7 +491,7 @@ class NoisyLikelihood:
 
     @classmethod
     def kept(cls, space: Blueprint, here: Linearised, noises: Noises = ()) -> "NoisyLikelihood":
-        """Return the one that is made and compiled once for each blueprint, with the sums as they are now."""
+        """Return the likelihood of these sums; its model is built and compiled once for each blueprint."""
         made: NoisyLikelihood = space.tried.once(("noisy sums", len(noises) > 1), lambda: cls(space, here, noises))
         pm.set_data(_numbers(here, noises), model=made.model)
         return made

@@ -395,6 +395,8 @@ def ended(name, option, value, epsilon, settings, path) -> str:
     """Release to a ledger, and say how it ended."""
     ledger = Ledger(path / f"{name}{option}{value}{epsilon}".replace("/", ""))
     table = Table(UNITS, PANEL) if "panel" in settings else Table(SIX, SMALL)
+    if option == "second_share":  # from four columns on
+        table = Table(SIX.assign(h=SIX["g"]), Schema(columns={**SMALL.columns, "h": SMALL.columns["g"]}))
     shares = {"cells": value, "again": 1 - Fraction(value)} if name == "modips" else {"g": 1, "x": value, "y": 1}
     named = {"budget": shares}
     try:

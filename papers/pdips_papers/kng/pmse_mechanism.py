@@ -83,15 +83,16 @@ def chosen(records: FloatArray, epsilon: Fraction, *, n_candidates: int, stages:
 
 def records_of(frame: pd.DataFrame) -> FloatArray:
     """Return the three columns, shape (n, 3), or say which rule is broken."""
-    try:
-        records = frame[list(COLUMNS)].to_numpy(dtype=np.float64)
-    except (KeyError, TypeError, ValueError):
-        raise InputError("the table needs columns x1, x2 and x3, of numbers only") from None
-    if not 1 <= len(records) <= MOST_RECORDS:
+    if missing := [name for name in COLUMNS if name not in frame]:
+        raise InputError(f"the table needs a column {missing[0]}: the model is of x1, x2 and x3")
+    if not 1 <= len(frame) <= MOST_RECORDS:
         raise InputError(f"the table must have from 1 to {MOST_RECORDS} rows")
-    if not np.isfinite(records).all():
-        raise InputError("columns must hold finite numbers only: drop or fill in missing values first")
-    return np.ascontiguousarray(records)
+    for name in COLUMNS:
+        if not pd.api.types.is_numeric_dtype(frame[name]):
+            raise InputError(f"column {name} must hold numbers only")
+        if not np.isfinite(frame[name].to_numpy(np.float64, na_value=np.nan)).all():
+            raise InputError(f"column {name} must hold finite numbers only: drop or fill in missing values first")
+    return np.ascontiguousarray(frame[list(COLUMNS)].to_numpy(dtype=np.float64))
 
 
 def draw_table(theta: FloatArray, n: int, bits: RandomBits) -> pd.DataFrame:
