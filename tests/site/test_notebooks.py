@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -31,6 +34,37 @@ def test_stored_notebook_is_clean(path: Path) -> None:
     nbformat.validate(notebook)
     assert TOOL.faults(notebook) == []
     assert path.stat().st_size < TOOL.MOST_BYTES
+
+
+def _missing(notebook: Any) -> list[str]:
+    """Return what the code of a notebook imports from the project and the project doesn't have."""
+    wanted = [
+        (node.module, alias.name)
+        for cell in notebook.cells
+        if cell.cell_type == "code" and not cell.source.startswith("%%")
+        for node in ast.walk(ast.parse(TransformerManager().transform_cell(cell.source)))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("pdips", "pdips_papers")
+        for alias in node.names
+    ]
+    missing = []
+    for module, name in wanted:
+        try:
+            found = hasattr(importlib.import_module(module), name)
+        except ModuleNotFoundError:
+            found = False
+        missing += [] if found else [f"{module}.{name}"]
+    return missing
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_what_a_notebook_imports_exists(path: Path) -> None:
+    assert _missing(nbformat.read(path, as_version=4)) == []
+
+
+def test_an_import_of_what_is_gone_is_found() -> None:
+    notebook = _good()
+    notebook.cells[1].source = "from pdips import Table, Gone\nfrom pdips.gone import Table"
+    assert _missing(notebook) == ["pdips.Gone", "pdips.gone.Table"]
 
 
 def test_readme_lists_every_notebook() -> None:
