@@ -258,8 +258,9 @@ class Prospect:
 
     @property
     def standard_error(self) -> float:
-        """The standard error that noise alone gives."""
-        return self.factor / math.sqrt(sum(1 / part.variance for part in self.parts))
+        """The standard error that noise alone gives: 0 for what is known, as the one level of a column."""
+        variances = [part.variance for part in self.parts]
+        return self.factor / math.sqrt(sum(1 / variance for variance in variances)) if all(variances) else 0.0
 
 
 def prospects(plan: Plan, n_records: int | None) -> list[Prospect]:

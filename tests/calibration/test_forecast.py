@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from pdips import Pairs, Schema, Steps, Table, calibrate
+from pdips import Column, Pairs, Schema, Steps, Table, calibrate
 from pdips.calibration.closed_form import prospects
 from pdips.cli import program
 from pdips.errors import InputError
@@ -198,3 +198,9 @@ def test_schemas_of_any_size_are_checked_and_planned(tmp_path, columns):
     )
     assert planned.exit_code == 0, planned.exception
     assert "attacker" in planned.output
+
+
+def test_a_column_of_one_level_is_known():
+    schema = Schema(columns={"year": Column(levels=[1978]), "ill": Column(levels=["no", "yes"])})
+    found = {each.columns: each.standard_error for each in prospects(Pairs(epsilon=1).plan(schema), None)}
+    assert found["year",] == 0 < found["ill",] == pytest.approx(found["year", "ill"])
