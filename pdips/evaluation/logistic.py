@@ -105,7 +105,8 @@ def ridge_logistic(
     """Return coefficients and log odds of being synthetic of groups of records, by ridge-penalised logistic regression.
 
     Features are sparse, without an intercept; half of ``ridge`` times the sum of squared coefficients, the intercept's
-    left out, is taken off the log-likelihood. Neither table may have no records at all.
+    left out, is taken off the log-likelihood. Neither table may have no records at all. Where coefficients are more
+    than records, they are sought as sums of the records' features, which those at the maximum are.
     """
     from scipy.sparse import vstack
     from sklearn.linear_model import LogisticRegression
@@ -114,11 +115,16 @@ def ridge_logistic(
         return np.zeros(0), np.full(len(n_original), np.log(n_synthetic.sum() / n_original.sum()))
     model = LogisticRegression(C=1 / ridge if ridge else np.inf, solver="newton-cholesky", tol=_TOLERANCE)
     labels, weights = np.repeat([0, 1], len(n_original)), np.concatenate([n_original, n_synthetic])
+    seen = features
+    if wide := features.shape[1] > features.shape[0]:
+        alike = (features @ features.T).toarray()
+        seen = np.linalg.cholesky(alike + _JITTER * alike.max() * np.eye(len(alike)))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Line search", module="sklearn")  # at the maximum rounding leaves no way up
-        model.fit(vstack([features, features], format="csr"), labels, sample_weight=weights)
-    coefficients: FloatArray = model.coef_[0]
-    return coefficients, features @ coefficients + model.intercept_[0]
+        both = np.concatenate([seen, seen]) if wide else vstack([seen, seen], format="csr")
+        model.fit(both, labels, sample_weight=weights)
+    found: FloatArray = model.coef_[0]
+    return features.T @ np.linalg.solve(seen.T, found) if wide else found, seen @ found + model.intercept_[0]
 
 
 def cross_validated(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.Generator) -> FloatArray:

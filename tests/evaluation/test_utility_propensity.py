@@ -58,6 +58,20 @@ def test_without_a_penalty_it_is_maximum_likelihood():
     np.testing.assert_allclose(found, x @ model.params, atol=1e-4)
 
 
+def test_more_coefficients_than_records_make_the_same_fit():
+    rng = np.random.default_rng(2)
+    rows, n_a, n_b = rng.integers(0, 9, (30, 3)), *rng.integers(1, 4, (2, 30)).astype(float)
+    features = indicator_matrix(rows, (9, 9, 9), n_a + n_b, interactions=True)
+    assert features.shape[1] > features.shape[0]
+    coefficients, odds = ridge_logistic(features, n_a, n_b)
+    x, y = np.repeat(features.toarray(), 2, axis=0), np.tile([0, 1], 30)
+    weights = np.column_stack([n_a, n_b]).ravel()
+    model = LogisticRegression(C=100, solver="newton-cg", tol=1e-10, max_iter=999).fit(x, y, sample_weight=weights)
+    np.testing.assert_allclose(coefficients, model.coef_[0], atol=1e-4)
+    np.testing.assert_allclose(odds, features @ coefficients + model.intercept_[0], atol=1e-4)
+    assert np.abs(coefficients).max() > 0.1
+
+
 @pytest.mark.parametrize("interactions", [False, True])
 @pytest.mark.parametrize("separated", [False, True])
 def test_specks_is_the_ks_distance_of_scikit_learns_scores(interactions, separated):
