@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy.special import chdtrc, chdtri, fdtrc
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
@@ -415,8 +416,6 @@ def combine_chi_square(statistics: ArrayLike, df: int) -> float:
     ``r = 0``). It was made for imputed data. Where sets disagree, as under much noise, it is conservative: D may even
     be negative, and the p-value is then 1. A single statistic keeps its own.
     """
-    from scipy.special import chdtrc, fdtrc
-
     d = np.asarray(statistics, dtype=np.float64)
     if d.ndim != 1 or not len(d) or not np.isfinite(d).all() or (d < 0).any():
         raise InputError("statistics must be finite numbers, not negative, at least one")
@@ -458,8 +457,6 @@ def _p_values(tables: Sequence[IntArray], sizes: Sequence[int]) -> FloatArray:
 
 def _at_df(statistic: float, own: int, df: int) -> float:
     """Return the statistic that has the same p-value at more degrees of freedom."""
-    from scipy.special import chdtrc, chdtri
-
     if own in (0, df):
         return statistic
     p = float(chdtrc(own, statistic))

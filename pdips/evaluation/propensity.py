@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
@@ -26,7 +27,6 @@ from pdips.evaluation.encoding import (
 )
 from pdips.evaluation.logistic import (
     cross_validated,
-    expit,
     indicators_at,
     maximum_likelihood,
     orthonormal,

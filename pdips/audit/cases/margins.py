@@ -1,6 +1,7 @@
 """The pairs and events on which mechanisms of counts are audited: histograms, urns, trees, margins, networks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ from pdips.audit.neighbour_pairs import (
     Case,
     Pair,
     Written,
+    either,
     file_pairs,
     small_pairs,
     table_of,
@@ -197,9 +199,8 @@ def _elections(mechanism: Steps) -> Iterator[Case]:
     yield from exactly(mechanism, list(small_pairs(small, neighbours, 3)))
     wide = Schema.model_validate({"columns": {"a": {"levels": list(range(6))}, "b": {"levels": [0, 1]}}})
     crowd = [(0, 0)] * 995 + [(level, 0) for level in (1, 2, 3, 4)]
-    moved = [*crowd, (5, 0)] if neighbours == "replace-one" else crowd
     name = "observed levels: the only record in its level moves to a level that nobody had"
-    pair = Pair(name, table_of([*crowd, (0, 1)], wide), table_of(moved, wide), neighbours)
+    pair = either(name, partial(table_of, schema=wide), crowd, (0, 1), (5, 0), neighbours)
     yield Case(mechanism, with_event(pair, lambda rows: rows[:, 0] == 0, "the first column is elected"))
     yield Case(mechanism, pair, "exact")
 
@@ -245,10 +246,8 @@ def alone(neighbours: Neighbours) -> Pair:
     Under add-remove a crowd is in the other cell: the larger it is, the closer the loss comes to epsilon, and the rarer
     the event becomes.
     """
-    crowd = [(0,)] * 5
-    first, second = ([*crowd, (1,)], crowd) if neighbours == "add-remove" else ([(1,)], [(0,)])
-    name = "empty cell: a record alone in its cell moves or leaves"
-    pair = Pair(name, table_of(first, TWO), table_of(second, TWO), neighbours)
+    name, crowd = "empty cell: a record alone in its cell moves or leaves", [(0,)] * 5 * (neighbours == "add-remove")
+    pair = either(name, partial(table_of, schema=TWO), crowd, (1,), (0,), neighbours)
     return with_event(pair, lambda rows: (rows == 1).all(axis=1), "all synthetic records are in that cell")
 
 
@@ -270,7 +269,6 @@ def privbayes(build: Callable[..., Any]) -> Iterator[Case]:
 
 def _turning_pair() -> Pair:
     """Return the pair that moves two scores by their sensitivity, in opposite directions: a tells of b, or of c."""
-    crowd = [(1, 1, 1)] * 60
-    first, second = (table_of([*crowd, odd], TIED) for odd in ((0, 0, 1), (0, 1, 0)))
-    pair = Pair("turning: the odd record ties the first column to another one", first, second, "replace-one")
+    name, of_tied = "turning: the odd record ties the first column to another one", partial(table_of, schema=TIED)
+    pair = either(name, of_tied, [(1, 1, 1)] * 60, (0, 0, 1), (0, 1, 0), "replace-one")
     return with_event(pair, lambda rows: rows[:, 0] == 0, "b comes first")
