@@ -17,11 +17,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.coding import CellError, encode, exchange_commas, numbers, person_keys, refuse_for, value_hashes
+from pdips.data.coding import (
+    CellError,
+    HashArray,
+    encode,
+    exchange_commas,
+    numbers,
+    person_keys,
+    refuse_for,
+    value_hashes,
+)
 from pdips.data.readers import Batches, is_text, to_pandas
 from pdips.data.schema import Column, Schema
-
-HashArray = NDArray[np.uint64]
 
 LARGEST_NUMBER = 2**62
 MERGE_RECORDS = 1 << 21

@@ -1,6 +1,5 @@
 """A release compared with its table: general utility, and the utility of an analysis. For inside use only."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -35,7 +34,7 @@ from pdips.evaluation.margins import k_marginal, k_way, mean_sd
 from pdips.evaluation.pictures import pictures
 from pdips.evaluation.propensity import specks, standardised_pmse
 from pdips.evaluation.regression import Family, Fit, compare_fits
-from pdips.inference import Rule, rule_for
+from pdips.inference.rules import Rule, nearest_rule
 from pdips.privacy.curator import Clock
 from pdips.release.documents import mean
 from pdips.release.release import Release, software
@@ -478,10 +477,7 @@ def rule_with_note(release: ReleaseFolder) -> tuple[Rule, str | None]:
     """Return the rule that combines the sets of a release, and what is wrong with it."""
     if len(release.sets) == 1:
         return "raab-nowok-dibben", "one set can't show the privacy noise: its interval is too short"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        rule = rule_for(release.document.contents())
-    return rule, str(caught[0].message) if caught else None
+    return nearest_rule(release.document.contents())
 
 
 def summary(coefficients: pd.DataFrame) -> dict[str, float]:

@@ -305,10 +305,9 @@ def _covariance(
     return total
 
 
-Analysis = Callable[[pd.DataFrame], Any]
-
-
-def gather(fit: Analysis, frames: Sequence[pd.DataFrame]) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
+def gather(
+    fit: Callable[[pd.DataFrame], Any], frames: Sequence[pd.DataFrame]
+) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
     """Analyse each set and line up the coefficients: names, if the analyses have any, estimates and (co)variances.
 
     Names are in the order in which they first appear; an estimate is NaN where a set lacks a coefficient.

@@ -263,6 +263,14 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     >>> rule_for(release)
     'sanitized'
     """
+    rule, note = nearest_rule(release)
+    if note:
+        warnings.warn(note, UserWarning, stacklevel=2)
+    return rule
+
+
+def nearest_rule(release: Release | Mapping[str, Any] | str | Path) -> tuple[Rule, str | None]:
+    """Return the rule of :func:`rule_for`, and what it warns of where none is right."""
     facts = _facts(release)
     name, n_sets, settings = str(facts["mechanism"]), facts["n_sets"], facts["settings"]
     splits: tuple[str, ...] | None = find(name).splits if name in MECHANISMS else None
@@ -278,29 +286,24 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
             "short an interval"
         )
     if settings.get("sets") == "posterior":
-        return "between"
+        return "between", None
     split = settings.get("split") or (splits[0] if splits is not None and len(splits) == 1 else None)
     if split == "per-set":
-        return "sanitized"
+        return "sanitized", None
     if split != "once":
         raise InputError(f"the settings of {name!r} don't say how the sets share their noise: name the rule yourself")
     if name not in KNOW_THE_NOISE:
         instead = "; sets made with sets='posterior' show it" if "sets" in settings else ""
-        warnings.warn(
+        return "sanitized", (
             f"the sets of {name} share their noise (split='once'), so the variance between them doesn't show it: "
-            f"'sanitized' is the nearest rule and its intervals are too short{instead}",
-            UserWarning,
-            stacklevel=2,
+            f"'sanitized' is the nearest rule and its intervals are too short{instead}"
         )
-        return "sanitized"
     if settings.get("likelihood", "noise-aware") != "noise-aware":
-        warnings.warn(
+        return "posterior-predictive", (
             "the plug-in likelihood takes noisy statistics as exact, so sets made from them once don't show the noise: "
-            "no rule is right, 'posterior-predictive' is the nearest, and its intervals are too short",
-            UserWarning,
-            stacklevel=2,
+            "no rule is right, 'posterior-predictive' is the nearest, and its intervals are too short"
         )
-    return "posterior-predictive"
+    return "posterior-predictive", None
 
 
 def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:

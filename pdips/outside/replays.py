@@ -21,7 +21,8 @@ from pdips.errors import InputError
 from pdips.evaluation.document import open_release
 from pdips.evaluation.encoding import codes_of, subsets, with_decile_bins
 from pdips.evaluation.formula import Analysis, read_analysis
-from pdips.inference import combine, rule_for
+from pdips.inference import combine
+from pdips.inference.rules import nearest_rule
 from pdips.margins.chains import PairTarget
 from pdips.margins.pairs import Pairs
 from pdips.margins.residuals import pair_counts
@@ -145,9 +146,7 @@ def certify(
     if len({len(each) for each in release.sets}) > 1:
         raise InputError(f"the sets in {release.home} have different numbers of records: one of them was changed")
     mechanism, rng = mechanism_of(release.document), np.random.default_rng() if rng is None else rng
-    with warnings.catch_warnings(record=True):  # the nearest rule, where none is right, is what is to be tried
-        warnings.simplefilter("always")
-        rule = rule_for(release.document.contents())
+    rule, _ = nearest_rule(release.document.contents())  # where none is right, the nearest is what is to be tried
     records, agreed = pd.concat(release.sets, ignore_index=True), None
     if release.document.margins and release.home.name != "confidential":
         margins = NoisyMargins.read(release.home)

@@ -152,7 +152,9 @@ class Ledger:
                 )
             number = file.append(connection, "totals", *row)
             if total_rho is not None:
-                file.append_rho(connection, number, total_rho)
+                if file.one_value(connection, "PRAGMA user_version") != file.FORMAT:
+                    file.create_tables(connection, file.RHO_TOTALS, file.FORMAT)
+                file.append(connection, "rho_totals", number, file.text(total_rho))
 
     @contextmanager
     def reserve(self, mechanism: Priced, schema: "Schema", *, explain: bool = False) -> Iterator[None]:
@@ -302,7 +304,16 @@ class Ledger:
                 "SELECT a.*, o.outcome, o.entry FROM attempts a LEFT JOIN outcomes o ON o.attempt = a.number "
                 "ORDER BY a.number"
             ).fetchall()
-        return [file.attempt_of(row) for row in rows]
+        return [
+            Attempt(
+                **{name: row[name] for name in ("number", "time", "mechanism", "schema", "outcome", "entry")},
+                charged_epsilon=Fraction(row["charged_epsilon"]),
+                charged_delta=Fraction(row["charged_delta"]),
+                unit=file.unit_of(row),
+                explained=bool(row["explained"]),
+            )
+            for row in rows
+        ]
 
     def entries(self) -> list[Entry]:
         """Return every charge, oldest first."""

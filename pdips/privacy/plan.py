@@ -288,16 +288,14 @@ class Plan:
         found: dict[str, dict[str, Fraction]] = {}
         for step in self.steps:
             branches = found.setdefault(step.item or step.name, {"": Fraction(0)})
-            branches[step.branch] = branches.get(step.branch, Fraction(0)) + self._cost(step)
+            cost = step.rho if self.kind == "zcdp" else step.price
+            branches[step.branch] = branches.get(step.branch, Fraction(0)) + cost
         return {
             item: branches.pop("") + max(branches.values(), default=Fraction(0)) for item, branches in found.items()
         }
 
     def _sum(self) -> Fraction:
         return self.repeats * sum(self._items().values(), Fraction(0))
-
-    def _cost(self, step: Step) -> Fraction:
-        return step.rho if self.kind == "zcdp" else step.price
 
 
 def of_set(number: int, n_rounds: int) -> str:

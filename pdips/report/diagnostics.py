@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
 from scipy.special import bdtrc
 
 from pdips.convergence import BFMI, ESS, RHAT, ROUNDS, Convergence
@@ -61,10 +60,7 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
         "band": BAND,
         "most_dots": MOST_DOTS,
         "noise": errors,
-        "pictures": {
-            kind: [(title, Markup(drawn), *beside) for title, drawn, *beside in figures.get(kind, ())]
-            for kind in FIGURES
-        },
+        "pictures": {kind: figures.get(kind, ()) for kind in FIGURES},
     }
 
 
