@@ -1,6 +1,6 @@
 """The pairs and events on which mechanisms of counts are audited: histograms, urns, trees, margins, networks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -172,17 +172,14 @@ def homes(neighbours: Neighbours) -> list[Pair]:
     pairs = []
     for name, (key, before, after) in changes.items():
         come = {"1": after} if neighbours == "replace-one" else {}
-        (first, own), (second, other) = map(_of_homes, ({**others, key: before}, {**come, **others}))
-        pairs.append(Pair(name, first, second, neighbours, written=(own, other)))
+        tables, written = list[Table](), list[Written]()
+        for side in ({**others, key: before}, {**come, **others}):  # members are anywhere in their file
+            people = [(key, side[key][1][j]) for j in range(3) for key in sorted(side) if j < len(side[key][1])]
+            alone = pd.DataFrame({"id": [*side], "rent": [rent for rent, _ in side.values()]})
+            tables.append(Table.of_households(alone, pd.DataFrame(people, columns=["id", "sex"]), HOMES))
+            written.append([(rent, *sexes) for rent, sexes in side.values()])
+        pairs.append(Pair(name, tables[0], tables[1], neighbours, written=(written[0], written[1])))
     return pairs
-
-
-def _of_homes(side: Mapping[str, tuple[str, str]]) -> tuple[Table, Written]:
-    """Return a table of households by key, each with its rent and its members, who are anywhere in their file."""
-    people = [(key, side[key][1][j]) for j in range(3) for key in sorted(side) if j < len(side[key][1])]
-    alone = pd.DataFrame({"id": [*side], "rent": [rent for rent, _ in side.values()]})
-    table = Table.of_households(alone, pd.DataFrame(people, columns=["id", "sex"]), HOMES)
-    return table, [(rent, *sexes) for rent, sexes in side.values()]
 
 
 def gaussian(build: Callable[..., Mechanism]) -> Iterator[Case]:
