@@ -454,7 +454,9 @@ def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -
         raise InputError(
             f"the analysis {analysis.formula!r} doesn't fit the table: too few records, one outcome only, or no maximum"
         )
-    rule, note = rule_with_note(release)
+    rule, note = "raab-nowok-dibben", "one set can't show the privacy noise: its interval is too short"
+    if len(release.sets) > 1:
+        rule, note = nearest_rule(release.document.contents())
     coefficients = _coverage(original, [analysis.fit(frame) for frame in release.sets], rule)
     rng = np.random.default_rng(SEED)
     again = [summary(_coverage(original, [analysis.fit(resample(table, rng))], None)) for _ in range(RESAMPLES)]
@@ -471,13 +473,6 @@ def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -
             "reference": {name: float(np.mean([one[name] for one in again])) for name in SUMMARIES},
         }
     )
-
-
-def rule_with_note(release: ReleaseFolder) -> tuple[Rule, str | None]:
-    """Return the rule that combines the sets of a release, and what is wrong with it."""
-    if len(release.sets) == 1:
-        return "raab-nowok-dibben", "one set can't show the privacy noise: its interval is too short"
-    return nearest_rule(release.document.contents())
 
 
 def summary(coefficients: pd.DataFrame) -> dict[str, float]:

@@ -47,6 +47,7 @@ RAKED, LEAST = 10, 1e-9
 """Rounds of proportional fitting, and what counts for none in it."""
 
 Progress = Callable[[str], object]
+type Intervals = dict[str, tuple[FloatArray, FloatArray]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,12 +177,22 @@ def coverage(
         for name, each in truth.items()
     }
     held: dict[str, list[float]] = {name: [] for name, kept in asked.items() if kept.any()}
-    for number, found in enumerate(_replayed(mechanism, population, rule, replays, scheduler, rng), start=1):
-        if progress is not None:
-            progress(f"replay {number} of {replays}")
-        for name, shares in held.items():
-            (low, high), value = found[name], truth[name]
-            shares.append(float(((low <= value) & (value <= high))[asked[name]].mean()))
+    streams = rng.spawn(replays)
+    with ExitStack() as stack:
+        made: Iterator[Intervals] = (_replay(mechanism, population, rule, each) for each in streams)
+        if scheduler is not None:
+            from distributed import as_completed
+
+            client = stack.enter_context(client_of(scheduler, replays))
+            everywhere = client.scatter(population, broadcast=True)
+            futures = [client.submit(_replay, mechanism, everywhere, rule, each, pure=False) for each in streams]
+            made = (future.result() for future in as_completed(futures))
+        for number, found in enumerate(made, start=1):
+            if progress is not None:
+                progress(f"replay {number} of {replays}")
+            for name, shares in held.items():
+                (low, high), value = found[name], truth[name]
+                shares.append(float(((low <= value) & (value <= high))[asked[name]].mean()))
     return [
         Covered(
             what=name,
@@ -262,31 +273,8 @@ def more_sets(
     return schema.with_known_weights(made.synthesize(plan, curator, rng).sets)
 
 
-def _replayed(
-    mechanism: Mechanism,
-    population: Population,
-    rule: str,
-    replays: int,
-    scheduler: str | None,
-    rng: np.random.Generator,
-) -> Iterator[dict[str, tuple[FloatArray, FloatArray]]]:
-    """Yield the intervals of each replay by kind of number."""
-    streams = rng.spawn(replays)
-    if scheduler is None:
-        yield from (_replay(mechanism, population, rule, each) for each in streams)
-        return
-    from distributed import as_completed
-
-    with ExitStack() as stack:
-        client = stack.enter_context(client_of(scheduler, replays))
-        everywhere = client.scatter(population, broadcast=True)
-        futures = [client.submit(_replay, mechanism, everywhere, rule, each, pure=False) for each in streams]
-        yield from (future.result() for future in as_completed(futures))
-
-
-def _replay(
-    mechanism: Mechanism, population: Population, rule: Any, rng: np.random.Generator
-) -> dict[str, tuple[FloatArray, FloatArray]]:
+def _replay(mechanism: Mechanism, population: Population, rule: Any, rng: np.random.Generator) -> Intervals:
+    """Return the intervals of a replay by kind of number."""
     table = population.records.sample(population.n_records, replace=True, random_state=rng, ignore_index=True)
     if population.given.records.person is not None:  # the price is that of a person's cap, whoever the persons are
         table[population.given.records.person] = np.arange(len(table))
@@ -294,7 +282,7 @@ def _replay(
         warnings.simplefilter("ignore")  # what settings bring with them was said of the release
         release, _ = mechanism.release(Table(table, population.given), rng=rng)
     each = [population.answers(frame) for frame in release.sets]
-    found = dict[str, tuple[FloatArray, FloatArray]]()
+    found: Intervals = {}
     for name in each[0]:
         estimates, variances = (np.stack([one[name][k] for one in each]) for k in (0, 1))
         with np.errstate(all="ignore"):

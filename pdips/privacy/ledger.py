@@ -221,7 +221,13 @@ class Ledger:
             if attempt is None:
                 attempt = self._attempt(connection, mechanism, loss, schema, explain=False)
             else:
-                self._check_held(connection, attempt, (mechanism, *map(file.text, (loss.epsilon, loss.delta))), schema)
+                held = next((row for row in file.open_attempts(connection) if row["number"] == attempt), None)
+                if held is None:
+                    raise InputError(f"ledger {self.path}: the reservation was struck meanwhile; nothing is charged")
+                asked = (mechanism, *map(file.text, (loss.epsilon, loss.delta)), file.digest_of(schema))
+                if tuple(held[name] for name in ("mechanism", "epsilon", "delta", "schema")) != asked:
+                    raise InputError(f"ledger {self.path}: another price or schema was reserved than is to be charged")
+                self._refuse_unit(connection, Unit.of(schema))
             self._recognise(connection, fingerprint)
             copied = ", ".join(file.COPIED)
             row = connection.execute(f"SELECT {copied} FROM attempts WHERE number = ?", (attempt,)).fetchall()[0]
@@ -382,17 +388,6 @@ class Ledger:
             price = (loss.kind, loss.neighbours, *map(file.text, numbers))
         row = (file.now(), mechanism, *price, *file.columns_of(unit), file.digest_of(schema), int(explain))
         return file.append(connection, "attempts", *row)
-
-    def _check_held(
-        self, connection: sqlite3.Connection, number: int, asked: tuple[str, ...], schema: "Schema"
-    ) -> None:
-        """Refuse to charge anything but the open reservation that is held."""
-        row = next((row for row in file.open_attempts(connection) if row["number"] == number), None)
-        if row is None:
-            raise InputError(f"ledger {self.path}: the reservation was struck meanwhile; nothing is charged")
-        if (row["mechanism"], row["epsilon"], row["delta"], row["schema"]) != (*asked, file.digest_of(schema)):
-            raise InputError(f"ledger {self.path}: another price or schema was reserved than is to be charged")
-        self._refuse_unit(connection, Unit.of(schema))
 
     def _refuse_unit(self, connection: sqlite3.Connection, unit: Unit) -> None:
         """Refuse a price for a unit of privacy whose losses don't add to those in the account."""

@@ -166,19 +166,14 @@ def detection_bound_zcdp(rho: float, false_positives: float) -> float:
     if not 0 < false_positives < 1:
         return false_positives
     low, high = false_positives, 1.0
+    most, kept = (ORDERS - 1) * ORDERS * rho, 1 - false_positives
     for _ in range(HALVINGS):
         power = (low + high) / 2
-        low, high = (power, high) if _coins_allowed(power, false_positives, rho) else (low, power)
+        rejecting, keeping = ORDERS * math.log(power / false_positives), ORDERS * math.log((1 - power) / kept)
+        there = np.logaddexp(math.log(false_positives) + rejecting, math.log(kept) + keeping)
+        back = np.logaddexp(math.log(power) - rejecting, math.log1p(-power) - keeping)
+        low, high = (power, high) if (there <= most).all() and (back <= most).all() else (low, power)
     return high
-
-
-def _coins_allowed(power: float, level: float, rho: float) -> bool:
-    """Whether two coins are as near as a rho-zCDP release has it, at all orders and either way round."""
-    rejecting, keeping = math.log(power / level), math.log((1 - power) / (1 - level))
-    most = (ORDERS - 1) * ORDERS * rho
-    there = np.logaddexp(math.log(level) + ORDERS * rejecting, math.log(1 - level) + ORDERS * keeping)
-    back = np.logaddexp(math.log(power) - ORDERS * rejecting, math.log1p(-power) - ORDERS * keeping)
-    return bool((there <= most).all() and (back <= most).all())
 
 
 def power_bound(
