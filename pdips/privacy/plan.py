@@ -265,7 +265,7 @@ class Plan:
         parallel = {step.item or step.name for step in self.steps if step.parallel}
         return tuple(
             Spend(
-                step=f"{name}{of_set(number, self.repeats)}",
+                step=f"{name}, set {number}" if self.repeats > 1 else name,
                 epsilon=price * rate,
                 composition="parallel" if name in parallel else "sequential",
             )
@@ -296,11 +296,6 @@ class Plan:
 
     def _sum(self) -> Fraction:
         return self.repeats * sum(self._items().values(), Fraction(0))
-
-
-def of_set(number: int, n_rounds: int) -> str:
-    """Return what tells the items of one round from those of another."""
-    return f", set {number}" if n_rounds > 1 else ""
 
 
 def paragraph(

@@ -169,6 +169,8 @@ def detection_bound_zcdp(rho: float, false_positives: float) -> float:
     most, kept = (ORDERS - 1) * ORDERS * rho, 1 - false_positives
     for _ in range(HALVINGS):
         power = (low + high) / 2
+        if power == 1:  # no double is nearer
+            break
         rejecting, keeping = ORDERS * math.log(power / false_positives), ORDERS * math.log((1 - power) / kept)
         there = np.logaddexp(math.log(false_positives) + rejecting, math.log(kept) + keeping)
         back = np.logaddexp(math.log(power) - rejecting, math.log1p(-power) - keeping)

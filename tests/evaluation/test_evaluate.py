@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import warnings
 
 import numpy as np
@@ -351,13 +350,6 @@ def released(tmp_path_factory):
     release, _ = Steps(epsilon=5, n_sets=2).release(table)
     release.publish(folder / "out" / "public")
     return folder
-
-
-@pytest.fixture
-def here(released, tmp_path):
-    """A table and a published release of two sets, to be changed at will."""
-    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
-    return tmp_path
 
 
 def contents(folder) -> dict[str, bytes]:
