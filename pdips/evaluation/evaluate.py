@@ -454,7 +454,8 @@ def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -
         raise InputError(
             f"the analysis {analysis.formula!r} doesn't fit the table: too few records, one outcome only, or no maximum"
         )
-    rule, note = "raab-nowok-dibben", "one set can't show the privacy noise: its interval is too short"
+    rule: Rule = "raab-nowok-dibben"
+    note: str | None = "one set can't show the privacy noise: its interval is too short"
     if len(release.sets) > 1:
         rule, note = nearest_rule(release.document.contents())
     coefficients = _coverage(original, [analysis.fit(frame) for frame in release.sets], rule)

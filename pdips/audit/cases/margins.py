@@ -262,10 +262,7 @@ def privbayes(build: Callable[..., Any]) -> Iterator[Case]:
         if choices is not None:
             yield from exactly(choices, list(small_pairs(BITS, choices.neighbours, 2)))
             # a pair that moves two scores by their sensitivity, in opposite directions: a tells of b, or of c
-            name, of_tied = (
-                "turning: the odd record ties the first column to another one",
-                partial(table_of, schema=TIED),
-            )
-            pair = either(name, of_tied, [(1, 1, 1)] * 60, (0, 0, 1), (0, 1, 0), "replace-one")
+            name = "turning: the odd record ties the first column to another one"
+            pair = either(name, partial(table_of, schema=TIED), [(1, 1, 1)] * 60, (0, 0, 1), (0, 1, 0), "replace-one")
             pair = with_event(pair, lambda rows: rows[:, 0] == 0, "b comes first")
             yield from (Case(choices, pair, engine) for engine in ("exact", "counts"))

@@ -251,11 +251,11 @@ def scores(build: Callable[..., Scores]) -> Iterator[Case]:
         (shares, "one record has likelihood 0", shares_table, [0.2, 0.4] * 3, 0.0, 0.9),
         (groups, "one record is in a combination that nobody else is in", groups_table, *unseen),
     )
-    for model, *records in tried:
+    for model, name, table_of, rest, one, other in tried:
         made = build(model=model)
         if getattr(made.model, "build", None) is not model:
             raise InputError("the audit of scores has models of its own; leave model out")
-        pair = either(*records, made.neighbours)
+        pair = either(name, table_of, rest, one, other, made.neighbours)
         if made.kind == "pure":
             yield Case(AlongTable.of(made, pair.first), pair, "exact")
     pair = _flip(coin_table, CROWD, made.neighbours)
