@@ -423,10 +423,6 @@ def test_a_single_set_has_an_interval_with_a_warning(here):
     assert "too short" in found.note
 
 
-def edit(path, change):
-    change(pd.read_parquet(path)).to_parquet(path)
-
-
 def test_bad_input_has_one_line_each(pdips, here):
     public, table = here / "out/public", here / "t.parquet"
     pd.DataFrame({"other": [1]}).to_parquet(here / "other.parquet")
@@ -464,7 +460,8 @@ def test_bad_input_has_one_line_each(pdips, here):
     ],
 )
 def test_sets_edited_by_hand_are_called_so(pdips, here, change, message):
-    edit(here / "out/public/synthetic_2.parquet", change)
+    path = here / "out/public/synthetic_2.parquet"
+    change(pd.read_parquet(path)).to_parquet(path)
     code, _, err = pdips("evaluate", here / "t.parquet", here / "out")
     assert code == 2
     assert message in err
