@@ -1,8 +1,10 @@
 """Where each mechanism and its audit live, by name. Imports none of them until it is asked for one."""
 
 import importlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdips.errors import InputError
@@ -124,6 +126,19 @@ def _published_forms() -> dict[str, "EntryPoint"]:
     from importlib.metadata import entry_points  # slow to import, and to ask
 
     return {entry.name: entry for entry in entry_points(group="pdips.published")}
+
+
+def public_names(package: str, file: str) -> tuple[dict[str, str], Callable[[str], Any]]:
+    """Return the module of each name in the stub beside a package's file, and what imports a name on its first use."""
+    stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
+    homes = {name: module for module, name in re.findall(r"from (\S+) import (\w+)", stub)}
+
+    def imported(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return load(f"{homes[name]}:{name}")
+
+    return homes, imported
 
 
 def load(home: Home) -> Any:

@@ -1,6 +1,7 @@
 """Fixtures that the rooms' tests share; tables and laws that aren't fixtures are in ``tables.py`` and ``laws.py``."""
 
 import logging
+import shutil
 import sys
 from pathlib import Path
 
@@ -55,6 +56,13 @@ def browser():
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield opened
         opened.close()
+
+
+@pytest.fixture
+def here(released, tmp_path):
+    """A copy, to be changed at will, of the folder that a test's module has under the name ``released``."""
+    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
+    return tmp_path
 
 
 @pytest.fixture(params=RELATIONS)

@@ -3,18 +3,7 @@
 An audit can only accuse. A bound below the claim is no proof that the claim holds; the proofs are in ``docs/proofs/``.
 """
 
-from pdips.audit.findings import Finding, audit, audit_cases, overspending, registered_cases, worst_by_pair
-from pdips.audit.neighbour_pairs import Case, Pair
-from pdips.registry import AUDITS
+from pdips.registry import public_names
 
-__all__ = [
-    "AUDITS",
-    "Case",
-    "Finding",
-    "Pair",
-    "audit",
-    "audit_cases",
-    "overspending",
-    "registered_cases",
-    "worst_by_pair",
-]
+_homes, __getattr__ = public_names(__name__, __file__)
+__all__ = sorted(_homes)

@@ -295,7 +295,17 @@ def _audit(
         raise InputError(f"claim must be above 0, got {claim}")
     check_relation(mechanism, pair)
     loss = mechanism.privacy_loss(pair.first.schema)
-    bound = _bound(case, n_runs, alpha, float(loss.delta), rng)
+    planned = isinstance(mechanism, Mechanism)
+    if engine == "exact":
+        if not planned and not hasattr(mechanism, "law"):
+            raise InputError(f"engine 'exact' needs a mechanism that spells out its law, and {mechanism.name} doesn't")
+        if loss.delta:
+            raise InputError("engine 'exact' is for pure losses; use 'counts', which allows for delta")
+        bound = exact_bound(mechanism, pair)
+    else:
+        own: Any = partial(record if planned else synthetic_cells, mechanism)
+        observe, delta = getattr(mechanism, "observe", own), float(loss.delta)
+        bound = counts_bound(observe, pair, n_runs=n_runs, alpha=alpha, delta=delta, rng=rng)
     claimed = as_float(loss.epsilon) if claim is None else float(claim)
     return Finding(
         mechanism=mechanism.name,
@@ -323,19 +333,6 @@ def _settings(mechanism: Mechanism) -> str:
         for name, (value, usual) in given.items()
         if usual is not MISSING and name not in ("variant", "neighbours") and value != usual
     )
-
-
-def _bound(case: Case, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None) -> Bound:
-    mechanism, pair = case.mechanism, case.pair
-    planned = isinstance(mechanism, Mechanism)
-    if case.engine == "exact":
-        if not planned and not hasattr(mechanism, "law"):
-            raise InputError(f"engine 'exact' needs a mechanism that spells out its law, and {mechanism.name} doesn't")
-        if delta:
-            raise InputError("engine 'exact' is for pure losses; use 'counts', which allows for delta")
-        return exact_bound(mechanism, pair)
-    own: Any = partial(record if planned else synthetic_cells, mechanism)
-    return counts_bound(getattr(mechanism, "observe", own), pair, n_runs=n_runs, alpha=alpha, delta=delta, rng=rng)
 
 
 def synthetic_cells(mechanism: Mechanism, table: Table, n_runs: int, bits: RandomBits) -> IntArray:

@@ -93,6 +93,14 @@ class Case:
     engine: Engine = "counts"
 
 
+def either[T](
+    name: str, made: Callable[[list[T]], Table], rest: Sequence[T], one: T, other: T, neighbours: Neighbours
+) -> Pair:
+    """Return the pair in which a record beside the rest is another one, or leaves."""
+    after = [*rest, other] if neighbours == "replace-one" else [*rest]
+    return Pair(name, made([*rest, one]), made(after), neighbours)
+
+
 def with_event(pair: Pair, event: Event, name: str) -> Pair:
     """Return the pair with an event fixed in advance."""
     return replace(pair, event=event, event_name=name)

@@ -14,7 +14,7 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.calibration.closed_form import Columns, label
 from pdips.data.schema import Schema
-from pdips.data.table import Table, decode
+from pdips.data.table import Table, decode, tally
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.encoding import CodedRecords, coded_columns
 from pdips.mechanism import Mechanism
@@ -240,12 +240,10 @@ class Simulation:
 
 
 def _counts(rows: CodedRecords, schema: Schema, margins: Sequence[Columns]) -> list[FloatArray]:
-    names = coded_columns(schema)
-    counts = np.ones(len(rows.codes)) if rows.counts is None else rows.counts.astype(np.float64)
-    found = []
+    names, found = coded_columns(schema), []
     for columns in margins:
         sizes = tuple(schema.columns[name].n_levels for name in columns)
         places = [rows.codes[:, names.index(name)] for name in columns]
-        cell = np.ravel_multi_index(tuple(places), sizes) if len(counts) else np.zeros(0, dtype=np.int64)
-        found.append(np.bincount(cell, weights=counts, minlength=math.prod(sizes)))
+        cell = np.ravel_multi_index(tuple(places), sizes) if len(rows.codes) else np.zeros(0, dtype=np.int64)
+        found.append(tally(cell, rows.counts, math.prod(sizes)).astype(np.float64))
     return found

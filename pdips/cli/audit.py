@@ -1,7 +1,7 @@
 """The command ``audit``."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -9,9 +9,6 @@ from pdips.cli.common import NEIGHBOURS, OPTIONS, SETS, chosen
 from pdips.errors import InputError
 from pdips.html import show_progress
 from pdips.registry import find, variants_of
-
-if TYPE_CHECKING:
-    from pdips.audit.neighbour_pairs import Case
 
 
 @click.command()
@@ -57,6 +54,7 @@ def audit(
     import numpy as np
 
     from pdips.audit import audit_cases, registered_cases, worst_by_pair
+    from pdips.audit.membership import attack
     from pdips.privacy.loss import FINITE_KINDS
     from pdips.registry import AUDITS
 
@@ -80,7 +78,9 @@ def audit(
                 findings += worst_by_pair(found)
                 if membership:
                     progress(f"attacking whole releases of {name}")
-                    attacks += _attacks(cases[0])
+                    first = cases[0].mechanism
+                    named = {"mechanism": first.name, "variant": getattr(first, "variant", "sound")}
+                    attacks += [{**named, **found.describe()} for found in attack(first, cases[0].pair)]
     if as_json:
         content = {"findings": [finding.describe() for finding in findings], "membership": attacks}
         click.echo(json.dumps(content, indent=2))
@@ -98,13 +98,6 @@ def _offered(name: str, neighbours: str, variant: str | None) -> list[tuple[str,
     if variant is None and neighbours != "replace-one":
         kinds = [kind for kind in kinds if kind == "sound"]
     return [() if kind == "sound" else (f"variant={kind}",) for kind in kinds]
-
-
-def _attacks(case: "Case") -> list[dict[str, Any]]:
-    from pdips.audit.membership import attack
-
-    named = {"mechanism": case.mechanism.name, "variant": getattr(case.mechanism, "variant", "sound")}
-    return [{**named, **found.describe()} for found in attack(case.mechanism, case.pair)]
 
 
 def _print_findings(findings: list[dict[str, Any]], attacks: list[dict[str, Any]]) -> None:

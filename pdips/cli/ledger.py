@@ -13,7 +13,6 @@ from pdips.privacy.loss import spell
 
 if TYPE_CHECKING:
     from pdips.privacy.account import Account, Attempt
-    from pdips.privacy.ledger import Ledger
 
 
 @click.group()
@@ -138,24 +137,18 @@ def ledger_check(path: str, folders: tuple[str, ...]) -> None:
     account, wrong = pdips.Ledger(path), 0
     account.summary()
     for folder in folders:
-        wrong += _check_folder(account, Path(folder))
+        found = receipts_in(Path(folder))
+        if not found:
+            raise InputError(f"{folder} is no folder of a pdips release")
+        for file, receipt in found:
+            complaint = None if receipt is None else account.compare(receipt)
+            wrong += complaint is not None
+            held = "carries no receipt: made without a ledger, or by version 0.1; whether it is charged isn't known"
+            if receipt is not None:
+                held = f"charge {receipt.number} of this account"
+            click.echo(f"{'MISSING' if complaint else 'ok' if receipt else 'unknown':<9} {file}: {complaint or held}")
     if wrong:
         raise RefusedError(
             f"{wrong} of these charges {'are' if wrong > 1 else 'is'} not in ledger {path}; put its newest copy back, "
             "or lower its total by what is missing (pdips ledger set-total)"
         )
-
-
-def _check_folder(account: "Ledger", folder: Path) -> int:
-    """Print how the receipts of a release compare with the account; return how many aren't in it."""
-    found, wrong = receipts_in(folder), 0
-    if not found:
-        raise InputError(f"{folder} is no folder of a pdips release")
-    for path, receipt in found:
-        complaint = None if receipt is None else account.compare(receipt)
-        wrong += complaint is not None
-        held = "carries no receipt: made without a ledger, or by version 0.1; whether it is charged isn't known"
-        if receipt is not None:
-            held = f"charge {receipt.number} of this account"
-        click.echo(f"{'MISSING' if complaint else 'ok' if receipt else 'unknown':<9} {path}: {complaint or held}")
-    return wrong

@@ -1,5 +1,7 @@
 """The commands ``models ...``."""
 
+from pathlib import Path
+
 import click
 
 from pdips.errors import InputError
@@ -26,8 +28,6 @@ def models_list() -> None:
 @click.option("--to", "target", metavar="PATH", help="Where to; by default NAME.py in the current folder.")
 def models_copy(name: str, target: str | None) -> None:
     """Copy the file of model NAME, to be changed. It never overwrites a file."""
-    from pathlib import Path
-
     from pdips.posterior import model_file
 
     source = model_file.path(name)

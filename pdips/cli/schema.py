@@ -1,12 +1,8 @@
 """The commands ``schema ...``."""
 
 from math import isnan
-from typing import TYPE_CHECKING, Any
 
 import click
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @click.group()
@@ -18,26 +14,22 @@ def schema() -> None:
 @click.argument("table", metavar="TABLE")
 def schema_draft(table: str) -> None:
     """Print a first guess at a schema of TABLE. What it reads off a confidential table is a leak: correct it."""
+    import pandas as pd
+
     from pdips.data.readers import read_frame
     from pdips.data.schema import Schema
 
-    click.echo(Schema.draft(_as_typed(read_frame(table))), nl=False)
+    frame = read_frame(table)
+    for name, column in frame.items():  # of a text file, columns that hold only numbers
+        numbers = pd.to_numeric(column, errors="coerce")
+        if numbers.notna().sum() == column.notna().sum():
+            frame[name] = numbers
+    click.echo(Schema.draft(frame), nl=False)
     click.echo(
         "the draft was read off the table: replace its levels and bounds by public ones, then delete its first line; "
         "no command takes it before",
         err=True,
     )
-
-
-def _as_typed(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Turn the columns of a text file that hold only numbers into numbers."""
-    import pandas as pd
-
-    def typed(column: "pd.Series[Any]") -> "pd.Series[Any]":
-        numbers = pd.to_numeric(column, errors="coerce")
-        return numbers if numbers.notna().sum() == column.notna().sum() else column
-
-    return frame.apply(typed)
 
 
 @schema.command("check")

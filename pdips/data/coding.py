@@ -231,13 +231,10 @@ def value_hashes(name: str, values: pd.Series) -> HashArray:
     """Return a hash of each cell of a column, by how it is spelt, shape (len(values),)."""
     positions, cells = distinct(name, values)
     nothing = "<NA>" if getattr(values.dtype, "na_value", None) is pd.NA else "nan"
-    spelt = [*(f"{name}={_unsigned_zero(cell)}" for cell in cells), f"{name}={nothing}"]
+    # of -0.0 and 0.0, which are equal, the order of the records would say which one stands for both
+    cells = [cell + type(cell)(0) if isinstance(cell, (float, np.floating)) else cell for cell in cells]
+    spelt = [*(f"{name}={cell}" for cell in cells), f"{name}={nothing}"]
     return pd.util.hash_array(np.array(spelt, dtype=object))[positions]
-
-
-def _unsigned_zero(value: object) -> object:
-    """Return -0.0 as 0.0: they are equal, so which of them stands for both would depend on the order of the records."""
-    return value + type(value)(0) if isinstance(value, (float, np.floating)) else value
 
 
 def person_keys(name: str, values: pd.Series) -> tuple[IntArray, NDArray[Any]]:

@@ -17,11 +17,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.coding import CellError, encode, exchange_commas, numbers, person_keys, refuse_for, value_hashes
+from pdips.data.coding import (
+    CellError,
+    HashArray,
+    encode,
+    exchange_commas,
+    numbers,
+    person_keys,
+    refuse_for,
+    value_hashes,
+)
 from pdips.data.readers import Batches, is_text, to_pandas
 from pdips.data.schema import Column, Schema
-
-HashArray = NDArray[np.uint64]
 
 LARGEST_NUMBER = 2**62
 MERGE_RECORDS = 1 << 21
@@ -211,8 +218,12 @@ class Coder:
 
     def _summands(self, dictionary: pa.Array, has_null: bool) -> tuple[IntArray, HashArray]:
         codes = np.zeros(len(dictionary) + 1, dtype=np.int64)
+        cells = dictionary.cast(self.field.type)
+        if has_null:  # a missing one comes after them
+            cells = pa.concat_arrays([cells, pa.nulls(1, cells.type)])
+        whole = pa.table([cells], schema=pa.schema([self.field], metadata=self.metadata))
+        values = to_pandas(whole)[self.name]  # as the column would be in a table read whole
         try:
-            values = self._as_pandas(dictionary, has_null)
             hashes = value_hashes(self.name, values) * np.uint64(self.weight)
             found = self._codes(exchange_commas(values) if self.has_commas else values)
         except CellError as error:
@@ -231,13 +242,6 @@ class Coder:
         if self.is_copied:
             return self._places(numbers(self.name, values, self.column)) * self.stride
         return encode(self.name, values, self.column) * self.stride
-
-    def _as_pandas(self, dictionary: pa.Array, with_null: bool) -> pd.Series:
-        """Return values as the column would have them in a table read whole, with a missing one after them if any."""
-        values = dictionary.cast(self.field.type)
-        if with_null:
-            values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-        return to_pandas(pa.table([values], schema=pa.schema([self.field], metadata=self.metadata)))[self.name]
 
     def _places(self, values: FloatArray) -> IntArray:
         keys = [math.nan if math.isnan(value) else value + 0.0 for value in values.tolist()]  # one nan object for all

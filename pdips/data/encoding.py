@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table, decode, number_array
 
@@ -21,13 +20,7 @@ Values = Mapping[str, FloatArray]
 
 def values_of(table: Table, names: Sequence[str]) -> dict[str, FloatArray]:
     """Return columns of a table, records in the table's order."""
-    columns = table.schema.columns
-    return {
-        name: table.codes[name].astype(np.float64)
-        if columns[name].is_categorical
-        else numbers(name, table.frame[name], columns[name])
-        for name in names
-    }
+    return {name: table.sort_key(name) for name in names}
 
 
 def to_frame(schema: Schema, values: Values, public: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:

@@ -175,16 +175,6 @@ def _check_names(names: Sequence[str]) -> None:
         raise InputError("the table has two columns of the same name")
 
 
-def _csv_header(file: Path, separator: str | None) -> tuple[str, list[str]]:
-    """Return the separator and the names in the first line; of rows, nothing is said yet."""
-    names = {mark: _first_line(file, mark) for mark in ([separator] if separator else _SEPARATORS)}
-    mark, header = next((item for item in names.items() if len(item[1]) > 1), next(iter(names.items())))
-    if not header or not all(name and name.isprintable() for name in header):
-        raise _no_header(file)
-    _check_names(header)
-    return mark, header
-
-
 def _first_line(file: Path, separator: str) -> list[str]:
     opened = gzip.open if _suffix(file) == ".csv.gz" else open
     with opened(file, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
@@ -199,7 +189,11 @@ def _no_header(file: Path) -> InputError:
 def _open_csv(file: Path, separator: str | None) -> Batches:
     """Open a text file of which every column is read as text: what Arrow infers would depend on all records."""
     with _reading(file):
-        mark, header = _csv_header(file, separator)
+        names = {mark: _first_line(file, mark) for mark in ([separator] if separator else _SEPARATORS)}
+        mark, header = next((item for item in names.items() if len(item[1]) > 1), next(iter(names.items())))
+        if not header or not all(name and name.isprintable() for name in header):
+            raise _no_header(file)
+        _check_names(header)
     as_text = pa_csv.ConvertOptions(
         column_types=dict.fromkeys(header, pa.string()),
         null_values=[""],

@@ -1,7 +1,7 @@
 """The confidential table: records checked against a schema, as codes; and codes turned back into records."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, Self
@@ -277,12 +277,6 @@ def _known(schema: Schema) -> list[str]:
     return [*schema.columns, *([schema.records.person] if schema.records.person else [])]
 
 
-def _undescribed(names: Sequence[str]) -> str:
-    what = f"column {names[0]!r} of the table is" if len(names) == 1 else f"{len(names)} columns of the table are"
-    line = f"ignore = {json.dumps(names, ensure_ascii=False)}"
-    return f"{what} not in the schema; describe what is needed, or add to its first lines: {line}"
-
-
 def check_columns(frame: pd.DataFrame, schema: Schema) -> None:
     """Refuse columns that aren't those of the schema, or are of a type that can't be coded."""
     if not frame.columns.is_unique:
@@ -290,8 +284,10 @@ def check_columns(frame: pd.DataFrame, schema: Schema) -> None:
     known, there, ignored = {*_known(schema)}, {*frame.columns}, schema.ignore
     more = set[str]() if ignored is True else {*map(str, there - known - {*(ignored or ())})}
     problems = [f"column {name!r} of the schema is not in the table" for name in sorted(known - there)]
-    if not problems:  # else what looks like names may be a record
-        problems = [_undescribed(sorted(more))] if more else []
+    if more and not problems:  # else what looks like names may be a record
+        what = f"column {min(more)!r} of the table is" if len(more) == 1 else f"{len(more)} columns of the table are"
+        line = f"ignore = {json.dumps(sorted(more), ensure_ascii=False)}"
+        problems = [f"{what} not in the schema; describe what is needed, or add to its first lines: {line}"]
     for name in sorted(known & there):
         try:
             check_type(name, frame[name], is_date=name in schema.columns and schema.columns[name].type == "date")

@@ -4,7 +4,7 @@ import math
 import tomllib
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_table
 from pdips.mechanism import Drawn, LaplaceOrGaussian
+from pdips.privacy.account import Receipt
 from pdips.privacy.curator import Clock, Curator
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number
@@ -36,7 +37,6 @@ from pdips.release.documents import (
     release_home,
 )
 from pdips.release.folder import file_digest
-from pdips.release.release import software
 
 FOLDER = "claims"
 STEPS = 2**10
@@ -138,7 +138,7 @@ class ClaimAnswer(Document):
     privacy: StatedLoss
     spends: list[StatedSpend]
     software: dict[str, str]
-    receipt: dict[str, Any] | None
+    receipt: Receipt | None
 
 
 # ---- the sums ----
@@ -430,8 +430,5 @@ def verify_claim(
         standard_deviation_of_noise=plan.steps[0].noise.standard_deviation,
         release=ReleaseIdentity.of(document),
         release_digest=digest,
-        privacy=StatedLoss.model_validate(found.loss),
-        spends=[StatedSpend.model_validate(spend) for spend in found.spends],
-        software=software(),
-        receipt=None if found.receipt is None else asdict(found.receipt),
+        **found.price(),
     )

@@ -1,6 +1,5 @@
 """A release compared with its table: general utility, and the utility of an analysis. For inside use only."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -35,7 +34,7 @@ from pdips.evaluation.margins import k_marginal, k_way, mean_sd
 from pdips.evaluation.pictures import pictures
 from pdips.evaluation.propensity import specks, standardised_pmse
 from pdips.evaluation.regression import Family, Fit, compare_fits
-from pdips.inference import Rule, rule_for
+from pdips.inference.rules import Rule, nearest_rule
 from pdips.privacy.curator import Clock
 from pdips.release.documents import mean
 from pdips.release.release import Release, software
@@ -455,7 +454,10 @@ def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -
         raise InputError(
             f"the analysis {analysis.formula!r} doesn't fit the table: too few records, one outcome only, or no maximum"
         )
-    rule, note = rule_with_note(release)
+    rule: Rule = "raab-nowok-dibben"
+    note: str | None = "one set can't show the privacy noise: its interval is too short"
+    if len(release.sets) > 1:
+        rule, note = nearest_rule(release.document.contents())
     coefficients = _coverage(original, [analysis.fit(frame) for frame in release.sets], rule)
     rng = np.random.default_rng(SEED)
     again = [summary(_coverage(original, [analysis.fit(resample(table, rng))], None)) for _ in range(RESAMPLES)]
@@ -472,16 +474,6 @@ def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -
             "reference": {name: float(np.mean([one[name] for one in again])) for name in SUMMARIES},
         }
     )
-
-
-def rule_with_note(release: ReleaseFolder) -> tuple[Rule, str | None]:
-    """Return the rule that combines the sets of a release, and what is wrong with it."""
-    if len(release.sets) == 1:
-        return "raab-nowok-dibben", "one set can't show the privacy noise: its interval is too short"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        rule = rule_for(release.document.contents())
-    return rule, str(caught[0].message) if caught else None
 
 
 def summary(coefficients: pd.DataFrame) -> dict[str, float]:

@@ -6,6 +6,9 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from scipy.linalg import qr
+from scipy.sparse import csr_array, vstack
+from scipy.special import expit
 
 from pdips.arrays import FloatArray, IntArray
 
@@ -23,13 +26,6 @@ _ROUNDING = 1e-13  # of deviance, a record
 _SAME = 1e-9  # relative; what varies less is constant, what adds less to others depends on them
 
 
-def expit(log_odds: Any) -> Any:
-    """Return chances; scipy is imported when they are first asked for."""
-    from scipy.special import expit as chances
-
-    return chances(log_odds)
-
-
 def standardised(x: FloatArray) -> FloatArray:
     """Return columns with mean 0 and standard deviation 1, without constant ones."""
     size = np.abs(x).max(axis=0, initial=0.0)
@@ -43,8 +39,6 @@ def standardised(x: FloatArray) -> FloatArray:
 
 def orthonormal(x: FloatArray) -> FloatArray:
     """Return uncorrelated columns of variance 1 that span the same as centred ones; dependent ones add nothing."""
-    from scipy.linalg import qr
-
     if not x.shape[1]:
         return x
     _, r, order = qr(np.linalg.qr(x, mode="r"), mode="economic", pivoting=True)
@@ -87,8 +81,6 @@ def indicators_at(places: Iterable[IntArray], n_coefficients: int | None = None)
 
     Without a number of coefficients those that are 0 throughout are left out.
     """
-    from scipy.sparse import csr_array
-
     at = np.column_stack([*places])
     there = at >= 0
     column = at[there]
@@ -108,7 +100,6 @@ def ridge_logistic(
     left out, is taken off the log-likelihood. Neither table may have no records at all. Where coefficients are more
     than records, they are sought as sums of the records' features, which those at the maximum are.
     """
-    from scipy.sparse import vstack
     from sklearn.linear_model import LogisticRegression
 
     if not features.shape[1]:  # all records are equal

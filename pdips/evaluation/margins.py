@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy.special import chdtrc, chdtri, fdtrc
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
-from pdips.data.schema import Column, Schema
+from pdips.data.schema import Schema
 from pdips.data.table import Table, tally
 from pdips.errors import InputError
 from pdips.evaluation.encoding import (
@@ -96,7 +97,9 @@ def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[Moments]:
             continue
         if binned:
             place = coded_columns(schema).index(name)
-            every = [_bin_middles(one.codes[:, place], one.counts, column) for one in coded]
+            middles, n_values = (column.edges[:-1] + column.edges[1:]) / 2, column.n_values
+            held = [tally(one.codes[:, place], one.counts, column.n_levels)[:n_values].astype(float) for one in coded]
+            every = [(middles[weights > 0], weights[weights > 0]) for weights in held]
         else:
             known = [pd.Series(numbers(name, frame[name], column)).dropna() for frame in frames]
             every = [(np.asarray(values, dtype=np.float64), np.ones(len(values))) for values in known]
@@ -109,11 +112,6 @@ def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[Moments]:
 
 WeightedValues = tuple[FloatArray, FloatArray]
 """Values of a column, and how many records have each."""
-
-
-def _bin_middles(codes: IntArray, counts: IntArray | None, column: Column) -> WeightedValues:
-    weights = tally(codes, counts, column.n_levels)[: column.n_values].astype(np.float64)
-    return ((column.edges[:-1] + column.edges[1:]) / 2)[weights > 0], weights[weights > 0]
 
 
 def _moments(name: str, ours: WeightedValues, theirs: Sequence[WeightedValues], width: float) -> Moments:
@@ -415,8 +413,6 @@ def combine_chi_square(statistics: ArrayLike, df: int) -> float:
     ``r = 0``). It was made for imputed data. Where sets disagree, as under much noise, it is conservative: D may even
     be negative, and the p-value is then 1. A single statistic keeps its own.
     """
-    from scipy.special import chdtrc, fdtrc
-
     d = np.asarray(statistics, dtype=np.float64)
     if d.ndim != 1 or not len(d) or not np.isfinite(d).all() or (d < 0).any():
         raise InputError("statistics must be finite numbers, not negative, at least one")
@@ -458,8 +454,6 @@ def _p_values(tables: Sequence[IntArray], sizes: Sequence[int]) -> FloatArray:
 
 def _at_df(statistic: float, own: int, df: int) -> float:
     """Return the statistic that has the same p-value at more degrees of freedom."""
-    from scipy.special import chdtrc, chdtri
-
     if own in (0, df):
         return statistic
     p = float(chdtrc(own, statistic))

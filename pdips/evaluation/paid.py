@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import InitVar, asdict, dataclass
+from dataclasses import InitVar, dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
@@ -27,8 +27,7 @@ from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, positive, spell
 from pdips.privacy.noise import LARGEST_SCALE
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.documents import PaidDocument, StatedLoss, StatedSpend, write_json
-from pdips.release.release import software
+from pdips.release.documents import PaidDocument, write_json
 
 FILE = PaidDocument.file
 MEASURES = {
@@ -235,10 +234,7 @@ def evaluate_paid(
             ],
             "references": "what a resample of the first synthetic set scores against it; they cost nothing",
             "score": score.describe(),
-            "privacy": StatedLoss.model_validate(figures.loss),
-            "spends": [StatedSpend.model_validate(spend) for spend in figures.spends],
-            "software": software(),
-            "receipt": None if figures.receipt is None else asdict(figures.receipt),
+            **figures.price(),
         }
     )
     if not figures.reproducible:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
@@ -26,7 +27,6 @@ from pdips.evaluation.encoding import (
 )
 from pdips.evaluation.logistic import (
     cross_validated,
-    expit,
     indicators_at,
     maximum_likelihood,
     orthonormal,
@@ -372,7 +372,20 @@ def _compared(original: IntArray, synthetic: IntArray, schema: Schema, classifie
         features = indicator_matrix(rows, sizes, n_original + n_synthetic, interactions=classifier == "logistic")
         _, scores = ridge_logistic(features, n_original, n_synthetic)
     else:
-        scores = _classified(classifier, rows, schema, n_original, n_synthetic)
+        from sklearn.base import clone
+        from sklearn.tree import DecisionTreeClassifier
+
+        columns = [schema.columns[name] for name in coded_columns(schema)]
+        coded = [
+            rows[:, [j]] == np.arange(c.n_levels) if c.is_categorical else rows[:, [j]] for j, c in enumerate(columns)
+        ]
+        features, both = np.hstack(coded).astype(np.float64), np.concatenate([n_original, n_synthetic])
+        if isinstance(classifier, str):
+            leaf = min(0.5, TREE_LEAF / both.sum())
+            classifier = DecisionTreeClassifier(max_depth=TREE_DEPTH, min_weight_fraction_leaf=leaf, random_state=0)
+        twice, labels, there = np.vstack([features, features]), np.repeat([0, 1], len(features)), both > 0
+        fitted = clone(classifier).fit(twice[there], labels[there], sample_weight=both[there])  # a fresh copy
+        scores = fitted.predict_proba(features)[:, 1]
     scores = np.round(scores, TIE_DIGITS)
     distance, at = ks_distance(scores, n_original, n_synthetic)
     cells = np.clip(np.floor((expit(scores) if log_odds else scores) * N_CELLS), 0, N_CELLS - 1).astype(np.int64)
@@ -398,30 +411,3 @@ def _rank(codes: IntArray, size: int, weights: FloatArray) -> IntArray:
     """Return codes with the commonest as -1 and the others counted from 0."""
     commonest = int(np.bincount(codes, weights, minlength=size).argmax())
     return np.where(codes == commonest, -1, codes - (codes > commonest))
-
-
-def _classified(
-    classifier: Any, rows: IntArray, schema: Schema, n_original: FloatArray, n_synthetic: FloatArray
-) -> FloatArray:
-    """Fit a fresh copy of a classifier on weighted groups; return each group's chance of being synthetic.
-
-    Its features are indicators of every level of categorical columns and bin numbers of numeric ones.
-    """
-    from sklearn.base import clone
-    from sklearn.tree import DecisionTreeClassifier
-
-    columns = [schema.columns[name] for name in coded_columns(schema)]
-    features = np.hstack(
-        [
-            rows[:, [j]] == np.arange(column.n_levels) if column.is_categorical else rows[:, [j]]
-            for j, column in enumerate(columns)
-        ]
-    ).astype(np.float64)
-    both = np.concatenate([n_original, n_synthetic])
-    if isinstance(classifier, str):
-        leaf = min(0.5, TREE_LEAF / both.sum())
-        classifier = DecisionTreeClassifier(max_depth=TREE_DEPTH, min_weight_fraction_leaf=leaf, random_state=0)
-    labels = np.repeat([0, 1], len(features))[both > 0]
-    fitted = clone(classifier).fit(np.vstack([features, features])[both > 0], labels, sample_weight=both[both > 0])
-    chances: FloatArray = fitted.predict_proba(features)[:, 1]
-    return chances

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy.special import expit, ndtri
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
@@ -36,8 +37,6 @@ class Fit:
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of Wald intervals."""
-        from scipy.special import ndtri
-
         half = float(ndtri((1 + level) / 2)) * self.standard_errors
         return self.estimates - half, self.estimates + half
 
@@ -221,7 +220,6 @@ def _generalised(
 def _firth_on_groups(x: FloatArray, y: IntArray, weights: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
     """Fit a logistic regression on groups of equal records; standard errors are wrong where records have weights."""
     from firthmodels import FirthLogisticRegression
-    from scipy.special import expit
     from sklearn.exceptions import ConvergenceWarning
 
     _, first, group = np.unique(np.column_stack([x, y]), axis=0, return_index=True, return_inverse=True)

@@ -222,7 +222,14 @@ def combine(
     """
     chosen: str
     if callable(fit):
-        frames, chosen = _frames(synthetic_sets, rule)
+        frames: Any = synthetic_sets
+        if isinstance(frames, Release):
+            if frames.large_sets:
+                raise InputError("sets too large to hold must be read from their files: give combine a list of frames")
+            frames, rule = frames.sets, rule or rule_for(frames)
+        elif not isinstance(frames, (list, tuple)) or not all(isinstance(one, pd.DataFrame) for one in frames):
+            raise InputError("synthetic_sets must be a list of DataFrames, one a set, or a Release")
+        chosen = rule or "sanitized"
         check_rule(chosen, len(frames))
         names, q, v = gather(fit, frames)
     else:
@@ -231,16 +238,6 @@ def combine(
             raise InputError("a release needs an analysis: give combine a function of one set first")
         q, v = np.asarray(fit, dtype=np.float64), np.asarray(synthetic_sets, dtype=np.float64)
     return _pool(q, v, names, chosen, level, size_ratio)
-
-
-def _frames(sets: Any, rule: Rule | None) -> tuple[list[pd.DataFrame], str]:
-    if isinstance(sets, Release):
-        if sets.large_sets:
-            raise InputError("sets too large to hold must be read from their files: give combine a list of frames")
-        return list(sets.sets), rule or rule_for(sets)
-    if not isinstance(sets, (list, tuple)) or not all(isinstance(one, pd.DataFrame) for one in sets):
-        raise InputError("synthetic_sets must be a list of DataFrames, one a set, or a Release")
-    return list(sets), rule or "sanitized"
 
 
 def _pool(
@@ -305,10 +302,9 @@ def _covariance(
     return total
 
 
-Analysis = Callable[[pd.DataFrame], Any]
-
-
-def gather(fit: Analysis, frames: Sequence[pd.DataFrame]) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
+def gather(
+    fit: Callable[[pd.DataFrame], Any], frames: Sequence[pd.DataFrame]
+) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
     """Analyse each set and line up the coefficients: names, if the analyses have any, estimates and (co)variances.
 
     Names are in the order in which they first appear; an estimate is NaN where a set lacks a coefficient.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from scipy.special import chdtrc, fdtrc, gammainc, gammaincinv, ndtr, ndtri, stdtr, stdtrit
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
@@ -37,21 +38,13 @@ class Student:
 
     def half_width(self, level: float) -> FloatArray:
         """Return the quantile at (1 + level) / 2, for each coefficient."""
-        from scipy.special import ndtri, stdtrit
-
-        finite = np.where(np.isfinite(self.degrees), self.degrees, 1.0)
-        quantile = np.where(np.isinf(self.degrees), ndtri((1 + level) / 2), stdtrit(finite, (1 + level) / 2))
-        return np.asarray(np.where(np.isnan(self.degrees), np.nan, quantile * np.sqrt(self.variance)))
+        return np.asarray(stdtrit(self.degrees, (1 + level) / 2) * np.sqrt(self.variance))
 
     def two_sided(self, distance: FloatArray) -> FloatArray:
         """Return twice the tail beyond each distance; 0 or 1 without variance."""
-        from scipy.special import ndtr, stdtr
-
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(distance == 0, 0.0, np.abs(distance) / np.sqrt(self.variance))
-        finite = np.where(np.isfinite(self.degrees), self.degrees, 1.0)
-        tail = np.where(np.isinf(self.degrees), ndtr(-ratio), stdtr(finite, -ratio))
-        return np.asarray(np.where(np.isnan(self.degrees + self.variance), np.nan, 2 * tail))
+        return np.asarray(np.where(np.isnan(self.variance), np.nan, 2 * stdtr(self.degrees, -ratio)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +56,6 @@ class Mixture:
 
     def two_sided(self, distance: FloatArray) -> FloatArray:
         """Return the weighted sum of both tails beyond each distance."""
-        from scipy.special import ndtr
-
         far = np.abs(distance)[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(far == 0, 0.0, far / self.deviations)
@@ -75,8 +66,6 @@ class Mixture:
 
         Both tails are convex beyond 0, so steps from below never overshoot and the iteration can't fail.
         """
-        from scipy.special import ndtri
-
         least = np.nanmin(np.where(self.weights > 0, self.deviations, np.inf), axis=-1, initial=np.inf)
         half = np.asarray(ndtri((1 + level) / 2) * least)
         for _ in range(_NEWTON_STEPS):
@@ -99,8 +88,6 @@ def inverse_chi2(
     Gauss-Legendre over the root of the chi-square variable, in which all integrands here are smooth, between its
     quantiles 1e-16 and 1 - 1e-16 within the values that the floor leaves.
     """
-    from scipy.special import gammainc, gammaincinv
-
     half = degrees / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         most = np.where(floor > 0, sum_of_squares / floor / 2, np.inf)
@@ -208,8 +195,6 @@ class Wald:
 
 def f_test(rule: str, off: FloatArray, between: FloatArray, within: FloatArray, m: int, ratio: float) -> Wald:
     """Test that a vector of differences from the null is zero, with ``B`` and ``W`` as matrices."""
-    from scipy.special import chdtrc, fdtrc
-
     k = len(off)
     if rule == "between" and m <= k:
         raise InputError(f"rule 'between' tests at most {m - 1} coefficients with {m} sets: ask for more sets")
@@ -278,6 +263,14 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     >>> rule_for(release)
     'sanitized'
     """
+    rule, note = nearest_rule(release)
+    if note:
+        warnings.warn(note, UserWarning, stacklevel=2)
+    return rule
+
+
+def nearest_rule(release: Release | Mapping[str, Any] | str | Path) -> tuple[Rule, str | None]:
+    """Return the rule of :func:`rule_for`, and what it warns of where none is right."""
     facts = _facts(release)
     name, n_sets, settings = str(facts["mechanism"]), facts["n_sets"], facts["settings"]
     splits: tuple[str, ...] | None = find(name).splits if name in MECHANISMS else None
@@ -293,29 +286,24 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
             "short an interval"
         )
     if settings.get("sets") == "posterior":
-        return "between"
+        return "between", None
     split = settings.get("split") or (splits[0] if splits is not None and len(splits) == 1 else None)
     if split == "per-set":
-        return "sanitized"
+        return "sanitized", None
     if split != "once":
         raise InputError(f"the settings of {name!r} don't say how the sets share their noise: name the rule yourself")
     if name not in KNOW_THE_NOISE:
         instead = "; sets made with sets='posterior' show it" if "sets" in settings else ""
-        warnings.warn(
+        return "sanitized", (
             f"the sets of {name} share their noise (split='once'), so the variance between them doesn't show it: "
-            f"'sanitized' is the nearest rule and its intervals are too short{instead}",
-            UserWarning,
-            stacklevel=2,
+            f"'sanitized' is the nearest rule and its intervals are too short{instead}"
         )
-        return "sanitized"
     if settings.get("likelihood", "noise-aware") != "noise-aware":
-        warnings.warn(
+        return "posterior-predictive", (
             "the plug-in likelihood takes noisy statistics as exact, so sets made from them once don't show the noise: "
-            "no rule is right, 'posterior-predictive' is the nearest, and its intervals are too short",
-            UserWarning,
-            stacklevel=2,
+            "no rule is right, 'posterior-predictive' is the nearest, and its intervals are too short"
         )
-    return "posterior-predictive"
+    return "posterior-predictive", None
 
 
 def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:

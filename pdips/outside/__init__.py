@@ -1,7 +1,6 @@
 """What an analyst can do with public files alone; all of it is post-processing."""
 
-from pdips.outside.answer import Answer
-from pdips.outside.noisy_margins import NoisyMargins
-from pdips.outside.readers import read_nmf, read_opendp
+from pdips.registry import public_names
 
-__all__ = ["Answer", "NoisyMargins", "read_nmf", "read_opendp"]
+_homes, __getattr__ = public_names(__name__, __file__)
+__all__ = sorted(_homes)

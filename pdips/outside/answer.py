@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from scipy.special import ndtri
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 type Weights = Sequence[float] | Mapping[str, float]
 
@@ -43,16 +42,13 @@ class Answer:
     estimate: FloatArray
     covariance: FloatArray
     basis: str
-    draws: "pd.DataFrame | None" = None
+    draws: pd.DataFrame | None = None
     skewed: bool = False
 
-    def summary(self, level: float = 0.95) -> "pd.DataFrame":
+    def summary(self, level: float = 0.95) -> pd.DataFrame:
         """Return a row a number: ``estimate``, ``standard_error``, ``lower``, ``upper`` and ``basis``."""
         if not 0 < level < 1:
             raise InputError("level must be between 0 and 1")
-        import pandas as pd
-        from scipy.special import ndtri
-
         error = np.sqrt(np.diagonal(self.covariance))
         lower, upper = self._interval(float(ndtri((1 + level) / 2)))
         if self.skewed and self.draws is not None:

@@ -7,12 +7,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+import pandas as pd
+from scipy.special import expit
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.data.schema import Schema, read_formula, terms_of
+from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
+from pdips.margins.chains import NoisyPairs
+from pdips.margins.domain import columns_of
+from pdips.margins.estimates import pooled
+from pdips.margins.residuals import ResidualDesign
 from pdips.outside.answer import Answer
 from pdips.outside.regression import (
     LEAST_COUNT,
@@ -28,18 +36,20 @@ from pdips.outside.regression import (
     solved,
     sums,
 )
-from pdips.privacy.loss import choice
+from pdips.privacy.loss import Neighbours, choice
+from pdips.registry import find
+from pdips.release import VERSION
+from pdips.release.documents import PrivacyDocument
 from pdips.release.folder import read_tables
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from pdips.data.schema import Schema
-    from pdips.margins.chains import NoisyPairs
-    from pdips.margins.residuals import ResidualDesign
-    from pdips.release.documents import PrivacyDocument
-    from pdips.release.noisy_margins import MeasuredMargin
-    from pdips.release.release import Release
+from pdips.release.noisy_margins import (
+    MeasuredMargin,
+    known_margin,
+    noise_variance,
+    unstacked,
+    with_groups,
+    with_product,
+)
+from pdips.release.release import Release
 
 type Target = Literal["table", "population"]
 
@@ -81,11 +91,11 @@ class NoisyMargins:
     [0.5, 0.5]
     """
 
-    schema: "Schema"
-    design: "ResidualDesign"
-    found: "NoisyPairs"
+    schema: Schema
+    design: ResidualDesign
+    found: NoisyPairs
     estimated: tuple[str, ...] = ()
-    margins: "tuple[MeasuredMargin, ...]" = ()
+    margins: tuple[MeasuredMargin, ...] = ()
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
@@ -103,21 +113,14 @@ class NoisyMargins:
         return cls._of(document, frames["margins"], frames["synthetic_1"])
 
     @classmethod
-    def of(cls, release: "Release") -> Self:
+    def of(cls, release: Release) -> Self:
         """Take the margins of a release in memory."""
         if "margins" not in release.tables:
             raise InputError(f"a release of {release.mechanism} holds no noisy margins")
         return cls._of(release.document(), release.tables["margins"], release.sets[0])
 
     @classmethod
-    def _of(cls, document: "PrivacyDocument", margins: "pd.DataFrame", records: "pd.DataFrame") -> Self:
-        from pdips.data.schema import Schema
-        from pdips.data.table import Table
-        from pdips.margins.domain import columns_of
-        from pdips.margins.estimates import pooled
-        from pdips.margins.residuals import ResidualDesign
-        from pdips.release.noisy_margins import known_margin, unstacked, with_groups
-
+    def _of(cls, document: PrivacyDocument, margins: pd.DataFrame, records: pd.DataFrame) -> Self:
         try:
             measured = unstacked(document.margins, margins)
         except (KeyError, TypeError, ValueError):  # names or numbers of rows that no release has
@@ -134,13 +137,26 @@ class NoisyMargins:
                 columns[name] = column.model_copy(update={"bin_edges": edges})
         tied = any(axis.codes for axis in axes.values())
         schema = schema.model_copy(update={"columns": columns, **({} if tied else {"impossible": (), "rule": ()})})
-        design = ResidualDesign(columns_of(schema), document.privacy.neighbours, "laplace")
         public = schema.public_columns
         known = Table(records[list(public)], Schema(columns={k: schema.columns[k] for k in public})) if public else None
         n_records = len(records) if document.privacy.neighbours == "replace-one" else None
         cut = tuple(name for name, axis in axes.items() if axis.lower)
         measured += [known_margin(each) for each in schema.known_totals(weighted=False) if each.n_records == n_records]
-        return cls(schema, design, pooled(design, measured, n_records, known), cut, tuple(measured))
+        return cls.pooled(schema, document.privacy.neighbours, measured, n_records, known, cut)
+
+    @classmethod
+    def pooled(
+        cls,
+        schema: Schema,
+        neighbours: Neighbours,
+        margins: Sequence[MeasuredMargin],
+        n_records: int | None,
+        known: Table | None = None,
+        estimated: tuple[str, ...] = (),
+    ) -> Self:
+        """Return what margins of the columns of a schema say, given its public columns and a public number."""
+        design = ResidualDesign(columns_of(schema), neighbours, "laplace")
+        return cls(schema, design, pooled(design, margins, n_records, known), estimated, tuple(margins))
 
     @cached_property
     def _home(self) -> dict[str, tuple[int, int]]:
@@ -163,23 +179,16 @@ class NoisyMargins:
 
     def _tied(self, group: Sequence[str]) -> "tuple[NoisyMargins, str]":
         """Return what margins say where some columns are one, of all combinations of their levels; and its name."""
-        from pdips.margins.domain import columns_of
-        from pdips.margins.estimates import pooled
-        from pdips.margins.residuals import ResidualDesign
-        from pdips.release.noisy_margins import with_product
-
         if any(self._is_tied(name) or name in self.estimated for name in group):
             raise InputError(f"{', '.join(group)}: columns without bins, or tied by structural zeros, can't be crossed")
         if self.schema.public_columns:
             raise InputError("a release with public columns answers questions about one column or two")
         margins, columns, name = with_product(self.margins, self.schema.columns, group)
         schema = self.schema.model_copy(update={"columns": columns})
-        design = ResidualDesign(columns_of(schema), self.design.neighbours, "laplace")
         n_records = None if self.found.total_variance else int(self.found.n_records)
-        found = pooled(design, margins, n_records)
-        return NoisyMargins(schema, design, found, self.estimated, tuple(margins)), name
+        return self.pooled(schema, self.design.neighbours, margins, n_records, estimated=self.estimated), name
 
-    def _alone(self, columns: Sequence[str]) -> "Chosen":
+    def _alone(self, columns: Sequence[str]) -> Chosen:
         """Return the pairs of some columns."""
         self_blocks = sorted({self._block(column) for column in columns})
         sizes, starts = self.design.sizes, self.design.offsets
@@ -261,8 +270,6 @@ class NoisyMargins:
 
     def _scores(self, column: str) -> tuple[list[str], FloatArray]:
         """Return the terms that stand for a column, and their values for each of its levels: of a bin its middle."""
-        from pdips.data.schema import terms_of
-
         terms, found = terms_of(self.schema, column), self.schema.columns[column]
         if column in self.estimated:
             raise InputError(f"{column!r} has no bins, so no value stands for one of its intervals: fit the sets")
@@ -271,10 +278,8 @@ class NoisyMargins:
         values = found.levels or [(a + b) / 2 for a, b in pairwise(found.edges)]
         return [column], np.array(values, dtype=np.float64)[:, None]
 
-    def _read(self, formula: str) -> "tuple[Chosen, TermTable]":
+    def _read(self, formula: str) -> tuple[Chosen, TermTable]:
         """Return the pairs that a formula takes, and its terms in their order."""
-        from pdips.data.schema import read_formula
-
         plain, interactions = read_interactions(formula)
         outcome, predictors = read_formula(plain, self.schema)
         margins, terms = self, {name: self._scores(name) for name in [*predictors, outcome]}
@@ -421,8 +426,6 @@ class NoisyMargins:
         """
         choice(target, ("table", "population"), "target")
         choice(family, ("binomial", "poisson"), "family")
-        import pandas as pd
-
         chosen, terms = self._read(formula)
         values, n_levels = terms.values, len(terms.outcome[1])
         if family == "binomial" and n_levels != 2:
@@ -463,8 +466,6 @@ class NoisyMargins:
                 return Answer(terms.names, draws.mean(axis=0), np.cov(draws.T), basis, frame, skewed=True)
             warnings.warn(OPEN, UselessWarning, 2)
         if target == "population" and np.isfinite(covariance).all():
-            from scipy.special import expit
-
             linear = design @ centre
             weight = expit(linear) * expit(-linear) if family == "binomial" else np.exp(linear)
             laws, _ = parts(*chosen.counts())
@@ -476,16 +477,12 @@ class NoisyMargins:
         return Answer(terms.names, centre, covariance, basis, frame)
 
 
-def check_laws(document: "PrivacyDocument") -> None:
+def check_laws(document: PrivacyDocument) -> None:
     """Refuse laws of noise that settings and price don't give, or that contradict what the file says elsewhere.
 
     Settings are tried where they are those of this version and need neither a model file nor the number of records.
     A file that was changed throughout, price included, isn't noticed.
     """
-    from pdips.registry import find
-    from pdips.release import VERSION
-    from pdips.release.noisy_margins import noise_variance
-
     known = {each.scale for each in document.noise}
     planned = document.mechanism in ("pairs", "steps", "laplace-sanitizer", "universal-histogram")
     if planned and document.software.get("pdips") == VERSION:
@@ -503,6 +500,6 @@ def check_laws(document: "PrivacyDocument") -> None:
             raise InputError("a law of noise in privacy.json isn't that of its settings: one of them was changed")
 
 
-def settings_of(document: "PrivacyDocument") -> dict[str, Any]:
+def settings_of(document: PrivacyDocument) -> dict[str, Any]:
     """Return the settings of a release; where ``pairs`` says nothing of a second count, there was none."""
     return {**({"second_share": 0} if document.mechanism == "pairs" else {}), **document.settings}

@@ -3,16 +3,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from pdips.data.coding import encode
+from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.outside.noisy_margins import NoisyMargins
 from pdips.privacy.loss import choice
-
-if TYPE_CHECKING:
-    import pandas as pd
+from pdips.release.noisy_margins import MarginLaw, MeasuredMargin, axes_of, noise_variance
 
 type Source = str | Path | pd.DataFrame
 
@@ -104,8 +105,6 @@ def read_opendp(*tables: tuple[Source, Source]) -> NoisyMargins:
     >>> read_opendp((counts, pd.DataFrame([stated]))).margins[0].law.scale
     2.0
     """
-    import pandas as pd
-
     if not all(isinstance(each, tuple) and len(each) == 2 for each in tables):
         raise InputError("give pairs, (counts, summary), in brackets of their own")
     found = list[tuple[Any, ...]]()
@@ -132,9 +131,7 @@ def read_opendp(*tables: tuple[Source, Source]) -> NoisyMargins:
     return _margins(columns, found)
 
 
-def _frame(source: Source, **how: Any) -> "pd.DataFrame":
-    import pandas as pd
-
+def _frame(source: Source, **how: Any) -> pd.DataFrame:
     if isinstance(source, pd.DataFrame):
         return source
     try:
@@ -146,15 +143,6 @@ def _frame(source: Source, **how: Any) -> "pd.DataFrame":
 
 def _margins(columns: Mapping[str, Any], tables: Sequence[tuple[Any, ...]]) -> NoisyMargins:
     """Return margins of tables: names of columns, their cells (None: all, in order), counts, law and scale."""
-    import pandas as pd
-
-    from pdips.data.coding import encode
-    from pdips.data.schema import Schema
-    from pdips.margins.domain import columns_of
-    from pdips.margins.estimates import pooled
-    from pdips.margins.residuals import ResidualDesign
-    from pdips.release.noisy_margins import MarginLaw, MeasuredMargin, axes_of, noise_variance
-
     if not columns or not tables:
         raise InputError("there are no noisy counts by columns: of this place, or in these tables")
     schema, measured = Schema(columns=columns), list[MeasuredMargin]()
@@ -173,5 +161,4 @@ def _margins(columns: Mapping[str, Any], tables: Sequence[tuple[Any, ...]]) -> N
         axes, variance = tuple(axes_of(names, sizes)), noise_variance(law, scale)
         stated = MarginLaw(axes=axes, law=law, scale=scale, variance=variance, rows=len(noisy))
         measured.append(MeasuredMargin(stated, noisy[np.argsort(codes)].astype(np.int64), np.arange(len(noisy))))
-    design = ResidualDesign(columns_of(schema), "add-remove", "laplace")
-    return NoisyMargins(schema, design, pooled(design, measured, None), (), tuple(measured))
+    return NoisyMargins.pooled(schema, "add-remove", measured, None)

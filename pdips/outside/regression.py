@@ -5,15 +5,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.linalg import block_diag
+from scipy.special import expit
 
 from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError, UselessWarning
-
-if TYPE_CHECKING:
-    from pdips.margins.chains import NoisyPairs
+from pdips.margins.chains import NoisyPairs
 
 type Parts = tuple[FloatArray, FloatArray]
 type Reads = Callable[[FloatArray, FloatArray], FloatArray]
@@ -60,12 +59,12 @@ class Chosen:
         Which levels of a block have which level of a column.
     """
 
-    pairs: "NoisyPairs"
+    pairs: NoisyPairs
     home: dict[str, int]
     places: dict[str, slice]
     levels: FloatArray
 
-    def counts(self, pairs: "Sequence[NoisyPairs]" = ()) -> Parts:
+    def counts(self, pairs: Sequence[NoisyPairs] = ()) -> Parts:
         """Return the counts of all pairs of levels, shape (replicates, levels, levels), and the numbers of records.
 
         Those of one column with itself are on the diagonal.
@@ -165,8 +164,6 @@ class TermTable:
     @property
     def values(self) -> FloatArray:
         """Of each level: its terms and the outcome, shape (levels, terms + 1)."""
-        from scipy.linalg import block_diag
-
         return np.asarray(block_diag(*(values for _, values in self.predictors), self.outcome[1]))
 
     @property
@@ -227,8 +224,6 @@ def maximum(design: FloatArray, laws: FloatArray, scores: FloatArray, family: st
 
     ``laws`` have shape (replicates, cells), ``scores`` and coefficients (replicates, coefficients).
     """
-    from scipy.special import expit
-
     share = np.clip(scores[:, 0], 1e-6, 1 - 1e-6 if family == "binomial" else None)
     now, found = np.zeros(scores.shape), np.full(scores.shape, np.nan)
     now[:, 0] = np.log(share / (1 - share)) if family == "binomial" else np.log(share)
@@ -270,8 +265,6 @@ def posterior(design: FloatArray, seen: Parts, again: Parts, n: float, family: s
     family : str
         ``"binomial"`` or ``"poisson"``.
     """
-    from scipy.special import expit
-
     (law, score), (laws, scores) = (each[0] for each in seen), again
     rng, size = np.random.default_rng(2), design.shape[1]
     prior = np.array([PRIOR_INTERCEPT, *np.full(size - 1, PRIOR_SLOPE)])

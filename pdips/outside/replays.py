@@ -21,7 +21,8 @@ from pdips.errors import InputError
 from pdips.evaluation.document import open_release
 from pdips.evaluation.encoding import codes_of, subsets, with_decile_bins
 from pdips.evaluation.formula import Analysis, read_analysis
-from pdips.inference import combine, rule_for
+from pdips.inference import combine
+from pdips.inference.rules import nearest_rule
 from pdips.margins.chains import PairTarget
 from pdips.margins.pairs import Pairs
 from pdips.margins.residuals import pair_counts
@@ -46,6 +47,7 @@ RAKED, LEAST = 10, 1e-9
 """Rounds of proportional fitting, and what counts for none in it."""
 
 Progress = Callable[[str], object]
+type Intervals = dict[str, tuple[FloatArray, FloatArray]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,9 +147,7 @@ def certify(
     if len({len(each) for each in release.sets}) > 1:
         raise InputError(f"the sets in {release.home} have different numbers of records: one of them was changed")
     mechanism, rng = mechanism_of(release.document), np.random.default_rng() if rng is None else rng
-    with warnings.catch_warnings(record=True):  # the nearest rule, where none is right, is what is to be tried
-        warnings.simplefilter("always")
-        rule = rule_for(release.document.contents())
+    rule, _ = nearest_rule(release.document.contents())  # where none is right, the nearest is what is to be tried
     records, agreed = pd.concat(release.sets, ignore_index=True), None
     if release.document.margins and release.home.name != "confidential":
         margins = NoisyMargins.read(release.home)
@@ -177,12 +177,22 @@ def coverage(
         for name, each in truth.items()
     }
     held: dict[str, list[float]] = {name: [] for name, kept in asked.items() if kept.any()}
-    for number, found in enumerate(_replayed(mechanism, population, rule, replays, scheduler, rng), start=1):
-        if progress is not None:
-            progress(f"replay {number} of {replays}")
-        for name, shares in held.items():
-            (low, high), value = found[name], truth[name]
-            shares.append(float(((low <= value) & (value <= high))[asked[name]].mean()))
+    streams = rng.spawn(replays)
+    with ExitStack() as stack:
+        made: Iterator[Intervals] = (_replay(mechanism, population, rule, each) for each in streams)
+        if scheduler is not None:
+            from distributed import as_completed
+
+            client = stack.enter_context(client_of(scheduler, replays))
+            everywhere = client.scatter(population, broadcast=True)
+            futures = [client.submit(_replay, mechanism, everywhere, rule, each, pure=False) for each in streams]
+            made = (future.result() for future in as_completed(futures))
+        for number, found in enumerate(made, start=1):
+            if progress is not None:
+                progress(f"replay {number} of {replays}")
+            for name, shares in held.items():
+                (low, high), value = found[name], truth[name]
+                shares.append(float(((low <= value) & (value <= high))[asked[name]].mean()))
     return [
         Covered(
             what=name,
@@ -263,31 +273,8 @@ def more_sets(
     return schema.with_known_weights(made.synthesize(plan, curator, rng).sets)
 
 
-def _replayed(
-    mechanism: Mechanism,
-    population: Population,
-    rule: str,
-    replays: int,
-    scheduler: str | None,
-    rng: np.random.Generator,
-) -> Iterator[dict[str, tuple[FloatArray, FloatArray]]]:
-    """Yield the intervals of each replay by kind of number."""
-    streams = rng.spawn(replays)
-    if scheduler is None:
-        yield from (_replay(mechanism, population, rule, each) for each in streams)
-        return
-    from distributed import as_completed
-
-    with ExitStack() as stack:
-        client = stack.enter_context(client_of(scheduler, replays))
-        everywhere = client.scatter(population, broadcast=True)
-        futures = [client.submit(_replay, mechanism, everywhere, rule, each, pure=False) for each in streams]
-        yield from (future.result() for future in as_completed(futures))
-
-
-def _replay(
-    mechanism: Mechanism, population: Population, rule: Any, rng: np.random.Generator
-) -> dict[str, tuple[FloatArray, FloatArray]]:
+def _replay(mechanism: Mechanism, population: Population, rule: Any, rng: np.random.Generator) -> Intervals:
+    """Return the intervals of a replay by kind of number."""
     table = population.records.sample(population.n_records, replace=True, random_state=rng, ignore_index=True)
     if population.given.records.person is not None:  # the price is that of a person's cap, whoever the persons are
         table[population.given.records.person] = np.arange(len(table))
@@ -295,7 +282,7 @@ def _replay(
         warnings.simplefilter("ignore")  # what settings bring with them was said of the release
         release, _ = mechanism.release(Table(table, population.given), rng=rng)
     each = [population.answers(frame) for frame in release.sets]
-    found = dict[str, tuple[FloatArray, FloatArray]]()
+    found: Intervals = {}
     for name in each[0]:
         estimates, variances = (np.stack([one[name][k] for one in each]) for k in (0, 1))
         with np.errstate(all="ignore"):

@@ -266,13 +266,6 @@ def append(connection: sqlite3.Connection, table: str, *values: object) -> int:
     return number
 
 
-def append_rho(connection: sqlite3.Connection, total: int, rho: Fraction) -> None:
-    """Append what a total is in rho, which makes the file one of format 3."""
-    if one_value(connection, "PRAGMA user_version") != FORMAT:
-        create_tables(connection, RHO_TOTALS, FORMAT)
-    append(connection, "rho_totals", total, text(rho))
-
-
 def one_value(connection: sqlite3.Connection, query: str) -> Any:
     """Return the single value that ``query`` gives."""
     return connection.execute(query).fetchall()[0][0]  # a query not read to its end would keep its lock
@@ -351,17 +344,6 @@ def account_name(connection: sqlite3.Connection) -> str:
     """Return the account's public name: random, for it is derived from the salt, which it doesn't show."""
     salt = one_value(connection, "SELECT salt FROM account")
     return hashlib.blake2b(b"account", key=salt, digest_size=8).hexdigest()
-
-
-def attempt_of(row: sqlite3.Row) -> Attempt:
-    """Return the attempt in a row that has its outcome too."""
-    return Attempt(
-        **{name: row[name] for name in ("number", "time", "mechanism", "schema", "outcome", "entry")},
-        charged_epsilon=Fraction(row["charged_epsilon"]),
-        charged_delta=Fraction(row["charged_delta"]),
-        unit=unit_of(row),
-        explained=bool(row["explained"]),
-    )
 
 
 def entry_of(row: sqlite3.Row, spends: Sequence[Spend], neighbours: Neighbours, told: Mapping[str, Any]) -> Entry:

@@ -152,7 +152,9 @@ class Ledger:
                 )
             number = file.append(connection, "totals", *row)
             if total_rho is not None:
-                file.append_rho(connection, number, total_rho)
+                if file.one_value(connection, "PRAGMA user_version") != file.FORMAT:
+                    file.create_tables(connection, file.RHO_TOTALS, file.FORMAT)
+                file.append(connection, "rho_totals", number, file.text(total_rho))
 
     @contextmanager
     def reserve(self, mechanism: Priced, schema: "Schema", *, explain: bool = False) -> Iterator[None]:
@@ -219,7 +221,13 @@ class Ledger:
             if attempt is None:
                 attempt = self._attempt(connection, mechanism, loss, schema, explain=False)
             else:
-                self._check_held(connection, attempt, (mechanism, *map(file.text, (loss.epsilon, loss.delta))), schema)
+                held = next((row for row in file.open_attempts(connection) if row["number"] == attempt), None)
+                if held is None:
+                    raise InputError(f"ledger {self.path}: the reservation was struck meanwhile; nothing is charged")
+                asked = (mechanism, *map(file.text, (loss.epsilon, loss.delta)), file.digest_of(schema))
+                if tuple(held[name] for name in ("mechanism", "epsilon", "delta", "schema")) != asked:
+                    raise InputError(f"ledger {self.path}: another price or schema was reserved than is to be charged")
+                self._refuse_unit(connection, Unit.of(schema))
             self._recognise(connection, fingerprint)
             copied = ", ".join(file.COPIED)
             row = connection.execute(f"SELECT {copied} FROM attempts WHERE number = ?", (attempt,)).fetchall()[0]
@@ -302,7 +310,16 @@ class Ledger:
                 "SELECT a.*, o.outcome, o.entry FROM attempts a LEFT JOIN outcomes o ON o.attempt = a.number "
                 "ORDER BY a.number"
             ).fetchall()
-        return [file.attempt_of(row) for row in rows]
+        return [
+            Attempt(
+                **{name: row[name] for name in ("number", "time", "mechanism", "schema", "outcome", "entry")},
+                charged_epsilon=Fraction(row["charged_epsilon"]),
+                charged_delta=Fraction(row["charged_delta"]),
+                unit=file.unit_of(row),
+                explained=bool(row["explained"]),
+            )
+            for row in rows
+        ]
 
     def entries(self) -> list[Entry]:
         """Return every charge, oldest first."""
@@ -371,17 +388,6 @@ class Ledger:
             price = (loss.kind, loss.neighbours, *map(file.text, numbers))
         row = (file.now(), mechanism, *price, *file.columns_of(unit), file.digest_of(schema), int(explain))
         return file.append(connection, "attempts", *row)
-
-    def _check_held(
-        self, connection: sqlite3.Connection, number: int, asked: tuple[str, ...], schema: "Schema"
-    ) -> None:
-        """Refuse to charge anything but the open reservation that is held."""
-        row = next((row for row in file.open_attempts(connection) if row["number"] == number), None)
-        if row is None:
-            raise InputError(f"ledger {self.path}: the reservation was struck meanwhile; nothing is charged")
-        if (row["mechanism"], row["epsilon"], row["delta"], row["schema"]) != (*asked, file.digest_of(schema)):
-            raise InputError(f"ledger {self.path}: another price or schema was reserved than is to be charged")
-        self._refuse_unit(connection, Unit.of(schema))
 
     def _refuse_unit(self, connection: sqlite3.Connection, unit: Unit) -> None:
         """Refuse a price for a unit of privacy whose losses don't add to those in the account."""

@@ -49,12 +49,9 @@ def exact(value: Number, name: str) -> Fraction:
 
 def spell(number: Fraction) -> str:
     """Write a price as a decimal, exactly where it has a short one and otherwise rounded up, never down."""
-    for n_digits in range(16):
-        scaled = number * 10**n_digits
-        if scaled.denominator == 1 or n_digits == 15:
-            text = f"{Decimal(math.ceil(scaled)).scaleb(-n_digits):f}"
-            return text.rstrip("0").rstrip(".") if "." in text else text
-    raise AssertionError("unreachable")
+    n_digits = next((n for n in range(15) if (number * 10**n).denominator == 1), 15)
+    text = f"{Decimal(math.ceil(number * 10**n_digits)).scaleb(-n_digits):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def as_float(number: Fraction) -> float:

@@ -3,13 +3,11 @@
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize
 
-from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.noise import discrete_laplace_variance
 
@@ -85,7 +83,12 @@ class NoiseSum:
         smoothing = max(SMOOTHING * deviation, 6 * reach / (math.pi * FREQUENCIES))
         count = min(math.ceil(6 * reach / (math.pi * smoothing)), FREQUENCIES)
         frequency = np.arange(1, count + 1) * (math.pi / reach)
-        height = np.exp(self._log_characteristic(frequency) - (smoothing * frequency) ** 2 / 2)
+        # The characteristic function of a discrete Laplace of variance v is 1 / (1 + 2 v sin^2(t / 2)).
+        log_height = -(self._normal() + smoothing**2) * frequency**2 / 2
+        for part in self.terms:
+            if part.law == "laplace":
+                log_height -= part.n * np.log1p(2 * part.each * np.sin(part.weight * frequency / 2) ** 2)
+        height = np.exp(log_height)
         height *= 2 / (math.pi * np.arange(1, count + 1))
         kept = np.abs(height) > NEGLIGIBLE
         frequency, height = frequency[kept], height[kept]
@@ -100,16 +103,6 @@ class NoiseSum:
     def _normal(self) -> float:
         """Variance of the parts that are normal, or taken as such."""
         return self.normal_variance + sum(p.n * p.weight**2 * p.each for p in self.terms if p.law == "gaussian")
-
-    def _log_characteristic(self, t: NDArray[Any]) -> FloatArray:
-        """Return the log of the characteristic function: that of a discrete Laplace of variance v is
-        -log(1 + 2 v sin^2(t / 2)).
-        """
-        found = -self._normal() * t**2 / 2
-        for part in self.terms:
-            if part.law == "laplace":
-                found -= part.n * np.log1p(2 * part.each * np.sin(part.weight * t / 2) ** 2)
-        return np.asarray(found)
 
     def _reach(self) -> float:
         """Return what the sum is beyond with probability below 1e-10, by Chernoff's bound."""

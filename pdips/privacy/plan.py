@@ -265,7 +265,7 @@ class Plan:
         parallel = {step.item or step.name for step in self.steps if step.parallel}
         return tuple(
             Spend(
-                step=f"{name}{of_set(number, self.repeats)}",
+                step=f"{name}, set {number}" if self.repeats > 1 else name,
                 epsilon=price * rate,
                 composition="parallel" if name in parallel else "sequential",
             )
@@ -288,21 +288,14 @@ class Plan:
         found: dict[str, dict[str, Fraction]] = {}
         for step in self.steps:
             branches = found.setdefault(step.item or step.name, {"": Fraction(0)})
-            branches[step.branch] = branches.get(step.branch, Fraction(0)) + self._cost(step)
+            cost = step.rho if self.kind == "zcdp" else step.price
+            branches[step.branch] = branches.get(step.branch, Fraction(0)) + cost
         return {
             item: branches.pop("") + max(branches.values(), default=Fraction(0)) for item, branches in found.items()
         }
 
     def _sum(self) -> Fraction:
         return self.repeats * sum(self._items().values(), Fraction(0))
-
-    def _cost(self, step: Step) -> Fraction:
-        return step.rho if self.kind == "zcdp" else step.price
-
-
-def of_set(number: int, n_rounds: int) -> str:
-    """Return what tells the items of one round from those of another."""
-    return f", set {number}" if n_rounds > 1 else ""
 
 
 def paragraph(

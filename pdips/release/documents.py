@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
@@ -19,13 +19,11 @@ from pdips.convergence import ESS, RHAT, Convergence
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.account import Receipt
+from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, as_float, rho_of, to_replace_one
 from pdips.privacy.plan import Noise
 from pdips.release.known_totals import TotalCheck
 from pdips.release.noisy_margins import MarginError, MarginLaw
-
-if TYPE_CHECKING:
-    from pdips.privacy.ledger import Ledger
 
 SENTENCE = re.compile(
     r"(passed|failed): R-hat at most (\S+) \(.*?\), effective draws at least (\S+) for the centre and (\S+) for the "
@@ -199,7 +197,7 @@ class AccountState(BaseModel):
     entries: list[Charge] = []
 
     @classmethod
-    def of(cls, ledger: "Ledger", loss: PrivacyLoss) -> Self:
+    def of(cls, ledger: Ledger, loss: PrivacyLoss) -> Self:
         """Return where the account of a ledger stands after a release of this price."""
         account = ledger.summary()
         charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss

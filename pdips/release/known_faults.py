@@ -120,14 +120,14 @@ def _modelled(facts: Facts, *mechanisms: str) -> bool:
     return facts["mechanism"] in mechanisms and facts["settings"].get("model") is not None
 
 
-def _own_statistics(facts: Facts) -> bool:
-    source = _source(facts)
-    return _modelled(facts, "modips") and (source is None or OWN_STATISTIC.search(source) is not None)
+def _in_source(pattern: str | re.Pattern[str], *mechanisms: str) -> Callable[[Facts], bool]:
+    """Return whether the text of a model has a pattern, or wasn't recorded."""
 
+    def touches(facts: Facts) -> bool:
+        source = _source(facts)
+        return _modelled(facts, *mechanisms) and (source is None or re.search(pattern, source) is not None)
 
-def _second_model(facts: Facts) -> bool:
-    source = _source(facts)
-    return _modelled(facts, "modips") and (source is None or "draw_posterior" in source)
+    return touches
 
 
 def _in_a_call(suspicious: Callable[[str, dict[str, ast.expr]], bool]) -> Callable[[Facts], bool]:
@@ -159,15 +159,6 @@ def _transformed(name: str, words: dict[str, ast.expr]) -> bool:
     return value is not None and not (isinstance(inner, ast.Name) and inner.id == "data")
 
 
-def _perhaps_improper(name: str, words: dict[str, ast.expr]) -> bool:
-    return name in IMPROPER or (name in OWN_DENSITY and "observed" not in words)
-
-
-def _reads_values(facts: Facts) -> bool:
-    source = _source(facts)
-    return _modelled(facts, *MODEL_MECHANISMS) and (source is None or VALUES_READ.search(source) is not None)
-
-
 TOUCHES: dict[str, Callable[[Facts], bool]] = {
     "always": lambda facts: True,
     "coded_by_levels": lambda facts: any(column.get("levels") for column in _columns(facts)),
@@ -175,11 +166,13 @@ TOUCHES: dict[str, Callable[[Facts], bool]] = {
     "hit_and_run": lambda facts: facts["mechanism"] == "kng" and facts["settings"].get("sampler") == "hit-and-run",
     "large_whole_numbers": _large_whole_numbers,
     "other_units": _other_units,
-    "own_statistics": _own_statistics,
-    "perhaps_improper": _in_a_call(_perhaps_improper),
-    "reads_values": _reads_values,
+    "own_statistics": _in_source(OWN_STATISTIC, "modips"),
+    "perhaps_improper": _in_a_call(
+        lambda name, words: name in IMPROPER or (name in OWN_DENSITY and "observed" not in words)
+    ),
+    "reads_values": _in_source(VALUES_READ, *MODEL_MECHANISMS),
     "sampled": lambda facts: facts["mechanism"] == "censored-posterior" and facts["privacy"].get("sampling") == "mcmc",
-    "second_model": _second_model,
+    "second_model": _in_source("draw_posterior", "modips"),
     "seeded": lambda facts: bool(facts.get("reproducible")),
     "transformed": _in_a_call(_transformed),
     "unrecorded": lambda facts: _modelled(facts, *MODEL_MECHANISMS, "modips") and _source(facts) is None,

@@ -64,9 +64,12 @@ class LargeSet:
         schema = pa.schema(fields, metadata=like.metadata)
         # Statistics on text take half of the time; the dictionary types are for writing and are not for readers.
         options = {"compression": "zstd", "write_statistics": plain, "store_schema": False}
-        with pq.ParquetWriter(path, schema, **options) as writer:
+        with pq.ParquetWriter(path, schema, **options) as writer, ThreadPoolExecutor(1) as pool:
             writer.add_key_value_metadata(like.metadata)
-            for chunk in _ahead(self._tables(schema)):
+            chunks = self._tables(schema)
+            waiting = pool.submit(next, chunks, None)  # the next chunk is made while one is being written
+            while (chunk := waiting.result()) is not None:
+                waiting = pool.submit(next, chunks, None)
                 writer.write_table(chunk)
 
     def _chunks(self, size: int) -> Iterator[dict[str, NDArray[Any]]]:
@@ -102,12 +105,3 @@ class LargeSet:
         known = levels.drop_null()
         missing = codes == len(known) if levels.null_count else None
         return pa.DictionaryArray.from_arrays(pa.array(codes, mask=missing), known.cast(pa.string()))
-
-
-def _ahead(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Make the next chunk while one is being written."""
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(next, chunks, None)
-        while (chunk := waiting.result()) is not None:
-            waiting = pool.submit(next, chunks, None)
-            yield chunk

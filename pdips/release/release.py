@@ -132,16 +132,22 @@ class Release:
             settings=dict(self.settings),
             n_sets=self.n_sets,
             reproducible=self.reproducible,
-            receipt=self.receipt,
-            privacy=StatedLoss.model_validate(self.loss),
-            spends=[StatedSpend.model_validate(spend) for spend in self.spends],
             noise=list(self.noise),
             margin_errors=list(self.margin_errors),
             margins=list(self.margins),
             totals=list(self.totals),
             table_schema=self.schema,
-            software=software(),
+            **self.price(),
         )
+
+    def price(self) -> dict[str, Any]:
+        """Return what files say of the price: the loss, its items and the receipt; and the versions of packages."""
+        return {
+            "privacy": StatedLoss.model_validate(self.loss),
+            "spends": [StatedSpend.model_validate(spend) for spend in self.spends],
+            "software": software(),
+            "receipt": self.receipt,
+        }
 
     def describe(self) -> dict[str, Any]:
         """Return the contents of ``privacy.json`` as plain numbers, strings, lists and mappings."""

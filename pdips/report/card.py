@@ -4,18 +4,16 @@ import keyword
 import math
 import re
 import tomllib
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
-from pdips.inference.rules import KNOW_THE_NOISE
+from pdips.inference.rules import KNOW_THE_NOISE, nearest_rule
 from pdips.release.certificate import Certificate
 from pdips.release.codebook import CODEBOOK
 from pdips.release.documents import PaidDocument, PrivacyDocument, StatedLoss
@@ -61,7 +59,11 @@ def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -
         "errors": standard_errors(release),
         "code": _reading(schema, release.n_sets, csv=csv),
         "noisy_code": _noisy(release),
-        "margin_spans": list(_margin_spans(release)),
+        "margin_spans": [
+            (what, min(errors), max(errors))
+            for what, size in (("Counts of one level", 1), ("Counts of two levels together", 2))
+            if (errors := [item.standard_error for item in release.margin_errors if len(item.columns) == size])
+        ],
         "has_codebook": (public / CODEBOOK).is_file(),
         "split": settings.get("split"),
         "suffix": "csv" if csv else "parquet",
@@ -117,7 +119,7 @@ def guarantee(privacy: StatedLoss) -> dict[str, Any]:
             (percent(level, short=True), shown(level), shown(level, True) if removing else None)
             for level in FALSE_POSITIVES
         ],
-        "curve": Markup(roc_bound(power, FALSE_POSITIVES, label)),
+        "curve": roc_bound(power, FALSE_POSITIVES, label),
         "beliefs": [
             (percent(before, short=True), percent(min(1.0, round_up(belief_bound(epsilon, before)))))
             for before in BELIEFS
@@ -164,19 +166,16 @@ def detection_bound_zcdp(rho: float, false_positives: float) -> float:
     if not 0 < false_positives < 1:
         return false_positives
     low, high = false_positives, 1.0
+    most, kept = (ORDERS - 1) * ORDERS * rho, 1 - false_positives
     for _ in range(HALVINGS):
         power = (low + high) / 2
-        low, high = (power, high) if _coins_allowed(power, false_positives, rho) else (low, power)
+        if power == 1:  # no double is nearer
+            break
+        rejecting, keeping = ORDERS * math.log(power / false_positives), ORDERS * math.log((1 - power) / kept)
+        there = np.logaddexp(math.log(false_positives) + rejecting, math.log(kept) + keeping)
+        back = np.logaddexp(math.log(power) - rejecting, math.log1p(-power) - keeping)
+        low, high = (power, high) if (there <= most).all() and (back <= most).all() else (low, power)
     return high
-
-
-def _coins_allowed(power: float, level: float, rho: float) -> bool:
-    """Whether two coins are as near as a rho-zCDP release has it, at all orders and either way round."""
-    rejecting, keeping = math.log(power / level), math.log((1 - power) / (1 - level))
-    most = (ORDERS - 1) * ORDERS * rho
-    there = np.logaddexp(math.log(level) + ORDERS * rejecting, math.log(1 - level) + ORDERS * keeping)
-    back = np.logaddexp(math.log(power) - ORDERS * rejecting, math.log1p(-power) - ORDERS * keeping)
-    return bool((there <= most).all() and (back <= most).all())
 
 
 def power_bound(
@@ -221,26 +220,21 @@ def standard_errors(release: PrivacyDocument) -> str:
 
 def combining(release: PrivacyDocument, certificate: Certificate | None = None) -> CombiningAdvice:
     """Return the rule of :func:`pdips.inference.rule_for`, or in its words why there is none."""
-    from pdips.inference import rule_for
-
     code = (
         "import statsmodels.formula.api as smf\n"
         "from pdips.inference import combine, rule_for\n"
         f"combine(lambda one: smf.ols({formula(release.table_schema)!r}, one).fit(), sets, "
         'rule=rule_for("privacy.json")).summary()\n'
     )
-    rule, warning = None, None
+    rule: str | None = None
+    facts = {"mechanism": release.mechanism, "settings": release.settings, "n_sets": release.n_sets}
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            rule = rule_for({"mechanism": release.mechanism, "settings": release.settings, "n_sets": release.n_sets})
-        if caught:
-            rule, warning = None, str(caught[0].message)
+        rule, warning = nearest_rule(facts)
     except InputError as error:
         warning = str(error)
     if certificate is not None and certificate.refusal:
-        rule, warning = None, certificate.refusal
-    return CombiningAdvice(rule=rule, warning=warning, code=code)
+        warning = certificate.refusal
+    return CombiningAdvice(rule=None if warning else rule, warning=warning, code=code)
 
 
 def formula(schema: Schema) -> str:
@@ -286,11 +280,3 @@ def _noisy(release: PrivacyDocument) -> str:
     if {*counted} < {*release.table_schema.columns} or not asked:
         return ""
     return f'from pdips.outside import NoisyMargins\nNoisyMargins.read(".").share([{asked[0]!r}]).summary()\n'
-
-
-def _margin_spans(release: PrivacyDocument) -> Iterator[tuple[str, float, float]]:
-    """Yield the least and the largest standard error of counts of one level, and of two levels together."""
-    for size, what in ((1, "Counts of one level"), (2, "Counts of two levels together")):
-        errors = [item.standard_error for item in release.margin_errors if len(item.columns) == size]
-        if errors:
-            yield what, min(errors), max(errors)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
+from scipy.special import bdtrc
 
 from pdips.convergence import BFMI, ESS, RHAT, ROUNDS, Convergence
 from pdips.inference.rules import KNOW_THE_NOISE
@@ -60,10 +60,7 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
         "band": BAND,
         "most_dots": MOST_DOTS,
         "noise": errors,
-        "pictures": {
-            kind: [(title, Markup(drawn), *beside) for title, drawn, *beside in figures.get(kind, ())]
-            for kind in FIGURES
-        },
+        "pictures": {kind: figures.get(kind, ()) for kind in FIGURES},
     }
 
 
@@ -167,11 +164,9 @@ def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:
     entries = sum(row.entries for row in predictive.values())
     if not entries:
         return []
-    from scipy.stats import binom
-
     outside = sum(round(row.outside * row.entries) for row in predictive.values())
     furthest = max((row.furthest or 0.0 for row in predictive.values()), default=0.0)
-    by_number = binom.sf(outside - 1, entries, EXPECTED_OUTSIDE)
+    by_number = float(bdtrc(outside - 1, entries, EXPECTED_OUTSIDE))
     chance = min(by_number, entries * math.exp(-math.sqrt(2) * furthest))
     level = graded(chance >= CHANCE, bad=outside > MOST_OUTSIDE * entries)
     found = f"{outside} of {plural(entries, 'noisy number')} outside the middle 95 % of the simulated"

@@ -16,6 +16,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup
 
 from pdips.evaluation.document import AnalysisComparison, Coefficient, ColumnDensity, PairDifference, PropensitySpread
 from pdips.release.documents import Margin, TwoWay
@@ -121,8 +122,11 @@ def sheet(width: float, height: float) -> tuple["Figure", "Axes"]:
     return figure, axes
 
 
-def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> str:
-    """Return an SVG element for the inside of a page: what only a file of its own needs is taken off."""
+def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> Markup:
+    """Return an SVG element for the inside of a page: what only a file of its own needs is taken off.
+
+    It is marked as safe for templates, and so are the texts that functions here return.
+    """
     from matplotlib import rc_context
 
     out = StringIO()
@@ -143,7 +147,7 @@ def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> str
         f'<svg class="picture" role="img" aria-label="{html.escape(label)}" '
         f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" style="--width: {width:g}px">'
     )
-    return opening + body[body.index(">") + 1 :]
+    return Markup(opening + body[body.index(">") + 1 :])
 
 
 # ---- margins ----

@@ -1,11 +1,9 @@
 """The section on what the synthetic sets kept of the table: what was compared at release, and an evaluation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from markupsafe import Markup
 
 from pdips.evaluation.document import SUMMARIES, AnalysisComparison, EvaluationDocument, Measure, Pictures
 from pdips.release.documents import Comparison, Moments, PrivacyDocument, RunDocument, mean
@@ -91,8 +89,8 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
         "pairs": pairs,
         "one_way_mean": mean(margin.distance for margin in margins),
         "two_way_mean": mean(distance for distance, _, _ in pairs),
-        "panels": [_drawn(figures.one_way, margin, f"margin {i}") for i, margin in enumerate(margins)],
-        "heat": _drawn(figures.two_way, comparison.two_way, "pairs") if pairs else None,
+        "panels": [figures.one_way(margin, f"margin {i}") for i, margin in enumerate(margins)],
+        "heat": figures.two_way(comparison.two_way, "pairs") if pairs else None,
         "most_rows": figures.MOST_ROWS,
         "evaluation": evaluation,
         "stale": stale,
@@ -247,7 +245,7 @@ def _evaluated(found: EvaluationDocument) -> dict[str, Any]:
     return {
         "by_column": sorted(columns, key=lambda item: -(item[1].largest or 0)),
         "pictures": None if found.pictures is None else _pictures(found.pictures),
-        "forest": None if analysis is None or not analysis.told else _drawn(figures.forest, analysis, "forest"),
+        "forest": None if analysis is None or not analysis.told else figures.forest(analysis, "forest"),
         "readings": SUMMARIES,
         "most_marks": figures.MOST_MARKS,
         "most_coefficients": figures.MOST_COEFFICIENTS,
@@ -259,13 +257,9 @@ def _pictures(found: Pictures) -> dict[str, Any]:
     scores = found.propensity
     return {
         "propensity": scores,
-        "scores": None if scores is None else _drawn(figures.propensity, scores, "propensity"),
+        "scores": None if scores is None else figures.propensity(scores, "propensity"),
         "distance": None if scores is None else mean(scores.distance),
-        "densities": [(one, _drawn(figures.density, one, f"density {i}")) for i, one in enumerate(densities)],
+        "densities": [(one, figures.density(one, f"density {i}")) for i, one in enumerate(densities)],
         "n_densities": len(found.densities),
-        "pairs": [(one, _drawn(figures.difference, one, f"difference {i}")) for i, one in enumerate(found.pairs)],
+        "pairs": [(one, figures.difference(one, f"difference {i}")) for i, one in enumerate(found.pairs)],
     }
-
-
-def _drawn[T](draw: Callable[[T, str], str], found: T, key: str) -> Markup:
-    return Markup(draw(found, key))

@@ -464,13 +464,10 @@ def test_engines_that_cannot_read_a_mechanism():
         audit(FloatLaplace(), two_levels(2, 1), engine="exact")
     with pytest.raises(InputError, match="pure losses"):
         audit(NoisyCount(delta=Fraction(1, 10)), two_levels(2, 1), engine="exact")
-    with pytest.raises(InputError, match="too many ways to choose"):
-        audit(Steps(epsilon=1, layers=2), _wide_pair(), engine="exact")
-
-
-def _wide_pair() -> Pair:
     schema = schema_of(12, 12, 12, 12)
-    return Pair("wide", table_of([(0, 0, 0, 0)], schema), table_of([(1, 1, 1, 1)], schema), "replace-one")
+    wide = Pair("wide", table_of([(0, 0, 0, 0)], schema), table_of([(1, 1, 1, 1)], schema), "replace-one")
+    with pytest.raises(InputError, match="too many ways to choose"):
+        audit(Steps(epsilon=1, layers=2), wide, engine="exact")
 
 
 @pytest.mark.parametrize(

@@ -89,13 +89,10 @@ def test_means_and_coefficients_come_true(mechanism, kind):
     right, left = ((values - values.mean()) / values.std() for values in (grades, ages))
     both = np.einsum("rij,i,j->r", drawn_margins(made, ("age", "grade"), runs), left, right) / n
     assert both.std() == pytest.approx(told["coefficient", ("age", "grade")], rel=0.1)
-    alone = {(e.kind, e.columns): e.standard_error for e in prospects(made.plan(uncapped()), n)}
+    uncapped = SCHEMA.model_copy(update={"records": SCHEMA.records.model_copy(update={"max_per_person": 1})})
+    alone = {(e.kind, e.columns): e.standard_error for e in prospects(made.plan(uncapped), n)}
     assert both.std() > 1.5 * alone["coefficient", ("age", "grade")]  # the cap forgotten is found out
     assert of_grade.std() != pytest.approx(told["mean", ("grade",)] / np.linalg.norm(grades - grades.mean()), rel=0.1)
-
-
-def uncapped() -> Schema:
-    return SCHEMA.model_copy(update={"records": SCHEMA.records.model_copy(update={"max_per_person": 1})})
 
 
 def test_numbers_without_bins_have_means_from_their_first_layer():

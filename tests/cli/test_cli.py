@@ -30,17 +30,21 @@ wage = { lower = 0, upper = 1000, bins = 4 }
 """
 
 
-@pytest.fixture
-def here(tmp_path):
-    """A folder with a table and its schema."""
+def written(folder: Path) -> Path:
+    """Return a folder with a table and its schema."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {"colour": rng.choice(["blue", "red"], 60), "size": rng.integers(1, 4, 60), "wage": rng.uniform(0, 1000, 60)}
     )
-    frame.to_parquet(tmp_path / "t.parquet")
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    (tmp_path / "s.toml").write_text(SCHEMA)
-    return tmp_path
+    frame.to_parquet(folder / "t.parquet")
+    frame.to_csv(folder / "t.csv", index=False)
+    (folder / "s.toml").write_text(SCHEMA)
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path):
+    return written(tmp_path)
 
 
 def words(here, *more: object, table="t.parquet", mechanism="steps", epsilon: object = 1, out="out"):

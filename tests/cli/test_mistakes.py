@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from test_cli import SCHEMA, complains, words
+from test_cli import complains, words, written
 
 import pdips as library
 from pdips import InputError, Ledger, Schema, Steps, Table, synthesize
@@ -20,14 +20,7 @@ KNOWN = {"columns": {"ill": {"levels": ["no", "yes"]}, "sex": {"levels": ["f", "
 def here(tmp_path, monkeypatch):
     """A folder to work in, with a table and its schema."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {"colour": rng.choice(["blue", "red"], 60), "size": rng.integers(1, 4, 60), "wage": rng.uniform(0, 1000, 60)}
-    )
-    frame.to_parquet("t.parquet")
-    frame.to_csv("t.csv", index=False)
-    (tmp_path / "s.toml").write_text(SCHEMA)
-    return tmp_path
+    return written(tmp_path)
 
 
 @pytest.fixture

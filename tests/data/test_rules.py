@@ -80,7 +80,8 @@ def test_what_is_barred_is_what_no_numbers_could_be():
     schema = schema_with()
     names = ("left", "age", "score")
     grids = {"left": np.arange(40), "age": np.arange(5, 51), "score": np.arange(0, 50.25, 0.25)}
-    codes = {name: code(schema, name, grid) for name, grid in grids.items()}
+    below = {name: np.searchsorted(schema.columns[name].edges, grid, side="right") for name, grid in grids.items()}
+    codes = {name: np.minimum(each, schema.columns[name].n_values) - 1 for name, each in below.items()}
     barred = [{name: set(levels) for name, levels in rule.items()} for rule in schema.zeros() if "sex" not in rule]
     for cell in product(*(range(schema.columns[name].n_values) for name in names)):
         least = -np.inf
@@ -91,12 +92,6 @@ def test_what_is_barred_is_what_no_numbers_could_be():
             least = min(fitting, default=np.inf)
         at = dict(zip(names, cell, strict=True))
         assert possible != any(all(at[name] in levels for name, levels in rule.items()) for rule in barred)
-
-
-def code(schema, name, values):
-    return np.minimum(
-        np.searchsorted(schema.columns[name].edges, values, side="right") - 1, schema.columns[name].n_values - 1
-    )
 
 
 BREAKING = [

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import warnings
 
 import numpy as np
@@ -353,13 +352,6 @@ def released(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def here(released, tmp_path):
-    """A table and a published release of two sets, to be changed at will."""
-    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
-    return tmp_path
-
-
 def contents(folder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -431,10 +423,6 @@ def test_a_single_set_has_an_interval_with_a_warning(here):
     assert "too short" in found.note
 
 
-def edit(path, change):
-    change(pd.read_parquet(path)).to_parquet(path)
-
-
 def test_bad_input_has_one_line_each(pdips, here):
     public, table = here / "out/public", here / "t.parquet"
     pd.DataFrame({"other": [1]}).to_parquet(here / "other.parquet")
@@ -472,7 +460,8 @@ def test_bad_input_has_one_line_each(pdips, here):
     ],
 )
 def test_sets_edited_by_hand_are_called_so(pdips, here, change, message):
-    edit(here / "out/public/synthetic_2.parquet", change)
+    path = here / "out/public/synthetic_2.parquet"
+    change(pd.read_parquet(path)).to_parquet(path)
     code, _, err = pdips("evaluate", here / "t.parquet", here / "out")
     assert code == 2
     assert message in err

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import shutil
 from fractions import Fraction
 from pathlib import Path
 
@@ -156,13 +155,6 @@ def released(tmp_path_factory):
     release, _ = Steps(epsilon=1, n_sets=2).release(table)
     release.publish(folder / "out" / "public")
     return folder
-
-
-@pytest.fixture
-def here(released, tmp_path):
-    """A table and a published release of two sets, to be changed at will."""
-    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
-    return tmp_path
 
 
 def paid(here, *more: object, epsilon: object = 1):

@@ -69,10 +69,6 @@ class Asked:
         return (Spend(step="counts", epsilon=self.loss.epsilon),)
 
 
-def outcomes(ledger: Ledger) -> list[str | None]:
-    return [attempt.outcome for attempt in ledger.attempts()]
-
-
 def numbers(ledger: Ledger) -> list[int]:
     return [entry.number for entry in ledger.entries()]
 
@@ -669,7 +665,7 @@ def test_kill_before_every_statement(path: Path, act: str, begun: bool) -> None:
     assert child.returncode == 0
     ledger = Ledger(path)
     assert numbers(ledger) == [int(printed)] == [1]
-    assert outcomes(ledger).count("charged") == 1
+    assert [attempt.outcome for attempt in ledger.attempts()].count("charged") == 1
     if not begun:
         return
     killed = [line.split() for line in seen]

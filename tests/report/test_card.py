@@ -73,6 +73,7 @@ def test_the_zcdp_bound_is_not_far_above_a_gaussian_release() -> None:
             assert detection_bound_zcdp(rho, level) < 1.5 * gaussian_power(rho, level)
     assert [detection_bound_zcdp(0.5, level) for level in (0.0, 1.0)] == [0.0, 1.0]
     assert detection_bound_zcdp(1e6, 0.01) == pytest.approx(1)
+    assert detection_bound_zcdp(50, 0.95) == 1
 
 
 def test_a_zcdp_bound_at_a_quarter_of_rho_is_caught() -> None:

@@ -305,7 +305,7 @@ def test_the_forest_draws_coefficients_that_the_table_tells():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def released(tmp_path_factory):
     """A release with its run and its evaluation, and the words that the evaluation ended with."""
     folder = tmp_path_factory.mktemp("made")
     binned = Schema.from_toml(SCHEMA.to_toml().replace('scale = "log"', 'scale = "log"\nbins = 5'))
@@ -322,12 +322,6 @@ def made(tmp_path_factory):
                 cli.main()
     assert (folder / "out" / "confidential" / "evaluation.json").is_file()
     return folder
-
-
-@pytest.fixture
-def here(made, tmp_path):
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    return tmp_path
 
 
 def stored(here: Path) -> dict[str, Any]:

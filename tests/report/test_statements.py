@@ -86,7 +86,9 @@ HOLDS_IF: dict[str, Fact] = {
     r"zero-concentrated": lambda made: made.loss.kind == "zcdp",
     r"[Pp]rivate reference (are|best)": lambda made: made.settings.get("centre") == "staged",
     r"sums of columns": lambda made: (
-        made.mechanism == "modips" and not has_levels(made, only=True) and not binned(made)
+        made.mechanism == "modips"
+        and not has_levels(made, only=True)
+        and not all(column.is_categorical or column.is_binned for column in made.schema.columns.values())
     ),
     r"ASSUMPTION THAT NOTHING CERTIFIES": lambda made: made.loss.sampling == "mcmc",
     r"the number of records is public": lambda made: made.loss.neighbours == "replace-one",
@@ -109,10 +111,6 @@ def noised(made: Release) -> bool:
 def has_levels(made: Release, *, only: bool = False) -> bool:
     kinds = [column.is_categorical for column in made.schema.columns.values() if not column.public]
     return all(kinds) if only else any(kinds)
-
-
-def binned(made: Release) -> bool:
-    return all(column.is_categorical or column.is_binned for column in made.schema.columns.values())
 
 
 def contradicted(made: Release) -> list[str]:

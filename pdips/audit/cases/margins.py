@@ -1,6 +1,7 @@
 """The pairs and events on which mechanisms of counts are audited: histograms, urns, trees, margins, networks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ from pdips.audit.neighbour_pairs import (
     Case,
     Pair,
     Written,
+    either,
     file_pairs,
     small_pairs,
     table_of,
@@ -170,17 +172,14 @@ def homes(neighbours: Neighbours) -> list[Pair]:
     pairs = []
     for name, (key, before, after) in changes.items():
         come = {"1": after} if neighbours == "replace-one" else {}
-        (first, own), (second, other) = map(_of_homes, ({**others, key: before}, {**come, **others}))
-        pairs.append(Pair(name, first, second, neighbours, written=(own, other)))
+        tables, written = list[Table](), list[Written]()
+        for side in ({**others, key: before}, {**come, **others}):  # members are anywhere in their file
+            people = [(key, side[key][1][j]) for j in range(3) for key in sorted(side) if j < len(side[key][1])]
+            alone = pd.DataFrame({"id": [*side], "rent": [rent for rent, _ in side.values()]})
+            tables.append(Table.of_households(alone, pd.DataFrame(people, columns=["id", "sex"]), HOMES))
+            written.append([(rent, *sexes) for rent, sexes in side.values()])
+        pairs.append(Pair(name, tables[0], tables[1], neighbours, written=(written[0], written[1])))
     return pairs
-
-
-def _of_homes(side: Mapping[str, tuple[str, str]]) -> tuple[Table, Written]:
-    """Return a table of households by key, each with its rent and its members, who are anywhere in their file."""
-    people = [(key, side[key][1][j]) for j in range(3) for key in sorted(side) if j < len(side[key][1])]
-    alone = pd.DataFrame({"id": [*side], "rent": [rent for rent, _ in side.values()]})
-    table = Table.of_households(alone, pd.DataFrame(people, columns=["id", "sex"]), HOMES)
-    return table, [(rent, *sexes) for rent, sexes in side.values()]
 
 
 def gaussian(build: Callable[..., Mechanism]) -> Iterator[Case]:
@@ -197,9 +196,8 @@ def _elections(mechanism: Steps) -> Iterator[Case]:
     yield from exactly(mechanism, list(small_pairs(small, neighbours, 3)))
     wide = Schema.model_validate({"columns": {"a": {"levels": list(range(6))}, "b": {"levels": [0, 1]}}})
     crowd = [(0, 0)] * 995 + [(level, 0) for level in (1, 2, 3, 4)]
-    moved = [*crowd, (5, 0)] if neighbours == "replace-one" else crowd
     name = "observed levels: the only record in its level moves to a level that nobody had"
-    pair = Pair(name, table_of([*crowd, (0, 1)], wide), table_of(moved, wide), neighbours)
+    pair = either(name, partial(table_of, schema=wide), crowd, (0, 1), (5, 0), neighbours)
     yield Case(mechanism, with_event(pair, lambda rows: rows[:, 0] == 0, "the first column is elected"))
     yield Case(mechanism, pair, "exact")
 
@@ -245,10 +243,8 @@ def alone(neighbours: Neighbours) -> Pair:
     Under add-remove a crowd is in the other cell: the larger it is, the closer the loss comes to epsilon, and the rarer
     the event becomes.
     """
-    crowd = [(0,)] * 5
-    first, second = ([*crowd, (1,)], crowd) if neighbours == "add-remove" else ([(1,)], [(0,)])
-    name = "empty cell: a record alone in its cell moves or leaves"
-    pair = Pair(name, table_of(first, TWO), table_of(second, TWO), neighbours)
+    name, crowd = "empty cell: a record alone in its cell moves or leaves", [(0,)] * 5 * (neighbours == "add-remove")
+    pair = either(name, partial(table_of, schema=TWO), crowd, (1,), (0,), neighbours)
     return with_event(pair, lambda rows: (rows == 1).all(axis=1), "all synthetic records are in that cell")
 
 
@@ -265,12 +261,8 @@ def privbayes(build: Callable[..., Any]) -> Iterator[Case]:
         choices = where_allowed(build, degree=1, usefulness=0, network_share="0.999", score=score)
         if choices is not None:
             yield from exactly(choices, list(small_pairs(BITS, choices.neighbours, 2)))
-            yield from (Case(choices, _turning_pair(), engine) for engine in ("exact", "counts"))
-
-
-def _turning_pair() -> Pair:
-    """Return the pair that moves two scores by their sensitivity, in opposite directions: a tells of b, or of c."""
-    crowd = [(1, 1, 1)] * 60
-    first, second = (table_of([*crowd, odd], TIED) for odd in ((0, 0, 1), (0, 1, 0)))
-    pair = Pair("turning: the odd record ties the first column to another one", first, second, "replace-one")
-    return with_event(pair, lambda rows: rows[:, 0] == 0, "b comes first")
+            # a pair that moves two scores by their sensitivity, in opposite directions: a tells of b, or of c
+            name = "turning: the odd record ties the first column to another one"
+            pair = either(name, partial(table_of, schema=TIED), [(1, 1, 1)] * 60, (0, 0, 1), (0, 1, 0), "replace-one")
+            pair = with_event(pair, lambda rows: rows[:, 0] == 0, "b comes first")
+            yield from (Case(choices, pair, engine) for engine in ("exact", "counts"))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pdips.arrays import IntArray
 from pdips.audit.cases.margins import exactly
 from pdips.audit.findings import law_of
-from pdips.audit.neighbour_pairs import Case, Event, Pair, sized, toward_counts, where_allowed, with_event
+from pdips.audit.neighbour_pairs import Case, Event, Pair, either, sized, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -221,16 +221,19 @@ def gaps_table(records: list[float]) -> Table:
     return Table(pd.DataFrame({"x": [4.0 if each else None for each in records]}), GAPS)
 
 
+def shares_table(records: list[float]) -> Table:
+    """Return a table of shares."""
+    return Table(pd.DataFrame({"y": records}), SHARES)
+
+
 def _flip(table_of: Callable[[list[float]], Table], crowd: int, neighbours: Neighbours) -> Pair:
     """Return the pair in which one of a crowd goes to the other side, or a record on the other side leaves."""
-    zeros = [0.0] * crowd
-    other = [*zeros, 0.0] if neighbours == "replace-one" else zeros
-    return Pair("outlier: one of a crowd goes to the other side", table_of([*zeros, 1.0]), table_of(other), neighbours)
+    return either("outlier: one of a crowd goes to the other side", table_of, [0.0] * crowd, 1.0, 0.0, neighbours)
 
 
 def three_shares(event: Event | None = None) -> Pair:
     """Return the pair on which a posterior without a centre loses most: a share goes from .7 to nearly 0."""
-    first, second = (Table(pd.DataFrame({"y": [0.8, 0.8, last]}), SHARES) for last in (0.7, 1e-6))
+    first, second = (shares_table([0.8, 0.8, last]) for last in (0.7, 1e-6))
     event_name = "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"
     return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", event, event_name)
 
@@ -241,11 +244,18 @@ def scores(build: Callable[..., Scores]) -> Iterator[Case]:
     It goes from one bound to the other, from a bound to a missing number, from where its likelihood is 0 at any
     parameters, or to a combination that no other has.
     """
-    for model, pair_of in ((mean, _far), (gaps, _gone), (shares, _impossible), (groups, _unseen)):
+    unseen = ([("a", 0)] * 4 + [("b", 1)] * 4, ("b", 0), ("a", 0))
+    tried: tuple[tuple[Any, ...], ...] = (
+        (mean, "one record goes from bound to bound", mean_table, [0.5] * CROWD, 1.0, 0.0),
+        (gaps, "one record goes from a bound to a missing number", gaps_table, [0.0] * CROWD, 1.0, 0.0),
+        (shares, "one record has likelihood 0", shares_table, [0.2, 0.4] * 3, 0.0, 0.9),
+        (groups, "one record is in a combination that nobody else is in", groups_table, *unseen),
+    )
+    for model, name, table_of, rest, one, other in tried:
         made = build(model=model)
         if getattr(made.model, "build", None) is not model:
             raise InputError("the audit of scores has models of its own; leave model out")
-        pair = pair_of(made.neighbours)
+        pair = either(name, table_of, rest, one, other, made.neighbours)
         if made.kind == "pure":
             yield Case(AlongTable.of(made, pair.first), pair, "exact")
     pair = _flip(coin_table, CROWD, made.neighbours)
@@ -257,33 +267,9 @@ def scores(build: Callable[..., Scores]) -> Iterator[Case]:
     yield Case(counted, pair)
 
 
-def _far(neighbours: Neighbours) -> Pair:
-    """Return the pair in which a record beside a crowd at 0 goes from one bound to the other, or leaves."""
-    first, other = ([*[0.5] * CROWD, end] for end in (1.0, 0.0))
-    second = other if neighbours == "replace-one" else first[:-1]
-    return Pair("one record goes from bound to bound", mean_table(first), mean_table(second), neighbours)
-
-
-def _gone(neighbours: Neighbours) -> Pair:
-    """Return the pair in which a record at a bound, beside a crowd of missing numbers, is one of them, or leaves."""
-    first, second = gaps_table([*[0.0] * CROWD, 1.0]), gaps_table([0.0] * (CROWD + (neighbours == "replace-one")))
-    return Pair("one record goes from a bound to a missing number", first, second, neighbours)
-
-
-def _impossible(neighbours: Neighbours) -> Pair:
-    """Return the pair in which a share of exactly 0, which no beta distribution has, goes to .9, or leaves."""
-    first, other = ([*[0.2, 0.4] * 3, last] for last in (0.0, 0.9))
-    sides = (first, other if neighbours == "replace-one" else first[:-1])
-    one, two = (Table(pd.DataFrame({"y": side}), SHARES) for side in sides)
-    return Pair("one record has likelihood 0", one, two, neighbours)
-
-
-def _unseen(neighbours: Neighbours) -> Pair:
-    """Return the pair in which a record comes to a combination that no other has, or leaves it."""
-    crowd = [("a", 0)] * 4 + [("b", 1)] * 4
-    sides = ([*crowd, ("b", 0)], [*crowd, ("a", 0)] if neighbours == "replace-one" else crowd)
-    one, two = (Table(pd.DataFrame(side, columns=["g", "ill"]), GROUPS) for side in sides)
-    return Pair("one record is in a combination that nobody else is in", one, two, neighbours)
+def groups_table(records: list[tuple[str, int]]) -> Table:
+    """Return a table of groups and of who is ill."""
+    return Table(pd.DataFrame(records, columns=["g", "ill"]), GROUPS)
 
 
 def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdips.audit.cases.margins import by_both, exactly, toward
-from pdips.audit.neighbour_pairs import Case, Pair, sized, table_of, where_allowed, with_event, worst_pairs
+from pdips.audit.neighbour_pairs import Case, Pair, either, sized, table_of, where_allowed, with_event, worst_pairs
 from pdips.data.schema import Schema
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.gradient import LineRegression, RegressionRecords
@@ -24,6 +24,7 @@ WAGES = Schema.model_validate({"columns": {"wage": {"lower": 0, "upper": 1000, "
 ABSENT = Schema.model_validate({"columns": {"wage": {"lower": 0, "upper": 1000, "bins": 100, "missing": True}}})
 """A numeric column that may be missing: a histogram, then quantiles."""
 
+_of_wages = partial(table_of, schema=WAGES)
 SIZE = {"lower": 0, "upper": 10, "bins": 10, "public": True}
 FIRMS = Schema.model_validate({"columns": {"size": SIZE, "wage": {"lower": 0, "upper": 1000, "bins": 100}}})
 """A numeric column that depends on a public one: lines with slopes."""
@@ -76,28 +77,22 @@ def _above(mechanism: KNG, value: float) -> int:
 
 def _turning(mechanism: KNG) -> Pair:
     """Return the pair on which one candidate's score rises and the others' fall: all wages beside the one are low."""
-    crowd = [(10,), (20,)]
-    high = [(99,), *crowd]
-    low, name = [(0,), *crowd], "turning: one moves from above the crowd to below"
-    if mechanism.neighbours == "add-remove":
-        low, name = crowd, "turning: one above the crowd leaves"
-    pair = Pair(name, table_of(high, WAGES), table_of(low, WAGES), mechanism.neighbours)
+    leaves = mechanism.neighbours == "add-remove"
+    name = f"turning: one {'above the crowd leaves' if leaves else 'moves from above the crowd to below'}"
+    pair = either(name, _of_wages, [(10,), (20,)], (99,), (0,), mechanism.neighbours)
     first = _above(mechanism, 200.0)
     return with_event(pair, lambda rows: rows[:, 0] >= first, "the median is above the crowd")
 
 
 def _steep() -> Pair:
     """Return the pair in which the wage of the largest firm falls from the highest to the lowest."""
-    crowd = [(0, 10), (5, 50)]
-    first, second = (table_of([*crowd, (9, wage)], FIRMS) for wage in (99, 0))
-    return Pair("leverage: the outcome at the end of a predictor's range falls", first, second, "replace-one")
+    name, of_firms = "leverage: the outcome at the end of a predictor's range falls", partial(table_of, schema=FIRMS)
+    return either(name, of_firms, [(0, 10), (5, 50)], (9, 99), (9, 0), "replace-one")
 
 
 def _missing_pair(neighbours: Neighbours) -> Pair:
-    crowd, missing = [(10,), (20,)], (100,)
-    after = [*crowd, missing] if neighbours == "replace-one" else crowd
-    first, second = table_of([*crowd, (99,)], ABSENT), table_of(after, ABSENT)
-    return Pair("missing: the highest value is no longer there", first, second, neighbours)
+    name, of_absent = "missing: the highest value is no longer there", partial(table_of, schema=ABSENT)
+    return either(name, of_absent, [(10,), (20,)], (99,), (100,), neighbours)
 
 
 def _top(build: Callable[..., KNG]) -> Iterator[Case]:
@@ -106,8 +101,8 @@ def _top(build: Callable[..., KNG]) -> Iterator[Case]:
     wanted |= {"quantiles": ("99/100",)}
     top = where_allowed(build, epsilon="1/10", **wanted) or where_allowed(build, **wanted)
     if top is not None and top.neighbours == "replace-one":
-        high, low = (table_of([(1,)] * 98 + [(50,), (last,)], WAGES) for last in (90, 1))
-        pair = Pair("percentile: the highest of a hundred falls to the lowest", high, low, "replace-one")
+        name = "percentile: the highest of a hundred falls to the lowest"
+        pair = either(name, _of_wages, [(1,)] * 98 + [(50,)], (90,), (1,), "replace-one")
         first = _above(top, 500.0)
         for engine in ("exact", "counts"):
             yield Case(top, with_event(pair, lambda rows: rows[:, 0] >= first, "the percentile is above 500"), engine)

@@ -9,7 +9,7 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pdips.audit.cases.margins import exactly, toward
-from pdips.audit.neighbour_pairs import Case, Pair, sized
+from pdips.audit.neighbour_pairs import Case, Pair, either, sized
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -53,9 +53,7 @@ def modips(build: Build) -> Iterator[Case]:
 def claims(build: Callable[..., ClaimCheck]) -> Iterator[Case]:
     """Yield the cases of answers to claims: a record changes its number and its level, at the ends of both."""
     made, rest = build(formula="z ~ y + w"), [("a", 0.0, 0.0)]
-    pair = Pair(
-        "a record changes ends and level", _mixed([*rest, ("b", 0, 1)]), _mixed([*rest, ("c", 1, 1)]), "replace-one"
-    )
+    pair = either("a record changes ends and level", _mixed, rest, ("b", 0, 1), ("c", 1, 1), "replace-one")
     if made.kind == "pure":
         yield from exactly(made, [pair])
     yield Case(made, toward(made, pair) if made.kind == "pure" else pair)
@@ -115,24 +113,19 @@ def _mixed(records: list[tuple[str, float, float]]) -> Table:
     return Table(pd.DataFrame(records, columns=["w", "y", "z"]), MIXED)
 
 
-def _coins(ones: int, zeros: int) -> Table:
-    return Table(pd.DataFrame({"x": [1] * ones + [0] * zeros}), COIN)
+def _coins(sides: list[int]) -> Table:
+    return Table(pd.DataFrame({"x": sides}), COIN)
 
 
-def _choices(last: list[tuple[int, float]], rest: int) -> Table:
-    return Table(pd.DataFrame([*[(0, 0.0)] * rest, *last], columns=["w", "x"]), CHOICE)
-
-
-def _either(name: str, first: Table, other: Table, without: Table, neighbours: Neighbours) -> Pair:
-    """Return the pair in which a record is another one, or leaves."""
-    return Pair(name, first, other if neighbours == "replace-one" else without, neighbours)
+def _choices(records: list[tuple[int, float]]) -> Table:
+    return Table(pd.DataFrame(records, columns=["w", "x"]), CHOICE)
 
 
 def _moved(
     name: str, record: tuple[str, float, float], other: tuple[str, float, float], neighbours: Neighbours
 ) -> Pair:
     rest = [("a", 0.0, 0.0)] * CROWD + [("b", 1.0, 1.0)] * CROWD
-    return _either(name, _mixed([*rest, record]), _mixed([*rest, other]), _mixed(rest), neighbours)
+    return either(name, _mixed, rest, record, other, neighbours)
 
 
 def _pairs(declared: Declared, neighbours: Neighbours) -> list[Pair]:
@@ -142,11 +135,10 @@ def _pairs(declared: Declared, neighbours: Neighbours) -> list[Pair]:
         return [_moved(name, ("c", 0, 0), ("d", 0, 0), neighbours)]
     if declared is of_a_coin:
         name = "boundary: nobody or one person has the second level"
-        return [_either(name, _coins(1, MANY - 1), _coins(0, MANY), _coins(0, MANY - 1), neighbours)]
+        return [either(name, _coins, [0] * (MANY - 1), 1, 0, neighbours)]
     if declared is of_choices:
         name = "regression: the only informative record says the opposite, or leaves"
-        first, other, without = (_choices(last, 20) for last in ([(1, 1.0)], [(0, 1.0)], []))
-        return [_either(name, first, other, without, neighbours)]
+        return [either(name, _choices, [(0, 0.0)] * 20, (1, 1.0), (0, 1.0), neighbours)]
     moves = {  # all but squares, squares, and what the printed forms are caught on
         "corner: a record leaves for the opposite corner of another cell": ("b", 0, 1),
         "middle: a record leaves a corner for the middle": ("b", 0.5, 0.5),
@@ -158,31 +150,28 @@ def _pairs(declared: Declared, neighbours: Neighbours) -> list[Pair]:
 
 def counted_pair() -> Pair:
     """Return the pair in which a count is none or one."""
-    return Pair("nobody or one person has the level", _coins(0, MANY), _coins(1, MANY - 1), "replace-one")
+    return either("nobody or one person has the level", _coins, [0] * (MANY - 1), 0, 1, "replace-one")
 
 
 def emptied_cell() -> Pair:
     """Return the pair in which a cell has one record, or none."""
-    rest = [("b", 0.0, 0.0)] * 3
-    first, second = ([*rest, (cell, 0.0, 0.0)] for cell in "ab")
-    return Pair("a cell has one record or none", _mixed(first), _mixed(second), "replace-one")
+    record, other = ("a", 0.0, 0.0), ("b", 0.0, 0.0)
+    return either("a cell has one record or none", _mixed, [other] * 3, record, other, "replace-one")
 
 
 def larger_cell() -> Pair:
     """Return the pair in which a cell has two records, or three."""
     rest = [("a", 0.0, 0.0)] * 2 + [("b", 0.0, 0.0)] * 3
-    first, second = ([*rest, (cell, 1.0, 0.0)] for cell in "ba")
-    return Pair("a cell has two records or three", _mixed(first), _mixed(second), "replace-one")
+    return either("a cell has two records or three", _mixed, rest, ("b", 1.0, 0.0), ("a", 1.0, 0.0), "replace-one")
 
 
 def other_sign() -> Pair:
     """Return the pair in which a record's product about the mean of its cell changes its sign with the cell."""
-    rest = [("a", 0.0, 1.0)] * 9 + [("b", 0.0, 0.0)] * 10
-    first, second = _mixed([*rest, ("b", 1.0, 1.0)]), _mixed([*rest, ("a", 1.0, 0.0)])
-    return Pair("a record's product changes its sign with its cell", first, second, "replace-one")
+    name, rest = "a record's product changes its sign with its cell", [("a", 0.0, 1.0)] * 9 + [("b", 0.0, 0.0)] * 10
+    return either(name, _mixed, rest, ("b", 1.0, 1.0), ("a", 1.0, 0.0), "replace-one")
 
 
 def turned_choice() -> Pair:
     """Return the pair in which one record of a thousand is informative, and says the opposite."""
-    first, second = (_choices([(level, 1.0)], MANY - 1) for level in (1, 0))
-    return Pair("one informative record says the opposite", first, second, "replace-one")
+    name, rest = "one informative record says the opposite", [(0, 0.0)] * (MANY - 1)
+    return either(name, _choices, rest, (1, 1.0), (0, 1.0), "replace-one")
