@@ -57,6 +57,24 @@ def four(data, schema):
     return model
 
 
+def about(
+    mean=lambda theta, data: theta,
+    parameter=lambda data: pm.Normal("theta", 0, 1),
+    *,
+    name="y",
+    observed=lambda data: data["y"],
+    **settings,
+):
+    """A column with a normal law about what is made of a parameter and of columns."""
+
+    def build(data, schema):
+        with pm.Model() as model:
+            pm.Normal(name, mean(parameter(data), data), 1, observed=observed(data), **settings)
+        return model
+
+    return build
+
+
 def blueprint(build, schema: Schema) -> Blueprint:
     return Blueprint(Source(build, build.__name__), schema)
 
