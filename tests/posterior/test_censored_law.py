@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from small_models import about
 
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -27,11 +28,7 @@ def coin(data, schema):
     return model
 
 
-def normal(data, schema):
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 2)
-        pm.Normal("x", mu, 1, observed=data["x"])
-    return model
+normal = about(parameter=lambda data: pm.Normal("mu", 0, 2), name="x", observed=lambda data: data["x"])
 
 
 COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})

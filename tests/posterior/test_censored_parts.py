@@ -11,6 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy import stats
+from small_models import about
 from tables import bits
 
 from pdips import InputError, Schema, Table
@@ -31,11 +32,7 @@ from pdips.privacy.sensitivity import Sensitivity
 SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
 
-def normal(data, schema):
-    with pm.Model() as model:
-        mean = pm.Normal("mean", 0.0, 3.0)
-        pm.Normal("y", mean, 2.0, observed=data["y"])
-    return model
+normal = about(parameter=lambda data: pm.Normal("mean", 0.0, 3.0), sd=2.0)
 
 
 def two_parameters(data, schema):
