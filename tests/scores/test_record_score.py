@@ -10,6 +10,7 @@ import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from small_models import about
 
 from pdips import InputError, Schema
 from pdips.posterior.columns import Columns, stand_ins
@@ -112,11 +113,9 @@ class Fussy(Op):
         return [2 * cotangents[0]]
 
 
-def fussy(data, schema):
-    with pm.Model() as model:
-        a = pm.Normal("a", 0, 1)
-        pm.Normal("y", a * Fussy()(data["x"]), 1, observed=data["y"])
-    return model
+fussy = about(lambda a, data: a * Fussy()(data["x"]))
+rooted = about(lambda a, data: a * pt.sqrt(data["y"] - 1))
+"""Below 1 the log-likelihood is no number."""
 
 
 def shares(data, schema):
@@ -127,21 +126,10 @@ def shares(data, schema):
     return model
 
 
-def rooted(data, schema):
-    """Below 1 the log-likelihood is no number."""
-    with pm.Model() as model:
-        a = pm.Normal("a", 0, 1)
-        pm.Normal("y", a * pt.sqrt(data["y"] - 1), 1, observed=data["y"])
-    return model
-
-
 def score_of(build, columns):
     schema = Schema.model_validate({"columns": columns})
-    return RecordScore(RecordLikelihood(blueprint_model(build, schema), columns=schema.columns))
-
-
-def blueprint_model(build, schema):
-    return build(Columns(schema, stand_ins(schema, 1)), schema)
+    model = build(Columns(schema, stand_ins(schema, 1)), schema)
+    return RecordScore(RecordLikelihood(model, columns=schema.columns))
 
 
 AT_ZERO = Clipping(np.zeros(1), np.eye(1), 1.0, "l1")
@@ -207,13 +195,8 @@ def test_sums_of_many_extreme_records_are_exact():
 
 
 def test_a_likelihood_whose_slope_no_record_moves_is_refused():
-    def rounded(data, schema):
-        with pm.Model() as model:
-            pm.Normal("y", pt.floor(pm.Normal("a", 0, 1)), 1, observed=data["y"])
-        return model
-
     with pytest.raises(InputError, match="must enter smoothly"):
-        score_of(rounded, {"y": {"lower": -5, "upper": 5}})
+        score_of(about(lambda a, data: pt.floor(a)), {"y": {"lower": -5, "upper": 5}})
 
 
 def test_a_lookup_inside_of_a_function_is_found_wherever_its_place_comes_from():
