@@ -57,6 +57,17 @@ def four(data, schema):
     return model
 
 
+def written(write):
+    """The model that a function of its columns writes."""
+
+    def build(data, schema):
+        with pm.Model() as model:
+            write(data)
+        return model
+
+    return build
+
+
 def about(
     mean=lambda theta, data: theta,
     parameter=lambda data: pm.Normal("theta", 0, 1),
@@ -67,13 +78,7 @@ def about(
     **settings,
 ):
     """A column with a normal law about what is made of a parameter and of columns."""
-
-    def build(data, schema):
-        with pm.Model() as model:
-            pm.Normal(name, mean(parameter(data), data), sd, observed=observed(data), **settings)
-        return model
-
-    return build
+    return written(lambda data: pm.Normal(name, mean(parameter(data), data), sd, observed=observed(data), **settings))
 
 
 def blueprint(build, schema: Schema) -> Blueprint:
