@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-from small_models import PAIRS, UNIT, about, beta, beta_records, four, grid_of, line, normal
+from small_models import PAIRS, UNIT, about, beta, beta_records, four, grid_of, line, normal, written
 
 from pdips import CensoredPosterior, InputError, Ledger, RefusedError, Schema, Table
 from pdips.posterior import private_reference as stages
@@ -63,10 +63,7 @@ def test_a_look_at_records_would_be_seen():
 # What is refused
 
 
-def no_observed(data, schema):
-    with pm.Model() as model:
-        pm.Normal("theta", 0, 1)
-    return model
+no_observed = written(lambda data: pm.Normal("theta", 0, 1))
 
 
 def observes_public(data, schema):
@@ -77,19 +74,15 @@ def observes_public(data, schema):
     return model
 
 
-def half(data, schema):
-    """A density that is zero for half of what the schema allows, where theta is 0."""
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Uniform("y", -50, 100 * pm.math.sigmoid(theta) - 50, observed=data["y"])
-    return model
+half = written(
+    lambda data: pm.Uniform("y", -50, 100 * pm.math.sigmoid(pm.Normal("theta", 0, 1)) - 50, observed=data["y"])
+)
+"""A density that is zero for half of what the schema allows, where theta is 0."""
 
 
-def undrawable_records(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.CustomDist("y", theta, logp=lambda value, theta: -((value - theta) ** 2), observed=data["y"])
-    return model
+undrawable_records = written(
+    lambda data: pm.CustomDist("y", pm.Normal("theta", 0, 1), logp=lambda v, m: -((v - m) ** 2), observed=data["y"])
+)
 
 
 BOTH = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}, "other": {"lower": 0, "upper": 1}}})

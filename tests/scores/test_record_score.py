@@ -10,7 +10,7 @@ import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from small_models import about
+from small_models import about, written
 
 from pdips import InputError, Schema
 from pdips.posterior.columns import Columns, stand_ins
@@ -118,12 +118,8 @@ rooted = about(lambda a, data: a * pt.sqrt(data["y"] - 1))
 """Below 1 the log-likelihood is no number."""
 
 
-def shares(data, schema):
-    """A slope that grows without bound near 0."""
-    with pm.Model() as model:
-        a = pm.LogNormal("a", 0, 1)
-        pm.Beta("y", a, 2, observed=data["y"])
-    return model
+shares = written(lambda data: pm.Beta("y", pm.LogNormal("a", 0, 1), 2, observed=data["y"]))
+"""A slope that grows without bound near 0."""
 
 
 def score_of(build, columns):
@@ -162,11 +158,7 @@ def test_a_record_without_a_slope_at_the_reference_counts_as_nothing():
 
 
 def test_a_record_of_likelihood_zero_counts_within_its_ball():
-    def bounded(data, schema):
-        with pm.Model() as model:
-            pm.Uniform("y", 0, pm.LogNormal("most", 0, 1), observed=data["y"])
-        return model
-
+    bounded = written(lambda data: pm.Uniform("y", 0, pm.LogNormal("most", 0, 1), observed=data["y"]))
     score = score_of(bounded, {"y": {"lower": 0, "upper": 9}})
     beyond = {"y": np.array([5.0])}
     score._likelihood.at([np.zeros((1,))])
