@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from small_models import PAIRS, about, blueprint
+from small_models import PAIRS, about, blueprint, written
 
 from pdips import InputError
 from pdips.posterior.columns import Columns, stand_ins
@@ -23,12 +23,11 @@ def by_an_if(data):
     return data["x"] if data["x"].max().eval() > 3 else data["x"] ** 2
 
 
-def custom(data, schema):
+@written
+def custom(data):
     """The log density of the analyst's own holds a number that no graph of parameters shows."""
-    with pm.Model() as model:
-        middle = float(data["x"].mean().eval())
-        pm.CustomDist("y", pm.Normal("m"), logp=lambda v, m: -((v - m - middle) ** 2), observed=data["y"])
-    return model
+    middle = float(data["x"].mean().eval())
+    pm.CustomDist("y", pm.Normal("m"), logp=lambda v, m: -((v - m - middle) ** 2), observed=data["y"])
 
 
 CONSTANTS = r"get_value\(\), eval\(\), a pm.Data of its own"
@@ -105,11 +104,10 @@ def test_stand_ins_at_an_end():
 
 
 def test_a_variable_of_a_columns_name_is_refused():
-    def build(data, schema):
-        with pm.Model() as model:
-            pm.Data("x_data", np.zeros(3))
-            pm.Normal("y", data["x"], pm.HalfNormal("s"), observed=data["y"])
-        return model
+    @written
+    def build(data):
+        pm.Data("x_data", np.zeros(3))
+        pm.Normal("y", data["x"], pm.HalfNormal("s"), observed=data["y"])
 
     with pytest.raises(InputError, match="makes a variable 'x_data' of its own"):
         blueprint(build, PAIRS)

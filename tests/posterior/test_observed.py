@@ -137,12 +137,11 @@ def test_a_column_in_another_number_type_is_the_column_itself():
         {"columns": {"k": {"levels": ["a", "b"]}, "n": {"lower": 0, "upper": 9, "integer": True}}}
     )
 
-    def build(data, schema):
-        with pm.Model() as model:
-            theta = pm.Normal("theta")
-            pm.Normal("n", theta, 1, observed=data["n"])
-            pm.Bernoulli("k", logit_p=theta, observed=pt.cast(data["k"], "float64"))
-        return model
+    @written
+    def build(data):
+        theta = pm.Normal("theta")
+        pm.Normal("n", theta, 1, observed=data["n"])
+        pm.Bernoulli("k", logit_p=theta, observed=pt.cast(data["k"], "float64"))
 
     assert blueprint(build, schema).transformations == {}
 

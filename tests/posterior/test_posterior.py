@@ -66,12 +66,11 @@ def test_a_look_at_records_would_be_seen():
 no_observed = written(lambda data: pm.Normal("theta", 0, 1))
 
 
-def observes_public(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Normal("x", theta, 1, observed=data["x"])
-        pm.Normal("y", theta, 1, observed=data["y"])
-    return model
+@written
+def observes_public(data):
+    theta = pm.Normal("theta", 0, 1)
+    pm.Normal("x", theta, 1, observed=data["x"])
+    pm.Normal("y", theta, 1, observed=data["y"])
 
 
 half = written(
@@ -144,13 +143,12 @@ def test_refused_before_any_charge_or_look_at_records(model, schema, settings, s
 
 
 def test_a_model_may_have_data_of_its_own(tmp_path):
-    def splines(data, schema):
-        with pm.Model() as model:
-            knots = pm.Data("knots_data", np.array([-2.0, 0.0, 2.0]))
-            b = pm.Normal("b", 0, 5, shape=2)
-            bends = pm.math.maximum(data["x"][:, None] - knots, 0).sum(axis=1)
-            pm.Normal("y", b[0] + b[1] * bends, 1, observed=data["y"])
-        return model
+    @written
+    def splines(data):
+        knots = pm.Data("knots_data", np.array([-2.0, 0.0, 2.0]))
+        b = pm.Normal("b", 0, 5, shape=2)
+        bends = pm.math.maximum(data["x"][:, None] - knots, 0).sum(axis=1)
+        pm.Normal("y", b[0] + b[1] * bends, 1, observed=data["y"])
 
     rng = np.random.default_rng(0)
     x = rng.uniform(-3, 3, 400)
@@ -218,11 +216,10 @@ def test_a_useless_window_is_warned_of_before_the_spend(tmp_path):
 def wages_in(unit):
     """The model of wages about 40,000, written in a unit of so many dollars."""
 
-    def build(data, schema):
-        with pm.Model() as model:
-            mean = pm.Normal("mean", 40_000 / unit, 10_000 / unit)
-            pm.Normal("y", mean, 5_000 / unit, observed=data["y"])
-        return model
+    @written
+    def build(data):
+        mean = pm.Normal("mean", 40_000 / unit, 10_000 / unit)
+        pm.Normal("y", mean, 5_000 / unit, observed=data["y"])
 
     return build
 

@@ -8,6 +8,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.raise_op import Assert
+from small_models import written
 
 from pdips import InputError, Schema
 from pdips.posterior.censoring import censor_records
@@ -64,13 +65,12 @@ MEETING = [name for name, (_, column) in CROSSING.items() if column]
 def built(name):
     """A model in which the mean of y is theta times something of the columns."""
 
-    def build(data, schema):
-        with pm.Model() as model:
-            theta, sigma, p = pm.Normal("theta", 0, 3), pm.HalfNormal("sigma", 3), pm.Beta("p", 2, 2)
-            b = pm.Bernoulli("b", p, observed=data["b"])
-            v = pm.Normal("v", theta, 20, observed=data["v"])
-            pm.Normal("y", theta * crossing(data, b, v), sigma, observed=data["y"])
-        return model
+    @written
+    def build(data):
+        theta, sigma, p = pm.Normal("theta", 0, 3), pm.HalfNormal("sigma", 3), pm.Beta("p", 2, 2)
+        b = pm.Bernoulli("b", p, observed=data["b"])
+        v = pm.Normal("v", theta, 20, observed=data["v"])
+        pm.Normal("y", theta * crossing(data, b, v), sigma, observed=data["y"])
 
     crossing = CROSSING[name][0]
     return Blueprint(Source(build, name), SCHEMA)
@@ -177,19 +177,18 @@ def test_one_record_moves_the_log_density_by_no_more_than_its_window_allows():
 # One engine, three ways to call it
 
 
-def lookups(data, schema):
+@written
+def lookups(data):
     """Products of matrices, lookups, mixtures and a matrix for each record."""
-    with pm.Model() as model:
-        beta, effect = pm.Normal("beta", 0, 1, shape=2), pm.Normal("effect", 0, 1, shape=(3, 2))
-        weights, places = pm.Dirichlet("weights", np.ones(2)), pm.Normal("places", 0, 5, shape=2)
-        design = pt.stack([data["z"], data["z"] ** 2 / 5], axis=1)
-        b = pm.Bernoulli("b", logit_p=design @ beta + effect[data["g"], 1], observed=data["b"])
-        v = pm.NormalMixture("v", weights, places + b[:, None], 10.0, observed=data["v"])
-        own = pt.linalg.det((data["z"] ** 2 + 1)[:, None, None] * np.eye(2))
-        rows = pt.special.softmax(effect, axis=1)[data["g"]]
-        mean = (rows * design).sum(axis=1) + pt.dot(design, pt.stack([beta, beta], axis=1)).max(axis=1) + v
-        pm.StudentT("y", nu=4, mu=mean, sigma=own, observed=data["y"])
-    return model
+    beta, effect = pm.Normal("beta", 0, 1, shape=2), pm.Normal("effect", 0, 1, shape=(3, 2))
+    weights, places = pm.Dirichlet("weights", np.ones(2)), pm.Normal("places", 0, 5, shape=2)
+    design = pt.stack([data["z"], data["z"] ** 2 / 5], axis=1)
+    b = pm.Bernoulli("b", logit_p=design @ beta + effect[data["g"], 1], observed=data["b"])
+    v = pm.NormalMixture("v", weights, places + b[:, None], 10.0, observed=data["v"])
+    own = pt.linalg.det((data["z"] ** 2 + 1)[:, None, None] * np.eye(2))
+    rows = pt.special.softmax(effect, axis=1)[data["g"]]
+    mean = (rows * design).sum(axis=1) + pt.dot(design, pt.stack([beta, beta], axis=1)).max(axis=1) + v
+    pm.StudentT("y", nu=4, mu=mean, sigma=own, observed=data["y"])
 
 
 def test_one_record_blocks_and_nuts_have_the_same_terms():

@@ -34,11 +34,10 @@ gamma = written(
 )
 
 
-def regression(data, schema):
-    with pm.Model() as model:
-        a, b, sd = pm.Normal("a", 0, 2), pm.Normal("b", 0, 2), pm.LogNormal("sd", 0.5, 0.4)
-        pm.Normal("y", a + b * data["x"], sd, observed=data["y"])
-    return model
+@written
+def regression(data):
+    a, b, sd = pm.Normal("a", 0, 2), pm.Normal("b", 0, 2), pm.LogNormal("sd", 0.5, 0.4)
+    pm.Normal("y", a + b * data["x"], sd, observed=data["y"])
 
 
 MODELS = {

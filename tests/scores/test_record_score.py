@@ -30,11 +30,10 @@ SCHEMA = Schema.model_validate(
 )
 
 
-def grouped(data, schema):
-    with pm.Model() as model:
-        effects, slope = pm.Normal("effects", 0, 5, shape=3), pm.Normal("slope", 0, 1)
-        pm.Normal("y", effects[data["g"]] + slope * data["x"], pm.HalfNormal("sd", 5), observed=data["y"])
-    return model
+@written
+def grouped(data):
+    effects, slope = pm.Normal("effects", 0, 5, shape=3), pm.Normal("slope", 0, 1)
+    pm.Normal("y", effects[data["g"]] + slope * data["x"], pm.HalfNormal("sd", 5), observed=data["y"])
 
 
 @pytest.fixture(scope="module")
@@ -192,13 +191,12 @@ def test_a_likelihood_whose_slope_no_record_moves_is_refused():
 
 
 def test_a_lookup_inside_of_a_function_is_found_wherever_its_place_comes_from():
-    def hidden(data, schema):
-        with pm.Model() as model:
-            a = pm.Normal("a", 0, 1, shape=3)
-            x, held = pt.dvector(), pt.dvector()
-            looked = OpFromGraph([held, x], [held[pt.cast(pt.floor(x), "int64")]])
-            pm.Normal("y", looked(a, data["x"]), 1, observed=data["y"])
-        return model
+    @written
+    def hidden(data):
+        a = pm.Normal("a", 0, 1, shape=3)
+        x, held = pt.dvector(), pt.dvector()
+        looked = OpFromGraph([held, x], [held[pt.cast(pt.floor(x), "int64")]])
+        pm.Normal("y", looked(a, data["x"]), 1, observed=data["y"])
 
     score = score_of(hidden, {"x": {"lower": 0, "upper": 9, "public": True}, "y": {"lower": -9, "upper": 9}})
     assert not score._checked  # so that it is run with bounds

@@ -29,12 +29,11 @@ share = written(lambda data: pm.Bernoulli("ill", pm.Beta("share", 1, 1), observe
 normal = written(lambda data: pm.Normal("y", pm.Normal("mu", 0, 5), pm.LogNormal("sd", 0, 1), observed=data["y"]))
 
 
-def grouped(data, schema):
-    with pm.Model() as model:
-        effects = pm.Normal("effects", 0, 3, shape=3)
-        pm.Deterministic("difference", effects[1] - effects[0])
-        pm.Normal("y", effects[data["g"]], pm.HalfNormal("sd", 5), observed=data["y"])
-    return model
+@written
+def grouped(data):
+    effects = pm.Normal("effects", 0, 3, shape=3)
+    pm.Deterministic("difference", effects[1] - effects[0])
+    pm.Normal("y", effects[data["g"]], pm.HalfNormal("sd", 5), observed=data["y"])
 
 
 def numbers(values, lower, upper):
@@ -255,11 +254,10 @@ def test_chains_take_over_where_weights_cannot_be_relied_on(regression, monkeypa
 
 
 def test_a_search_stays_where_the_model_has_records():
-    def mixed(data, schema):
-        with pm.Model() as model:
-            w = pm.LogitNormal("w", 0, 1.5)  # without a transform: a step may leave the interval from 0 to 1
-            pm.NormalMixture("y", w=[w, 1 - w], mu=[-2, 2], sigma=1, observed=data["y"])
-        return model
+    @written
+    def mixed(data):
+        w = pm.LogitNormal("w", 0, 1.5)  # without a transform: a step may leave the interval from 0 to 1
+        pm.NormalMixture("y", w=[w, 1 - w], mu=[-2, 2], sigma=1, observed=data["y"])
 
     rng, mechanism = np.random.default_rng(12), Scores(epsilon=1, model=mixed)
     sums = sums_of(mechanism, mechanism.release(numbers(rng.normal(2, 1, 600), -20, 20), rng=rng)[0])
