@@ -57,6 +57,30 @@ def four(data, schema):
     return model
 
 
+def written(write):
+    """The model that a function of its columns writes."""
+
+    def build(data, schema):
+        with pm.Model() as model:
+            write(data)
+        return model
+
+    return build
+
+
+def about(
+    mean=lambda theta, data: theta,
+    parameter=lambda data: pm.Normal("theta", 0, 1),
+    *,
+    name="y",
+    observed=lambda data: data["y"],
+    sd=1,
+    **settings,
+):
+    """A column with a normal law about what is made of a parameter and of columns."""
+    return written(lambda data: pm.Normal(name, mean(parameter(data), data), sd, observed=observed(data), **settings))
+
+
 def blueprint(build, schema: Schema) -> Blueprint:
     return Blueprint(Source(build, build.__name__), schema)
 
@@ -82,6 +106,19 @@ def generic(data, schema):
                 middle = (low + high) / 2 + theta * (high - low) / 4
                 pm.TruncatedNormal(name, middle, high - low, lower=low, upper=high, observed=data[name])
     return model
+
+
+def of_total(prior=lambda given: pm.Normal("mean", 0, 1), beside=lambda mean: None):
+    """A model of one noisy sum, called total, by a mean and a known deviation."""
+
+    def build(given, schema):
+        with pm.Model() as model:
+            mean = prior(given)
+            given.normal("total", given.n * mean, 0.5, times=given.n)
+            beside(mean)
+        return model
+
+    return build
 
 
 def described(schema: Schema) -> dict[str, Column]:

@@ -127,13 +127,7 @@ def inspect(records: InspectedRecords, posterior: Posterior) -> Found:
 
     That bounds can't be worked out, or no records drawn, is told and stops nothing: the release is paid for.
     """
-    parameters = listed(posterior)
-    facts = dict(posterior.facts) | {
-        "parameters": parameters[:MOST_LISTED],
-        "more": max(0, len(parameters) - MOST_LISTED),
-    }
-    groups = {"posterior": _plain(posterior.tree["posterior"].to_dataset())}
-    facts |= {"draws": int(groups["posterior"].sizes["draw"]), "chains": int(groups["posterior"].sizes["chain"])}
+    facts, groups = _facts(posterior), {"posterior": _plain(posterior.tree["posterior"].to_dataset())}
     if "sample_stats" in posterior.tree.children:
         groups["sample_stats"] = _plain(posterior.tree["sample_stats"].to_dataset())
     try:
@@ -157,6 +151,13 @@ def inspect(records: InspectedRecords, posterior: Posterior) -> Found:
         else:
             groups |= predicted
     return {"posterior": facts}, xr.DataTree.from_dict(groups)
+
+
+def _facts(posterior: Posterior) -> dict[str, Any]:
+    """Return what there is to say of a posterior, with its first parameters and the number of draws and chains."""
+    rows, sizes = listed(posterior), posterior.tree["posterior"].sizes
+    known = {"parameters": rows[:MOST_LISTED], "more": max(0, len(rows) - MOST_LISTED)}
+    return dict(posterior.facts) | known | {"draws": int(sizes["draw"]), "chains": int(sizes["chain"])}
 
 
 def listed(posterior: Posterior) -> list[dict[str, Any]]:
@@ -231,15 +232,7 @@ def inspect_statistics(
     tree = posterior.tree.copy()
     tree["posterior_predictive"] = xr.DataTree(xr.Dataset(predicted))
     tree["observed_data"] = xr.DataTree(xr.Dataset(observed))
-    rows = listed(posterior)
-    found = dict(posterior.facts) | {
-        "parameters": rows[:MOST_LISTED],
-        "more": max(0, len(rows) - MOST_LISTED),
-        "draws": int(posterior.tree["posterior"].sizes["draw"]),
-        "chains": int(posterior.tree["posterior"].sizes["chain"]),
-        "predictive": predictive,
-    }
-    return {"posterior": found}, tree
+    return {"posterior": _facts(posterior) | {"predictive": predictive}}, tree
 
 
 def _bounds(records: InspectedRecords, posterior: Posterior) -> tuple[Bounds, dict[str, Any] | None]:

@@ -287,8 +287,10 @@ class GridFit:
             log = self._log_density(self._grid.at(self._index), alpha, self._grid.log_weights(self._index))
             self._probabilities = np.exp(log - log.max())
             self._probabilities /= self._probabilities.sum()
-            self.edge = float(self._probabilities[self._grid.outermost(self._index)].sum())
-            if self.edge < NEGLIGIBLE:
+            edge = float(self._probabilities[self._grid.outermost(self._index)].sum())
+            self.convergence: dict[str, Any] = {"probability at the grid's edge": edge}
+            self.facts = {"sampler": self.name, "edge": edge}
+            if edge < NEGLIGIBLE:
                 break
 
     def _log_density(self, flat: FloatArray, weights: FloatArray, base: FloatArray | None = None) -> FloatArray:
@@ -331,16 +333,6 @@ class GridFit:
     def several(self, n: int) -> list[dict[str, NDArray[Any]]]:
         """Return n fresh draws of the free variables from the last fit."""
         return self._space.values_of(self._flat(n))
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What there is to say about the last fit."""
-        return {"sampler": self.name, "edge": self.edge}
-
-    @property
-    def convergence(self) -> dict[str, Any]:
-        """How good the last fit is."""
-        return {"probability at the grid's edge": self.edge}
 
 
 class ChainFit:

@@ -82,14 +82,6 @@ class Kit:
     score: RecordScore
     prior: NormalPrior
     cells: ColumnCells
-    space: Blueprint
-
-    @classmethod
-    def of(cls, space: Blueprint) -> "Kit":
-        """Compile what is needed."""
-        return cls(
-            RecordScore(space.likelihood), NormalPrior.of(space.prior), ColumnCells.of(space, likely(space)), space
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,8 +237,12 @@ class Scores(sampling.ChainMechanism):
 
     def kit(self, space: Blueprint) -> Kit:
         """Return what is compiled of a model for scores."""
-        found: Kit = space.tried.once("scores kit", lambda: Kit.of(space))
-        return found
+
+        def made() -> Kit:
+            cells = ColumnCells.of(space, likely(space))
+            return Kit(RecordScore(space.likelihood), NormalPrior.of(space.prior), cells)
+
+        return space.tried.once("scores kit", made)
 
     def _too_many(self, space: Blueprint, schema: Schema) -> str:
         d, last = space.n_parameters, self.steps(space, schema)[-1]

@@ -3,7 +3,8 @@
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
 from pdips.posterior.closures import check_closed
+from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import quiet
 from pdips.posterior.model_checks import Tried, check_gradient, check_proper, check_unused
 from pdips.posterior.model_file import load
@@ -27,7 +29,7 @@ from pdips.privacy.loss import Neighbours
 from pdips.statistics.noisy_model import Evidence, Likelihood
 from pdips.statistics.plan import NoisyStatistics, Statistic, shipped
 from pdips.statistics.regression import draw_fits
-from pdips.statistics.samplers import Draws, Lengths, Sampler, priors_of_fits, recognise
+from pdips.statistics.samplers import Draws, Lengths, Sampler, SamplerDraws, priors_of_fits, recognise
 from pdips.statistics.statistic import Counts
 
 Columns = Mapping[str, NDArray[Any]]
@@ -233,20 +235,29 @@ def fit(
     wanted, given = options or Options(), Evidence(measured, likelihood)
     with _lock:
         built, kept = prepared(model, given)
+    drawn, stats = None, None
     if kept.own is not None and wanted.nuts == "auto":
         lengths = SHORT if trial else wanted.lengths(n_draws, sum(len(values) for values in measured.values.values()))
         if trial:
             unused = [name for name in wanted.given() if name not in kept.own.options]
             check_unused(unused, f"{kept.own.name}, not by NUTS", "nuts = nutpie or pymc")
-        found = by_own(model, built, kept, given, lengths, n_draws, rng, judged=not trial)
-        if found is not None:
-            return found
-    priors_of_fits(given, model.name)
-    if trial:
-        flat = model.completed(given, _at_start(model.name, built, given, wanted, n_draws), rng)
-        return PosteriorFit(flat, tree_of(flat))
-    with _lock:
-        return _by_nuts(model, built, kept, given, wanted, n_draws, rng)
+        drawn = by_own(built, kept, given, lengths, rng)
+    if drawn is None:
+        priors_of_fits(given, model.name)
+        if trial:
+            flat = model.completed(given, _at_start(model.name, built, given, wanted, n_draws), rng)
+            return PosteriorFit(flat, tree_of(flat))
+        with _lock:
+            drawn, stats = _by_nuts(model.name, built, kept, given, wanted, n_draws, rng)
+    found = None if trial else drawn.convergence
+    if found is not None and not found.passed:
+        raise RefusedError(NOT_AGREED.format(model.name))
+    flat = model.completed(given, draw_fits(given, priors_of_fits(given, model.name), drawn.values, rng), rng)
+    total, taken = len(next(iter(flat.values()))), np.arange(n_draws)
+    if found is not None:
+        taken = sampling.far_apart(total, n_draws, rng)
+    tree = tree_of(flat, drawn.chains, stats)
+    return PosteriorFit({name: values[taken] for name, values in flat.items()}, tree, found)
 
 
 def prepared(model: StatisticModel, given: Evidence) -> tuple[pm.Model, Compiled]:
@@ -256,7 +267,9 @@ def prepared(model: StatisticModel, given: Evidence) -> tuple[pm.Model, Compiled
     """
     built, measured = model.built(given), given.measured
     shapes = tuple((part.name, len(measured.values[part.name]), part.law, part.n_noised) for part in measured.parts)
-    data = tuple((name, each.get_value(borrow=True).shape) for name, each in sorted(_data(built).items()))
+    data = tuple(
+        (each.name, each.get_value(borrow=True).shape) for each in sorted(built.data_vars, key=attrgetter("name"))
+    )
     constants = hashlib.sha256()
     for each in graph_inputs([*built.basic_RVs, *built.deterministics, *built.potentials]):
         if isinstance(each, TensorConstant):
@@ -267,28 +280,16 @@ def prepared(model: StatisticModel, given: Evidence) -> tuple[pm.Model, Compiled
     return built, _compiled.once(key, lambda: Compiled(built, own=recognise(built, given)))
 
 
-def _data(model: pm.Model) -> dict[str, Any]:
-    return {data.name: data for data in model.data_vars}
-
-
 def _set(built: pm.Model, kept: Compiled) -> None:
     """Give the compiled model the data of the one just built."""
     if kept.model is not built:
-        pm.set_data({name: data.get_value() for name, data in _data(built).items()}, model=kept.model)
+        pm.set_data({each.name: each.get_value() for each in built.data_vars}, model=kept.model)
 
 
 def by_own(
-    model: StatisticModel,
-    built: pm.Model,
-    kept: Compiled,
-    given: Evidence,
-    lengths: Lengths,
-    n_draws: int,
-    rng: np.random.Generator,
-    *,
-    judged: bool = True,
-) -> PosteriorFit | None:
-    """Return draws by the sampler made for a model; None where it can't."""
+    built: pm.Model, kept: Compiled, given: Evidence, lengths: Lengths, rng: np.random.Generator
+) -> SamplerDraws | None:
+    """Return draws by the sampler made for a model, with its deterministic variables; None where it can't."""
     own = kept.own
     drawn = None if own is None else own.draw(given, lengths, rng)
     if own is None or drawn is None:
@@ -297,20 +298,19 @@ def by_own(
         _set(built, kept)
         worked_out = own.completed(drawn.values)
     free = {str(variable.name) for variable in kept.model.free_RVs}
-    values = {name: drawn.values[name] for name in own.drawn if name in free}
-    convergence = drawn.convergence if judged else None
-    return _fitted(model, given, {**values, **worked_out}, drawn.chains, convergence, n_draws, rng)
+    return replace(drawn, values={name: drawn.values[name] for name in own.drawn if name in free} | dict(worked_out))
 
 
 def _by_nuts(
-    model: StatisticModel,
+    name: str,
     built: pm.Model,
     kept: Compiled,
     given: Evidence,
     options: Options,
     n_draws: int,
     rng: np.random.Generator,
-) -> PosteriorFit:
+) -> tuple[SamplerDraws, xr.Dataset]:
+    """Return draws of chains that agree, and what the sampler says of them."""
     _set(built, kept)
     chains = options.chains or CHAINS
     settings: dict[str, Any] = {"start": start_of(built), "chains": chains, "rng": rng, "sampler": options.nuts}
@@ -321,39 +321,15 @@ def _by_nuts(
     except InputError:
         raise
     except RefusedError:
-        raise RefusedError(NOT_AGREED.format(model.name)) from None
+        raise RefusedError(NOT_AGREED.format(name)) from None
     except Exception as error:  # noqa: BLE001 - whatever a model's graph raises, it has seen public numbers only
         raise RefusedError(
-            f"{model.name} can't be fitted to these noisy statistics ({type(error).__name__}): with so few "
+            f"{name} can't be fitted to these noisy statistics ({type(error).__name__}): with so few "
             "records, or so much noise, they may not suit it; they stay charged"
         ) from None
     known = {str(variable.name) for variable in (*built.free_RVs, *built.deterministics)} - set(given.latents)
-    drawn = {
-        str(name): each.to_numpy().reshape((-1, *each.shape[2:]))
-        for name, each in tree["posterior"].to_dataset().data_vars.items()
-        if name in known
-    }
-    return _fitted(model, given, drawn, chains, found, n_draws, rng, tree["sample_stats"].to_dataset())
-
-
-def _fitted(
-    model: StatisticModel,
-    given: Evidence,
-    drawn: Draws,
-    chains: int,
-    found: Convergence | None,
-    n_draws: int,
-    rng: np.random.Generator,
-    stats: xr.Dataset | None = None,
-) -> PosteriorFit:
-    """Return draws, shape (draws, ...), of chains that agree, as far apart as they can be; or independent ones."""
-    if found is not None and not found.passed:
-        raise RefusedError(NOT_AGREED.format(model.name))
-    flat = model.completed(given, draw_fits(given, priors_of_fits(given, model.name), drawn, rng), rng)
-    total, taken = len(next(iter(flat.values()))), np.arange(n_draws)
-    if found is not None:
-        taken = sampling.far_apart(total, n_draws, rng)
-    return PosteriorFit({name: values[taken] for name, values in flat.items()}, tree_of(flat, chains, stats), found)
+    drawn = {name: values for name, values in draws_by_name(tree).items() if name in known}
+    return SamplerDraws(values=drawn, chains=chains, convergence=found), tree["sample_stats"].to_dataset()
 
 
 def tree_of(flat: Draws, chains: int = 1, stats: xr.Dataset | None = None) -> xr.DataTree:

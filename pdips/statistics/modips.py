@@ -38,6 +38,9 @@ from pdips.statistics.noisy_model import Likelihood
 from pdips.statistics.plan import NoisyStatistics, StatisticPlan, number_of_records, settle, to_frame
 from pdips.statistics.statistic import Counts
 
+Known = tuple[pd.DataFrame, Mapping[str, NDArray[Any]]]
+"""Public columns as they are written, and as models read them, in one order."""
+
 STATISTICS, POSTERIOR, MODELS = "statistics", "posterior", "models"
 
 STATISTIC_WORDS = {
@@ -241,7 +244,7 @@ class Modips(LaplaceOrGaussian):
             records = len(public) or min(self.n_records or tried.n_records or MOST_TRIED, MOST_TRIED)
             short, rng = replace(self, n_sets=len(models), n_records=records), np.random.default_rng(0)
             with on_stand_ins(" or ".join(source.name for source in self._sources)), np.errstate(all="ignore"):
-                short._draw([tried], public, tried.public, rng, Clock().step, trial=True)
+                short._draw([tried], (public, tried.public), rng, Clock().step, trial=True)
 
         _tried.once(release if at_release else price, attempt)
         _tried.once(price, lambda: None)  # asked after a release
@@ -251,23 +254,20 @@ class Modips(LaplaceOrGaussian):
         design: StatisticPlan = plan.design
         with curator.timed("adding noise"):
             measured = [design.ask(curator) for _ in range(plan.repeats)]
-        public = public_columns(curator.public) if plan.schema.public_columns else (pd.DataFrame(), {})
-        return self._draw(measured, *public, rng, curator.timed)
+        known = public_columns(curator.public) if plan.schema.public_columns else (pd.DataFrame(), {})
+        return self._draw(measured, known, rng, curator.timed)
 
     def _draw(
         self,
         measured: Sequence[NoisyStatistics],
-        public: pd.DataFrame,
-        covariates: Mapping[str, NDArray[Any]],
+        known: Known,
         rng: np.random.Generator,
         timed: Callable[[str], AbstractContextManager[None]],
         *,
         trial: bool = False,
     ) -> Drawn:
-        """Draw synthetic sets from one sanitization for all of them, or one for each.
-
-        ``public`` has public columns as they are written, ``covariates`` the same as models read them.
-        """
+        """Draw synthetic sets from one sanitization for all of them, or one for each."""
+        public, covariates = known
         schema, fits, sets = measured[0].schema, list[PosteriorFit](), list[pd.DataFrame]()
         n_draws = self.n_sets if len(measured) == 1 else 1
         settings: dict[str, Any] = {"n_draws": n_draws, "rng": rng, "options": self._options, "trial": trial}
@@ -280,7 +280,7 @@ class Modips(LaplaceOrGaussian):
             of = np.arange(self.n_sets)
         elif len(sources) > 1:
             with timed("weighing the models"):
-                compared = _compared(sources, measured[0], fits, covariates, public)
+                compared = _compared(sources, measured[0], fits, known)
             of = averaging.assigned(compared["weight"].to_numpy(), self.n_sets, rng)
         for number in range(self.n_sets):
             with timed(f"drawing synthetic set {number + 1} of {self.n_sets}"):
@@ -305,9 +305,7 @@ class Modips(LaplaceOrGaussian):
             tables=tables,
             diagnostics={"likelihood": self.likelihood, "convergence": agreed}
             | ({"models": tables[MODELS].to_dict("records")} if MODELS in tables else {}),
-            closer=partial(
-                predictive_check, sources[heaviest], measured[0], fits[heaviest], covariates, public, released
-            ),
+            closer=partial(predictive_check, sources[heaviest], measured[0], fits[heaviest], known, released),
             margins=[margin for each in measured for margin in _margins(each)],
         )
 
@@ -359,7 +357,7 @@ class Modips(LaplaceOrGaussian):
             raise InputError("epsilon, neighbours, kind, delta and budget must be those of the release")
         clock, bits = Clock(progress), RandomBits(rng)
         measured = self.design(release.schema).restored(release.tables[STATISTICS])
-        drawn = replace(self, n_sets=n_sets)._draw([measured], pd.DataFrame(), {}, bits.generator(), clock.step)
+        drawn = replace(self, n_sets=n_sets)._draw([measured], (pd.DataFrame(), {}), bits.generator(), clock.step)
         tables = {name: release.tables[name] for name in ("margins",) if release.margins} | {**drawn.tables}
         made = replace(release, sets=tuple(drawn.sets), tables=tables, statistics=drawn.statistics)
         return made, RunRecord(
@@ -377,16 +375,12 @@ def _stacked(frames: Sequence[pd.DataFrame], models: Sequence[str] = ()) -> pd.D
 
 
 def _compared(
-    sources: Sequence[StatisticModel],
-    measured: NoisyStatistics,
-    fits: Sequence[PosteriorFit],
-    covariates: Mapping[str, NDArray[Any]],
-    public: pd.DataFrame,
+    sources: Sequence[StatisticModel], measured: NoisyStatistics, fits: Sequence[PosteriorFit], known: Known
 ) -> pd.DataFrame:
     """Weigh models by the noisy statistics that all declare, which records at their posterior draws predict."""
     parts, densities = averaging.shared(sources, measured), []
     for source, fitted in zip(sources, fits, strict=True):
-        exact = _simulate(source, measured, fitted, covariates, public, averaging.DRAWS, averaging.REPEATS)
+        exact = _simulate(source, measured, fitted, known, averaging.DRAWS, averaging.REPEATS)
         densities.append(averaging.log_predictive(parts, measured, exact))
     return averaging.compare([source.name for source in sources], densities)
 
@@ -401,19 +395,14 @@ def _margins(measured: NoisyStatistics) -> Iterator[MeasuredMargin]:
 
 
 def predictive_check(
-    model: StatisticModel,
-    measured: NoisyStatistics,
-    fitted: PosteriorFit,
-    covariates: Mapping[str, NDArray[Any]],
-    public: pd.DataFrame,
-    released: Sequence[int],
+    model: StatisticModel, measured: NoisyStatistics, fitted: PosteriorFit, known: Known, released: Sequence[int]
 ) -> tuple[dict[str, Any], xr.DataTree]:
     """Simulate noisy statistics from the posterior and compare the published ones with them; reads nothing else.
 
     Returns what :func:`pdips.posterior.inspection.inspect_statistics` does. The ``sampler`` is "moves" for chains of
     moves made for the model, which have no energy.
     """
-    bits, simulated = RandomBits(np.random.default_rng(SEED)), _simulate(model, measured, fitted, covariates, public)
+    bits, simulated = RandomBits(np.random.default_rng(SEED)), _simulate(model, measured, fitted, known)
     for part in measured.parts:
         if part.n_noised:
             found = simulated[part.name][:, 0]
@@ -434,13 +423,12 @@ def _simulate(
     model: StatisticModel,
     measured: NoisyStatistics,
     fitted: PosteriorFit,
-    covariates: Mapping[str, NDArray[Any]],
-    public: pd.DataFrame,
+    known: Known,
     most: int = CHECKED_DRAWS,
     repeats: int = 1,
 ) -> dict[str, FloatArray]:
     """Return exact statistics of records at posterior draws, shape (draws, repeats, entries), by name; whole units."""
-    n = round(number_of_records(measured, settle(measured)))
+    n, (public, covariates) = round(number_of_records(measured, settle(measured))), known
     rng = np.random.default_rng(SEED)
     stacked = fitted.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]

@@ -152,7 +152,8 @@ class _ByCell:
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        return ()
+        of: str | tuple[str, ...] = getattr(self, "of", ())
+        return (of,) if isinstance(of, str) else of
 
     def _sizes(self, schema: Schema) -> tuple[int, ...]:
         for name in self.by:
@@ -278,10 +279,6 @@ class Sums(_ByCell):
 
     of: str
 
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        return (self.of,)
-
     def spread(self, schema: Schema) -> FloatArray:
         """Return 1/3 over the number of cells, the variance of an even spread over [-1, 1]."""
         [cells] = self.shape(schema)
@@ -306,10 +303,6 @@ class Products(_ByCell):
     """
 
     of: tuple[str, str]
-
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        return self.of
 
     def check(self, schema: Schema) -> None:
         """Refuse columns that aren't numeric, or have no cells, and other numbers of columns than two."""

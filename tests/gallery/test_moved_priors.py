@@ -17,7 +17,8 @@ from pdips.statistics import model as statistic_fit
 from pdips.statistics import samplers
 from pdips.statistics.model import Options, StatisticModel, as_statistic_model, by_own, prepared
 from pdips.statistics.noisy_model import Evidence
-from pdips.statistics.samplers import Lengths, recognise
+from pdips.statistics.regression import draw_fits
+from pdips.statistics.samplers import Lengths, priors_of_fits, recognise
 
 LEVELS, NUMBER = {"levels": ["a", "b"]}, {"lower": -1, "upper": 1}
 COLUMNS = {
@@ -92,14 +93,9 @@ def drawn(model: StatisticModel, given: Evidence):
     """Some draws of the sampler made for the model; its chains needn't agree."""
     given = Evidence(given.measured)
     built, kept = prepared(model, given)
-    own = kept.own
-
-    def unjudged(*arguments):
-        return replace(own.draw(*arguments), convergence=None)
-
-    lengths = Lengths(draws=150, tune=150, chains=1, rounds=1)
-    unjudged_own = replace(kept, own=replace(own, draw=unjudged))
-    return by_own(model, built, unjudged_own, given, lengths, 150, np.random.default_rng(1)).draws
+    lengths, rng = Lengths(draws=150, tune=150, chains=1, rounds=1), np.random.default_rng(1)
+    found = by_own(built, kept, given, lengths, rng).values
+    return model.completed(given, draw_fits(given, priors_of_fits(given, model.name), found, rng), rng)
 
 
 def moved(one, other) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from small_models import PAIRS, blueprint
+from small_models import PAIRS, about, blueprint, written
 
 from pdips import InputError
 from pdips.posterior.columns import Columns, stand_ins
@@ -12,14 +12,7 @@ from pdips.posterior.columns import Columns, stand_ins
 
 def slope_of(covariate, **settings):
     """A line on something worked out of column x."""
-
-    def build(data, schema):
-        with pm.Model() as model:
-            slope = pm.Normal("slope", 0, 5)
-            pm.Normal("y", slope * covariate(data), 1, observed=data["y"], **settings)
-        return model
-
-    return build
+    return about(lambda slope, data: slope * covariate(data), lambda data: pm.Normal("slope", 0, 5), **settings)
 
 
 def own_data(data):
@@ -30,35 +23,11 @@ def by_an_if(data):
     return data["x"] if data["x"].max().eval() > 3 else data["x"] ** 2
 
 
-def by_a_custom_law(data):
+@written
+def custom(data):
     """The log density of the analyst's own holds a number that no graph of parameters shows."""
     middle = float(data["x"].mean().eval())
     pm.CustomDist("y", pm.Normal("m"), logp=lambda v, m: -((v - m - middle) ** 2), observed=data["y"])
-
-
-def custom(data, schema):
-    with pm.Model() as model:
-        by_a_custom_law(data)
-    return model
-
-
-def centred_prior(data, schema):
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("m", float(data["x"].mean().eval()), 1), 1, observed=data["y"])
-    return model
-
-
-def by_number(data, schema):
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("m", 0, 1 / np.sqrt(data.n_records)), 1, observed=data["y"])
-    return model
-
-
-def more_variables(data, schema):
-    with pm.Model() as model:
-        total = sum(pm.Normal(f"m{i}") for i in range(data.n_records))
-        pm.Normal("y", total, 1, observed=data["y"])
-    return model
 
 
 CONSTANTS = r"get_value\(\), eval\(\), a pm.Data of its own"
@@ -72,9 +41,12 @@ PRIOR = "the prior depends on how many records there are or on their values"
         (slope_of(own_data), CONSTANTS),
         (slope_of(by_an_if), CONSTANTS),
         (custom, CONSTANTS),
-        (centred_prior, PRIOR),
-        (by_number, PRIOR),
-        (more_variables, "parameters for single records"),
+        (about(parameter=lambda data: pm.Normal("m", float(data["x"].mean().eval()), 1)), PRIOR),
+        (about(parameter=lambda data: pm.Normal("m", 0, 1 / np.sqrt(data.n_records))), PRIOR),
+        (
+            about(parameter=lambda data: sum(pm.Normal(f"m{i}") for i in range(data.n_records))),
+            "parameters for single records",
+        ),
         (slope_of(lambda data: data["x"] / data.n_records), "how many records there are"),
         (slope_of(lambda data: data["x"] * np.arange(data.n_records)), "its place among them"),
     ],
@@ -132,11 +104,10 @@ def test_stand_ins_at_an_end():
 
 
 def test_a_variable_of_a_columns_name_is_refused():
-    def build(data, schema):
-        with pm.Model() as model:
-            pm.Data("x_data", np.zeros(3))
-            pm.Normal("y", data["x"], pm.HalfNormal("s"), observed=data["y"])
-        return model
+    @written
+    def build(data):
+        pm.Data("x_data", np.zeros(3))
+        pm.Normal("y", data["x"], pm.HalfNormal("s"), observed=data["y"])
 
     with pytest.raises(InputError, match="makes a variable 'x_data' of its own"):
         blueprint(build, PAIRS)

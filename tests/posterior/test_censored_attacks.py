@@ -7,7 +7,7 @@ import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from small_models import grid_of
+from small_models import about, grid_of, written
 
 from pdips import CensoredPosterior, Schema, Table
 from pdips.posterior.model import Blueprint
@@ -18,22 +18,17 @@ SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 BOTH = Schema.from_toml("[columns.x]\nlower = 0.0\nupper = 9.0\n[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
 
-def tight(data, schema):
-    """A prior far below most of a grid that follows the likelihood."""
-    with pm.Model() as model:
-        mean = pm.Normal("mean", 0.0, 0.005)
-        pm.Normal("y", mean, 2.0, observed=data["y"])
-    return model
+tight = about(parameter=lambda data: pm.Normal("mean", 0.0, 0.005), sd=2.0)
+"""A prior far below most of a grid that follows the likelihood."""
 
 
-def inverse(data, schema):
+@written
+def inverse(data):
     """A matrix that is singular for records with x = 3.5."""
-    with pm.Model() as model:
-        mean = pm.Normal("mean", 0.0, 3.0)
-        x = pm.Uniform("x", 0, 9, observed=data["x"])
-        scale = pt.abs(pt.linalg.inv((x - 3.5)[:, None, None])[:, 0, 0])
-        pm.Normal("y", mean, scale, observed=data["y"])
-    return model
+    mean = pm.Normal("mean", 0.0, 3.0)
+    x = pm.Uniform("x", 0, 9, observed=data["x"])
+    scale = pt.abs(pt.linalg.inv((x - 3.5)[:, None, None])[:, 0, 0])
+    pm.Normal("y", mean, scale, observed=data["y"])
 
 
 def test_a_record_that_makes_the_model_raise_is_answered():

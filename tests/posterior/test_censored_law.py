@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from small_models import about, written
 
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -20,18 +21,8 @@ EPSILON = Fraction(1)
 ROUNDING = 1e-6
 
 
-def coin(data, schema):
-    with pm.Model() as model:
-        p = pm.Beta("p", 1, 1)
-        pm.Bernoulli("x", p, observed=data["x"])
-    return model
-
-
-def normal(data, schema):
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 2)
-        pm.Normal("x", mu, 1, observed=data["x"])
-    return model
+coin = written(lambda data: pm.Bernoulli("x", pm.Beta("p", 1, 1), observed=data["x"]))
+normal = about(parameter=lambda data: pm.Normal("mu", 0, 2), name="x", observed=lambda data: data["x"])
 
 
 COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})

@@ -11,6 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy import stats
+from small_models import about, written
 from tables import bits
 
 from pdips import InputError, Schema, Table
@@ -31,26 +32,15 @@ from pdips.privacy.sensitivity import Sensitivity
 SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
 
-def normal(data, schema):
-    with pm.Model() as model:
-        mean = pm.Normal("mean", 0.0, 3.0)
-        pm.Normal("y", mean, 2.0, observed=data["y"])
-    return model
+normal = about(parameter=lambda data: pm.Normal("mean", 0.0, 3.0), sd=2.0)
 
 
-def two_parameters(data, schema):
-    with pm.Model() as model:
-        mean = pm.Normal("mean", 0.0, 3.0)
-        spread = pm.HalfNormal("spread", 4.0)
-        pm.Normal("y", mean, spread, observed=data["y"])
-    return model
+two_parameters = written(
+    lambda data: pm.Normal("y", pm.Normal("mean", 0.0, 3.0), pm.HalfNormal("spread", 4.0), observed=data["y"])
+)
 
 
-def lookup(data, schema):
-    with pm.Model() as model:
-        shift = pm.Normal("shift", 0.0, 1.0, shape=2)
-        pm.Normal("y", shift[data["group"]], 1.0, observed=data["y"])
-    return model
+lookup = about(lambda shift, data: shift[data["group"]], lambda data: pm.Normal("shift", 0.0, 1.0, shape=2))
 
 
 @pytest.fixture(scope="module")
@@ -305,17 +295,12 @@ def test_the_correction_keeps_a_narrow_window_from_moving_the_posterior(two):
     # Records are skewed, the window is narrow: without the correction the posterior goes to where a majority gains.
     rng = np.random.default_rng(6)
     y = np.sort(np.clip(rng.exponential(2.0, 2_000) - 2.0, -10, 10))
-    schema = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
-    def shifted_exponential(data, schema):
-        with pm.Model() as model:
-            rate = pm.HalfNormal("scale", 5.0)
-            pm.CustomDist(
-                "y", rate, dist=lambda s, size: pm.Exponential.dist(scale=s, size=size) - 3.0, observed=data["y"]
-            )
-        return model
+    def shifted(data):
+        law = {"dist": lambda s, size: pm.Exponential.dist(scale=s, size=size) - 3.0}
+        pm.CustomDist("y", pm.HalfNormal("scale", 5.0), **law, observed=data["y"])
 
-    space = Blueprint(as_source(shifted_exponential), schema)
+    space = Blueprint(as_source(written(shifted)), SPAN)
     y = y - 1.0 + 0.0
     found = {}
     place = space.parameters_of({"scale": np.array(2.0)})

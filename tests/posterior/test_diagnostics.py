@@ -10,27 +10,16 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from scipy import stats
+from small_models import UNIT, beta, blueprint
 
-from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds
 from pdips.posterior.finished_model import stream
-from pdips.posterior.model import Blueprint
-from pdips.posterior.model_file import Source
 from pdips.posterior.record_likelihood import Tally
 from pdips.report.posterior_figures import against_value, censored_by_draw
 
 FAST = "FAST_COMPILE"
 N, DRAWS = 50, 24
-
-SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
-
-
-def build_model(data, schema):
-    with pm.Model() as model:
-        mean, size = pm.Uniform("mean", 0, 1), pm.Pareto("size", alpha=1.5, m=0.1)
-        pm.Beta("y", size * mean, size * (1 - mean), observed=data["y"])
-    return model
 
 
 def two_columns(n: int = N, *, data: bool = True) -> pm.Model:
@@ -121,10 +110,10 @@ def test_transformed_draws_give_the_same():
 def test_bounds_of_another_table_than_the_model_was_built_on():
     rng = np.random.default_rng(0)
     y, weights, centre = rng.beta(0.5, 3, 5000), rng.random(5000), rng.normal(size=5000)
-    draws = {"mean": rng.uniform(0.1, 0.2, 20), "size": rng.uniform(3, 4, 20)}
-    a, b = draws["mean"] * draws["size"], (1 - draws["mean"]) * draws["size"]
+    draws = {"phi": rng.uniform(0.1, 0.2, 20), "lam": rng.uniform(3, 4, 20)}
+    a, b = draws["phi"] * draws["lam"], (1 - draws["phi"]) * draws["lam"]
     terms = stats.beta.logpdf(y, a[:, None], b[:, None])[None]
-    model = Blueprint(Source(build_model, "beta"), SCHEMA).model
+    model = blueprint(beta, UNIT).model
     plain = stream_bounds(model, {"y": y}, draws, limit=2.5, mode=FAST)
     assert_same(plain, by_hand(terms, limit=2.5))
     weighted = stream_bounds(model, {"y": y}, draws, weights=weights, centre=centre, limit=1, mode=FAST)
@@ -211,8 +200,8 @@ def peak(job) -> int:
 def test_all_records_at_all_draws_are_never_held():
     n, n_draws = 30_000, 200
     rng = np.random.default_rng(0)
-    draws = {"mean": rng.uniform(0.1, 0.2, n_draws), "size": rng.uniform(3, 4, n_draws)}
-    found = stream(Blueprint(Source(build_model, "beta"), SCHEMA).model, {"y": rng.random(n)}, draws, mode=FAST)
+    draws = {"phi": rng.uniform(0.1, 0.2, n_draws), "lam": rng.uniform(3, 4, n_draws)}
+    found = stream(blueprint(beta, UNIT).model, {"y": rng.random(n)}, draws, mode=FAST)
     tally = Tally(n, n_draws, None, None, 2.5)
     assert found.block < n
     all_at_once = 8 * n * n_draws

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from scipy import stats
-from small_models import WIDE, normal
+from small_models import WIDE, blueprint, normal
 
 from pdips.posterior.bounds import Bounds
 from pdips.posterior.inspection import InspectedRecords, Posterior, censored_records, inspect, tree_of
-from pdips.posterior.model import Blueprint, split
-from pdips.posterior.model_file import Source
+from pdips.posterior.model import split
 from pdips.posterior.private_reference import Anchor, Stage
 from pdips.posterior.record_likelihood import Tally
 from pdips.posterior.target import Target
@@ -24,12 +23,8 @@ CENTRE = np.array([0.1])
 WINDOW = 0.75
 
 
-def space_of(build, schema) -> Blueprint:
-    return Blueprint(Source(build, build.__name__), schema)
-
-
 def looked_at(weights: bool = False):
-    space = space_of(normal, WIDE)
+    space = blueprint(normal, WIDE)
     anchor = Anchor(CENTRE, np.eye(1) * 0.1, reach=6.0)
     stage = Stage(anchor=anchor, n_records=7, centre=split(space.model, CENTRE[None]))
     target = Target(space=space, stage=stage, window=Fraction(WINDOW), weights=weights)
@@ -81,7 +76,7 @@ def test_r_hat_and_effective_draws_are_those_of_arviz():
     rng = np.random.default_rng(3)
     draws = rng.normal(0, 1, (4, 200, 2)) + np.array([0, 0, 0, 1.0])[:, None, None]
     tree = xr.DataTree.from_dict({"posterior": az.from_dict({"posterior": {"b": draws}})["posterior"].to_dataset()})
-    likelihood = space_of(normal, WIDE).likelihood
+    likelihood = blueprint(normal, WIDE).likelihood
     records = InspectedRecords(likelihood=likelihood, values={"y": Y[:1]}, counts=np.ones(1, int))
     posterior = Posterior(tree=tree, released=[{"b": draws[0, 0]}], facts={"sampler": "nuts"}, independent=False)
     found, _ = inspect(records, posterior)

@@ -5,6 +5,7 @@ import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from small_models import written
 
 from pdips import CensoredPosterior, InputError, PseudoPosterior, Schema, Scores, Table
 from pdips.posterior import private_reference as stages
@@ -25,12 +26,11 @@ PLACE = np.array([0.4, 3.0, -0.2])
 def hurdle(law):
     """The model of a number and whether it is missing, its number by some law of location and log scale."""
 
-    def build(data, schema):
-        with pm.Model() as model:
-            odds, at, spread = pm.Normal("odds", 0, 1.5), pm.Normal("at", 4, 1), pm.LogNormal("spread", -0.5, 0.3)
-            law(data["pay"], at, spread)
-            pm.Bernoulli("pay_missing", logit_p=odds, observed=data["pay_missing"])
-        return model
+    @written
+    def build(data):
+        odds, at, spread = pm.Normal("odds", 0, 1.5), pm.Normal("at", 4, 1), pm.LogNormal("spread", -0.5, 0.3)
+        law(data["pay"], at, spread)
+        pm.Bernoulli("pay_missing", logit_p=odds, observed=data["pay_missing"])
 
     return build
 
@@ -93,12 +93,11 @@ def test_the_fixed_number_is_public_and_may_occur():
     assert all(read[name][0] == number for name, number in fixed_numbers(schema).items())
 
 
-def covariate(data, schema):
-    with pm.Model() as model:
-        missing = pm.Bernoulli("pay_missing", 0.4, observed=data["pay_missing"])
-        pay = pm.Normal("pay", pm.Normal("at", 4, 1), 0.5, observed=pt.log(data["pay"]))
-        pm.Normal("y", pt.switch(missing, -20, 5 * pay), 0.1, observed=data["y"])
-    return model
+@written
+def covariate(data):
+    missing = pm.Bernoulli("pay_missing", 0.4, observed=data["pay_missing"])
+    pay = pm.Normal("pay", pm.Normal("at", 4, 1), 0.5, observed=pt.log(data["pay"]))
+    pm.Normal("y", pt.switch(missing, -20, 5 * pay), 0.1, observed=data["y"])
 
 
 def test_simulated_records_have_the_fixed_number_and_others_read_what_is_there():
@@ -119,12 +118,11 @@ def test_simulated_records_have_the_fixed_number_and_others_read_what_is_there()
 def observing(**lines):
     """A model of some observed variables, each a function of its column, the model's parameter and those before."""
 
-    def build(data, schema):
-        with pm.Model() as model:
-            at, made = pm.Beta("at", 1, 1), {}
-            for name, line in lines.items():
-                made[name] = line(name, data, at, made)
-        return model
+    @written
+    def build(data):
+        at, made = pm.Beta("at", 1, 1), {}
+        for name, line in lines.items():
+            made[name] = line(name, data, at, made)
 
     return build
 
@@ -178,12 +176,11 @@ def test_half_a_hurdle_is_refused_and_told_what_to_add(mechanism, model, schema,
 # ---- releases ----
 
 
-def by_region(data, schema):
-    with pm.Model() as model:
-        odds = pm.Normal("odds", 0, 1.5, shape=2)
-        pm.LogNormal("pay", pm.Normal("at", 4, 1), pm.LogNormal("spread", -0.5, 0.3), observed=data["pay"])
-        pm.Bernoulli("pay_missing", logit_p=odds[data["region"]], observed=data["pay_missing"])
-    return model
+@written
+def by_region(data):
+    odds = pm.Normal("odds", 0, 1.5, shape=2)
+    pm.LogNormal("pay", pm.Normal("at", 4, 1), pm.LogNormal("spread", -0.5, 0.3), observed=data["pay"])
+    pm.Bernoulli("pay_missing", logit_p=odds[data["region"]], observed=data["pay_missing"])
 
 
 SHARES = np.array([0.15, 0.45])
@@ -222,11 +219,10 @@ def test_parameters_and_shares_of_missing_numbers_are_recovered(monkeypatch):
     assert not apart()[1].max() < 4
 
 
-def public_pay(data, schema):
-    with pm.Model() as model:
-        at, slope = pm.Normal("at", 0, 5), pm.Normal("slope", 0, 2)
-        pm.Normal("y", pt.switch(data["pay_missing"], at, slope * pt.log(data["pay"])), 1, observed=data["y"])
-    return model
+@written
+def public_pay(data):
+    at, slope = pm.Normal("at", 0, 5), pm.Normal("slope", 0, 2)
+    pm.Normal("y", pt.switch(data["pay_missing"], at, slope * pt.log(data["pay"])), 1, observed=data["y"])
 
 
 def test_censored_posteriors_of_both_kinds_of_missing_numbers(monkeypatch):

@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import special, stats
-from small_models import blueprint, grid_of
+from small_models import about, blueprint, grid_of, written
 
 from pdips import CensoredPosterior, InputError, PseudoPosterior, Schema, Table
 from pdips.posterior import private_reference as stages
@@ -21,27 +21,20 @@ PAY = Schema.model_validate(
 LOW, SPAN = 1.0, 99_999.0
 
 
-def observing(function, name="pay"):
+def line(data):
+    return pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"]
+
+
+def observing(function):
     """A normal law of a function of a column."""
-
-    def build(data, schema):
-        with pm.Model() as model:
-            mean = pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"]
-            pm.Normal(name, mean, 0.5, observed=function(data))
-        return model
-
-    return build
+    return about(parameter=line, name="pay", observed=function, sd=0.5)
 
 
 on_log_scale = observing(lambda data: pt.log(data["pay"]))
 
 
-def lognormal(data, schema):
-    """The same law of the same column, as PyMC has it."""
-    with pm.Model() as model:
-        mean = pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"]
-        pm.LogNormal("pay", mean, 0.5, observed=data["pay"])
-    return model
+lognormal = written(lambda data: pm.LogNormal("pay", line(data), 0.5, observed=data["pay"]))
+"""The same law of the same column, as PyMC has it."""
 
 
 def share(data):
@@ -95,12 +88,7 @@ def few_simulated(monkeypatch):
 
 
 def level(law, function):
-    def build(data, schema):
-        with pm.Model() as model:
-            law("pay", pm.Normal("a", 7, 2), 0.5, observed=function(data["pay"]))
-        return model
-
-    return build
+    return written(lambda data: law("pay", pm.Normal("a", 7, 2), 0.5, observed=function(data["pay"])))
 
 
 def test_a_release_on_the_log_scale_is_that_of_the_lognormal_model(few_simulated):
@@ -149,12 +137,11 @@ def test_a_column_in_another_number_type_is_the_column_itself():
         {"columns": {"k": {"levels": ["a", "b"]}, "n": {"lower": 0, "upper": 9, "integer": True}}}
     )
 
-    def build(data, schema):
-        with pm.Model() as model:
-            theta = pm.Normal("theta")
-            pm.Normal("n", theta, 1, observed=data["n"])
-            pm.Bernoulli("k", logit_p=theta, observed=pt.cast(data["k"], "float64"))
-        return model
+    @written
+    def build(data):
+        theta = pm.Normal("theta")
+        pm.Normal("n", theta, 1, observed=data["n"])
+        pm.Bernoulli("k", logit_p=theta, observed=pt.cast(data["k"], "float64"))
 
     assert blueprint(build, schema).transformations == {}
 
@@ -162,11 +149,7 @@ def test_a_column_in_another_number_type_is_the_column_itself():
 def test_counts_on_the_log_scale_come_back_as_whole_numbers():
     schema = Schema.model_validate({"columns": {"n": {"lower": 0, "upper": 90, "integer": True}}})
 
-    def build(data, schema):
-        with pm.Model() as model:
-            pm.Normal("n", pm.Normal("theta"), 1, observed=pt.log1p(data["n"]))
-        return model
-
+    build = about(name="n", observed=lambda data: pt.log1p(data["n"]))
     made = blueprint(build, schema).transformations["n"]
     np.testing.assert_array_equal(np.rint(made.back(np.log1p(np.arange(91)))), np.arange(91))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-from small_models import PAIRS, UNIT, beta, beta_records, four, grid_of, line, normal
+from small_models import PAIRS, UNIT, about, beta, beta_records, four, grid_of, line, normal, written
 
 from pdips import CensoredPosterior, InputError, Ledger, RefusedError, Schema, Table
 from pdips.posterior import private_reference as stages
@@ -63,94 +63,25 @@ def test_a_look_at_records_would_be_seen():
 # What is refused
 
 
-def no_observed(data, schema):
-    with pm.Model() as model:
-        pm.Normal("theta", 0, 1)
-    return model
+no_observed = written(lambda data: pm.Normal("theta", 0, 1))
 
 
-def misnamed(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Normal("wage", theta, 1, observed=data["y"])
-    return model
+@written
+def observes_public(data):
+    theta = pm.Normal("theta", 0, 1)
+    pm.Normal("x", theta, 1, observed=data["x"])
+    pm.Normal("y", theta, 1, observed=data["y"])
 
 
-def observes_public(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Normal("x", theta, 1, observed=data["x"])
-        pm.Normal("y", theta, 1, observed=data["y"])
-    return model
+half = written(
+    lambda data: pm.Uniform("y", -50, 100 * pm.math.sigmoid(pm.Normal("theta", 0, 1)) - 50, observed=data["y"])
+)
+"""A density that is zero for half of what the schema allows, where theta is 0."""
 
 
-def discrete(data, schema):
-    with pm.Model() as model:
-        which = pm.Bernoulli("which", 0.5)
-        pm.Normal("y", 3.0 * which, 1, observed=data["y"])
-    return model
-
-
-def half(data, schema):
-    """A density that is zero for half of what the schema allows, where theta is 0."""
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Uniform("y", -50, 100 * pm.math.sigmoid(theta) - 50, observed=data["y"])
-    return model
-
-
-def prior_of_data(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", data["x"].mean(), 1)
-        pm.Normal("y", theta, 1, observed=data["y"])
-    return model
-
-
-def undrawable(data, schema):
-    with pm.Model() as model:
-        theta = pm.CustomDist("theta", logp=lambda value: -(value**2) / 2)
-        pm.Normal("y", theta, 1, observed=data["y"])
-    return model
-
-
-def values_observed(data, schema):
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("theta", 0, 1) + data["x"], 1, observed=data["y"].get_value())
-    return model
-
-
-def called_like_a_column(data, schema):
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("theta", 0, 1) * pm.Data("x_data", 2.0), 1, observed=data["y"])
-    return model
-
-
-def undrawable_records(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.CustomDist("y", theta, logp=lambda value, theta: -((value - theta) ** 2), observed=data["y"])
-    return model
-
-
-def own_effects(data, schema):
-    with pm.Model() as model:
-        u = pm.Normal("u", 0, 1, shape=data.n_records)
-        pm.Normal("y", u, 1, observed=data["y"])
-    return model
-
-
-def beyond(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1, shape=1)
-        pm.Normal("y", theta[(data["x"] > 0).astype("int64")], 1, observed=data["y"])
-    return model
-
-
-def misshapen(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1, shape=7)
-        pm.Normal("y", theta, 1, observed=data["y"])
-    return model
+undrawable_records = written(
+    lambda data: pm.CustomDist("y", pm.Normal("theta", 0, 1), logp=lambda v, m: -((v - m) ** 2), observed=data["y"])
+)
 
 
 BOTH = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}, "other": {"lower": 0, "upper": 1}}})
@@ -162,21 +93,41 @@ MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "miss
     [
         (None, NUMBER, {}, "needs a model: --model"),
         (no_observed, NUMBER, {}, "no observed variable"),
-        (misnamed, NUMBER, {}, "'wage', which is no column of the schema"),
+        (about(name="wage"), NUMBER, {}, "'wage', which is no column of the schema"),
         (observes_public, PAIRS, {}, "'x', but the schema calls that column public"),
         (normal, BOTH, {}, "'other' is neither public nor observed"),
         (normal, MISSING, {}, "'y' may have missing values"),
-        (discrete, NUMBER, {}, "'which' is discrete"),
-        (prior_of_data, PAIRS, {}, "the prior of 'theta' reads"),
+        (about(parameter=lambda data: pm.Bernoulli("which", 0.5)), NUMBER, {}, "'which' is discrete"),
+        (
+            about(parameter=lambda data: pm.Normal("theta", data["x"].mean(), 1)),
+            PAIRS,
+            {},
+            "the prior of 'theta' reads",
+        ),
         (normal, NUMBER, {"draws": 500}, "drawn by sampler = grid; leave it out"),
         (normal, NUMBER, {"sampler": "rejection", "n_chains": 2, "nuts": "pymc"}, "n_chains and nuts would have"),
-        (undrawable, NUMBER, {}, "nothing shows that it integrates to 1"),
-        (values_observed, PAIRS, {}, "asks for the values of data['y']"),
-        (called_like_a_column, PAIRS, {}, "makes a variable 'x_data' of its own"),
+        (
+            about(parameter=lambda data: pm.CustomDist("theta", logp=lambda v: -(v**2) / 2)),
+            NUMBER,
+            {},
+            "nothing shows that it integrates to 1",
+        ),
+        (about(observed=lambda data: data["y"].get_value()), PAIRS, {}, "asks for the values of data['y']"),
+        (about(lambda theta, data: theta * pm.Data("x_data", 2.0)), PAIRS, {}, "makes a variable 'x_data' of its own"),
         (undrawable_records, NUMBER, {}, "the observed variables can't be drawn from"),
-        (own_effects, NUMBER, {}, "parameters for single records"),
-        (beyond, PAIRS, {}, "looks something up by a column"),
-        (misshapen, NUMBER, {}, "one log-likelihood a record"),
+        (
+            about(parameter=lambda data: pm.Normal("u", 0, 1, shape=data.n_records)),
+            NUMBER,
+            {},
+            "parameters for single records",
+        ),
+        (
+            about(lambda b, data: b[(data["x"] > 0).astype("int64")], lambda _: pm.Normal("b", shape=1)),
+            PAIRS,
+            {},
+            "looks something up by a column",
+        ),
+        (about(parameter=lambda data: pm.Normal("theta", 0, 1, shape=7)), NUMBER, {}, "one log-likelihood a record"),
         (normal, NUMBER, {"share": "1e-25"}, "epsilon is too small for this table"),
         (four, PAIRS, {"sampler": "grid"}, "4 parameters and a grid takes at most 3"),
         (half, NUMBER, {"reference": {"theta": 0.0}}, "density zero to values that the schema allows"),
@@ -192,13 +143,12 @@ def test_refused_before_any_charge_or_look_at_records(model, schema, settings, s
 
 
 def test_a_model_may_have_data_of_its_own(tmp_path):
-    def splines(data, schema):
-        with pm.Model() as model:
-            knots = pm.Data("knots_data", np.array([-2.0, 0.0, 2.0]))
-            b = pm.Normal("b", 0, 5, shape=2)
-            bends = pm.math.maximum(data["x"][:, None] - knots, 0).sum(axis=1)
-            pm.Normal("y", b[0] + b[1] * bends, 1, observed=data["y"])
-        return model
+    @written
+    def splines(data):
+        knots = pm.Data("knots_data", np.array([-2.0, 0.0, 2.0]))
+        b = pm.Normal("b", 0, 5, shape=2)
+        bends = pm.math.maximum(data["x"][:, None] - knots, 0).sum(axis=1)
+        pm.Normal("y", b[0] + b[1] * bends, 1, observed=data["y"])
 
     rng = np.random.default_rng(0)
     x = rng.uniform(-3, 3, 400)
@@ -266,11 +216,10 @@ def test_a_useless_window_is_warned_of_before_the_spend(tmp_path):
 def wages_in(unit):
     """The model of wages about 40,000, written in a unit of so many dollars."""
 
-    def build(data, schema):
-        with pm.Model() as model:
-            mean = pm.Normal("mean", 40_000 / unit, 10_000 / unit)
-            pm.Normal("y", mean, 5_000 / unit, observed=data["y"])
-        return model
+    @written
+    def build(data):
+        mean = pm.Normal("mean", 40_000 / unit, 10_000 / unit)
+        pm.Normal("y", mean, 5_000 / unit, observed=data["y"])
 
     return build
 

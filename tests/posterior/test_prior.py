@@ -12,7 +12,7 @@ import pytest
 from laws import ACCEPT, REJECT
 from pytensor.tensor.random.utils import custom_rng_deepcopy
 from scipy import stats
-from small_models import WIDE, blueprint, grid_of
+from small_models import WIDE, blueprint, grid_of, written
 from tables import bits
 
 from pdips import CensoredPosterior, Column, Schema, Table
@@ -47,13 +47,11 @@ def test_a_generator_draws_from_the_laws_of_numpy():
 
 
 def test_cutpoints_out_of_order_are_no_draws_from_a_prior():
-    def ordinal(data, schema):
-        with pm.Model() as model:
-            cuts = pm.Normal("cuts", [0, 1], 2, transform=pm.distributions.transforms.ordered, shape=2)
-            pm.OrderedLogistic("y", eta=0.0, cutpoints=cuts, observed=data["y"])
-        return model
+    def ordinal(data):
+        cuts = pm.Normal("cuts", [0, 1], 2, transform=pm.distributions.transforms.ordered, shape=2)
+        pm.OrderedLogistic("y", eta=0.0, cutpoints=cuts, observed=data["y"])
 
-    space = Blueprint(as_source(ordinal), Schema(columns={"y": Column(levels=[0, 1, 2])}))
+    space = Blueprint(as_source(written(ordinal)), Schema(columns={"y": Column(levels=[0, 1, 2])}))
     assert np.isfinite(space.prior).all()
     space.check()
 
@@ -156,15 +154,13 @@ W = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
 def with_prior(prior, potential=None):
     """A normal law of y whose mean has some prior, and perhaps a potential ``known`` of it."""
 
-    def build(data, schema):
-        with pm.Model() as model:
-            mean = prior()
-            pm.Normal("y", mean if mean.ndim == 0 else mean[0], 5, observed=data["y"])
-            if potential is not None:
-                pm.Potential("known", potential(mean, data))
-        return model
+    def write(data):
+        mean = prior()
+        pm.Normal("y", mean if mean.ndim == 0 else mean[0], 5, observed=data["y"])
+        if potential is not None:
+            pm.Potential("known", potential(mean, data))
 
-    return build
+    return written(write)
 
 
 def bell(value, *_):

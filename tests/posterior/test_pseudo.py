@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 from laws import ACCEPT, REJECT
 from scipy import stats
-from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four, normal
+from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four, normal, written
 
 from pdips import InputError, Ledger, RefusedError, Schema, Table
 from pdips.audit import audit_cases
@@ -239,17 +239,16 @@ MIXED = Schema.model_validate(
 )
 
 
-def mixed(data, schema):
+@written
+def mixed(data):
     import pymc as pm
     import pytensor.tensor as pt
 
-    with pm.Model() as model:
-        rate = pm.Gamma("rate", 2, 1)
-        pm.Poisson("n", rate * (1 + data["z"]), observed=data["n"])
-        missing = pm.Beta("missing", 1, 1)
-        p = pt.stack([(1 - missing) / 2, (1 - missing) / 2, missing])
-        pm.Categorical("answer", pt.ones((data["answer"].shape[0], 1)) * p, observed=data["answer"])
-    return model
+    rate = pm.Gamma("rate", 2, 1)
+    pm.Poisson("n", rate * (1 + data["z"]), observed=data["n"])
+    missing = pm.Beta("missing", 1, 1)
+    p = pt.stack([(1 - missing) / 2, (1 - missing) / 2, missing])
+    pm.Categorical("answer", pt.ones((data["answer"].shape[0], 1)) * p, observed=data["answer"])
 
 
 def mixed_table(n=120):

@@ -8,6 +8,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.raise_op import Assert
+from small_models import written
 
 from pdips import InputError, Schema
 from pdips.posterior.censoring import censor_records
@@ -31,91 +32,58 @@ SCHEMA = Schema.model_validate(
 N = 30
 
 
+COUNT = "how many records"
+CROSSING = {
+    "its_own": (lambda data, b, v: data["z"] + b + v * pt.eq(data["g"], 1), ""),
+    "largest": (lambda data, b, v: b.max(), "'b'"),
+    "anyone": (lambda data, b, v: pt.any(pt.eq(b, 1)), "'b'"),
+    "levels_that_occur": (
+        lambda data, b, v: sum(pt.any(pt.eq(data["g"], level)).astype("int64") for level in range(3)),
+        "'g'",
+    ),
+    "mostly": (lambda data, b, v: pt.switch((1 - b).mean() > 0.99, 3.0, 1.0), "'b'"),
+    "where_it_is_rare": (lambda data, b, v: pt.switch(data["z"] > 3, data["z"] * v.mean(), 0.0), "'v'"),
+    "ranked": (lambda data, b, v: pt.sort(data["z"]), "'z'"),
+    "cumulated": (lambda data, b, v: pt.cumsum(v), "'v'"),
+    "every_tenth": (lambda data, b, v: data["z"][np.arange(data.n_records) // 10], "'z'"),
+    "distinct": (lambda data, b, v: pt.extra_ops.unique(data["z"]).shape[0], "'z'"),
+    "carried_on": (
+        lambda data, b, v: pytensor.scan(
+            lambda z, a: a / 2 + z, sequences=[data["z"]], outputs_info=[pt.zeros(())], return_updates=0
+        ),
+        "'z'",
+    ),
+    "by_number": (lambda data, b, v: data["z"] * np.log(1 + data.n_records), COUNT),
+    "checked_index": (lambda data, b, v: pt.arange(3)[Assert("known level")(data["g"], data["g"][0] >= 0)], ""),
+}
+"""What of the columns the mean of y is made of, and the column through which records meet."""
+
+MEETING = [name for name, (_, column) in CROSSING.items() if column]
+
+
 @cache
-def built(crossing):
-    """A model in which the mean of y is theta times ``crossing`` of the columns."""
+def built(name):
+    """A model in which the mean of y is theta times something of the columns."""
 
-    def build(data, schema):
-        with pm.Model() as model:
-            theta, sigma, p = pm.Normal("theta", 0, 3), pm.HalfNormal("sigma", 3), pm.Beta("p", 2, 2)
-            b = pm.Bernoulli("b", p, observed=data["b"])
-            v = pm.Normal("v", theta, 20, observed=data["v"])
-            pm.Normal("y", theta * crossing(data, b, v), sigma, observed=data["y"])
-        return model
+    @written
+    def build(data):
+        theta, sigma, p = pm.Normal("theta", 0, 3), pm.HalfNormal("sigma", 3), pm.Beta("p", 2, 2)
+        b = pm.Bernoulli("b", p, observed=data["b"])
+        v = pm.Normal("v", theta, 20, observed=data["v"])
+        pm.Normal("y", theta * crossing(data, b, v), sigma, observed=data["y"])
 
-    return Blueprint(Source(build, crossing.__name__), SCHEMA)
-
-
-def its_own(data, b, v):
-    return data["z"] + b + v * pt.eq(data["g"], 1)
+    crossing = CROSSING[name][0]
+    return Blueprint(Source(build, name), SCHEMA)
 
 
-def largest(data, b, v):
-    return b.max()
-
-
-def anyone(data, b, v):
-    return pt.any(pt.eq(b, 1))
-
-
-def levels_that_occur(data, b, v):
-    return sum(pt.any(pt.eq(data["g"], level)).astype("int64") for level in range(3))
-
-
-def mostly(data, b, v):
-    return pt.switch((1 - b).mean() > 0.99, 3.0, 1.0)
-
-
-def where_it_is_rare(data, b, v):
-    return pt.switch(data["z"] > 3, data["z"] * v.mean(), 0.0)
-
-
-def ranked(data, b, v):
-    return pt.sort(data["z"])
-
-
-def cumulated(data, b, v):
-    return pt.cumsum(v)
-
-
-def every_tenth(data, b, v):
-    return data["z"][np.arange(data.n_records) // 10]
-
-
-def distinct(data, b, v):
-    return pt.extra_ops.unique(data["z"]).shape[0]
-
-
-def carried_on(data, b, v):
-    return pytensor.scan(lambda z, a: a / 2 + z, sequences=[data["z"]], outputs_info=[pt.zeros(())], return_updates=0)
-
-
-def by_number(data, b, v):
-    return data["z"] * np.log(1 + data.n_records)
-
-
-CROSSING = [
-    (largest, "'b'"),
-    (anyone, "'b'"),
-    (levels_that_occur, "'g'"),
-    (mostly, "'b'"),
-    (where_it_is_rare, "'v'"),
-    (ranked, "'z'"),
-    (cumulated, "'v'"),
-    (every_tenth, "'z'"),
-    (distinct, "'z'"),
-    (carried_on, "'z'"),
-    (by_number, "how many records"),
-]
-
-
-@pytest.mark.parametrize(("crossing", "column"), CROSSING, ids=lambda each: getattr(each, "__name__", ""))
-def test_a_model_that_compares_records_is_refused_by_the_column(crossing, column):
+@pytest.mark.parametrize("name", MEETING)
+def test_a_model_that_compares_records_is_refused_by_the_column(name):
+    column = CROSSING[name][1]
     with pytest.raises(InputError, match=column) as caught:
-        built(crossing).check()
+        built(name).check()
     assert caught.match("log-likelihood of a record depends on")
     named = str(caught.value).split("(")[0]
-    assert [name for name in SCHEMA.columns if f"'{name}'" in named] == ([column[1]] if column[0] == "'" else [])
+    assert [each for each in SCHEMA.columns if f"'{each}'" in named] == ([column[1]] if column != COUNT else [])
 
 
 def neighbours(seed):
@@ -172,38 +140,33 @@ def as_written(blueprint):
     return terms
 
 
-@pytest.mark.parametrize("crossing", [its_own, *(each for each, _ in CROSSING)], ids=lambda each: each.__name__)
-def test_not_even_a_model_that_compares_records_lets_one_into_the_term_of_another(crossing):
-    assert moved(repeated(built(crossing))) == 0.0
-    if crossing is its_own:
-        built(crossing).check()
+@pytest.mark.parametrize("name", ["its_own", *MEETING])
+def test_not_even_a_model_that_compares_records_lets_one_into_the_term_of_another(name):
+    assert moved(repeated(built(name))) == 0.0
+    if name == "its_own":
+        built(name).check()
 
 
-@pytest.mark.parametrize("crossing", [largest, mostly, where_it_is_rare, ranked, cumulated], ids=lambda f: f.__name__)
-def test_the_graph_of_many_records_lets_them_in(crossing):
+@pytest.mark.parametrize("name", ["largest", "mostly", "where_it_is_rare", "ranked", "cumulated"])
+def test_the_graph_of_many_records_lets_them_in(name):
     # the broken twin: what was sampled before
-    assert moved(as_written(built(crossing)), seeds=20) > 1
-
-
-def checked_index(data, b, v):
-    return pt.arange(3)[Assert("known level")(data["g"], data["g"][0] >= 0)]
+    assert moved(as_written(built(name)), seeds=20) > 1
 
 
 def test_what_cannot_be_repeated_is_refused():
     with pytest.raises(InputError, match="can't be repeated for every record"):
-        repeated(built(checked_index))
+        repeated(built("checked_index"))
 
 
 def test_one_record_moves_the_log_density_by_no_more_than_its_window_allows():
     window, points = 0.25, np.random.default_rng(0).normal(size=(200, 3)) * 2
-    for crossing in (largest, where_it_is_rare, cumulated):
-        made = censor_records(built(crossing).model, SCHEMA.columns, window=window)
+    for name in ("largest", "where_it_is_rare", "cumulated"):
+        made = censor_records(built(name).model, SCHEMA.columns, window=window)
         function = made.model.compile_logp(mode="FAST_COMPILE")
         one, other, _ = neighbours(1)
         found = []
         for values in (one, other):
-            read = {name: values[name] for name in values if name + "_data" in made.model}
-            made.update(values=read)
+            made.update(values={each: values[each] for each in values if each + "_data" in made.model})
             found.append(
                 [function(dict(zip(("theta", "sigma_log__", "p_logodds__"), point, strict=True))) for point in points]
             )
@@ -214,19 +177,18 @@ def test_one_record_moves_the_log_density_by_no_more_than_its_window_allows():
 # One engine, three ways to call it
 
 
-def lookups(data, schema):
+@written
+def lookups(data):
     """Products of matrices, lookups, mixtures and a matrix for each record."""
-    with pm.Model() as model:
-        beta, effect = pm.Normal("beta", 0, 1, shape=2), pm.Normal("effect", 0, 1, shape=(3, 2))
-        weights, places = pm.Dirichlet("weights", np.ones(2)), pm.Normal("places", 0, 5, shape=2)
-        design = pt.stack([data["z"], data["z"] ** 2 / 5], axis=1)
-        b = pm.Bernoulli("b", logit_p=design @ beta + effect[data["g"], 1], observed=data["b"])
-        v = pm.NormalMixture("v", weights, places + b[:, None], 10.0, observed=data["v"])
-        own = pt.linalg.det((data["z"] ** 2 + 1)[:, None, None] * np.eye(2))
-        rows = pt.special.softmax(effect, axis=1)[data["g"]]
-        mean = (rows * design).sum(axis=1) + pt.dot(design, pt.stack([beta, beta], axis=1)).max(axis=1) + v
-        pm.StudentT("y", nu=4, mu=mean, sigma=own, observed=data["y"])
-    return model
+    beta, effect = pm.Normal("beta", 0, 1, shape=2), pm.Normal("effect", 0, 1, shape=(3, 2))
+    weights, places = pm.Dirichlet("weights", np.ones(2)), pm.Normal("places", 0, 5, shape=2)
+    design = pt.stack([data["z"], data["z"] ** 2 / 5], axis=1)
+    b = pm.Bernoulli("b", logit_p=design @ beta + effect[data["g"], 1], observed=data["b"])
+    v = pm.NormalMixture("v", weights, places + b[:, None], 10.0, observed=data["v"])
+    own = pt.linalg.det((data["z"] ** 2 + 1)[:, None, None] * np.eye(2))
+    rows = pt.special.softmax(effect, axis=1)[data["g"]]
+    mean = (rows * design).sum(axis=1) + pt.dot(design, pt.stack([beta, beta], axis=1)).max(axis=1) + v
+    pm.StudentT("y", nu=4, mu=mean, sigma=own, observed=data["y"])
 
 
 def test_one_record_blocks_and_nuts_have_the_same_terms():

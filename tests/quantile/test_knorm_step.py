@@ -143,42 +143,29 @@ def test_other_base_measures_are_refused():
         sampled(model(by_hand.skewed(), prior="Normal"))
 
 
-def with_a_transform(table):
-    beta = pm.Uniform("beta", -9, 9, shape=2)
-    knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
-    return beta
-
-
-def with_another_term(table):
-    beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
-    pm.Normal("y", beta[0], 1, observed=0.0)
-    knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
-    return beta
-
-
-def with_two_potentials(table):
-    beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
-    pm.Potential("more", beta.sum())
-    knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
-    return beta
-
-
-def with_bounds_to_sample(table):
-    beta = pm.Uniform("beta", -9, pm.HalfNormal("most"), shape=2, default_transform=None)
-    knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
-    return beta
-
-
-def with_no_potential(table):
-    return pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
+def uniform(name="beta", most=9, shape=2):
+    return pm.Uniform(name, -9, most, shape=shape, default_transform=None)
 
 
 @pytest.mark.parametrize(
-    "build", [with_a_transform, with_another_term, with_two_potentials, with_bounds_to_sample, with_no_potential]
+    ("prior", "beside", "potential"),
+    [
+        (lambda: pm.Uniform("beta", -9, 9, shape=2), None, True),
+        (uniform, lambda beta: pm.Normal("y", beta[0], 1, observed=0.0), True),
+        (uniform, lambda beta: pm.Potential("more", beta.sum()), True),
+        (lambda: uniform(most=pm.HalfNormal("most")), None, True),
+        (uniform, None, False),
+    ],
+    ids=["a transform", "another term", "two potentials", "bounds to sample", "no potential"],
 )
-def test_models_whose_lines_it_cannot_draw_are_refused(build):
+def test_models_whose_lines_it_cannot_draw_are_refused(prior, beside, potential):
+    table = by_hand.skewed()
     with pm.Model():
-        beta = build(by_hand.skewed())
+        beta = prior()
+        if beside is not None:
+            beside(beta)
+        if potential:
+            knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
         with pytest.raises(InputError, match="in no other term of the model"):
             KNormGradientStep([beta])
 
@@ -186,7 +173,7 @@ def test_models_whose_lines_it_cannot_draw_are_refused(build):
 def test_settings_are_checked():
     table = by_hand.skewed()
     with pm.Model():
-        beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
+        beta = uniform()
         with pytest.raises(InputError, match="use shape=2"):
             knorm_gradient("kng", pm.Uniform("more", -9, 9, shape=3), table.x, table.y, tau=0.5, scale=1)
         knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
@@ -306,13 +293,11 @@ def test_floors_are_public_numbers_or_free_variables():
     table = by_hand.skewed()
     common = {"x": table.x, "y": table.y, "tau": 0.5, "scale": 1}
     with pm.Model():
-        beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
-        bounded = pm.Uniform("bounded", -9, 9, shape=2)
-        short = pm.Uniform("short", -9, 9, shape=1, default_transform=None)
-        for wrong in (bounded, short, beta + 1, beta):
+        beta = uniform()
+        for wrong in (pm.Uniform("bounded", -9, 9, shape=2), uniform("short", shape=1), beta + 1, beta):
             with pytest.raises(InputError, match="another free variable of the model"):
                 knorm_gradient("kng", beta, floors=wrong, **common)
-        other = pm.Uniform("other", -9, 9, shape=2, default_transform=None)
+        other = uniform("other")
         knorm_gradient("one", beta, covariates=(0.0, 1.0), **common)
         knorm_gradient("two", other, floors=beta, **common)
         with pytest.raises(InputError, match="same box of covariates"):

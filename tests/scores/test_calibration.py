@@ -9,6 +9,7 @@ import pytest
 import simuk
 import xarray as xr
 from scipy import stats
+from small_models import written
 
 from pdips import Column, Schema, Table
 from pdips.posterior.columns import public_stand_ins
@@ -23,35 +24,20 @@ NUMBER = Column(lower=-60, upper=60)
 X = Column(lower=-2, upper=2, public=True)
 
 
-def share(data, schema):
-    with pm.Model() as model:
-        pm.Bernoulli("y", pm.Beta("share", 2, 2), observed=data["y"])
-    return model
+share = written(lambda data: pm.Bernoulli("y", pm.Beta("share", 2, 2), observed=data["y"]))
+normal = written(lambda data: pm.Normal("y", pm.Normal("mu", 0, 3), pm.LogNormal("sd", 0.5, 0.4), observed=data["y"]))
+poisson = written(lambda data: pm.Poisson("y", pm.LogNormal("rate", 1, 0.5), observed=data["y"]))
+gamma = written(
+    lambda data: pm.Gamma(
+        "y", alpha=pm.LogNormal("shape", 0.7, 0.3), beta=pm.LogNormal("rate", 0, 0.3), observed=data["y"]
+    )
+)
 
 
-def normal(data, schema):
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("mu", 0, 3), pm.LogNormal("sd", 0.5, 0.4), observed=data["y"])
-    return model
-
-
-def poisson(data, schema):
-    with pm.Model() as model:
-        pm.Poisson("y", pm.LogNormal("rate", 1, 0.5), observed=data["y"])
-    return model
-
-
-def gamma(data, schema):
-    with pm.Model() as model:
-        pm.Gamma("y", alpha=pm.LogNormal("shape", 0.7, 0.3), beta=pm.LogNormal("rate", 0, 0.3), observed=data["y"])
-    return model
-
-
-def regression(data, schema):
-    with pm.Model() as model:
-        a, b, sd = pm.Normal("a", 0, 2), pm.Normal("b", 0, 2), pm.LogNormal("sd", 0.5, 0.4)
-        pm.Normal("y", a + b * data["x"], sd, observed=data["y"])
-    return model
+@written
+def regression(data):
+    a, b, sd = pm.Normal("a", 0, 2), pm.Normal("b", 0, 2), pm.LogNormal("sd", 0.5, 0.4)
+    pm.Normal("y", a + b * data["x"], sd, observed=data["y"])
 
 
 MODELS = {

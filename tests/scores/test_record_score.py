@@ -10,6 +10,7 @@ import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from small_models import about, written
 
 from pdips import InputError, Schema
 from pdips.posterior.columns import Columns, stand_ins
@@ -29,11 +30,10 @@ SCHEMA = Schema.model_validate(
 )
 
 
-def grouped(data, schema):
-    with pm.Model() as model:
-        effects, slope = pm.Normal("effects", 0, 5, shape=3), pm.Normal("slope", 0, 1)
-        pm.Normal("y", effects[data["g"]] + slope * data["x"], pm.HalfNormal("sd", 5), observed=data["y"])
-    return model
+@written
+def grouped(data):
+    effects, slope = pm.Normal("effects", 0, 5, shape=3), pm.Normal("slope", 0, 1)
+    pm.Normal("y", effects[data["g"]] + slope * data["x"], pm.HalfNormal("sd", 5), observed=data["y"])
 
 
 @pytest.fixture(scope="module")
@@ -112,36 +112,19 @@ class Fussy(Op):
         return [2 * cotangents[0]]
 
 
-def fussy(data, schema):
-    with pm.Model() as model:
-        a = pm.Normal("a", 0, 1)
-        pm.Normal("y", a * Fussy()(data["x"]), 1, observed=data["y"])
-    return model
+fussy = about(lambda a, data: a * Fussy()(data["x"]))
+rooted = about(lambda a, data: a * pt.sqrt(data["y"] - 1))
+"""Below 1 the log-likelihood is no number."""
 
 
-def shares(data, schema):
-    """A slope that grows without bound near 0."""
-    with pm.Model() as model:
-        a = pm.LogNormal("a", 0, 1)
-        pm.Beta("y", a, 2, observed=data["y"])
-    return model
-
-
-def rooted(data, schema):
-    """Below 1 the log-likelihood is no number."""
-    with pm.Model() as model:
-        a = pm.Normal("a", 0, 1)
-        pm.Normal("y", a * pt.sqrt(data["y"] - 1), 1, observed=data["y"])
-    return model
+shares = written(lambda data: pm.Beta("y", pm.LogNormal("a", 0, 1), 2, observed=data["y"]))
+"""A slope that grows without bound near 0."""
 
 
 def score_of(build, columns):
     schema = Schema.model_validate({"columns": columns})
-    return RecordScore(RecordLikelihood(blueprint_model(build, schema), columns=schema.columns))
-
-
-def blueprint_model(build, schema):
-    return build(Columns(schema, stand_ins(schema, 1)), schema)
+    model = build(Columns(schema, stand_ins(schema, 1)), schema)
+    return RecordScore(RecordLikelihood(model, columns=schema.columns))
 
 
 AT_ZERO = Clipping(np.zeros(1), np.eye(1), 1.0, "l1")
@@ -174,11 +157,7 @@ def test_a_record_without_a_slope_at_the_reference_counts_as_nothing():
 
 
 def test_a_record_of_likelihood_zero_counts_within_its_ball():
-    def bounded(data, schema):
-        with pm.Model() as model:
-            pm.Uniform("y", 0, pm.LogNormal("most", 0, 1), observed=data["y"])
-        return model
-
+    bounded = written(lambda data: pm.Uniform("y", 0, pm.LogNormal("most", 0, 1), observed=data["y"]))
     score = score_of(bounded, {"y": {"lower": 0, "upper": 9}})
     beyond = {"y": np.array([5.0])}
     score._likelihood.at([np.zeros((1,))])
@@ -207,23 +186,17 @@ def test_sums_of_many_extreme_records_are_exact():
 
 
 def test_a_likelihood_whose_slope_no_record_moves_is_refused():
-    def rounded(data, schema):
-        with pm.Model() as model:
-            pm.Normal("y", pt.floor(pm.Normal("a", 0, 1)), 1, observed=data["y"])
-        return model
-
     with pytest.raises(InputError, match="must enter smoothly"):
-        score_of(rounded, {"y": {"lower": -5, "upper": 5}})
+        score_of(about(lambda a, data: pt.floor(a)), {"y": {"lower": -5, "upper": 5}})
 
 
 def test_a_lookup_inside_of_a_function_is_found_wherever_its_place_comes_from():
-    def hidden(data, schema):
-        with pm.Model() as model:
-            a = pm.Normal("a", 0, 1, shape=3)
-            x, held = pt.dvector(), pt.dvector()
-            looked = OpFromGraph([held, x], [held[pt.cast(pt.floor(x), "int64")]])
-            pm.Normal("y", looked(a, data["x"]), 1, observed=data["y"])
-        return model
+    @written
+    def hidden(data):
+        a = pm.Normal("a", 0, 1, shape=3)
+        x, held = pt.dvector(), pt.dvector()
+        looked = OpFromGraph([held, x], [held[pt.cast(pt.floor(x), "int64")]])
+        pm.Normal("y", looked(a, data["x"]), 1, observed=data["y"])
 
     score = score_of(hidden, {"x": {"lower": 0, "upper": 9, "public": True}, "y": {"lower": -9, "upper": 9}})
     assert not score._checked  # so that it is run with bounds

@@ -8,6 +8,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 from scipy import stats
+from small_models import written
 
 from pdips import Column, InputError, Schema, Table
 from pdips.posterior.model import blueprint_of
@@ -24,24 +25,15 @@ GRID = (np.arange(400) + 0.5) / 400
 GROUPS = {"g": Column(levels=["a", "b", "c"], public=True), "y": Column(lower=-30, upper=30)}
 
 
-def share(data, schema):
-    with pm.Model() as model:
-        pm.Bernoulli("ill", pm.Beta("share", 1, 1), observed=data["ill"])
-    return model
+share = written(lambda data: pm.Bernoulli("ill", pm.Beta("share", 1, 1), observed=data["ill"]))
+normal = written(lambda data: pm.Normal("y", pm.Normal("mu", 0, 5), pm.LogNormal("sd", 0, 1), observed=data["y"]))
 
 
-def normal(data, schema):
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("mu", 0, 5), pm.LogNormal("sd", 0, 1), observed=data["y"])
-    return model
-
-
-def grouped(data, schema):
-    with pm.Model() as model:
-        effects = pm.Normal("effects", 0, 3, shape=3)
-        pm.Deterministic("difference", effects[1] - effects[0])
-        pm.Normal("y", effects[data["g"]], pm.HalfNormal("sd", 5), observed=data["y"])
-    return model
+@written
+def grouped(data):
+    effects = pm.Normal("effects", 0, 3, shape=3)
+    pm.Deterministic("difference", effects[1] - effects[0])
+    pm.Normal("y", effects[data["g"]], pm.HalfNormal("sd", 5), observed=data["y"])
 
 
 def numbers(values, lower, upper):
@@ -154,10 +146,9 @@ def test_what_is_published_gives_the_same_likelihood_again(regression, tmp_path)
         noisy_likelihood(grouped, replace(release, tables={}))
 
 
-def two_effects(data, schema):
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("mu", 0, 3) + 0 * data["g"], pm.HalfNormal("sd", 5), observed=data["y"])
-    return model
+two_effects = written(
+    lambda data: pm.Normal("y", pm.Normal("mu", 0, 3) + 0 * data["g"], pm.HalfNormal("sd", 5), observed=data["y"])
+)
 
 
 def test_diagnostics_have_the_groups_that_arviz_reads(regression):
@@ -263,11 +254,10 @@ def test_chains_take_over_where_weights_cannot_be_relied_on(regression, monkeypa
 
 
 def test_a_search_stays_where_the_model_has_records():
-    def mixed(data, schema):
-        with pm.Model() as model:
-            w = pm.LogitNormal("w", 0, 1.5)  # without a transform: a step may leave the interval from 0 to 1
-            pm.NormalMixture("y", w=[w, 1 - w], mu=[-2, 2], sigma=1, observed=data["y"])
-        return model
+    @written
+    def mixed(data):
+        w = pm.LogitNormal("w", 0, 1.5)  # without a transform: a step may leave the interval from 0 to 1
+        pm.NormalMixture("y", w=[w, 1 - w], mu=[-2, 2], sigma=1, observed=data["y"])
 
     rng, mechanism = np.random.default_rng(12), Scores(epsilon=1, model=mixed)
     sums = sums_of(mechanism, mechanism.release(numbers(rng.normal(2, 1, 600), -20, 20), rng=rng)[0])
@@ -277,11 +267,8 @@ def test_a_search_stays_where_the_model_has_records():
         sums.linearised(np.array([-0.1]))
 
 
-def counts(data, schema):
-    """At many parameters of the prior numpy draws no Poisson number: its mean is too large."""
-    with pm.Model() as model:
-        pm.Poisson("y", pm.math.exp(pm.Normal("b", 0, 40)), observed=data["y"])
-    return model
+counts = written(lambda data: pm.Poisson("y", pm.math.exp(pm.Normal("b", 0, 40)), observed=data["y"]))
+"""At many parameters of the prior numpy draws no Poisson number: its mean is too large."""
 
 
 def impossible(*given, **more):

@@ -8,7 +8,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
-from small_models import OF_STATISTICS
+from small_models import OF_STATISTICS, of_total
 from tables import random_table, schema_of
 
 from pdips import InputError, Ledger, Modips, RefusedError, Schema, Table
@@ -44,18 +44,11 @@ def moments(schema):
     return {"total": Sums(of="y"), "squares": Products(of=("y", "y"))}
 
 
-def mean_of(given, schema):
-    with pm.Model() as model:
-        mean = pm.Normal("mean", 0, 1)
-        given.normal("total", given.n * mean, 0.5, times=given.n)
-    return model
-
-
 def draw_numbers(draw, records, schema, rng):
     return {"y": 1 + 4 * np.clip(draw["mean"] + rng.normal(0, 0.5, records.n), -1, 1)}
 
 
-OF_MOMENTS = StatisticModel(moments, mean_of, draw_numbers, "moments")
+OF_MOMENTS = StatisticModel(moments, of_total(), draw_numbers, "moments")
 
 
 @pytest.fixture

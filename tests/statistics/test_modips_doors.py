@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from small_models import of_total
 
 from pdips import InputError, Ledger, Modips, Schema, Table
 from pdips.posterior import nuts as sampling
@@ -189,43 +190,11 @@ def test_names_that_mean_the_number_of_records(name, settings):
 TOTAL = {"total": Sums(of="y")}
 
 
-def law(given, mean):
-    given.normal("total", given.n * mean, 0.5, times=given.n)
-
-
-def infinite(given, schema):
-    with pm.Model() as model:
-        mean = pm.Normal("mean", 0, 1)
-        law(given, mean)
-        pm.Potential("never", pm.math.log(pm.math.switch(mean > 5, 1.0, 0.0)))
-    return model
-
-
-def no_gradient(given, schema):
-    with pm.Model() as model:
-        mean = pm.Normal("mean", 0, 1)
-        law(given, mean)
-        pm.Potential("kink", pm.math.sqrt(abs(mean)))
-    return model
-
-
-def wrong_shape(given, schema):
-    with pm.Model() as model:
-        law(given, pm.Normal("mean", 0, 1, shape=3))
-    return model
-
-
-def right(given, schema):
-    with pm.Model() as model:
-        law(given, pm.Normal("mean", 0, 1))
-    return model
-
-
-def discrete(given, schema):
-    with pm.Model() as model:
-        mean = pm.Normal("mean", pm.Poisson("k", 3), 1)
-        law(given, mean)
-    return model
+right = of_total()
+infinite = of_total(beside=lambda mean: pm.Potential("never", pm.math.log(pm.math.switch(mean > 5, 1.0, 0.0))))
+no_gradient = of_total(beside=lambda mean: pm.Potential("kink", pm.math.sqrt(abs(mean))))
+wrong_shape = of_total(lambda given: pm.Normal("mean", 0, 1, shape=3))
+discrete = of_total(lambda given: pm.Normal("mean", pm.Poisson("k", 3), 1))
 
 
 def no_such_draw(draw, records, schema, rng):

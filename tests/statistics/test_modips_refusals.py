@@ -9,6 +9,7 @@ import pymc as pm
 import pytensor
 import pytest
 from scipy import stats
+from small_models import of_total
 
 from pdips import InputError, Ledger, Modips, Schema, Table
 from pdips.statistics import model as statistic_fit
@@ -114,13 +115,6 @@ def mean_model(build):
     return StatisticModel(lambda schema: {"total": Sums(of="y")}, build, draw_records, "some model")
 
 
-def improper(given, schema):
-    with pm.Model() as model:
-        mean = pm.Flat("mean")
-        given.normal("total", given.n * mean, 0.5, times=given.n)
-    return model
-
-
 def one_number(n=40):
     y = np.random.default_rng(0).uniform(-1, 1, n)
     return Table(pd.DataFrame({"y": y}), schema_of({"y": NUMBERS["y"]}))
@@ -129,7 +123,7 @@ def one_number(n=40):
 @pytest.mark.parametrize(
     ("model", "table", "message"),
     [
-        (mean_model(improper), one_number(), "the prior of 'mean' is improper"),
+        (mean_model(of_total(lambda given: pm.Flat("mean"))), one_number(), "the prior of 'mean' is improper"),
         ("normal_moments", one_number(1), "too few records for this model"),
         ("bernoulli", one_number(), "'y' is numeric"),
     ],
@@ -172,22 +166,14 @@ def test_records_outside_the_bounds_are_no_table():
         Table(pd.DataFrame({"y": [0.0, 1.5]}), schema_of({"y": NUMBERS["y"]}))
 
 
-def baked(given, schema):
-    """A model file that makes a constant of a noisy number."""
-    with pm.Model() as model:
-        pm.Normal("mean", float(given["total"][0]), 1)
-        given.normal("total", model["mean"], 0.5, times=given.n)
-    return model
-
-
-def proper(given, schema):
-    with pm.Model() as model:
-        mean = pm.Normal("mean", 0, 1)
-        given.normal("total", given.n * mean, 0.5, times=given.n)
-    return model
-
-
-@pytest.mark.parametrize(("build", "reused"), [(proper, True), (baked, False)])
+@pytest.mark.parametrize(
+    ("build", "reused"),
+    [
+        (of_total(), True),
+        # a model file that makes a constant of a noisy number
+        (of_total(lambda given: pm.Normal("mean", float(given["total"][0]), 1)), False),
+    ],
+)
 def test_a_compiled_model_serves_other_numbers_only_where_they_are_data(build, reused):
     model, found = mean_model(build), []
     for total in (3, -2):
