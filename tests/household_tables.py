@@ -2,33 +2,14 @@
 
 import numpy as np
 import pandas as pd
+from tables import schema_in
 
 from pdips import Schema
 
-TEXT = """
-[columns]
-region.levels = ["north", "south", "west"]
-income.bin_edges = [0, 20, 40, 60, 80, 120]
-tenure.levels = ["own", "rent"]
-cars.levels = [0, 1, 2]
-
-[members]
-key = "household_id"
-most = {most}
-order = "relation"
-columns.relation.levels = ["head", "spouse", "child", "other"]
-columns.age.bin_edges = [0, 18, 30, 45, 60, 100]
-columns.age.integer = true
-columns.sex.levels = ["f", "m"]
-columns.school.levels = ["low", "middle", "high"]
-columns.works.levels = ["no", "yes"]
-columns.works.missing = true
-"""
-
 
 def schema_of(most=6, **members):
-    content = Schema.from_toml(TEXT.format(most=most)).to_dict()
-    return Schema.model_validate({**content, "members": {**content["members"], **members}})
+    content = schema_in("households").to_dict()
+    return Schema.model_validate({**content, "members": {**content["members"], "most": most, **members}})
 
 
 def simulated(n, seed=0, most=6, *, shuffled=False):

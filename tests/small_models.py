@@ -16,11 +16,9 @@ from pdips.registry import find
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.statistic import Counts, Sums
 
-UNIT = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
-WIDE = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
-PAIRS = Schema.model_validate(
-    {"columns": {"x": {"lower": -10, "upper": 10, "public": True}, "y": {"lower": -100, "upper": 100}}}
-)
+UNIT = Schema(columns={"y": {"lower": 0, "upper": 1}})
+WIDE = Schema(columns={"y": {"lower": -1000, "upper": 1000}})
+PAIRS = Schema(columns={"x": {"lower": -10, "upper": 10, "public": True}, "y": {"lower": -100, "upper": 100}})
 
 
 def normal(data, schema):
@@ -58,13 +56,14 @@ def four(data, schema):
 
 
 def written(write):
-    """The model that a function of its columns writes."""
+    """Return a model of what a function writes down, given the columns."""
 
     def build(data, schema):
         with pm.Model() as model:
             write(data)
         return model
 
+    build.__name__ = write.__name__
     return build
 
 

@@ -2,7 +2,8 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
@@ -12,15 +13,14 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+import pytest
 
+from pdips import InputError, PrivacyLoss, Schema, Table
 from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import small_pairs
-from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.margins.domain import domain_of
 from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign
 from pdips.privacy.curator import Drawing
-from pdips.privacy.loss import PrivacyLoss
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.replay import exact_law, joined, record
@@ -33,6 +33,35 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def bits(seed: int = 0) -> RandomBits:
     """Random bits that come again: from a seed, where a release takes the operating system's."""
     return RandomBits(np.random.default_rng(seed))
+
+
+def refuses(match: str, call: Callable[..., object], *given: object, error: type = InputError, **named: object) -> str:
+    """Return the one line with which a call is refused."""
+    with pytest.raises(error, match=match or None) as caught:
+        call(*given, **named)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def cases(test: str, name: str) -> tuple:
+    """Return one of the tables of cases in ``cases.toml`` beside a test; arrays are tuples, and "null" is None."""
+    found = tomllib.loads(Path(test).with_name("cases.toml").read_text(encoding="utf-8"))[name]
+    return _frozen(found)
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _frozen(each) for key, each in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else None if value == "null" else value
+
+
+def schema_text(name: str) -> str:
+    """Return one of the schemas in ``tests/schemas`` as it is written."""
+    return "\n" + Path(__file__).with_name("schemas").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def schema_in(name: str) -> Schema:
+    return Schema.from_toml(schema_text(name))
 
 
 def schema_of(*sizes: int, **extra) -> Schema:
@@ -137,15 +166,7 @@ class Flawed:
 
 # Sentinels
 
-SENTINEL_SCHEMA = Schema.from_toml("""
-[columns]
-colour = { levels = ["blue", "red", "green"] }
-wage = { lower = 0, upper = 1000000, bins = 5 }
-births = { lower = 0, upper = 1000000, bins = 4, integer = true }
-[records]
-person = "person_id"
-max_per_person = 2
-""")
+SENTINEL_SCHEMA = schema_in("sentinel")
 N_SENTINELS = 1237
 
 

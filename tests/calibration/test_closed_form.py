@@ -7,9 +7,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy import stats
-from tables import grown, random_table, schema_of
+from tables import cases, grown, random_table, refuses, schema_of
 
-from pdips import InputError, LaplaceSanitizer, Steps, UniversalHistogram
+from pdips import LaplaceSanitizer, Steps, UniversalHistogram
 from pdips.calibration.closed_form import errors_of, label, read
 from pdips.calibration.simulation import EpsilonGrid, Reached, Simulation, search, stand_in_table
 from pdips.margins import planning
@@ -42,17 +42,7 @@ def exact_half_width(terms: list[tuple[int, int, float]], level: float) -> int:
 
 
 @pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
-@pytest.mark.parametrize(
-    "terms",
-    [
-        [(1, 1, 20.0)],
-        [(1, 6, 8.0)],
-        [(1, 1, 0.2)],
-        [(3, 2, 5.0), (7, 1, 2.0)],
-        [(1, 40, 0.5)],
-        [(5, 3, 1.0), (2, 9, 3.0)],
-    ],
-)
+@pytest.mark.parametrize("terms", cases(__file__, "half_widths_are_those_of_the_exact_law"))
 def test_half_widths_are_those_of_the_exact_law(terms, level):
     total = NoiseSum(tuple(Terms(float(weight), n, Fraction(scale)) for weight, n, scale in terms))
     exact = exact_half_width(terms, level)
@@ -218,8 +208,7 @@ def test_search_finds_the_smallest(law, target):
 
 
 def test_search_refuses_an_error_that_rises():
-    with pytest.raises(InputError, match="rises"):
-        search(lambda e: Reached(float(e), 0.0, {"x": float(e)}), 50, Fraction(10), EpsilonGrid(3))
+    refuses("rises", search, lambda e: Reached(float(e), 0.0, {"x": float(e)}), 50, Fraction(10), EpsilonGrid(3))
 
 
 def test_records_of_nobody_are_possible_ones():
@@ -230,8 +219,7 @@ def test_records_of_nobody_are_possible_ones():
     # three even cells: 5 standard errors of a count of 1,000, error rate 3e-7 a side
     assert cells[1] == 0
     assert (np.abs(cells[[0, 2, 3]] - 1_000) < 5 * math.sqrt(3_000 * 2 / 9)).all()
-    with pytest.raises(InputError, match="at most 1,000,000"):
-        stand_in_table(schema, 10**7, np.random.default_rng(0))
+    refuses("at most 1,000,000", stand_in_table, schema, 10**7, np.random.default_rng(0))
 
 
 def test_a_tree_of_one_layer_is_its_own_formula():

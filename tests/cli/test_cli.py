@@ -15,19 +15,14 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from tables import cases, schema_text
 
-from pdips import Ledger, Schema, Table, html
+from pdips import Ledger, Schema, Steps, Table, html
 from pdips.margins.planning import suited
-from pdips.margins.steps import Steps
 from pdips.privacy.curator import COMPILING, Clock
 from pdips.synthesis import release_of
 
-SCHEMA = """
-[columns]
-colour = { levels = ["blue", "red"] }
-size = { levels = [1, 2, 3] }
-wage = { lower = 0, upper = 1000, bins = 4 }
-"""
+SCHEMA = schema_text("cli")
 
 
 def written(folder: Path) -> Path:
@@ -68,11 +63,10 @@ def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(sai
 def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
     named = words(here)
     unnamed = [word for word in named if word not in ("--mechanism", "steps")]
-    code, out, _ = pdips(*unnamed)
-    assert code == 0
+    out = pdips.ok(*unnamed)
     assert "mechanism steps: it holds all pairs of columns, and" in out.splitlines()[0]
     assert json.loads((here / "out/public/privacy.json").read_text())["mechanism"] == "steps"
-    wide = Schema.model_validate({"columns": {f"c{k}": {"levels": list(range(8))} for k in range(9)}})
+    wide = Schema(columns={f"c{k}": {"levels": list(range(8))} for k in range(9)})
     assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["pairs", "scores"]
 
 
@@ -90,8 +84,7 @@ def test_a_folder_of_files_is_released_from_end_to_end(pdips, here, scheduler):
         code, _, err = pdips(*named, *more, "--out", here / "out")
         assert (code, said in err, len(err.splitlines())) == (2, True, 1)
     assert Ledger(here / "l.sqlite").summary().spent_epsilon == 0
-    code, out, err = pdips(*named, *([] if scheduler is None else ["--scheduler", scheduler]), "--out", here / "out")
-    assert (code, err) == (0, "")
+    out = pdips.ok(*named, *([] if scheduler is None else ["--scheduler", scheduler]), "--out", here / "out")
     assert "mechanism pairs: it takes a table in many files" in out
     assert len(pd.read_parquet(here / "out/public/synthetic_1.parquet")) == 60
     assert json.loads((here / "out/confidential/run.json").read_text())["comparison"]["skipped"]
@@ -110,8 +103,7 @@ def test_a_scheduler_for_one_file_is_refused(pdips, here):
 )
 def test_a_release_from_end_to_end(pdips, here, mechanism, table, file_format):
     arguments = words(here, "--sets", 2, "--format", file_format, mechanism=mechanism, table=table)
-    code, out, err = pdips(*arguments, "--ledger", here / "l.sqlite")
-    assert (code, err) == (0, "")
+    out = pdips.ok(*arguments, "--ledger", here / "l.sqlite")
     for word in ("2 synthetic sets", "epsilon = 1 in total", "card.html", "report.html", "1 spent"):
         assert word in out
     public = here / "out" / "public"
@@ -171,8 +163,7 @@ def test_a_seed_marks_the_release(pdips, here):
 
 
 def test_a_release_without_guarantee_has_no_public_folder(pdips, here):
-    code, out, _ = pdips(*words(here, "--option", "variant=published"))
-    assert code == 0
+    out = pdips.ok(*words(here, "--option", "variant=published"))
     assert "NO GUARANTEE" in out
     assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
     assert (here / "out/confidential/synthetic_1.parquet").exists()
@@ -180,9 +171,7 @@ def test_a_release_without_guarantee_has_no_public_folder(pdips, here):
 
 def test_overwrite_replaces_a_release_and_nothing_else(pdips, here):
     assert pdips(*words(here))[0] == 0
-    code, _, err = pdips(*words(here, epsilon=2))
-    assert code == 2
-    assert "is not empty" in err
+    pdips.fails("is not empty", *words(here, epsilon=2))
     assert pdips(*words(here, "--overwrite", epsilon=2))[0] == 0
     assert json.loads((here / "out/public/privacy.json").read_text())["privacy"]["epsilon"] == 2
     (here / "link").symlink_to(here / "out")
@@ -190,9 +179,7 @@ def test_overwrite_replaces_a_release_and_nothing_else(pdips, here):
     assert json.loads((here / "out/public/privacy.json").read_text())["privacy"]["epsilon"] == 3
     assert left_behind(here) == {"out", "link"}
     (here / "out" / "thesis.tex").write_text("ten years")
-    code, _, err = pdips(*words(here, "--overwrite"))
-    assert code == 2
-    assert "holds more than a release" in err
+    pdips.fails("holds more than a release", *words(here, "--overwrite"))
     assert (here / "out" / "thesis.tex").read_text() == "ten years"
 
 
@@ -200,12 +187,9 @@ def test_the_ledger_at_work(pdips, here):
     ledger = here / "l.sqlite"
     assert pdips("ledger", "set-total", ledger, "1.5")[0] == 0
     assert pdips(*words(here, "--ledger", ledger, "--option", "layers=2"))[0] == 0
-    code, _, err = pdips(*words(here, "--ledger", ledger, out="more"))
-    assert code == 3
-    assert "refused" in err
+    pdips.fails("refused", *words(here, "--ledger", ledger, out="more"), code=3)
     assert left_behind(here) == {"out", "l.sqlite"}
-    code, out, _ = pdips("ledger", "show", ledger)
-    assert code == 0
+    out = pdips.ok("ledger", "show", ledger)
     assert "election of the columns of layer 1" in out
     assert "epsilon 1 of 1.5 spent, 0.5 left" in out
     assert pdips("ledger", "set-total", ledger, "0.5")[0] == 3
@@ -218,12 +202,9 @@ def test_another_version_of_the_table_is_adopted_by_name(pdips, here):
     code, _, err = pdips(*words(here, "--ledger", ledger, out="more"))
     assert code == 2
     assert "another table" not in err  # that the table differs from another one is an answer about its records
-    code, _, err = pdips(*words(here, "--ledger", ledger, "--explain", out="more"))
-    assert code == 2
-    assert "another table" in err
+    pdips.fails("another table", *words(here, "--ledger", ledger, "--explain", out="more"))
     assert pdips("ledger", "adopt", ledger, here / "t.parquet", "--schema", here / "s.toml")[0] == 0
-    code, out, _ = pdips(*words(here, "--ledger", ledger, out="more"))
-    assert code == 0
+    out = pdips.ok(*words(here, "--ledger", ledger, out="more"))
     assert "epsilon 2 spent" in out
     found = Ledger(ledger)
     assert [role for _, role in found.tables()] == ["first", "version"]
@@ -247,8 +228,7 @@ def test_schema_draft_and_check(pdips, here):
     complains(pdips, here, "is still a draft", *words(here))
     complains(pdips, here, "is still a draft", "calibrate", "steps", "--schema", here / "d.toml")
     (here / "d.toml").write_text("\n".join(line for line in out.splitlines() if not line.startswith("# DRAFT.")))
-    code, out, _ = pdips("schema", "check", here / "d.toml")
-    assert code == 0
+    out = pdips.ok("schema", "check", here / "d.toml")
     assert "colour: 2 levels" in out
     assert "no bins: wage; mechanism pairs needs none" in out
     (here / "d.toml").replace(here / "s.toml")
@@ -259,8 +239,7 @@ def test_some_columns_of_a_file_as_people_have_them(pdips, here):
     frame = pd.read_parquet(here / "t.parquet")
     frame.assign(comment="x").to_csv(here / "t.csv", index=False, sep=";")
     complains(pdips, here, "'comment' of the table is not in the schema", *words(here, table="t.csv"))
-    code, _, err = pdips(*words(here, "--columns", "wage, colour", "--ledger", here / "l.sqlite", table="t.csv"))
-    assert code == 0, err
+    pdips.ok(*words(here, "--columns", "wage, colour", "--ledger", here / "l.sqlite", table="t.csv"))
     assert set(pd.read_parquet(here / "out" / "public" / "synthetic_1.parquet")) == {"wage", "colour"}
     assert pdips("evaluate", here / "t.csv", here / "out")[0] == 0
     for chosen, message in (("wage,clour", "did you mean 'colour'?"), ("", "'' is no column of the schema")):
@@ -353,22 +332,7 @@ def test_a_ledger_of_another_table(pdips, here):
     complains(pdips, here, "another table", *words(here, "--ledger", here / "l.sqlite", "--explain"))
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--option", "layres=2"], "has no option 'layres'; it has kind, delta, order, layers"),
-        (["--option", "layers"], "must have the form key=value"),
-        (["--option", "layers=two"], "option layers must be a whole number"),
-        (["--option", "layers=9"], "more than the 3 columns"),
-        (["--option", "order=colour,nothing"], "'nothing' is no column"),
-        (["--neighbours", "far"], "neighbours must be one of"),
-        (["--sets", "x"], "not a valid integer"),
-        (["--format", "xls"], "not one of"),
-        (["--nonsense"], "No such option"),
-        (["--seed", "-3"], "not in the range"),
-        (["--option", "order=size", "--option", "order=colour"], "option order is given twice"),
-    ],
-)
+@pytest.mark.parametrize(("more", "message"), cases(__file__, "options_that_make_no_sense"))
 def test_options_that_make_no_sense(pdips, here, more, message):
     complains(pdips, here, message, *words(here, *more))
 
@@ -456,12 +420,10 @@ cli.run()
 
 def test_help_and_version(pdips):
     for arguments in (["--help"], ["synthesize", "--help"], ["ledger", "--help"], ["schema", "--help"], ["--version"]):
-        code, out, _ = pdips(*arguments)
-        assert code == 0
+        out = pdips.ok(*arguments)
         assert "pdips" in out
     code, _, err = pdips()
-    assert code == 2
-    assert "Commands:" in err
+    assert (code, "Commands:" in err) == (2, True)
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -9,27 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tables import cases
 
 from pdips import Ledger
 
 OLD = Path(__file__).parents[1] / "ledger_format_1.sql"
 
-SCHEMA = """
-[columns.colour]
-levels = ["blue", "red"]
-[columns.sex]
-levels = ["f", "m"]
-[columns.wage]
-lower = 0
-upper = {upper}
-bins = 4
-[records]
-person = "id"
-max_per_person = 2
-[[impossible]]
-colour = "red"
-sex = "m"
-"""
+SCHEMA = cases(__file__, "cli_ledger_schema")
 
 
 def people(largest: float = 900.0) -> pd.DataFrame:
@@ -189,9 +175,7 @@ def test_a_killed_run_is_shown_and_struck(pdips, here):
         row = ("2026-01-01", "steps", "pure", "replace-one", "9", "0", "0", "9", "0", "id", 2, "[]", "0" * 16, 0)
         connection.execute(f"INSERT INTO attempts VALUES (1{', ?' * len(row)})", row)
         connection.commit()
-    code, _, err = pdips(*words(here, epsilon=2))
-    assert code == 3
-    assert "remaining epsilon 1, total epsilon 10" in err
+    err = pdips.fails("remaining epsilon 1, total epsilon 10", *words(here, epsilon=2), code=3)
     assert "epsilon 9 of it reserved by runs that aren't finished" in err
     shown = pdips("ledger", "show", here / "l.sqlite")[1]
     assert f"if its run was killed: pdips ledger strike {here / 'l.sqlite'} 1" in shown
@@ -207,8 +191,7 @@ def test_an_old_ledger_on_the_command_line(pdips, here):
         connection.executescript(OLD.read_text(encoding="utf-8"))
     assert "unit: not recorded by version 0.1" in pdips("ledger", "show", here / "l.sqlite")[1]
     assert "pdips ledger declare-unit" in pdips(*words(here))[2]
-    code, out, _ = pdips("ledger", "declare-unit", here / "l.sqlite", "--schema", here / "s.toml")
-    assert code == 0
+    out = pdips.ok("ledger", "declare-unit", here / "l.sqlite", "--schema", here / "s.toml")
     assert "all records with the same 'id'; no public columns (the charges of version 0.1 by declaration)" in out
 
 
@@ -234,9 +217,7 @@ def test_a_paid_evaluation_reads_nothing_without_budget(pdips, here):
     assert "the table is refused" in pdips(*paid, 1)[2]
     assert "outside its bounds" in pdips(*paid, 1, "--explain")[2]
     (here / "t.parquet").unlink()
-    code, out, err = pdips(*paid, "1.5")
-    assert (code, out) == (3, "")
-    assert "would be overspent" in err
+    pdips.fails("would be overspent", *paid, "1.5", code=3)
     assert [one.outcome for one in Ledger(here / "l.sqlite").attempts()] == ["charged", "refused", "refused"]
     assert "--explain belongs to --paid-epsilon" in pdips("evaluate", here / "t", here / "out", "--explain")[2]
 
@@ -255,8 +236,7 @@ def test_a_ledger_put_back_is_noticed(pdips, here):
     assert (
         pdips("evaluate", here / "t.parquet", here / "out", "--paid-epsilon", 1, "--ledger", here / "l.sqlite")[0] == 0
     )
-    code, out, _ = pdips(*check)
-    assert code == 0
+    out = pdips.ok(*check)
     assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 3
     shutil.copy(here / "backup", here / "l.sqlite")
     code, out, err = pdips(*check)
@@ -273,8 +253,7 @@ def test_a_ledger_put_back_is_noticed(pdips, here):
 
 def test_what_a_check_cant_tell(pdips, here):
     assert pdips(*(word for word in words(here) if word not in ("--ledger", here / "l.sqlite")))[0] == 0
-    code, out, _ = pdips("ledger", "check", here / "l.sqlite", here / "out")
-    assert code == 0
+    out = pdips.ok("ledger", "check", here / "l.sqlite", here / "out")
     assert "unknown" in out
     assert "made without a ledger, or by version 0.1" in out
     assert "is no folder of a pdips release" in pdips("ledger", "check", here / "l.sqlite", here / "none")[2]

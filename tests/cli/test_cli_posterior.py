@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tables import cases
 
 from pdips.posterior import inspection
 from pdips.report.pages import rewrite
@@ -17,26 +18,8 @@ SCHEMA = """
 x = { lower = -10, upper = 10, bins = 4, public = true }
 y = { lower = -100, upper = 100, bins = 20, resolution = 0.5 }
 """
-LINE = """
-import pymc as pm
-
-def build_model(data, schema):
-    with pm.Model(coords={"term": ["constant", "x", "x & x"]}) as model:
-        b = pm.Normal("b", 0, 5, dims="term")
-        sigma = pm.HalfNormal("sigma", 10)
-        pm.Normal("y", b[0] + b[1] * data["x"] + b[2] * data["x"] ** 2, sigma, observed=data["y"])
-    return model
-"""
-MEAN = """
-import pymc as pm
-
-def build_model(data, schema):
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 20)
-        sigma = pm.HalfNormal("sigma", 20)
-        pm.Normal("y", mu, sigma, observed=data["y"])
-    return model
-"""
+LINE = cases(__file__, "cli_posterior_line")
+MEAN = cases(__file__, "cli_posterior_mean")
 N = 300
 
 
@@ -87,8 +70,7 @@ def check_inside(folder: Path) -> str:
 
 
 def test_a_posterior_on_a_grid_from_end_to_end(pdips, here):
-    code, out, err = pdips(*words(here))
-    assert (code, err) == (0, "")
+    out = pdips.ok(*words(here))
     assert "by censored-posterior" in out
     page = check_inside(here / "out")
     for phrase in ("The posterior", "on a public grid", "mu", "sigma", "How far records move it", "bound against y"):
@@ -229,28 +211,13 @@ def test_a_crash_before_the_release_is_whole_keeps_the_earlier_one(pdips, here, 
     assert pdips(*without_model(here))[0] == 0
     before = (here / "out/public/synthetic_1.parquet").read_bytes()
     monkeypatch.setattr("pdips.report.pages.write_card", lambda *_: 1 / 0)
-    code, _, err = pdips(*without_model(here), "--overwrite")
-    assert code == 1
-    assert "a bug: ZeroDivisionError" in err
+    pdips.fails("a bug: ZeroDivisionError", *without_model(here), "--overwrite", code=1)
     assert (here / "out/public/synthetic_1.parquet").read_bytes() == before
     assert (here / "out/confidential/report.html").exists()
     assert not [path for path in here.iterdir() if path.name.startswith(".")]
 
 
-HEAD = """
-import numpy as np
-import pandas as pd
-import pymc as pm
-import pytensor.tensor as pt
-
-{top}
-
-def build_model(data, schema):
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 20)
-        {body}
-    return model
-"""
+HEAD = cases(__file__, "cli_posterior_head")
 PLAIN = 'pm.Normal("y", mu * data["x"], 5, observed=data["y"])'
 MEANT_OTHERWISE = {
     "a square": ("", 'pm.Normal("y", mu, 5, observed=data["y"] ** 2)', "or a function of it that rises or falls"),
@@ -272,8 +239,6 @@ def test_what_was_meant_otherwise_is_refused_before_the_charge(pdips, here, name
     (here / "meant.py").write_text(HEAD.format(top=top, body=body))
     assert pdips("ledger", "set-total", here / "l.sqlite", "4")[0] == 0
     before = (here / "l.sqlite").read_bytes()
-    code, out, err = pdips(*words(here, "--ledger", here / "l.sqlite", model="meant.py"))
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert says in err
+    pdips.fails(says, *words(here, "--ledger", here / "l.sqlite", model="meant.py"))
     assert (here / "l.sqlite").read_bytes() == before
     assert not (here / "out").exists()

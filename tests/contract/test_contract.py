@@ -14,15 +14,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from small_models import PAIRS, cells_of, draw_cells, ready, shares_of_cells
+from tables import schema_in
 
-from pdips import InputError, Ledger, Schema, Table
+from pdips import InputError, Ledger, PrivBayes, Schema, Table
 from pdips.audit import overspending
 from pdips.audit.cases.margins import BITS, TINY
 from pdips.audit.cases.posterior import COIN, AlongTable, coin, mean
 from pdips.audit.cases.quantile import ABSENT, FIRMS, WAGES
 from pdips.audit.findings import exact_bound, law_of
 from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
-from pdips.bayes_net.privbayes import PrivBayes
 from pdips.margins import tree
 from pdips.margins.tree import STEPS_PER_UNIT, group_width, node_width
 from pdips.posterior import censored_posterior as prices
@@ -33,13 +33,11 @@ from pdips.statistics.statistic import Counts
 
 ROUNDING = 1e-9
 CAPS = (1, 2, 3)
-FOUR = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "ab"}})
-AGES = Schema.model_validate({"columns": {"age": {"lower": 0, "upper": 9, "integer": True, "bins": 9}}})
-STRATA = Schema.model_validate(
-    {"columns": {"g": {"levels": ["a", "b"], "public": True}, "wage": {"lower": 0, "upper": 1000, "bins": 100}}}
-)
+FOUR = Schema(columns={name: {"levels": [0, 1]} for name in "ab"})
+AGES = Schema(columns={"age": {"lower": 0, "upper": 9, "integer": True, "bins": 9}})
+STRATA = Schema(columns={"g": {"levels": ["a", "b"], "public": True}, "wage": {"lower": 0, "upper": 1000, "bins": 100}})
 FEW = {"quantiles": ("1/4", "1/2"), "n_candidates": 2}
-NUMBERS = Schema.model_validate({"columns": {"x": {"lower": -4, "upper": 4, "bins": 8}}})
+NUMBERS = Schema(columns={"x": {"lower": -4, "upper": 4, "bins": 8}})
 ALONG = table_of([(0,), (2,), (4,), (6,)], NUMBERS)
 """Of which the noisy numbers are on which the references of scores depend."""
 ALL_BUT = "0.999"
@@ -340,19 +338,11 @@ def test_a_concentrated_price_never_exceeds_what_was_asked_for(epsilon, share, n
 
 # Shares of the budget: refused before the charge, or released.
 
-SMALL = Schema.model_validate(
-    {
-        "columns": {
-            "g": {"levels": ["a", "b"]},
-            "x": {"lower": 0, "upper": 10, "bins": 2},
-            "y": {"lower": 0, "upper": 100, "bins": 3, "missing": True},
-        }
-    }
-)
+SMALL = schema_in("contract_small")
 SIX = pd.DataFrame({"g": list("aabbab"), "x": [1.0, 2, 3, 9, 4, 5], "y": [10.0, 20, 90, 40, None, 60]})
 SPAN = {"levels": [1, 2], "public": True}
 YEAR = {"lower": 0, "upper": 10, "missing": True}
-PANEL = Schema.model_validate({"columns": {"first": SPAN, "last": SPAN, "e_1": YEAR, "e_2": YEAR}})
+PANEL = Schema(columns={"first": SPAN, "last": SPAN, "e_1": YEAR, "e_2": YEAR})
 UNITS = pd.DataFrame(
     {"first": [1, 1, 2, 1], "last": [2, 2, 2, 1], "e_1": [3.0, 4.0, None, 9.0], "e_2": [4.0, 9.0, 3.0, None]}
 )

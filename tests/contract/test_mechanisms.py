@@ -10,26 +10,22 @@ import pandas as pd
 import pytest
 from small_models import ready as find
 from small_models import with_model
-from tables import random_table, scales_of, schema_of
+from tables import cases, random_table, refuses, scales_of, schema_of
 
 from pdips import InputError, Ledger, RefusedError
-from pdips.posterior import private_reference as stages
 from pdips.registry import MECHANISMS, published, variant_class, variants_of
 
 SCHEMA = schema_of(2, 3, 2)
 ALL = sorted(MECHANISMS)
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:epsilon is so small:UserWarning")  # tables here have 5 to 50 records
+pytestmark = [
+    pytest.mark.usefixtures("few_simulated"),
+    pytest.mark.filterwarnings("ignore:epsilon is so small:UserWarning"),
+]  # tables here have 5 to 50 records
 
 VIEWS = {"pdips.audit.cases.posterior", "pdips.evaluation.claim", "pdips.evaluation.paid"}
 """Modules with what audits see of a registered mechanism, and paid answers, which make no sets."""
-
-
-def offering(what: str, *wanted: str):
-    """Parametrize over the mechanisms that offer all of the wanted relations, variants or splits."""
-    names = [name for name in ALL if set(wanted) <= set(getattr(find(name), what))]
-    return pytest.mark.parametrize("mechanism", [find(name) for name in names], ids=names)
 
 
 PRINTED = pytest.mark.parametrize("name", [name for name in ALL if "published" in variants_of(name)])
@@ -66,12 +62,6 @@ def sound(request):
     return find(request.param)
 
 
-@pytest.fixture(autouse=True)
-def few_simulated(monkeypatch):
-    """What censoring takes away is worked out on few simulated records, which is quicker and as private."""
-    monkeypatch.setattr(stages, "SIMULATED", 64)
-
-
 def test_the_list_is_complete():
     import pkgutil
 
@@ -93,14 +83,12 @@ def test_the_list_is_complete():
 
 @pytest.mark.parametrize("epsilon", [0, -1, float("inf"), float("nan"), "a lot", True, "-0.0"])
 def test_epsilon_must_be_finite_and_above_zero(mechanism, epsilon):
-    with pytest.raises(InputError, match="epsilon must be"):
-        mechanism(epsilon=epsilon)
+    refuses("epsilon must be", mechanism, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("n_sets", [0, -3, 1.5, True])
 def test_n_sets_must_be_a_whole_number_of_at_least_one(mechanism, n_sets):
-    with pytest.raises(InputError, match="n_sets must be"):
-        mechanism(epsilon=1, n_sets=n_sets)
+    refuses("n_sets must be", mechanism, epsilon=1, n_sets=n_sets)
 
 
 @pytest.mark.parametrize(("setting", "value"), [("neighbours", "near"), ("split", "twice"), ("variant", "best")])
@@ -119,15 +107,13 @@ def test_what_a_mechanism_offers_is_what_it_takes(name):
     assert mechanism.name == name
     for neighbours in ("replace-one", "add-remove"):
         if neighbours not in mechanism.relations:
-            with pytest.raises(InputError, match="neighbours must be"):
-                mechanism(epsilon=1, neighbours=neighbours)
+            refuses("neighbours must be", mechanism, epsilon=1, neighbours=neighbours)
     assert mechanism(epsilon=1).neighbours == mechanism.relations[0]
 
 
 @PRINTED
 def test_published_needs_a_public_number_of_records(name):
-    with pytest.raises(InputError, match="replace-one"):
-        printed(name, neighbours="add-remove")
+    refuses("replace-one", printed, name, neighbours="add-remove")
 
 
 def every_price():
@@ -200,8 +186,7 @@ def test_the_ledger_refuses_to_overspend(sound, tmp_path):
     release, _ = sound(epsilon="0.6").release(table, ledger=ledger)
     assert release.receipt == ledger.receipt(1)
     assert release.describe()["receipt"]["number"] == 1
-    with pytest.raises(RefusedError):
-        sound(epsilon="0.6").release(table, ledger=ledger)
+    refuses("", lambda: sound(epsilon="0.6").release(table, ledger=ledger), error=RefusedError)
     assert len(ledger.entries()) == 1
 
 
@@ -236,8 +221,7 @@ def test_nothing_is_charged_for_what_cannot_be_done(mechanism, tmp_path):
     ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
     for neighbours, epsilon in zip(mechanism.relations, ("1e-17", "1e-14"), strict=False):
         made = mechanism(epsilon=epsilon, neighbours=neighbours, **needs(mechanism, neighbours))
-        with pytest.raises(InputError, match="epsilon is too small"):
-            made.release(table, ledger=ledger)
+        refuses("epsilon is too small", made.release, table, ledger=ledger)
     assert not ledger.path.exists()
 
 
@@ -249,16 +233,14 @@ def test_a_great_epsilon_still_gives_all_records(mechanism):
 
 @pytest.mark.parametrize(("name", "value"), [("epsilon", "1e7"), ("n_sets", 10**6)])
 def test_settings_have_a_largest_value(mechanism, name, value):
-    with pytest.raises(InputError, match=f"{name} must be at most"):
-        mechanism(**{"epsilon": 1, name: value})
+    refuses(f"{name} must be at most", mechanism, **{"epsilon": 1, name: value})
 
 
 def test_releases_do_not_mix_in_a_folder(sound, tmp_path):
     release, _ = sound(epsilon=1).release(random_table(SCHEMA, 5))
     assert not release.reproducible  # random bits are the operating system's unless somebody says otherwise
     release.publish(tmp_path / "out")
-    with pytest.raises(InputError, match="would mix"):
-        release.publish(tmp_path / "out")
+    refuses("would mix", release.publish, tmp_path / "out")
 
 
 def test_published_steps_of_one_column_states_its_loss():
@@ -296,22 +278,9 @@ def test_under_add_remove_there_may_be_no_records_at_all(mechanism):
     assert 0 in sizes
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"layers": 0}, "layers must be"),
-        ({"layers": True}, "layers must be"),
-        ({"election_share": 0}, "election_share must be"),
-        ({"election_share": 1}, "election_share must be"),
-        ({"order": ()}, "order must name"),
-        ({"order": ("a",), "election_share": "0.2"}, "exclude each other"),
-        ({"order": ("a", "a")}, "order names 'a' twice"),
-        ({"order": ("a",), "layers": 2}, "too few for layers"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), cases(__file__, "steps_checks_its_own_settings"))
 def test_steps_checks_its_own_settings(settings, message):
-    with pytest.raises(InputError, match=message):
-        find("steps")(epsilon=1, **settings)
+    refuses(message, lambda: find("steps")(epsilon=1, **settings))
 
 
 @pytest.mark.parametrize(
@@ -319,8 +288,7 @@ def test_steps_checks_its_own_settings(settings, message):
 )
 def test_steps_checks_its_settings_against_the_schema(settings, message, tmp_path):
     ledger = Ledger(tmp_path / "l.sqlite")
-    with pytest.raises(InputError, match=message):
-        find("steps")(epsilon=1, **settings).release(random_table(SCHEMA, 5), ledger=ledger)
+    refuses(message, lambda: find("steps")(epsilon=1, **settings).release(random_table(SCHEMA, 5), ledger=ledger))
     assert not ledger.path.exists()
 
 

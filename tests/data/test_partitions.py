@@ -6,6 +6,7 @@ import signal
 import numpy as np
 import pandas as pd
 import pytest
+from tables import refuses, schema_in
 
 from pdips import InputError, Ledger, Pairs, Schema, Steps, Table, synthesize
 from pdips.data import partitions
@@ -13,16 +14,7 @@ from pdips.data import readers as files
 from pdips.data.partitions import PartitionedTable
 from pdips.errors import DataError
 
-SCHEMA = Schema.model_validate(
-    {
-        "columns": {
-            "text": {"levels": ["a", "b", "1"], "missing": True},
-            "year": {"levels": [1994, 1995]},
-            "wage": {"lower": 0, "upper": 100, "bins": 4},
-        },
-        "impossible": [{"text": "b", "year": 1994}],
-    }
-)
+SCHEMA = schema_in("partitions")
 N_FILES = 5
 
 
@@ -77,23 +69,19 @@ def test_a_release_from_a_seed_is_that_of_the_whole_table(tmp_path):
 )
 def test_broken_rules_are_refused_wherever_the_record_is(tmp_path, change, said):
     folder_of(tmp_path, change)
-    with pytest.raises(DataError, match=said):
-        PartitionedTable(tmp_path, SCHEMA)
+    refuses(said, PartitionedTable, tmp_path, SCHEMA, error=DataError)
 
 
 def test_what_needs_records_in_one_place_is_refused(tmp_path):
     frame = folder_of(tmp_path)
-    with pytest.raises(InputError, match="takes no table in many files"):
-        Steps(epsilon=1).release(PartitionedTable(tmp_path, SCHEMA))
-    with pytest.raises(InputError, match="takes no table in many files"):
-        synthesize(tmp_path, SCHEMA, epsilon=1, mechanism="steps")
+    refuses("takes no table in many files", lambda: Steps(epsilon=1).release(PartitionedTable(tmp_path, SCHEMA)))
+    refuses("takes no table in many files", synthesize, tmp_path, SCHEMA, epsilon=1, mechanism="steps")
     with pytest.raises(InputError, match="no records at hand"):
         PartitionedTable(tmp_path, SCHEMA).frame  # noqa: B018
     frame.assign(year=1.5).to_parquet(tmp_path / "9.parquet", index=False)
-    with pytest.raises(InputError, match="same columns and types"):
-        PartitionedTable(tmp_path, SCHEMA)
+    refuses("same columns and types", PartitionedTable, tmp_path, SCHEMA)
     with pytest.raises(InputError, match="no public columns"):
-        PartitionedTable(tmp_path, Schema.model_validate({"columns": {"year": {"levels": [1994], "public": True}}}))
+        PartitionedTable(tmp_path, Schema(columns={"year": {"levels": [1994], "public": True}}))
 
 
 def dies_once(table, marker):
@@ -129,8 +117,7 @@ def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp
         sums += list(found)
     assert len(sums) == N_FILES
     np.testing.assert_array_equal(sum(sums), whole.total(design.count))
-    with pytest.raises(InputError, match="no dask scheduler answers"):
-        PartitionedTable(tmp_path, SCHEMA, scheduler=parted._scheduler)
+    refuses("no dask scheduler answers", PartitionedTable, tmp_path, SCHEMA, scheduler=parted._scheduler)
     one, other = (
         Pairs(epsilon=1).release(table, rng=np.random.default_rng(3), ledger=ledger)[0] for table in (whole, parted)
     )

@@ -10,9 +10,9 @@ import household_tables
 import numpy as np
 import pandas as pd
 import pytest
-from tables import all_tables, bits, schema_of, table_of
+from tables import all_tables, bits, cases, refuses, schema_of, table_of
 
-from pdips import InputError, Ledger, Pairs, RefusedError, Schema, Table
+from pdips import Ledger, Pairs, RefusedError, Schema, Table
 from pdips.audit import audit
 from pdips.audit.cases.statistics import claims
 from pdips.evaluation.claim import STEPS, Claim, ClaimCheck, MomentDesign, interval_of, verify_claim
@@ -25,14 +25,12 @@ from pdips.report import price
 EPSILON = Fraction(3, 2)
 LINES = "c ~ a + b"
 """With levels of schema_of(2, 2, 2): lines alone; (2, 4, 2) makes b a line of numbers, whose square is asked for."""
-MIXED = Schema.model_validate(
-    {
-        "columns": {
-            "a": {"levels": [0, 1]},
-            "b": {"levels": ["x", "y", "z"]},
-            "d": {"levels": list("pqr")},
-            "c": {"levels": [0, 1]},
-        }
+MIXED = Schema(
+    columns={
+        "a": {"levels": [0, 1]},
+        "b": {"levels": ["x", "y", "z"]},
+        "d": {"levels": list("pqr")},
+        "c": {"levels": [0, 1]},
     }
 )
 
@@ -97,13 +95,8 @@ def test_audits_pass_it_and_find_the_twin_out():
 
 # ---- intervals ----
 
-COLUMNS = {
-    "g": {"levels": [0, 1]},
-    "k": {"levels": ["a", "b", "c"]},
-    "x": {"lower": 0, "upper": 80},
-    "y": {"levels": ["no", "yes"]},
-}
-STUDY = Schema.model_validate({"columns": COLUMNS})
+COLUMNS = cases(__file__, "columns")
+STUDY = Schema(columns=COLUMNS)
 
 
 def study(n: int = 4000) -> Table:
@@ -149,7 +142,7 @@ def test_without_noise_the_estimate_is_the_tables_and_loud_noise_says_nothing():
 def test_the_noise_that_led_to_a_claim_cant_confirm_it():
     # twelve columns that have nothing to do with y; the one whose interval is highest is claimed. 300 runs: .95 +- .013
     rng, names = np.random.default_rng(3), list("abcdefghijkl")
-    schema = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in [*names, "y"]}})
+    schema = Schema(columns={name: {"levels": [0, 1]} for name in [*names, "y"]})
     table = table_of(rng.integers(0, 2, (2000, 13)), schema)
     plans = [ClaimCheck(epsilon="0.5", formula=f"y ~ {name}").plan(schema) for name in names]
     sums = [plan.design.sums(table) for plan in plans]
@@ -199,8 +192,7 @@ def test_a_claim_is_answered_charged_and_published(pdips, released):
         "--ledger",
         released / "l.sqlite",
     ]
-    code, out, err = pdips(*words)
-    assert (code, err) == (0, "")
+    out = pdips.ok(*words)
     assert "answer    holds" in out
     (entry,) = Ledger(released / "l.sqlite").entries()
     assert (entry.mechanism, entry.epsilon, entry.kind) == ("verify", 2, "pure")
@@ -219,8 +211,7 @@ def test_the_card_counts_answers_to_claims(pdips, tmp_path):
     public, words = tmp_path / "out/public", ["verify", tmp_path / "t.parquet", tmp_path / "out"]
     for name, more in (("first", []), ("second", ["--delta", "1e-6"])):
         claim = claim_of(tmp_path, name, **GOOD)
-        code, out, err = pdips(*words, claim, "--epsilon", 2, *more)
-        assert (code, err) == (0, "")
+        out = pdips.ok(*words, claim, "--epsilon", 2, *more)
         assert f"card      {public / 'card.html'}: written again" in out
     card = re.sub(r"\s+", " ", re.sub("<.*?>", " ", html.unescape((public / "card.html").read_text())))
     assert "The answer to the claim first 2 0 The answer to the claim second 2 10⁻⁶ Together, ε 5 10⁻⁶" in card
@@ -233,43 +224,28 @@ def test_the_card_counts_answers_to_claims(pdips, tmp_path):
         (5, 1e-6, pure + second["privacy"]["rho"]), rel=1e-9
     )
     Pairs(epsilon=2, n_sets=1).release(table)[0].write(public)  # another release
-    with pytest.raises(InputError, match="about another release than"):
-        price.published(public, PrivacyDocument.read(public), None)
+    refuses("about another release than", price.published, public, PrivacyDocument.read(public), None)
 
 
 GOOD = {"formula": "y ~ g + x", "coefficient": "x", "sign": "positive"}
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        ({"formula": "y ~ g + nobody"}, "no column of the release"),
-        ({"formula": "y ~ g:x"}, "no interaction"),
-        ({"formula": "y ~ scale(x)"}, "no function"),
-        ({"formula": "y ~ g + y"}, "differ"),
-        ({"formula": "y ~ g +"}, "names columns"),
-        ({"formula": "y"}, "names columns"),
-        ({"formula": "y ~ g ~ x"}, "names columns"),
-        ({"formula": "k ~ g + x"}, "more than two levels"),
-        ({"coefficient": "k[b]"}, "no coefficient"),
-        ({"coefficient": "Intercept"}, "no coefficient"),
-        ({"lower": 1.0}, "either a sign or an interval"),
-        ({"sign": "up"}, "sign"),
-        ({"sign": None, "lower": 1.0, "upper": 1.0}, "empty"),
-        ({"sign": None, "lower": float("nan")}, "lower"),
-        ({"release": "0" * 64}, "another release"),
-        ({"wish": 1}, "wish"),
-    ],
-)
+@pytest.mark.parametrize(("said", "message"), cases(__file__, "what_is_wrong_in_a_claim_is_refused"))
 def test_what_is_wrong_in_a_claim_is_refused_before_anything_is_spent(pdips, released, said, message):
     known = {name: value for name, value in {**GOOD, **said}.items() if value is not None}
     path = released / "bad.toml"
     path.write_text("".join(f"{k} = {'nan' if v != v else json.dumps(v)}\n" for k, v in known.items()))
-    code, out, err = pdips(
-        "verify", released / "none.parquet", released / "out", path, "--epsilon", 1, "--ledger", released / "m.sqlite"
+    pdips.fails(
+        message,
+        "verify",
+        released / "none.parquet",
+        released / "out",
+        path,
+        "--epsilon",
+        1,
+        "--ledger",
+        released / "m.sqlite",
     )
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
     assert not (released / "out/public/claims/bad.html").exists()
     assert not (released / "m.sqlite").exists() or not Ledger(released / "m.sqlite").entries()
 
@@ -277,8 +253,7 @@ def test_what_is_wrong_in_a_claim_is_refused_before_anything_is_spent(pdips, rel
 def test_releases_that_no_claim_can_be_about_and_overspent_ledgers_are_refused(pdips, released, tmp_path):
     claim, table = Claim(**GOOD), study()
     Pairs(epsilon=1, neighbours="add-remove").release(table)[0].publish(tmp_path / "public")
-    with pytest.raises(RefusedError, match="number of records"):
-        verify_claim(released / "t.parquet", tmp_path, claim, epsilon=1)
+    refuses("number of records", verify_claim, released / "t.parquet", tmp_path, claim, epsilon=1, error=RefusedError)
     homes = Table.of_households(*household_tables.simulated(200, most=2), household_tables.schema_of(2))
     Pairs(epsilon=1).release(homes)[0].publish(tmp_path / "homes" / "public")
     with pytest.raises(RefusedError, match="this release has households"):
@@ -288,5 +263,4 @@ def test_releases_that_no_claim_can_be_about_and_overspent_ledgers_are_refused(p
         verify_claim(
             released / "t.parquet", released / "out", claim, epsilon=1, ledger=Ledger(released / "small.sqlite")
         )
-    with pytest.raises(InputError, match="can't read the claim"):
-        Claim.load(tmp_path / "none.toml")
+    refuses("can't read the claim", Claim.load, tmp_path / "none.toml")

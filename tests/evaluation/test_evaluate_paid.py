@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from tables import N_SENTINELS, SENTINEL_SCHEMA, confidential_table, sentinels, shown, text_of
+from tables import N_SENTINELS, SENTINEL_SCHEMA, cases, confidential_table, refuses, sentinels, shown, text_of
 
-from pdips import InputError, LaplaceSanitizer, Ledger, RefusedError, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Ledger, RefusedError, Schema, Steps, Table
 from pdips.evaluation.document import open_release
 from pdips.evaluation.encoding import codes_of, table_codes
 from pdips.evaluation.margins import k_way
@@ -134,11 +134,9 @@ def test_the_score_is_of_the_sets_alone_and_of_one_record_at_a_time():
 
 
 def test_what_a_score_cant_be_made_of_is_refused():
-    with pytest.raises(InputError, match="at least one synthetic record"):
-        fit_public_score([SETS[0].iloc[:0]], TINY)
+    refuses("at least one synthetic record", fit_public_score, [SETS[0].iloc[:0]], TINY)
     wide = Schema.from_toml("[columns.a]\nlower = 0\nupper = 1\nbins = 5001\n")
-    with pytest.raises(InputError, match="at most 5,000 levels"):
-        fit_public_score([pd.DataFrame({"a": [0.5]})], wide)
+    refuses("at most 5,000 levels", fit_public_score, [pd.DataFrame({"a": [0.5]})], wide)
     middling = Schema.from_toml("".join(f"[columns.c{i}]\nlower = 0\nupper = 1\nbins = 70\n" for i in range(3)))
     frame = pd.DataFrame(np.random.default_rng(0).random((50, 3)), columns=["c0", "c1", "c2"])
     assert not fit_public_score([frame], middling).interactions
@@ -164,8 +162,7 @@ def paid(here, *more: object, epsilon: object = 1):
 def test_a_paid_evaluation_is_charged_and_published(pdips, here):
     ledger = Ledger(here / "l.sqlite")
     ledger.set_total(2)
-    code, out, err = pdips(*paid(here, "--ledger", here / "l.sqlite"))
-    assert (code, err) == (0, "")
+    out = pdips.ok(*paid(here, "--ledger", here / "l.sqlite"))
     assert "may be published" in out
     assert "1 of 2 spent" in out
     (entry,) = ledger.entries()
@@ -197,8 +194,7 @@ def test_pages_that_cant_be_written_leave_figures_charged_and_say_so(pdips, here
 
 def test_nothing_confidential_is_published_by_either_evaluation(pdips, here):
     frame = confidential_table()
-    code, out, _ = pdips(*paid(here))
-    assert code == 0
+    out = pdips.ok(*paid(here))
     assert pdips("evaluate", here / "t.parquet", here / "out")[0] == 0
     words = sentinels(frame, "replace-one")
     for path in (here / "out/public").iterdir():
@@ -238,16 +234,13 @@ def test_the_noise_has_the_scale_of_the_statement(here):
 def test_an_evaluation_without_a_release_has_a_price_and_no_figures():
     price = PaidEvaluation(epsilon=1, n_sets=2)
     assert [spend.epsilon for spend in price.spends(TINY)] == [Fraction(1, 2)] * 2
-    with pytest.raises(InputError, match="needs the published release"):
-        price.release(Table(SETS[0], TINY))
+    refuses("needs the published release", price.release, Table(SETS[0], TINY))
 
 
 def test_an_overspent_ledger_draws_and_writes_nothing(pdips, here):
     ledger = Ledger(here / "l.sqlite")
     ledger.set_total("0.5")
-    code, out, err = pdips(*paid(here, "--ledger", here / "l.sqlite"))
-    assert (code, out) == (3, "")
-    assert "would be overspent" in err
+    pdips.fails("would be overspent", *paid(here, "--ledger", here / "l.sqlite"), code=3)
     assert ledger.entries() == []
     assert not (here / "out/public" / FILE).exists()
 
@@ -301,9 +294,7 @@ def test_a_second_evaluation_pays_again_and_replaces_nothing(pdips, here):
 
 @pytest.mark.parametrize("epsilon", ["0", "-1", "nan", "much", "1e7", "1e-16"])
 def test_prices_that_are_none_are_refused(pdips, here, epsilon):
-    code, _, err = pdips(*paid(here, epsilon=epsilon))
-    assert code == 2
-    assert "--paid-epsilon" in err
+    pdips.fails("--paid-epsilon", *paid(here, epsilon=epsilon))
     assert not (here / "out/public" / FILE).exists()
 
 
@@ -315,24 +306,13 @@ def facts_changed(here, **changes):
     path.write_text(json.dumps(facts))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"neighbours": "add-remove"}, "shows the number of records"),
-        ({"reproducible": True}, "made from a seed"),
-        ({"kind": "asymptotic"}, "stay inside"),
-        ({"kind": "none"}, "stay inside"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), cases(__file__, "releases_that_stay_inside"))
 def test_releases_whose_evaluation_couldnt_be_published_are_refused(pdips, here, changes, message):
     facts_changed(here, **changes)
-    code, _, err = pdips(*paid(here))
-    assert code == 3
-    assert message in err
+    pdips.fails(message, *paid(here), code=3)
 
 
 def test_sets_that_stayed_inside_are_refused(pdips, here):
     (here / "out/public").rename(here / "out/confidential")
     assert pdips(*paid(here))[0] == 3
-    with pytest.raises(RefusedError, match="replace-one"):
-        PaidEvaluation(epsilon=1, n_sets=1, neighbours="add-remove")
+    refuses("replace-one", PaidEvaluation, epsilon=1, n_sets=1, neighbours="add-remove", error=RefusedError)

@@ -5,13 +5,12 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
-from tables import random_table, schema_of, table_of
+from scipy import stats
+from tables import random_table, refuses, schema_of, table_of
 
-from pdips.data.schema import Schema
-from pdips.data.table import Table
-from pdips.errors import InputError
-from pdips.evaluation.encoding import cell_ids, coded_columns, codes_of
-from pdips.evaluation.margins import compare, k_way, l1
+from pdips import Schema, Table
+from pdips.evaluation.encoding import cell_ids, coded_columns, codes_of, with_decile_bins
+from pdips.evaluation.margins import CATEGORIES, chi_square, combine_chi_square, compare, k_way, l1, pearson
 
 
 def by_pandas(a: pd.DataFrame, b: pd.DataFrame, names: list[str]) -> float:
@@ -66,23 +65,20 @@ def test_bad_requests():
         (lambda: k_way(table, [frame], 1, n_draws=0), "n_draws must be at least 1"),
         (lambda: k_way(table, [], 1), "at least one synthetic set"),
         (lambda: l1(table, []), "at least one synthetic set"),
-        (lambda: coded_columns(Schema.model_validate({"columns": {"a": {"lower": 0, "upper": 1}}})), "levels or bins"),
+        (lambda: coded_columns(Schema(columns={"a": {"lower": 0, "upper": 1}})), "levels or bins"),
     ]:
-        with pytest.raises(InputError, match=message):
-            ask()
+        refuses(message, ask)
 
 
 def test_codes_take_bins_missing_values_and_the_person_key():
-    schema = Schema.model_validate(
-        {
-            "columns": {
-                "a": {"levels": ["x", "y"], "missing": True},
-                "pay": {"lower": 0, "upper": 10, "bins": 2},
-                "free": {"lower": 0, "upper": 1},
-            },
-            "records": {"person": "id", "max_per_person": 2},
-            "impossible": [],
-        }
+    schema = Schema(
+        columns={
+            "a": {"levels": ["x", "y"], "missing": True},
+            "pay": {"lower": 0, "upper": 10, "bins": 2},
+            "free": {"lower": 0, "upper": 1},
+        },
+        records={"person": "id", "max_per_person": 2},
+        impossible=[],
     )
     frame = pd.DataFrame({"a": ["y", None], "pay": [4.9, 5.0], "free": [0.5, 0.5]})
     assert coded_columns(schema) == ["a", "pay"]
@@ -109,7 +105,7 @@ def test_cells_however_many(n_columns):
 
 def test_a_wide_table_is_measured():
     columns = {f"c{i}": {"levels": list(range(10))} for i in range(25)}
-    schema = Schema.model_validate({"columns": columns})
+    schema = Schema(columns=columns)
     frame = pd.DataFrame(np.zeros((3, 25), dtype=int), columns=list(columns))
     assert l1(Table(frame, schema), [frame, frame + 1])["by_set"] == [0.0, 2.0]
     assert compare(Table(frame, schema), [frame]).l1.mean == 0.0
@@ -123,3 +119,145 @@ def test_some_margins_are_drawn_without_repetition_and_again_alike():
     assert some == again == {columns: every[columns] for columns in some}
     assert len(some) == 20
     assert k_way(table, [other], 3, n_draws=56)["by_margin"] == every
+
+
+# Chi-square tests on all pairs, against scipy and numbers worked by hand
+
+
+def linked(n: int, seed: int) -> pd.DataFrame:
+    """Columns a and b agree most of the time, c goes its own way."""
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, 3, n)
+    b = np.where(rng.random(n) < 0.5, a, rng.integers(0, 3, n))
+    return pd.DataFrame({"a": a, "b": b, "c": rng.integers(0, 2, n)})
+
+
+def test_p_values_of_the_table_are_scipys():
+    schema = schema_of(3, 3, 2)
+    frame = linked(500, 0)
+    found = chi_square(table_of(frame.to_numpy(), schema), [frame], rng=np.random.default_rng(0))
+    wanted = [
+        stats.chi2_contingency(pd.crosstab(frame[a], frame[b]), correction=False).pvalue
+        for a, b in combinations("abc", 2)
+    ]
+    np.testing.assert_allclose(found.p_original, wanted, rtol=1e-10)
+    np.testing.assert_allclose(found.p_synthetic, wanted, rtol=1e-10)  # a single set: its own
+    assert found.pairs == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert found.consistency == {0.01: 1.0, 0.05: 1.0, 0.10: 1.0}
+
+
+def test_combining_by_hand():
+    # roots 4, 5, 6: r = 4/3; mean 77/3; D = (77/6 - 2 * 4/3) / (7/3) = 61/14; v = 2^-1 * 2 * (7/4)^2 = 3.0625.
+    # The upper tail of F(2, v) at D is (1 + 2 D / v)^(-v / 2).
+    assert combine_chi_square([16, 25, 36], 2) == pytest.approx((1 + 2 * (61 / 14) / 3.0625) ** (-3.0625 / 2))
+    assert combine_chi_square([7.0], 3) == pytest.approx(stats.chi2.sf(7, 3))
+    assert combine_chi_square([7.0, 7.0, 7.0], 3) == pytest.approx(stats.chi2.sf(7, 3))
+    assert combine_chi_square([1, 4, 9], 2) == 1.0  # roots 1, 2, 3: D is below 0
+
+
+@pytest.mark.parametrize(
+    ("statistics", "df", "message"),
+    [([], 1, "at least one"), ([-1.0], 1, "not negative"), ([np.nan], 1, "finite"), ([1.0], 0, "df")],
+)
+def test_refusals(statistics, df, message):
+    refuses(message, combine_chi_square, statistics, df)
+
+
+def test_empty_levels_are_left_out():
+    counts = np.array([[10.0, 0, 20], [5, 0, 40], [0, 0, 0]])
+    wanted = stats.chi2_contingency(counts[:2][:, [0, 2]], correction=False)
+    assert pearson(counts) == (pytest.approx(wanted.statistic), wanted.dof)
+    assert pearson(np.array([[3.0, 4.0], [0, 0]])) == (0.0, 0)
+
+
+def test_a_set_without_a_level_enters_at_its_own_p_value():
+    schema = schema_of(3, 2)
+    full = pd.DataFrame({"a": [0, 1, 2] * 20, "b": [0, 0, 1] * 15 + [1, 0, 0] * 5})
+    short = full[full["a"] < 2].reset_index(drop=True)
+    short.loc[:3, "b"] = 1
+    found = chi_square(table_of(full.to_numpy(), schema), [full, short], rng=np.random.default_rng(0))
+    d_full = stats.chi2_contingency(pd.crosstab(full["a"], full["b"]), correction=False).statistic
+    p_short = stats.chi2_contingency(pd.crosstab(short["a"], short["b"]), correction=False).pvalue
+    wanted = combine_chi_square([d_full, stats.chi2.isf(p_short, 2)], 2)
+    np.testing.assert_allclose(found.p_synthetic, [wanted])
+    # and with a p-value below all doubles
+    sure = pd.DataFrame({"a": [0, 1, 2] * 800, "b": [0, 1, 2] * 800})
+    found = chi_square(table_of(sure.to_numpy(), schema_of(3, 3)), [sure, sure[sure["a"] < 2]])
+    assert np.isfinite(found.p_synthetic).all()
+
+
+@pytest.mark.parametrize("records", [[], [(0, 1, 0)], [(0, 0, 0), (0, 1, 0), (0, 1, 1)]])
+def test_degenerate_sets_find_no_association(records):
+    schema = schema_of(2, 2, 2)
+    table = table_of([(i % 2, i % 2, i // 2 % 2) for i in range(200)], schema)
+    found = chi_square(table, [pd.DataFrame(records, columns=["a", "b", "c"])], rng=np.random.default_rng(0))
+    assert found.p_synthetic[0] == 1.0
+    assert found.p_original[0] < 1e-6
+    assert found.consistency[0.01] == pytest.approx(2 / 3)
+
+
+def test_a_single_column_has_no_pairs():
+    table = table_of([(0,), (1,)], schema_of(2))
+    found = chi_square(table, [pd.DataFrame({"a": [0]})])
+    assert found.pairs == []
+    assert np.isnan(found.consistency[0.05])
+    refuses("at least one synthetic set", chi_square, table, [])
+
+
+def test_crosstab_counts_every_pair_once():
+    schema = schema_of(3, 3, 2)
+    table = table_of(linked(300, 1).to_numpy(), schema)
+    found = chi_square(table, [linked(300, seed) for seed in range(2, 7)], rng=np.random.default_rng(0))
+    assert found.crosstab.to_numpy().sum() == 3
+    assert tuple(found.crosstab.index) == tuple(found.crosstab.columns) == CATEGORIES
+    for p, q in zip(found.p_original, found.p_synthetic, strict=True):
+        row, column = (CATEGORIES[sum(x > limit for limit in (0.01, 0.05, 0.1))] for x in (p, q))
+        assert found.crosstab.loc[row, column] > 0
+    assert found.consistency[0.01] == pytest.approx(np.mean((found.p_original <= 0.01) == (found.p_synthetic <= 0.01)))
+
+
+def test_noise_that_hides_an_association_is_seen():
+    schema = schema_of(3, 3, 2)
+    table = table_of(linked(500, 0).to_numpy(), schema)
+    rng = np.random.default_rng(0)
+    noise = [pd.DataFrame({"a": rng.integers(0, 3, 500), "b": rng.integers(0, 3, 500), "c": 0}) for _ in range(5)]
+    good = chi_square(table, [linked(500, seed) for seed in range(1, 6)], rng=rng)
+    assert good.p_synthetic[0] < 0.01 < chi_square(table, noise, rng=rng).p_synthetic[0]
+    assert set(good.reference) == {0.01, 0.05, 0.10}
+
+
+# Numeric columns without bins are compared at the table's own deciles
+
+
+def test_columns_without_bins_are_cut_into_tenths_and_the_others_stay():
+    schema = Schema(
+        columns={
+            "pay": {"lower": 0, "upper": 1000},
+            "age": {"lower": 0, "upper": 100, "integer": True, "missing": True},
+            "sex": {"levels": ["f", "m"]},
+            "met": {"type": "date", "lower": "2020-01-01", "upper": "2021-12-31"},
+            "size": {"lower": 0, "upper": 10, "bins": 2},
+        }
+    )
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"pay": rng.exponential(50, 1_000).clip(0, 1000), "age": rng.integers(20, 30, 1_000)})
+    frame = frame.assign(sex=rng.choice(["f", "m"], 1_000), size=rng.uniform(0, 10, 1_000)).astype({"age": "Int64"})
+    frame["met"] = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(1_000) // 5, unit="D")
+    frame.loc[:99, "age"] = pd.NA
+    table = with_decile_bins(Table(frame, schema))
+    assert np.bincount(table.codes["pay"]).tolist() == [100] * 10
+    assert np.mean([len(f"{edge:g}") for edge in table.schema.columns["pay"].bin_edges]) < 5  # few digits
+    assert np.abs(np.bincount(table.codes["met"]) - 100).max() <= 5  # whole days
+    assert table.schema.columns["age"].n_values < 11  # whole numbers, each edge once
+    assert table.schema.columns["size"] == schema.columns["size"]
+    found = compare(table, [frame, frame.assign(pay=0.0)])
+    assert found.one_way[0].distance == pytest.approx(0.45)  # none, and 9 of 10 records apart
+    assert found.two_way.columns == ["pay", "age", "sex", "met", "size"]
+
+
+def test_a_table_of_one_value_has_a_bin_and_one_with_bins_is_left_alone():
+    table = Table(pd.DataFrame({"pay": [0.0] * 5}), Schema(columns={"pay": {"lower": 0, "upper": 1}}))
+    assert with_decile_bins(table).schema.columns["pay"].n_values == 1
+    schema = Schema(columns={"pay": {"lower": 0, "upper": 1, "bins": 3}})
+    table = Table(pd.DataFrame({"pay": [0.0, 0.5]}), schema)
+    assert with_decile_bins(table) is table

@@ -10,9 +10,9 @@ import pytensor.tensor as pt
 import pytest
 from pymc.blocking import DictToArrayBijection, RaveledVars
 from scipy import optimize, stats
+from tables import refuses
 
 from pdips import Schema, Table
-from pdips.errors import InputError
 from pdips.posterior.model_file import load
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.model import RecordRequest, as_statistic_model
@@ -174,8 +174,7 @@ def test_model_is_built(likelihood, neighbours):
     ],
 )
 def test_schemas_it_does_not_describe_are_refused(text, said):
-    with pytest.raises(InputError, match=said):
-        MODEL.declared(schema(text), "replace-one")
+    refuses(said, MODEL.declared, schema(text), "replace-one")
 
 
 def test_records_have_the_law_of_the_draw():

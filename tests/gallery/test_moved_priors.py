@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from tables import cases, refuses
 
 from pdips import InputError, Modips, Schema
 from pdips.registry import find
@@ -30,45 +31,10 @@ COLUMNS = {
     "slomag": {"y": NUMBER, "z": NUMBER, "g": LEVELS},
 }
 
-MOVED = [
-    ("bernoulli", "PRIOR, PRIOR)", "50, 2)", "share of the first level"),
-    ("multinomial", 'np.full(len(given.noisy("counts")), PRIOR)', "np.array([90.0, 1.0, 1.0])", "shares"),
-    ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", 0, 0.05', "mean"),
-    ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", 0.9, PRIOR_MEAN / 9', "mean"),
-    ("normal_moments", '"sd", PRIOR_SD', '"sd", 0.05', "sd"),
-    ("linear_regression", "pm.Normal.dist(0, WIDTH)", "pm.Normal.dist(0, 0.01)", "beta"),
-    ("linear_regression", 'pm.HalfNormal("sd", SD)', 'pm.HalfNormal("sd", 0.15)', "sd"),
-    ("glom", '"m", 0, 0.5', '"m", 0.9, 0.01', "m"),
-    ("glom", '"m", 0, 0.5', '"m", 0, 0.005', "m"),
-    ("glom", '"tau", 2, 4', '"tau", 2, 400', "tau"),
-    ("glom", '"tau", 2, 4', '"tau", 60, 40', "tau"),
-    ("glom", '"sd", 2, 4', '"sd", 2, 400', "sd"),
-    ("glom", '"sd", 2, 4', '"sd", 60, 40', "sd"),
-    ("glom", '"counts", ALPHA', '"counts", 500', "pi"),
-    ("slomag", '"m", 0, 0.5', '"m", 0.9, 0.01', "m"),
-    ("slomag", '"tau", 2, 4', '"tau", 60, 40', "tau"),
-    ("slomag", '"sd", 2, 4', '"sd", 60, 40', "sd"),
-    ("slomag", "0, PRIOR, shape", "0, 0.001, shape", "coefficients of g"),
-]
+MOVED = cases(__file__, "moved")
 """Model, text in its file, what takes its place, and a variable whose posterior is another then."""
 
-UNKNOWN = [
-    ("bernoulli", "pm.Beta(SHARE, PRIOR, PRIOR)", "pm.Uniform(SHARE, 0, 1)"),
-    ("multinomial", 'given.multinomial("counts", shares)', 'given.multinomial("counts", (shares + 1) / 4)'),
-    ("normal_moments", "sd, times=n)", "2 * sd, times=n)"),
-    ("normal_moments", 'pm.HalfNormal("sd", PRIOR_SD)', 'pm.Exponential("sd", 2)'),
-    ("normal_moments", "        unit = ", '        pm.Potential("also", -mean)\n        unit = '),
-    ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", 0, PRIOR_MEAN, transform=pm.distributions.transforms.log'),
-    ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", pm.Normal("m"), PRIOR_MEAN'),
-    ("linear_regression", "b + sd *", "b + 2 * sd *"),
-    ("linear_regression", "df=given.n - p", "df=given.n - p - 1"),
-    ("linear_regression", '"error", 0, 1', '"error", 0, 2'),
-    ("glom", "between=tau", "between=2 * tau"),
-    ("glom", "about=sums.T @ (sums / counts[:, None])", "about=0.0"),
-    ("glom", "counts[:, None] * m,", "counts[:, None] * m + 1,"),
-    ("glom", 'sd[:, None] * correlation_factor("correlation", d)', "sd[:, None] * np.eye(d)"),
-    ("slomag", "between=tau", "between=2 * tau"),
-]
+UNKNOWN = cases(__file__, "unknown")
 """Changes to a model that its sampler doesn't know, so that it steps aside."""
 
 
@@ -85,7 +51,7 @@ def twin(name: str, old: str, new: str, folder) -> StatisticModel:
 
 
 def given_of(name: str) -> Evidence:
-    schema = Schema.model_validate({"columns": COLUMNS[name]})
+    schema = Schema(columns=COLUMNS[name])
     return Evidence(Modips(epsilon="1/5", model=name).design(schema).tried(60))
 
 
@@ -155,7 +121,7 @@ def test_a_sampler_steps_aside_from_what_it_does_not_know(name, old, new, tmp_pa
 @pytest.mark.parametrize("name", ["bernoulli", "multinomial", "normal_moments", "linear_regression"])
 def test_samplers_recognise_what_ships(name, likelihood):
     for n in (20, 5_000):
-        schema = Schema.model_validate({"columns": COLUMNS[name]})
+        schema = Schema(columns=COLUMNS[name])
         given = Evidence(Modips(epsilon=2, model=name).design(schema).tried(n), likelihood)
         assert recognise(as_statistic_model(name).built(given), given) is not None
 
@@ -163,27 +129,19 @@ def test_samplers_recognise_what_ships(name, likelihood):
 def test_a_fit_whose_coefficients_have_another_prior_is_refused(tmp_path):
     model = twin("slomag", "0, PRIOR, shape", "1, PRIOR, shape", tmp_path)
     with pytest.raises(InputError, match="law without density"):
-        find("modips")(epsilon=2, model=model).spends(Schema.model_validate({"columns": COLUMNS["slomag"]}))
+        find("modips")(epsilon=2, model=model).spends(Schema(columns=COLUMNS["slomag"]))
 
 
 def test_a_file_with_draws_of_its_own_is_refused(tmp_path):
     path = tmp_path / "model.py"
     path.write_text(text_of("bernoulli") + "\n\ndef draw_posterior(given, n_draws, schema, rng):\n    return {}\n")
-    with pytest.raises(InputError, match="the posterior is that of build_model"):
-        as_statistic_model(path)
+    refuses("the posterior is that of build_model", as_statistic_model, path)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "unused"),
-    [
-        ("bernoulli", {"tune": 100}, "tune"),
-        ("multinomial", {"n_chains": 2, "tune": 50}, "tune and n_chains"),
-        ("linear_regression", {"n_chains": 2}, "n_chains"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "unused"), cases(__file__, "options_that_a_sampler_lacks"))
 def test_options_that_a_sampler_lacks_are_refused_before_the_charge(name, options, unused):
     with pytest.raises(InputError, match=f"{unused} would have no effect"):
-        Modips(epsilon=2, model=name, **options).spends(Schema.model_validate({"columns": COLUMNS[name]}))
+        Modips(epsilon=2, model=name, **options).spends(Schema(columns=COLUMNS[name]))
 
 
 def test_options_that_a_sampler_has_are_used():

@@ -1,17 +1,30 @@
 """Coordinates of unknown statistics against the laws they stand for, and the models that use them."""
 
+import json
+import sys
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
 
+import arviz as az
 import numpy as np
 import pandas as pd
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from gallery_tables import EXAMPLE
 from scipy import stats
+from tables import cases, refuses
 
-from pdips import InputError, Modips, Schema, Table
+from pdips import InputError, Modips, Pairs, Schema, Steps, Table, cli
+from pdips.outside import NoisyMargins
+from pdips.posterior import model_file
+from pdips.posterior.nuts import sample
 from pdips.privacy.noise import RandomBits
 from pdips.statistics import laws
+from pdips.statistics.exact_counts import draw_shares
 from pdips.statistics.model import StatisticModel, as_statistic_model
 from pdips.statistics.noisy_model import Evidence
 
@@ -78,9 +91,7 @@ def test_numbers_that_add_up_to_nothing_keep_their_lengths():
     assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(moved))
 
 
-MIXED = Schema.model_validate(
-    {"columns": {"g": {"levels": ["a", "b"]}, "y": {"lower": 0, "upper": 10}, "z": {"lower": -1, "upper": 1}}}
-)
+MIXED = Schema(columns={"g": {"levels": ["a", "b"]}, "y": {"lower": 0, "upper": 10}, "z": {"lower": -1, "upper": 1}})
 
 
 def test_what_the_general_location_model_integrates_out_is_drawn():
@@ -99,27 +110,21 @@ def test_what_the_general_location_model_integrates_out_is_drawn():
 
 
 def test_models_say_which_schemas_they_are_for():
-    only = Schema.model_validate({"columns": {"g": {"levels": ["a", "b"]}}})
+    only = Schema(columns={"g": {"levels": ["a", "b"]}})
     for name in ("glom", "linear_regression"):
-        with pytest.raises(InputError, match=f"{name}.py describes"):
-            as_statistic_model(name).declared(only, "replace-one")
+        refuses(f"{name}.py describes", as_statistic_model(name).declared, only, "replace-one")
 
 
-PARTS = {
-    "statistics": "def statistics(schema):\n    return {}\n",
-    "build_model": "def build_model(given, schema):\n    return None\n",
-    "draw_records": "def draw_records(draw, records, schema, rng):\n    return {}\n",
-}
+PARTS = cases(__file__, "parts")
 
 
 @pytest.mark.parametrize("lacking", [some for size in (1, 2) for some in combinations(PARTS, size)])
 def test_a_file_that_lacks_a_part_is_told_which(lacking, tmp_path):
     path = tmp_path / "model.py"
     path.write_text("".join(text for name, text in PARTS.items() if name not in lacking), encoding="utf-8")
-    with pytest.raises(InputError) as refused:
-        as_statistic_model(path)
+    said = refuses("", as_statistic_model, path)
     for name in PARTS:
-        assert (f"{name}(" in str(refused.value)) == (name in lacking)
+        assert (f"{name}(" in said) == (name in lacking)
 
 
 def test_draws_of_the_rest_must_be_one_for_each_draw():
@@ -139,7 +144,7 @@ def test_draws_of_the_rest_must_be_one_for_each_draw():
 
 def test_public_columns_reach_the_model_and_fix_its_least_squares():
     known = {"g": {"levels": ["a", "b"], "public": True}, "x": {"lower": 0, "upper": 4, "public": True}}
-    schema = Schema.model_validate({"columns": {**known, "y": {"lower": -10, "upper": 10}}})
+    schema = Schema(columns={**known, "y": {"lower": -10, "upper": 10}})
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"g": rng.choice(["a", "b"], 400), "x": rng.uniform(0, 4, 400)})
     frame["y"] = 1 + 2 * (frame["g"] == "b") - frame["x"] + rng.normal(0, 0.5, 400)
@@ -150,3 +155,277 @@ def test_public_columns_reach_the_model_and_fix_its_least_squares():
     x = np.column_stack([np.ones(400), frame["g"] == "b", frame["x"] / 2 - 1])
     exact = np.linalg.lstsq(x, frame["y"] / 10, rcond=None)[0]
     np.testing.assert_allclose(model["centre of least squares"].get_value(), exact, atol=2e-3)
+
+
+# Each model of the gallery from the command line on a real table, down to files that keep the schema
+
+
+ON_A_GRID = ("beta", "normal")
+BY_CHAINS = sorted(set(EXAMPLE) - set(ON_A_GRID))
+RECORDS = 200
+"""Of the tables for models that need chains, where these are left out."""
+
+
+def run(monkeypatch, folder: Path, name: str, *more: str, n_records: int | None = None) -> Path:
+    example = EXAMPLE[name]
+    frame = example.load()
+    if n_records is not None:
+        frame = frame.sample(min(n_records, len(frame)), random_state=5).reset_index(drop=True)
+    frame.to_parquet(folder / "t.parquet")
+    (folder / "s.toml").write_text(example.schema_text)
+    words = f"synthesize {folder}/t.parquet --schema {folder}/s.toml --mechanism censored-posterior --model {name}"
+    monkeypatch.setattr(sys, "argv", ["pdips", *words.split(), "--epsilon", "2", "--out", str(folder / "out"), *more])
+    cli.main()
+    return folder / "out"
+
+
+def check(out: Path, name: str) -> None:
+    """Check what there is, and that the synthetic set is a table of the same schema."""
+    example = EXAMPLE[name]
+    schema = Schema.from_toml(example.schema_text)
+    made = Table.read(out / "public/synthetic_1.parquet", schema.without_person())
+    given = Table.read(out.parent / "t.parquet", schema)
+    assert made.n_records == given.n_records
+    for column in schema.public_columns:
+        np.testing.assert_array_equal(np.sort(made.codes[column]), np.sort(given.codes[column]))
+    facts = json.loads((out / "public/privacy.json").read_text())
+    assert facts["settings"]["model"] == f"{name}.py"
+    assert "build_model" in facts["settings"]["model_source"]
+    run = json.loads((out / "confidential/run.json").read_text())
+    posterior = run["diagnostics"]["posterior"]
+    assert posterior["parameters"]
+    assert posterior["bounds"].get("failed") is None
+    assert posterior["bounds"]["bound"] > 0
+    assert "The posterior" in (out / "confidential/report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ON_A_GRID)
+def test_a_model_on_a_grid_end_to_end(monkeypatch, tmp_path, name):
+    check(run(monkeypatch, tmp_path, name), name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BY_CHAINS)
+def test_a_model_by_chains_end_to_end(monkeypatch, tmp_path, name):
+    """The real sampler, compiler and gate, on the whole table where it is small."""
+    many = len(EXAMPLE[name].load()) > 1000
+    settings = ["--option", "draws=800", "--option", "tune=500"]
+    check(run(monkeypatch, tmp_path, name, *settings, n_records=1000 if many else None), name)
+
+
+@pytest.mark.parametrize("name", BY_CHAINS)
+def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, name):
+    """All but the sampler: draws near the private reference stand in for its chains."""
+    import arviz as az
+
+    from pdips.convergence import converged
+    from pdips.posterior import nuts as chains
+    from pdips.posterior import private_reference as stages
+    from pdips.posterior.model import constrained
+
+    def near(model, *, chains, rng, start, **_):
+        place = np.concatenate([np.ravel(start[value.name]) for value in model.model.value_vars])
+        each = constrained(model.model, place + 0.01 * rng.standard_normal((chains * 50, len(place))))
+        stacked = {
+            key: np.stack([one[key] for one in each]).reshape(chains, 50, *each[0][key].shape) for key in each[0]
+        }
+        stats = {"diverging": np.zeros((chains, 50), dtype=bool)}
+        return az.from_dict({"posterior": stacked, "sample_stats": stats})
+
+    monkeypatch.setattr(stages, "SIMULATED", 128)
+    monkeypatch.setattr(chains, "sample", near)
+    monkeypatch.setattr(chains, "converged", lambda tree, *_: converged(tree))
+    monkeypatch.setattr(chains, "require", lambda _: None)
+    check(run(monkeypatch, tmp_path, name, n_records=RECORDS), name)
+
+
+# Latent classes from published margins: the law of what is seen, intervals for the population, sets, refusals
+
+
+latent = model_file.load(model_file.path("latent_classes"))[0]
+SIZES = (3, 2, 3, 2, 2)
+NAMES = tuple("abcde")
+SCHEMA = Schema(columns={n: {"levels": list(range(k))} for n, k in zip(NAMES, SIZES, strict=True)})
+OFFSETS = np.cumsum([0, *SIZES])
+OF = np.repeat(np.arange(len(SIZES)), SIZES)
+ACROSS = OF[:, None] < OF
+WEIGHTS = np.array([0.5, 0.3, 0.2])
+SETTINGS = {
+    "differences": Pairs(epsilon=1, kind="zcdp", delta="1e-6"),
+    "counts, records protected": Pairs(epsilon=2, neighbours="add-remove"),
+    "margins of three columns": Steps(epsilon=1),
+}
+
+
+def population(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return probabilities of the levels by class, and those of two levels, of one on the diagonal."""
+    levels = np.hstack([rng.dirichlet(np.ones(size), len(WEIGHTS)) for size in SIZES])
+    both = (levels.T * WEIGHTS) @ levels
+    return levels, np.where(OF[:, None] == OF, np.diag(WEIGHTS @ levels), both)
+
+
+def released(mechanism, levels: np.ndarray, n: int, rng: np.random.Generator):
+    """Return the noisy margins and a set of a sample of the population."""
+    of, codes = rng.choice(len(WEIGHTS), n, p=WEIGHTS), {}
+    for name, first, end in zip(NAMES, OFFSETS[:-1], OFFSETS[1:], strict=True):
+        codes[name] = (rng.random((n, 1)) > levels[of, first : end - 1].cumsum(axis=1)).sum(axis=1)
+    release, _ = mechanism.release(Table(pd.DataFrame(codes), SCHEMA), rng=rng)
+    return NoisyMargins.of(release), release.sets[0]
+
+
+def without_noise(margins: NoisyMargins) -> NoisyMargins:
+    """The broken twin: noisy counts taken for exact ones."""
+    return replace(margins, found=replace(margins.found, variance=margins.found.variance * 1e-6, total_variance=0.0))
+
+
+def parameters(levels: np.ndarray) -> dict[str, np.ndarray]:
+    columns = zip(NAMES, OFFSETS[:-1], OFFSETS[1:], strict=True)
+    return {"weights": WEIGHTS} | {f"{name}_levels": levels[:, first:end] for name, first, end in columns}
+
+
+def given(model: pm.Model) -> dict[str, np.ndarray]:
+    return {key: model[key].get_value() for key in ("whiten", "seen")}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_is_seen_has_the_law_that_the_model_states(name: str) -> None:
+    # a mean of 20 * 26 squares of standard normal errors; the seed is fixed, otherwise wrong once in 10,000 runs
+    rng, squares, errors = np.random.default_rng(1), [], None
+    for _ in range(20):
+        levels, _ = population(rng)
+        margins, records = released(SETTINGS[name], levels, 1_000, rng)
+        squares.append([])
+        for each in (margins, without_noise(margins)):
+            model = latent.margins_model(each, records, len(WEIGHTS))
+            if errors is None:
+                first, law = model, model["margins"].owner.inputs[2]
+                errors = pytensor.function(model.free_RVs, first["seen"] - law, mode="FAST_COMPILE")
+            pm.set_data(given(model), model=first)
+            point = parameters(levels)
+            squares[-1].append((errors(*(point[rv.name] for rv in first.free_RVs)) ** 2).mean())
+    right, twin = np.mean(squares, axis=0)
+    assert abs(right - 1) < 4 * np.sqrt(2 / (20 * 26))
+    assert twin > 1.5
+
+
+@pytest.mark.usefixtures("quiet")
+def test_intervals_hold_pairs_of_the_population() -> None:
+    # 3 tables of 58 pairs of levels, worth about 3 * 19 that are independent: below .84 once in 1,000 runs
+    rng, held, made = np.random.default_rng(2), [], None
+    for _ in range(3):
+        levels, true = population(rng)
+        margins, records = released(Pairs(epsilon="1/4", kind="zcdp", delta="1e-6"), levels, 5_000, rng)
+        found = []
+        for each in (margins, without_noise(margins)):
+            model = latent.margins_model(each, records, 4)
+            made = made or SimpleNamespace(model=model, compiled={}, record_parameters=())
+            pm.set_data(given(model), model=made.model)
+            tree = sample(made, draws=400, tune=400, chains=2, rng=rng)
+            pairs = tree.posterior["pairs"].to_numpy()[:, :, ACROSS]
+            assert each is not margins or az.rhat({"pairs": pairs})["pairs"].max() < 1.05
+            low, high = np.quantile(pairs, [0.025, 0.975], axis=(0, 1))
+            found.append(((low <= true[ACROSS]) & (true[ACROSS] <= high)).mean())
+        held.append(found)
+    right, twin = np.mean(held, axis=0)
+    assert right > 0.84 > twin
+
+
+def test_a_set_is_drawn_from_a_draw() -> None:
+    # the largest of 12 + 58 standardised differences is above 4.5 once in 2,000 runs
+    rng = np.random.default_rng(3)
+    levels, true = population(rng)
+    posterior = {key: value[None, None] for key, value in parameters(levels).items()}
+    tree = az.from_dict({"posterior": posterior}, dims={"weights": ["class"]})
+    margins, _ = released(SETTINGS["differences"], levels, 100, rng)
+    made = latent.draw(tree, margins, 20_000, rng)
+    table = Table(made, SCHEMA)
+    one = np.eye(OFFSETS[-1])[np.column_stack([table.codes[n] for n in NAMES]) + OFFSETS[:-1]].sum(axis=1)
+    shares = one.T @ one / len(made)
+    kept, alone = ACROSS | np.eye(OFFSETS[-1], dtype=bool), np.outer(np.diag(true), np.diag(true))
+    spread = np.sqrt(true * (1 - true) / len(made))[kept]
+    assert np.abs((shares - true)[kept] / spread).max() < 4.5
+    assert np.abs((shares - np.where(ACROSS, alone, true))[kept] / spread).max() > 10  # the broken twin: one class
+
+
+@pytest.mark.parametrize(("columns", "more"), cases(__file__, "columns_that_do_not_suit_are_refused"))
+def test_columns_that_do_not_suit_are_refused(columns, more) -> None:
+    schema = Schema.model_validate({"columns": columns, **more})
+    table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1, 0] * 50}), schema)
+    release, _ = Pairs(epsilon=1).release(table)
+    with pytest.raises(InputError, match="columns with levels or bins, each two measured together"):
+        latent.margins_model(NoisyMargins.of(release), release.sets[0])
+
+
+# The saturated model for modips: posterior by hand, both likelihoods, both neighbours, all columns, refusals
+
+
+COLUMNS = cases(__file__, "columns")
+COIN_AND_DIE = Schema(columns=COLUMNS)
+COIN = Schema(columns={"b": COLUMNS["b"]})
+
+
+def table(n=2_000):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "a": rng.choice(["x", "y", "z"], n, p=[0.6, 0.3, 0.1]),
+            "b": (rng.random(n) < 0.2).astype(int),
+            "c": 5 * rng.random(n),
+            "k": rng.integers(5, 10, n),
+        }
+    )
+    frame.loc[: n // 4, "a"] = None
+    return Table(frame, COIN_AND_DIE)
+
+
+@pytest.mark.parametrize("settings", cases(__file__, "sets_are_like_the_table"))
+def test_sets_are_like_the_table(settings):
+    mechanism = Modips(epsilon=20, model="multinomial", n_sets=2, draws=20, **settings)
+    release, record = mechanism.release(table(), rng=np.random.default_rng(1))
+    assert record.diagnostics["convergence"] == "independent draws"
+    assert len(release.sets) == 2
+    for made in release.sets:
+        assert len(made) == 2_000
+        assert abs(made["a"].isna().mean() - 0.25) < 0.06  # 6 standard errors
+        assert abs(made["b"].mean() - 0.2) < 0.06
+        assert (made["c"] <= 5).mean() > 0.95
+        assert made["k"].dtype == np.int64
+        assert (made["k"] >= 4.5).mean() > 0.9
+    assert not release.sets[0].equals(release.sets[1])
+
+
+def evidence_of(measured_of, likelihood="noise-aware", **settings):
+    mechanism = Modips(epsilon="1/2", model="multinomial", likelihood=likelihood, **settings)
+    return Evidence(
+        mechanism.design(measured_of.schema).sanitize(measured_of, RandomBits(np.random.default_rng(2))), likelihood
+    )
+
+
+def test_a_coin_against_quadrature():
+    """4,000 draws and a Kolmogorov-Smirnov test: a right sampler fails with probability 1e-6."""
+    coin = Table(table(40).frame[["b"]], COIN)
+    known, n = evidence_of(coin), 40
+    noisy = int(known.measured.values["counts"][0])
+    counts = np.arange(n + 1)
+    logs = stats.betabinom.logpmf(counts, n, 0.5, 0.5) - np.abs(noisy - counts) * 0.5
+    weights = np.exp(logs - logs.max())
+    drawn = draw_shares(known, "counts", 0.5, 4_000, np.random.default_rng(3))[:, 0]
+
+    def law(x):
+        return (stats.beta.cdf(np.asarray(x)[:, None], 0.5 + counts, 0.5 + n - counts) * weights).sum(
+            axis=1
+        ) / weights.sum()
+
+    assert stats.kstest(drawn, law).pvalue > 1e-6
+    assert stats.kstest(drawn, stats.beta(0.5 + noisy, 0.5 + n - noisy).cdf).pvalue < 1e-9  # as if there were no noise
+    plug_in = draw_shares(evidence_of(coin, "plug-in"), "counts", 0.5, 4_000, np.random.default_rng(3))[:, 0]
+    assert stats.kstest(plug_in, stats.beta(0.5 + noisy, 0.5 + n - noisy).cdf).pvalue > 1e-6
+
+
+def test_what_the_model_does_not_describe():
+    for columns, message in (
+        ({"b": {"levels": [0, 1], "public": True}, "a": COLUMNS["a"]}, "public"),
+        ({"c": COLUMNS["c"] | {"missing": True}}, "missing numbers"),
+        ({"c": {"lower": 0.0, "upper": 1.0}}, "bins"),
+    ):
+        refuses(message, Modips(epsilon=1, model="multinomial").spends, Schema(columns=columns))

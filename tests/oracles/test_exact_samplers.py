@@ -12,9 +12,9 @@ import pymc as pm
 import pytest
 from laws import ACCEPT, REJECT, chi_square
 from scipy import stats
-from tables import bits
+from tables import bits, refuses
 
-from pdips.errors import InputError, RefusedError
+from pdips.errors import RefusedError
 from pdips.posterior.censored_posterior import check_proposals, expected_proposals
 from pdips.posterior.target import prior_of, reject
 from pdips.privacy import noise as coins
@@ -96,9 +96,6 @@ def test_rejection_has_its_law_and_no_other():
     assert chi_square(drawn, on(rejection_law(np.sqrt(share(table))))) < REJECT  # half the exponent
     assert chi_square(drawn, on(rejection_law(share(table[:3])))) < REJECT  # a record forgotten
     assert chi_square(drawn, on(MU)) < REJECT
-
-
-def test_rejection_with_half_the_exponent_is_caught():
     table = (1, 1, 1, 0)
     [drawn] = reject(score_of(table), prior, n_draws=20_000, bound=4 * STEPS, unit=UNIT / 2, bits=bits())
     assert chi_square(drawn, on(rejection_law(share(table)))) < REJECT
@@ -150,14 +147,11 @@ def test_epsilon_is_nearly_reached():
     assert 0.999 * EPSILON < np.abs(np.log(laws[0] / laws[1])).max() <= EPSILON
 
 
-def test_a_cap_would_leak():
+def test_a_cap_and_known_proposals_would_leak():
     # the event "nothing accepted in 1,000 proposals"
     tables, pairs = neighbours(3)
     failing = {t: 1000 * math.log1p(-share(t) @ MU) for t in tables}
     assert max(abs(failing[a] - failing[b]) for a, b in pairs) > 10 * EPSILON
-
-
-def test_known_proposals_would_leak():
     # remark 6: the sequence theta_1 = theta_2 = ... = theta_99 = one of them, theta_100 = another
     tables, pairs = neighbours(3)
     last = {t: 99 * math.log1p(-share(t)[1]) + math.log(share(t)[3]) for t in tables}
@@ -185,10 +179,8 @@ def test_rejection_is_refused_from_public_settings():
     assert expected_proposals(10, Fraction(1, 4)) == pytest.approx(math.exp(5))
     assert expected_proposals(10**6, Fraction(1)) == math.inf
     check_proposals(30, Fraction(1, 4))
-    with pytest.raises(RefusedError, match="sampler = grid for up to three"):
-        check_proposals(40, Fraction(1, 4))
-    with pytest.raises(RefusedError, match="otherwise sampler = nuts"):
-        check_proposals(30, Fraction(1, 4), n_draws=10)
+    refuses("sampler = grid for up to three", check_proposals, 40, Fraction(1, 4), error=RefusedError)
+    refuses("otherwise sampler = nuts", check_proposals, 30, Fraction(1, 4), n_draws=10, error=RefusedError)
 
 
 def test_expected_proposals_bound_the_true_number():
@@ -213,5 +205,4 @@ def test_bad_input_to_rejection(change, match):
         "score": score_of((1, 0)), "prior": prior, "n_draws": 1, "bound": 2 * STEPS, "unit": UNIT, "bits": bits()
     }  # fmt: skip
     settings |= change
-    with pytest.raises(InputError, match=match):
-        reject(settings.pop("score"), settings.pop("prior"), **settings)
+    refuses(match, reject, settings.pop("score"), settings.pop("prior"), **settings)

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from tables import refuses
 
-from pdips import InputError
 from pdips.inference import combine as combine_by_rule
 from pdips_papers import find, names
 from pdips_papers.harness.measures import at_each, combine, pooled, summary
@@ -135,8 +135,7 @@ def test_other_settings_are_refused(tmp_path):
         ({}, {"seed": 2}, "seed = 1, not 2"),
     ]
     for more, settings, message in changes:
-        with pytest.raises(InputError, match=message):
-            measure(Dice(), options(**more), tmp_path / "out", workers=0, **settings)
+        refuses(message, measure, Dice(), options(**more), tmp_path / "out", workers=0, **settings)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"replicates"}
 
 
@@ -147,42 +146,30 @@ def test_a_table_that_changed_is_refused(tmp_path):
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
     assert str(table) not in (tmp_path / "out/replicates" / SETTINGS).read_text()
     table.write_text("a\n2\n")
-    with pytest.raises(InputError, match="another table"):
-        measure(Dice(), options(data=table), tmp_path / "out", workers=0)
+    refuses("another table", measure, Dice(), options(data=table), tmp_path / "out", workers=0)
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("ten years")
-    with pytest.raises(InputError, match="holds something other than a study"):
-        run_dice(tmp_path)
-    with pytest.raises(InputError, match="is a file"):
-        run_dice(tmp_path / "thesis.tex")
-    with pytest.raises(InputError, match="can't write in"):
-        run_dice(Path("/proc/pdips"))
+    refuses("holds something other than a study", run_dice, tmp_path)
+    refuses("is a file", run_dice, tmp_path / "thesis.tex")
+    refuses("can't write in", run_dice, Path("/proc/pdips"))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_bad_requests(tmp_path):
-    with pytest.raises(InputError, match="replicates must be at least 1"):
-        options(0)
-    with pytest.raises(InputError, match="epsilon must be"):
-        options(epsilons=("-1",))
-    with pytest.raises(InputError, match="given twice"):
-        options(epsilons=("1", "1.0"))
-    with pytest.raises(InputError, match="is no file"):
-        options(data=tmp_path / "none.csv")
-    with pytest.raises(InputError, match="the key of a task"):
-        Task(key="../up")
-    with pytest.raises(InputError, match="at least 0"):
-        run_dice(tmp_path, workers=-1)
+    refuses("replicates must be at least 1", options, 0)
+    refuses("epsilon must be", options, epsilons=("-1",))
+    refuses("given twice", options, epsilons=("1", "1.0"))
+    refuses("is no file", options, data=tmp_path / "none.csv")
+    refuses("the key of a task", Task, key="../up")
+    refuses("at least 0", run_dice, tmp_path, workers=-1)
     study = Dice()
     study.data = "required"
-    with pytest.raises(InputError, match="needs a table"):
-        run_dice(tmp_path, study)
+    refuses("needs a table", run_dice, tmp_path, study)
     study.data = "none"
     (tmp_path / "t.csv").write_text("a\n1\n")
-    with pytest.raises(InputError, match="takes no --data"):
-        measure(study, options(data=tmp_path / "t.csv"), tmp_path / "out", workers=0)
+    refuses("takes no --data", measure, study, options(data=tmp_path / "t.csv"), tmp_path / "out", workers=0)
     study.tasks = lambda options: [Task(key="one"), Task(key="one")]
     with pytest.raises(ValueError, match="same key"):
         run_dice(tmp_path / "out", study)
@@ -267,9 +254,7 @@ def test_processes_of_dask_find_the_same(tmp_path):
 
 def test_no_scheduler_answers(pdips, tmp_path):
     words = ["study", "proportions", "--replicates", 1, "--scheduler", "tcp://localhost:no", "--out", tmp_path / "x"]
-    code, _, err = pdips(*words)
-    assert code == 2
-    assert "no dask scheduler answers at tcp://localhost:no" in err
+    pdips.fails("no dask scheduler answers at tcp://localhost:no", *words)
 
 
 def test_an_interrupt_says_that_results_stay(pdips, tmp_path, monkeypatch):

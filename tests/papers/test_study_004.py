@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 import xarray as xr
 from scipy import stats
+from tables import refuses, schema_in
 
-from pdips import InputError, RefusedError, Schema, Table
+from pdips import RefusedError, Schema, Table
 from pdips.posterior.pseudo_posterior import PseudoPosterior, linear_weights
 from pdips.registry import MECHANISMS
 from pdips_papers.harness.page import write
@@ -183,28 +184,19 @@ def salaries(n=60, seed=1):
     return Table(frame, PAY)
 
 
-PAY = Schema.model_validate(
-    {
-        "columns": {
-            "sex": {"levels": ["f", "m"], "public": True},
-            "pay": {"lower": 0, "upper": 50, "bin_edges": [0, 10, 20, 50]},
-        }
-    }
-)
+PAY = schema_in("study_004_pay")
 
 
 def test_the_schema_lies_beside_the_table(tmp_path):
     path = tmp_path / "pay.parquet"
     salaries().frame.to_parquet(path)
-    with pytest.raises(InputError, match=r"there is no pay\.toml"):
-        Salary().tasks(Options(replicates=1, data=path))
+    refuses(r"there is no pay\.toml", lambda: Salary().tasks(Options(replicates=1, data=path)))
     (tmp_path / "pay.toml").write_text(PAY.to_toml(), encoding="utf-8")
     assert confidential_column(schema_beside(path, "salary")) == "pay"
     first, second = Salary().tasks(Options(replicates=2, data=path))
     assert first.arguments == second.arguments
     assert first.key != second.key
-    with pytest.raises(InputError, match="takes no --epsilon"):
-        Salary().tasks(Options(replicates=1, data=path, epsilons=("2",)))
+    refuses("takes no --epsilon", lambda: Salary().tasks(Options(replicates=1, data=path, epsilons=("2",))))
 
 
 @pytest.mark.parametrize("columns", [{"pay"}, {"sex", "pay", "other"}])
@@ -214,9 +206,8 @@ def test_one_confidential_number_and_public_columns(columns):
         "pay": {"lower": 0, "upper": 50},
         "other": {"lower": 0, "upper": 1},
     }
-    schema = Schema.model_validate({"columns": {name: known[name] for name in sorted(columns)}})
-    with pytest.raises(InputError, match="one confidential column"):
-        confidential_column(schema)
+    schema = Schema(columns={name: known[name] for name in sorted(columns)})
+    refuses("one confidential column", confidential_column, schema)
 
 
 def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):

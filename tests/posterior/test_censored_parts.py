@@ -3,6 +3,7 @@
 Seeds are fixed. Where a test could fail by chance, its rate is in a comment.
 """
 
+import threading
 from fractions import Fraction
 
 import numpy as np
@@ -11,10 +12,10 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy import stats
-from small_models import about, written
-from tables import bits
+from small_models import grid_of, written
+from tables import bits, refuses
 
-from pdips import InputError, Schema, Table
+from pdips import CensoredPosterior, Schema, Table
 from pdips.posterior import private_reference as reference
 from pdips.posterior.censored_posterior import concentrated, pure
 from pdips.posterior.censoring import CLIPS, clip_graph, clip_values
@@ -27,20 +28,29 @@ from pdips.posterior.target import STEPS, Grid, Target, score_grid
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import _choose_exactly, _LazyUniform, exponential_mechanism
 from pdips.privacy.plan import Plan
+from pdips.privacy.replay import exact_law
 from pdips.privacy.sensitivity import Sensitivity
 
 SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
 
-normal = about(parameter=lambda data: pm.Normal("mean", 0.0, 3.0), sd=2.0)
+@written
+def normal(data):
+    mean = pm.Normal("mean", 0.0, 3.0)
+    pm.Normal("y", mean, 2.0, observed=data["y"])
 
 
-two_parameters = written(
-    lambda data: pm.Normal("y", pm.Normal("mean", 0.0, 3.0), pm.HalfNormal("spread", 4.0), observed=data["y"])
-)
+@written
+def two_parameters(data):
+    mean = pm.Normal("mean", 0.0, 3.0)
+    spread = pm.HalfNormal("spread", 4.0)
+    pm.Normal("y", mean, spread, observed=data["y"])
 
 
-lookup = about(lambda shift, data: shift[data["group"]], lambda data: pm.Normal("shift", 0.0, 1.0, shape=2))
+@written
+def lookup(data):
+    shift = pm.Normal("shift", 0.0, 1.0, shape=2)
+    pm.Normal("y", shift[data["group"]], 1.0, observed=data["y"])
 
 
 @pytest.fixture(scope="module")
@@ -237,10 +247,8 @@ def test_parameters_go_to_unconstrained_space_and_back(two):
     [back] = constrained(two.model, flat[None])
     assert float(back["spread"]) == pytest.approx(2.5)
     assert join(split(two.model, flat[None])) == pytest.approx(flat[None])
-    with pytest.raises(InputError, match="values for mean, spread"):
-        two.parameters_of({"mean": np.array(1.0)})
-    with pytest.raises(InputError, match="exclude"):
-        two.parameters_of({"mean": np.array(1.0), "spread": np.array(-1.0)})
+    refuses("values for mean, spread", two.parameters_of, {"mean": np.array(1.0)})
+    refuses("exclude", two.parameters_of, {"mean": np.array(1.0), "spread": np.array(-1.0)})
 
 
 # The first stage
@@ -295,12 +303,14 @@ def test_the_correction_keeps_a_narrow_window_from_moving_the_posterior(two):
     # Records are skewed, the window is narrow: without the correction the posterior goes to where a majority gains.
     rng = np.random.default_rng(6)
     y = np.sort(np.clip(rng.exponential(2.0, 2_000) - 2.0, -10, 10))
+    schema = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
-    def shifted(data):
-        law = {"dist": lambda s, size: pm.Exponential.dist(scale=s, size=size) - 3.0}
-        pm.CustomDist("y", pm.HalfNormal("scale", 5.0), **law, observed=data["y"])
+    @written
+    def shifted_exponential(data):
+        rate = pm.HalfNormal("scale", 5.0)
+        pm.CustomDist("y", rate, dist=lambda s, size: pm.Exponential.dist(scale=s, size=size) - 3.0, observed=data["y"])
 
-    space = Blueprint(as_source(written(shifted)), SPAN)
+    space = Blueprint(as_source(shifted_exponential), schema)
     y = y - 1.0 + 0.0
     found = {}
     place = space.parameters_of({"scale": np.array(2.0)})
@@ -353,3 +363,81 @@ def test_a_long_choice_is_decided_by_bisection():
         word = int((threshold + shift) * 2**64)
         lazy = _LazyUniform(word, 64, bits(0))
         assert _choose_exactly(below, available, Fraction(1, 3), lazy) == wanted
+
+
+def test_public_facts_do_not_see_the_number_of_records_under_add_remove():
+    # the cells of a law are the same ones for tables of any size: 60 records and one
+    made = CensoredPosterior(epsilon=1, model=normal, neighbours="add-remove", reference={"mean": 0.0}, n_records=60)
+    many, one = (exact_law(made, Table(pd.DataFrame({"y": [0.0] * n}), SPAN)).outcomes for n in (60, 1))
+    assert {outcome.key for outcome in many} == {outcome.key for outcome in one}
+    assert np.isfinite([outcome.log_probability for outcome in one]).all()
+
+
+# What a hostile reader tried on the censored posterior and got through with once; each must stay closed
+
+
+BOTH = Schema.from_toml("[columns.x]\nlower = 0.0\nupper = 9.0\n[columns.y]\nlower = -10.0\nupper = 10.0\n")
+
+
+@written
+def tight(data):
+    """A prior far below most of a grid that follows the likelihood."""
+    mean = pm.Normal("mean", 0.0, 0.005)
+    pm.Normal("y", mean, 2.0, observed=data["y"])
+
+
+@written
+def inverse(data):
+    """A matrix that is singular for records with x = 3.5."""
+    mean = pm.Normal("mean", 0.0, 3.0)
+    x = pm.Uniform("x", 0, 9, observed=data["x"])
+    scale = pt.abs(pt.linalg.inv((x - 3.5)[:, None, None])[:, 0, 0])
+    pm.Normal("y", mean, scale, observed=data["y"])
+
+
+def test_a_record_that_makes_the_model_raise_is_answered():
+    likelihood = RecordLikelihood(Blueprint(as_source(inverse), BOTH).model)
+    likelihood.at([np.linspace(-1, 1, 5)])
+    ordinary, singular = (
+        likelihood(row) for row in likelihood.rows({"x": np.array([1.0, 3.5]), "y": np.array([0.0, 0.0])})
+    )
+    assert np.isfinite(ordinary).all()
+    assert np.isnan(singular).all()
+
+
+def test_a_tiny_budget_leaves_scores_whole_numbers():
+    mechanism = CensoredPosterior(epsilon="1e-9", model=tight, reference={"mean": 0.0})
+    table = Table(pd.DataFrame({"y": np.full(50, -3.0)}), SPAN)
+    with pytest.warns(UserWarning, match="epsilon is so small"):
+        release, _ = mechanism.release(table, rng=np.random.default_rng(1))
+    assert len(release.sets[0]) == 50
+
+
+def test_threads_do_not_share_points():
+    table = Table(pd.DataFrame({"y": np.random.default_rng(0).uniform(-9, 9, 600)}), SPAN)
+    mechanisms = [CensoredPosterior(epsilon=1, model=tight, reference={"mean": place}) for place in (0.0, 0.01)]
+
+    def scores(mechanism):
+        return grid_of(mechanism, table)[1].scores
+
+    alone, found = [scores(each) for each in mechanisms], {}
+    threads = [
+        threading.Thread(target=lambda place=place, each=each: found.update({place: scores(each)}))
+        for place, each in enumerate(mechanisms)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for place, expected in enumerate(alone):
+        np.testing.assert_array_equal(found[place], expected)
+    assert not np.array_equal(*alone)
+
+
+def test_the_statement_of_a_concentrated_price_promises_no_pure_epsilon():
+    loss = CensoredPosterior(epsilon=1, model=tight, kind="zcdp", split="per-set", n_sets=100).privacy_loss(SPAN)
+    assert "any output by a factor" not in loss.statement
+    assert "beyond that, by at most delta = 0.000001" in loss.statement
+    pure = CensoredPosterior(epsilon=1, model=tight).privacy_loss(SPAN)
+    assert "any output by a factor of at most e^epsilon; the number" in pure.statement
+    assert "delta" not in pure.statement

@@ -10,16 +10,27 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from scipy import stats
-from small_models import UNIT, beta, blueprint
+from small_models import written
+from tables import refuses
 
-from pdips.errors import InputError
+from pdips import InputError, Schema
 from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds
 from pdips.posterior.finished_model import stream
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import Source
 from pdips.posterior.record_likelihood import Tally
 from pdips.report.posterior_figures import against_value, censored_by_draw
 
 FAST = "FAST_COMPILE"
 N, DRAWS = 50, 24
+
+SCHEMA = Schema(columns={"y": {"lower": 0, "upper": 1}})
+
+
+@written
+def build_model(data):
+    mean, size = pm.Uniform("mean", 0, 1), pm.Pareto("size", alpha=1.5, m=0.1)
+    pm.Beta("y", size * mean, size * (1 - mean), observed=data["y"])
 
 
 def two_columns(n: int = N, *, data: bool = True) -> pm.Model:
@@ -110,10 +121,10 @@ def test_transformed_draws_give_the_same():
 def test_bounds_of_another_table_than_the_model_was_built_on():
     rng = np.random.default_rng(0)
     y, weights, centre = rng.beta(0.5, 3, 5000), rng.random(5000), rng.normal(size=5000)
-    draws = {"phi": rng.uniform(0.1, 0.2, 20), "lam": rng.uniform(3, 4, 20)}
-    a, b = draws["phi"] * draws["lam"], (1 - draws["phi"]) * draws["lam"]
+    draws = {"mean": rng.uniform(0.1, 0.2, 20), "size": rng.uniform(3, 4, 20)}
+    a, b = draws["mean"] * draws["size"], (1 - draws["mean"]) * draws["size"]
     terms = stats.beta.logpdf(y, a[:, None], b[:, None])[None]
-    model = blueprint(beta, UNIT).model
+    model = Blueprint(Source(build_model, "beta"), SCHEMA).model
     plain = stream_bounds(model, {"y": y}, draws, limit=2.5, mode=FAST)
     assert_same(plain, by_hand(terms, limit=2.5))
     weighted = stream_bounds(model, {"y": y}, draws, weights=weights, centre=centre, limit=1, mode=FAST)
@@ -178,8 +189,7 @@ def test_variables_of_the_same_records_are_summed(normal_terms):
 def test_columns_beside_the_records_are_summed(normal_terms):
     array = xr.DataArray(normal_terms.reshape(2, 100, 3, 10), dims=("chain", "draw", "column", "person"))
     tree = xr.DataTree.from_dict({"log_likelihood": array.to_dataset(name="y")})
-    with pytest.raises(InputError, match="dims column, person besides chain and draw; say which one"):
-        from_log_likelihood(tree)
+    refuses("dims column, person besides chain and draw; say which one", from_log_likelihood, tree)
     found = from_log_likelihood(tree, record_dim="person")
     assert_same(found, by_hand(normal_terms.reshape(2, 100, 3, 10).sum(axis=2)))
 
@@ -200,8 +210,8 @@ def peak(job) -> int:
 def test_all_records_at_all_draws_are_never_held():
     n, n_draws = 30_000, 200
     rng = np.random.default_rng(0)
-    draws = {"phi": rng.uniform(0.1, 0.2, n_draws), "lam": rng.uniform(3, 4, n_draws)}
-    found = stream(blueprint(beta, UNIT).model, {"y": rng.random(n)}, draws, mode=FAST)
+    draws = {"mean": rng.uniform(0.1, 0.2, n_draws), "size": rng.uniform(3, 4, n_draws)}
+    found = stream(Blueprint(Source(build_model, "beta"), SCHEMA).model, {"y": rng.random(n)}, draws, mode=FAST)
     tally = Tally(n, n_draws, None, None, 2.5)
     assert found.block < n
     all_at_once = 8 * n * n_draws
@@ -360,31 +370,23 @@ def test_bad_models_and_columns():
     draws = draws_of_two_columns()
     with pm.Model() as empty:
         pm.Normal("mu")
-    with pytest.raises(InputError, match="no observed variable"):
-        stream_bounds(empty, None, {"mu": np.zeros(3)})
-    with pytest.raises(InputError, match="no draws of 'level'"):
-        stream_bounds(two_columns(), None, {"spread": draws["spread"]}, mode=FAST)
-    with pytest.raises(InputError, match="no draws of 'spread_log__'"):
-        stream_bounds(two_columns(), None, {"level": draws["level"]}, mode=FAST)
-    with pytest.raises(InputError, match="columns must have the same length"):
-        stream_bounds(two_columns(), {"y": np.zeros(9)}, draws, mode=FAST)
+    refuses("no observed variable", stream_bounds, empty, None, {"mu": np.zeros(3)})
+    refuses("no draws of 'level'", stream_bounds, two_columns(), None, {"spread": draws["spread"]}, mode=FAST)
+    refuses("no draws of 'spread_log__'", stream_bounds, two_columns(), None, {"level": draws["level"]}, mode=FAST)
+    refuses("columns must have the same length", stream_bounds, two_columns(), {"y": np.zeros(9)}, draws, mode=FAST)
     with pytest.raises(InputError, match="draws must have the same length"):
         stream_bounds(two_columns(), None, draws | {"spread": np.ones(3)}, mode=FAST)
     with pytest.raises(InputError, match="'level' must have the shape \\(4,\\)"):
         stream_bounds(two_columns(), None, draws | {"level": np.ones(DRAWS)}, mode=FAST)
-    with pytest.raises(InputError, match="at least one draw"):
-        stream_bounds(two_columns(), None, {"level": np.ones((0, 4))}, mode=FAST)
-    with pytest.raises(InputError, match="no posterior group"):
-        stream_bounds(two_columns(), None, xr.DataTree(), mode=FAST)
+    refuses("at least one draw", stream_bounds, two_columns(), None, {"level": np.ones((0, 4))}, mode=FAST)
+    refuses("no posterior group", stream_bounds, two_columns(), None, xr.DataTree(), mode=FAST)
     with pm.Model() as fixed:
         pm.Normal("y", 0, 1, observed=np.zeros(5))
-    with pytest.raises(InputError, match="depends on no free variable"):
-        stream_bounds(fixed, None, draws, mode=FAST)
+    refuses("depends on no free variable", stream_bounds, fixed, None, draws, mode=FAST)
     with pm.Model() as sideways:
         pm.Normal("y", pm.Normal("level", shape=4)[:, None], observed=np.zeros((4, 6)))
         pm.Normal("z", 0, 1, observed=np.zeros(6))
-    with pytest.raises(InputError, match="one log-likelihood for each record"):
-        stream_bounds(sideways, None, draws, mode=FAST)
+    refuses("one log-likelihood for each record", stream_bounds, sideways, None, draws, mode=FAST)
 
 
 @pytest.mark.parametrize(
@@ -401,13 +403,11 @@ def test_bad_models_and_columns():
     ],
 )
 def test_bad_settings(normal_terms, settings, message):
-    with pytest.raises(InputError, match=message):
-        from_log_likelihood(foreign(normal_terms), **settings)
+    refuses(message, from_log_likelihood, foreign(normal_terms), **settings)
 
 
 def test_bad_trees(normal_terms):
-    with pytest.raises(InputError, match="no log_likelihood group"):
-        from_log_likelihood(as_tree(draws_of_two_columns()))
+    refuses("no log_likelihood group", from_log_likelihood, as_tree(draws_of_two_columns()))
     group = foreign(normal_terms)["log_likelihood"].to_dataset()
     other = group.rename({"log_lik": "z", "person": "household"})
     for broken, message in (
@@ -418,5 +418,4 @@ def test_bad_trees(normal_terms):
         (group.astype(str), "consist of numbers"),
         (group.drop_vars("log_lik"), "is empty"),
     ):
-        with pytest.raises(InputError, match=message):
-            from_log_likelihood(xr.DataTree.from_dict({"log_likelihood": broken}))
+        refuses(message, from_log_likelihood, xr.DataTree.from_dict({"log_likelihood": broken}))

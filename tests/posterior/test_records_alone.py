@@ -9,8 +9,9 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.raise_op import Assert
 from small_models import written
+from tables import refuses, schema_in
 
-from pdips import InputError, Schema
+from pdips import InputError
 from pdips.posterior.censoring import censor_records
 from pdips.posterior.columns import stand_ins
 from pdips.posterior.model import Blueprint, split
@@ -18,52 +19,13 @@ from pdips.posterior.model_checks import terms_of
 from pdips.posterior.model_file import Source
 from pdips.posterior.record_likelihood import RecordLikelihood
 
-SCHEMA = Schema.model_validate(
-    {
-        "columns": {
-            "z": {"lower": -5, "upper": 5, "public": True},
-            "g": {"levels": ["a", "b", "c"], "public": True},
-            "b": {"levels": [0, 1]},
-            "v": {"lower": -50, "upper": 50},
-            "y": {"lower": -100, "upper": 100},
-        }
-    }
-)
+SCHEMA = schema_in("records_alone")
 N = 30
 
 
-COUNT = "how many records"
-CROSSING = {
-    "its_own": (lambda data, b, v: data["z"] + b + v * pt.eq(data["g"], 1), ""),
-    "largest": (lambda data, b, v: b.max(), "'b'"),
-    "anyone": (lambda data, b, v: pt.any(pt.eq(b, 1)), "'b'"),
-    "levels_that_occur": (
-        lambda data, b, v: sum(pt.any(pt.eq(data["g"], level)).astype("int64") for level in range(3)),
-        "'g'",
-    ),
-    "mostly": (lambda data, b, v: pt.switch((1 - b).mean() > 0.99, 3.0, 1.0), "'b'"),
-    "where_it_is_rare": (lambda data, b, v: pt.switch(data["z"] > 3, data["z"] * v.mean(), 0.0), "'v'"),
-    "ranked": (lambda data, b, v: pt.sort(data["z"]), "'z'"),
-    "cumulated": (lambda data, b, v: pt.cumsum(v), "'v'"),
-    "every_tenth": (lambda data, b, v: data["z"][np.arange(data.n_records) // 10], "'z'"),
-    "distinct": (lambda data, b, v: pt.extra_ops.unique(data["z"]).shape[0], "'z'"),
-    "carried_on": (
-        lambda data, b, v: pytensor.scan(
-            lambda z, a: a / 2 + z, sequences=[data["z"]], outputs_info=[pt.zeros(())], return_updates=0
-        ),
-        "'z'",
-    ),
-    "by_number": (lambda data, b, v: data["z"] * np.log(1 + data.n_records), COUNT),
-    "checked_index": (lambda data, b, v: pt.arange(3)[Assert("known level")(data["g"], data["g"][0] >= 0)], ""),
-}
-"""What of the columns the mean of y is made of, and the column through which records meet."""
-
-MEETING = [name for name, (_, column) in CROSSING.items() if column]
-
-
 @cache
-def built(name):
-    """A model in which the mean of y is theta times something of the columns."""
+def built(crossing):
+    """A model in which the mean of y is theta times ``crossing`` of the columns."""
 
     @written
     def build(data):
@@ -72,18 +34,79 @@ def built(name):
         v = pm.Normal("v", theta, 20, observed=data["v"])
         pm.Normal("y", theta * crossing(data, b, v), sigma, observed=data["y"])
 
-    crossing = CROSSING[name][0]
-    return Blueprint(Source(build, name), SCHEMA)
+    return Blueprint(Source(build, crossing.__name__), SCHEMA)
 
 
-@pytest.mark.parametrize("name", MEETING)
-def test_a_model_that_compares_records_is_refused_by_the_column(name):
-    column = CROSSING[name][1]
+def its_own(data, b, v):
+    return data["z"] + b + v * pt.eq(data["g"], 1)
+
+
+def largest(data, b, v):
+    return b.max()
+
+
+def anyone(data, b, v):
+    return pt.any(pt.eq(b, 1))
+
+
+def levels_that_occur(data, b, v):
+    return sum(pt.any(pt.eq(data["g"], level)).astype("int64") for level in range(3))
+
+
+def mostly(data, b, v):
+    return pt.switch((1 - b).mean() > 0.99, 3.0, 1.0)
+
+
+def where_it_is_rare(data, b, v):
+    return pt.switch(data["z"] > 3, data["z"] * v.mean(), 0.0)
+
+
+def ranked(data, b, v):
+    return pt.sort(data["z"])
+
+
+def cumulated(data, b, v):
+    return pt.cumsum(v)
+
+
+def every_tenth(data, b, v):
+    return data["z"][np.arange(data.n_records) // 10]
+
+
+def distinct(data, b, v):
+    return pt.extra_ops.unique(data["z"]).shape[0]
+
+
+def carried_on(data, b, v):
+    return pytensor.scan(lambda z, a: a / 2 + z, sequences=[data["z"]], outputs_info=[pt.zeros(())], return_updates=0)
+
+
+def by_number(data, b, v):
+    return data["z"] * np.log(1 + data.n_records)
+
+
+CROSSING = [
+    (largest, "'b'"),
+    (anyone, "'b'"),
+    (levels_that_occur, "'g'"),
+    (mostly, "'b'"),
+    (where_it_is_rare, "'v'"),
+    (ranked, "'z'"),
+    (cumulated, "'v'"),
+    (every_tenth, "'z'"),
+    (distinct, "'z'"),
+    (carried_on, "'z'"),
+    (by_number, "how many records"),
+]
+
+
+@pytest.mark.parametrize(("crossing", "column"), CROSSING, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_model_that_compares_records_is_refused_by_the_column(crossing, column):
     with pytest.raises(InputError, match=column) as caught:
-        built(name).check()
+        built(crossing).check()
     assert caught.match("log-likelihood of a record depends on")
     named = str(caught.value).split("(")[0]
-    assert [each for each in SCHEMA.columns if f"'{each}'" in named] == ([column[1]] if column != COUNT else [])
+    assert [name for name in SCHEMA.columns if f"'{name}'" in named] == ([column[1]] if column[0] == "'" else [])
 
 
 def neighbours(seed):
@@ -140,33 +163,37 @@ def as_written(blueprint):
     return terms
 
 
-@pytest.mark.parametrize("name", ["its_own", *MEETING])
-def test_not_even_a_model_that_compares_records_lets_one_into_the_term_of_another(name):
-    assert moved(repeated(built(name))) == 0.0
-    if name == "its_own":
-        built(name).check()
+@pytest.mark.parametrize("crossing", [its_own, *(each for each, _ in CROSSING)], ids=lambda each: each.__name__)
+def test_not_even_a_model_that_compares_records_lets_one_into_the_term_of_another(crossing):
+    assert moved(repeated(built(crossing))) == 0.0
+    if crossing is its_own:
+        built(crossing).check()
 
 
-@pytest.mark.parametrize("name", ["largest", "mostly", "where_it_is_rare", "ranked", "cumulated"])
-def test_the_graph_of_many_records_lets_them_in(name):
+@pytest.mark.parametrize("crossing", [largest, mostly, where_it_is_rare, ranked, cumulated], ids=lambda f: f.__name__)
+def test_the_graph_of_many_records_lets_them_in(crossing):
     # the broken twin: what was sampled before
-    assert moved(as_written(built(name)), seeds=20) > 1
+    assert moved(as_written(built(crossing)), seeds=20) > 1
+
+
+def checked_index(data, b, v):
+    return pt.arange(3)[Assert("known level")(data["g"], data["g"][0] >= 0)]
 
 
 def test_what_cannot_be_repeated_is_refused():
-    with pytest.raises(InputError, match="can't be repeated for every record"):
-        repeated(built("checked_index"))
+    refuses("can't be repeated for every record", repeated, built(checked_index))
 
 
 def test_one_record_moves_the_log_density_by_no_more_than_its_window_allows():
     window, points = 0.25, np.random.default_rng(0).normal(size=(200, 3)) * 2
-    for name in ("largest", "where_it_is_rare", "cumulated"):
-        made = censor_records(built(name).model, SCHEMA.columns, window=window)
+    for crossing in (largest, where_it_is_rare, cumulated):
+        made = censor_records(built(crossing).model, SCHEMA.columns, window=window)
         function = made.model.compile_logp(mode="FAST_COMPILE")
         one, other, _ = neighbours(1)
         found = []
         for values in (one, other):
-            made.update(values={each: values[each] for each in values if each + "_data" in made.model})
+            read = {name: values[name] for name in values if name + "_data" in made.model}
+            made.update(values=read)
             found.append(
                 [function(dict(zip(("theta", "sigma_log__", "p_logodds__"), point, strict=True))) for point in points]
             )

@@ -228,9 +228,6 @@ def staged_worst(first, second, n=12, *, paid=True):
 def test_two_stages_cost_the_sum():
     found = staged_worst(EPSILON / 4, 3 * EPSILON / 4)
     assert 0.85 * EPSILON < found <= EPSILON + ROUNDING
-
-
-def test_an_unpaid_first_stage_is_caught():
     assert staged_worst(EPSILON / 4, 3 * EPSILON / 4, paid=False) > 1.1 * EPSILON
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pdips.data.schema import Schema
-from pdips.data.table import Table
+from pdips import Schema, Table
 from pdips.statistics.statistic import Counts, Products, Scatter, Sums
 
 
@@ -19,7 +18,7 @@ def schema_of(n_cells, k=1, public=()):
         "y": {"lower": -1, "upper": 1, "integer": True},
     }
     columns = {name: column | {"public": name in public} for name, column in columns.items()}
-    return Schema.model_validate({"columns": columns, "records": {"max_per_person": k}})
+    return Schema(columns=columns, records={"max_per_person": k})
 
 
 def measured(statistic, schema, records):

@@ -13,6 +13,7 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import pymc as pm
 import pytest
+from small_models import written
 
 from pdips import Schema, Scores
 from pdips.audit.cases.posterior import groups
@@ -23,26 +24,24 @@ from pdips.privacy.sensitivity import Sensitivity
 from pdips.scores.record_score import STEPS, Clipping
 from pdips.scores.scores import CELLS, RECORDS
 
-THREE = Schema.model_validate({"columns": {"x": {"levels": ["low", "middle", "high"]}}})
-PAIRS = Schema.model_validate({"columns": {"g": {"levels": ["a", "b"]}, "ill": {"levels": [0, 1]}}})
-GAPS = Schema.model_validate({"columns": {"x": {"lower": 0, "upper": 1, "integer": True, "bins": 2, "missing": True}}})
+THREE = Schema(columns={"x": {"levels": ["low", "middle", "high"]}})
+PAIRS = Schema(columns={"g": {"levels": ["a", "b"]}, "ill": {"levels": [0, 1]}})
+GAPS = Schema(columns={"x": {"lower": 0, "upper": 1, "integer": True, "bins": 2, "missing": True}})
 KINDS, RELATIONS, CAPS = ("pure", "zcdp"), ("replace-one", "add-remove"), (1, 2)
 
 
-def risen(data, schema):
+@written
+def risen(data):
     """One parameter, with which levels rise."""
-    with pm.Model() as model:
-        pm.Binomial("x", n=2, logit_p=pm.Normal("theta", 0, 2), observed=data["x"])
-    return model
+    pm.Binomial("x", n=2, logit_p=pm.Normal("theta", 0, 2), observed=data["x"])
 
 
-def gaps(data, schema):
+@written
+def gaps(data):
     """One parameter, with which numbers rise, and the share of those that are missing."""
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 2)
-        pm.Bernoulli("x_missing", logit_p=theta, observed=data["x_missing"])
-        pm.Binomial("x", n=1, logit_p=theta, observed=data["x"])
-    return model
+    theta = pm.Normal("theta", 0, 2)
+    pm.Bernoulli("x_missing", logit_p=theta, observed=data["x_missing"])
+    pm.Binomial("x", n=1, logit_p=theta, observed=data["x"])
 
 
 MODELS = {"one parameter": (risen, THREE), "two parameters": (groups, PAIRS), "a missing number": (gaps, GAPS)}

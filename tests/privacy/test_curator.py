@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy import stats
-from tables import all_tables, bits, random_table, schema_of, table_of
+from tables import bits, random_table, refuses, schema_of
 
-from pdips.data.schema import Schema
-from pdips.errors import InputError, PlanError
-from pdips.histogram.laplace import LaplaceSanitizer
+from pdips import LaplaceSanitizer, Schema
+from pdips.errors import PlanError
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Drawing
 from pdips.privacy.plan import Plan, Step
@@ -63,8 +62,7 @@ def test_what_the_plan_does_not_price_is_refused_before_the_table_is_read(before
     curator = Drawing(plan_of(A, B), TABLE, bits())
     for right in before:
         curator.count(right, first_column)
-    with pytest.raises(PlanError, match=r"plan|priced"):
-        getattr(curator, question)(wrong, asked)
+    refuses(r"plan|priced", lambda: getattr(curator, question)(wrong, asked), error=PlanError)
 
 
 def test_a_step_may_be_asked_as_often_as_it_says_in_every_round():
@@ -74,21 +72,19 @@ def test_a_step_may_be_asked_as_often_as_it_says_in_every_round():
         assert not curator.finished
         curator.count(often, first_column)
     assert curator.finished
-    with pytest.raises(PlanError):
-        curator.count(often, asked)
+    refuses("", curator.count, often, asked, error=PlanError)
 
 
 def test_what_is_protected_is_not_told():
     curator = Drawing(replace(plan_of(A), neighbours="add-remove"), TABLE, bits())
     for name in ("n_records", "public"):
-        with pytest.raises(PlanError, match="add-remove"):
-            getattr(curator, name)
+        refuses("add-remove", getattr, curator, name, error=PlanError)
     assert str(TABLE.n_records) not in repr(curator)
 
 
 def test_public_columns_are_sorted_and_come_alone():
     levels = {"a": {"levels": [0, 1], "public": True}, "b": {"levels": [0, 1, 2]}}
-    schema = Schema.model_validate({"columns": levels})
+    schema = Schema(columns=levels)
     part = Drawing(replace(plan_of(A), schema=schema), random_table(schema, 30), bits()).public
     assert list(part.codes) == ["a"]
     assert list(part.frame.columns) == ["a"]
@@ -121,10 +117,8 @@ def test_prices_add_up_exactly():
 
 
 def test_a_plan_without_steps_or_with_two_of_one_name_is_refused():
-    with pytest.raises(InputError, match="ask nothing"):
-        plan_of()
-    with pytest.raises(InputError, match="one name"):
-        plan_of(A, A)
+    refuses("ask nothing", plan_of)
+    refuses("one name", plan_of, A, A)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,11 +188,7 @@ def test_the_exact_law_has_every_choice_once():
     assert found[1,].log_probability - found[0,].log_probability == pytest.approx(score)
     assert found[0,].statistics == tuple(first_column(TABLE))
     assert found[1,].scales == (Fraction(1),) * 3
-
-
-def test_what_follows_from_noise_has_no_exact_law():
-    with pytest.raises(InputError, match="noisy"):
-        exact_law(Chooser(epsilon=1, steers=True), TABLE)
+    refuses("noisy", exact_law, Chooser(epsilon=1, steers=True), TABLE)
 
 
 def test_a_mechanism_that_asks_too_little_is_named():
@@ -206,8 +196,7 @@ def test_a_mechanism_that_asks_too_little_is_named():
         def synthesize(self, plan, curator, rng):
             return Drawn(sets=[])
 
-    with pytest.raises(PlanError, match="doesn't ask all"):
-        record(Lazy(epsilon=1), TABLE, 10, bits())
+    refuses("doesn't ask all", record, Lazy(epsilon=1), TABLE, 10, bits(), error=PlanError)
 
 
 def test_rounds_are_recorded_one_beside_the_other():
@@ -233,25 +222,5 @@ def test_a_curator_that_is_asked_through_a_mechanism_charges_first(relation, tmp
             read.append("asked")
             return super().synthesize(plan, curator, rng)
 
-    with pytest.raises(RefusedError):
-        Spy(epsilon=1, neighbours=relation).release(TABLE, ledger=ledger)
+    refuses("", lambda: Spy(epsilon=1, neighbours=relation).release(TABLE, ledger=ledger), error=RefusedError)
     assert not read
-
-
-def test_exact_losses_of_all_tiny_tables_are_the_price(neighbours):
-    made = LaplaceSanitizer(epsilon="1/2", neighbours=neighbours)
-    schema = schema_of(2, 2)
-    laws = {
-        records: exact_law(made, table_of(records, schema)).outcomes[0]
-        for n in (1, 2)
-        for records in all_tables(schema, n)
-    }
-    worst = Fraction(0)
-    for a, one in laws.items():
-        for b, other in laws.items():
-            apart = len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
-            alike = apart if neighbours == "replace-one" else len(a) == len(b) + 1 and a[: len(b)] == b
-            if alike:
-                moved = zip(one.statistics, other.statistics, one.scales, strict=True)
-                worst = max(worst, sum((abs(x - y) / scale for x, y, scale in moved), Fraction(0)))
-    assert worst == Fraction(1, 2)

@@ -17,9 +17,9 @@ from operator import add
 from pathlib import Path
 
 import pytest
+from tables import cases, refuses
 
-from pdips.data.schema import Schema
-from pdips.errors import InputError, RefusedError
+from pdips import InputError, RefusedError, Schema
 from pdips.privacy.account import ADDED, APPLICATION_ID, FORMAT
 from pdips.privacy.account import TABLES as TABLES_1
 from pdips.privacy.ledger import Account, Ledger, Unit
@@ -28,16 +28,6 @@ from pdips.privacy.loss import PrivacyLoss, Spend, to_replace_one, zcdp
 ROOT = Path(__file__).parents[2]
 TABLES = tuple((TABLES_1 | ADDED).keys())
 SCHEMA = Schema.from_toml("[columns.a]\nlevels = [0, 1]\n")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "table.sqlite"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Ledger:
-    return Ledger(path)
 
 
 def pure(epsilon: str, neighbours: str = "replace-one") -> PrivacyLoss:
@@ -69,17 +59,23 @@ class Asked:
         return (Spend(step="counts", epsilon=self.loss.epsilon),)
 
 
+def outcomes(ledger: Ledger) -> list[str | None]:
+    return [attempt.outcome for attempt in ledger.attempts()]
+
+
 def numbers(ledger: Ledger) -> list[int]:
     return [entry.number for entry in ledger.entries()]
 
 
-def message(error: pytest.ExceptionInfo[Exception], path: Path) -> str:
-    """Return the message after checking that it's one line, names the file and has no traceback of sqlite's."""
-    text = str(error.value)
+def complaint(path: Path, match: str, call: Callable[..., object], *given: object, error=InputError, **named) -> str:
+    """Return the line with which a call is refused: it names the file and has no traceback of sqlite's."""
+    with pytest.raises(error, match=match) as caught:
+        call(*given, **named)
+    text = str(caught.value)
     assert "\n" not in text
     assert str(path) in text
-    assert error.value.__cause__ is None
-    assert error.value.__context__ is None or error.value.__suppress_context__
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
     return text
 
 
@@ -160,19 +156,17 @@ def test_ten_tenths_fit_in_one_exactly(ledger: Ledger) -> None:
     for _ in range(10):
         charge(ledger, pure("0.1"))
     assert ledger.summary().remaining_epsilon == 0
-    with pytest.raises(RefusedError):
-        charge(ledger, pure("0.1"))
-    with pytest.raises(RefusedError):
-        charge(ledger, pure("1e-30"))
+    refuses("", charge, ledger, pure("0.1"), error=RefusedError)
+    refuses("", charge, ledger, pure("1e-30"), error=RefusedError)
     assert len(ledger.entries()) == 10
 
 
 def test_overspending_epsilon_is_refused_and_not_recorded(ledger: Ledger, path: Path) -> None:
     ledger.set_total(1)
     charge(ledger, pure("3/4"))
-    with pytest.raises(RefusedError, match=r"asked epsilon 0\.5, remaining epsilon 0\.25") as error:
-        charge(ledger, pure("1/2"))
-    assert "total epsilon 1 (replace-one neighbours)" in message(error, path)
+    assert "total epsilon 1 (replace-one neighbours)" in complaint(
+        path, r"asked epsilon 0\.5, remaining epsilon 0\.25", charge, ledger, pure("1/2"), error=RefusedError
+    )
     assert numbers(ledger) == [1]
     assert ledger.summary().spent_epsilon == Fraction(3, 4)
     assert charge(ledger, pure("1/4")) == 2
@@ -199,10 +193,9 @@ def test_total_may_rise_and_fall_down_to_what_is_spent(ledger: Ledger, path: Pat
     ledger.set_total("1/2", delta="1e-7")
     assert ledger.summary().remaining_epsilon == 0
     assert ledger.summary().remaining_delta == 0
+    said = r"already spent epsilon 0\.5 and delta 1e-07"
     for epsilon, delta in (("0.4999", "1e-7"), ("1/2", "0")):
-        with pytest.raises(RefusedError, match=r"already spent epsilon 0\.5 and delta 1e-07") as error:
-            ledger.set_total(epsilon, delta=delta)
-        message(error, path)
+        complaint(path, said, ledger.set_total, epsilon, delta=delta, error=RefusedError)
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT number, epsilon FROM totals ORDER BY number").fetchall()
     assert rows == [(1, "1"), (2, "2"), (3, "1/2")]
@@ -210,10 +203,8 @@ def test_total_may_rise_and_fall_down_to_what_is_spent(ledger: Ledger, path: Pat
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0, 0), (-1, 0), ("nan", 0), (1, -1), (1, 1), (1, "inf")])
 def test_totals_that_are_none(ledger: Ledger, path: Path, epsilon: object, delta: object) -> None:
-    with pytest.raises(InputError):
-        ledger.set_total(epsilon, delta=delta)
-    with pytest.raises(InputError, match="neighbours must be one of"):
-        ledger.set_total(1, neighbours="bounded")
+    refuses("", ledger.set_total, epsilon, delta=delta)
+    refuses("neighbours must be one of", ledger.set_total, 1, neighbours="bounded")
     assert not path.exists()
 
 
@@ -230,16 +221,13 @@ def test_add_remove_loss_is_converted_for_a_replace_one_account(ledger: Ledger) 
     assert (entry.charged_epsilon, entry.charged_delta) == (Fraction(1, 2), to_replace_one(loss).delta)
     charge(ledger, pure("3/4", "add-remove"))
     assert ledger.summary().remaining_epsilon == 0
-    with pytest.raises(RefusedError, match=r"asked epsilon 0\.02"):
-        charge(ledger, pure("1/100", "add-remove"))
+    refuses(r"asked epsilon 0\.02", charge, ledger, pure("1/100", "add-remove"), error=RefusedError)
 
 
 def test_add_remove_account_charges_as_given_and_refuses_replace_one(ledger: Ledger, path: Path) -> None:
     ledger.set_total(1, neighbours="add-remove")
     charge(ledger, pure("1/4", "add-remove"))
-    with pytest.raises(InputError, match="says nothing of the number of records") as error:
-        charge(ledger, pure("1/4"))
-    message(error, path)
+    complaint(path, "says nothing of the number of records", charge, ledger, pure("1/4"))
     assert ledger.summary().spent_epsilon == Fraction(1, 4)
     assert numbers(ledger) == [1]
 
@@ -248,9 +236,7 @@ def test_add_remove_account_charges_as_given_and_refuses_replace_one(ledger: Led
 def test_first_charge_fixes_the_neighbours(ledger: Ledger, path: Path, first: str, second: str) -> None:
     charge(ledger, pure("1/4", first))
     assert ledger.summary().neighbours == first
-    with pytest.raises(InputError, match=f"kept for {first} neighbours") as error:
-        ledger.set_total(1, neighbours=second)
-    message(error, path)
+    complaint(path, f"kept for {first} neighbours", ledger.set_total, 1, neighbours=second)
     ledger.set_total(1, neighbours=first)
     assert ledger.summary().remaining_epsilon == Fraction(3, 4)
 
@@ -261,8 +247,7 @@ def test_first_charge_fixes_the_neighbours(ledger: Ledger, path: Path, first: st
 @pytest.mark.parametrize("kind", ["none", "asymptotic"])
 def test_losses_that_bound_nothing(ledger: Ledger, path: Path, kind: str) -> None:
     loss = PrivacyLoss(epsilon=Fraction(1), neighbours="replace-one", kind=kind, statement="A claim.")
-    with pytest.raises(InputError, match="bounds nothing"):
-        charge(ledger, loss)
+    refuses("bounds nothing", charge, ledger, loss)
     assert not path.exists()
 
 
@@ -278,10 +263,8 @@ def test_spends_that_do_not_add_up_or_are_missing(ledger: Ledger, path: Path, ep
 
 def test_numbers_too_long_to_write_down(ledger: Ledger) -> None:
     ledger.set_total(1)
-    with pytest.raises(InputError, match="too many digits"):
-        charge(ledger, pure(Fraction(1, 10**5000)))
-    with pytest.raises(InputError, match="too many digits"):
-        ledger.set_total(Fraction(1, 10**5000))
+    refuses("too many digits", charge, ledger, pure(Fraction(1, 10**5000)))
+    refuses("too many digits", ledger.set_total, Fraction(1, 10**5000))
     assert numbers(ledger) == []
 
 
@@ -290,24 +273,21 @@ def test_numbers_too_long_to_write_down(ledger: Ledger) -> None:
 
 def test_ledger_belongs_to_one_table(ledger: Ledger, path: Path) -> None:
     charge(ledger, pure("1/4"), fingerprint="table-1")
-    with pytest.raises(InputError, match=r"belongs to another table.*`pdips ledger adopt`") as error:
-        charge(ledger, pure("1/4"), fingerprint="table-2")
-    assert "table-2" not in message(error, path)
+    assert "table-2" not in complaint(
+        path, r"belongs to another table.*`pdips ledger adopt`", charge, ledger, pure("1/4"), fingerprint="table-2"
+    )
     ledger.adopt("table-2")
     ledger.adopt("table-2")
     assert charge(ledger, pure("1/4"), fingerprint="table-2") == 2
     assert charge(ledger, pure("1/4"), fingerprint="table-1") == 3
-    with pytest.raises(InputError, match="belongs to another table"):
-        charge(ledger, pure("1/4"), fingerprint="table-3")
+    refuses("belongs to another table", charge, ledger, pure("1/4"), fingerprint="table-3")
 
 
 def test_what_binds_a_ledger_before_its_first_charge(ledger: Ledger) -> None:
     ledger.set_total(1)
-    with pytest.raises(RefusedError):
-        charge(ledger, pure("2"), fingerprint="table-1")
+    refuses("", charge, ledger, pure("2"), fingerprint="table-1", error=RefusedError)
     ledger.adopt("table-2")  # a refused charge bound nothing
-    with pytest.raises(InputError, match="belongs to another table"):
-        charge(ledger, pure("1/4"), fingerprint="table-1")
+    refuses("belongs to another table", charge, ledger, pure("1/4"), fingerprint="table-1")
     assert charge(ledger, pure("1/4"), fingerprint="table-2") == 1
 
 
@@ -372,51 +352,39 @@ def test_file_that_is_no_ledger(path: Path, content: str) -> None:
             connection.executescript(statements[content])
     before = path.read_bytes()
     for call in CALLS:
-        with pytest.raises(InputError, match=expected) as error:
-            call(Ledger(path))
-        message(error, path)
+        complaint(path, expected, call, Ledger(path))
     assert path.read_bytes() == before
 
 
 def test_empty_file_is_a_ledger_not_begun(ledger: Ledger, path: Path) -> None:
     path.touch()
-    with pytest.raises(InputError, match="is empty") as error:
-        ledger.summary()
-    message(error, path)
+    complaint(path, "is empty", ledger.summary)
     assert charge(ledger, pure("1")) == 1
 
 
 def test_damaged_file_or_none(ledger: Ledger, path: Path) -> None:
     for call in CALLS[2:]:
-        with pytest.raises(InputError, match="doesn't exist") as error:
-            call(ledger)
-        message(error, path)
+        complaint(path, "doesn't exist", call, ledger)
     assert not path.exists()
     charge(ledger, pure("1"))
     content = path.read_bytes()
     path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
     for call in CALLS:
-        with pytest.raises(InputError, match="is damaged") as error:
-            call(ledger)
-        message(error, path)
+        complaint(path, "is damaged", call, ledger)
 
 
 def test_ledger_without_its_tables(ledger: Ledger, path: Path) -> None:
     charge(ledger, pure("1"))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DROP TABLE entries")
-    with pytest.raises(InputError, match="can't be used; SQLite reports error 1") as error:
-        ledger.summary()
-    message(error, path)
+    complaint(path, "can't be used; SQLite reports error 1", ledger.summary)
 
 
 @pytest.mark.parametrize("place", ["missing/table.sqlite", "file/table.sqlite", ""])
 def test_directory_that_can_not_hold_it(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     for call in CALLS[:2]:
-        with pytest.raises(InputError, match="can't be opened") as error:
-            call(Ledger(tmp_path / place))
-        message(error, tmp_path / place)
+        complaint(tmp_path / place, "can't be opened", call, Ledger(tmp_path / place))
 
 
 def test_read_only_file_is_only_read(ledger: Ledger, path: Path) -> None:
@@ -426,9 +394,7 @@ def test_read_only_file_is_only_read(ledger: Ledger, path: Path) -> None:
     content[18] = 3
     path.write_bytes(content)
     for call in (*CALLS[:2], lambda ledger: ledger.adopt("table-2")):
-        with pytest.raises(InputError, match="can't be written") as error:
-            call(ledger)
-        message(error, path)
+        complaint(path, "can't be written", call, ledger)
     assert numbers(ledger) == [1]
 
 
@@ -444,9 +410,7 @@ def break_off(ledger: Ledger, path: Path, reason: str) -> None:
 
 def test_file_moved_away_in_the_middle(ledger: Ledger, path: Path) -> None:
     ledger.set_total(1)
-    with pytest.raises(InputError, match="can't be written") as error:
-        break_off(ledger, path, "moved")
-    message(error, path)
+    complaint(path, "can't be written", break_off, ledger, path, "moved")
 
 
 def test_interruption_changes_nothing_and_frees_the_file(ledger: Ledger, path: Path) -> None:
@@ -463,10 +427,8 @@ def test_locked_by_another(path: Path) -> None:
         other.execute("BEGIN EXCLUSIVE")
         for call in CALLS:
             start = time.monotonic()
-            with pytest.raises(InputError, match="is locked by another process; try again when it has") as error:
-                call(Ledger(path, timeout=0.1))
+            complaint(path, "is locked by another process; try again when it has", call, Ledger(path, timeout=0.1))
             assert 0.1 <= time.monotonic() - start < 5
-            message(error, path)
     assert charge(Ledger(path), pure("1")) == 2
 
 
@@ -475,8 +437,7 @@ def test_commit_that_a_reader_holds_up_records_nothing(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM entries").fetchall()
-        with pytest.raises(InputError, match="is locked"):
-            charge(Ledger(path, timeout=0.1), pure("1"))
+        refuses("is locked", charge, Ledger(path, timeout=0.1), pure("1"))
         assert numbers(Ledger(path)) == [1]
     assert charge(Ledger(path), pure("1")) == 2
 
@@ -490,128 +451,22 @@ def test_commits_are_as_durable_as_sqlite_makes_them(ledger: Ledger) -> None:
 
 # Processes that are killed, run out of disk, or race; children run these scripts with the file as their argument
 
-PREAMBLE = """
-import os, resource, signal, sys, time
-from fractions import Fraction
-import pdips.privacy.ledger as module
-from pdips.errors import InputError, RefusedError
-from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import PrivacyLoss, Spend
+PREAMBLE = cases(__file__, "ledger_preamble")
 
-LOSS = PrivacyLoss(epsilon=Fraction(1, 10), neighbours="replace-one", kind="pure", statement="For a test.")
-SPENDS = [Spend(step="a", epsilon=Fraction(1, 20)), Spend(step="b", epsilon=Fraction(1, 20))]
-
-class Public:  # in place of a Schema, which takes long to import
-    person, max_per_person, public_columns, members = None, 1, (), None
-    to_dict = staticmethod(dict)
-Public.records = Public
-
-class Asked:
-    name = "m"
-    privacy_loss = staticmethod(lambda schema: LOSS)
-    spends = staticmethod(lambda schema: SPENDS)
-
-def charge(ledger):
-    return ledger.charge(LOSS, SPENDS, mechanism="m", schema=Public, fingerprint="table-1")
-
-def reserve_and_charge(ledger):
-    with ledger.reserve(Asked, Public):
-        return charge(ledger)
-"""
-
-KILLED = """
-ledger = Ledger(sys.argv[1])
-while True:
-    print(charge(ledger), flush=True)
-    print(reserve_and_charge(ledger), flush=True)
-"""
+KILLED = cases(__file__, "ledger_killed")
 
 # The broken twin answers as soon as a charge is in hand, and brings it to the file with the next two.
-KILLED_LATE = """
-class LateLedger(Ledger):
-    pending = []
-    def charge(self, *args, **kwargs):
-        self.pending.append((args, kwargs))
-        answer = len(self.entries()) + len(self.pending)
-        if len(self.pending) == 3:
-            for args, kwargs in self.pending:
-                super().charge(*args, **kwargs)
-            self.pending.clear()
-        return answer
-ledger = LateLedger(sys.argv[1])
-while True:
-    print(charge(ledger), flush=True)
-"""
+KILLED_LATE = cases(__file__, "ledger_killed_late")
 
-RACE = """
-print("ready", flush=True)
-sys.stdin.readline()
-ledger, n_charged = Ledger(sys.argv[1], timeout=30), 0
-try:
-    while True:
-        charge(ledger) if n_charged % 2 else reserve_and_charge(ledger)
-        n_charged += 1
-except RefusedError:
-    print(n_charged)
-"""
+RACE = cases(__file__, "ledger_race")
 
 # The broken twin looks at the balance, takes its time, and then inserts without looking again.
-RACE_UNLOCKED = (
-    """
-class UnlockedLedger(Ledger):
-    def charge(self, loss, *args, **kwargs):
-        if self.summary().remaining_epsilon < loss.epsilon:
-            raise RefusedError("overspent")
-        time.sleep(0.05)
-        return super().charge(loss, *args, **kwargs)
-    reserve = lambda self, *args: module.closing(open(os.devnull))
-    def _refuse_overspending(self, account, charged):
-        pass
-Ledger = UnlockedLedger
-"""
-    + RACE
-)
+RACE_UNLOCKED = cases(__file__, "ledger_race_unlocked") + RACE
 
 # Each fork is killed just before its n-th SQL statement, until one comes through.
-KILLED_AT = """
-act, begun, connect = globals()[sys.argv[2]], sys.argv[3] == "begun", module.sqlite3.connect
+KILLED_AT = cases(__file__, "ledger_killed_at")
 
-def traced(*args, **kwargs):
-    connection = connect(*args, **kwargs)
-    connection.set_trace_callback(trace)
-    return connection
-
-def trace(statement):
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-for n_statements in range(1, 300):
-    fork = os.fork()
-    if fork == 0:
-        left, module.sqlite3.connect = n_statements, traced
-        print(act(Ledger(sys.argv[1])), flush=True)
-        os._exit(0)
-    status = os.waitpid(fork, 0)[1]
-    if status == 0:
-        break
-    assert status == signal.SIGKILL
-    if begun:
-        ledger = Ledger(sys.argv[1])
-        print(len(ledger.entries()), len(ledger.attempts()), ledger.summary().reserved_epsilon, flush=True)
-"""
-
-FULL_DISK = """
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
-ledger = Ledger(sys.argv[1])
-try:
-    while True:
-        print(charge(ledger), flush=True)
-except InputError as error:
-    print(error)
-"""
+FULL_DISK = cases(__file__, "ledger_full_disk")
 
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:

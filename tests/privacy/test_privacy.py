@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy import stats
+from tables import cases, refuses
 
 from pdips import InputError, PrivacyLoss, Spend
 from pdips.privacy.loss import as_float, compose, epsilon_of, exact, largest_rho, spell, to_replace_one, zcdp
@@ -34,8 +35,7 @@ def test_a_number_is_what_it_is_written_as(value, wanted):
     "value", ["", "x", "1/0", float("nan"), "inf", True, "1e400", "1e-400", "1e99999999999999999999", 1e301]
 )
 def test_what_is_no_number(value):
-    with pytest.raises(InputError, match="x must be a"):
-        exact(value, "x")
+    refuses("x must be a", exact, value, "x")
 
 
 def test_prices_are_rounded_up_if_at_all():
@@ -89,19 +89,15 @@ def test_the_rho_for_an_epsilon_is_rounded_down(epsilon, delta):
     assert epsilon_of(rho, at) <= asked < epsilon_of(rho * (1 + Fraction(2, 10**9)), at)
     if (epsilon, delta) == ("1", "1e-6"):
         assert float(rho) == pytest.approx(0.024356, abs=5e-7)
-    with pytest.raises(InputError, match="too small for kind 'zcdp'"):
-        largest_rho(Fraction(1, 10**13), at)
+    refuses("too small for kind 'zcdp'", largest_rho, Fraction(1, 10**13), at)
 
 
-def test_ten_tenths_are_one():
+def test_losses_add_up():
     assert compose([loss("0.1")] * 10).epsilon == 1
     total = compose([loss(1, kind="approximate", delta="1e-6"), loss(2, kind="approximate", delta="2e-6")])
     assert (total.epsilon, total.delta) == (3, Fraction(3, 10**6))
     assert compose([loss(), loss(sampling="mcmc")]).sampling == "mcmc"
     assert np.add.reduce([0.1] * 3) != 0.3  # what doubles would have said
-
-
-def test_zero_concentrated_losses_add_in_rho_and_are_cheaper_together():
     one = zcdp("0.01", "1e-6", "replace-one", "s")
     assert compose([one] * 100).rho == 1
     assert compose([one] * 100).epsilon < 100 * one.epsilon
@@ -120,28 +116,13 @@ def test_zero_concentrated_losses_add_in_rho_and_are_cheaper_together():
     ],
 )
 def test_what_does_not_add_up_is_refused(losses):
-    with pytest.raises(InputError):
-        compose(losses)
+    refuses("", compose, losses)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"epsilon": 0},
-        {"delta": 1},
-        {"delta": -1},
-        {"delta": "1e-6"},
-        {"kind": "sure"},
-        {"neighbours": "far"},
-        {"rho": 1},
-        {"kind": "zcdp"},
-    ],
-)
+@pytest.mark.parametrize("changes", cases(__file__, "a_loss_that_makes_no_sense_is_refused"))
 def test_a_loss_that_makes_no_sense_is_refused(changes):
-    with pytest.raises(InputError):
-        loss(**changes)
-    with pytest.raises(InputError):
-        Spend(step="x", epsilon=0)
+    refuses("", loss, **changes)
+    refuses("", Spend, step="x", epsilon=0)
 
 
 def test_replacing_is_removing_and_adding():

@@ -8,16 +8,14 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
+from tables import cases, refuses
 
-from pdips import InputError, Ledger
-from pdips.data.schema import Column, Schema
-from pdips.data.table import Table
+from pdips import KNG, Column, InputError, KNGResidual, Ledger, Schema, Table
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import exact_law, record
 from pdips.quantile.column_plan import Panel
 from pdips.quantile.conditional import line_draw
-from pdips.quantile.kng import KNG, KNGResidual
 from pdips.quantile.line_search import Candidates, Fitter, spread
 
 PANEL = {"panel": ("entry", "exit"), "panel_columns": ("emp_",)}
@@ -298,14 +296,7 @@ def test_last_years_value_is_the_line_only_where_it_is_the_one_predictor_on_the_
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"emp_1978": 5.0}, "column 'emp_1978' has a value outside 'entry' to 'exit'"),
-        ({"emp_1977": np.nan}, "column 'emp_1977' is missing within 'entry' to 'exit'"),
-        ({"entry": 1978}, "a record's 'exit' is before its 'entry'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), cases(__file__, "a_table_against_its_public_years_is"))
 @pytest.mark.parametrize("mechanism", [KNGResidual(epsilon=1, **PANEL), KNG(epsilon=1, quantiles=3, **PANEL)])
 def test_a_table_against_its_public_years_is_refused_before_anything_is_spent(mechanism, change, message, tmp_path):
     frame = firms()
@@ -313,27 +304,14 @@ def test_a_table_against_its_public_years_is_refused_before_anything_is_spent(me
     frame.loc[0, list(change)] = list(change.values())
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.set_total(5)
-    with pytest.raises(InputError, match=message) as refused:
-        mechanism.release(Table(frame, schema_of()), ledger=ledger)
-    assert "\n" not in str(refused.value)
+    refuses(message, mechanism.release, Table(frame, schema_of()), ledger=ledger)
     assert ledger.summary().remaining_epsilon == 5
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"panel": ("entry", "exit")}, "panel_columns must list"),
-        ({"panel": ("entry",), "panel_columns": ("emp_",)}, "panel must name two public columns"),
-        ({"panel_columns": ("emp_",)}, "panel must name two public columns"),
-        ({**PANEL, "births_share": 1}, "births_share must be 'parallel', or above 0 and below 1"),
-        ({**PANEL, "births_share": "half"}, "births_share must be a finite number"),
-        ({"births_share": "1/4"}, "panel must name two public columns"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), cases(__file__, "settings_are_checked_before_there_is_a_schema"))
 def test_settings_are_checked_before_there_is_a_schema(settings, message):
     for mechanism in (KNGResidual, KNG):
-        with pytest.raises(InputError, match=message):
-            mechanism(epsilon=1, **settings)
+        refuses(message, mechanism, epsilon=1, **settings)
 
 
 @pytest.mark.parametrize(
@@ -359,8 +337,7 @@ def test_settings_are_checked_before_there_is_a_schema(settings, message):
 def test_schemas_that_are_no_panel_are_refused(columns, settings, message):
     schema = Schema(columns={**schema_of().columns, **columns})
     neighbours = "add-remove" if "n_records" in settings else "replace-one"
-    with pytest.raises(InputError, match=message):
-        KNG(epsilon=1, neighbours=neighbours, **{**PANEL, **settings}).columns(schema)
+    refuses(message, lambda: KNG(epsilon=1, neighbours=neighbours, **{**PANEL, **settings}).columns(schema))
 
 
 def test_public_years_of_numbers_are_given_not_made():

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from small_models import cells_of, draw_cells, shares_of_cells
+from tables import cases, schema_text
 
 from pdips import KNG, LaplaceSanitizer, Modips, Pairs, Schema, Steps, Table
 from pdips.release.codebook import DRAWN, TABLES
@@ -22,50 +23,8 @@ from pdips.statistics.model import StatisticModel
 
 PROFILE = json.loads(Path(__file__).with_name("datapackage_2_0.json").read_text(encoding="utf-8"))
 N = 400
-LEVELS = """
-title = "A mixed Table, 2020"
-[columns.home]
-levels = ["blue", "red"]
-missing = true
-[columns.job]
-levels = [1, 2, 9]
-labels = {1 = "Farm", 9 = "Other", -7 = "refused"}
-missing = [-7]
-groups = {a = [1, 2, 9]}
-[columns.region]
-levels = ["n", "s"]
-labels = {n = "Same", s = "Same"}
-public = true
-[columns.share]
-levels = [0.5, 1.0]
-labels = {1 = "all"}
-[columns.ok]
-levels = [true, false]
-[[impossible]]
-job = 2
-ok = false
-[[rule]]
-if = {home = "red"}
-then = {share = 0.5}
-"""
-NUMBERS = """
-[columns]
-age = { bin_edges = [18, 25, 45, 99], integer = true, unit = "years", label = "Age last birthday" }
-wage = { lower = 1000, upper = 500000, bins = 5, scale = "log", unit = "USD a year", out_of_range = "clip" }
-rent = { lower = 0, upper = 3000, bins = 4, missing = [-9], labels = {-9 = "not asked"} }
-moved = { type = "date", unit = "month", lower = 2019-01-01, upper = 2020-12-31, bins = 4, missing = true }
-born = { type = "date", unit = "year", lower = "1950", upper = "2000", bin_edges = ["1950", "1980", "2000"] }
-w = { lower = 1, upper = 100, bins = 4 }
-[records]
-weight = "w"
-[[total]]
-columns = ["ok"]
-counts = {True = 200, False = 200}
-[[total]]
-columns = ["born"]
-weighted = true
-counts = {"1950 to 1979" = 9000, "1980 to 2000" = 8000}
-"""
+LEVELS = schema_text("codebook_levels")
+NUMBERS = schema_text("codebook_numbers")
 MIXED = Schema.from_toml(LEVELS.replace("[[impossible]]", NUMBERS + "[[impossible]]"))
 UNBINNED = Schema.from_toml(
     "[columns.wage]\nlower = 0\nupper = 100\n[columns.home]\nlevels = ['blue', 'red']\nmissing = true"
@@ -187,44 +146,11 @@ def test_a_false_codebook_is_caught(tmp_path):
     check(tmp_path / "csv", package)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("home", {"type": "string", "categories": ["blue", "red"], "missingValues": [""], "origin": "synthetic"}),
-        ("job", {"categories": [{"value": 1, "label": "Farm"}, {"value": 2}, {"value": 9, "label": "Other"}]}),
-        (
-            "job",
-            {"type": "integer", "missingValues": [{"value": "-7", "label": "refused"}], "groups": {"a": [1, 2, 9]}},
-        ),
-        ("region", {"categories": [{"value": "n", "label": "n Same"}, {"value": "s", "label": "s Same"}]}),
-        ("region", {"origin": "public", "description": f"Levels: 2. {DRAWN['public']}."}),
-        ("share", {"type": "number", "description": f"Levels: 0.5, 1.0. {DRAWN['other']}."}),
-        ("ok", {"description": f"Levels: True, False. {DRAWN['other']}. {DRAWN['total']}."}),
-        ("ok", {"type": "boolean", "constraints": {"required": True, "enum": [True, False]}, "missingValues": []}),
-        ("age", {"type": "integer", "title": "Age last birthday", "unit": "years"}),
-        ("age", {"bins": {"number": 3, "scale": "linear", "edges": [18, 25, 45, 99]}}),
-        ("age", {"constraints": {"required": True, "minimum": 18, "maximum": 99}}),
-        ("wage", {"type": "number", "bins": {"number": 5, "scale": "log"}, "unit": "USD a year"}),
-        (
-            "wage",
-            {
-                "description": "Values: numbers from 1000 to 500000 USD a year, in 5 bins of equal width on the log "
-                f"scale; values beyond the bounds count as the nearest bound. {DRAWN['log_bins']}."
-            },
-        ),
-        ("rent", {"missingValues": [{"value": "-9.0", "label": "not asked"}]}),
-        (
-            "moved",
-            {"type": "date", "constraints": {"required": False, "minimum": "2019-01-01", "maximum": "2020-12-01"}},
-        ),
-        ("born", {"type": "integer", "bins": {"number": 2, "scale": "linear", "edges": [1950, 1980, 2000]}}),
-        ("w", {"weight": True}),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), cases(__file__, "what_is_said_of_a_column"))
 def test_what_is_said_of_a_column(tmp_path, name, said):
     package = published(tmp_path, Steps(epsilon=50), MIXED)
     field = next(each for each in package["resources"][-1]["schema"]["fields"] if each["name"] == name)
-    assert {key: field[key] for key in said} == said
+    assert {key: field[key] for key in said} == json.loads(json.dumps(said))
 
 
 def test_nothing_in_it_is_of_the_table(tmp_path):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tables import refuses
 
 from pdips.convergence import ESS, RHAT, Convergence
-from pdips.errors import InputError
 from pdips.release.documents import Diagnostics, PrivacyDocument, RunDocument, home_of
 from pdips.report.pages import rewrite
 
@@ -84,8 +84,7 @@ def test_a_release_of_version_0_2_0_is_evaluated(pdips, tmp_path):
     frames[0].to_parquet(tmp_path / "t.parquet")
     for number, frame in enumerate(frames[1:], start=1):
         frame.to_parquet(tmp_path / "out" / "public" / f"synthetic_{number}.parquet")
-    code, out, err = pdips("evaluate", tmp_path / "t.parquet", tmp_path / "out")
-    assert (code, err) == (0, "")
+    out = pdips.ok("evaluate", tmp_path / "t.parquet", tmp_path / "out")
     assert "report.html" in out
     assert "General measures" in (tmp_path / "out" / "confidential" / "report.html").read_text(encoding="utf-8")
 
@@ -135,5 +134,4 @@ def test_infinite_numbers_of_chains_survive_a_file():
 
 @pytest.mark.parametrize("document", [PrivacyDocument, RunDocument])
 def test_a_missing_file_is_named(document, tmp_path):
-    with pytest.raises(InputError, match=f"can't read .*{document.file}"):
-        document.read(tmp_path)
+    refuses(f"can't read .*{document.file}", document.read, tmp_path)

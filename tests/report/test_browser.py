@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tables import CHROMIUM
+from tables import CHROMIUM, schema_in
 from test_report import facts_of, run_of, write_folder
 
 from pdips import Ledger, Pairs, Schema, Steps
@@ -27,16 +27,7 @@ WITH_AXE = {(1280, "light"), (390, "dark")}
 PAPER, MOST_BYTES, MOST_MS = 720, 2_000_000, 1_000
 """CSS pixels of a page of A4 between its margins; size of a page, and time until it can be used."""
 
-SCHEMA = Schema.from_toml("""
-
-title = "Wages of a small town"
-[columns]
-colour = { levels = ["blue", "red", "green"] }
-voted = { levels = ["no", "yes"] }
-wage = { lower = 0, upper = 100000, bins = 5, unit = "crowns a year" }
-[records]
-max_per_person = 2
-""")
+SCHEMA = schema_in("browser")
 
 
 @pytest.fixture(scope="module")

@@ -5,57 +5,48 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import cases
 from test_card import EVALUATION, words_of
-from test_report import COLUMNS, facts_of, pages, run_of, write_folder
+from test_report import facts_of, pages, run_of, write_folder
 
 from pdips.release.documents import AccountState, PaidDocument, PrivacyDocument, RunDocument, write_json
 from pdips.report import checklist, figures, price
 from pdips.report.verdict import Verdict
 
-NO_TOTAL = {"total_epsilon": None, "spent_epsilon": 1.0, "remaining_epsilon": None, "neighbours": "replace-one"}
 RUN = run_of(facts_of())
 PROMISED = "What is promised, and to whom"
 
 
-def checked(facts: dict[str, Any], **changes: Any) -> tuple[PrivacyDocument, RunDocument]:
-    return PrivacyDocument.model_validate(facts), RunDocument.model_validate({**RUN, **changes})
+def checked(**given: Any) -> tuple[PrivacyDocument, RunDocument]:
+    """Return the documents of a release, with what is given in the place where files have it."""
+    facts, run = facts_of(), {**RUN}
+    for key, value in given.items():
+        schema = facts["schema"] if key in ("records", "columns", "impossible") else facts
+        home = run if key in ("ledger", "n_records") else facts["privacy"] if key in facts["privacy"] else schema
+        home[key] = value
+    return PrivacyDocument.model_validate(facts), RunDocument.model_validate(run)
 
 
 def losses(facts: PrivacyDocument, paid: PaidDocument | None = None) -> price.Losses:
     return price.published(Path("nowhere"), facts, paid)
 
 
-def states(facts: dict[str, Any], **changes: Any) -> dict[str, str]:
-    release, run = checked(facts, **changes)
+def states(**given: Any) -> dict[str, str]:
+    release, run = checked(**given)
     groups = checklist.section(release, run, losses(release))["groups"]
     return {check.question: check.state for group in groups.values() for check in group}
 
 
-@pytest.mark.parametrize(
-    ("facts", "changes", "level", "words"),
-    [
-        (facts_of(), {}, "good", "charged before any noise"),
-        (facts_of(kind="asymptotic"), {}, "bad", "No bound holds"),
-        (facts_of(kind="none"), {"ledger": None}, "bad", "No ledger was named"),
-        ({**facts_of(), "reproducible": True}, {}, "bad", "Made from a seed"),
-        (facts_of(), {"ledger": None}, "watch", "No ledger was named"),
-        (facts_of(), {"ledger": NO_TOTAL}, "watch", "no total"),
-        (facts_of(epsilon=10.5), {}, "watch", "says little"),
-        (facts_of(kind="approximate", delta=0.01), {"n_records": 100}, "bad", "in full"),
-        (facts_of(kind="approximate", delta=0.001), {"n_records": 100}, "watch", "square"),
-        (facts_of(kind="approximate", delta=0.00009), {"n_records": 100}, "good", "bounded"),
-        (facts_of(kind="approximate", delta=0.01), {}, "good", "bounded"),
-    ],
-)
-def test_rules_of_the_price(facts: Any, changes: Any, level: str, words: str) -> None:
-    release, run = checked(facts, **changes)
+@pytest.mark.parametrize(("given", "level", "words"), cases(__file__, "rules_of_the_price"))
+def test_rules_of_the_price(given: Any, level: str, words: str) -> None:
+    release, run = checked(**given)
     found = price.verdict(release, run, losses(release))
     assert found.level == level
     assert words in found.line
 
 
 def test_a_paid_evaluation_counts_where_all_that_is_published_does() -> None:
-    facts, run = checked(facts_of(epsilon=9.9))
+    facts, run = checked(epsilon=9.9)
     paid = PaidDocument.model_validate(EVALUATION)  # at 0.25
     both = losses(facts), losses(facts, paid)
     assert [price.verdict(facts, run, one).level for one in both] == ["good", "watch"]
@@ -121,75 +112,19 @@ def test_a_paid_evaluation_and_earlier_charges_are_in_the_report(tmp_path: Path)
     assert "together cost ε = 1.25" in report
 
 
-QUESTIONS = {
-    "bounded": "Is the loss bounded, over all that is published?",
-    "epsilon": "Is epsilon small enough for what is at stake?",
-    "delta": "Is delta far below one over the number of records?",
-    "unit": "Is all that one person, or household, contributed protected together?",
-    "n": "Is the number of records protected, or public?",
-    "proof": "Is there a proof, and is it of what was run?",
-    "law": "Was the output drawn from exactly the law of the proof, without floating-point gaps?",
-    "seed": "Were the random bits unpredictable, and were they not kept?",
-    "public": "Are columns that were copied known to everyone already?",
-    "account": "Is this release charged to an account with a limit?",
-    "errors": "Are the sizes of the errors published?",
-    "intervals": "Can users get valid intervals from the sets?",
-    "time": "Is it hidden how long the run took?",
-}
-
-
-def with_schema(**changes: Any) -> dict[str, Any]:
-    facts = facts_of()
-    facts["schema"].update(changes)
-    return facts
+QUESTIONS = cases(__file__, "questions")
 
 
 NOISE = [{"statistics": "counts", "scale": 2.0, "standard_deviation": 2.8}]
 
 
-@pytest.mark.parametrize(
-    ("name", "facts", "changes", "state"),
-    [
-        ("bounded", facts_of(), {}, "yes"),
-        ("bounded", facts_of(kind="asymptotic"), {}, "no"),
-        ("epsilon", facts_of(), {}, "yes"),
-        ("epsilon", facts_of(epsilon=4.0), {}, "person"),
-        ("epsilon", facts_of(epsilon=11.0), {}, "watch"),
-        ("epsilon", facts_of(kind="none"), {}, "no"),
-        ("delta", facts_of(), {}, "yes"),
-        ("delta", facts_of(kind="zcdp", delta=1e-6), {}, "person"),
-        ("delta", facts_of(kind="zcdp", delta=1e-6), {"n_records": 100}, "yes"),
-        ("delta", facts_of(kind="zcdp", delta=1e-3), {"n_records": 100}, "watch"),
-        ("delta", facts_of(kind="zcdp", delta=0.01), {"n_records": 100}, "no"),
-        ("unit", facts_of(), {}, "person"),
-        ("unit", with_schema(records={"person": "id", "max_per_person": 3}), {}, "yes"),
-        ("n", facts_of(), {}, "person"),
-        ("n", facts_of(neighbours="add-remove"), {}, "yes"),
-        ("proof", facts_of(), {}, "yes"),
-        ("proof", {**facts_of(), "settings": {"variant": "published"}}, {}, "no"),
-        ("law", facts_of(), {}, "yes"),
-        ("law", facts_of(sampling="mcmc"), {}, "watch"),
-        ("seed", facts_of(), {}, "yes"),
-        ("seed", {**facts_of(), "reproducible": True}, {}, "no"),
-        ("public", facts_of(), {}, "person"),
-        ("public", facts_of({"voted": COLUMNS["voted"]}, ()), {}, "yes"),
-        ("account", facts_of(), {}, "yes"),
-        ("account", facts_of(), {"ledger": NO_TOTAL}, "watch"),
-        ("account", facts_of(), {"ledger": None}, "watch"),
-        ("errors", facts_of(), {}, "watch"),
-        ("errors", {**facts_of(), "noise": NOISE}, {}, "yes"),
-        ("intervals", facts_of(), {}, "watch"),
-        ("intervals", {**facts_of(), "settings": {"split": "per-set"}}, {}, "yes"),
-        ("time", facts_of(), {}, "yes"),
-        ("time", {**facts_of(), "settings": {"sampler": "rejection"}}, {}, "watch"),
-    ],
-)
-def test_answers_that_the_files_hold(name: str, facts: Any, changes: Any, state: str) -> None:
-    assert states(facts, **changes)[QUESTIONS[name]] == state
+@pytest.mark.parametrize(("name", "given", "state"), cases(__file__, "answers"))
+def test_answers_that_the_files_hold(name: str, given: Any, state: str) -> None:
+    assert states(**given)[QUESTIONS[name]] == state
 
 
 def test_what_only_persons_know_is_never_answered_for_them() -> None:
-    found = states({**with_schema(records={"person": "id"}), "noise": NOISE})
+    found = states(records={"person": "id"}, noise=NOISE)
     assert sum(state == "person" for state in found.values()) == 9
     assert set(QUESTIONS.values()) <= set(found)
     assert len(found) == 20
@@ -211,7 +146,7 @@ def test_verdict_of_the_checklist() -> None:
 
 def test_the_checklist_can_be_filled_in_on_paper(tmp_path: Path) -> None:
     report = pages(write_folder(tmp_path / "out", facts_of(), RUN))[1]
-    found = states(facts_of())
+    found = states()
     asked = sum(state != "yes" for state in found.values())
     assert report.count('<i class="box"></i>yes') == report.count('<i class="box"></i>no') == asked
     text = words_of(report)

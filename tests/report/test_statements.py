@@ -11,16 +11,15 @@ import pytest
 from small_models import normal
 from small_models import ready as find
 
-from pdips import Schema
+from pdips import InputError, Release, Schema, Table
 from pdips.convergence import ROUNDS
-from pdips.data.table import Table
-from pdips.errors import InputError
-from pdips.posterior import private_reference as stages
 from pdips.registry import MECHANISMS
-from pdips.release.release import Release
 from pdips.report.pages import write_card
 
-pytestmark = pytest.mark.filterwarnings("ignore:epsilon is so small:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("few_simulated"),
+    pytest.mark.filterwarnings("ignore:epsilon is so small:UserWarning"),
+]
 
 LEVELS = {"a": {"levels": ["x", "y"]}, "b": {"levels": [0, 1, 2]}}
 NUMBER = {"v": {"lower": 0, "upper": 8, "bins": 2}}
@@ -118,11 +117,6 @@ def contradicted(made: Release) -> list[str]:
     return [words for words, holds in HOLDS_IF.items() if re.search(words, made.loss.statement) and not holds(made)]
 
 
-@pytest.fixture(autouse=True)
-def few_simulated(monkeypatch):
-    monkeypatch.setattr(stages, "SIMULATED", 64)
-
-
 @pytest.mark.parametrize(("name", "settings", "kind"), CASES)
 def test_no_sentence_is_contradicted_by_what_ran(name, settings, kind, tmp_path):
     schema = Schema.model_validate(SCHEMAS[kind])
@@ -161,21 +155,18 @@ def test_every_sentence_is_said_by_some_release_or_more():
                     loss = find(name)(epsilon=4, **settings).privacy_loss(Schema.model_validate(kind))
                     said |= {words for words in HOLDS_IF if re.search(words, loss.statement)}
     said.add("SEED")
-    wide = Schema.model_validate({"columns": {"y": {"lower": -10, "upper": 10}}})
+    wide = Schema(columns={"y": {"lower": -10, "upper": 10}})
     text = find("censored-posterior")(epsilon=4, model=normal, sampler="nuts").privacy_loss(wide).statement
     said |= {words for words in HOLDS_IF if re.search(words, text)}
     assert set(HOLDS_IF) - said == {r"sums of columns"}  # in modips alone, of columns without bins
 
 
-def test_modips_names_the_statistics_that_are_measured():
-    loose = Schema.model_validate({"columns": {**LEVELS, "v": {"lower": 0, "upper": 8}}})
+def test_sentences_name_the_statistics_of_modips_and_the_rounds_of_chains():
+    loose = Schema(columns={**LEVELS, "v": {"lower": 0, "upper": 8}})
     mechanism = find("modips")(epsilon=1)
     assert "(counts by cell, sums of columns counted from" in mechanism.privacy_loss(loose).statement
     assert "(counts by cell)" in mechanism.privacy_loss(Schema.model_validate(SCHEMAS["levels"])).statement
-
-
-def test_the_sentence_on_chains_says_how_often_they_are_run_and_privacy_json_not_how_often_they_were():
-    wide = Schema.model_validate({"columns": {"y": {"lower": -10, "upper": 10}}})
+    wide = Schema(columns={"y": {"lower": -10, "upper": 10}})
     loss = find("censored-posterior")(epsilon=1, model=normal, sampler="nuts").privacy_loss(wide)
     assert f"they are run up to {ROUNDS} times" in loss.statement
     assert "nothing is released if they don't" not in loss.statement

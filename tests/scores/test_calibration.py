@@ -11,10 +11,9 @@ import xarray as xr
 from scipy import stats
 from small_models import written
 
-from pdips import Column, Schema, Table
+from pdips import Column, Schema, Scores, Table
 from pdips.posterior.columns import public_stand_ins
 from pdips.scores import scores as module
-from pdips.scores.scores import Scores
 
 DRAWS, RUNS, CELLS = 31, 48, 8
 ACCEPT, REJECT = 1e-4, 1e-6
@@ -24,14 +23,24 @@ NUMBER = Column(lower=-60, upper=60)
 X = Column(lower=-2, upper=2, public=True)
 
 
-share = written(lambda data: pm.Bernoulli("y", pm.Beta("share", 2, 2), observed=data["y"]))
-normal = written(lambda data: pm.Normal("y", pm.Normal("mu", 0, 3), pm.LogNormal("sd", 0.5, 0.4), observed=data["y"]))
-poisson = written(lambda data: pm.Poisson("y", pm.LogNormal("rate", 1, 0.5), observed=data["y"]))
-gamma = written(
-    lambda data: pm.Gamma(
-        "y", alpha=pm.LogNormal("shape", 0.7, 0.3), beta=pm.LogNormal("rate", 0, 0.3), observed=data["y"]
-    )
-)
+@written
+def share(data):
+    pm.Bernoulli("y", pm.Beta("share", 2, 2), observed=data["y"])
+
+
+@written
+def normal(data):
+    pm.Normal("y", pm.Normal("mu", 0, 3), pm.LogNormal("sd", 0.5, 0.4), observed=data["y"])
+
+
+@written
+def poisson(data):
+    pm.Poisson("y", pm.LogNormal("rate", 1, 0.5), observed=data["y"])
+
+
+@written
+def gamma(data):
+    pm.Gamma("y", alpha=pm.LogNormal("shape", 0.7, 0.3), beta=pm.LogNormal("rate", 0, 0.3), observed=data["y"])
 
 
 @written

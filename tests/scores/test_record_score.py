@@ -10,24 +10,17 @@ import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from small_models import about, written
+from small_models import written
+from tables import refuses, schema_in
 
-from pdips import InputError, Schema
+from pdips import Schema
 from pdips.posterior.columns import Columns, stand_ins
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
 from pdips.posterior.record_likelihood import RecordLikelihood
 from pdips.scores.record_score import STEPS, Clipping, RecordScore
 
-SCHEMA = Schema.model_validate(
-    {
-        "columns": {
-            "g": {"levels": ["a", "b", "c"], "public": True},
-            "x": {"lower": -3, "upper": 3, "public": True},
-            "y": {"lower": -30, "upper": 30},
-        }
-    }
-)
+SCHEMA = schema_in("record_score")
 
 
 @written
@@ -112,19 +105,33 @@ class Fussy(Op):
         return [2 * cotangents[0]]
 
 
-fussy = about(lambda a, data: a * Fussy()(data["x"]))
-rooted = about(lambda a, data: a * pt.sqrt(data["y"] - 1))
-"""Below 1 the log-likelihood is no number."""
+@written
+def fussy(data):
+    a = pm.Normal("a", 0, 1)
+    pm.Normal("y", a * Fussy()(data["x"]), 1, observed=data["y"])
 
 
-shares = written(lambda data: pm.Beta("y", pm.LogNormal("a", 0, 1), 2, observed=data["y"]))
-"""A slope that grows without bound near 0."""
+@written
+def shares(data):
+    """A slope that grows without bound near 0."""
+    a = pm.LogNormal("a", 0, 1)
+    pm.Beta("y", a, 2, observed=data["y"])
+
+
+@written
+def rooted(data):
+    """Below 1 the log-likelihood is no number."""
+    a = pm.Normal("a", 0, 1)
+    pm.Normal("y", a * pt.sqrt(data["y"] - 1), 1, observed=data["y"])
 
 
 def score_of(build, columns):
-    schema = Schema.model_validate({"columns": columns})
-    model = build(Columns(schema, stand_ins(schema, 1)), schema)
-    return RecordScore(RecordLikelihood(model, columns=schema.columns))
+    schema = Schema(columns=columns)
+    return RecordScore(RecordLikelihood(blueprint_model(build, schema), columns=schema.columns))
+
+
+def blueprint_model(build, schema):
+    return build(Columns(schema, stand_ins(schema, 1)), schema)
 
 
 AT_ZERO = Clipping(np.zeros(1), np.eye(1), 1.0, "l1")
@@ -157,7 +164,10 @@ def test_a_record_without_a_slope_at_the_reference_counts_as_nothing():
 
 
 def test_a_record_of_likelihood_zero_counts_within_its_ball():
-    bounded = written(lambda data: pm.Uniform("y", 0, pm.LogNormal("most", 0, 1), observed=data["y"]))
+    @written
+    def bounded(data):
+        pm.Uniform("y", 0, pm.LogNormal("most", 0, 1), observed=data["y"])
+
     score = score_of(bounded, {"y": {"lower": 0, "upper": 9}})
     beyond = {"y": np.array([5.0])}
     score._likelihood.at([np.zeros((1,))])
@@ -186,8 +196,11 @@ def test_sums_of_many_extreme_records_are_exact():
 
 
 def test_a_likelihood_whose_slope_no_record_moves_is_refused():
-    with pytest.raises(InputError, match="must enter smoothly"):
-        score_of(about(lambda a, data: pt.floor(a)), {"y": {"lower": -5, "upper": 5}})
+    @written
+    def rounded(data):
+        pm.Normal("y", pt.floor(pm.Normal("a", 0, 1)), 1, observed=data["y"])
+
+    refuses("must enter smoothly", score_of, rounded, {"y": {"lower": -5, "upper": 5}})
 
 
 def test_a_lookup_inside_of_a_function_is_found_wherever_its_place_comes_from():

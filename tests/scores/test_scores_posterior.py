@@ -9,8 +9,9 @@ import pymc as pm
 import pytest
 from scipy import stats
 from small_models import written
+from tables import cases, refuses
 
-from pdips import Column, InputError, Schema, Table
+from pdips import Column, Schema, Scores, Table
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
 from pdips.release.documents import Diagnostics, SumsSummary
@@ -18,15 +19,20 @@ from pdips.report.diagnostics import _draw, _noisy_sums
 from pdips.scores.noisy_likelihood import Simulator
 from pdips.scores.posterior import Reweighted, by_chains, importance_draws, noises_of, posterior_draws
 from pdips.scores.published import REFERENCES, SUMS, noisy_likelihood, read_published, restored
-from pdips.scores.scores import Scores
 
 ILL = Schema(columns={"ill": Column(levels=[0, 1])})
 GRID = (np.arange(400) + 0.5) / 400
 GROUPS = {"g": Column(levels=["a", "b", "c"], public=True), "y": Column(lower=-30, upper=30)}
 
 
-share = written(lambda data: pm.Bernoulli("ill", pm.Beta("share", 1, 1), observed=data["ill"]))
-normal = written(lambda data: pm.Normal("y", pm.Normal("mu", 0, 5), pm.LogNormal("sd", 0, 1), observed=data["y"]))
+@written
+def share(data):
+    pm.Bernoulli("ill", pm.Beta("share", 1, 1), observed=data["ill"])
+
+
+@written
+def normal(data):
+    pm.Normal("y", pm.Normal("mu", 0, 5), pm.LogNormal("sd", 0, 1), observed=data["y"])
 
 
 @written
@@ -138,17 +144,14 @@ def test_what_is_published_gives_the_same_likelihood_again(regression, tmp_path)
     assert more.loss == release.loss
     before, after = release.tables["posterior"], more.tables["posterior"]
     assert (abs(before.mean() - after.mean()) < 0.3 * before.std()).all()
-    with pytest.raises(InputError, match="epsilon, neighbours"):
-        replace(mechanism, epsilon=2).again(release, n_sets=1)
-    with pytest.raises(InputError, match="other parameters"):
-        noisy_likelihood(two_effects, release)
-    with pytest.raises(InputError, match="no noisy sums"):
-        noisy_likelihood(grouped, replace(release, tables={}))
+    refuses("epsilon, neighbours", lambda: replace(mechanism, epsilon=2).again(release, n_sets=1))
+    refuses("other parameters", noisy_likelihood, two_effects, release)
+    refuses("no noisy sums", noisy_likelihood, grouped, replace(release, tables={}))
 
 
-two_effects = written(
-    lambda data: pm.Normal("y", pm.Normal("mu", 0, 3) + 0 * data["g"], pm.HalfNormal("sd", 5), observed=data["y"])
-)
+@written
+def two_effects(data):
+    pm.Normal("y", pm.Normal("mu", 0, 3) + 0 * data["g"], pm.HalfNormal("sd", 5), observed=data["y"])
 
 
 def test_diagnostics_have_the_groups_that_arviz_reads(regression):
@@ -267,8 +270,10 @@ def test_a_search_stays_where_the_model_has_records():
         sums.linearised(np.array([-0.1]))
 
 
-counts = written(lambda data: pm.Poisson("y", pm.math.exp(pm.Normal("b", 0, 40)), observed=data["y"]))
-"""At many parameters of the prior numpy draws no Poisson number: its mean is too large."""
+@written
+def counts(data):
+    """At many parameters of the prior numpy draws no Poisson number: its mean is too large."""
+    pm.Poisson("y", pm.math.exp(pm.Normal("b", 0, 40)), observed=data["y"])
 
 
 def impossible(*given, **more):
@@ -294,17 +299,7 @@ def test_draws_without_records_are_replaced_and_counted(wide):
     assert check.level == "watch"
 
 
-@pytest.mark.parametrize(
-    ("fails", "steps"),
-    [
-        ("pdips.scores.scores.climb", 3),
-        ("pdips.scores.scores.clipping_at", 1),
-        ("pdips.scores.noisy_likelihood.NoisySums.mode", 3),
-        ("pdips.scores.noisy_likelihood.NoisySums.linearised", 1),
-        ("pdips.scores.posterior.Proposal.near", 3),
-        ("pdips.posterior.model.Blueprint.draw", 3),
-    ],
-)
+@pytest.mark.parametrize(("fails", "steps"), cases(__file__, "nothing_fails_after_the_charge"))
 def test_nothing_fails_after_the_charge(wide, monkeypatch, fails, steps):
     mechanism, table = wide
     monkeypatch.setattr(fails, impossible)

@@ -9,8 +9,7 @@ import pages
 import pytest
 
 from benchmarks import pictures_choosing
-from pdips import registry
-from pdips.errors import InputError
+from pdips import InputError, registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in pages.pages()}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.special import gammaln
+from tables import cases, refuses
 
-from pdips import InputError
 from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace
 from pdips.statistics import exact_counts
 from pdips.statistics.exact_counts import NoiseLaw, draw_counts, draw_first_of_two, draw_proportions
@@ -43,13 +43,7 @@ def p_value(drawn, every, probabilities):
     return stats.chisquare(seen[expected > 0], expected[expected > 0]).pvalue
 
 
-CASES = [
-    ([3, -1, 2], 1.0, 5),
-    ([9, 9, -4], 0.3, 4),
-    ([-3, 3, -2], 2.5, 6),
-    ([0, 1, 1, 1], [0.2, 1.0, 3.0, 1.0], 4),
-    ([2, 2, 0, 5, -6], 0.01, 3),
-]
+CASES = cases(__file__, "cases")
 
 
 @pytest.mark.parametrize(("noisy", "alpha", "n"), CASES)
@@ -215,7 +209,5 @@ def test_trivial_tables():
 def test_refusals():
     rng = np.random.default_rng(0)
     for alpha in (0.0, [1.0, 1.0, 1.0]):
-        with pytest.raises(InputError, match="alpha must be"):
-            draw_counts([1, 2], NoiseLaw("laplace", Fraction(1)), 3, alpha, 1, rng)
-    with pytest.raises(InputError, match="too wide"):
-        draw_counts([1, 2], NoiseLaw("laplace", Fraction(10**9)), 10**9, 1.0, 1, rng)
+        refuses("alpha must be", draw_counts, [1, 2], NoiseLaw("laplace", Fraction(1)), 3, alpha, 1, rng)
+    refuses("too wide", draw_counts, [1, 2], NoiseLaw("laplace", Fraction(10**9)), 10**9, 1.0, 1, rng)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import minimize
+from tables import cases, refuses
 
 from pdips import InputError, Schema, Table
 from pdips.privacy.noise import RandomBits
@@ -24,7 +25,7 @@ def schema(levels=2, public=(), max_per_person=1):
     }
     for name in public:
         columns[name]["public"] = True
-    return Schema.model_validate({"columns": columns, "records": {"max_per_person": max_per_person}})
+    return Schema(columns=columns, records={"max_per_person": max_per_person})
 
 
 def contributions(statistic, known):
@@ -99,21 +100,18 @@ def test_sensitivities_beside_public_columns(statistic, public):
     assert claimed(statistic, known, "replace-one") == (l1, squared)
 
 
-def test_what_is_public_costs_nothing():
+def test_what_is_public_costs_nothing_and_a_forgotten_change_of_cell_is_seen():
     known = schema(2, ("g", "x"))
     for statistic in (Counts(by=("g",)), Sums(of="x"), Sums(of="x", by=("g",)), Products(of=("x", "x"), by=("g",))):
         assert statistic.sensitivity(known, "replace-one").l1 == 0
-
-
-def test_a_forgotten_change_of_cell_would_be_seen():
-    """The broken twin: half the sensitivity, as if a record kept its cell or its sign."""
+    # the broken twin: half the sensitivity, as if a record kept its cell or its sign
     known = schema(2)
     for statistic in (STATISTICS[1], STATISTICS[3], STATISTICS[4]):
         assert largest_changes(statistic, known, "replace-one")[0] > statistic.sensitivity(known, "replace-one").l1 // 2
 
 
 def test_the_scatter_stays_below_its_sensitivity_and_comes_near():
-    known = Schema.model_validate({"columns": {"y": NUMBERS["y"]}})
+    known = Schema(columns={"y": NUMBERS["y"]})
     scatter, largest = Scatter(of="y"), 0
     for n in (1, 2, 3, 4):
         tables = [
@@ -168,15 +166,7 @@ def test_shares_add_up_to_one_exactly():
         assert sum(plan(MIXED, budget=budget).shares.values()) == 1
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        {"counts": "1/2", "sums": "1/2"},
-        {"counts": "1/2", "sums": "1/4", "squares": "1/8"},
-        {"counts": "1/2", "sums": "1/2", "squares": "0"},
-        {"counts": "1/3", "sums": "1/3", "sqares": "1/3"},
-    ],
-)
+@pytest.mark.parametrize("budget", cases(__file__, "a_budget_that_does_not_fit_is_refused"))
 def test_a_budget_that_does_not_fit_is_refused(budget):
     with pytest.raises(InputError, match=r"budget|share"):
         plan(MIXED, budget=budget).shares  # noqa: B018
@@ -193,8 +183,7 @@ def test_a_budget_that_does_not_fit_is_refused(budget):
 )
 def test_columns_that_a_statistic_cannot_be_of(statistic, message):
     columns = {"y": {"lower": 0, "upper": 1}, "g": {"levels": ["a"]}, "gap": {"lower": 0, "upper": 1, "missing": True}}
-    with pytest.raises(InputError, match=message):
-        statistic.check(Schema.model_validate({"columns": columns}))
+    refuses(message, statistic.check, Schema(columns=columns))
 
 
 def noisy(values, known=None, **settings):
