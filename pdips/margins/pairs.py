@@ -303,6 +303,8 @@ class Pairs(LaplaceOrGaussian):
         n_margins = len(plan.design.margins)
         again = self._n_again(plan.design) if plan.steps[-1].name == PAIRS_AGAIN else 0
         levels, fine = iter(counted[n_margins + again :]), IntervalDesign.of(plan.schema, self.intervals)
+        if len(counted) != n_margins + again + len(fine.columns) - len(fine.numeric):
+            raise InputError("the release has other margins than its settings in privacy.json ask for")
         for column in fine.columns:
             yield from column.restored(tables["intervals"]) if column in fine.numeric else [next(levels)]
         if self.weighted:

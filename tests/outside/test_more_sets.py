@@ -1,5 +1,6 @@
 """More sets from public files: the noisy numbers are played back, and sets differ as much as the noise makes unsure."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -102,6 +103,19 @@ def test_public_totals_and_weights_hold_in_later_sets():
     release, _ = Pairs(epsilon=4, kind="zcdp").release(table, rng=np.random.default_rng(7))
     for frame in more_sets(release, 2, rng=np.random.default_rng(8)):
         assert frame.groupby("sex")["w"].sum().to_numpy() == pytest.approx([50_000, 60_000])
+
+
+@pytest.mark.filterwarnings("ignore::pdips.errors.UselessWarning")
+def test_a_folder_that_says_nothing_of_a_second_count_had_none(tmp_path):
+    for share, name in ((0, "once"), ("1/2", "twice")):
+        made = Pairs(epsilon=2, kind="zcdp", second_share=share)
+        made.release(survey(), rng=np.random.default_rng(3))[0].write(tmp_path / name)
+        file = tmp_path / name / "privacy.json"
+        document = json.loads(file.read_text(encoding="utf-8"))
+        assert document["settings"].pop("second_share") == str(share)
+        file.write_text(json.dumps(document), encoding="utf-8")
+    assert len(more_sets(tmp_path / "once", 1)) == 1
+    refuses("other margins than its settings", more_sets, tmp_path / "twice", 1)
 
 
 def test_what_has_no_noisy_counts_is_refused(tmp_path, monkeypatch):
