@@ -121,7 +121,7 @@ def _modelled(facts: Facts, *mechanisms: str) -> bool:
 
 
 def _in_source(pattern: str | re.Pattern[str], *mechanisms: str) -> Callable[[Facts], bool]:
-    """Return whether the text of a model has a pattern, or wasn't recorded."""
+    """Return what tells whether the text of a model has a pattern, or wasn't recorded."""
 
     def touches(facts: Facts) -> bool:
         source = _source(facts)
