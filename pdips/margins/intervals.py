@@ -14,6 +14,7 @@ from itertools import islice
 import numpy as np
 import pandas as pd
 from numpy.random import Generator
+from scipy.special import ndtr
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import encode
@@ -43,8 +44,8 @@ QUIETER = 2
 STANDS_OUT = 6.0
 """Standard deviations of the noise that an interval must count to be looked into."""
 
-KEPT = 2.0
-"""Standard errors of its count below which a half of an interval is taken for empty."""
+AT_ENDS = 0.25
+"""Prior probability that a half of an interval holds nothing, and that it holds all (tried: .1 to .4)."""
 
 N_AGAIN = 10
 """Draws of fresh noise for the variance of counts of intervals."""
@@ -170,8 +171,8 @@ class IntervalColumn:
         Each interval is halved again and again (:func:`_divided`); where nothing was asked, it is divided evenly.
         """
         n_top = int(self.nodes[0][-1]) + 1
-        missing = layers[0][n_top:] * (layers[0][n_top:] > KEPT * steps[0].standard_deviation)
-        total = max(float(layers[0][:n_top].sum() + missing.sum()) if n_records is None else n_records, 1.0)
+        total = max(float(layers[0].sum()) if n_records is None else n_records, 1.0)
+        missing = _part_of(layers[0][n_top:], np.array([total]), steps[0].standard_deviation)
         mass = np.array([max(total - missing.sum(), 0.0)])
         for layer, (counts, step) in enumerate(zip(layers, steps, strict=True)):
             cells = np.bincount(self.nodes[layer])
@@ -298,11 +299,30 @@ class CodeColumn(IntervalColumn):
         return np.append(self.order, self.n_cells)[super().cells(levels, cuts, law, rng, even)]
 
 
+def _part_of(found: FloatArray, held: FloatArray, error: float | FloatArray) -> FloatArray:
+    """Return the posterior mean of a count between 0 and ``held``, of which ``found`` has a standard error.
+
+    It is at either end with probability ``AT_ENDS``; between, all log odds of its share are as likely, up to those of
+    one standard error. An end likelier than all else is taken, or a long empty tail would hold a little everywhere.
+    """
+    tiny = np.finfo(np.float64).tiny
+    error, most = np.maximum(error, LEAST), np.maximum(held, LEAST)
+    low, high = -found / error, (held - found) / error
+    nothing, whole = (AT_ENDS * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) for z in (low, high))
+    inside = np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
+    share = np.clip(found, error, np.maximum(held - error, error)) / np.maximum(held, 2 * error)
+    width = most * share * (1 - share) * 2 * np.log(np.maximum(most / error - 1, math.e))
+    between = (1 - 2 * AT_ENDS) * inside * error / width
+    middle = found + error * (nothing - whole) / AT_ENDS / np.maximum(inside, tiny)
+    mean = (between * middle + whole * held) / np.maximum(nothing + between + whole, tiny)
+    ends = np.where(found < held / 2, 0, held)
+    return np.where(np.maximum(nothing, whole) >= between + np.minimum(nothing, whole), ends, np.clip(mean, 0, held))
+
+
 def _divided(mass: FloatArray, counts: FloatArray, cells: IntArray, parent: IntArray, deviation: float) -> FloatArray:
     """Return how much is in each interval, from how much is in its parents and noisy counts, by halving.
 
-    The counts of two halves are made to add up to what both have. A half below 0, or one that counts less than ``KEPT``
-    standard errors where both have more than twice as many, gets nothing.
+    The counts of two halves are made to add up to what both have, and each gets what it may be expected to hold.
     """
     place = np.arange(len(parent)) - np.searchsorted(parent, parent)
     width = 1 << int(place.max()).bit_length()
@@ -318,11 +338,8 @@ def _divided(mass: FloatArray, counts: FloatArray, cells: IntArray, parent: IntA
         numbers = np.maximum(many.sum(axis=2, keepdims=True), 1)
         found = half + (held - half.sum(axis=2))[..., None] * many / numbers
         error = deviation * np.sqrt(many.prod(axis=2, keepdims=True) / numbers)
-        plenty = held[..., None] > 2 * KEPT * error
-        drawn = np.where(plenty & (found < KEPT * error), 0, found)
-        drawn = np.where(plenty & (found[..., ::-1] < KEPT * error), held[..., None], drawn)
         open_ = np.isnan(found) | (many.min(axis=2, keepdims=True) == 0)
-        held = np.where(open_, even, np.clip(drawn, 0, held[..., None])).reshape(len(mass), -1)
+        held = np.where(open_, even, _part_of(found, held[..., None], error)).reshape(len(mass), -1)
     return np.asarray(held[parent, place], dtype=np.float64)
 
 

@@ -46,10 +46,13 @@ ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 """Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
 
 ALONE_NUMERIC = Fraction(3, 4)
-"""That of Laplace noise with numeric columns without bins, whose cuts and spikes hang on their own counts."""
+"""With numeric columns without bins, whose cuts and spikes hang on their own counts (tried: .6 to .85)."""
 
 ALONE_TWICE = Fraction(2, 5)
-"""That of Gaussian noise where some pairs are counted twice and no numeric column is without bins (tried: .2 to .6)."""
+"""Of Gaussian noise where some pairs are counted twice and no numeric column is without bins (tried: .2 to .6)."""
+
+ALONE_QUIET, QUIET = Fraction(1, 4), 10
+"""The same where noise of the whole price would have a smaller variance, as from epsilon 2 (tried: .08 to .4)."""
 
 AGAIN = {"gaussian": Fraction(1, 2), "laplace": Fraction(0)}
 """Part of the price of pairs that the second count gets (tried: 0 to .9); Laplace noise gains nothing from it."""
@@ -168,7 +171,8 @@ class Pairs(LaplaceOrGaussian):
         design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, None, totals)
         n_again = self._n_again(design)
         twice = self._second_share() if n_again else Fraction(0)
-        whole = self._single_share(fine, twice)
+        moved = Sensitivity.of_counts(schema, self.neighbours)
+        whole = self._single_share(fine, twice, moved.l2_squared < 2 * QUIET * self.total)
         alone, once = whole * (1 - part), (1 - whole) * (1 - twice)
         design = replace(design, alone=alone / (alone + once) or None)
         if design.offsets[-1] > MOST_LEVELS:
@@ -282,12 +286,12 @@ class Pairs(LaplaceOrGaussian):
         n_pairs = sum(len(margin) == 2 for margin in design.margins)
         return math.ceil(PART_AGAIN * len(_open_pairs(design))) if n_pairs >= FEWEST_PAIRS else 0
 
-    def _single_share(self, fine: IntervalDesign, twice: Fraction) -> Fraction:
+    def _single_share(self, fine: IntervalDesign, twice: Fraction, quiet: bool) -> Fraction:
         if self.single_share is not None:
             return exact(self.single_share, "single_share")
-        if self.noise_law == "laplace":
-            return ALONE_NUMERIC if fine.numeric else ALONE["laplace"]
-        return ALONE_TWICE if twice and not fine.numeric else ALONE["gaussian"]
+        if fine.numeric:
+            return ALONE_NUMERIC
+        return (ALONE_QUIET if quiet else ALONE_TWICE) if twice else ALONE[self.noise_law]
 
     def _second_share(self) -> Fraction:
         return AGAIN[self.noise_law] if self.second_share is None else exact(self.second_share, "second_share")
@@ -299,12 +303,17 @@ class Pairs(LaplaceOrGaussian):
         self, plan: Plan, margins: Sequence[MeasuredMargin], tables: Mapping[str, pd.DataFrame]
     ) -> Iterator[IntArray]:
         """Yield the noisy numbers of a release's public tables, in the order of the plan."""
-        counted = [each.noisy for each in margins if each.law.law != "estimate"]
-        n_margins = len(plan.design.margins)
-        again = self._n_again(plan.design) if plan.steps[-1].name == PAIRS_AGAIN else 0
+        counted, design = [each.noisy for each in margins if each.law.law != "estimate"], plan.design
+        n_margins, asked = len(design.margins), [design.variance(m, plan.named(MARGINS)) for m in design.margins]
+        again = self._n_again(design) if plan.steps[-1].name == PAIRS_AGAIN else 0
         levels, fine = iter(counted[n_margins + again :]), IntervalDesign.of(plan.schema, self.intervals)
-        if len(counted) != n_margins + again + len(fine.columns) - len(fine.numeric):
-            raise InputError("the release has other margins than its settings in privacy.json ask for")
+        stated = [each.law.variance for each in margins if each.law.law != "estimate"][:n_margins]
+        n_counted = n_margins + again + len(fine.columns) - len(fine.numeric)
+        if len(counted) != n_counted or not np.allclose(stated, asked):
+            raise InputError(
+                "the release has other margins, or other noise on them, than its settings in privacy.json ask for: it "
+                "may be of a version with other shares of the price"
+            )
         for column in fine.columns:
             yield from column.restored(tables["intervals"]) if column in fine.numeric else [next(levels)]
         if self.weighted:
