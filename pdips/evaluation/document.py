@@ -49,11 +49,6 @@ class ReleaseFolder:
         """The schema of the release."""
         return self.document.table_schema
 
-    @property
-    def is_public(self) -> bool:
-        """Whether the synthetic sets were published."""
-        return self.home.name == "public"
-
 
 def open_release(directory: str | Path, *, received: bool = False) -> ReleaseFolder:
     """Read the synthetic sets of a release, or of a public folder alone if it may be ``received``, and check them."""

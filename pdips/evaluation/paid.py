@@ -250,7 +250,7 @@ def steps_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore
 
 def _refuse(release: ReleaseFolder) -> None:
     """Refuse what couldn't be published, before anything is read from the table."""
-    if not release.is_public or release.document.privacy.kind not in FINITE_KINDS:
+    if release.home.name != "public" or release.document.privacy.kind not in FINITE_KINDS:
         raise RefusedError(
             "a paid evaluation is of a published release with a guarantee: these sets stay inside, and so does what is "
             "worked out with them (leave out --paid-epsilon)"
