@@ -65,11 +65,10 @@ def open_release(directory: str | Path, *, received: bool = False) -> ReleaseFol
                 )
             found[number] = path
     wanted = range(1, document.n_sets + 1)
-    for number in wanted:
-        if number not in found:
-            raise InputError(
-                f"synthetic set {number} of {document.n_sets} is missing in {home}: put it back from a copy"
-            )
+    if missing := [number for number in wanted if number not in found]:
+        raise InputError(
+            f"synthetic set {missing[0]} of {document.n_sets} is missing in {home}: put it back from a copy"
+        )
     if extra := sorted({*found} - {*wanted}):
         raise InputError(f"{found[extra[0]]} is not of this release, which has {document.n_sets} sets: take it away")
     sets = tuple(_read_set(found[number], document.table_schema) for number in wanted)
@@ -90,10 +89,9 @@ def open_table(path: Any, release: ReleaseFolder) -> Table:
 
 def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
     frame = read_frame(path, separator=",")
-    plain = schema.plain()
     try:
         if len(frame):
-            Table(frame, plain)
+            Table(frame, schema.plain())
         elif [*map(str, frame.columns)] != [*schema.columns]:
             raise InputError("its columns are not those of the schema")
     except InputError as error:

@@ -48,8 +48,7 @@ def codes_of(frame: pd.DataFrame, schema: Schema) -> IntArray:
         return np.empty((0, len(names)), dtype=np.int64)
     if schema.records.person in frame.columns:
         frame = frame.drop(columns=[schema.records.person])
-    plain = schema.plain()
-    codes = Table(frame, plain).codes
+    codes = Table(frame, schema.plain()).codes
     return np.column_stack([codes[name] for name in names])
 
 
