@@ -298,17 +298,22 @@ def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | N
     whole = with_decile_bins(table)
     framed: list[pd.DataFrame] = []
 
-    def of_pairs(measure: Callable[[pd.DataFrame, pd.DataFrame], tuple[float, ...]]) -> tuple[Figures, dict[str, Any]]:
+    def of_pairs(measure: Callable[..., Any], *names: str, **settings: Any) -> Figures:
         if not framed:
             framed.extend([_plain(frame, table.schema) for frame in (table.frame, *every)])
-        return [measure(framed[0], other) for other in framed[1:]], {}
+        found = [measure(framed[0], other, rng=np.random.default_rng(SEED), **settings) for other in framed[1:]]
+        return [tuple(getattr(one, name) for name in names) for one in found]
 
+    at_once = min(MARGINAL, len(table.schema.columns))
     groups: dict[str, Callable[[], tuple[Figures, dict[str, Any]]]] = {
         "SPECKS": lambda: _specks(whole, sets),
-        "pMSE": lambda: of_pairs(_pmse),
-        f"{MARGINAL}-marginals": lambda: of_pairs(_marginal),
+        "pMSE": lambda: (of_pairs(standardised_pmse, "pmse", "ratio"), {}),
+        f"{MARGINAL}-marginals": lambda: (of_pairs(k_marginal, "score", k=at_once, n_draws=MOST_MARGINS), {}),
         "ECDF": lambda: _ecdf(table, every, weighted),
-        "Wasserstein randomization": lambda: (of_pairs(_wasserstein)[0], {"re-splits": SPLITS}),
+        "Wasserstein randomization": lambda: (
+            of_pairs(wasserstein_randomization, "ratio", distance="columns", n_permutations=SPLITS),
+            {"re-splits": SPLITS},
+        ),
         **{f"{k}-way margins": partial(_margins, whole, every, k, weighted) for k in (1, 2, 3)},
     }
     found = []
@@ -381,21 +386,6 @@ def _specks(table: Table, sets: Sequence[pd.DataFrame]) -> tuple[Figures, dict[s
         at=[one.at for one in scores],
     )
     return figures, {"classifier": classifier, "picture": spread}
-
-
-def _pmse(original: pd.DataFrame, other: pd.DataFrame) -> tuple[float, ...]:
-    found = standardised_pmse(original, other)
-    return found.pmse, found.ratio
-
-
-def _marginal(original: pd.DataFrame, other: pd.DataFrame) -> tuple[float, ...]:
-    k = min(MARGINAL, original.shape[1])
-    return (k_marginal(original, other, k, n_draws=MOST_MARGINS, rng=np.random.default_rng(SEED)).score,)
-
-
-def _wasserstein(original: pd.DataFrame, other: pd.DataFrame) -> tuple[float, ...]:
-    rng = np.random.default_rng(SEED)
-    return (wasserstein_randomization(original, other, distance="columns", n_permutations=SPLITS, rng=rng).ratio,)
 
 
 def _ecdf(table: Table, every: Sequence[pd.DataFrame], weighted: bool) -> tuple[Figures, dict[str, Any]]:
