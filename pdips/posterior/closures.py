@@ -114,7 +114,9 @@ def _looked_at(function: Any, what: str, written: Collection[str] = ()) -> tuple
                 code = getattr(each, "__func__", getattr(each, "fget", getattr(each, "func", each)))
                 if isinstance(code, FunctionType) or not (attribute.startswith("__") or isinstance(code, DESCRIPTORS)):
                     inner.append((f"{name}.{attribute}", code))
-        elif not isinstance(value, CODE) and not _is_library_function(value):
+        elif isinstance(value, CODE) or (callable(value) and type(value).__module__.partition(".")[0] in LIBRARIES):
+            continue
+        else:
             size = 1 if name in written else _size(value)
             held = _held_by(name, value) if size is None else None
             if held is None and (size is None or size > MOST):
@@ -186,10 +188,6 @@ def _size(value: Any) -> int | None:
         return None
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
-
-
-def _is_library_function(value: Any) -> bool:
-    return callable(value) and type(value).__module__.partition(".")[0] in LIBRARIES
 
 
 def _is_own_class(kind: type) -> bool:
