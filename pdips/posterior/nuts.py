@@ -122,10 +122,12 @@ def sample(
     seed = int(rng.integers(2**63 if known == "nutpie" else 2**31))
     with quiet():
         if known == "nutpie":
-            compiled = _compiled(model)
-            tree = _by_nutpie(compiled, graph, start, seed=seed, **settings)
+            tree = _by_nutpie(_compiled(model), graph, start, seed=seed, **settings)
         else:
-            tree = _by_pymc(graph, start, nuts_sampler=known, random_seed=rng if known == "pymc" else seed, **settings)
+            point = None if start is None else {each.name: _started(start, each.name) for each in graph.value_vars}
+            settings |= {"nuts_sampler": known, "random_seed": rng if known == "pymc" else seed, "initvals": point}
+            with graph:
+                tree = pm.sample(progressbar=False, quiet=True, compute_convergence_checks=False, **settings)
     hidden = () if isinstance(model, pm.Model) else model.record_parameters
     kept = {
         name: {key: each for key, each in tree[name].data_vars.items() if key not in hidden}
@@ -196,16 +198,6 @@ def _started(start: Mapping[str, ArrayLike], name: str) -> NDArray[Any]:
     if name not in start:
         raise InputError(f"start has no value of {name!r}; it takes one of each of model.value_vars")
     return np.asarray(start[name])
-
-
-def _by_pymc(model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings: Any) -> xr.DataTree:
-    names = [value.name for value in model.value_vars]
-    point = None if start is None else {name: _started(start, name) for name in names}
-    with model:
-        tree: xr.DataTree = pm.sample(
-            initvals=point, progressbar=False, quiet=True, compute_convergence_checks=False, **settings
-        )
-    return tree
 
 
 @dataclass(frozen=True, kw_only=True)
