@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import IntArray
 from pdips.convergence import ROUNDS
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -32,7 +32,7 @@ from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, as_float, choice, exact, largest_rho, proper_share
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.release import Closer
+from pdips.registry import load
 
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection"]
@@ -344,7 +344,10 @@ class CensoredPosterior(sampling.ChainMechanism):
             self.n_records or curator.n_records,
             rng,
         )
-        return Drawn(sets=sets, diagnostics=draws.diagnostics, closer=_closer(draws, drawn))
+        shows = isinstance(draws, ChainDraws) or (isinstance(draws, GridDraws) and draws.records[0])
+        # what it needs takes seconds to import
+        look = (lambda: load("pdips.posterior.inspection:inspect_draws")(draws, drawn)) if shows else None
+        return Drawn(sets=sets, diagnostics=draws.diagnostics, closer=look)
 
     def draws_from(self, target: Target) -> Draws:
         """Return what the parameters are drawn from, once a curator gives it a table."""
@@ -402,14 +405,3 @@ class CensoredPosterior(sampling.ChainMechanism):
         if not self.source.text:
             parts.append(UNRECORDED)
         return " ".join(parts)
-
-
-def _closer(draws: Any, released: Sequence[Mapping[str, FloatArray]]) -> Closer | None:
-    """Return what looks closer at a posterior, when somebody asks: what it needs takes seconds to import."""
-
-    def look() -> Any:
-        from pdips.posterior.inspection import inspect_draws
-
-        return inspect_draws(draws, released)
-
-    return look if isinstance(draws, ChainDraws) or (isinstance(draws, GridDraws) and draws.records[0]) else None
