@@ -73,11 +73,6 @@ class Panel:
             return Fraction(1)
         return self.births_share if part == "births" else 1 - self.births_share
 
-    def of_part(self, part: Part, name: str, given: Sequence[str]) -> tuple[str, ...]:
-        """Return those of a column's predictors that all records of a part have."""
-        year = self.years[name]
-        return tuple(other for other in given if part == "continuers" or self.years.get(other, year) == year)
-
     def given(self, name: str, wanted: Sequence[str] | None) -> tuple[str, ...]:
         """Return the predictors of a year's column: as asked for, or the column of the year before.
 
@@ -325,9 +320,10 @@ class ColumnPlan:
         if panel is None or name not in panel.years:
             left = epsilon * (1 - MISSING_SHARE) if column.missing else epsilon
             return (NumericPart(budget=self.budget(name, left), box=self._box(self.schema, self.given[name])),)
-        found = []
+        found, year = [], panel.years[name]
+        of_births = [other for other in self.given[name] if panel.years.get(other, year) == year]
         for part in PARTS if name in panel.before else PARTS[:1]:
-            box = self._box(panel.known_schema, panel.of_part(part, name, self.given[name]))
+            box = self._box(panel.known_schema, self.given[name] if part == "continuers" else of_births)
             budget = self.budget(name, epsilon * panel.share(part, name), part=part)
             # both have all of the budget, or each has an item of its own
             apart = {"item": f"{budget.item}, {part}"} if panel.births_share is not None else {"branch": part}
