@@ -108,7 +108,7 @@ def _draw(release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float]) -> 
     if posterior is not None and posterior.convergence is not None:
         chains.append(posterior.convergence)
     if chains:
-        return _chains(chains, bfmi) + _rounds(chains, release.mechanism)
+        return _chains(chains, bfmi, release.mechanism)
     found, level = "exact, no chain that could have failed", graded(True)
     if posterior is not None and posterior.noisy_sums is not None:
         k = posterior.noisy_sums.pareto_k
@@ -124,7 +124,7 @@ def _draw(release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float]) -> 
     return [Check("the draw", found, "an exact draw, or chains that agree", level)]
 
 
-def _chains(found: Sequence[Convergence], bfmi: Sequence[float]) -> list[Check]:
+def _chains(found: Sequence[Convergence], bfmi: Sequence[float], mechanism: str) -> list[Check]:
     rhat = max(one.largest_rhat for one in found)
     fewest = min(min(one.smallest_ess_bulk, one.smallest_ess_tail) for one in found)
     divergences = sum(one.divergences for one in found)
@@ -136,20 +136,15 @@ def _chains(found: Sequence[Convergence], bfmi: Sequence[float]) -> list[Check]:
     ]
     if bfmi:
         checks.append(Check("BFMI, smallest", number(min(bfmi)), f"{BFMI} or more", graded(min(bfmi) >= BFMI)))
+    rounds = max(one.rounds for one in found)
+    if rounds > 1:
+        ended = "agreed" if all(one.passed for one in found) else "still disagreed"
+        said = f"chains disagreed and were run again, longer each time; they {ended} in round {rounds} of {ROUNDS}"
+        rule = "running again was decided on confidential records, which the guarantee does not cover"
+        if mechanism in KNOW_THE_NOISE:
+            rule = "the chains read noisy statistics only, so running them again costs nothing"
+        checks.append(Check("rounds of chains", said, f"agreement in round 1; {rule}", "watch"))
     return checks
-
-
-def _rounds(chains: Sequence[Convergence], mechanism: str) -> list[Check]:
-    """Say that chains were run again; a first round that agreed needs no word."""
-    rounds = max(one.rounds for one in chains)
-    if rounds == 1:
-        return []
-    ended = "agreed" if all(one.passed for one in chains) else "still disagreed"
-    found = f"chains disagreed and were run again, longer each time; they {ended} in round {rounds} of {ROUNDS}"
-    rule = "agreement in round 1; running again was decided on confidential records, which the guarantee does not cover"
-    if mechanism in KNOW_THE_NOISE:
-        rule = "agreement in round 1; the chains read noisy statistics only, so running them again costs nothing"
-    return [Check("rounds of chains", found, rule, "watch")]
 
 
 def _grid(posterior: PosteriorSummary) -> list[Check]:
