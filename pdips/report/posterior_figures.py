@@ -110,9 +110,8 @@ def posterior_figures(
             prior = priors[place] if priors else None
             released = [value for value in parameter.released if value is not None]
             figure = draws_of_parameter(each, released, parameter.name, f"parameter {place}", prior)
-            narrower = (
-                [] if prior is None or not prior.std() else [f"sd {percent(each.std() / prior.std())} of prior's"]
-            )
+            spread = 0.0 if prior is None else prior.std()
+            narrower = [f"sd {percent(each.std() / spread)} of prior's"] if spread else []
             parameters.append((parameter.name, figure, *narrower))
         divergent = None if stats is None or "diverging" not in stats else stats["diverging"].transpose("chain", "draw")
         return {
@@ -264,14 +263,10 @@ def stride(shape: Sequence[int], effective: float | None) -> int:
 
 def _differences(kept: FloatArray, x: FloatArray) -> FloatArray:
     """Return each chain's distribution function of relative ranks, minus the uniform one, shape (chains, points)."""
-    import xarray as xr
-
-    import_module("arviz_stats")
-    held = xr.Dataset({"x": (("chain", "draw"), kept)})
-    ranks = held.azstats.compute_ranks(dim=["chain", "draw"], relative=True)["x"].transpose("chain", "draw").to_numpy()
+    stats: Any = import_module("arviz_stats.base").array_stats
+    ranks = stats.compute_ranks(kept.ravel(), relative=True).reshape(kept.shape)
     below = np.stack([np.searchsorted(np.sort(row), x, side="right") for row in ranks])
-    found: FloatArray = below / kept.shape[1] - x
-    return found
+    return np.asarray(below / kept.shape[1] - x)
 
 
 @lru_cache(maxsize=32)
@@ -410,5 +405,4 @@ def places(x: ArrayLike, y: ArrayLike) -> tuple[FloatArray, FloatArray]:
 def _round(values: FloatArray, n_places: int) -> FloatArray:
     low, high = (values.min(), values.max()) if len(values) else (0.0, 0.0)
     step = (high - low) / n_places or 1.0
-    rounded: FloatArray = low + np.round((values - low) / step) * step
-    return rounded
+    return np.asarray(low + np.round((values - low) / step) * step)
