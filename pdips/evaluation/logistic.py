@@ -33,8 +33,7 @@ def standardised(x: FloatArray) -> FloatArray:
     centred = x - x.mean(axis=0)
     deviation = centred.std(axis=0)
     kept = deviation > _SAME
-    result: FloatArray = centred[:, kept] / deviation[kept]
-    return result
+    return np.asarray(centred[:, kept] / deviation[kept])
 
 
 def orthonormal(x: FloatArray) -> FloatArray:
@@ -44,8 +43,7 @@ def orthonormal(x: FloatArray) -> FloatArray:
     _, r, order = qr(np.linalg.qr(x, mode="r"), mode="economic", pivoting=True)
     rank = int((np.abs(np.diag(r)) > _SAME * abs(r[0, 0])).sum())
     back = np.linalg.inv(r[:rank, :rank])
-    result: FloatArray = x[:, order[:rank]] @ back * np.sqrt(len(x))
-    return result
+    return np.asarray(x[:, order[:rank]] @ back * np.sqrt(len(x)))
 
 
 def maximum_likelihood(z: FloatArray, y: FloatArray) -> FloatArray:
@@ -57,8 +55,7 @@ def maximum_likelihood(z: FloatArray, y: FloatArray) -> FloatArray:
     """
     start = float(np.log(y.mean() / (1 - y.mean())))
     intercept, beta = penalised(z, y, "ridge", 1e-12, (start, np.zeros(z.shape[1])), least_weight=1e-12)
-    chances: FloatArray = expit(intercept + z @ beta)
-    return chances
+    return np.asarray(expit(intercept + z @ beta))
 
 
 def places_of(codes: IntArray, sizes: Sequence[int], *, interactions: bool) -> Iterator[IntArray]:
@@ -137,8 +134,7 @@ def cross_validated(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.G
             fits = _path(x[inside], y[inside], penalty, top * ratios[: len(path)], whole=True)
             loss += [_deviance(intercept + x[~inside] @ beta, y[~inside]) for intercept, beta in fits]
     intercept, beta = path[int(loss.argmin())]
-    chances: FloatArray = expit(intercept + x @ beta)
-    return chances
+    return np.asarray(expit(intercept + x @ beta))
 
 
 def _path(
@@ -218,5 +214,4 @@ def _lasso(gram: FloatArray, product: FloatArray, size: float, start: FloatArray
     root = np.sqrt(k) * np.linalg.cholesky(gram + _JITTER * np.eye(k))
     model = Lasso(alpha=size, fit_intercept=False, tol=_LASSO_GAP, max_iter=_MOST_ROUNDS, warm_start=True)
     model.coef_ = start.copy()
-    beta: FloatArray = model.fit(root.T, k * np.linalg.solve(root, product)).coef_
-    return beta
+    return np.asarray(model.fit(root.T, k * np.linalg.solve(root, product)).coef_)

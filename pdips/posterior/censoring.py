@@ -501,5 +501,4 @@ def _without_infinities(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind != "f" or not np.isinf(values).any():
         return values
     large = float(np.finfo(values.dtype).max) ** 0.5
-    finite: NDArray[Any] = np.nan_to_num(values, nan=np.nan, posinf=large, neginf=-large)
-    return finite
+    return np.asarray(np.nan_to_num(values, nan=np.nan, posinf=large, neginf=-large))

@@ -281,8 +281,7 @@ def _stored(bounds: Bounds, records: InspectedRecords) -> xr.Dataset:
     }
     if records.weights is not None:
         values["weights"] = ("record", records.weights[each[kept]])
-    made = whole.isel(record=kept).assign(values)
-    return made.assign_attrs(records=bounds.n_records)
+    return whole.isel(record=kept).assign(values).assign_attrs(records=bounds.n_records)
 
 
 def _plain(found: xr.Dataset) -> xr.Dataset:
@@ -362,8 +361,7 @@ def _shares(values: NDArray[Any], column: Column, edges: FloatArray) -> FloatArr
     lower, upper = bounds_of(column)
     known = np.clip(np.nan_to_num(np.asarray(values, dtype=np.float64), nan=lower), lower, upper)
     known = np.rint(known) if column.is_categorical or column.integer else collapse(known, column)
-    shares: FloatArray = np.histogram(known, edges)[0] / max(len(known), 1)
-    return shares
+    return np.asarray(np.histogram(known, edges)[0] / max(len(known), 1))
 
 
 def check_bounds(

@@ -352,8 +352,7 @@ def leave_out(steps: Sequence[Step], curator: Curator) -> None:
 def sums(records: RegressionRecords, candidates: Candidates) -> IntArray:
     """Return the sums of (1, z) over the records on or below each candidate, shape (slopes, intercepts, p + 1)."""
     residuals, slopes, offsets = records.residuals(candidates.around), candidates.slopes, candidates.intercepts
-    found: IntArray = sums_below(residuals, records.predictors, records.instruments, slopes, offsets, UNITS)
-    return found
+    return np.asarray(sums_below(residuals, records.predictors, records.instruments, slopes, offsets, UNITS))
 
 
 # compiled

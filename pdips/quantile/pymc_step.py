@@ -275,8 +275,7 @@ def learn_directions(draws: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(np.cov(draws.T))
     if not values[-1] > 0:
         return np.empty((0, p))
-    found: FloatArray = np.ascontiguousarray(vectors * np.sqrt(np.maximum(values, 0)))
-    return found
+    return np.ascontiguousarray(vectors * np.sqrt(np.maximum(values, 0)))
 
 
 def _found(model: pm.Model, beta: Any) -> tuple[KNormGradient, tuple[Any, ...], list[tuple[str, float]]]:
