@@ -303,7 +303,7 @@ def _margins(plan: Plan) -> Iterator[Prospect]:
         if {*columns} <= {*schema.public_columns}:
             continue
         try:
-            parts = _parts(plan, places) or (form([*places]),)
+            parts = tuple(view_noises(getattr(design, "views", ()), places)) or (form([*places]),)
         except NoFormError:
             continue
         yield Prospect(kind="margin", columns=columns, cells=design.domain.size_of(places), parts=parts)
@@ -312,10 +312,6 @@ def _margins(plan: Plan) -> Iterator[Prospect]:
             sums, unit = (NoiseSum((Terms(1.0, 1, step.parameter, design.law),)),), "times the largest weight counted"
             weight = (str(schema.records.weight),)
             yield Prospect(kind="sum", columns=weight, cells=1, parts=sums, factor=1 / UNITS, unit=unit)
-
-
-def _parts(plan: Plan, places: Sequence[int]) -> tuple[NoiseSum, ...]:
-    return tuple(view_noises(getattr(plan.design, "views", ()), places))
 
 
 def _moments(plan: Plan, n_records: int) -> Iterator[Prospect]:
@@ -336,7 +332,7 @@ def _moments(plan: Plan, n_records: int) -> Iterator[Prospect]:
     elif getattr(design, "views", ()):
         for size in (1, 2):
             for places in combinations(range(len(names)), size):
-                told[tuple(names[k] for k in places)] = _parts(plan, places)
+                told[tuple(names[k] for k in places)] = tuple(view_noises(design.views, places))
     ordered = {name: _values(column, fine.get(name)) for name, column in schema.columns.items()}
     ordered = {name: values for name, values in ordered.items() if len(values)}
     for name, values in ordered.items():
@@ -422,7 +418,6 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
         sorted(prospects(replace(plan, design=shape), n_records), key=lambda each: len(each.columns))
         for shape in shapes.values()
     ]
-    order = found[0]
     rows = [
         {
             "kind": each.kind,
@@ -437,7 +432,7 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
         }
         for each, *others in [*zip(*found, strict=True)][:most]
     ]
-    return {"law": "gaussian" if gaussian else "laplace", "floor": floor, "rows": rows, "all": len(order)}
+    return {"law": "gaussian" if gaussian else "laplace", "floor": floor, "rows": rows, "all": len(found[0])}
 
 
 def _merged(noise: NoiseSum) -> list[Terms]:
