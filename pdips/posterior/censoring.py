@@ -104,9 +104,7 @@ class Axis:
     """Where the records of a model's observed variables are."""
 
     dim: str | None = None  # the dimension that numbers records; "record" is known by itself
-    axes: Mapping[str, int] = field(
-        default_factory=dict
-    )  # the record axis of observed variables without dims, 0 unsaid
+    axes: Mapping[str, int] = field(default_factory=dict)  # record axis of observed variables without dims, 0 unsaid
     ids: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # the record of each element or row, by variable
     n: int | None = None  # number of records; asked for where there are ids
 

@@ -364,13 +364,10 @@ class Blueprint:
 
     def check_gradient(self) -> None:
         """Refuse, on stand-ins, a model without a finite log density and gradient anywhere that NUTS could start."""
-
-        def check() -> None:
-            starts = np.stack([np.median(self.prior, axis=0), initial(self.model), *self.prior[:N_STARTS]])
-            check_gradient(self.source.name, self._censored.model, self._points(starts))
-
         with ONE_AT_A_TIME:
-            self.tried.once("gradient", check)
+            starts = np.stack([np.median(self.prior, axis=0), initial(self.model), *self.prior[:N_STARTS]])
+            name, points = self.source.name, self._points(starts)
+            self.tried.once("gradient", lambda: check_gradient(name, self._censored.model, points))
 
     @cached_property
     def _censored(self) -> Censored:
