@@ -141,13 +141,10 @@ def _in_a_call(suspicious: Callable[[str, dict[str, ast.expr]], bool]) -> Callab
         except SyntaxError:
             return True
         calls = [node for node in found if isinstance(node, ast.Call)]
-        return any(suspicious(_name(one.func), {word.arg or "": word.value for word in one.keywords}) for one in calls)
+        named = ((getattr(one.func, "attr", getattr(one.func, "id", "")), one.keywords) for one in calls)
+        return any(suspicious(name, {word.arg or "": word.value for word in words}) for name, words in named)
 
     return touches
-
-
-def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _transformed(name: str, words: dict[str, ast.expr]) -> bool:
