@@ -215,13 +215,10 @@ def test_the_page_of_a_table_that_was_given_stays_inside(tmp_path):
     assert page.count("Inside only") == 2
 
 
-def study_command(*words):
-    return [sys.executable, "-m", "pdips", "study", *map(str, words)]
-
-
 def test_a_killed_program_goes_on_where_it_stopped(tmp_path):
     out = tmp_path / "out"
-    command = study_command("proportions", "--replicates", 300, "--epsilon", 1, "--workers", 0, "--out", out)
+    words = ["study", "proportions", "--replicates", "300", "--epsilon", "1", "--workers", "0", "--out", str(out)]
+    command = [sys.executable, "-m", "pdips", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
         while len(list(out.glob("replicates/n*.json"))) < 2 and running.poll() is None:
             time.sleep(0.005)
@@ -264,16 +261,12 @@ def test_an_interrupt_says_that_results_stay(pdips, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Proportions, "run", interrupted)
-    code, _, err = pdips("study", "proportions", "--workers", 0, "--out", tmp_path / "x")
-    assert code == 130
-    assert "what is done is kept" in err
+    pdips.fails("what is done is kept", "study", "proportions", "--workers", 0, "--out", tmp_path / "x", code=130)
 
 
 def test_unknown_studies_and_none(pdips):
     for words in (["study"], ["study", "magic"]):
-        code, out, err = pdips(*words)
-        assert (code, out) == (2, "")
-        assert err.count("\n") == 1
+        err = pdips.fails("", *words)
         assert all(name in err for name in names())
 
 
