@@ -51,7 +51,7 @@ ALONE_NUMERIC = Fraction(3, 4)
 ALONE_TWICE = Fraction(2, 5)
 """Of Gaussian noise where some pairs are counted twice and no numeric column is without bins (tried: .2 to .6)."""
 
-ALONE_QUIET, QUIET = Fraction(1, 4), 10
+ALONE_QUIET, QUIET = Fraction(1, 4), 15
 """The same where noise of the whole price would have a smaller variance, as from epsilon 2 (tried: .08 to .4)."""
 
 AGAIN = {"gaussian": Fraction(1, 2), "laplace": Fraction(0)}

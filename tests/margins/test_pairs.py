@@ -366,6 +366,13 @@ def test_single_columns_get_the_share_that_is_asked(kind):
     assert [step.price for step in again.steps] == [step.price for step in plan.steps]
 
 
+@pytest.mark.parametrize(("kind", "epsilon", "share"), [("pure", 9, 1 / 4), ("zcdp", 1, 4 / 7), ("zcdp", 2, 2 / 5)])
+def test_quieter_noise_leaves_more_to_pairs(kind, epsilon, share):
+    """Of what is counted once, half of the price of pairs being for a second count under Gaussian noise."""
+    schema = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abcd"}})
+    assert Pairs(epsilon=epsilon, kind=kind).plan(schema).design.alone == pytest.approx(share)
+
+
 def along(n: int) -> tuple[Table, Schema]:
     """Return a table of ten columns of which each two neighbours are alike, as no others nearly as much."""
     rng, columns = np.random.default_rng(0), [np.random.default_rng(1).integers(0, 4, n)]

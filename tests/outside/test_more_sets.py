@@ -107,30 +107,17 @@ def test_public_totals_and_weights_hold_in_later_sets():
 
 @pytest.mark.filterwarnings("ignore::pdips.errors.UselessWarning")
 def test_a_folder_that_says_nothing_of_a_second_count_had_none(tmp_path):
-    for share, name in ((0, "once"), ("1/2", "twice")):
-        made = Pairs(epsilon=2, kind="zcdp", second_share=share)
+    """With a second count, or with noise of another scale than the default share gives, it is refused."""
+    for setting, share, name in (("second", 0, "once"), ("second", "1/2", "twice"), ("single", "1/7", "other")):
+        made = Pairs(epsilon=2, kind="zcdp", **{f"{setting}_share": share})
         made.release(survey(), rng=np.random.default_rng(3))[0].write(tmp_path / name)
         file = tmp_path / name / "privacy.json"
         document = json.loads(file.read_text(encoding="utf-8"))
-        assert document["settings"].pop("second_share") == str(share)
+        assert document["settings"].pop(f"{setting}_share") == str(share)
         file.write_text(json.dumps(document), encoding="utf-8")
     assert len(more_sets(tmp_path / "once", 1)) == 1
-    refuses("other margins, or other noise", more_sets, tmp_path / "twice", 1)
-
-
-@pytest.mark.parametrize("kind", ["pure", "zcdp"])
-def test_noise_of_another_scale_than_that_of_the_default_share_is_refused(kind):
-    """As of a version with another default; at the default, an empty share is as good as none (the twin)."""
-    plan = Pairs(epsilon=2, kind=kind).plan(survey().schema)
-    for share, refused in (("1/7", True), (None, False)):
-        made = Pairs(epsilon=2, kind=kind, single_share=share)
-        release, _ = made.release(survey(), rng=np.random.default_rng(3))
-        margins = unstacked(release.document().margins, release.tables["margins"])
-        restored = partial(list, Pairs(epsilon=2, kind=kind).restored(plan, margins, release.tables))
-        if refused:
-            refuses("other noise", restored)
-        else:
-            assert len(restored()) == len(plan.steps)
+    for name in ("twice", "other"):
+        refuses("other margins, or other noise", more_sets, tmp_path / name, 1)
 
 
 def test_what_has_no_noisy_counts_is_refused(tmp_path, monkeypatch):
