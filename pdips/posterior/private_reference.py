@@ -194,8 +194,8 @@ class Stage:
 
 def rehearse(space: Blueprint) -> None:
     """Go through the first stage without a table, so that what a model makes fail there fails before the charge."""
-    public = public_stand_ins(space.schema, STAND_INS)
     with ONE_AT_A_TIME, on_stand_ins("the first stage"):
+        public = public_stand_ins(space.schema, STAND_INS)
         space.tried.once("first stage", lambda: after(space, no_cells(space.schema), public, n=STAND_INS))
 
 
