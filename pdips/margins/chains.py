@@ -7,10 +7,7 @@ which can be drawn from at once. Everything here is post-processing of noisy and
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import numba
@@ -18,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.margins.consistency import Codes, LevelGroups, levelled, rounded_counts
+from pdips.margins.consistency import Codes, LevelGroups, levelled, rounded_counts, simplex_projection
+from pdips.margins.estimates import NoisyPairs
 from pdips.margins.residuals import pair_counts
-from pdips.release.noisy_margins import centred
 
 Floats32 = NDArray[np.float32]
 
@@ -41,157 +38,20 @@ AVERAGED = 0.7
 FITTED = 20
 """Rounds of proportional fitting of pairs to their levels."""
 
-FLOOR = 0.3
-"""Standard errors that a level counts for at least, so that noise rules nothing out."""
+FLOOR = 0.1
+"""Standard errors that a level counts for at least, so that noise rules nothing out (tried: .1 and .3)."""
 
 WIDEST = 4.0
 """Largest variance of the prior of a pair's parameters."""
 
-DOUBT = 4.0
-"""Standard errors at which a pair is trusted by 63 %, where all pairs may be noise (tried: 1 to 8).
+STRENGTHS = np.concatenate([[0.0], np.geomspace(1e-6, WIDEST, 45)])
+"""Variances of a pair's parameters that are thought of; how common each one is, is learned from all pairs."""
 
-Times the cube of the share that may be: with the share itself, a census lost a little.
-"""
+LEARNED = 300
+"""Rounds of expectation and maximization in which this is learned."""
 
 OF_TRIPLES = 0.25
 """Variance of the prior of the parameters of three blocks."""
-
-
-@dataclass(frozen=True, eq=False)
-class NoisyTriple:
-    """What a noisy margin of three blocks says beyond its pairs, and the variance of the noise on a count.
-
-    Parameters
-    ----------
-    blocks : tuple of int
-        Three.
-    beyond : ndarray, shape (levels, levels, levels)
-        In records, centred along each axis.
-    variance : float
-        Of the noise before its margins are taken out.
-    """
-
-    blocks: tuple[int, ...]
-    beyond: FloatArray
-    variance: float
-
-    def counts(self, target: "PairTarget", noisy: "NoisyPairs") -> FloatArray:
-        """Return the counts of all cells that agree with the target's pairs."""
-        places = [slice(noisy.offsets[k], noisy.offsets[k + 1]) for k in self.blocks]
-        sizes, found = self.beyond.shape, self.beyond + noisy.n / self.beyond.size
-        for k in range(3):
-            i, j = (axis for axis in range(3) if axis != k)
-            found = found + np.expand_dims(target.pairs[places[i], places[j]] / sizes[k], k)
-            found = found - np.expand_dims(target.levels[places[k]] * sizes[k] / found.size, (i, j))
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class NoisyPairs:
-    """Unbiased estimates of all pairs of blocks, and the variance of the noise that only a pair has.
-
-    Parameters
-    ----------
-    offsets : ndarray of int64, shape (blocks + 1,)
-        Where the levels of each block begin.
-    counts : ndarray, shape (levels, levels)
-        In records, symmetric; on the diagonal those of single levels.
-    variance : ndarray, shape (blocks, blocks)
-        Of the noise on a count of each pair, before its margins are taken out; on the diagonal that on a level. 0 where
-        counts are exact.
-    n_records : float
-        The number of records, noisy under add-remove.
-    total_variance : float
-        Of the number of records.
-    triples : tuple of NoisyTriple
-        Margins of three blocks.
-    """
-
-    offsets: IntArray
-    counts: FloatArray
-    variance: FloatArray
-    n_records: float
-    total_variance: float = 0.0
-    triples: tuple[NoisyTriple, ...] = ()
-
-    @cached_property
-    def sizes(self) -> IntArray:
-        """Number of levels of each block."""
-        return np.diff(self.offsets)
-
-    @cached_property
-    def layout(self) -> IntArray:
-        """Of each triple where its cells begin, its blocks, and the strides of its axes; shape (triples, 7)."""
-        start, rows = 0, list[list[int]]()
-        for each in self.triples:
-            _, second, last = each.beyond.shape
-            rows.append([start, *each.blocks, second * last, last, 1])
-            start += each.beyond.size
-        return np.array(rows, dtype=np.int64).reshape(-1, 7)
-
-    @property
-    def n(self) -> float:
-        """The number of records, at least 1."""
-        return max(self.n_records, 1.0)
-
-    @cached_property
-    def variances(self) -> dict[tuple[int, ...], float]:
-        """Of the noise on the number of records (), on a level of blocks (i,) and on a count of pairs (i, j)."""
-        margins = [part for size in (1, 2) for part in combinations(range(len(self.sizes)), size)]
-        return {(): self.total_variance} | {part: float(self.variance[part[0], part[-1]]) for part in margins}
-
-    def spread(self, values: FloatArray) -> FloatArray:
-        """Return values of pairs of blocks as values of pairs of levels."""
-        return np.repeat(np.repeat(values, self.sizes, axis=0), self.sizes, axis=1)
-
-    def over(self, values: FloatArray, axis: int) -> FloatArray:
-        """Return sums over the levels of each block along an axis."""
-        found: FloatArray = np.add.reduceat(values, self.offsets[:-1], axis=axis)
-        return found
-
-    def centred(self, values: FloatArray) -> FloatArray:
-        """Return what pairs say beyond their margins."""
-        found = values - np.repeat(self.over(values, 0) / self.sizes[:, None], self.sizes, axis=0)
-        return found - np.repeat(self.over(found, 1) / self.sizes, self.sizes, axis=1)
-
-    def moved(
-        self, known: Mapping[int, tuple[FloatArray, float]], drawn: Mapping[int, FloatArray]
-    ) -> dict[int, tuple[FloatArray, float]]:
-        """Return what other counts of ``known`` blocks change here, where pairs count too, and the variance left.
-
-        ``known`` has the counts of the levels that went into the estimates, and the variance of one.
-        """
-        share = {k: min(1.0, float(self.variance[k, k]) / variance) for k, (_, variance) in known.items()}  # rounding
-        return {
-            k: (share[k] * (drawn[k] - counts), (1 - share[k]) * float(self.variance[k, k]))
-            for k, (counts, _) in known.items()
-        }
-
-    def again(
-        self, rng: np.random.Generator, moved: Mapping[int, tuple[FloatArray, float]] | None = None
-    ) -> "NoisyPairs":
-        """Return the estimates with fresh noise of the same law (normal) on top.
-
-        ``moved`` says of blocks that were counted elsewhere too what fresh noise there changes their levels by, and the
-        variance that is left for the noise here.
-        """
-        n_levels = self.offsets[-1]
-        total = math.sqrt(self.total_variance) * rng.standard_normal()
-        variance, change = np.diagonal(self.variance).copy(), np.zeros(n_levels)
-        for block, (by, left) in (moved or {}).items():
-            change[self.offsets[block] : self.offsets[block + 1]], variance[block] = by, left
-        alone = rng.standard_normal(n_levels) * np.sqrt(np.repeat(variance, self.sizes))
-        size = np.repeat(self.sizes, self.sizes)
-        level = alone - np.repeat(self.over(alone, 0) / self.sizes, self.sizes) + total / size + change
-        noise = np.triu(rng.standard_normal((n_levels, n_levels)), 1)
-        noise = self.centred((noise + noise.T) * np.sqrt(self.spread(self.variance)))
-        noise += level[:, None] / size + level / size[:, None] - total / np.outer(size, size)
-        noise[np.eye(len(noise), dtype=bool)] = level
-        triples = list[NoisyTriple]()
-        for each in self.triples:
-            drawn = rng.standard_normal(each.beyond.shape) * math.sqrt(each.variance)
-            triples.append(replace(each, beyond=each.beyond + centred(drawn)))
-        return replace(self, counts=self.counts + noise, n_records=self.n_records + total, triples=tuple(triples))
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,8 +90,8 @@ class PairTarget:
 
         Where that isn't above 0, it is half the standard error of this distance. Parameters of variance v that are
         independent of each other, less their means by shares p, have squares that add up to v (n K)^2 on average, K^2
-        the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. A pair is trusted less the more pairs are
-        nearer to independence than their noise, which half of those that say nothing are.
+        the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. How far a pair is trusted is learned from
+        all of them.
         """
         n, sizes, groups = noisy.n, noisy.sizes, _shared(noisy, groups or LevelGroups.one(noisy.sizes))
         shares = groups.shares
@@ -243,22 +103,17 @@ class PairTarget:
         told = fitted & (excess > 0)
         error = noisy.variance * np.sqrt(2 * freedom)
         seen = fitted & np.isfinite(noisy.variance)
-        doubt = DOUBT * min(1.0, 2 * float(np.mean(excess[seen] < 0))) ** 3 if seen.any() else 0.0
-        trust = -np.expm1(-(np.minimum(np.maximum(excess, 0) / np.maximum(doubt * error, 1e-9), 1e3) ** 2))
         squared = noisy.over(shares**2, 0)
         centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
         unit = (n * n * np.outer(centred, centred)).clip(1e-300)
-        prior, trusted = (
-            np.where(fitted, np.maximum(excess, error / 2), 0) / unit,
-            np.where(told, trust * excess, 0) / unit,
-        )
-        kept = np.where(told, trust * excess / np.maximum(squares, 1e-9), 0)
+        prior = np.where(fitted, np.maximum(excess, error / 2), 0) / unit
+        trusted, kept = np.zeros_like(unit), np.zeros_like(unit)
+        trusted[seen], kept[seen] = _likely(squares[seen], freedom[seen], noisy.variance[seen], unit[seen])
         shrunk = np.maximum(alone + noisy.spread(kept) * beyond, 1e-3 * alone)
         for _ in range(FITTED):
             shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
             shrunk *= n * shares / np.repeat(noisy.over(shrunk, 0), sizes, axis=0)
-        priors = np.clip(prior, 0, WIDEST), np.clip(trusted, 0, WIDEST)
-        return cls(n * shares, alone + beyond, shrunk, *priors, told, groups)
+        return cls(n * shares, alone + beyond, shrunk, np.clip(prior, 0, WIDEST), trusted, told, groups)
 
     def moved(self, noisy: NoisyPairs) -> "PairTarget":
         """Return the target with other estimates and the same priors."""
@@ -276,8 +131,31 @@ class PairTarget:
 def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
     """Return groups with the shares of all levels of each block, above 0 and adding up to 1."""
     error = np.sqrt(np.maximum(np.repeat(np.diagonal(noisy.variance), noisy.sizes), 1e-6))
-    raised = np.maximum(np.diagonal(noisy.counts), FLOOR * error)
+    block = np.repeat(np.arange(len(noisy.sizes)), noisy.sizes)
+    nearest = simplex_projection(np.diagonal(noisy.counts), np.full(len(noisy.sizes), noisy.n), block)
+    raised = np.maximum(nearest, FLOOR * error)
     return groups.with_shares(raised / np.repeat(noisy.over(raised, 0), noisy.sizes))
+
+
+def _likely(
+    squares: FloatArray, freedom: IntArray, variance: FloatArray, unit: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the expected variance of the parameters of each pair, and which part of its distance isn't noise.
+
+    Empirical Bayes: ``squares`` over noise and signal together are chi-squared, and the law of the signal's variance
+    is the likeliest one on ``STRENGTHS`` for all pairs (Kiefer and Wolfowitz, 1956), one more pair thought of as even.
+    """
+    free = np.maximum(freedom, 1)[:, None]
+    signal = STRENGTHS * unit[:, None] / free
+    whole = variance[:, None] + signal
+    log = -free / 2 * np.log(whole) - squares[:, None] / (2 * whole)
+    likely = np.exp(log - log.max(axis=1, keepdims=True))
+    found = likely / likely.sum(axis=1, keepdims=True)
+    for _ in range(LEARNED):
+        weight = found.sum(axis=0) + 1 / len(STRENGTHS)
+        found = likely * weight
+        found /= found.sum(axis=1, keepdims=True)
+    return found @ STRENGTHS, (found * signal / whole).sum(axis=1)
 
 
 def _tree(noisy: NoisyPairs, target: PairTarget) -> list[tuple[int, int | None]]:
@@ -359,7 +237,8 @@ class PairField:
         scale = n / len(self.codes)
         field = replace(self, theta=theta, bias=bias, codes=self.codes.copy(), third=third)
         sums, n_sums, limit = [np.zeros_like(each) for each in (theta, bias, third)], 0, 0.0
-        wanted = np.concatenate([[], *(each.counts(target, noisy).ravel() for each in noisy.triples)])
+        whole = (each.counts(target.levels, target.pairs, noisy).ravel() for each in noisy.triples)
+        wanted = np.concatenate([[], *whole])
         ridges = np.concatenate([[], *(np.full(t.beyond.size, t.variance / OF_TRIPLES) for t in noisy.triples)])
         around_third = 0.0 if around is None else rng.standard_normal(len(third)) * math.sqrt(OF_TRIPLES)
         ones, passed, sweeps = np.ones(len(self.codes), dtype=np.int64), list[Codes](), MOST_SWEEPS

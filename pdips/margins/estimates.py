@@ -2,20 +2,157 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.table import Table
-from pdips.margins.chains import NoisyPairs, NoisyTriple
 from pdips.margins.residuals import ResidualDesign, pair_counts
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import MarginAxis, MarginLaw, MeasuredMargin, centred, residual
 
 EXACT = 1e-6
 """Variance of counts that public totals know: next to nothing, for 0 would mean that a pair isn't to be fitted."""
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyTriple:
+    """What a noisy margin of three blocks says beyond its pairs, and the variance of the noise on a count.
+
+    Parameters
+    ----------
+    blocks : tuple of int
+        Three.
+    beyond : ndarray, shape (levels, levels, levels)
+        In records, centred along each axis.
+    variance : float
+        Of the noise before its margins are taken out.
+    """
+
+    blocks: tuple[int, ...]
+    beyond: FloatArray
+    variance: float
+
+    def counts(self, levels: FloatArray, pairs: FloatArray, noisy: "NoisyPairs") -> FloatArray:
+        """Return the counts of all cells that agree with counts of levels and of pairs."""
+        places = [slice(noisy.offsets[k], noisy.offsets[k + 1]) for k in self.blocks]
+        sizes, found = self.beyond.shape, self.beyond + noisy.n / self.beyond.size
+        for k in range(3):
+            i, j = (axis for axis in range(3) if axis != k)
+            found = found + np.expand_dims(pairs[places[i], places[j]] / sizes[k], k)
+            found = found - np.expand_dims(levels[places[k]] * sizes[k] / found.size, (i, j))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyPairs:
+    """Unbiased estimates of all pairs of blocks, and the variance of the noise that only a pair has.
+
+    Parameters
+    ----------
+    offsets : ndarray of int64, shape (blocks + 1,)
+        Where the levels of each block begin.
+    counts : ndarray, shape (levels, levels)
+        In records, symmetric; on the diagonal those of single levels.
+    variance : ndarray, shape (blocks, blocks)
+        Of the noise on a count of each pair, before its margins are taken out; on the diagonal that on a level. 0 where
+        counts are exact.
+    n_records : float
+        The number of records, noisy under add-remove.
+    total_variance : float
+        Of the number of records.
+    triples : tuple of NoisyTriple
+        Margins of three blocks.
+    """
+
+    offsets: IntArray
+    counts: FloatArray
+    variance: FloatArray
+    n_records: float
+    total_variance: float = 0.0
+    triples: tuple[NoisyTriple, ...] = ()
+
+    @cached_property
+    def sizes(self) -> IntArray:
+        """Number of levels of each block."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def layout(self) -> IntArray:
+        """Of each triple where its cells begin, its blocks, and the strides of its axes; shape (triples, 7)."""
+        start, rows = 0, list[list[int]]()
+        for each in self.triples:
+            _, second, last = each.beyond.shape
+            rows.append([start, *each.blocks, second * last, last, 1])
+            start += each.beyond.size
+        return np.array(rows, dtype=np.int64).reshape(-1, 7)
+
+    @property
+    def n(self) -> float:
+        """The number of records, at least 1."""
+        return max(self.n_records, 1.0)
+
+    @cached_property
+    def variances(self) -> dict[tuple[int, ...], float]:
+        """Of the noise on the number of records (), on a level of blocks (i,) and on a count of pairs (i, j)."""
+        margins = [part for size in (1, 2) for part in combinations(range(len(self.sizes)), size)]
+        return {(): self.total_variance} | {part: float(self.variance[part[0], part[-1]]) for part in margins}
+
+    def spread(self, values: FloatArray) -> FloatArray:
+        """Return values of pairs of blocks as values of pairs of levels."""
+        return np.repeat(np.repeat(values, self.sizes, axis=0), self.sizes, axis=1)
+
+    def over(self, values: FloatArray, axis: int) -> FloatArray:
+        """Return sums over the levels of each block along an axis."""
+        found: FloatArray = np.add.reduceat(values, self.offsets[:-1], axis=axis)
+        return found
+
+    def centred(self, values: FloatArray) -> FloatArray:
+        """Return what pairs say beyond their margins."""
+        found = values - np.repeat(self.over(values, 0) / self.sizes[:, None], self.sizes, axis=0)
+        return found - np.repeat(self.over(found, 1) / self.sizes, self.sizes, axis=1)
+
+    def moved(
+        self, known: Mapping[int, tuple[FloatArray, float]], drawn: Mapping[int, FloatArray]
+    ) -> dict[int, tuple[FloatArray, float]]:
+        """Return what other counts of ``known`` blocks change here, where pairs count too, and the variance left.
+
+        ``known`` has the counts of the levels that went into the estimates, and the variance of one.
+        """
+        share = {k: min(1.0, float(self.variance[k, k]) / variance) for k, (_, variance) in known.items()}  # rounding
+        return {
+            k: (share[k] * (drawn[k] - counts), (1 - share[k]) * float(self.variance[k, k]))
+            for k, (counts, _) in known.items()
+        }
+
+    def again(
+        self, rng: np.random.Generator, moved: Mapping[int, tuple[FloatArray, float]] | None = None
+    ) -> "NoisyPairs":
+        """Return the estimates with fresh noise of the same law (normal) on top.
+
+        ``moved`` says of blocks that were counted elsewhere too what fresh noise there changes their levels by, and the
+        variance that is left for the noise here.
+        """
+        n_levels = self.offsets[-1]
+        total = math.sqrt(self.total_variance) * rng.standard_normal()
+        variance, change = np.diagonal(self.variance).copy(), np.zeros(n_levels)
+        for block, (by, left) in (moved or {}).items():
+            change[self.offsets[block] : self.offsets[block + 1]], variance[block] = by, left
+        alone = rng.standard_normal(n_levels) * np.sqrt(np.repeat(variance, self.sizes))
+        size = np.repeat(self.sizes, self.sizes)
+        level = alone - np.repeat(self.over(alone, 0) / self.sizes, self.sizes) + total / size + change
+        noise = np.triu(rng.standard_normal((n_levels, n_levels)), 1)
+        noise = self.centred((noise + noise.T) * np.sqrt(self.spread(self.variance)))
+        noise += level[:, None] / size + level / size[:, None] - total / np.outer(size, size)
+        noise[np.eye(len(noise), dtype=bool)] = level
+        triples = list[NoisyTriple]()
+        for each in self.triples:
+            drawn = rng.standard_normal(each.beyond.shape) * math.sqrt(each.variance)
+            triples.append(replace(each, beyond=each.beyond + centred(drawn)))
+        return replace(self, counts=self.counts + noise, n_records=self.n_records + total, triples=tuple(triples))
 
 
 def estimate(

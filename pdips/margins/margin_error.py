@@ -22,7 +22,7 @@ from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.release.release import MarginError
 
 if TYPE_CHECKING:
-    from pdips.margins.chains import NoisyPairs
+    from pdips.margins.estimates import NoisyPairs
     from pdips.margins.residuals import ResidualDesign
 
 MOST_HELD = 2**22

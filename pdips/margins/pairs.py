@@ -16,10 +16,10 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, UselessWarning
-from pdips.margins.chains import NoisyPairs, PairField, PairTarget
+from pdips.margins.chains import PairField, PairTarget
 from pdips.margins.consistency import LevelGroups, groups_of, meet
 from pdips.margins.domain import columns_of
-from pdips.margins.estimates import block_axes, estimate, measured, most_telling
+from pdips.margins.estimates import NoisyPairs, block_axes, estimate, measured, most_telling
 from pdips.margins.intervals import IntervalDesign
 from pdips.margins.margin_error import pair_errors
 from pdips.margins.residuals import ResidualDesign, blocks_of

@@ -17,9 +17,8 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema, read_formula, terms_of
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
-from pdips.margins.chains import NoisyPairs
 from pdips.margins.domain import columns_of
-from pdips.margins.estimates import pooled
+from pdips.margins.estimates import NoisyPairs, pooled
 from pdips.margins.residuals import ResidualDesign
 from pdips.outside.answer import Answer
 from pdips.outside.regression import (

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError, UselessWarning
-from pdips.margins.chains import NoisyPairs
+from pdips.margins.estimates import NoisyPairs
 
 type Parts = tuple[FloatArray, FloatArray]
 type Reads = Callable[[FloatArray, FloatArray], FloatArray]

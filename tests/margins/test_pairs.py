@@ -15,10 +15,9 @@ import pdips.margins.chains as chains
 from pdips import InputError, Pairs, Schema, Table, more_sets
 from pdips.calibration.closed_form import NoFormError, errors_of, prospects, read
 from pdips.errors import UselessWarning
-from pdips.margins.chains import NoisyPairs, NoisyTriple, PairTarget
-from pdips.margins.consistency import LevelGroups
+from pdips.margins.chains import PairTarget
 from pdips.margins.domain import columns_of
-from pdips.margins.estimates import block_axes, estimate
+from pdips.margins.estimates import NoisyPairs, NoisyTriple, block_axes, estimate
 from pdips.margins.pairs import MARGINS, PAIRS_AGAIN
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, squared_norm
 from pdips.outside import NoisyMargins
@@ -545,16 +544,7 @@ def test_counts_of_three_columns_come_back_from_what_pairs_leave_out():
         pairs[offsets[i] : offsets[i + 1], offsets[j] : offsets[j + 1]] = counts.sum(axis=rest)
     levels = np.concatenate([counts.sum(axis=(1, 2)), counts.sum(axis=(0, 2)), counts.sum(axis=(0, 1))])
     noisy = NoisyPairs(offsets, pairs, np.ones((3, 3)), counts.sum())
-    target = PairTarget(
-        levels,
-        pairs,
-        pairs,
-        np.ones((3, 3)),
-        np.ones((3, 3)),
-        np.ones((3, 3), dtype=bool),
-        LevelGroups.one(noisy.sizes),
-    )
-    found = NoisyTriple((0, 1, 2), centred(counts), 1.0).counts(target, noisy)
+    found = NoisyTriple((0, 1, 2), centred(counts), 1.0).counts(levels, pairs, noisy)
     np.testing.assert_allclose(found, counts)
 
 
@@ -579,7 +569,8 @@ def test_pairs_within_the_noise_are_trusted_little(monkeypatch):
     table = Table(frame, Schema.model_validate({"columns": {name: {"levels": [0, 1, 2]} for name in columns}}))
 
     trusted = mean_off(table, 1, 4)
-    monkeypatch.setattr(chains, "DOUBT", 0.0)  # the broken twin takes every pair above its expected noise at its word
+    alone = np.array([0.04])  # the broken twin takes every pair to say something
+    monkeypatch.setattr(chains, "STRENGTHS", alone)
     assert trusted < 0.85 * mean_off(table, 1, 4)
 
 
