@@ -126,6 +126,8 @@ def form_of(plan: Plan) -> Callable[[list[int]], NoiseSum]:
                     "a column that structural zeros tie to others, without bins or with groups, has no margin alone"
                 )
             margin = tuple(blocks[column] for column in columns)
+            if len(margin) == 2 and not tree.pairs:
+                raise NoFormError("which pairs are counted is chosen when the table is read: leave chosen out")
             if len(margin) < 3:
                 return error(margin)
             if margin not in tree.also:

@@ -106,7 +106,7 @@ class PairTarget:
         squared = noisy.over(shares**2, 0)
         centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
         unit = (n * n * np.outer(centred, centred)).clip(1e-300)
-        prior = np.where(fitted, np.maximum(excess, error / 2), 0) / unit
+        prior = np.where(seen, np.maximum(excess, error / 2), 0) / unit
         trusted, kept = np.zeros_like(unit), np.zeros_like(unit)
         trusted[seen], kept[seen] = _likely(squares[seen], freedom[seen], noisy.variance[seen], unit[seen])
         shrunk = np.maximum(alone + noisy.spread(kept) * beyond, 1e-3 * alone)
@@ -243,7 +243,8 @@ class PairField:
         around_third = 0.0 if around is None else rng.standard_normal(len(third)) * math.sqrt(OF_TRIPLES)
         ones, passed, sweeps = np.ones(len(self.codes), dtype=np.int64), list[Codes](), MOST_SWEEPS
         on = noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0
-        penalty = noisy.spread(noisy.variance / np.maximum(target.trusted if around is None else target.prior, 1e-12))
+        variance = np.where(np.isfinite(noisy.variance), noisy.variance, 0)
+        penalty = noisy.spread(variance / np.maximum(target.trusted if around is None else target.prior, 1e-12))
         centre = 0.0 if around is None else around
         least = np.outer(target.levels, target.levels) / n / 5 + scale
         for k in range(MOST_SWEEPS):

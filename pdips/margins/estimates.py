@@ -1,21 +1,25 @@
 """Unbiased estimates of all pairs, from whichever noisy margins there are, and which pairs say most by them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 
 import numpy as np
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table
 from pdips.margins.residuals import ResidualDesign, pair_counts
+from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import MarginAxis, MarginLaw, MeasuredMargin, centred, residual
 
 EXACT = 1e-6
 """Variance of counts that public totals know: next to nothing, for 0 would mean that a pair isn't to be fitted."""
+
+MOST_SUMMED = 2.0**50
+"""Up to which whole numbers are added up in doubles without rounding, with room to spare."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,21 +200,89 @@ def most_telling(
     ndarray of int64, shape (..., n_pairs)
         In the order of ``pairs``.
     """
-    parts, size, told = dict(design.parts(shown)), design.sizes, list[FloatArray]()
+    size, told = design.sizes, list[FloatArray]()
+    beyond, total, shares = _by_columns(design, found, shown)
+    for i, j in pairs:
+        own = [(shares[k] - 1 / size[k]) for k in (i, j)]
+        apart = beyond[i, j] - total[..., None] * own[0][..., :, None] * own[1][..., None, :]
+        cells = math.sqrt(2 / math.pi * design.variance((i, j), step) * math.prod((size[[i, j]] - 1) * size[[i, j]]))
+        told.append(np.abs(apart).sum(axis=(-1, -2)) - cells)
+    return np.sort(np.argsort(-np.stack(told, axis=-1), axis=-1, kind="stable")[..., :n_pairs], axis=-1)
+
+
+def _by_columns(
+    design: ResidualDesign, found: NoisyPairs, shown: IntArray
+) -> tuple[dict[tuple[int, ...], FloatArray], FloatArray, list[FloatArray]]:
+    """Return what margins say beyond their own, the number of records, shape (..., 1), and shares of levels."""
+    parts, shares = dict(design.parts(shown)), list[FloatArray]()
     beyond = {
         m: (residual if design.differs(m) else centred)(part.astype(float), len(m)) for m, part in parts.items() if m
     }
     total = np.maximum(parts.get((), np.full(shown.shape[:-1], found.n)), 1.0)[..., None]
-    shares = list[FloatArray]()
-    for k in range(len(size)):
-        counts = beyond[k,] + total / size[k] if (k,) in beyond else design.margin(found.counts, (k,))
+    for k, size in enumerate(design.sizes):
+        counts = beyond[k,] + total / size if (k,) in beyond else design.margin(found.counts, (k,))
         raised = np.maximum(counts, 1e-9 * total)
-        shares.append(raised / raised.sum(axis=-1, keepdims=True) - 1 / size[k])
-    for i, j in pairs:
-        apart = beyond[i, j] - total[..., None] * shares[i][..., :, None] * shares[j][..., None, :]
-        cells = math.sqrt(2 / math.pi * design.variance((i, j), step) * math.prod((size[[i, j]] - 1) * size[[i, j]]))
-        told.append(np.abs(apart).sum(axis=(-1, -2)) - cells)
-    return np.sort(np.argsort(-np.stack(told, axis=-1), axis=-1, kind="stable")[..., :n_pairs], axis=-1)
+        shares.append(raised / raised.sum(axis=-1, keepdims=True))
+    return beyond, total, shares
+
+
+def distances(
+    design: ResidualDesign, found: NoisyPairs, pairs: Mapping[tuple[int, int], IntArray], shown: IntArray
+) -> IntArray:
+    """Return how far exact counts of pairs are from what noisy answers say of their columns, shape (..., pairs).
+
+    The sum over cells of absolute differences, in whole records: a record that comes or goes changes it by at most 1.
+    """
+    _, total, shares = _by_columns(design, found, shown)
+    total = np.minimum(total, MOST_SUMMED)
+    each = [
+        np.abs(counts - np.round(total[..., None] * shares[i][..., :, None] * shares[j][..., None, :]))
+        for (i, j), counts in pairs.items()
+    ]
+    return np.stack([apart.sum(axis=(-1, -2)) for apart in each], axis=-1).astype(np.int64)
+
+
+def linking(pairs: Sequence[tuple[int, int]], taken: Sequence[int]) -> BoolArray:
+    """Return which pairs may be taken after others: while there are any, those that link columns not linked yet."""
+    part = {k: k for pair in pairs for k in pair}
+    for place in taken:
+        kept, gone = (part[k] for k in pairs[place])
+        part = {k: kept if own == gone else own for k, own in part.items()}
+    apart, left = np.array([part[i] != part[j] for i, j in pairs]), np.ones(len(pairs), dtype=bool)
+    left[list(taken)] = False
+    return apart if apart.any() else left
+
+
+def chosen_pairs(
+    design: ResidualDesign,
+    step: Step,
+    curator: Curator,
+    noisy: IntArray,
+    found: NoisyPairs,
+    pairs: Sequence[tuple[int, int]],
+    levels: Callable[[Table], Mapping[str, IntArray]],
+) -> list[int]:
+    """Return the places of pairs that are chosen one by one by exponential mechanisms, so that all columns are linked.
+
+    Parameters
+    ----------
+    noisy : ndarray of int64, shape (numbers,)
+        The answer of ``design``; ``found`` is its estimate.
+    levels : callable
+        Takes the table; returns levels of columns without bins.
+    """
+    every = replace(design, pairs=True, whole=True, known=())
+    taken, counts = list[int](), dict[tuple[int, ...], IntArray]()
+
+    def scores(table: Table, shown: IntArray, open_: BoolArray) -> IntArray:
+        if not counts:  # the table is read once for all choices
+            counts.update(every.parts(table.total(lambda part: every.count(part, levels(part)))))
+        apart = distances(design, found, {pair: counts[pair] for pair in pairs}, shown)
+        return np.where(open_, apart, np.iinfo(np.int64).min)
+
+    for _ in range(step.times):
+        taken.append(curator.choose_given(step, noisy, partial(scores, open_=linking(pairs, taken))))
+    return taken
 
 
 def block_axes(

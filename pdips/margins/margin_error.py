@@ -262,9 +262,9 @@ def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...
 
 
 def pair_errors(design: "ResidualDesign", found: "NoisyPairs", coded: Mapping[str, float]) -> Iterator[MarginError]:
-    """Yield the standard error of a count of margins of one or two columns with levels or bins, not tied to others.
+    """Yield the standard error of counts of margins of one or two columns with levels or bins, not tied to others.
 
-    ``coded`` has variances of counts of levels that pairs know by their groups.
+    ``coded`` has variances of counts of levels that pairs know by their groups. What isn't counted is left out.
     """
     for name, variance in coded.items():
         yield MarginError(columns=(name,), standard_error=math.sqrt(variance))
@@ -275,7 +275,8 @@ def pair_errors(design: "ResidualDesign", found: "NoisyPairs", coded: Mapping[st
             names = tuple(design.domain.names[column] for column in columns)
             if not coded.keys() & {*names}:
                 error = math.sqrt(design.cell_variance(margin, found.variances))
-                yield MarginError(columns=names, standard_error=error)
+                if error < math.inf:
+                    yield MarginError(columns=names, standard_error=error)
     for each in found.triples:
         names = tuple(design.domain.names[design.blocks[block].columns[0]] for block in each.blocks)
         if {*each.blocks} <= {*alone.values()} and not coded.keys() & {*names}:

@@ -19,14 +19,14 @@ from pdips.errors import InputError, UselessWarning
 from pdips.margins.chains import PairField, PairTarget
 from pdips.margins.consistency import LevelGroups, groups_of, meet
 from pdips.margins.domain import columns_of
-from pdips.margins.estimates import NoisyPairs, block_axes, estimate, measured, most_telling
+from pdips.margins.estimates import NoisyPairs, block_axes, chosen_pairs, estimate, measured, most_telling
 from pdips.margins.intervals import IntervalDesign
 from pdips.margins.margin_error import pair_errors
 from pdips.margins.residuals import ResidualDesign, blocks_of
 from pdips.margins.weighted_sums import SUMS_OF_WEIGHTS, WeightedSums
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import MOST_TAU, Number, check_whole, choice, exact, largest_rho, proper_share
+from pdips.privacy.loss import MOST_TAU, Number, check_whole, choice, exact, largest_rho, proper_share, root
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import MarginAxis, MeasuredMargin
@@ -63,7 +63,10 @@ PART_AGAIN = Fraction(3, 10)
 FEWEST_PAIRS = 6
 """Of fewer pairs none is counted a second time."""
 
-MARGINS, PAIRS_AGAIN = "noisy margins", "noisy pairs, again"
+OF_CHOICE = Fraction(1, 6)
+"""Part of the price of pairs that their choice gets (tried: .08 to .33)."""
+
+MARGINS, PAIRS_AGAIN, CHOICE = "noisy margins", "noisy pairs, again", "choice of pairs"
 
 OF_WEIGHTS = Fraction(1, 10)
 """Part of the price that sums of weights get."""
@@ -98,6 +101,10 @@ class Pairs(LaplaceOrGaussian):
     second_share : int, float, str or Fraction, optional
         Part of the price of pairs for a second count of those that say most by the first, at least 0 and below 1. Left
         out: a half, or 0 for Laplace noise.
+    chosen : int, optional
+        How many pairs are counted: those that say most, by exponential mechanisms, which link all columns first. For
+        many columns and little budget, twice as many as columns or so. Columns of other pairs depend on each other
+        through these alone, so sets of a ``"posterior"`` need all pairs. Left out: all pairs are counted.
 
     Raises
     ------
@@ -132,6 +139,7 @@ class Pairs(LaplaceOrGaussian):
     weighted: tuple[str, ...] = ()
     single_share: Number | None = None
     second_share: Number | None = None
+    chosen: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,6 +152,13 @@ class Pairs(LaplaceOrGaussian):
             proper_share(self.single_share, "single_share")
         if self.second_share is not None and exact(self.second_share, "second_share"):
             proper_share(self.second_share, "second_share")
+        if self.chosen is not None:
+            check_whole(self.chosen, "chosen")
+            if self._sets() == "posterior" or self.also or self.second_share is not None:
+                raise InputError(
+                    "chosen goes with sets=fitted, and without also and second_share: sets that carry the noise need a "
+                    "count of all pairs"
+                )
 
     @property
     def total(self) -> Fraction:
@@ -165,16 +180,21 @@ class Pairs(LaplaceOrGaussian):
             raise InputError("public columns give away the number of records; they need neighbours = replace-one")
         known = {domain.names.index(column.name) for column in fine.numeric}
         asked = sum(column.worth for column in fine.columns)
-        part = Fraction(asked, len(domain.names) - len(domain.public) - len(known) + asked)
+        others = len(domain.names) - len(domain.public) - len(known)
+        part = Fraction(asked, max(others, int(self.chosen is not None)) + asked)
         blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
         totals = schema.known_totals(weighted=False)
         design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, None, totals)
         n_again = self._n_again(design)
         twice = self._second_share() if n_again else Fraction(0)
+        if self.chosen is not None:
+            design, twice = replace(design, pairs=False), Fraction(1)
+            if n_again == len(_open_pairs(design)):
+                raise InputError(f"chosen is as many as the {n_again} pairs that there are, or more: leave it out")
         moved = Sensitivity.of_counts(schema, self.neighbours)
         whole = self._single_share(fine, twice, moved.l2_squared < 2 * QUIET * self.total)
         alone, once = whole * (1 - part), (1 - whole) * (1 - twice)
-        design = replace(design, alone=alone / (alone + once) or None)
+        design = replace(design, alone=alone / (alone + once) or None if design.pairs else None)
         if design.offsets[-1] > MOST_LEVELS:
             raise InputError(
                 f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
@@ -203,7 +223,8 @@ class Pairs(LaplaceOrGaussian):
             names = (" x ".join(self.also[k : k + 3]) for k in range(0, len(self.also), 3))
             told += f" All counts of {', '.join(names)} have such noise too."
         what = "All counts" if design.whole else "Differences of neighbouring counts"
-        sentence = f"{what} of every margin of one or two columns have exact discrete {step.law.capitalize()} noise."
+        columns = "one or two columns" if design.pairs else "one column"
+        sentence = f"{what} of every margin of {columns} have exact discrete {step.law.capitalize()} noise."
         if fine.numeric:
             told += " Counts of intervals of numeric columns, by which margins cut them, have such noise too."
         if len(fine.columns) > len(known):
@@ -213,6 +234,9 @@ class Pairs(LaplaceOrGaussian):
             sums = WeightedSums(schema, self.weighted).step(self.total - total, self.neighbours, self.noise_law)
             steps.insert(-1, sums)
             told += " Sums of capped weights by level have such noise too."
+        if self.chosen is not None:
+            steps.append(self._choice(schema, n_again, second * OF_CHOICE))
+            second -= second * OF_CHOICE
         if second:
             moved = Sensitivity.of_counts(schema, self.neighbours, tables=n_again)
             steps.append(
@@ -224,7 +248,11 @@ class Pairs(LaplaceOrGaussian):
                     law=self.noise_law,
                 )
             )
-            told += f" The {n_again} pairs that say most by these counts are counted again, with such noise."
+            told += (
+                f" The {n_again} pairs that say most by these counts are counted again, with such noise."
+                if design.pairs
+                else f" Exponential mechanisms, paid for, chose {n_again} pairs, whose counts have such noise too."
+            )
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
 
     def _triples(self, design: ResidualDesign) -> tuple[tuple[int, ...], ...]:
@@ -257,6 +285,15 @@ class Pairs(LaplaceOrGaussian):
             image=design.image,
         )
 
+    def _choice(self, schema: Schema, n_chosen: int, price: Fraction) -> Step:
+        """Return the choice of pairs, one by one: a record moves each score by the number of cells that it changes."""
+        both = 2 * Sensitivity.of_counts(schema, self.neighbours).l1
+        if self.kind == "zcdp":  # epsilon, whose square over 8 times the number of choices is their rho
+            price = root(8 * price * n_chosen)
+        return Step(
+            name=CHOICE, sensitivity=Sensitivity.of_person(l1=both), price=price, law="exponential", times=n_chosen
+        )
+
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than counts have room for."""
         if not plan.n_public:
@@ -279,12 +316,15 @@ class Pairs(LaplaceOrGaussian):
         """Return settings as they were filled in."""
         delta = float(exact(self.delta, "delta")) if self.kind == "zcdp" else None
         share = None if self.single_share is None else str(exact(self.single_share, "single_share"))
-        shares = {"single_share": share, "second_share": str(self._second_share())}
-        return {"sets": self._sets(), "delta": delta, **shares}
+        second = None if self.chosen is not None else str(self._second_share())
+        return {"sets": self._sets(), "delta": delta, "single_share": share, "second_share": second}
 
     def _n_again(self, design: ResidualDesign) -> int:
+        n_open = len(_open_pairs(design))
+        if self.chosen is not None:
+            return min(self.chosen, n_open)
         n_pairs = sum(len(margin) == 2 for margin in design.margins)
-        return math.ceil(PART_AGAIN * len(_open_pairs(design))) if n_pairs >= FEWEST_PAIRS else 0
+        return math.ceil(PART_AGAIN * n_open) if n_pairs >= FEWEST_PAIRS else 0
 
     def _single_share(self, fine: IntervalDesign, twice: Fraction, quiet: bool) -> Fraction:
         if self.single_share is not None:
@@ -303,6 +343,8 @@ class Pairs(LaplaceOrGaussian):
         self, plan: Plan, margins: Sequence[MeasuredMargin], tables: Mapping[str, pd.DataFrame]
     ) -> Iterator[IntArray]:
         """Yield the noisy numbers of a release's public tables, in the order of the plan."""
+        if self.chosen is not None:
+            raise InputError("sets that carry the noise need a count of all pairs: this release chose some")
         counted, design = [each.noisy for each in margins if each.law.law != "estimate"], plan.design
         n_margins, asked = len(design.margins), [design.variance(m, plan.named(MARGINS)) for m in design.margins]
         again = self._n_again(design) if plan.steps[-1].name == PAIRS_AGAIN else 0
@@ -402,8 +444,12 @@ class Pairs(LaplaceOrGaussian):
         if not asked:
             return []
         candidates, step = _open_pairs(design), plan.named(MARGINS)
-        rule = partial(most_telling, design, step, estimated(noisy), candidates, self._n_again(design))
-        chosen = curator.decide(noisy, rule)
+        found = estimated(noisy)
+        if design.pairs:
+            rule = partial(most_telling, design, step, found, candidates, self._n_again(design))
+            chosen = curator.decide(noisy, rule).tolist()
+        else:
+            chosen = chosen_pairs(design, plan.named(CHOICE), curator, noisy, found, candidates, levels)
         pairs = [candidates[k] for k in chosen]
         counted = curator.count(asked[0], lambda table: design.tally(table, pairs, levels(table)))
         ends = np.cumsum([math.prod(design.shape(pair)) for pair in pairs])[:-1]
@@ -412,8 +458,9 @@ class Pairs(LaplaceOrGaussian):
 
 
 def _open_pairs(design: ResidualDesign) -> list[tuple[int, int]]:
-    """Return the measured pairs that no public total has."""
-    return [(margin[0], margin[-1]) for margin in design.margins if len(margin) == 2 and margin not in design.covered]
+    """Return the pairs that no public total has."""
+    every = replace(design, pairs=True).margins
+    return [(margin[0], margin[-1]) for margin in every if len(margin) == 2 and margin not in design.covered]
 
 
 def redrawn(

@@ -130,6 +130,8 @@ class ResidualDesign:
         Public totals: margins within them are counted with noise ``LOUDER`` than otherwise, to be compared.
     also : tuple of tuple of int
         Three blocks each, whose margins are measured too; all their counts are shown.
+    pairs : bool
+        Whether pairs of blocks are measured.
     """
 
     domain: Domain
@@ -140,6 +142,7 @@ class ResidualDesign:
     alone: Fraction | None = None
     totals: tuple[KnownTable, ...] = ()
     also: tuple[tuple[int, ...], ...] = ()
+    pairs: bool = True
 
     @cached_property
     def blocks(self) -> tuple[ColumnBlock, ...]:
@@ -165,7 +168,8 @@ class ResidualDesign:
     def margins(self) -> list[tuple[int, ...]]:
         """The measured margins that aren't public: the number of records (), blocks (i,), pairs (i, j), and triples."""
         telling = np.flatnonzero(self.sizes > 1).tolist()
-        every = [*((i,) for i in telling if i not in self.known), *combinations(telling, 2), *self.also]
+        pairs = combinations(telling, 2) if self.pairs else ()
+        every = [*((i,) for i in telling if i not in self.known), *pairs, *self.also]
         total: list[tuple[int, ...]] = [()] if self.neighbours == "add-remove" else []
         return total + [margin for margin in every if not self.public[list(margin)].all()]
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from math import isqrt
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -29,7 +28,7 @@ from pdips.posterior.nuts import ChainDraws
 from pdips.posterior.private_reference import Reference, Stage
 from pdips.posterior.target import NODES, GridDraws, RejectionDraws, Target, prior_of
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Number, as_float, choice, exact, largest_rho, proper_share
+from pdips.privacy.loss import Number, as_float, choice, exact, largest_rho, proper_share, root
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.registry import load
@@ -40,9 +39,6 @@ Draws = GridDraws | ChainDraws | RejectionDraws
 
 USELESS = 8
 """Nats that all records together must be able to move the log density by; with fewer, the prior is all there is."""
-
-DIGITS = 10**12
-"""Square roots are rounded down to this part of one."""
 
 MOST_PROPOSALS = 10**7
 """Proposals of all draws by rejection, on average, that are put up with."""
@@ -102,11 +98,6 @@ def concentrated(epsilon: Number, delta: Number, share: Fraction, n_draws: int) 
     if not draw or (share and not stage):
         raise InputError("the share leaves too little for the private reference or for the draws; move it towards 1/2")
     return Price(stage=stage, draw=draw, n_draws=n_draws, rho=stage**2 / 2 + n_draws * draw**2 / 8)
-
-
-def root(square: Fraction) -> Fraction:
-    """Return the square root, rounded down."""
-    return Fraction(isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)
 
 
 def expected_proposals(n: int, window: Fraction) -> float:

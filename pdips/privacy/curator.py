@@ -22,6 +22,9 @@ Progress = Callable[[str], None]
 Statistic = Callable[[Table], IntArray]
 """Whole numbers of a table, shape (numbers,); for a choice its scores, shape (choices, candidates)."""
 
+ScoresGiven = Callable[[Table, IntArray], IntArray]
+"""Scores of a choice that depend on noisy numbers, shape (..., numbers), too: shape (..., candidates), row by row."""
+
 Rule = Callable[[IntArray], NDArray[Any]]
 """What follows from noisy numbers, shape (..., numbers): a decision of shape (..., decisions), row by row."""
 
@@ -146,6 +149,16 @@ class Curator(ABC):
         self._take(step, "exponential")
         return self._choose(step.enlarged(units), scores)
 
+    def choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
+        """Return one candidate by the exponential mechanism, whose scores depend on an earlier answer, ``noisy``.
+
+        ``scores`` takes the table and that answer, shape (..., numbers), and returns whole steps, shape (...,
+        candidates), as in :meth:`choose`. For any given answer one person moves two scores apart by the step's
+        sensitivity at most.
+        """
+        self._take(step, "exponential")
+        return self._choose_given(step, noisy, scores)
+
     def draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         """Return a draw from a distribution that depends on the table.
 
@@ -168,6 +181,9 @@ class Curator(ABC):
     def _choose(self, step: Step, scores: Statistic) -> IntArray: ...
     @abstractmethod
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any: ...
+
+    def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
+        raise PlanError(f"{step.name!r} isn't published as numbers")
 
     def _take(self, step: Step, *laws: AnswerLaw) -> None:
         """Tick a step off the plan."""
@@ -222,6 +238,9 @@ class Drawing(Curator):
 
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
         return exponential_mechanism(scores(self._table), 1 / step.scale, self._bits)
+
+    def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
+        return int(exponential_mechanism(scores(self._table, noisy)[None], 1 / step.scale, self._bits)[0])
 
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         return distribution(self._table).draw(self._bits)[0]

@@ -28,6 +28,9 @@ TINY = Fraction(1, 10**60)
 MOST_TAU = Fraction(1, 10**20)
 """Largest probability with which the noise of a zero-concentrated loss may not be of the law that rho is about."""
 
+DIGITS = 10**12
+"""Of square roots, rounded down."""
+
 FINITE_KINDS: tuple[Kind, ...] = ("pure", "approximate", "zcdp")
 
 
@@ -228,6 +231,11 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
             rho += digit
         digit /= 10
     return rho
+
+
+def root(square: Fraction) -> Fraction:
+    """Return the square root, rounded down to a part of 1 / ``DIGITS``."""
+    return Fraction(math.isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)
 
 
 def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str, tau: Number = 0) -> PrivacyLoss:

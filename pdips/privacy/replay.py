@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pdips.arrays import BoolArray, IntArray
 from pdips.data.table import Table
 from pdips.errors import InputError, PlanError
-from pdips.privacy.curator import Curator, Distribution, Rule, Statistic, noisy_counts
+from pdips.privacy.curator import Curator, Distribution, Rule, ScoresGiven, Statistic, noisy_counts
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 from pdips.privacy.plan import Plan, Step
 
@@ -107,7 +107,7 @@ class Recording(_Following):
 
     def __init__(self, plan: Plan, table: Table, bits: RandomBits, path: _RunsPath) -> None:
         super().__init__(plan, table, path)
-        self._bits = bits
+        self._bits, self._answers = bits, list[IntArray | None]()
 
     def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray:
         known = self._next()
@@ -117,6 +117,7 @@ class Recording(_Following):
             )
             known = self.path.blocks[-1][0]
             self.path.answers.append(known)
+        self._answers.append(known)
         return np.asarray(self._at_end(known))
 
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
@@ -128,6 +129,13 @@ class Recording(_Following):
             return np.concatenate(chosen).reshape(n_runs, len(found))
 
         return np.asarray(self._divided(drawn))
+
+    def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
+        def drawn() -> IntArray:  # each run by the numbers that it saw itself
+            block = next(self.path.blocks[k] for k, known in enumerate(self._answers) if known is noisy)
+            return exponential_mechanism(scores(self._table, block), 1 / step.scale, self._bits)[:, None]
+
+        return int(self._divided(drawn)[0])
 
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         return self._divided(lambda: np.asarray(distribution(self._table).draw(self._bits, len(self.path.runs))))
@@ -142,6 +150,7 @@ class Recording(_Following):
 
     def _divided(self, drawn: Callable[[], NDArray[Any]]) -> Any:
         known = self._next()
+        self._answers.append(None)
         if known is not None:
             return self._at_end(known)
         rows = drawn()
@@ -213,6 +222,9 @@ class Enumerating(_Following):
     def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
         """Refuse: what follows from noise has no finite law."""
         raise InputError("choices that depend on noisy counts have no law that could be enumerated: leave stop out")
+
+    def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
+        raise InputError("choices that depend on noisy counts have no law that could be enumerated: leave chosen out")
 
 
 class Synthesizer(Protocol):

@@ -26,7 +26,7 @@ from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
 from pdips.margins import tree
 from pdips.margins.tree import STEPS_PER_UNIT, group_width, node_width
 from pdips.posterior import censored_posterior as prices
-from pdips.privacy.loss import largest_rho, zcdp
+from pdips.privacy.loss import DIGITS, largest_rho, zcdp
 from pdips.registry import AUDITS, MECHANISMS
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.statistic import Counts
@@ -333,7 +333,7 @@ def test_a_concentrated_price_never_exceeds_what_was_asked_for(epsilon, share, n
     assert zcdp(price.rho, delta, "replace-one", "").epsilon <= asked
     assert price.rho > most * (1 - Fraction(1, 10**6))
     assert price.stage**2 <= 2 * most * Fraction(share)
-    assert (price.stage + Fraction(1, prices.DIGITS)) ** 2 > 2 * most * Fraction(share)  # the twin, rounded up
+    assert (price.stage + Fraction(1, DIGITS)) ** 2 > 2 * most * Fraction(share)  # the twin, rounded up
 
 
 # Shares of the budget: refused before the charge, or released.

@@ -17,8 +17,8 @@ from pdips.calibration.closed_form import NoFormError, errors_of, prospects, rea
 from pdips.errors import UselessWarning
 from pdips.margins.chains import PairTarget
 from pdips.margins.domain import columns_of
-from pdips.margins.estimates import NoisyPairs, NoisyTriple, block_axes, estimate
-from pdips.margins.pairs import MARGINS, PAIRS_AGAIN
+from pdips.margins.estimates import NoisyPairs, NoisyTriple, block_axes, estimate, linking
+from pdips.margins.pairs import CHOICE, MARGINS, PAIRS_AGAIN
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, squared_norm
 from pdips.outside import NoisyMargins
 from pdips.privacy.curator import Drawing, noisy_counts
@@ -402,6 +402,67 @@ def test_pairs_that_say_most_are_counted_again(kind, neighbours):
 
 
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
+def test_pairs_are_chosen_that_link_all_columns_and_say_most(kind, neighbours):
+    table, schema = along(20_000)
+    made = Pairs(epsilon=2, kind=kind, neighbours=neighbours, chosen=10)
+    plan, release = made.plan(schema), made.release(table, rng=np.random.default_rng(2))[0]
+    first, choice, counts = plan.steps
+    assert (first.name, choice.name, counts.name, choice.times) == (MARGINS, CHOICE, PAIRS_AGAIN, 10)
+    assert plan.loss.epsilon <= 2
+    assert first.price + choice.rho + counts.price <= made.total if kind == "zcdp" else plan.loss.epsilon == 2
+    twins = replace(choice, price=choice.price + Fraction(1, 10**9))
+    assert kind == "pure" or first.price + twins.rho + counts.price > made.total  # rounded down, by next to nothing
+    counted = [[axis.columns[0] for axis in each.law.axes] for each in NoisyMargins.of(release).margins]
+    pairs = {tuple(each) for each in counted if len(each) == 2}
+    assert {(f"c{k}", f"c{k + 1}") for k in range(9)} < pairs
+    assert len(pairs) == 10
+    stated = {each.columns for each in release.margin_errors}
+    assert {columns for columns in stated if len(columns) == 2} == pairs
+    with pytest.raises(InputError, match="sets that carry the noise need a count of all pairs"):
+        more_sets(release, 2)
+    with pytest.raises(NoFormError, match="which pairs are counted is chosen when the table is read"):
+        errors_of(made, schema, read("c0,c1"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"chosen": 45}, "chosen is as many as the 45 pairs that there are"),
+        ({"chosen": 0}, "chosen"),
+        ({"chosen": 1.5}, "chosen"),
+        ({"chosen": 9, "n_sets": 2}, "chosen goes with sets=fitted"),
+        ({"chosen": 9, "second_share": 0}, "chosen goes with sets=fitted"),
+        ({"chosen": 9, "also": ("c0", "c1", "c2")}, "chosen goes with sets=fitted"),
+    ],
+)
+def test_a_choice_of_pairs_that_cannot_be_is_refused(settings, said):
+    with pytest.raises(InputError, match=said):
+        Pairs(epsilon=1, **settings).plan(along(10)[1])
+
+
+def test_pairs_link_columns_before_any_is_taken_for_its_score():
+    pairs = [*combinations(range(4), 2)]
+    assert linking(pairs, []).all()
+    assert [pair for pair, is_open in zip(pairs, linking(pairs, [0, 5]), strict=True) if is_open] == pairs[1:5]
+    assert [pair for pair, is_open in zip(pairs, linking(pairs, [0, 5, 2]), strict=True) if is_open] == [
+        (0, 2),
+        (1, 2),
+        (1, 3),
+    ]
+
+
+def test_with_many_columns_and_little_budget_chosen_pairs_are_nearer(monkeypatch):
+    table, _ = along(2_000)
+    off = {chosen: mean_off(table, 0.5, 3, chosen=chosen) for chosen in (None, 9)}
+    assert off[9] < 0.85 * off[None]
+    monkeypatch.setattr("pdips.margins.estimates.linking", lambda pairs, taken: ~np.isin(range(45), taken))
+    monkeypatch.setattr(  # the broken twin chooses whatever comes first
+        "pdips.margins.estimates.distances", lambda *given: np.arange(len(given[2]))
+    )
+    assert mean_off(table, 0.5, 3, chosen=9) > off[9] / 0.85
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
 def test_stated_errors_hold_although_noise_decides_which_pairs_are_counted_again(kind):
     # 60 answers of 45 pairs of 16 cells, whose intervals of 95 % hold 94.7 % (pure) and 95.0 % with an error of .2 %
     table, schema = along(2_000)
@@ -548,9 +609,10 @@ def test_counts_of_three_columns_come_back_from_what_pairs_leave_out():
     np.testing.assert_allclose(found, counts)
 
 
-def mean_off(table, epsilon, n_releases):
+def mean_off(table, epsilon, n_releases, **settings):
     """Return the mean distance of pairs of columns from those of a table, over first sets."""
-    made, found = Pairs(epsilon=epsilon, kind="zcdp", delta="1e-6", second_share=0), []
+    settings = {"second_share": 0} if settings.get("chosen") is None else settings
+    made, found = Pairs(epsilon=epsilon, kind="zcdp", delta="1e-6", **settings), []
     for seed in range(n_releases):
         drawn = made.release(table, rng=np.random.default_rng(seed))[0].sets[0]
         for pair in combinations(table.schema.columns, 2):

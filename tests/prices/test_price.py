@@ -81,6 +81,29 @@ def test_a_second_count_of_pairs_costs_its_share_whichever_pairs_they_are(neighb
     assert worst_loss(made, schema) == pytest.approx(1.45 * float(EPSILON), rel=1e-6)
 
 
+def test_chosen_pairs_cost_what_the_choice_and_the_counts_may(neighbours, monkeypatch):
+    one, made = (Pairs(epsilon=EPSILON, neighbours=neighbours, chosen=n) for n in (1, 2))
+    schema = schema_of(2, 2, 2)
+    shown = np.array([*([9] if neighbours == "add-remove" else []), 0, 9, 7, 2, 7, 2])  # what noise said of a, b and c
+
+    def given(curator, step, noisy, scores):
+        return curator._choose(step, lambda table: scores(table, shown)[None])[0]
+
+    monkeypatch.setattr(Enumerating, "_choose_given", given)
+    (choice, _), (choices, counts) = (each.plan(schema).steps[1:] for each in (one, made))
+    assert made.plan(schema).loss.epsilon == EPSILON
+    assert 0.5 * float(choice.price) < worst_loss(one, schema, only="choices") <= float(choice.price) * (1 + 1e-9)
+    assert worst_loss(made, schema, only="choices") <= float(choices.price) * (1 + 1e-9)
+    assert worst_loss(made, schema, only="noise") == pytest.approx(float(EPSILON - choices.price), rel=1e-6)
+    # the broken twins: scores that move half as far, and a record that is in one of the two pairs
+    of_person, of_counts = Sensitivity.of_person, Sensitivity.of_counts
+    with monkeypatch.context() as broken:
+        broken.setattr(Sensitivity, "of_person", lambda *, l1: of_person(l1=l1 / 2))
+        assert worst_loss(one, schema, only="choices") > float(choice.price)
+    monkeypatch.setattr(Sensitivity, "of_counts", lambda *given, tables=1: of_counts(*given))
+    assert worst_loss(made, schema, only="noise") == pytest.approx(float(EPSILON - choices.price + counts.price))
+
+
 def largest_loss(made, tables, caps, monkeypatch) -> float:
     """The worst log ratio between tables, or to the last one, of all noisy numbers at each cap of weights."""
     worst = 0.0

@@ -179,6 +179,27 @@ def test_recorded_runs_have_the_law_of_releases(steers):
         assert (blocks[2][~high, 0] < 0).all()
 
 
+def test_a_recorded_choice_follows_from_the_numbers_that_its_run_saw():
+    middle, surely = int(first_column(TABLE)[0]), replace(CHOICE, price=Fraction(10**6), times=2)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Steered(Chooser):
+        def plan(self, schema):
+            return plan_of(A, B, surely)
+
+        def synthesize(self, plan, curator, rng):
+            for noisy in [curator.count(each, first_column) for each in (A, B)]:
+                curator.choose_given(surely, noisy, lambda table, n: (n[..., :1] - middle) * np.array([0, 1]))
+            return Drawn(sets=[])
+
+    first, second, *chosen = (block[:, 0] for block in record(Steered(epsilon=1), TABLE, 500, bits()))
+    for noisy, found in zip((first, second), chosen, strict=True):
+        assert (found[noisy > middle] == 1).all()
+        assert (found[noisy < middle] == 0).all()
+    assert (chosen[1][first > middle] == 0).any()  # the broken twin: by another answer than the one given
+    refuses("noisy", exact_law, Steered(epsilon=1), TABLE)
+
+
 def test_the_exact_law_has_every_choice_once():
     law = exact_law(Chooser(epsilon=1), TABLE)
     found = {outcome.key: outcome for outcome in law.outcomes}

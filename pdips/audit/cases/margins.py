@@ -49,7 +49,7 @@ WIDE = Schema.model_validate({"columns": {name: {"levels": list(range(12))} for 
 
 TWO = Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
 FOUR = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abcd"}})
-"""Two of its six pairs are counted again, which two depends on noise."""
+"""Two of its six pairs are counted again, or chosen: which two depends on noise."""
 
 THREE = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
 
@@ -140,9 +140,10 @@ def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
     if made.kind == "pure":
         yield from exactly(made, [*of_table, *small_pairs(THREE, made.neighbours, 2)])
         yield Case(made, toward(made, worst_pairs(TWO, made.neighbours)[0]))
-    twice = where_allowed(build, second_share="1/2")
-    if twice is not None:
-        yield Case(twice, worst_pairs(FOUR, made.neighbours)[1])
+    for settings in ({"second_share": "1/2"}, {"chosen": 2}):
+        some = where_allowed(build, **settings)
+        if some is not None:
+            yield Case(some, worst_pairs(FOUR, made.neighbours)[1])
     yield from gaussian(build)
     third, weighted = (where_allowed(build, **{name: tuple(COLUMNS)}) for name in ("also", "weighted"))
     for asked, tried in (third, of_table), (weighted, [_heavy(made.neighbours)]), (made, homes(made.neighbours)):
