@@ -202,6 +202,7 @@ def main() -> None:
     parser.add_argument("--target", help="a column of two levels to be predicted")
     parser.add_argument("--peer", metavar="PYTHON,CHECKOUT")
     parser.add_argument("--classes", type=int)
+    parser.add_argument("--chosen", type=int, help="also count so many pairs alone, chosen privately")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
@@ -221,13 +222,17 @@ def main() -> None:
                 coverage(several, frame, schema, chosen_triples(len(sizes)), seed)
         return
     mechanisms: list[Any] = [Pairs(**gaussian), Pairs(**common)]
+    if asked.chosen:
+        mechanisms += [Pairs(**each, chosen=asked.chosen) for each in (gaussian, common)]
     if np.prod(sizes.astype(float)) <= MOST_DENSE:
         mechanisms += [Steps(**gaussian), Steps(**common)]
     if asked.neighbours == "replace-one":
         mechanisms.append(PrivBayes(epsilon=asked.epsilon))
     ways: dict[str, Callable[[int], IntArray]] = {
-        f"{mechanism.name} {getattr(mechanism, 'kind', 'pure')}": partial(first_set, mechanism, frame, schema)
-        for mechanism in mechanisms
+        f"{each.name} {getattr(each, 'kind', 'pure')}{', chosen' * bool(getattr(each, 'chosen', 0))}": partial(
+            first_set, each, frame, schema
+        )
+        for each in mechanisms
     }
     if asked.classes:
         ways["latent classes"] = partial(set_of_classes, asked.classes, mechanisms[0], frame, schema)

@@ -334,6 +334,20 @@ MUTANTS = [
         "tests/prices/test_price.py -k second_count",
     ),
     Mutant(
+        "a score of a chosen pair moves half as far",
+        "margins/pairs.py",
+        "both = 2 * Sensitivity",
+        "both = Sensitivity",
+        "tests/prices/test_price.py -k chosen_pairs",
+    ),
+    Mutant(
+        "the choice of pairs costs twice its rho",
+        "margins/pairs.py",
+        "root(8 * price * n_chosen)",
+        "root(16 * price * n_chosen)",
+        f"{PAIRS} -k link_all",
+    ),
+    Mutant(
         "all pairs forget a person's cap",
         "margins/pairs.py",
         "Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared)",

@@ -168,7 +168,7 @@ class ResidualDesign:
     def margins(self) -> list[tuple[int, ...]]:
         """The measured margins that aren't public: the number of records (), blocks (i,), pairs (i, j), and triples."""
         telling = np.flatnonzero(self.sizes > 1).tolist()
-        pairs = combinations(telling, 2) if self.pairs else ()
+        pairs = combinations(telling if self.pairs else (), 2)
         every = [*((i,) for i in telling if i not in self.known), *pairs, *self.also]
         total: list[tuple[int, ...]] = [()] if self.neighbours == "add-remove" else []
         return total + [margin for margin in every if not self.public[list(margin)].all()]
@@ -204,7 +204,6 @@ class ResidualDesign:
         The sum over pairs of cells times their standard error is least, up to rounding, for a given sum of the costs:
         a variance is the square root, a scale the cube root, of what the margin costs over what it is worth.
         """
-        place = self.place
         share = {m: math.prod(_share(float(self.sizes[k])) for k in m) for m in self.margins}
         rows, columns, effect, cells = list[int](), list[int](), list[float](), list[float]()
         targets = [m for m in self.margins if len(m) == 2] or self.margins
@@ -212,10 +211,10 @@ class ResidualDesign:
             cells.append(math.prod(self.shape(target)))
             for size in range(len(target) + 1):
                 for part in combinations(target, size):
-                    if part in place:
+                    if part in self.place:
                         rest = math.prod(int(self.sizes[k]) for k in target if k not in part)
                         rows.append(row)
-                        columns.append(place[part])
+                        columns.append(self.place[part])
                         effect.append(share[part] / rest**2)
         effects = csr_array((effect, (rows, columns)), shape=(len(targets), len(self.margins)))
         third = np.array([len(m) == 3 for m in self.margins], dtype=bool)

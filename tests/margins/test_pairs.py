@@ -412,6 +412,9 @@ def test_pairs_are_chosen_that_link_all_columns_and_say_most(kind, neighbours):
     assert first.price + choice.rho + counts.price <= made.total if kind == "zcdp" else plan.loss.epsilon == 2
     twins = replace(choice, price=choice.price + Fraction(1, 10**9))
     assert kind == "pure" or first.price + twins.rho + counts.price > made.total  # rounded down, by next to nothing
+    capped = schema.model_copy(update={"records": schema.records.model_copy(update={"max_per_person": 3})})
+    places = {"replace-one": 2, "add-remove": 1}[neighbours]
+    assert made.plan(capped).named(CHOICE).sensitivity.l1 == 3 * 2 * places
     counted = [[axis.columns[0] for axis in each.law.axes] for each in NoisyMargins.of(release).margins]
     pairs = {tuple(each) for each in counted if len(each) == 2}
     assert {(f"c{k}", f"c{k + 1}") for k in range(9)} < pairs
