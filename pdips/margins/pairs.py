@@ -343,8 +343,6 @@ class Pairs(LaplaceOrGaussian):
         self, plan: Plan, margins: Sequence[MeasuredMargin], tables: Mapping[str, pd.DataFrame]
     ) -> Iterator[IntArray]:
         """Yield the noisy numbers of a release's public tables, in the order of the plan."""
-        if self.chosen is not None:
-            raise InputError("sets that carry the noise need a count of all pairs: this release chose some")
         counted, design = [each.noisy for each in margins if each.law.law != "estimate"], plan.design
         n_margins, asked = len(design.margins), [design.variance(m, plan.named(MARGINS)) for m in design.margins]
         again = self._n_again(design) if plan.steps[-1].name == PAIRS_AGAIN else 0
