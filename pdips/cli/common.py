@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import pdips
 from pdips.errors import DataError, InputError, UselessWarning
-from pdips.privacy.loss import spell
+from pdips.privacy.loss import exact, spell
 from pdips.registry import find, variant_class
 
 if TYPE_CHECKING:
@@ -121,15 +122,17 @@ def receipts_in(folder: Path) -> list[tuple[Path, "Receipt | None"]]:
     return found
 
 
-def warn_of_older_copy(ledger: "Ledger | None", folder: Path) -> None:
-    """Say on the terminal if the release in a folder was charged to this account, which doesn't know of it."""
-    if ledger is None or not ledger.path.exists():
-        return
+def ledger_at(ledger_path: str | None, folder: str) -> "Ledger | None":
+    """Return the named ledger; warn if a release in the folder was charged to it and it doesn't know of that."""
+    if ledger_path is None:
+        return None
+    ledger = pdips.Ledger(ledger_path)
     with suppress(InputError):  # a damaged file is reported where it is used
-        for path, receipt in receipts_in(folder):
+        for path, receipt in receipts_in(Path(folder)) if ledger.path.exists() else ():
             complaint = None if receipt is None else ledger.compare(receipt)
             if complaint is not None:
                 click.echo(f"WARNING   {path}: {complaint} (pdips ledger check)", err=True)
+    return ledger
 
 
 @contextmanager
@@ -184,10 +187,16 @@ def ledger_line(ledger: "Ledger | None") -> str:
     )
 
 
-def rewrite_pages(directory: Path) -> None:
-    """Write the card, whatever becomes of the report after it: its total has to have what was just published in it."""
+def tell_paid(directory: Path, epsilon: str, kind: str, ledger: "Ledger | None", published: str) -> None:
+    """Print the price of figures that were just published, and write the pages again that have them in their totals.
+
+    The card is written whatever becomes of the report after it.
+    """
     from pdips.report.pages import rewrite_report, write_card
 
+    click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind {kind}")
+    click.echo(f"ledger    {ledger_line(ledger)}")
+    click.echo(f"public    {published}: may be published")
     try:
         click.echo(f"card      {write_card(directory / 'public')}: written again with these figures")
         report = rewrite_report(directory)

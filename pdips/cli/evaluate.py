@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import pdips
-from pdips.cli.common import EXPLAIN, QUIET, ledger_line, one_refusal, rewrite_pages, warn_of_older_copy
+from pdips.cli.common import EXPLAIN, QUIET, ledger_at, one_refusal, tell_paid
 from pdips.errors import InputError
 from pdips.html import show_progress, spelt
-from pdips.privacy.loss import exact, spell
 
 if TYPE_CHECKING:
     from pdips.evaluation.regression import Family
@@ -89,15 +87,11 @@ def _paid(table: Any, directory: str, epsilon: str, ledger_path: str | None, *, 
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.privacy.curator import Clock
 
-    ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
-    warn_of_older_copy(ledger, Path(directory))
+    ledger = ledger_at(ledger_path, directory)
     with show_progress(quiet=quiet) as progress, one_refusal(ledger, explain=explain):
         found = evaluate_paid(table, directory, epsilon=epsilon, ledger=ledger, explain=explain, clock=Clock(progress))
     click.echo(f"{'measure':<36} {'value':>10} {'+- noise':>10} {'reference':>10}")
     for one in found.measures:
         values = (one.value, one.standard_deviation_of_noise, one.reference)
         click.echo(f"{one.measure:<36} {' '.join(f'{spelt(value):>10}' for value in values)}  {one.reading}")
-    click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
-    click.echo(f"ledger    {ledger_line(ledger)}")
-    click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
-    rewrite_pages(Path(directory))
+    tell_paid(Path(directory), epsilon, "pure", ledger, f"{Path(directory) / 'public' / FILE}")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-import pdips
 from pdips.cli.common import (
     EXPLAIN,
     MODEL,
@@ -17,11 +16,11 @@ from pdips.cli.common import (
     SCHEMA,
     SETS,
     chosen,
+    ledger_at,
     ledger_line,
     notes_in_a_line,
     one_refusal,
     show_verdicts,
-    warn_of_older_copy,
 )
 from pdips.html import show_progress
 from pdips.privacy.loss import spell
@@ -132,8 +131,7 @@ def synthesize(
     build, settings = chosen(mechanism_name, options, common, model)
     mechanism: Mechanism = build(**settings)
     check_format(schema, file_format)
-    ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
-    warn_of_older_copy(ledger, Path(out))
+    ledger = ledger_at(ledger_path, out)
     verdicts: dict[str, Verdict] = {}
     with staging(Path(out), overwrite) as place, show_progress(quiet=quiet) as progress, notes_in_a_line():
         clock = Clock(progress)

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import click
 
-import pdips
-from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, rewrite_pages, warn_of_older_copy
+from pdips.cli.common import EXPLAIN, ledger_at, one_refusal, tell_paid
 from pdips.errors import InputError
 from pdips.html import show_progress
-from pdips.privacy.loss import exact, spell
 
 
 @click.command()
@@ -39,8 +37,7 @@ def verify(
         raise InputError("the name of a claim's file may have letters, digits, - and _ only: its answer is called so")
     if page.exists() or page.with_suffix(".json").exists():
         raise InputError(f"{page} is there already, and each answer pays again: call the claim's file otherwise")
-    ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
-    warn_of_older_copy(ledger, Path(directory))
+    ledger = ledger_at(ledger_path, directory)
     made = page.parent.is_dir()
     try:
         page.parent.mkdir(exist_ok=True)
@@ -65,9 +62,5 @@ def verify(
     click.echo(f"claim     {claim.coefficient} of {claim.formula}: from {claim.interval[0]:g} to {claim.interval[1]:g}")
     click.echo(f"answer    {found.verdict}: {found.said}")
     click.echo(f"interval  {' to '.join(ends)}, 95 %, of this table's coefficient, by fresh noise alone")
-    click.echo(
-        f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; {found.privacy.kind}"
-    )
-    click.echo(f"ledger    {ledger_line(ledger)}")
-    click.echo(f"public    {page} and {page.with_suffix('.json').name}: may be published")
-    rewrite_pages(Path(directory))
+    published = f"{page} and {page.with_suffix('.json').name}"
+    tell_paid(Path(directory), epsilon, found.privacy.kind, ledger, published)

@@ -74,7 +74,8 @@ def barred(rules: Sequence[Rule], columns: Mapping[str, Column]) -> Iterator[Cod
             if column is None or not (column.is_binned or (column.is_categorical and not rule.ordered)):
                 what = "numeric column with bins" if rule.ordered else "column with levels or bins"
                 raise ValueError(f"rule {rule}: {name!r} is no {what} of this schema")
-            if rule.ordered and (column.public or (column.type, column.unit) != _kind(columns[rule.ordered[0]])):
+            other = columns[rule.ordered[0]] if rule.ordered else column
+            if rule.ordered and (column.public or (column.type, column.unit) != (other.type, other.unit)):
                 raise ValueError(f"rule {rule}: its columns must be of one type and unit, and not public")
         pairs |= set(combinations(rule.ordered, 2))
         given = {name: _codes(rule, name, columns[name], levels) for name, levels in rule.given.items()}
@@ -94,10 +95,6 @@ def barred(rules: Sequence[Rule], columns: Mapping[str, Column]) -> Iterator[Cod
         for many in np.unique(below[below > 0]):
             first = int(np.searchsorted(below, many))
             yield {low: list(range(first, one.n_values)), high: list(range(many))}
-
-
-def _kind(column: Column) -> tuple[str, str | None]:
-    return column.type, column.unit
 
 
 def _codes(rule: Rule, name: str, column: Column, levels: Sequence[object]) -> list[int]:

@@ -179,13 +179,6 @@ def basics(table: Table, sets: Sequence[pd.DataFrame]) -> list[BasicFigure]:
     list of BasicFigure
         Weighted, with the total of the weights, where the schema names weights. None for what a table can't tell.
         Quantiles are the least values that so many records (so much of the weight) don't exceed.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"age": Column(lower=18, upper=99, bins=9, integer=True)})
-    >>> table = Table(pd.DataFrame({"age": [20, 40, 60] * 20}), schema)
-    >>> [round(one.table, 3) for one in basics(table, [])][:3]
-    [60.0, 40.0, 16.33]
     """
     rng, n = np.random.default_rng(SEED), table.n_records
     own, *others = [_numeric(frame, table.schema) for frame in (table.frame, *sets)]

@@ -122,13 +122,10 @@ class _Part:
         """Return values of the groups as a matrix, one row for each row of the small matrix."""
         return np.transpose(values.reshape(self.shape), self.axes).reshape(self.n_rows, self.n_columns)
 
-    def from_grid(self, values: FloatArray) -> FloatArray:
-        """Undo :meth:`to_grid`."""
-        return np.transpose(values.reshape(self.turned), np.argsort(self.axes)).ravel()
-
-    def column_sums(self, block: NDArray[Any]) -> FloatArray:
-        """Add up the columns of a block of grid columns by the column of the small matrix that they belong to."""
-        return np.add.reduceat(block[:, self.order], self.starts, axis=1, dtype=np.float64)
+    def from_grid(self, block: NDArray[Any]) -> FloatArray:
+        """Add up grid columns by the column of the small matrix that they belong to, and undo :meth:`to_grid`."""
+        sums = np.add.reduceat(block[:, self.order], self.starts, axis=1, dtype=np.float64)
+        return np.transpose(sums.reshape(self.turned), np.argsort(self.axes)).ravel()
 
 
 def _selection(parts: Sequence[_Part], n_rows: int, dtype: Any) -> Any:
@@ -194,7 +191,7 @@ class _Dual:
         found, first = [], 0
         summed = self.select.T @ table
         for part in self.parts:
-            found.append(part.from_grid(part.column_sums(summed[first : first + part.n_rows])))
+            found.append(part.from_grid(summed[first : first + part.n_rows]))
             first += part.n_rows
         for observed in self.nodes:
             found.append(np.bincount(observed.group, weights=table.ravel(), minlength=len(observed.counts)))  # type: ignore[arg-type]

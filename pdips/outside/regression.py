@@ -145,13 +145,7 @@ def crossed(columns: Mapping[str, Terms], interactions: Sequence[Sequence[str]])
 
 @dataclass(frozen=True, eq=False)
 class TermTable:
-    """The terms of a formula: those of each predictor, and of the outcome.
-
-    Parameters
-    ----------
-    predictors : list of Terms
-    outcome : Terms
-    """
+    """The terms of a formula: those of each predictor, and of the outcome."""
 
     predictors: list[Terms]
     outcome: Terms

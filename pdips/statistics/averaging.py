@@ -145,12 +145,6 @@ def compare(names: Sequence[str], log_densities: Sequence[FloatArray]) -> pd.Dat
 
 
 def assigned(weights: FloatArray, n_sets: int, rng: np.random.Generator) -> IntArray:
-    """Return the model of each set: of each model as many as its weight says, to the next whole number, in any order.
-
-    Examples
-    --------
-    >>> np.bincount(assigned(np.array([0.4, 0.3, 0.3]), 10, np.random.default_rng(0))).tolist()
-    [4, 3, 3]
-    """
+    """Return the model of each set in any order: of each model as many as its weight says, to the next whole number."""
     places = (rng.permutation(n_sets) + rng.random()) / n_sets
     return np.minimum(np.searchsorted(np.cumsum(weights), places, side="right"), len(weights) - 1)

@@ -130,18 +130,17 @@ class Accuracy:
         return root_above(2 * MOST_RECORDS * log_levels / self.kappa)
 
     @property
-    def _error(self) -> Fraction:
-        """The largest error E of a gradient, and of a rounded step times the curvature, together."""
+    def tolerance(self) -> Fraction:
+        """Largest length of the exact gradient at what :func:`minimum` returns: 4 E, a public number.
+
+        E is the largest error of a gradient, and of a rounded step times the curvature, together.
+        """
         c = self.n_levels - 1
         record = root_above(Fraction(c)) * ((self.d + 3) * self.radius / 2 + self.n_levels + 2070)
         record += 66 * root_above(Fraction(c * self.d))
         curvature = self.kappa + MOST_RECORDS * Fraction(1, 4 if c == 1 else 2)
-        return ROUNDING * (MOST_RECORDS * record + curvature * (3 * self.radius + 1))
-
-    @property
-    def tolerance(self) -> Fraction:
-        """Largest length of the exact gradient at what :func:`minimum` returns: 4 E, a public number."""
-        return Fraction(math.ceil(4 * self._error * 2**32), 2**32)
+        error = ROUNDING * (MOST_RECORDS * record + curvature * (3 * self.radius + 1))
+        return Fraction(math.ceil(4 * error * 2**32), 2**32)
 
     def certifies(self, logits: Logits, b: FloatArray) -> bool:
         """Whether ``b`` is within tolerance / kappa of the exact minimum: its computed gradient is at most 3 E."""
