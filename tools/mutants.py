@@ -329,7 +329,7 @@ MUTANTS = [
     Mutant(
         "a second count of pairs costs what one pair does",
         "margins/pairs.py",
-        "self.neighbours, tables=n_again)",
+        "self.neighbours, tables=n_pairs)",
         "self.neighbours)",
         "tests/prices/test_price.py -k second_count",
     ),

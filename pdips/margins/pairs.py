@@ -66,7 +66,7 @@ FEWEST_PAIRS = 6
 OF_CHOICE = Fraction(1, 6)
 """Part of the price of pairs that their choice gets (tried: .08 to .33)."""
 
-MARGINS, PAIRS_AGAIN, CHOICE = "noisy margins", "noisy pairs, again", "choice of pairs"
+MARGINS, CHOICE, PAIRS, PAIRS_AGAIN = "noisy margins", "choice of pairs", "noisy chosen pairs", "noisy pairs, again"
 
 OF_WEIGHTS = Fraction(1, 10)
 """Part of the price that sums of weights get."""
@@ -234,25 +234,9 @@ class Pairs(LaplaceOrGaussian):
             sums = WeightedSums(schema, self.weighted).step(self.total - total, self.neighbours, self.noise_law)
             steps.insert(-1, sums)
             told += " Sums of capped weights by level have such noise too."
-        if self.chosen is not None:
-            steps.append(self._choice(schema, n_again, second * OF_CHOICE))
-            second -= second * OF_CHOICE
         if second:
-            moved = Sensitivity.of_counts(schema, self.neighbours, tables=n_again)
-            steps.append(
-                Step(
-                    name=PAIRS_AGAIN,
-                    counts="each count of a pair that is counted again",
-                    sensitivity=moved,
-                    price=second,
-                    law=self.noise_law,
-                )
-            )
-            told += (
-                f" The {n_again} pairs that say most by these counts are counted again, with such noise."
-                if design.pairs
-                else f" Exponential mechanisms, paid for, chose {n_again} pairs, whose counts have such noise too."
-            )
+            further, said = self._further(schema, design, n_again, second)
+            steps, told = [*steps, *further], told + said
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
 
     def _triples(self, design: ResidualDesign) -> tuple[tuple[int, ...], ...]:
@@ -285,14 +269,25 @@ class Pairs(LaplaceOrGaussian):
             image=design.image,
         )
 
+    def _further(self, schema: Schema, design: ResidualDesign, n_pairs: int, price: Fraction) -> tuple[list[Step], str]:
+        """Return the steps of pairs that are counted again, or chosen and counted, and what is said of them."""
+        steps, name, what = list[Step](), PAIRS_AGAIN, "counted again"
+        told = f" The {n_pairs} pairs that say most by these counts are counted again, with such noise."
+        if not design.pairs:
+            steps.append(self._choice(schema, n_pairs, price * OF_CHOICE))
+            price, name, what = price * (1 - OF_CHOICE), PAIRS, "chosen"
+            told = f" Exponential mechanisms, paid for, chose {n_pairs} pairs, whose counts have such noise too."
+        moved, counts = Sensitivity.of_counts(schema, self.neighbours, tables=n_pairs), f"each count of a pair {what}"
+        steps.append(Step(name=name, counts=counts, sensitivity=moved, price=price, law=self.noise_law))
+        return steps, told
+
     def _choice(self, schema: Schema, n_chosen: int, price: Fraction) -> Step:
         """Return the choice of pairs, one by one: a record moves each score by the number of cells that it changes."""
         both = 2 * Sensitivity.of_counts(schema, self.neighbours).l1
         if self.kind == "zcdp":  # epsilon, whose square over 8 times the number of choices is their rho
             price = root(8 * price * n_chosen)
-        return Step(
-            name=CHOICE, sensitivity=Sensitivity.of_person(l1=both), price=price, law="exponential", times=n_chosen
-        )
+        most = Sensitivity.of_person(l1=both)
+        return Step(name=CHOICE, sensitivity=most, price=price, law="exponential", times=n_chosen)
 
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than counts have room for."""
@@ -438,7 +433,7 @@ class Pairs(LaplaceOrGaussian):
         levels: Callable[[Table], Mapping[str, IntArray]],
     ) -> list[MeasuredMargin]:
         """Return a second count of the pairs that say most by the first one, where the plan has it."""
-        design, asked = plan.design, [step for step in plan.steps if step.name == PAIRS_AGAIN]
+        design, asked = plan.design, [step for step in plan.steps if step.name in (PAIRS, PAIRS_AGAIN)]
         if not asked:
             return []
         candidates, step = _open_pairs(design), plan.named(MARGINS)
