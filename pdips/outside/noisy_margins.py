@@ -132,8 +132,7 @@ class NoisyMargins:
             if not column.is_categorical and not column.is_binned:
                 if name not in axes:
                     raise InputError(f"no margin holds {name!r}, a numeric column without bins")
-                edges = (*axes[name].lower, float(column.upper or 0.0))
-                columns[name] = column.model_copy(update={"bin_edges": edges})
+                columns[name] = column.model_copy(update={"bin_edges": (*axes[name].lower, float(column.upper or 0.0))})
         tied = any(axis.codes for axis in axes.values())
         schema = schema.model_copy(update={"columns": columns, **({} if tied else {"impossible": (), "rule": ()})})
         public = schema.public_columns

@@ -246,8 +246,7 @@ class CensoredPosterior(sampling.ChainMechanism):
         rounds = self.n_draws
         if self.centred_on == "staged":
             first = stages.reference_step(schema, self.price.stage, self.neighbours)
-            drawn = replace(draw, price=self.price.draw * self.n_draws, times=self.n_draws)
-            steps, rounds = (first, drawn), 1
+            steps, rounds = (first, replace(draw, price=self.price.draw * self.n_draws, times=self.n_draws)), 1
         sampled = "mcmc" if self._sampler(schema) == "nuts" else "exact"
         return self.planned(schema, steps, self._sentences(schema), repeats=rounds, sampling=sampled, **self.reading)
 
@@ -324,8 +323,7 @@ class CensoredPosterior(sampling.ChainMechanism):
         with ONE_AT_A_TIME, curator.timed("finding where to look"):
             draws = self.draws_from(self.target(plan.schema, self.stage(plan, curator, rng)))
         with ONE_AT_A_TIME, curator.timed("drawing the parameters"):
-            answers = [curator.draw(plan.steps[-1], draws) for _ in range(self.n_draws)]
-            drawn = draws.parameters(answers, rng)
+            drawn = draws.parameters([curator.draw(plan.steps[-1], draws) for _ in range(self.n_draws)], rng)
         sets = synthetic_sets(
             self.space(plan.schema).draw,
             plan.schema,

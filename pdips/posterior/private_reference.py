@@ -232,8 +232,7 @@ def referenced(space: Blueprint, reference: Reference, n_records: int) -> Stage:
     else:
         place = _place(space, reference)
         simulated = simulate(space, place, public_stand_ins(space.schema, SIMULATED))
-        near = anchor_at(likelihood, place, simulated, n_records)
-        anchor = Anchor(place, near.shape, reach=12 * n_records**0.5)
+        anchor = Anchor(place, anchor_at(likelihood, place, simulated, n_records).shape, reach=12 * n_records**0.5)
         centre = split(space.model, place[None])
         stage = Stage(anchor=anchor, n_records=n_records, centre=centre, simulated=simulated)
     likelihood.at(centre)

@@ -220,14 +220,13 @@ class PseudoDraws:
         self._weights = mechanism.record_weights(bounds)
         delta = lipschitz_bound(self._weights, self._fits.largest(self._weights))
         alpha = np.repeat(self._weights, self._fits.counts)
-        quantiles = np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1]).tolist()
         self.diagnostics = {
             "fit": self._fits.name,
             "unweighted bound": float(bounds.max()),
             "bound": delta,
             "epsilon_x": 2 * delta,
             "share of weight 0": float((alpha == 0).mean()),
-            "weight quantiles": dict(zip(QUANTILES, quantiles, strict=True)),
+            "weight quantiles": dict(zip(QUANTILES, np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1]).tolist(), strict=True)),
             "draws": mechanism.n_draws,
             "convergence": self._fits.convergence,
         }

@@ -174,7 +174,6 @@ def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:
 def _noisy_sums(found: SumsSummary | None) -> list[Check]:
     if found is None:
         return []
-    told = f"{found.parameters - found.as_prior} of {plural(found.parameters, 'parameter')} learned of"
     return [
         Check(
             "likelihood of noisy sums",
@@ -190,7 +189,7 @@ def _noisy_sums(found: SumsSummary | None) -> list[Check]:
         ),
         Check(
             "posterior against prior",
-            told,
+            f"{found.parameters - found.as_prior} of {plural(found.parameters, 'parameter')} learned of",
             "all: of others the noise is louder than the records, and the posterior is the prior",
             graded(not found.as_prior),
         ),

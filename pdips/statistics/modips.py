@@ -148,10 +148,8 @@ class Modips(LaplaceOrGaussian):
             object.__setattr__(self, "budget", {str(name): share for name, share in list(self.budget.items())})
         else:
             choice(self.budget, ("optimal", "equal"), "budget")
-        for name in ("draws", "tune", "n_chains"):
-            value = getattr(self, name)
-            if value is not None:
-                check_whole(value, name)
+        for name in self._options.given():
+            check_whole(getattr(self, name), name)
         if self.model is not None:
             given: Any = self.model
             several = isinstance(given, Sequence) and not isinstance(given, str)
@@ -170,8 +168,7 @@ class Modips(LaplaceOrGaussian):
     @property
     def _sources(self) -> tuple[StatisticModel, ...]:
         """The models, once they have been read from wherever they were given."""
-        models = self.model if isinstance(self.model, tuple) else (self.model,)
-        return cast(tuple[StatisticModel, ...], models)
+        return cast(tuple[StatisticModel, ...], self.model if isinstance(self.model, tuple) else (self.model,))
 
     @property
     def _options(self) -> Options:
@@ -211,11 +208,10 @@ class Modips(LaplaceOrGaussian):
             else "independent discrete Gaussian noise is added to each number that isn't public, and losses are added "
             "up as zero-concentrated ones"
         )
-        rounds = self.rounds
-        repeated = f" This is done {rounds} times, once for each set, each with its part of the budget."
+        repeated = f" This is done {self.rounds} times, once for each set, each with its part of the budget."
         return (
             f"Bounded statistics of the table ({', '.join(known)}) are worked out in whole numbers, and {noise}."
-            f"{repeated if rounds > 1 else ''} Everything else, Markov chains where there are any, is worked out from "
+            f"{repeated if self.rounds > 1 else ''} Everything else, Markov chains where there are any, is worked out from "
             "these noisy statistics and public facts, so that it costs nothing: neither how well chains mix nor how "
             "many sets are drawn weakens the guarantee. The model and its priors say what the synthetic records look "
             "like; they were not chosen by looking at the table."

@@ -235,8 +235,7 @@ def draw_fits(
         for number in range(PASSES):
             wanted = n_draws if number == PASSES - 1 else max(n_draws // 4, 100)
             matrix, fitted, covariance = linearised(design, weights, centre.reshape(shape), n, kappa)
-            moved = noisy - fitted + matrix @ centre
-            drawn = _gibbs(matrix, covariance, moved, *noise, size, wanted, rng)
+            drawn = _gibbs(matrix, covariance, noisy - fitted + matrix @ centre, *noise, size, wanted, rng)
             centre = drawn.mean(axis=0)
         found[coefficients] = drawn.reshape(-1, *shape)
         shares = level_shares(design, centre.reshape(shape))
@@ -310,8 +309,7 @@ def _gibbs(
         inverse = np.linalg.inv(covariance + np.diag(variance))
         precision = matrix.T @ inverse @ matrix + np.eye(d) / prior_scale**2
         root = np.linalg.cholesky(precision)
-        mean = np.linalg.solve(precision, matrix.T @ inverse @ noisy)
-        beta = mean + np.linalg.solve(root.T, rng.standard_normal(d))
+        beta = np.linalg.solve(precision, matrix.T @ inverse @ noisy) + np.linalg.solve(root.T, rng.standard_normal(d))
         if draws == n_draws or (step >= TUNE and (step - TUNE) % THIN == 0):
             kept.append(beta)
         if draws > n_draws:

@@ -190,8 +190,7 @@ class _ByCell:
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the levels of each cell."""
-        names = [schema.columns[name].names() for name in self.by]
-        return pd.DataFrame(list(product(*names)), columns=list(self.by))
+        return pd.DataFrame(list(product(*[schema.columns[name].names() for name in self.by])), columns=list(self.by))
 
     def unit(self, schema: Schema) -> float:
         """Return a whole unit as part of the most that a record adds."""
