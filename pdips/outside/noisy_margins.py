@@ -132,7 +132,8 @@ class NoisyMargins:
             if not column.is_categorical and not column.is_binned:
                 if name not in axes:
                     raise InputError(f"no margin holds {name!r}, a numeric column without bins")
-                columns[name] = column.model_copy(update={"bin_edges": (*axes[name].lower, float(column.upper or 0.0))})
+                edges = (*axes[name].lower, float(column.upper or 0.0))
+                columns[name] = column.model_copy(update={"bin_edges": edges})
         tied = any(axis.codes for axis in axes.values())
         schema = schema.model_copy(update={"columns": columns, **({} if tied else {"impossible": (), "rule": ()})})
         public = schema.public_columns
@@ -192,12 +193,8 @@ class NoisyMargins:
         sizes, starts = self.design.sizes, self.design.offsets
         kept = np.concatenate([np.arange(starts[k], starts[k] + sizes[k]) for k in self_blocks])
         offsets: IntArray = np.concatenate([[0], np.cumsum(sizes[self_blocks])])
-        alone = replace(
-            self.found,
-            offsets=offsets,
-            counts=self.found.counts[np.ix_(kept, kept)],
-            variance=self.found.variance[np.ix_(self_blocks, self_blocks)],
-        )
+        counts, variance = self.found.counts[np.ix_(kept, kept)], self.found.variance[np.ix_(self_blocks, self_blocks)]
+        alone = replace(self.found, offsets=offsets, counts=counts, variance=variance)
         if not np.isfinite(alone.variance).all():
             asked = ", ".join(name for column in columns for name in column.split(":"))
             two = "" if any(":" in column for column in columns) else "each two of "

@@ -82,10 +82,9 @@ def on_stand_ins(what: str) -> Iterator[None]:
         ) from None
     except Exception as error:  # noqa: BLE001 - the analyst's model, on stand-ins
         line = next(iter(str(error).splitlines()), "")
+        said = f"{what} failed on made-up records: {type(error).__name__}: {line}"
         if isinstance(error, NotImplementedError):
             said = f"{what} can't be drawn from: {line}; a pm.CustomDist needs dist=... or random=..."
-        else:
-            said = f"{what} failed on made-up records: {type(error).__name__}: {line}"
         raise InputError(said) from None
 
 

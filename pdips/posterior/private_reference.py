@@ -280,9 +280,8 @@ def fit(likelihood: RecordLikelihood, cells: ReferenceCells, prior: FloatArray) 
     if len(low) > max(ZOOM):
         return _climb(likelihood, cells)
     frame = pd.DataFrame(dict(cells.values))
-    once = {str(name): column.to_numpy() for name, column in frame[~frame.duplicated()].items()}
     place = frame.groupby(list(frame.columns), sort=False).ngroup().to_numpy()  # in the order of first appearance
-    rows = likelihood.rows(once)
+    rows = likelihood.rows({str(name): column.to_numpy() for name, column in frame[~frame.duplicated()].items()})
     return zoom(lambda flat: _fitness(likelihood, cells, rows, place, flat), low, high)
 
 

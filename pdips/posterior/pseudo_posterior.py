@@ -167,12 +167,8 @@ class PseudoPosterior(ModelMechanism):
         space.check(discrete=True)
         if not has_few(space) and not space.discrete:
             space.check_gradient()
-        step = Step(
-            name="parameters drawn from the pseudo posterior",
-            sensitivity=Sensitivity.of_counts(schema, self.neighbours),
-            price=epsilon,
-            law="distribution",
-        )
+        asked, counts = "parameters drawn from the pseudo posterior", Sensitivity.of_counts(schema, self.neighbours)
+        step = Step(name=asked, sensitivity=counts, price=epsilon, law="distribution")
         claimed: dict[str, Any] = {"sampling": "mcmc", "claim": epsilon}
         return self.planned(schema, [step], _statement(self, schema), kind="asymptotic", **claimed)
 
@@ -220,13 +216,14 @@ class PseudoDraws:
         self._weights = mechanism.record_weights(bounds)
         delta = lipschitz_bound(self._weights, self._fits.largest(self._weights))
         alpha = np.repeat(self._weights, self._fits.counts)
+        quantiles = np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1]).tolist()
         self.diagnostics = {
             "fit": self._fits.name,
             "unweighted bound": float(bounds.max()),
             "bound": delta,
             "epsilon_x": 2 * delta,
             "share of weight 0": float((alpha == 0).mean()),
-            "weight quantiles": dict(zip(QUANTILES, np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1]).tolist(), strict=True)),
+            "weight quantiles": dict(zip(QUANTILES, quantiles, strict=True)),
             "draws": mechanism.n_draws,
             "convergence": self._fits.convergence,
         }

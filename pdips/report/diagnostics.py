@@ -150,9 +150,8 @@ def _chains(found: Sequence[Convergence], bfmi: Sequence[float], mechanism: str)
 def _grid(posterior: PosteriorSummary) -> list[Check]:
     if posterior.edge is None:
         return []
-    rule = f"at most {percent(EDGE, short=True)}; more is cut off"
-    name, level = "posterior on the outermost cells of the grid", graded(posterior.edge <= EDGE)
-    return [Check(name, percent(posterior.edge), rule, level)]
+    name, rule = "posterior on the outermost cells of the grid", f"at most {percent(EDGE, short=True)}; more is cut off"
+    return [Check(name, percent(posterior.edge), rule, graded(posterior.edge <= EDGE))]
 
 
 def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:

@@ -135,7 +135,8 @@ def draw_counts(
     if n is None:
         drawn = draw_unknown(kinds, np.sort(inverse), n_draws, rng)
     else:
-        drawn = SumTree(kinds.leaves(kinds.tilt(n)), np.sort(inverse), n).draw(np.full(n_draws, n, dtype=np.int64), rng)
+        tree = SumTree(kinds.leaves(kinds.tilt(n)), np.sort(inverse), n)
+        drawn = tree.draw(np.full(n_draws, n, dtype=np.int64), rng)
     found = np.empty((n_draws, len(counts)), dtype=np.int64)
     found[:, np.argsort(inverse, kind="stable")] = drawn[:, : len(counts)]
     return found

@@ -208,10 +208,11 @@ class Modips(LaplaceOrGaussian):
             else "independent discrete Gaussian noise is added to each number that isn't public, and losses are added "
             "up as zero-concentrated ones"
         )
-        repeated = f" This is done {self.rounds} times, once for each set, each with its part of the budget."
+        rounds = self.rounds
+        repeated = f" This is done {rounds} times, once for each set, each with its part of the budget."
         return (
             f"Bounded statistics of the table ({', '.join(known)}) are worked out in whole numbers, and {noise}."
-            f"{repeated if self.rounds > 1 else ''} Everything else, Markov chains where there are any, is worked out from "
+            f"{repeated if rounds > 1 else ''} Everything else, Markov chains where there are any, is worked out from "
             "these noisy statistics and public facts, so that it costs nothing: neither how well chains mix nor how "
             "many sets are drawn weakens the guarantee. The model and its priors say what the synthetic records look "
             "like; they were not chosen by looking at the table."
@@ -406,12 +407,9 @@ def predictive_check(
             simulated[part.name] = found * part.statistic.unit(measured.schema)
     chains = fitted.convergence is not None
     sampler = ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws"
-    posterior = Posterior(
-        tree=fitted.tree,
-        released=[fitted.draw(number) for number in released],
-        facts={"sampler": sampler, "convergence": fitted.convergence},
-        independent=not chains,
-    )
+    draws = [fitted.draw(number) for number in released]
+    facts = {"sampler": sampler, "convergence": fitted.convergence}
+    posterior = Posterior(tree=fitted.tree, released=draws, facts=facts, independent=not chains)
     return inspect_statistics(posterior, simulated, {name: measured.value(name) for name in simulated})
 
 

@@ -274,10 +274,9 @@ class StatisticPlan:
     def ask(self, curator: Curator) -> NoisyStatistics:
         """Ask a curator all statistics, in order: what comes out is paid for."""
         values = {part.name: part.ask(curator) for part in self.parts}
-        n = curator.n_records if curator.n_public else None
         # sorted: the table's own order tells nothing
         public = public_columns(curator.public)[1] if self.schema.public_columns else {}
-        return self._noisy(values, n, public)
+        return self._noisy(values, curator.n_records if curator.n_public else None, public)
 
     def _noisy(
         self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]

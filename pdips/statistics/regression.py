@@ -309,7 +309,8 @@ def _gibbs(
         inverse = np.linalg.inv(covariance + np.diag(variance))
         precision = matrix.T @ inverse @ matrix + np.eye(d) / prior_scale**2
         root = np.linalg.cholesky(precision)
-        beta = np.linalg.solve(precision, matrix.T @ inverse @ noisy) + np.linalg.solve(root.T, rng.standard_normal(d))
+        mean = np.linalg.solve(precision, matrix.T @ inverse @ noisy)
+        beta = mean + np.linalg.solve(root.T, rng.standard_normal(d))
         if draws == n_draws or (step >= TUNE and (step - TUNE) % THIN == 0):
             kept.append(beta)
         if draws > n_draws:

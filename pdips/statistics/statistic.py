@@ -200,10 +200,8 @@ class _ByCell:
         """Return the sensitivity, in whole units; squares aren't signed, and move to another cell if there is one."""
         if _are_public(schema, (*self._columns, *self.by)):
             return Sensitivity.of_person(l1=0)
-        signed, moves = (
-            len(set(self._columns)) == len(self._columns),
-            bool(self.by) and not _are_public(schema, self.by),
-        )
+        signed = len(set(self._columns)) == len(self._columns)
+        moves = bool(self.by) and not _are_public(schema, self.by)
         return Sensitivity.of_sums(schema, neighbours, self._most(schema), signed=signed, moves=moves)
 
     def measure(self, table: Table) -> IntArray:
