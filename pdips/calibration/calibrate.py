@@ -118,8 +118,7 @@ class AccuracyTarget:
 
     def unit_of(self, found: Reached) -> str:
         """Return the unit in words: records, unless a model's statistic or a measure has one of its own."""
-        counted = all(name in self.schema.columns for each in found.by_margin for name in each.split(" x "))
-        if counted:
+        if all(name in self.schema.columns for each in found.by_margin for name in each.split(" x ")):
             return "records" if self.unit == "records" else "share of the records"
         return "its own unit" if self.unit == "records" else "its own unit, divided by the number of records"
 

@@ -133,8 +133,7 @@ def form_of(plan: Plan) -> Callable[[list[int]], NoiseSum]:
             if margin not in tree.also:
                 names = label(tuple(tree.domain.names[k] for k in columns))
                 raise NoFormError(f"{names} isn't counted: name its columns in also")
-            scale = tree.image.scale(step, int(tree.weights[tree.place[margin]]))
-            return NoiseSum((Terms(1.0, 1, scale, tree.law),))
+            return NoiseSum((Terms(1.0, 1, tree.image.scale(step, int(tree.weights[tree.place[margin]])), tree.law),))
 
         return on_residuals
     if not isinstance(tree, TreeDesign):

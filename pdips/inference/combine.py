@@ -310,8 +310,6 @@ def gather(
     Names are in the order in which they first appear; an estimate is NaN where a set lacks a coefficient.
     """
     found = [_read(fit(_with_nan(frame))) for frame in frames]
-    if not found:
-        raise InputError("combining needs at least one set")
     if any(names is None for names, _, _ in found):
         if len({estimate.shape + variance.shape for _, estimate, variance in found}) > 1:
             raise InputError("analyses without names must give the same number of coefficients on every set")

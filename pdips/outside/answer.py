@@ -113,20 +113,11 @@ class Answer:
 class Ratio(Answer):
     """The ratio of two sums, with Fieller's interval (1954) and the delta method's standard error.
 
-    Parameters
-    ----------
-    sums : ndarray, shape (2,)
-        The sum above and the one below.
-    known : ndarray, shape (2, 2)
-        The covariance of their errors.
-
-    Notes
-    -----
     Where an interval of the sum below holds 0, the ratio's is the whole line.
     """
 
-    sums: FloatArray
-    known: FloatArray
+    sums: FloatArray  # shape (2,): the sum above and the one below
+    known: FloatArray  # shape (2, 2): the covariance of their errors
 
     def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
         (above, below), ((va, covariance), (_, vb)) = self.sums, self.known

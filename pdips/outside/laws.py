@@ -195,8 +195,7 @@ class NoisyCounts:
             raise InputError("the scale of the noise must be above 0")
         reach = math.ceil(REACH[law] * scale) + 1
         summed = 2 * reach + 1 <= MOST_TERMS if exact is None else exact
-        inside = np.arange(-reach, reach + 1)
-        logp = _summed(law, inside, scale) if summed else _relaxed(law, scale)
+        logp = _summed(law, np.arange(-reach, reach + 1), scale) if summed else _relaxed(law, scale)
 
         def dist(mean: Any, *rest: Any) -> Any:
             *n, size = rest

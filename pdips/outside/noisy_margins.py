@@ -193,12 +193,8 @@ class NoisyMargins:
         sizes, starts = self.design.sizes, self.design.offsets
         kept = np.concatenate([np.arange(starts[k], starts[k] + sizes[k]) for k in self_blocks])
         offsets: IntArray = np.concatenate([[0], np.cumsum(sizes[self_blocks])])
-        alone = replace(
-            self.found,
-            offsets=offsets,
-            counts=self.found.counts[np.ix_(kept, kept)],
-            variance=self.found.variance[np.ix_(self_blocks, self_blocks)],
-        )
+        counts, variance = self.found.counts[np.ix_(kept, kept)], self.found.variance[np.ix_(self_blocks, self_blocks)]
+        alone = replace(self.found, offsets=offsets, counts=counts, variance=variance)
         if not np.isfinite(alone.variance).all():
             asked = ", ".join(name for column in columns for name in column.split(":"))
             two = "" if any(":" in column for column in columns) else "each two of "

@@ -45,24 +45,12 @@ MOST_NUMBERS = 2_000_000
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The noisy pairs of some columns.
+    """The noisy pairs of some columns."""
 
-    Parameters
-    ----------
-    pairs : NoisyPairs
-        Of the blocks that hold the columns.
-    home : dict of str to int
-        The block of each column.
-    places : dict of str to slice
-        Where the levels of each column are among those of all.
-    levels : ndarray, shape (levels of blocks, levels of columns)
-        Which levels of a block have which level of a column.
-    """
-
-    pairs: NoisyPairs
-    home: dict[str, int]
-    places: dict[str, slice]
-    levels: FloatArray
+    pairs: NoisyPairs  # of the blocks that hold the columns
+    home: dict[str, int]  # the block of each column
+    places: dict[str, slice]  # where the levels of each column are among those of all
+    levels: FloatArray  # shape (levels of blocks, levels of columns): which of a block have which level of a column
 
     def counts(self, pairs: Sequence[NoisyPairs] = ()) -> Parts:
         """Return the counts of all pairs of levels, shape (replicates, levels, levels), and the numbers of records.
@@ -98,13 +86,7 @@ class Chosen:
 
 
 def read_interactions(formula: str) -> tuple[str, list[tuple[str, ...]]]:
-    """Return a formula without its interactions, and these: ``a * b`` is ``a + b + a:b``.
-
-    Raises
-    ------
-    InputError
-        If a column of an interaction isn't there by itself too.
-    """
+    """Return a formula without its interactions, whose columns must be there alone too; ``a * b``: ``a + b + a:b``."""
     outcome, tilde, right = formula.partition("~")
     alone, found = list[str](), list[tuple[str, ...]]()
     for part in right.split("+"):
@@ -248,16 +230,9 @@ def posterior(design: FloatArray, seen: Parts, again: Parts, n: float, family: s
     of the predictors together, and with a finite ``n`` of sampling; it is taken at the mean over the draws so far.
     Draws are by an ensemble of walkers (Goodman and Weare, 2010).
 
-    Parameters
-    ----------
-    design : ndarray, shape (cells, coefficients)
-        Standardised, the intercept first.
-    seen, again : tuple of ndarray, shapes (replicates, cells) and (replicates, coefficients)
-        Shares of the predictors' cells, and sums over records, over their number; the same with fresh noise on top.
-    n : float
-        Number of records; infinite for the table's own coefficients.
-    family : str
-        ``"binomial"`` or ``"poisson"``.
+    ``design``, shape (cells, coefficients), is standardised, the intercept first. ``seen`` are the shares of the
+    predictors' cells, shape (replicates, cells), and sums over records, over their number, shape (replicates,
+    coefficients); ``again`` the same with fresh noise on top. ``n`` is infinite for the table's own coefficients.
     """
     (law, score), (laws, scores) = (each[0] for each in seen), again
     rng, size = np.random.default_rng(2), design.shape[1]
@@ -287,8 +262,7 @@ def posterior(design: FloatArray, seen: Parts, again: Parts, n: float, family: s
                 from_ = others[rng.integers(len(others), size=N_WALKERS // 2)]
                 moved = from_ + stretch[:, None] * (walkers[half] - from_)
                 there = log_density(moved, precision)
-                odds = (size - 1) * np.log(stretch) + there - at[half]
-                taken = np.log(rng.random(N_WALKERS // 2)) < odds
+                taken = np.log(rng.random(N_WALKERS // 2)) < (size - 1) * np.log(stretch) + there - at[half]
                 walkers[half] = np.where(taken[:, None], moved, walkers[half])
                 at[half] = np.where(taken, there, at[half])
             if stage == STAGES - 1 and step >= STAGE_STEPS // 2 and step % 10 == 0:

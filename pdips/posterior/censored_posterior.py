@@ -236,18 +236,13 @@ class CensoredPosterior(sampling.ChainMechanism):
         """
         self.check_schema(schema)
         self._rehearse(schema)
-        draw = Step(
-            name="parameters drawn",
-            sensitivity=Sensitivity.of_counts(schema, self.neighbours),
-            price=self.price.draw,
-            law="bounded-range",
-        )
+        counts = Sensitivity.of_counts(schema, self.neighbours)
+        draw = Step(name="parameters drawn", sensitivity=counts, price=self.price.draw, law="bounded-range")
         steps: tuple[Step, ...] = (draw,)
         rounds = self.n_draws
         if self.centred_on == "staged":
             first = stages.reference_step(schema, self.price.stage, self.neighbours)
-            drawn = replace(draw, price=self.price.draw * self.n_draws, times=self.n_draws)
-            steps, rounds = (first, drawn), 1
+            steps, rounds = (first, replace(draw, price=self.price.draw * self.n_draws, times=self.n_draws)), 1
         sampled = "mcmc" if self._sampler(schema) == "nuts" else "exact"
         return self.planned(schema, steps, self._sentences(schema), repeats=rounds, sampling=sampled, **self.reading)
 
@@ -324,17 +319,10 @@ class CensoredPosterior(sampling.ChainMechanism):
         with ONE_AT_A_TIME, curator.timed("finding where to look"):
             draws = self.draws_from(self.target(plan.schema, self.stage(plan, curator, rng)))
         with ONE_AT_A_TIME, curator.timed("drawing the parameters"):
-            answers = [curator.draw(plan.steps[-1], draws) for _ in range(self.n_draws)]
-            drawn = draws.parameters(answers, rng)
-        sets = synthetic_sets(
-            self.space(plan.schema).draw,
-            plan.schema,
-            curator,
-            drawn if self.n_draws > 1 else drawn[0],
-            self.n_sets,
-            self.n_records or curator.n_records,
-            rng,
-        )
+            drawn = draws.parameters([curator.draw(plan.steps[-1], draws) for _ in range(self.n_draws)], rng)
+        draw, n_records = self.space(plan.schema).draw, self.n_records or curator.n_records
+        given = drawn if self.n_draws > 1 else drawn[0]
+        sets = synthetic_sets(draw, plan.schema, curator, given, self.n_sets, n_records, rng)
         shows = isinstance(draws, ChainDraws) or (isinstance(draws, GridDraws) and draws.records[0])
         # what it needs takes seconds to import
         look = (lambda: load("pdips.posterior.inspection:inspect_draws")(draws, drawn)) if shows else None

@@ -135,8 +135,7 @@ def _looked_at(function: Any, what: str, written: Collection[str] = ()) -> tuple
 def _held_by(name: str, value: Any) -> list[tuple[str, Any]] | None:
     """Return what an object of the analyst's own, of pdips, or a short collection is made of; None for any other."""
     if _is_own_class(type(value)) and hasattr(value, "__dict__"):
-        held = [(f"{name}.{attribute}", each) for attribute, each in vars(value).items()]
-        return [(name, type(value)), *held]
+        return [(name, type(value)), *[(f"{name}.{attribute}", each) for attribute, each in vars(value).items()]]
     if is_dataclass(value) and type(value).__module__.partition(".")[0] == "pdips":  # settings, such as a statistic
         return [(f"{name}.{each.name}", getattr(value, each.name)) for each in fields(value)]
     if type(value) in (list, tuple, dict) and len(value) <= MOST:

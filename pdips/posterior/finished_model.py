@@ -148,8 +148,7 @@ def censor(
             return bool(lengths & set(np.shape(variable.data)))
         return variable in data or (variable in stands and bool(lengths & set(np.shape(points[0][variable.name]))))
 
-    opened = {name: open_checks(term, holds_records) for name, term in parts.terms.items()}
-    parts = replace(parts, terms=opened)
+    parts = replace(parts, terms={name: open_checks(term, holds_records) for name, term in parts.terms.items()})
     looked_at = probe(parts, n)
     check_records(looked_at, points)
     own = record_parameters(looked_at, points[0], parts, neighbours)

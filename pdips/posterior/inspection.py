@@ -88,15 +88,15 @@ def inspect_draws(draws: GridDraws | ChainDraws, released: Sequence[Draws]) -> F
     if isinstance(draws, ChainDraws):
         values, counts = distinct(draws.values, draws.table.counts)
         facts = {"sampler": "nuts", "convergence": draws.convergence, "passed": draws.convergence.passed}
-        posterior = Posterior(tree=draws.tree, released=released, facts=facts, independent=False)
-        return inspect(censored_records(draws.target, values, counts), posterior)
-    values, counts = draws.records
-    scored, rng = draws.scored, np.random.default_rng()
-    probabilities = np.exp(scored.log_probabilities())
-    chosen = rng.choice(len(probabilities), GRID_DRAWS, p=probabilities / probabilities.sum())
-    tree = tree_of(draws.target.space.values_of(scored.grid.inside(scored.index[chosen], rng)))
-    facts = {"sampler": "grid", "edge": float(probabilities[scored.grid.outermost(scored.index)].sum())}
-    posterior = Posterior(tree=tree, released=released, facts=facts, independent=True)
+        tree = draws.tree
+    else:
+        values, counts = draws.records
+        scored, rng = draws.scored, np.random.default_rng()
+        probabilities = np.exp(scored.log_probabilities())
+        chosen = rng.choice(len(probabilities), GRID_DRAWS, p=probabilities / probabilities.sum())
+        tree = tree_of(draws.target.space.values_of(scored.grid.inside(scored.index[chosen], rng)))
+        facts = {"sampler": "grid", "edge": float(probabilities[scored.grid.outermost(scored.index)].sum())}
+    posterior = Posterior(tree=tree, released=released, facts=facts, independent=not isinstance(draws, ChainDraws))
     return inspect(censored_records(draws.target, values, counts), posterior)
 
 
@@ -139,8 +139,7 @@ def inspect(records: InspectedRecords, posterior: Posterior) -> Found:
         groups["pdips"] = _stored(bounds, records)
     if records.blueprint is not None:
         with suppress(Exception):  # a prior that can't be drawn forwards has no group
-            drawn = tree_of(records.blueprint.values_of(records.blueprint.prior))
-            groups["prior"] = drawn["posterior"].to_dataset()
+            groups["prior"] = tree_of(records.blueprint.values_of(records.blueprint.prior))["posterior"].to_dataset()
         try:
             with np.errstate(all="ignore"):
                 facts["records"], predicted = check_records(
@@ -338,8 +337,7 @@ def compare(observed: FloatArray, simulated: FloatArray) -> dict[str, float]:
     middle = simulated.mean(axis=0)
     typical = np.abs(simulated - middle).sum(axis=1) / 2
     distance = np.abs(observed - middle).sum() / 2
-    beyond = int((typical >= distance).sum())
-    p = (1 + beyond) / (1 + len(simulated))
+    p = (1 + int((typical >= distance).sum())) / (1 + len(simulated))
     return {"distance": float(distance), "typical": float(typical.mean()), "p": p}
 
 

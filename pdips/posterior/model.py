@@ -372,8 +372,7 @@ class Blueprint:
     @cached_property
     def _censored(self) -> Censored:
         with on_stand_ins("the log-likelihood"):
-            public = self.source.public_potentials
-            return censor_records(self.model, self.columns, window=1.0, public_potentials=public)
+            return censor_records(self.model, self.columns, window=1.0, public_potentials=self.source.public_potentials)
 
     def _points(self, flat: FloatArray) -> list[dict[str, Any]]:
         known = self.model.value_vars
@@ -435,10 +434,7 @@ def blueprint_of(source: Source, schema: Schema) -> Blueprint:
 class ModelMechanism(Mechanism):
     """A mechanism that draws records from the analyst's model of one record.
 
-    Parameters
-    ----------
-    model : path, name, callable or Source
-        The model: a file with ``build_model(data, schema)``, the name of one that comes with pdips, or that function.
+    ``model`` is a file with ``build_model(data, schema)``, the name of one that comes with pdips, or that function.
     """
 
     model: str | Path | BuildModel | Source | None = None

@@ -82,10 +82,9 @@ def on_stand_ins(what: str) -> Iterator[None]:
         ) from None
     except Exception as error:  # noqa: BLE001 - the analyst's model, on stand-ins
         line = next(iter(str(error).splitlines()), "")
+        said = f"{what} failed on made-up records: {type(error).__name__}: {line}"
         if isinstance(error, NotImplementedError):
             said = f"{what} can't be drawn from: {line}; a pm.CustomDist needs dist=... or random=..."
-        else:
-            said = f"{what} failed on made-up records: {type(error).__name__}: {line}"
         raise InputError(said) from None
 
 
@@ -222,8 +221,7 @@ def check_company(
 
 
 def _compare(single: Terms, many: Terms, point: Mapping[str, Any], tables: Sequence[Table]) -> None:
-    together = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    wanted, prior = single(point, together)
+    wanted, prior = single(point, {name: np.concatenate([table[name] for table in tables]) for name in tables[0]})
     for table, expected in zip(tables, np.split(wanted, len(tables)), strict=True):
         found, other_prior = many(point, table)
         if not np.allclose(prior, other_prior, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
@@ -247,8 +245,7 @@ def _why(many: Terms, point: Mapping[str, Any], table: Table) -> str:
         others = [np.roll(values, shift) for shift in range(1, min(n, 4))]
         others += [np.full_like(values, each) for each in np.unique(values)[[0, -1]]]
         for other, i in product(others, range(min(n, 4))):
-            changed = np.where(np.arange(n) == i, values, other).astype(values.dtype)
-            after, _ = many(point, {**table, name: changed})
+            after, _ = many(point, {**table, name: np.where(np.arange(n) == i, values, other).astype(values.dtype)})
             if not np.isclose(before[i], after[i], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
                 moving.append(name)
                 break

@@ -31,8 +31,7 @@ def names() -> dict[str, str]:
     >>> "bernoulli" in model_file.names()
     True
     """
-    files = sorted(folder().glob("*.py"))
-    return {file.stem: _first_line(file) for file in files if not file.stem.startswith("_")}
+    return {file.stem: _first_line(file) for file in sorted(folder().glob("*.py")) if not file.stem.startswith("_")}
 
 
 def path(name: str) -> Path:

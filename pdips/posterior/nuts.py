@@ -70,8 +70,7 @@ class ChainDraws(JointDraws):
         self.diagnostics = {"sampler": "nuts", "convergence": self.convergence}
         stacked = draws_by_name(self.tree)
         names = [variable.name for variable in space.model.free_RVs]
-        places = far_apart(len(stacked[names[0]]), n, rng)
-        return [{name: stacked[name][place] for name in names} for place in places]
+        return [{name: stacked[name][place] for name in names} for place in far_apart(len(stacked[names[0]]), n, rng)]
 
 
 def far_apart(total: int, n: int, rng: np.random.Generator) -> IntArray:
@@ -202,22 +201,11 @@ def _started(start: Mapping[str, ArrayLike], name: str) -> NDArray[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainMechanism(ModelMechanism, LaplaceOrGaussian):
-    """A mechanism that draws from the posterior of a model by NUTS where there is no faster way.
+    """A mechanism that draws from the posterior of a model by NUTS where there is no faster way."""
 
-    Parameters
-    ----------
-    n_records : int, optional
-        Public number of synthetic records. By default as many as the table has, or under add-remove what the mechanism
-        says.
-    nuts : {"auto", "nutpie", "pymc", "numpyro"}
-        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
-    draws, tune, n_chains : int
-        Of NUTS.
-    """
-
-    n_records: int | None = None
-    nuts: Sampler = "auto"
-    draws: int = 1_000
+    n_records: int | None = None  # public; by default the table's, or under add-remove what the mechanism says
+    nuts: Sampler = "auto"  # whose: nutpie's, PyMC's own, or numpyro's if it is installed
+    draws: int = 1_000  # of NUTS, as what follows
     tune: int = 1_000
     n_chains: int = 4
 

@@ -232,8 +232,7 @@ def referenced(space: Blueprint, reference: Reference, n_records: int) -> Stage:
     else:
         place = _place(space, reference)
         simulated = simulate(space, place, public_stand_ins(space.schema, SIMULATED))
-        near = anchor_at(likelihood, place, simulated, n_records)
-        anchor = Anchor(place, near.shape, reach=12 * n_records**0.5)
+        anchor = Anchor(place, anchor_at(likelihood, place, simulated, n_records).shape, reach=12 * n_records**0.5)
         centre = split(space.model, place[None])
         stage = Stage(anchor=anchor, n_records=n_records, centre=centre, simulated=simulated)
     likelihood.at(centre)
@@ -281,9 +280,8 @@ def fit(likelihood: RecordLikelihood, cells: ReferenceCells, prior: FloatArray) 
     if len(low) > max(ZOOM):
         return _climb(likelihood, cells)
     frame = pd.DataFrame(dict(cells.values))
-    once = {str(name): column.to_numpy() for name, column in frame[~frame.duplicated()].items()}
     place = frame.groupby(list(frame.columns), sort=False).ngroup().to_numpy()  # in the order of first appearance
-    rows = likelihood.rows(once)
+    rows = likelihood.rows({str(name): column.to_numpy() for name, column in frame[~frame.duplicated()].items()})
     return zoom(lambda flat: _fitness(likelihood, cells, rows, place, flat), low, high)
 
 

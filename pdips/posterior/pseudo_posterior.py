@@ -167,12 +167,8 @@ class PseudoPosterior(ModelMechanism):
         space.check(discrete=True)
         if not has_few(space) and not space.discrete:
             space.check_gradient()
-        step = Step(
-            name="parameters drawn from the pseudo posterior",
-            sensitivity=Sensitivity.of_counts(schema, self.neighbours),
-            price=epsilon,
-            law="distribution",
-        )
+        asked, counts = "parameters drawn from the pseudo posterior", Sensitivity.of_counts(schema, self.neighbours)
+        step = Step(name=asked, sensitivity=counts, price=epsilon, law="distribution")
         claimed: dict[str, Any] = {"sampling": "mcmc", "claim": epsilon}
         return self.planned(schema, [step], _statement(self, schema), kind="asymptotic", **claimed)
 

@@ -99,8 +99,7 @@ class Target:
         """
         found = np.zeros(len(points[0]), dtype=np.int64)
         for count, (_, term) in zip(counts, self._each(points, values), strict=True):
-            share = clip_values(term / float(self.window), self.clip)
-            steps = np.floor(STEPS * share + 0.5).astype(np.int64)
+            steps = np.floor(STEPS * clip_values(term / float(self.window), self.clip) + 0.5).astype(np.int64)
             found += steps if count == 1 else int(count) * steps
         return found
 
@@ -243,8 +242,7 @@ def score_grid(target: Target, values: Values, counts: IntArray) -> Scored:
     fine = np.isfinite(base)
     steps = np.rint(np.where(fine, np.maximum(base, LOWEST), 0.0) / float(target.unit))
     steps = np.clip(steps, -MOST_STEPS, MOST_STEPS).astype(np.int64)
-    scores = np.where(fine, steps + target.total(points, values, counts), NOWHERE)
-    return Scored(grid, index, scores, target.unit)
+    return Scored(grid, index, np.where(fine, steps + target.total(points, values, counts), NOWHERE), target.unit)
 
 
 class GridDraws:
@@ -279,8 +277,7 @@ class GridDraws:
 
     def log_probabilities(self) -> dict[tuple[int, ...], float]:
         """Return the log probability of each cell that the prior allows."""
-        found = self.scored.log_probabilities()
-        return {(cell,): float(p) for cell, p in enumerate(found) if np.isfinite(p)}
+        return {(cell,): float(p) for cell, p in enumerate(self.scored.log_probabilities()) if np.isfinite(p)}
 
     def parameters(self, answers: Sequence[IntArray], rng: np.random.Generator) -> list[dict[str, FloatArray]]:
         """Return the free variables at a point in each drawn cell that depends on no record."""

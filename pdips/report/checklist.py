@@ -73,8 +73,7 @@ def _answers(release: PrivacyDocument, run: RunDocument, losses: Losses) -> Iter
     """Yield what the files answer, by the name of the question."""
     privacy, settings = together(losses), release.settings
     bounded, exact = privacy.kind in BOUNDED, privacy.sampling == "exact"
-    later = [what[0].lower() + what[1:] for what in losses][1:]
-    over = " and ".join([plural(release.n_sets, "set"), *later])
+    over = " and ".join([plural(release.n_sets, "set"), *[what[0].lower() + what[1:] for what in losses][1:]])
     said = f"epsilon = {price(privacy.epsilon)} in total over {over}, kind {privacy.kind}."
     yield "bounded", ("yes", said) if bounded else ("no", f"No: {said} That figure bounds nothing for this table.")
     yield "epsilon", _epsilon(privacy.epsilon, bounded=bounded, delta=privacy.delta)

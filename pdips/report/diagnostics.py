@@ -150,9 +150,8 @@ def _chains(found: Sequence[Convergence], bfmi: Sequence[float], mechanism: str)
 def _grid(posterior: PosteriorSummary) -> list[Check]:
     if posterior.edge is None:
         return []
-    rule = f"at most {percent(EDGE, short=True)}; more is cut off"
-    name, level = "posterior on the outermost cells of the grid", graded(posterior.edge <= EDGE)
-    return [Check(name, percent(posterior.edge), rule, level)]
+    name, rule = "posterior on the outermost cells of the grid", f"at most {percent(EDGE, short=True)}; more is cut off"
+    return [Check(name, percent(posterior.edge), rule, graded(posterior.edge <= EDGE))]
 
 
 def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:
@@ -174,7 +173,6 @@ def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:
 def _noisy_sums(found: SumsSummary | None) -> list[Check]:
     if found is None:
         return []
-    told = f"{found.parameters - found.as_prior} of {plural(found.parameters, 'parameter')} learned of"
     return [
         Check(
             "likelihood of noisy sums",
@@ -190,7 +188,7 @@ def _noisy_sums(found: SumsSummary | None) -> list[Check]:
         ),
         Check(
             "posterior against prior",
-            told,
+            f"{found.parameters - found.as_prior} of {plural(found.parameters, 'parameter')} learned of",
             "all: of others the noise is louder than the records, and the posterior is the prior",
             graded(not found.as_prior),
         ),

@@ -110,8 +110,7 @@ def panel(
     left, right, bottom, top = margins
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     inner = (left / width, bottom / height, (width - left - right) / width, (height - bottom - top) / height)
-    axes = figure.add_axes(inner, xlabel=across, ylabel=up)
-    return figure, axes
+    return figure, figure.add_axes(inner, xlabel=across, ylabel=up)
 
 
 def sheet(width: float, height: float) -> tuple["Figure", "Axes"]:
@@ -250,8 +249,7 @@ def density(found: ColumnDensity, key: str) -> str:
             f"{number(found.edges[place + 1])}, {percent(found.table[place])} in the table, "
             f"{percent(found.sets[place])} synthetic"
         )
-    ends = (low, middle, high)
-    ticks = {math.log(value) if found.log else value: number(value) for value in ends}
+    ticks = {math.log(value) if found.log else value: number(value) for value in (low, middle, high)}
     figure, _ = _steps(np.log(edges) if found.log else edges, found.table, found.sets, ticks)
     return as_svg(figure, label, key)
 

@@ -163,14 +163,13 @@ def _pairs(draws: list[FloatArray], posterior: PosteriorSummary, divergent: Floa
     moving = [place for place, each in enumerate(draws) if each.std() > 0 and each.size >= FEWEST_PAIRED]
     names = [parameter.name for parameter in posterior.parameters]
     found = {(a, b): float(np.corrcoef(draws[a].ravel(), draws[b].ravel())[0, 1]) for a, b in combinations(moving, 2)}
-    chosen = sorted(found, key=lambda pair: -abs(found[pair]))[:MOST_PAIRS]
     return [
         (
             f"{names[a]} and {names[b]}",
             pair_figure(draws[a], draws[b], (names[a], names[b]), divergent, f"pair {a} {b}"),
             f"r = {number(found[a, b])}",
         )
-        for a, b in chosen
+        for a, b in sorted(found, key=lambda pair: -abs(found[pair]))[:MOST_PAIRS]
     ]
 
 
@@ -355,10 +354,9 @@ def _bounds(group: "xr.Dataset", schema: Schema) -> Iterator[tuple[str, str]]:
         kept = np.random.default_rng(DOT_SEED).choice(len(largest), MOST_DOTS - 1, replace=False)
         kept = np.unique(np.append(kept, np.argmax(largest)))
     limit = float(group.attrs["limit"]) if "limit" in group.attrs else None
-    columns = sorted(schema.columns.items(), key=lambda item: item[1].public)[:MOST_COLUMNS]
     values = {
         f"{name} (number of the level)" if column.is_categorical else name: group[stored_name(f"value_{name}")]
-        for name, column in columns
+        for name, column in sorted(schema.columns.items(), key=lambda item: item[1].public)[:MOST_COLUMNS]
     }
     shown: dict[str, tuple[FloatArray, str, float | None]] = {"bound": (largest, "bound of the record (nats)", limit)}
     if "weights" in group:

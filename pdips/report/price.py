@@ -112,7 +112,6 @@ def account(release: PrivacyDocument, ledger: AccountState, losses: Losses) -> d
     after = list(losses.values())[1:]
     later = math.fsum((each.rho or each.epsilon**2 / 2) if in_rho else each.epsilon for each in after)
     left = None if remaining is None else max(0.0, remaining - later)
-    earlier = None if this is None else max(0.0, spent - this)
     more = None
     if left is not None and this:
         more = math.floor(left / this * (1 + 1e-9))
@@ -125,7 +124,7 @@ def account(release: PrivacyDocument, ledger: AccountState, losses: Losses) -> d
         "spent": spent,
         "total": ledger.total_rho if in_rho else ledger.total_epsilon,
         "this": this,
-        "earlier": earlier,
+        "earlier": None if this is None else max(0.0, spent - this),
         "later": later,
         "left": left,
         "more": more,

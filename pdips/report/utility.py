@@ -162,8 +162,7 @@ def _against(value: float | None, reference: float | None, near: Limits, far: Li
     if value is None:
         return "bad"
     (near_times, near_value), (far_times, far_value), known = near, far, reference or 0.0
-    is_near = value <= max(near_times * known, near_value)
-    return graded(is_near, bad=value > max(far_times * known, far_value))
+    return graded(value <= max(near_times * known, near_value), bad=value > max(far_times * known, far_value))
 
 
 def _of_means(one: Moments, lower: float) -> Level:
@@ -218,8 +217,7 @@ def _of_measure(measure: Measure | None, what: str, near: float, far: float) -> 
     if measure is None or measure.mean is None:
         return []
     level = _against(measure.mean, measure.reference, (NEAR_TIMES, near), (FAR_TIMES, far))
-    shown = f"({number(measure.mean)}, a resample {number(measure.reference)})"
-    return [(level, f"{what} {NEARNESS[level]} {shown}")]
+    return [(level, f"{what} {NEARNESS[level]} ({number(measure.mean)}, a resample {number(measure.reference)})")]
 
 
 def _of_analysis(found: AnalysisComparison | None) -> list[tuple[Level, str]]:

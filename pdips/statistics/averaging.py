@@ -60,26 +60,15 @@ def log_predictive(
 ) -> FloatArray:
     """Return log densities of noisy measurements at posterior draws, shape (draws, measurements).
 
-    Parameters
-    ----------
-    parts : sequence of StatisticPart
-        The statistics.
-    measured : NoisyStatistics
-        With their noisy values.
-    exact : mapping of str to ndarray, shape (draws, repeats, entries)
-        Exact statistics of tables drawn at each posterior draw, in whole units, by name.
-
-    Notes
-    -----
-    An exact statistic is taken to be normal at each draw, with the mean over its repeats and a variance pooled over
-    draws; its noise is added as the continuous law of the same scale.
+    ``exact`` has statistics of tables drawn at each draw by name, shape (draws, repeats, entries), in whole units. One
+    is taken to be normal at each draw, with the mean over its repeats and a variance pooled over draws; its noise is
+    added as the continuous law of the same scale.
     """
     found = []
     for part in parts:
         drawn = exact[part.name][..., : part.n_noised]
         away = measured.values[part.name][: part.n_noised] - drawn.mean(axis=1)
-        spread = drawn.std(axis=1, ddof=1)
-        deviation = np.sqrt((spread**2).mean(axis=0))
+        deviation = np.sqrt((drawn.std(axis=1, ddof=1) ** 2).mean(axis=0))
         scale = float(part.scale) if part.law == "laplace" else math.sqrt(part.scale)
         if part.law == "gaussian":
             variance = deviation**2 + scale**2
@@ -127,8 +116,7 @@ def compare(names: Sequence[str], log_densities: Sequence[FloatArray]) -> pd.Dat
         for name, density in zip(names, log_densities, strict=True):
             apart = TIE * np.arange(len(density))[:, None]  # ArviZ refuses tails of equal values
             held = xr.Dataset({"noisy": (("chain", "draw", "measurement"), (density - top - apart)[None])})
-            tree = xr.DataTree.from_dict({"log_likelihood": held})
-            found[name] = az.loo(tree, pointwise=True, reff=1.0)
+            found[name] = az.loo(xr.DataTree.from_dict({"log_likelihood": held}), pointwise=True, reff=1.0)
             uncertain.append(int((found[name].pareto_k > MOST_K).sum()))
         table = az.compare(found, method="stacking", round_to="none").loc[list(names)]
     weight = np.clip(table["weight"].to_numpy(dtype=float), 0, None)

@@ -10,6 +10,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.signal import fftconvolve
+from scipy.special import gammaln
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
@@ -182,8 +184,7 @@ def draw_unknown(kinds: "Kinds", cells: IntArray, n_draws: int, rng: np.random.G
 
 
 def _followed(kinds: "Kinds", cells: IntArray) -> list[_Stretch]:
-    start = int(np.clip(kinds.noisy @ kinds.multiplicity, 0, kinds.n))
-    found = [_stretch(kinds, cells, start, 0, kinds.n)]
+    found = [_stretch(kinds, cells, int(np.clip(kinds.noisy @ kinds.multiplicity, 0, kinds.n)), 0, kinds.n)]
     for up in (False, True):
         while not _ended(found, kinds, up):
             if len(found) >= MOST_TREES:
@@ -205,8 +206,6 @@ def _ended(found: list[_Stretch], kinds: "Kinds", up: bool) -> bool:
 
 def _stretch(kinds: "Kinds", cells: IntArray, aim: int, least: int, most: int) -> _Stretch:
     """Return a stretch about ``aim`` that begins at ``least`` or ends at ``most`` if these are near."""
-    from scipy.special import gammaln
-
     aim = int(np.clip(aim, least, most))
     while True:
         tilt = kinds.tilt(aim)
@@ -241,8 +240,6 @@ class Leaf:
 
     def plus(self, other: "Leaf", n: int) -> "Leaf":
         """Return the law of the sum of two independent counts, of values up to n."""
-        from scipy.signal import fftconvolve
-
         low, direct = self.low + other.low, len(self.weights) * len(other.weights) <= DIRECT
         # term by term nothing is subtracted, so that every entry has a small relative error however small it is
         found = (np.convolve if direct else fftconvolve)(self.weights, other.weights)[: max(n - low, 0) + 1]
@@ -318,7 +315,6 @@ class Kinds:
         return low if low < 0 else high
 
     def _between(self, low: float, high: float, aim: float) -> float:
-        middle = (low + high) / 2
         for _ in range(60):
             middle = (low + high) / 2
             mean, deviation = self._moments(middle)
@@ -334,8 +330,6 @@ def _width(windows: list[tuple[int, int]]) -> int:
 
 def log_prior(values: IntArray, alpha: float) -> FloatArray:
     """Return log Gamma(alpha + j) / (Gamma(alpha) j!)."""
-    from scipy.special import gammaln
-
     return np.asarray(gammaln(alpha + values) - gammaln(1.0 + values) - gammaln(alpha), dtype=np.float64)
 
 
@@ -393,8 +387,7 @@ class SumTree:
                 max(left.low, total - right.low - len(right.weights) + 1),
                 min(left.low + len(left.weights) - 1, total - right.low) + 1,
             )
-            weights = left.weights[shares - left.low] * right.weights[total - shares - right.low]
-            reached = np.cumsum(weights)
+            reached = np.cumsum(left.weights[shares - left.low] * right.weights[total - shares - right.low])
             if not (len(shares) and reached[-1] > 0):
                 raise InputError(IMPOSSIBLE)
             found[some] = shares[np.searchsorted(reached, reached[-1] * (1 - rng.random(len(some))))]

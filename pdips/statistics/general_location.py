@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import arviz as az
 import numpy as np
-import xarray as xr
 from numba import njit
 
 from pdips.arrays import FloatArray
@@ -117,11 +117,7 @@ def draw_cells(
         found = [run(known, starting_counts(near, deviation, each), *steps, each) for each in rng.spawn(chains)]
         n, sums, m, tau, chol = (np.stack(each) for each in zip(*found, strict=True))
         watched = {"m": m, "tau": tau, "Sigma": chol @ np.swapaxes(chol, -1, -2)}
-        names = {
-            name: ("chain", "draw", *(f"{name} {i}" for i in range(each.ndim - 2))) for name, each in watched.items()
-        }
-        tree = xr.Dataset({name: (names[name], each) for name, each in watched.items()})
-        convergence = replace(converged(xr.DataTree.from_dict({"posterior": tree}), tuple(watched)), rounds=number + 1)
+        convergence = replace(converged(az.from_dict({"posterior": watched}), tuple(watched)), rounds=number + 1)
         if convergence.passed:
             break
     sd = np.sqrt((chol**2).sum(axis=-1))

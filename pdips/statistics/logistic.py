@@ -349,7 +349,6 @@ class Logistic:
         levels. Logits are the result, shape (records, coefficients of a logit), times the coefficients; no row is
         longer than 1, exactly.
         """
-        scale = _scale(len(self.predictors))
         columns = [np.ones(len(next(iter(values.values()))))]
         for name in self.predictors:
             column = schema.columns[name]
@@ -359,7 +358,7 @@ class Logistic:
             low, high = Scale(column).bounds
             share = (Scale(column).there(np.asarray(values[name], dtype=np.float64)) - low) / (high - low)
             columns.append(np.clip(2 * share - 1, -1.0, 1.0))
-        return np.ascontiguousarray(np.column_stack(columns) * scale)
+        return np.ascontiguousarray(np.column_stack(columns) * _scale(len(self.predictors)))
 
     def measure(self, table: Table) -> IntArray:
         """Return the certified coefficients in whole steps, shape as :meth:`shape` says, of at most 2^25 records."""

@@ -148,10 +148,8 @@ class Modips(LaplaceOrGaussian):
             object.__setattr__(self, "budget", {str(name): share for name, share in list(self.budget.items())})
         else:
             choice(self.budget, ("optimal", "equal"), "budget")
-        for name in ("draws", "tune", "n_chains"):
-            value = getattr(self, name)
-            if value is not None:
-                check_whole(value, name)
+        for name in self._options.given():
+            check_whole(getattr(self, name), name)
         if self.model is not None:
             given: Any = self.model
             several = isinstance(given, Sequence) and not isinstance(given, str)
@@ -170,8 +168,7 @@ class Modips(LaplaceOrGaussian):
     @property
     def _sources(self) -> tuple[StatisticModel, ...]:
         """The models, once they have been read from wherever they were given."""
-        models = self.model if isinstance(self.model, tuple) else (self.model,)
-        return cast(tuple[StatisticModel, ...], models)
+        return cast(tuple[StatisticModel, ...], self.model if isinstance(self.model, tuple) else (self.model,))
 
     @property
     def _options(self) -> Options:
@@ -410,12 +407,9 @@ def predictive_check(
             simulated[part.name] = found * part.statistic.unit(measured.schema)
     chains = fitted.convergence is not None
     sampler = ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws"
-    posterior = Posterior(
-        tree=fitted.tree,
-        released=[fitted.draw(number) for number in released],
-        facts={"sampler": sampler, "convergence": fitted.convergence},
-        independent=not chains,
-    )
+    draws = [fitted.draw(number) for number in released]
+    facts = {"sampler": sampler, "convergence": fitted.convergence}
+    posterior = Posterior(tree=fitted.tree, released=draws, facts=facts, independent=not chains)
     return inspect_statistics(posterior, simulated, {name: measured.value(name) for name in simulated})
 
 

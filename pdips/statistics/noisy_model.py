@@ -317,8 +317,7 @@ class Evidence:
         self._state("gaussian", tuple(names), None, mean=mean, covariance=covariance)
         values, variances = zip(*(self._spread_by_noise(name) for name in names), strict=True)
         whole = covariance + pt.diag(pt.concatenate(variances) + LEAST_VARIANCE)
-        density = pm.logp(pm.MvNormal.dist(mean, whole), pt.concatenate(values))
-        self._term(f"law of {', '.join(names)}", density)
+        self._term(f"law of {', '.join(names)}", pm.logp(pm.MvNormal.dist(mean, whole), pt.concatenate(values)))
 
     def _spread_by_noise(self, name: str) -> tuple[Any, Any]:
         """Return a statistic as the model sees it, and the variances that noise adds to its entries."""

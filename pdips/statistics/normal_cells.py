@@ -67,8 +67,7 @@ def log_sums(n: float, sums: FloatArray, m: FloatArray, cov: FloatArray, tau: Fl
     chol = np.zeros((d, d))
     if not spread(n, cov, tau, chol):
         return -np.inf
-    z = forward(chol, sums - size * m)
-    return float(-(z**2).sum() / 2 - np.log(np.diag(chol)).sum())
+    return float(-(forward(chol, sums - size * m) ** 2).sum() / 2 - np.log(np.diag(chol)).sum())
 
 
 @njit(cache=True, error_model="numpy")
@@ -183,8 +182,7 @@ def spread(n: float, cov: FloatArray, tau: FloatArray, out: FloatArray) -> bool:
 @njit(cache=True, error_model="numpy")
 def cholesky(a: FloatArray, out: FloatArray) -> bool:
     """Write the lower Cholesky factor of a small matrix; return whether it is positive definite."""
-    d = len(a)
-    for i in range(d):
+    for i in range(len(a)):
         for j in range(i + 1):
             s = a[i, j]
             for k in range(j):

@@ -64,12 +64,10 @@ def shipped(statistics: Any, model: str = "the model") -> dict[str, Statistic]:
     price of its parent. What is returned is made anew from plain fields: neither methods set on an instance nor a
     mapping or a string that changes between reads can get in.
     """
-    if not isinstance(statistics, Mapping):
+    named = list(statistics.items()) if isinstance(statistics, Mapping) else []
+    if not named:
         raise InputError(f"{model}: statistics(schema) must return statistics by name, and at least one")
-    found = {name: _copied(name, each, model) for name, each in list(statistics.items())}
-    if not found:
-        raise InputError(f"{model}: statistics(schema) must return statistics by name, and at least one")
-    return found
+    return {name: _copied(name, each, model) for name, each in named}
 
 
 def _copied(name: Any, statistic: Any, model: str) -> Statistic:
@@ -136,9 +134,8 @@ class StatisticPart:
         if self.step is None:
             return np.array([curator.n_records]) if self.follows else self.statistic.measure(curator.public).ravel()
         noisy = curator.count(self.step, lambda table: measured_once(self.statistic, table)[: self.n_noised])
-        if self.follows:  # the last of two counts follows from the first and the public total, so it tells nothing more
-            return np.append(noisy, curator.n_records - noisy.sum())
-        return noisy
+        # the last of two counts follows from the first and the public total, so it tells nothing more
+        return np.append(noisy, curator.n_records - noisy.sum()) if self.follows else noisy
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -213,8 +210,7 @@ class StatisticPlan:
     @property
     def _costly(self) -> list[str]:
         """The statistics that a person can move."""
-        named = self.statistics.items()
-        return [name for name, each in named if each.sensitivity(self.schema, self.neighbours).l1 > 0]
+        return [name for name, each in self.statistics.items() if each.sensitivity(self.schema, self.neighbours).l1 > 0]
 
     @property
     def shares(self) -> dict[str, Fraction]:
@@ -278,10 +274,9 @@ class StatisticPlan:
     def ask(self, curator: Curator) -> NoisyStatistics:
         """Ask a curator all statistics, in order: what comes out is paid for."""
         values = {part.name: part.ask(curator) for part in self.parts}
-        n = curator.n_records if curator.n_public else None
         # sorted: the table's own order tells nothing
         public = public_columns(curator.public)[1] if self.schema.public_columns else {}
-        return self._noisy(values, n, public)
+        return self._noisy(values, curator.n_records if curator.n_public else None, public)
 
     def _noisy(
         self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]
@@ -450,8 +445,7 @@ def scatter_about(
     rows, columns = np.tril_indices(int(np.sqrt(2 * len(names))))
     found = np.zeros((rows[-1] + 1, rows[-1] + 1))
     for name, row, column in zip(names, rows, columns, strict=True):
-        value = used[name][0] - _of_means(measured, used, _of(measured.part(name)))
-        found[row, column] = found[column, row] = value
+        found[row, column] = found[column, row] = used[name][0] - _of_means(measured, used, _of(measured.part(name)))
     return nearest_positive(found, max(least, LEAST_VARIANCE * number_of_records(measured, used)))
 
 

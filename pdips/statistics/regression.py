@@ -235,8 +235,7 @@ def draw_fits(
         for number in range(PASSES):
             wanted = n_draws if number == PASSES - 1 else max(n_draws // 4, 100)
             matrix, fitted, covariance = linearised(design, weights, centre.reshape(shape), n, kappa)
-            moved = noisy - fitted + matrix @ centre
-            drawn = _gibbs(matrix, covariance, moved, *noise, size, wanted, rng)
+            drawn = _gibbs(matrix, covariance, noisy - fitted + matrix @ centre, *noise, size, wanted, rng)
             centre = drawn.mean(axis=0)
         found[coefficients] = drawn.reshape(-1, *shape)
         shares = level_shares(design, centre.reshape(shape))

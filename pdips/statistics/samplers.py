@@ -100,8 +100,7 @@ class ModelLaws:
         inputs = list(self.model.free_RVs)
         outputs = [pt.as_tensor(each) for pair in pairs for each in pair]
         compiled = pytensor.function(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
-        drawn = pm.draw(inputs, draws=POINTS, random_seed=0, mode="FAST_COMPILE")
-        for point in zip(*drawn, strict=True):
+        for point in zip(*pm.draw(inputs, draws=POINTS, random_seed=0, mode="FAST_COMPILE"), strict=True):
             found = compiled(*point)
             for one, other in zip(found[::2], found[1::2], strict=True):
                 if one.shape != other.shape or not np.allclose(one, other, rtol=CLOSE, atol=CLOSE):
@@ -285,12 +284,10 @@ def normal(reading: ModelLaws) -> Sampler | None:
     def draw(given: Evidence, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
         size = np.full((1, 1), float(given.n))
         model = Regression(gram=size, covariance=1 / size, df=given.n - 1, **constants)
-        fitted = given[sums] / size[0]
-        found = _draw_regression(given, model, {sums: size}, squares, fitted, lengths.draws, rng)
+        found = _draw_regression(given, model, {sums: size}, squares, given[sums] / size[0], lengths.draws, rng)
         return None if found is None else SamplerDraws(values={mean.name: found[0][:, 0], sd.name: found[1]})
 
-    drawn = {each.name: each.variable for each in (mean, sd)}
-    return Sampler(name="many short chains", draw=draw, drawn=drawn)
+    return Sampler(name="many short chains", draw=draw, drawn={each.name: each.variable for each in (mean, sd)})
 
 
 def regression(reading: ModelLaws) -> Sampler | None:
@@ -309,8 +306,7 @@ def regression(reading: ModelLaws) -> Sampler | None:
         return None
     explained = solved.exact @ (gram @ solved.exact)
     if not reading.given.aware:
-        most = reading.given[squares.names[0]][0] - LEAST_VARIANCE * reading.n
-        explained = pt.minimum(explained, most)
+        explained = pt.minimum(explained, reading.given[squares.names[0]][0] - LEAST_VARIANCE * reading.n)
     if not reading.same(
         (prior.arguments["quantity"], solved.exact + sd.variable * (root @ error.variable)),
         (data["beta"], prior.arguments["quantity"]),

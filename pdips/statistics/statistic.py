@@ -190,8 +190,7 @@ class _ByCell:
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the levels of each cell."""
-        names = [schema.columns[name].names() for name in self.by]
-        return pd.DataFrame(list(product(*names)), columns=list(self.by))
+        return pd.DataFrame(list(product(*[schema.columns[name].names() for name in self.by])), columns=list(self.by))
 
     def unit(self, schema: Schema) -> float:
         """Return a whole unit as part of the most that a record adds."""
@@ -201,10 +200,8 @@ class _ByCell:
         """Return the sensitivity, in whole units; squares aren't signed, and move to another cell if there is one."""
         if _are_public(schema, (*self._columns, *self.by)):
             return Sensitivity.of_person(l1=0)
-        signed, moves = (
-            len(set(self._columns)) == len(self._columns),
-            bool(self.by) and not _are_public(schema, self.by),
-        )
+        signed = len(set(self._columns)) == len(self._columns)
+        moves = bool(self.by) and not _are_public(schema, self.by)
         return Sensitivity.of_sums(schema, neighbours, self._most(schema), signed=signed, moves=moves)
 
     def measure(self, table: Table) -> IntArray:

@@ -78,15 +78,13 @@ def test_shares_sets_and_samples():
     once = calibrate(LaplaceSanitizer(epsilon=1), SCHEMA, standard_error=20, of="b")
     assert float(records.epsilon / once.epsilon) == pytest.approx(2, rel=0.01)
     sampled = calibrate(made, SCHEMA, standard_error=20, of="b", n_records=1_000, sampling_share=0.5)
-    noise = math.sqrt(20**2 - 1_000 / 4)
-    assert sampled.epsilon == calibrate(made, SCHEMA, standard_error=noise, of="b").epsilon
+    assert sampled.epsilon == calibrate(made, SCHEMA, standard_error=math.sqrt(20**2 - 1_000 / 4), of="b").epsilon
     guess = calibrate(replace(made, neighbours="add-remove"), SCHEMA, standard_error=0.02, in_="share", n_records=1_000)
     assert "public guess" in guess.statement
 
 
 def test_functions_classes_and_budgets_by_layer():
-    by_layer = Steps(epsilon=3, order=("a",), below="cells", budget=(1, 2))
-    found = calibrate(by_layer, SCHEMA, standard_error=10)
+    found = calibrate(Steps(epsilon=3, order=("a",), below="cells", budget=(1, 2)), SCHEMA, standard_error=10)
     assert found.mechanism.budget == (found.epsilon / 3, 2 * found.epsilon / 3)
     assert calibrate(LaplaceSanitizer, SCHEMA, standard_error=10).epsilon == (
         calibrate(lambda epsilon: LaplaceSanitizer(epsilon=epsilon), SCHEMA, standard_error=10).epsilon
@@ -135,8 +133,7 @@ def test_a_simulation_meets_its_target_with_room_for_its_own_error():
 def test_simulated_widths_and_measures():
     asked: dict[str, Any] = {"n_records": 300, "replicates": 8, "largest_epsilon": 20}
     wide = calibrate(PrivBayes(epsilon=1), SCHEMA, interval_width=60, of="b", level=0.8, **asked)
-    narrow = calibrate(PrivBayes(epsilon=1), SCHEMA, standard_error=60, of="b", **asked)
-    assert wide.epsilon > narrow.epsilon
+    assert wide.epsilon > calibrate(PrivBayes(epsilon=1), SCHEMA, standard_error=60, of="b", **asked).epsilon
     assert "made-up records" in wide.statement
 
     def share(sets: list[pd.DataFrame]) -> float:
@@ -146,8 +143,7 @@ def test_simulated_widths_and_measures():
     assert found.worst == "measure"
     assert found.reached <= 0.05
     few: dict[str, Any] = {"interval_width": 0.5, "n_records": 20, "replicates": 5, "largest_epsilon": 1}
-    constant = calibrate(PrivBayes(epsilon=1), SCHEMA, measure=lambda sets: 0.4, **few)
-    assert constant.epsilon == Fraction(1, 100)
+    assert calibrate(PrivBayes(epsilon=1), SCHEMA, measure=lambda sets: 0.4, **few).epsilon == Fraction(1, 100)
     refuses("finite", calibrate, PrivBayes(epsilon=1), SCHEMA, measure=lambda sets: math.nan, **few)
 
 

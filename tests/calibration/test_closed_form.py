@@ -68,8 +68,7 @@ def test_intervals_hold_as_often_as_they_say(twin, accepted):
     scale, n = Fraction(6), 20_000
     claimed = NoiseSum((Terms(1.0, 4, scale / twin), Terms(-0.5, 8, scale / twin)))
     drawn = discrete_laplace(scale, 12 * n, RandomBits(np.random.default_rng(11))).reshape(n, 12)
-    total = drawn @ np.array([1.0] * 4 + [-0.5] * 8)
-    covered = (np.abs(total) <= claimed.half_width(0.95)).mean()
+    covered = (np.abs(drawn @ np.array([1.0] * 4 + [-0.5] * 8)) <= claimed.half_width(0.95)).mean()
     assert (abs(covered - 0.95) < 5 * math.sqrt(0.95 * 0.05 / n)) == accepted
 
 
@@ -132,8 +131,7 @@ def test_weights_of_a_tree_are_those_of_least_squares(neighbours):
 def test_weights_of_intervals_are_those_of_least_squares(neighbours, sizes, fan_out):
     schema = schema_of(*sizes)
     made = UniversalHistogram(epsilon=1, attribute="a", fan_out=fan_out, neighbours=neighbours)
-    plan = made.plan(schema)
-    measured = grown(plan, random_table(schema, 50))
+    measured = grown(made.plan(schema), random_table(schema, 50))
     n_by_layer, every = [layer.n_nodes for layer in measured.layers], np.arange(math.prod(sizes))
     levels = np.column_stack([measured.levels(every, j) for j in range(len(sizes))])
     for size in range(1, min(len(sizes), 2) + 1):
@@ -154,8 +152,7 @@ def test_public_columns_and_layers_that_arent_counted():
     measured = grown(made.plan(schema), random_table(schema, 60))
     errors = tree_errors(measured.domain, measured.layers, measured.scales, n_public=True)
     told = {label(item.columns): item.standard_error for item in errors}
-    found = {name: each.standard_error for name, each in errors_of(made, schema, ALL).items()}
-    assert found == pytest.approx(told)
+    assert {name: each.standard_error for name, each in errors_of(made, schema, ALL).items()} == pytest.approx(told)
     with_intervals = UniversalHistogram(epsilon=1, attribute="b", fan_out=2)
     public = errors_of(with_intervals, schema, read([("a", "b")]))["a x b"].variance
     assert 0 < public < errors_of(with_intervals, schema, read("b"))["b"].variance

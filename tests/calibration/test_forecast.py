@@ -30,8 +30,7 @@ RELATIONS = ("replace-one", "add-remove")
 def table(schema: Schema = SCHEMA, n: int = 300) -> Table:
     rng = np.random.default_rng(1)
     columns = {"sex": rng.choice(["f", "m"], n), "age": rng.uniform(0, 90, n), "grade": rng.choice([1, 2, 5], n)}
-    frame = pd.DataFrame(columns | {"town": rng.choice(["a", "b", "c", "d"], n)})
-    return Table(frame[list(schema.columns)], schema)
+    return Table(pd.DataFrame(columns | {"town": rng.choice(["a", "b", "c", "d"], n)})[list(schema.columns)], schema)
 
 
 @pytest.mark.parametrize("neighbours", RELATIONS)
@@ -124,8 +123,7 @@ def test_the_command_prints_a_plan_and_a_command_that_runs(tmp_path, words):
     run = run.replace("TABLE.sqlite", f"{tmp_path}/l.sqlite").replace("TABLE", f"{tmp_path}/t.parquet")
     release = CliRunner().invoke(program, shlex.split(run.replace("DIR", f"{tmp_path}/out"))[1:])
     assert release.exit_code == 0, release.output
-    stated = json.loads((tmp_path / "out/public/privacy.json").read_text("utf-8"))["margin_errors"]
-    for each in stated:
+    for each in json.loads((tmp_path / "out/public/privacy.json").read_text("utf-8"))["margin_errors"]:
         assert rows["margin", *each["columns"]] == pytest.approx(each["standard_error"], rel=1e-9)
 
 

@@ -67,8 +67,7 @@ def test_size_ratios_and_one_set():
 
 def tail_by_quad(distance: float, between: float, within: float, m: int, at_zero: float = 0.8) -> float:
     """Both tails of the posterior predictive rule, by adaptive quadrature over S in place of Gauss-Legendre."""
-    scale = (m - 1) * between / 2
-    law = stats.invgamma((m - 1) / 2, scale=scale)
+    law = stats.invgamma((m - 1) / 2, scale=(m - 1) * between / 2)
 
     def tail(total: float) -> float:
         return 2 * stats.norm.sf(distance / np.sqrt((1 + 1 / m) * (total - within) + within / m))
@@ -202,8 +201,7 @@ def test_numbers_that_pandas_calls_missing_can_be_analysed():
 
 def test_an_outcome_with_several_levels():
     def fit(frame):
-        outcome = np.digitize(frame["y"], [0, 2])
-        return sm.MNLogit(outcome, frame[["x", "z"]]).fit(disp=0)
+        return sm.MNLogit(np.digitize(frame["y"], [0, 2]), frame[["x", "z"]]).fit(disp=0)
 
     found, results = combine(fit, frames()), [fit(frame) for frame in frames()]
     assert found.names == ("0:x", "0:z", "1:x", "1:z")
@@ -262,8 +260,7 @@ def test_few_sets_and_coefficients_take_other_degrees():
     # t = 2 <= 4: t (1 + 1/k) (1 + 1/r)^2 / 2 with B = 0.5, r = 0.25
     found = combine([[1.0], [2.0]], [[[1.0]], [[1.0]]]).wald()
     assert found.degrees_of_freedom == (1, pytest.approx(1 * 2 * 5**2 / 2))
-    same = combine([[1.0], [1.0]], [[[1.0]], [[1.0]]]).wald()
-    assert same.p_value == pytest.approx(2 * stats.norm.sf(1))
+    assert combine([[1.0], [1.0]], [[[1.0]], [[1.0]]]).wald().p_value == pytest.approx(2 * stats.norm.sf(1))
 
 
 def test_the_mixture_of_several_coefficients():
@@ -318,8 +315,7 @@ def test_sets_of_their_own_draws_cover_the_population():
         found = combine(2 * rng.standard_normal((10, 3)), matrices, rule="between")
         rejected += found.wald(null=population).p_value < 0.05
         held += (np.abs(found.estimate - population) <= (found.interval[1] - found.estimate)).sum()
-        shared = combine(rng.standard_normal((10, 3)), matrices, rule="between")
-        naive += shared.wald(null=population).p_value < 0.05
+        naive += combine(rng.standard_normal((10, 3)), matrices, rule="between").wald(null=population).p_value < 0.05
     assert rejected < 36
     assert 0.92 < held / 900 < 0.98
     assert naive > 60
@@ -389,8 +385,7 @@ def test_rule_for_refuses(found, message):
 
 
 def test_a_release_brings_its_sets_and_its_rule():
-    schema = Schema.from_toml('[columns.g]\nlevels = ["a", "b"]')
-    table = Table(pd.DataFrame({"g": ["a", "b"] * 50}), schema)
+    table = Table(pd.DataFrame({"g": ["a", "b"] * 50}), Schema.from_toml('[columns.g]\nlevels = ["a", "b"]'))
     made, _ = LaplaceSanitizer(epsilon=5, n_sets=3, split="per-set").release(table, rng=np.random.default_rng(1))
 
     def share(frame):
@@ -405,8 +400,7 @@ def test_a_release_brings_its_sets_and_its_rule():
 
 
 def test_mixing_pools_with_equal_weights():
-    mixed = mix([np.arange(6.0), np.array([10.0, 11.0, 12.0])])
-    assert mixed.tolist() == [0, 2, 4, 10, 11, 12]
+    assert mix([np.arange(6.0), np.array([10.0, 11.0, 12.0])]).tolist() == [0, 2, 4, 10, 11, 12]
     named = mix([{"a": [1.0, 2.0], "b": np.ones((2, 3))}, {"b": np.zeros((2, 3)), "a": [3.0, 4.0]}])
     assert named["a"].tolist() == [1, 2, 3, 4]
     assert named["b"].shape == (4, 3)
@@ -454,13 +448,11 @@ def noisy_share_coverage(rule: str, m: int, n: int = 200, epsilon: float = 0.2, 
     rng, truth = np.random.default_rng(8), 0.3
     grid = (np.arange(400) + 0.5) / 400
     counts, released = np.arange(n + 1), np.arange(-150, n + 151)
-    noise = np.exp(-epsilon * np.abs(released[:, None] - counts))
-    likelihood = noise @ stats.binom.pmf(counts[:, None], n, grid)
+    likelihood = np.exp(-epsilon * np.abs(released[:, None] - counts)) @ stats.binom.pmf(counts[:, None], n, grid)
     below = np.cumsum(likelihood, axis=1) / likelihood.sum(axis=1, keepdims=True)
     shift = stats.dlaplace(epsilon).rvs(n_runs, random_state=rng)
     observed = np.clip(rng.binomial(n, truth, n_runs) + shift, -150, n + 150) + 150
-    draws = (rng.random((m, n_runs))[..., None] > below[observed]).sum(axis=-1)
-    q = rng.binomial(n, grid[draws]) / n
+    q = rng.binomial(n, grid[(rng.random((m, n_runs))[..., None] > below[observed]).sum(axis=-1)]) / n
     lower, upper = combine(q, q * (1 - q) / n, rule=rule).interval
     return float(np.mean((lower <= truth) & (truth <= upper)))
 

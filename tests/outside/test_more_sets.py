@@ -47,8 +47,7 @@ def survey(*, public: bool = False, plain: bool = False) -> Table:
 @pytest.mark.filterwarnings("ignore::pdips.errors.UselessWarning")
 def test_all_noisy_numbers_are_those_that_were_published(settings, public, tmp_path, monkeypatch):
     table = survey(public=public)
-    made = Pairs(epsilon=2, **settings)
-    release, _ = made.release(table, rng=np.random.default_rng(3))
+    release, _ = Pairs(epsilon=2, **settings).release(table, rng=np.random.default_rng(3))
     release.write(tmp_path)
     seen = list[pd.DataFrame]()
     whole = Pairs.synthesize

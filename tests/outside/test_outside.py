@@ -62,11 +62,9 @@ def quiet() -> tuple[Table, NoisyMargins]:
 def measured(n: int, epsilon: float, rng: np.random.Generator) -> NoisyMargins:
     """Return margins of a table drawn anew, without the sets."""
     table = drawn(n, rng)
-    mechanism = Pairs(epsilon=epsilon, kind="zcdp", neighbours="replace-one")
-    plan = mechanism.plan(SCHEMA)
+    plan = Pairs(epsilon=epsilon, kind="zcdp", neighbours="replace-one").plan(SCHEMA)
     shown = plan.design.image.show(plan.design.count(table)[None])[0]
-    exact = estimate(plan.design, plan.steps[0], shown, n)
-    return NoisyMargins(SCHEMA, plan.design, exact.again(rng))
+    return NoisyMargins(SCHEMA, plan.design, estimate(plan.design, plan.steps[0], shown, n).again(rng))
 
 
 def test_without_noise_all_is_what_the_table_says(quiet):
@@ -91,8 +89,7 @@ def test_without_noise_all_is_what_the_table_says(quiet):
     aged = margins.ols("age ~ sex")
     x, y = x[:, :2], MIDDLES[frame["age"]]
     residual = y - x @ aged.estimate
-    classical = residual @ residual / (2_000 - 2) * np.linalg.inv(x.T @ x)
-    np.testing.assert_allclose(aged.covariance, classical, rtol=0.02)
+    np.testing.assert_allclose(aged.covariance, residual @ residual / (2_000 - 2) * np.linalg.inv(x.T @ x), rtol=0.02)
 
 
 def coverage(ask, truth: np.ndarray, n_tables: int, n: int, epsilon: float, *, noise: float = 1.0) -> float:
@@ -131,10 +128,8 @@ def test_interactions_and_three_columns_are_read_where_a_margin_holds_them(mecha
     margins = NoisyMargins.of(mechanism.release(table, rng=np.random.default_rng(2))[0])
     frame = pd.DataFrame(dict(table.codes)).assign(age=MIDDLES[table.codes["age"]])
     right = "C(sex) * C(school) + C(sex) * age"
-    linear, logit = (
-        smf.ols(f"voted ~ {right}", frame).fit(cov_type="HC0"),
-        smf.logit(f"voted ~ {right}", frame).fit(disp=0),
-    )
+    linear = smf.ols(f"voted ~ {right}", frame).fit(cov_type="HC0")
+    logit = smf.logit(f"voted ~ {right}", frame).fit(disp=0)
     order = [0, 1, 2, 3, 6, 4, 5, 7]  # of statsmodels' coefficients: main terms, then products
     for found, model, near in (
         (margins.ols("voted ~ sex * school + sex * age"), linear, 1e-3),
@@ -290,8 +285,7 @@ def test_loud_noise_on_a_rare_outcome_leaves_an_interval_that_holds_the_truth(mo
     # an outcome of 2 %; 15 tables of 5 numbers each: .95 has a standard error of at most .056, so below .78 is rare.
     # The twin believes in a hundredth of the noise's variance.
     monkeypatch.setattr(noisy_margins, "N_REPLICATES", 60)
-    rare = 1 / (1 + np.exp(-(LINEAR - 3.6)))
-    monkeypatch.setattr(sys.modules[__name__], "CHANCE", rare)
+    monkeypatch.setattr(sys.modules[__name__], "CHANCE", 1 / (1 + np.exp(-(LINEAR - 3.6))))
     truth, asked = TRUE_LOGIT - [3.6, 0, 0, 0, 0], []
 
     def ask(margins):
@@ -300,8 +294,7 @@ def test_loud_noise_on_a_rare_outcome_leaves_an_interval_that_holds_the_truth(mo
 
     assert coverage(ask, truth, 15, 5_000, 0.25) > 0.78
     assert all("under a normal prior" in answer.basis and np.isfinite(answer.covariance).all() for answer in asked)
-    summary = asked[0].summary()
-    np.testing.assert_allclose(summary["upper"], asked[0].draws.quantile(0.975))
+    np.testing.assert_allclose(asked[0].summary()["upper"], asked[0].draws.quantile(0.975))
     assert coverage(ask, truth, 15, 5_000, 0.25, noise=0.01) < 0.78
 
 
@@ -329,8 +322,7 @@ def test_import_is_quick_and_needs_no_pymc():
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_a_file_that_was_edited_after_it_was_published_is_refused(tmp_path, name, suffix):
     schema = Schema(columns={column: {"levels": [0, 1]} for column in "ab"})
-    table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1] * 100}), schema)
-    release, _ = Pairs(epsilon=1).release(table)
+    release, _ = Pairs(epsilon=1).release(Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1] * 100}), schema))
     release.publish(tmp_path / "out", file_format=suffix)
     before = NoisyMargins.read(tmp_path / "out").share(["a"]).summary()
     assert before.equals(NoisyMargins.of(release).share(["a"]).summary())
@@ -404,8 +396,7 @@ def test_what_margins_say_together_is_generalised_least_squares(name, relation, 
         assert np.abs(answer.covariance - expected).max() < 0.14 * error.max() ** 2
     if np.isfinite(held).all():
         design = np.column_stack([np.ones(12), CUBE[0] == 1, CUBE[1]])
-        gram = design.T @ (counts[:, None] * design)
-        expected = np.linalg.solve(gram, design.T @ (counts * CUBE[2]))
+        expected = np.linalg.solve(design.T @ (counts[:, None] * design), design.T @ (counts * CUBE[2]))
         np.testing.assert_allclose(margins.ols("voted ~ sex + school").estimate, expected, atol=1e-3)
 
 

@@ -23,8 +23,7 @@ def noise_of(law: str, scale: float, n: int, rng: np.random.Generator) -> np.nda
 
 def released(keys: str, *, law: str = "Integer Laplace", scale: float = 2, noise: float = 0, rng=None, **summary):
     """Return what OpenDP gives for a query: rows in any order, and the summary."""
-    rest = tuple(k for k, key in enumerate(LEVELS) if key not in keys.split())
-    counts = TRUE.sum(axis=rest).ravel()
+    counts = TRUE.sum(axis=tuple(k for k, key in enumerate(LEVELS) if key not in keys.split())).ravel()
     if noise:
         counts = counts + noise_of(law, noise, len(counts), rng)
     index = pd.MultiIndex.from_product([LEVELS[key] for key in LEVELS if key in keys.split()], names=keys.split())

@@ -67,8 +67,7 @@ def test_a_good_release_passes(certificate):
 
 
 def test_sets_that_share_their_noise_fail(tmp_path):
-    mechanism = Pairs(epsilon=0.5, n_sets=4, sets="fitted")
-    failed = found(released(tmp_path, mechanism))
+    failed = found(released(tmp_path, Pairs(epsilon=0.5, n_sets=4, sets="fitted")))
     assert [row.what for row in failed.rows if row.fails][:2] == ["levels", "pairs"]
     assert "levels" in failed.refusal
 
@@ -93,8 +92,7 @@ def test_the_population_agrees_with_the_noisy_pairs(kind):
     rng = np.random.default_rng(4)
     release, _ = Pairs(epsilon=2, n_sets=4, kind=kind).release(Table(frame(), SCHEMA), rng=rng)
     margins = NoisyMargins.of(release)
-    shuffled = [each.apply(lambda column: rng.permutation(column)) for each in release.sets]
-    poor = coded(margins, shuffled)
+    poor = coded(margins, [each.apply(lambda column: rng.permutation(column)) for each in release.sets])
     assert not agreement(margins, coded(margins, release.sets), 4).fails
     assert agreement(margins, poor, 4).fails
     assert not agreement(margins, poor[raked(margins, poor, rng)], 4).fails
@@ -156,8 +154,7 @@ def test_replays_are_a_whole_number(good, replays):
 def test_one_set_and_models_cant_be_replayed(tmp_path):
     refuses("one synthetic set", certify, released(tmp_path / "one", Pairs(epsilon=1)))
     path = released(tmp_path / "two", LaplaceSanitizer(epsilon=1, n_sets=2)) / "public" / "privacy.json"
-    facts = json.loads(path.read_text())
-    path.write_text(json.dumps(facts | {"mechanism": Modips.name}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mechanism": Modips.name}))
     refuses("can't be replayed", certify, tmp_path / "two")
 
 

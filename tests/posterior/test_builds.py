@@ -48,8 +48,7 @@ def by_number(data):
 
 @written
 def more_variables(data):
-    total = sum(pm.Normal(f"m{i}") for i in range(data.n_records))
-    pm.Normal("y", total, 1, observed=data["y"])
+    pm.Normal("y", sum(pm.Normal(f"m{i}") for i in range(data.n_records)), 1, observed=data["y"])
 
 
 CONSTANTS = r"get_value\(\), eval\(\), a pm.Data of its own"
@@ -128,8 +127,7 @@ def test_a_variable_of_a_columns_name_is_refused():
 def test_the_record_dimension_is_there_with_and_without_coords(coords):
     columns = Columns(PAIRS, stand_ins(PAIRS, 24))
     with pm.Model(coords=coords) as model:
-        slope = pm.Normal("slope", 0, 5)
-        pm.Normal("y", slope * columns["x"], 1, observed=columns["y"], dims="record")
+        pm.Normal("y", pm.Normal("slope", 0, 5) * columns["x"], 1, observed=columns["y"], dims="record")
     assert model.named_vars_to_dims["y"] == ("record",)
     assert int(model.dim_lengths["record"].eval()) == 24
 

@@ -36,21 +36,18 @@ SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
 @written
 def normal(data):
-    mean = pm.Normal("mean", 0.0, 3.0)
-    pm.Normal("y", mean, 2.0, observed=data["y"])
+    pm.Normal("y", pm.Normal("mean", 0.0, 3.0), 2.0, observed=data["y"])
 
 
 @written
 def two_parameters(data):
     mean = pm.Normal("mean", 0.0, 3.0)
-    spread = pm.HalfNormal("spread", 4.0)
-    pm.Normal("y", mean, spread, observed=data["y"])
+    pm.Normal("y", mean, pm.HalfNormal("spread", 4.0), observed=data["y"])
 
 
 @written
 def lookup(data):
-    shift = pm.Normal("shift", 0.0, 1.0, shape=2)
-    pm.Normal("y", shift[data["group"]], 1.0, observed=data["y"])
+    pm.Normal("y", pm.Normal("shift", 0.0, 1.0, shape=2)[data["group"]], 1.0, observed=data["y"])
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +74,7 @@ def test_the_log_density_of_a_record_is_right(two):
     points = [np.array([0.0, 1.0, -2.0]), np.log([1.0, 2.0, 0.5])]
     two.likelihood.at(points)
     [row] = two.likelihood.rows({"y": np.array([1.3])})
-    expected = stats.norm.logpdf(1.3, points[0], np.exp(points[1]))
-    np.testing.assert_allclose(two.likelihood(row), expected, rtol=1e-12)
+    np.testing.assert_allclose(two.likelihood(row), stats.norm.logpdf(1.3, points[0], np.exp(points[1])), rtol=1e-12)
 
 
 def test_what_a_record_adds_is_the_same_to_the_last_bit_whatever_others_there_are(two):
@@ -96,8 +92,7 @@ def test_a_parameter_may_be_a_vector_and_a_lookup_beyond_it_is_no_number():
     text = (
         "[columns.group]\nlower = 0\nupper = 5\ninteger = true\npublic = true\n[columns.y]\nlower = -9.0\nupper = 9.0\n"
     )
-    model = lookup(_data(Schema.from_toml(text)), None)
-    likelihood = RecordLikelihood(model)
+    likelihood = RecordLikelihood(lookup(_data(Schema.from_toml(text)), None))
     likelihood.at([np.array([[0.0, 1.0], [2.0, -1.0]])])
     known, beyond = likelihood.rows({"group": np.array([1, 5]), "y": np.array([0.5, 0.5])})
     np.testing.assert_allclose(likelihood(known), stats.norm.logpdf(0.5, [1.0, -1.0], 1))
@@ -132,8 +127,7 @@ def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
     expected = counts @ np.floor(STEPS * by_hand(u, 1 / 3) * 3 + 0.5)
     assert np.abs(total - expected).max() <= counts.sum()  # a last bit at a rounding edge
     assert np.abs(total).max() <= counts.sum() * STEPS
-    lost = (u - by_hand(u, 1 / 3)).mean(axis=0)
-    np.testing.assert_allclose(target.excess(points, {"y": y}), lost, atol=1e-12)
+    np.testing.assert_allclose(target.excess(points, {"y": y}), (u - by_hand(u, 1 / 3)).mean(axis=0), atol=1e-12)
 
 
 @pytest.mark.parametrize("clip", ["hard", "tanh", "algebraic"])
@@ -360,8 +354,7 @@ def test_a_long_choice_is_decided_by_bisection():
     weights = np.exp(-below / 3)
     threshold = (weights / weights.sum()).cumsum()[1_234]
     for shift, wanted in ((-1e-9, 1_234), (1e-9, 1_235)):
-        word = int((threshold + shift) * 2**64)
-        lazy = _LazyUniform(word, 64, bits(0))
+        lazy = _LazyUniform(int((threshold + shift) * 2**64), 64, bits(0))
         assert _choose_exactly(below, available, Fraction(1, 3), lazy) == wanted
 
 
@@ -382,8 +375,7 @@ BOTH = Schema.from_toml("[columns.x]\nlower = 0.0\nupper = 9.0\n[columns.y]\nlow
 @written
 def tight(data):
     """A prior far below most of a grid that follows the likelihood."""
-    mean = pm.Normal("mean", 0.0, 0.005)
-    pm.Normal("y", mean, 2.0, observed=data["y"])
+    pm.Normal("y", pm.Normal("mean", 0.0, 0.005), 2.0, observed=data["y"])
 
 
 @written

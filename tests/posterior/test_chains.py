@@ -53,14 +53,12 @@ def test_chains_and_grid_have_one_posterior(space, stage, values):
     tree = sample(model, draws=1_500, tune=500, chains=2, rng=np.random.default_rng(1), sampler="pymc")
     posterior = tree["posterior"].to_dataset()
     phi, lam = posterior["phi"], np.log(posterior["lam"] - 0.1)
-    found = [np.log(phi / (1 - phi)), lam]
-    for draws, expected, spread in zip(found, mean, deviation, strict=True):
+    for draws, expected, spread in zip([np.log(phi / (1 - phi)), lam], mean, deviation, strict=True):
         error = spread / np.sqrt(float(az.ess(draws.to_numpy(), method="bulk")))
         assert float(draws.mean()) == pytest.approx(expected, abs=4 * error)
         assert float(draws.std()) == pytest.approx(spread, rel=0.12)
     # the broken twin: without the correction
-    bare = Stage(anchor=stage.anchor, n_records=N, centre=stage.centre)
-    other, _ = moments_on_the_grid(space, bare, values)
+    other, _ = moments_on_the_grid(space, Stage(anchor=stage.anchor, n_records=N, centre=stage.centre), values)
     assert np.abs(other - mean).max() > deviation.max()
 
 

@@ -160,8 +160,7 @@ def test_a_record_without_density_is_infinitely_large_unless_its_weight_is_0():
     assert found.largest.tolist() == [2, np.inf, np.inf]
     assert found.draws_beyond.tolist() == [0, 1, 2]
     assert found.describe()["bound"] is None
-    without = from_log_likelihood(foreign(terms), weights=[1, 0, 0.5], limit=2.5)
-    assert without.largest.tolist() == [2, 0, np.inf]
+    assert from_log_likelihood(foreign(terms), weights=[1, 0, 0.5], limit=2.5).largest.tolist() == [2, 0, np.inf]
 
 
 # Trees that others made
@@ -284,8 +283,7 @@ def test_a_chain_counts_its_effective_draws():
 
 
 def test_the_words_follow_what_was_done(normal_terms):
-    tree = foreign(normal_terms)
-    independent = from_log_likelihood(tree, independent=True).certifies()
+    independent = from_log_likelihood(foreign(normal_terms), independent=True).certifies()
     assert "probability at most 0.005," in independent
     assert "must not be published" in independent
     assert "Nothing is censored" in independent
@@ -312,8 +310,7 @@ def test_a_bound_that_never_moves_has_no_diagnostics():
 
 def test_one_chain_is_halved_for_its_rhat(normal_terms):
     found = from_log_likelihood(foreign(normal_terms[:1]))
-    halves = found.largest_by_draw.reshape(2, 50)
-    assert found.rhat == pytest.approx(az.rhat(halves))
+    assert found.rhat == pytest.approx(az.rhat(found.largest_by_draw.reshape(2, 50)))
 
 
 # What comes out
@@ -359,8 +356,7 @@ def test_pictures_have_their_marks(normal_terms):
 def test_a_picture_of_many_records_stays_small():
     rng = np.random.default_rng(0)
     values = rng.normal(size=200_000)
-    picture = against_value(np.exp(-(values**2)), values, "y", "a", "weight")
-    assert len(picture) < 400_000
+    assert len(against_value(np.exp(-(values**2)), values, "y", "a", "weight")) < 400_000
 
 
 # Bad input

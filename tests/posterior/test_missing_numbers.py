@@ -227,8 +227,7 @@ def test_censored_posteriors_of_both_kinds_of_missing_numbers(monkeypatch):
     monkeypatch.setattr(stages, "SIMULATED", 256)
     table = table_of(600, 3)
     made = CensoredPosterior(epsilon=6, model=hurdle(LAWS["its own"])).release
-    one = Table(table.frame[["pay"]].copy(), ALONE)
-    [found] = made(one, rng=np.random.default_rng(4))[0].sets
+    [found] = made(Table(table.frame[["pay"]].copy(), ALONE), rng=np.random.default_rng(4))[0].sets
     assert (found["pay"] == -9).mean() == pytest.approx((table.frame["pay"] == -9).mean(), abs=0.12)
     assert np.log(found["pay"][found["pay"] != -9]).mean() == pytest.approx(4.3, abs=0.2)
 
@@ -258,8 +257,7 @@ def observed_as(function, name="pay"):
 
     @written
     def build(data):
-        mean = pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"]
-        pm.Normal(name, mean, 0.5, observed=function(data))
+        pm.Normal(name, pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"], 0.5, observed=function(data))
 
     return build
 
@@ -270,8 +268,7 @@ on_log_scale = observed_as(lambda data: pt.log(data["pay"]))
 @written
 def lognormal(data):
     """The same law of the same column, as PyMC has it."""
-    mean = pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"]
-    pm.LogNormal("pay", mean, 0.5, observed=data["pay"])
+    pm.LogNormal("pay", pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"], 0.5, observed=data["pay"])
 
 
 def share(data):
@@ -358,8 +355,7 @@ def together(observed, names=("x", "y")):
 
 
 def test_several_columns_in_one_variable_are_transformed_one_by_one():
-    plain = blueprint(together(lambda data: data.matrix(["x", "y"])), PAIR)
-    assert plain.transformations == {}
+    assert blueprint(together(lambda data: data.matrix(["x", "y"])), PAIR).transformations == {}
     logs = blueprint(together(lambda data: pt.stack([pt.log(data["x"]), data["y"]], axis=1)), PAIR)
     assert list(logs.transformations) == ["x"]
     refuses("can't be brought back to column 'x'", blueprint, together(lambda data: data.matrix(["y", "x"])), PAIR)

@@ -189,8 +189,7 @@ def probabilities(unit, **settings):
     if settings["centre"] == "reference":
         settings["reference"] = {"mean": 38_000 / unit}
     made = CensoredPosterior(epsilon=2, model=wages_in(unit), **settings)
-    table = Table(pd.DataFrame({"y": wages}), schema)
-    return np.exp(grid_of(made, table)[1].log_probabilities())
+    return np.exp(grid_of(made, Table(pd.DataFrame({"y": wages}), schema))[1].log_probabilities())
 
 
 @pytest.mark.parametrize("centre", ["reference", "staged"])
@@ -284,6 +283,5 @@ def test_chains_are_refused_where_the_number_of_records_is_protected():
 
 def test_impossible_combinations_are_refused():
     pair = {"levels": [0, 1]}
-    columns = {"y": {"lower": 0, "upper": 1}, "a": pair, "b": pair}
-    rules = Schema(columns=columns, impossible=[{"a": 1, "b": 0}])
+    rules = Schema(columns={"y": {"lower": 0, "upper": 1}, "a": pair, "b": pair}, impossible=[{"a": 1, "b": 0}])
     refuses(r"\[\[impossible\]\] combinations", lambda: CensoredPosterior(epsilon=1, model=beta).spends(rules))

@@ -88,8 +88,7 @@ def drawn_prior():
         pm.Uniform("u", a, a + 1)
         pm.Normal("y", a, scale, observed=[0.0, 1.0])
     generator, _ = generator_of(bits())
-    drawn = prior_of(model)(8000, generator)
-    return dict(zip((value.name for value in model.value_vars), drawn, strict=True))
+    return dict(zip((value.name for value in model.value_vars), prior_of(model)(8000, generator), strict=True))
 
 
 def test_a_prior_is_drawn_in_value_space(drawn_prior):
@@ -133,12 +132,10 @@ def test_rows_of_a_distribution_that_knows_no_rows():
 
 def test_priors_that_cannot_be_drawn():
     with pm.Model() as with_potential:
-        a = pm.Normal("a")
-        pm.Potential("p", -(a**2))
+        pm.Potential("p", -(pm.Normal("a") ** 2))
     refuses("Potential, 'p'", prior_of, with_potential)
     with pm.Model() as reads_data:
-        wage = pm.Data("wage_data", np.zeros(3))
-        pm.Normal("a", wage.mean())
+        pm.Normal("a", pm.Data("wage_data", np.zeros(3)).mean())
     refuses("reads column 'wage'", prior_of, reads_data)
     with pm.Model() as improper:
         pm.Flat("a")

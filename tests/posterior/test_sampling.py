@@ -21,8 +21,7 @@ Y = np.random.default_rng(5).normal(1, 1, N)
 
 def normal(y):
     with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 1)
-        pm.Normal("y", mu, 1.0, observed=pm.Data("y_data", y))
+        pm.Normal("y", pm.Normal("mu", 0, 1), 1.0, observed=pm.Data("y_data", y))
     return model
 
 
@@ -44,8 +43,7 @@ def draws_of(made, rng, **options):
 
 def test_pymcs_own_sampler_gives_a_tree_without_data_and_parameters_of_records():
     with pm.Model() as model:
-        t = pm.HalfNormal("t")
-        pm.Normal("y", pm.Normal("u", 0, t, shape=N), 1.0, observed=pm.Data("y_data", Y))
+        pm.Normal("y", pm.Normal("u", 0, pm.HalfNormal("t"), shape=N), 1.0, observed=pm.Data("y_data", Y))
     made = censor(model, window=2.0)
     options = {"draws": 20, "tune": 20, "chains": 2, "sampler": "pymc", "start": {"t_log__": 0.0, "u": np.zeros(N)}}
     found, again = (sample(made, rng=np.random.default_rng(1), **options) for _ in range(2))
@@ -110,8 +108,7 @@ def ranks(made, n_replicates, rng, copies=1):
     for _ in range(n_replicates):
         truth = rng.normal()
         made.update(values={"y": np.repeat(rng.normal(truth, 1, N), copies)})
-        thinned = draws_of(made, rng, draws=180, tune=200, chains=1)[0, ::20]
-        found.append((thinned < truth).sum())
+        found.append((draws_of(made, rng, draws=180, tune=200, chains=1)[0, ::20] < truth).sum())
     return np.bincount(found, minlength=10)
 
 

@@ -155,8 +155,7 @@ def test_an_analysis_for_any_schema() -> None:
     assert formula(SCHEMA) == "wage ~ C(Q('home colour'))"
     two = {"a b": {"levels": ["x", "it's"]}, "p": {"levels": ["y", "n"], "public": True}}
     assert formula(Schema(columns=two)) == "I((Q('a b') == \"it's\") * 1.0) ~ C(p)"
-    numbers = {name: {"lower": 0, "upper": 1} for name in ("lambda", "y")}
-    assert formula(Schema(columns=numbers)) == "Q('lambda') ~ y"
+    assert formula(Schema(columns={name: {"lower": 0, "upper": 1} for name in ("lambda", "y")})) == "Q('lambda') ~ y"
 
 
 @pytest.mark.parametrize(("settings", "n_sets", "words"), cases(__file__, "card_says_plainly_what_cannot_be_had"))
@@ -216,8 +215,7 @@ def test_a_damaged_evaluation_is_one_line(tmp_path: Path, path: Any, value: Any,
         place = place[key]
     place[path[-1]] = value
     write_json(tmp_path / "evaluation.json", broken)
-    said = refuses(words, card_of, tmp_path, facts_of())
-    assert "sentinel" not in said
+    assert "sentinel" not in refuses(words, card_of, tmp_path, facts_of())
     assert not (tmp_path / "card.html").exists()
 
 

@@ -83,8 +83,7 @@ def test_the_bar_is_drawn_to_scale(tmp_path: Path) -> None:
     bar = re.search(r'<div class="account"[^>]*aria-label="([^"]*)">(.*?)</div>', report, re.DOTALL)
     assert bar
     assert bar[1] == "Epsilon of the account; 0.1 by this release; 0.3 left of 0.4"
-    parts = re.findall(r'<i class="(\w+)" style="flex-grow: ([\d.]+)">', bar[2])
-    assert parts == [("this", "250"), ("left", "750")]
+    assert re.findall(r'<i class="(\w+)" style="flex-grow: ([\d.]+)">', bar[2]) == [("this", "250"), ("left", "750")]
 
 
 def test_the_curve_passes_through_its_points() -> None:
@@ -146,8 +145,7 @@ def test_verdict_of_the_checklist() -> None:
 
 def test_the_checklist_can_be_filled_in_on_paper(tmp_path: Path) -> None:
     report = pages(write_folder(tmp_path / "out", facts_of(), RUN))[1]
-    found = states()
-    asked = sum(state != "yes" for state in found.values())
+    asked = sum(state != "yes" for state in states().values())
     assert report.count('<i class="box"></i>yes') == report.count('<i class="box"></i>no') == asked
     text = words_of(report)
     for words in ("Name and office", "Date", "Signature", "SP 800-226, chapter 2: unit of privacy", "do not publish"):

@@ -39,12 +39,11 @@ VOID = {"meta", "br", "col", "hr", "img", "input", "link"}
 
 def facts_of(columns: Mapping[str, Any] = COLUMNS, impossible: Any = IMPOSSIBLE, **changes: Any) -> dict[str, Any]:
     """Return the contents of ``privacy.json`` as the library writes them; ``changes`` go into ``privacy``."""
-    loss = PrivacyLoss(epsilon=Fraction(1), neighbours="replace-one", kind="pure", statement=STATEMENT)
     release = Release(
         mechanism="steps",
         settings={"epsilon": 1.0, "n_sets": 2, "split": "once", "order": None},
         schema=Schema(columns=columns, impossible=impossible, title="Voters"),
-        loss=loss,
+        loss=PrivacyLoss(epsilon=Fraction(1), neighbours="replace-one", kind="pure", statement=STATEMENT),
         spends=(Spend(step="layer 1", epsilon=Fraction(1, 4)), Spend(step="all cells", epsilon=Fraction(3, 4))),
         sets=(pd.DataFrame(), pd.DataFrame()),
     )
@@ -67,11 +66,10 @@ def run_of(facts: Mapping[str, Any], n_sets: int = 2) -> dict[str, Any]:
         for _ in range(n_sets + 1)
     ]
     comparison = compare(Table(frames[0], schema), frames[1:], rng).model_dump()
-    ledger = {"total_epsilon": 3.0, "spent_epsilon": 1.0, "remaining_epsilon": 2.0, "neighbours": "replace-one"}
     return {
         "seconds": {"counting": 0.5},
         "peak_memory_mib": 300.0,
-        "ledger": ledger,
+        "ledger": {"total_epsilon": 3.0, "spent_epsilon": 1.0, "remaining_epsilon": 2.0, "neighbours": "replace-one"},
         "published": True,
         "comparison": comparison,
     }
@@ -145,8 +143,7 @@ def test_both_pages_are_whole_accessible_and_load_nothing(folder: Path) -> None:
 
 
 def test_card_says_what_was_released(folder: Path) -> None:
-    card = pages(folder)[0]
-    text = " ".join(unescape(re.sub(r"<[^>]+>", " ", card)).split())
+    text = " ".join(unescape(re.sub(r"<[^>]+>", " ", pages(folder)[0])).split())
     assert STATEMENT in text
     assert "whole numbers from 18 to 97 years, in 40 bins of about equal width" in text
     assert "1 rule (structural zeros)" in text
@@ -185,8 +182,7 @@ def test_report_shows_overview_pictures_and_tables(folder: Path) -> None:
     report = pages(folder)[1]
     assert "Inside only: computed from the confidential table." in report
     assert "&epsilon; = 2 left" in report
-    reader = parse(report)
-    assert [svg["class"] for svg in reader.all("svg")].count("picture") == len(COLUMNS) + 1
+    assert [svg["class"] for svg in parse(report).all("svg")].count("picture") == len(COLUMNS) + 1
     assert "The 5 pairs furthest apart" in report
     assert "<text" in report
     assert "var(--accent)" in report
@@ -211,8 +207,7 @@ def test_names_and_levels_are_escaped(tmp_path: Path) -> None:
     nasty = "<b>bold</b>"
     facts = facts_of({nasty: {"levels": ["<i>&", 'a"b\n</svg>'], "label": "<u>x"}, "b": COLUMNS["voted"]}, ())
     facts["schema"]["title"] = "<script>"
-    folder = write_folder(tmp_path / "release", facts, run_of(facts))
-    for page in pages(folder):
+    for page in pages(write_folder(tmp_path / "release", facts, run_of(facts))):
         parse(page)
         assert not re.search(r"<b>|<i>|<u>|<script>|\n</svg>&", page)
         assert "&lt;b&gt;bold&lt;/b&gt;" in page
@@ -333,8 +328,7 @@ def test_code_for_csv_reads_levels_back_as_they_are(tmp_path: Path) -> None:
     frame = pd.DataFrame({"zip": ["01", "02", "01"], "answer": ["NA", "yes", None]})
     for i in (1, 2):
         frame.to_csv(tmp_path / f"synthetic_{i}.csv", index=False)
-    card = write_card(tmp_path).read_text(encoding="utf-8")
-    found = re.search(r"<pre><code>(.*?)</code>", card, re.DOTALL)
+    found = re.search(r"<pre><code>(.*?)</code>", write_card(tmp_path).read_text(encoding="utf-8"), re.DOTALL)
     assert found
     code = unescape(found[1]).replace('f"synthetic', f'f"{tmp_path}/synthetic')
     names: dict[str, Any] = {}

@@ -61,8 +61,7 @@ def test_density_by_hand():
         '[columns.x]\nlower = 0\nupper = 9\ninteger = true\nbins = 2\nmissing = true\nunit = "kg"'
     )
     table = Table(pd.DataFrame({"x": [0, 4, 5, None]}), schema)
-    sets = [pd.DataFrame({"x": [0, 9]}), pd.DataFrame({"x": [9, None]})]
-    found = density(table, sets, "x")
+    found = density(table, [pd.DataFrame({"x": [0, 9]}), pd.DataFrame({"x": [9, None]})], "x")
     assert found["edges"] == [0, 5, 10]
     assert (found["table"], found["sets"], found["missing"]) == ([0.5, 0.25], [0.25, 0.5], [0.25, 0.25])
     assert check(ColumnDensity, found, "x").distance == 0.25
@@ -91,8 +90,7 @@ def test_differences_are_the_sets_minus_the_table_and_add_up():
         )
         for frame in (table.frame, made, people(100, 3))
     ]
-    wanted = (cells_of[1] + cells_of[2]) / 2 - cells_of[0]
-    np.testing.assert_allclose(found["difference"], wanted, atol=1e-12)
+    np.testing.assert_allclose(found["difference"], (cells_of[1] + cells_of[2]) / 2 - cells_of[0], atol=1e-12)
     assert found["levels"] == [["none", "part", "full", "missing"], ["20-29", "30-39", "40-49", "50-59"]]
     other = difference(Table(made, SCHEMA), [table.frame], SCHEMA, ["job", "age"])
     twin = difference(table, [made], SCHEMA, ["job", "age"])
@@ -101,8 +99,7 @@ def test_differences_are_the_sets_minus_the_table_and_add_up():
 
 
 def test_scores_are_spread_and_marked_where_the_distance_is():
-    schema = Schema.from_toml('[columns.a]\nlevels = ["x", "y"]')
-    table = Table(pd.DataFrame({"a": ["x"] * 30 + ["y"] * 10}), schema)
+    table = Table(pd.DataFrame({"a": ["x"] * 30 + ["y"] * 10}), Schema.from_toml('[columns.a]\nlevels = ["x", "y"]'))
     made = pd.DataFrame({"a": ["x"] * 10 + ["y"] * 30})
     found = specks(table, [made, made.iloc[:0]], rng=np.random.default_rng(0))
     assert len(found.scores) == 1
@@ -250,10 +247,9 @@ def test_each_picture_says_its_result():
     line = {"column": "x", "label": "<Pay>", "unit": "USD", "log": True, "edges": [1, 10, 1000], "missing": [0.5, 0.1]}
     one = check(ColumnDensity, {**line, "table": [0.2, 0.3], "sets": [0.5, 0.4]}, "x")
     assert one.distance == pytest.approx(0.4)
-    words = unescape(drawing.density(one, "b"))
     assert (
         "<Pay> (USD): share of log width in 2 cells; total variation distance 0.400; furthest apart: 1.00 to 10.0"
-        in words
+        in unescape(drawing.density(one, "b"))
     )
     pair = {"columns": ["a", "b"], "labels": ["a", "b"], "levels": [["x", "y"], ["u"]], "distance": 0.02}
     heat = drawing.difference(check(PairDifference, {**pair, "difference": [[0.012], [-0.0123]]}, "x"), "c")
@@ -278,8 +274,7 @@ def row(name: str, original: float | None, combined: float | None, half: float =
 
 def test_the_forest_draws_coefficients_that_the_table_tells():
     rows = [row("a", 1.0, 1.5), row("b", 2.0, 90.0), row("c", 0.5, None), row("d", None, 1.0)]
-    found = check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x")
-    drawn = drawing.forest(found, "x")
+    drawn = drawing.forest(check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
     assert "for 1 of 3 the table's estimate lies inside" in unescape(drawn)
     assert "furthest apart: b, 2.00 from the table, 90.0 from the sets" in drawn
     assert [f">{name}<" in drawn for name in "abcd"] == [True, True, True, False]
@@ -328,8 +323,7 @@ def store(here: Path, found: Any) -> None:
 
 def test_the_report_shows_the_evaluation_with_its_pictures(here):
     report = (here / "out" / "confidential" / "report.html").read_text()
-    found = stored(here)
-    for measured in found["general"]:
+    for measured in stored(here)["general"]:
         assert f'<th scope="row">{measured["name"]}' in report
     for words in (
         "Propensity scores of the table and of the synthetic sets",
@@ -394,8 +388,7 @@ def test_a_damaged_evaluation_is_refused_by_key_without_its_value(here, keys, va
         part[keys[-1]] = value
     store(here, found)
     before = (here / "out" / "confidential" / "report.html").read_bytes()
-    said = refuses(rf"evaluation.json is damaged: {message}", rewrite, here / "out")
-    assert "much" not in said
+    assert "much" not in refuses(rf"evaluation.json is damaged: {message}", rewrite, here / "out")
     assert (here / "out" / "confidential" / "report.html").read_bytes() == before
 
 

@@ -46,8 +46,7 @@ def people(n: int = 3_000, seed: int = 0) -> pd.DataFrame:
 def answers(n: int = 3_000) -> pd.DataFrame:
     """Return records with far more cells than records."""
     rng = np.random.default_rng(1)
-    weights = [0.6, 0.2, 0.1, 0.05, 0.05]
-    frame = pd.DataFrame({f"q{i}": rng.choice(list("abcde"), n, p=weights) for i in range(6)})
+    frame = pd.DataFrame({f"q{i}": rng.choice(list("abcde"), n, p=[0.6, 0.2, 0.1, 0.05, 0.05]) for i in range(6)})
     return frame.assign(pay=people(n)["pay"])
 
 
@@ -253,8 +252,7 @@ def test_further_rounds_need_review_and_the_words_fit_the_mechanism(tmp_path, me
             assert ("which the guarantee does not cover" in verdict.line) == (mechanism == "censored-posterior")
             assert ("costs nothing" in verdict.line) == (mechanism != "censored-posterior")
     folder = write_folder(tmp_path / "out", facts, run)
-    report = pages(folder)[1]
-    assert "they agreed in round 3 of 3" in report
+    assert "they agreed in round 3 of 3" in pages(folder)[1]
     assert "round 3" not in (folder / "public" / "card.html").read_text(encoding="utf-8")
 
 
@@ -281,18 +279,15 @@ def verdict_lines(out: str) -> dict[str, str]:
 
 
 def test_the_terminal_shows_a_line_for_each_section(pdips, here):
-    out = pdips.ok(*synthesize(here, 20))
-    found = verdict_lines(out)
+    found = verdict_lines(pdips.ok(*synthesize(here, 20)))
     assert list(found) == ["price", "diagnostics", "utility", "checklist"]
     assert all(words.split()[0] in COLOURS.values() for words in found.values())
     assert found["diagnostics"].split()[0] != "red"
-    again = pdips.ok("report", here / "out")
-    assert verdict_lines(again) == found
+    assert verdict_lines(pdips.ok("report", here / "out")) == found
 
 
 def test_a_useless_release_is_red_and_the_exit_code_is_0(pdips, here):
-    out = pdips.ok(*synthesize(here, "0.001"))
-    found = verdict_lines(out)
+    found = verdict_lines(pdips.ok(*synthesize(here, "0.001")))
     for section in ("diagnostics", "utility"):
         assert found[section].startswith("red")
         assert "failed" in found[section]
@@ -326,5 +321,4 @@ def test_announcements_reach_the_terminal_while_a_release_is_made(pdips, here, m
     for path in (here / "out/confidential").iterdir():  # without a report there are no verdicts
         path.unlink()
     (here / "out/confidential").rmdir()
-    out = pdips.ok("report", here / "out")
-    assert "CURATOR" not in out
+    assert "CURATOR" not in pdips.ok("report", here / "out")

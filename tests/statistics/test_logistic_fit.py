@@ -67,8 +67,7 @@ def test_the_sensitivity_is_nearly_attained_and_a_claim_of_ten_times_the_ridge_i
     l1, l2_squared = moved(statistic, first, second)
     assert 0.7 * most.l1 < l1 <= most.l1
     assert 0.7 * most.l2_squared < l2_squared <= most.l2_squared
-    claimed = twin.sensitivity(schema, neighbours).l1 * twin.step() / statistic.step()
-    assert l1 > 3 * claimed
+    assert l1 > 3 * (twin.sensitivity(schema, neighbours).l1 * twin.step() / statistic.step())
 
 
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
@@ -152,8 +151,7 @@ def test_the_computed_gradient_is_within_its_proven_error(n_levels):
         accuracy, b = Accuracy(n_levels, 4, logits.kappa), size * rng.normal(size=(n_levels - 1, 4))
         exact, found = exact_gradient(logits, b), logits.gradient(b)
         error = float(sum((f - Fraction(e)) ** 2 for f, e in zip(found, exact, strict=True))) ** 0.5
-        allowed = float(accuracy.tolerance / 4 * int(logits.weight.sum()) / logistic.MOST_RECORDS)
-        assert error <= allowed < 1e-6
+        assert error <= float(accuracy.tolerance / 4 * int(logits.weight.sum()) / logistic.MOST_RECORDS) < 1e-6
         assert error > 0
 
 
@@ -175,16 +173,14 @@ def test_the_certified_minimum_is_the_minimum(n_levels, kappa):
     accuracy = Accuracy(n_levels, 3, logits.kappa)
 
     def objective(flat):
-        b = np.vstack([np.zeros(3), flat.reshape(-1, 3)])
-        eta = logits.x @ b.T
+        eta = logits.x @ np.vstack([np.zeros(3), flat.reshape(-1, 3)]).T
         loss = np.log(np.exp(eta).sum(axis=1)) - eta[np.arange(60), logits.level]
         return float(logits.kappa) / 2 * (flat**2).sum() + (logits.weight * loss).sum()
 
     found = minimum(logits, accuracy)
     best = minimize(objective, np.zeros(found.size), method="BFGS", options={"gtol": 1e-4})
     assert found.ravel() == pytest.approx(best.x, abs=1e-4 / float(logits.kappa) + 1e-3)
-    slope = float(sum(v**2 for v in exact_gradient(logits, found))) ** 0.5
-    assert slope <= float(accuracy.tolerance)
+    assert float(sum(v**2 for v in exact_gradient(logits, found))) ** 0.5 <= float(accuracy.tolerance)
     assert not accuracy.certifies(logits, found + 2 * float(accuracy.tolerance / logits.kappa))
 
 
@@ -261,8 +257,7 @@ def test_an_outcome_called_predictor_keeps_its_name():
 
 def test_no_record_is_longer_than_one():
     for p in range(1, 40):
-        values = {f"z{j}": np.array([-4.0, 4.0]) for j in range(p)}
-        for row in statistic_of(p, 1).design(values, schema_of(2, p)):
+        for row in statistic_of(p, 1).design({f"z{j}": np.array([-4.0, 4.0]) for j in range(p)}, schema_of(2, p)):
             assert 1 - Fraction(1, 2**50) < sum(Fraction(float(v)) ** 2 for v in row) <= 1
 
 

@@ -46,8 +46,7 @@ def moments(schema):
 
 @written
 def mean_of(given):
-    mean = pm.Normal("mean", 0, 1)
-    given.normal("total", given.n * mean, 0.5, times=given.n)
+    given.normal("total", given.n * pm.Normal("mean", 0, 1), 0.5, times=given.n)
 
 
 def draw_numbers(draw, records, schema, rng):
@@ -63,8 +62,7 @@ def no_chains(monkeypatch):
 
     def near(kept, watch, *, draws, start, **_):
         mean = np.broadcast_to(0.1 * np.random.default_rng(0).standard_normal(draws), (2, draws))
-        stats = {"diverging": np.zeros((2, draws), dtype=bool)}
-        groups = {"posterior": {"mean": mean}, "sample_stats": stats}
+        groups = {"posterior": {"mean": mean}, "sample_stats": {"diverging": np.zeros((2, draws), dtype=bool)}}
         tree = {
             name: xr.Dataset({key: (("chain", "draw"), each) for key, each in group.items()})
             for name, group in groups.items()
@@ -141,8 +139,7 @@ def test_more_sets_need_the_same_statistics(settings, message):
 
 @pytest.mark.usefixtures("no_chains")
 def test_gaussian_noise_is_read_at_delta():
-    mechanism = made(kind="zcdp", delta="1/1000000", model=OF_MOMENTS)
-    release, _ = mechanism.release(numbers(), rng=rng())
+    release, _ = made(kind="zcdp", delta="1/1000000", model=OF_MOMENTS).release(numbers(), rng=rng())
     assert (release.loss.kind, float(release.loss.delta)) == ("zcdp", 1e-6)
     assert release.loss.epsilon <= 1
     told = release.tables["statistics"].set_index("statistic")
@@ -154,8 +151,7 @@ def test_gaussian_noise_is_read_at_delta():
 
 @pytest.mark.usefixtures("no_chains")
 def test_under_add_remove_the_number_of_records_is_noisy():
-    mechanism = made(neighbours="add-remove", model=OF_MOMENTS, n_records=25)
-    release, _ = mechanism.release(numbers(), rng=rng())
+    release, _ = made(neighbours="add-remove", model=OF_MOMENTS, n_records=25).release(numbers(), rng=rng())
     told = release.tables["statistics"]
     assert told["statistic"].tolist() == ["total", "squares", "records"]
     assert (told["scale"] > 0).all()
@@ -198,8 +194,7 @@ def test_chains_that_disagree_withhold_the_release_and_stay_charged(tmp_path, mo
     monkeypatch.setattr(statistic_fit, "agreeing", disagree)
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.set_total(5)
-    mechanism = made(model=OF_MOMENTS)
-    refuses("", mechanism.release, numbers(), ledger=ledger, error=RefusedError)
+    refuses("", made(model=OF_MOMENTS).release, numbers(), ledger=ledger, error=RefusedError)
     assert ledger.summary().spent_epsilon == 1
 
 
@@ -244,14 +239,12 @@ EVEN = replace(OF_STATISTICS, build_model=even_cells, name="even")
 
 
 def uneven(n: int) -> Table:
-    frame = pd.DataFrame({"a": np.zeros(n, dtype=int), "b": np.arange(n) % 10 // 9})
-    return Table(frame, CELLS)
+    return Table(pd.DataFrame({"a": np.zeros(n, dtype=int), "b": np.arange(n) % 10 // 9}), CELLS)
 
 
 @pytest.mark.parametrize(("frame", "best"), [(uneven(600), OF_STATISTICS.name), (table(600), "even")])
 def test_models_are_weighed_by_the_statistics_that_they_share(frame, best):
-    mechanism = made(model=(OF_STATISTICS, EVEN), n_sets=4, epsilon=4)
-    release, record = mechanism.release(frame, rng=rng())
+    release, record = made(model=(OF_STATISTICS, EVEN), n_sets=4, epsilon=4).release(frame, rng=rng())
     told = release.tables["models"].set_index("model")
     assert told["weight"].idxmax() == best
     assert told["sets"].sum() == 4

@@ -161,8 +161,7 @@ def test_mappings_of_statistics_and_budgets_are_read_once():
             return [("total", "1/2" if self.looks == 1 else 1), ("squares", "1/2")]
 
     statistics = {"total": Sums(of="y"), "squares": Products(of=("y", "y"))}
-    made = Modips(epsilon=1, model=model_of(statistics), budget=Growing(total=1, squares=1))
-    plan = made.design(SCHEMA)
+    plan = Modips(epsilon=1, model=model_of(statistics), budget=Growing(total=1, squares=1)).design(SCHEMA)
     assert sum(plan.shares.values()) == 1
     assert plan.shares == plan.shares == {"total": Fraction(1, 2), "squares": Fraction(1, 2)}
     assert shipped(Turning()) == {"total": Sums(of="y")}
@@ -238,8 +237,7 @@ def test_what_would_fail_after_the_charge_fails_before_it(build, draw, settings,
 
 
 def test_a_right_model_passes():
-    made = Modips(epsilon=1, model=model_of(TOTAL, right))
-    assert [spend.epsilon for spend in made.spends(SCHEMA)] == [1]
+    assert [spend.epsilon for spend in Modips(epsilon=1, model=model_of(TOTAL, right)).spends(SCHEMA)] == [1]
 
 
 @pytest.mark.parametrize("n", [3, 1_000])
@@ -298,8 +296,7 @@ def test_a_plug_in_count_is_binomial(neighbours):
     given = given_of({"counts": Counts(by=("a",))}, {"counts": [9, 21]}, COIN, n=n, neighbours=neighbours)
     model = as_statistic_model("bernoulli").built(given)
     shares = np.array([0.1, 0.3, 0.8])
-    name = model.value_vars[0].name
-    found = logs(model, [{name: np.log(each / (1 - each))} for each in shares])
+    found = logs(model, [{model.value_vars[0].name: np.log(each / (1 - each))} for each in shares])
     assert_same_up_to_a_constant(found, stats.binom.logpmf(9, 30, shares) + stats.beta.logpdf(shares, 1 / 3, 1 / 3))
 
 
@@ -362,8 +359,7 @@ def improper(given):
 
 
 def one_number(n=40):
-    y = np.random.default_rng(0).uniform(-1, 1, n)
-    return Table(pd.DataFrame({"y": y}), schema_of({"y": NUMBERS["y"]}))
+    return Table(pd.DataFrame({"y": np.random.default_rng(0).uniform(-1, 1, n)}), schema_of({"y": NUMBERS["y"]}))
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,7 @@ def own_draws(model, given, n_draws, seed=0):
 
 def errors(draws, grid, density):
     """Return how far the shares of draws below nine quantiles are off, in standard errors of independent draws."""
-    cdf = np.cumsum(density) / density.sum()
-    ends = np.interp(np.arange(1, 10) / 10, cdf, grid)
+    ends = np.interp(np.arange(1, 10) / 10, np.cumsum(density) / density.sum(), grid)
     p = np.arange(1, 10) / 10
     return np.abs((draws[:, None] < ends).mean(axis=0) - p) / np.sqrt(p * (1 - p) / len(draws))
 
@@ -89,8 +88,7 @@ def test_a_coin_has_the_posterior_of_brute_force(n, noisy, epsilon):
     model = as_statistic_model("bernoulli")
     given = Evidence(measured_of(plan_of(model, COIN, epsilon), n, counts=[noisy, n - noisy]))
     drawn = own_draws(model, given, 20_000)[SHARE]
-    again = posteriors.draw(np.full(20_000, noisy), 1, np.random.default_rng(1))[:, 0]
-    for each in (drawn, again):
+    for each in (drawn, posteriors.draw(np.full(20_000, noisy), 1, np.random.default_rng(1))[:, 0]):
         assert errors(each, grid, density).max() < 5.2  # 2 x 9 checks, one in a million
     wrong = coin_density(n, noisy, 4 * epsilon)[1]  # the broken twin: a quarter of the noise
     assert errors(drawn, grid, wrong).max() > 7
@@ -187,8 +185,7 @@ def test_a_regression_has_the_posterior_of_nuts(likelihood):
     frame = pd.DataFrame({"g": rng.choice(["a", "b", "c"], n), "x": rng.uniform(-1, 1, n)})
     frame["y"] = np.clip(1 + frame["x"] - 2 * (frame["g"] == "b") + rng.standard_normal(n), -5, 5)
     model = as_statistic_model("linear_regression")
-    plan = plan_of(model, schema, 1)
-    measured = plan.sanitize(Table(frame, schema), RandomBits(rng))
+    measured = plan_of(model, schema, 1).sanitize(Table(frame, schema), RandomBits(rng))
     chains = fit(model, measured, likelihood, n_draws=5, rng=rng, options=by_nuts(2000))
     own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
     assert own.convergence is None
@@ -242,8 +239,7 @@ def known_sd():
 
     @written
     def build_model(given):
-        mean = pm.Normal("mean", 0, 0.5)
-        given.normal("total", given.n * mean, KNOWN / HALF, times=given.n)
+        given.normal("total", given.n * pm.Normal("mean", 0, 0.5), KNOWN / HALF, times=given.n)
 
     def draw_records(draw, records, schema, rng):
         return {"y": np.clip(HALF * draw["mean"] + KNOWN * rng.standard_normal(records.n), -HALF, HALF)}
@@ -256,8 +252,7 @@ def mean_densities(noisy, scale, n):
     means = np.linspace(-2, 2, 801)
     noise = np.arange(-4000, 4001) * 0.05
     law = np.convolve(stats.norm.pdf(noise, 0, np.sqrt(n) * KNOWN / HALF), np.exp(-np.abs(noise) / scale), "same")
-    likelihood = np.interp(noisy[:, None] - n * means, noise, law, left=0, right=0)
-    return means, likelihood * stats.norm.pdf(means, 0, 0.5)
+    return means, np.interp(noisy[:, None] - n * means, noise, law, left=0, right=0) * stats.norm.pdf(means, 0, 0.5)
 
 
 @pytest.mark.long
@@ -282,8 +277,7 @@ def test_plug_in_covers_40_percent_where_noise_aware_covers_95():
     exact = np.rint(np.sqrt(n) * rng.standard_normal(runs) / HALF * 4096).astype(np.int64)
     noisy = (exact + part.noise(runs, RandomBits(rng))[:, 0]) / 4096
     _, densities = mean_densities(noisy, float(part.scale) / 4096, n)
-    cdf = np.cumsum(densities, axis=1) / densities.sum(axis=1, keepdims=True)
-    at_truth = cdf[:, 400]
+    at_truth = (np.cumsum(densities, axis=1) / densities.sum(axis=1, keepdims=True))[:, 400]
     aware = np.mean((at_truth > 0.025) & (at_truth < 0.975))
     plain = np.mean(np.abs(noisy / n) < 1.96 * KNOWN / HALF / np.sqrt(n))
     assert 0.935 < aware < 0.975  # five standard errors are 0.017
@@ -294,8 +288,7 @@ def test_plug_in_covers_40_percent_where_noise_aware_covers_95():
 def test_an_inverted_test_covers_as_it_should(n, share, epsilon):
     rng = np.random.default_rng(0)
     ones = rng.binomial(n, share, 20_000)
-    rate = float(Fraction(epsilon))
-    noise = rng.geometric(1 - np.exp(-rate), (2, 20_000))
+    noise = rng.geometric(1 - np.exp(-float(Fraction(epsilon))), (2, 20_000))
     _, low, high = inverted(ones + noise[0] - noise[1], n, Fraction(epsilon))
     assert 0.935 < np.mean((low <= share) & (share <= high)) < 0.965
     _, low, high = inverted(ones + noise[0] - noise[1], n, Fraction(10))  # the broken twin: noise ignored
@@ -330,8 +323,7 @@ class Calibration(simuk.SBC):
         schema = self.plan.schema
         columns = self.fitted.records(parameters, RecordRequest(self.n), schema, rng)
         frame = pd.DataFrame({name: np.array(schema.columns[name].names())[each] for name, each in columns.items()})
-        table = Table(frame, schema)
-        return {part.name: part.statistic.measure(table).ravel() for part in self.plan.parts}
+        return {part.name: part.statistic.measure(Table(frame, schema)).ravel() for part in self.plan.parts}
 
     def _get_posterior_samples(self, replicated):
         values = {name: np.asarray(each) for name, each in replicated.items()}

@@ -77,8 +77,7 @@ def test_large_counts_against_a_sum_over_all_tables():
         seen = np.histogram(drawn[:, place], bins=[-1, *cuts, n + 1])[0]
         expected = np.histogram(np.arange(n + 1), bins=[-1, *cuts, n + 1], weights=law)[0] * len(drawn)
         kept = expected > 5
-        scale_up = seen[kept].sum() / expected[kept].sum()
-        assert stats.chisquare(seen[kept], expected[kept] * scale_up).pvalue > 1e-6
+        assert stats.chisquare(seen[kept], expected[kept] * (seen[kept].sum() / expected[kept].sum())).pvalue > 1e-6
 
 
 def test_fourier_transforms_give_the_same_draws(monkeypatch):
@@ -97,8 +96,7 @@ def ranks(broken, rng):
     found = []
     for _ in range(200):
         counts = rng.multinomial(30, rng.dirichlet(np.full(5, 0.6)))
-        noisy = counts + discrete_laplace(Fraction(3), 5, bits)
-        drawn = draw_counts(noisy, law, 30, 0.6, 19, rng)[:, 0]
+        drawn = draw_counts(counts + discrete_laplace(Fraction(3), 5, bits), law, 30, 0.6, 19, rng)[:, 0]
         below, equal = (drawn < counts[0]).sum(), (drawn == counts[0]).sum()
         found.append(below + rng.integers(equal + 1))
     return np.bincount(found, minlength=20)
@@ -182,8 +180,7 @@ def test_many_cells_and_many_records_are_quick(n_cells, n, scale, known):
     assert (drawn >= 0).all()
     assert np.abs(drawn.sum(axis=1) - n).max() == 0 or not known
     assert abs(drawn.sum(axis=1).mean() - n) < 6 * max(drawn.sum(axis=1).std(), 1)
-    error = np.sqrt(((drawn.mean(axis=0) - counts) ** 2).mean())
-    assert error < 1.05 * np.sqrt(((noisy - counts) ** 2).mean())
+    assert np.sqrt(((drawn.mean(axis=0) - counts) ** 2).mean()) < 1.05 * np.sqrt(((noisy - counts) ** 2).mean())
 
 
 def test_gaussian_noise_on_many_records():
@@ -200,10 +197,8 @@ def test_trivial_tables():
     assert draw_counts([7], NoiseLaw("laplace", Fraction(1)), 3, 1.0, 2, rng).tolist() == [[3], [3]]
     assert draw_counts([7, -2], NoiseLaw("laplace", Fraction(1)), 0, 1.0, 1, rng).tolist() == [[0, 0]]
     assert draw_counts([900, -900], NoiseLaw("laplace", Fraction(1, 50)), 3, 1.0, 1, rng).sum() == 3
-    proportions = draw_proportions(np.array([[5, 0], [0, 5]]), 0.5, rng)
-    assert np.allclose(proportions.sum(axis=1), 1)
-    many = draw_proportions(np.full((20_000, 2), [3, 1]), [1.0, 2.0], rng)
-    assert abs(many[:, 0].mean() - 4 / 7) < 0.01
+    assert np.allclose(draw_proportions(np.array([[5, 0], [0, 5]]), 0.5, rng).sum(axis=1), 1)
+    assert abs(draw_proportions(np.full((20_000, 2), [3, 1]), [1.0, 2.0], rng)[:, 0].mean() - 4 / 7) < 0.01
 
 
 def test_refusals():

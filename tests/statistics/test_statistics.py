@@ -31,8 +31,7 @@ def schema(levels=2, public=(), max_per_person=1):
 def contributions(statistic, known):
     """What each record there can be adds to a statistic, in whole units, by the values of its public columns."""
     found = {}
-    levels = known.columns["g"].names()
-    for g, x, y in product(levels, (0, 1, 2), (-1, 0, 1)):
+    for g, x, y in product(known.columns["g"].names(), (0, 1, 2), (-1, 0, 1)):
         record = {"g": g, "x": x, "y": y}
         table = Table(pd.DataFrame([record]), known)
         public = tuple(record[name] for name in known.public_columns)
