@@ -79,13 +79,12 @@ def calibrate(
     schema = Schema.load(schema_path)
     method: Literal["simulation"] | None = "simulation" if simulate else None
     with show_progress() as progress:
-        table = None if public_table is None else Table.read(public_table, schema, counted=False)
         found = smallest.calibrate(
             configured,
             schema,
             of=margins or "all",
             in_="share" if share else "records",
-            public_table=table,
+            public_table=None if public_table is None else Table.read(public_table, schema, counted=False),
             method=method,
             progress=progress,
             **asked,

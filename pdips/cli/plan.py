@@ -134,10 +134,9 @@ def page(
             "neighbours": mechanism.neighbours,
         },
     }
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return render(
         "plan.html.j2",
-        data=text,
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
         title=schema.title or "a table",
         unit=schema.unit,
         mechanism=mechanism.name,
@@ -176,8 +175,7 @@ def _tell(kind: str, rows: Sequence["Prospect"], n_records: int | None, schema: 
         return
     what = {"margin": "count", "sum": "sum of weights", "coefficient": "standardised coefficient"}.get(kind, kind)
     click.echo(f"{kind + 's':<9} standard error of a {what} that noise gives, by itself")
-    shown = sorted(rows, key=lambda each: (len(each.columns), -each.standard_error))
-    for each in shown[:SHOWN]:
+    for each in sorted(rows, key=lambda each: (len(each.columns), -each.standard_error))[:SHOWN]:
         share = f" ({each.standard_error / n_records:.2%} of n)" if kind == "margin" and n_records else ""
         column = schema.columns[each.columns[0]]
         if kind == "mean" and not column.is_categorical:

@@ -60,7 +60,6 @@ def countable(opened: Batches, schema: Schema, *, mixed: bool = True) -> bool:
 
     ``mixed``: records are told apart by a number, so that there may not be too many cells.
     """
-    columns = schema.columns.values()
     return (
         not any(rule.ordered for rule in schema.rule)
         and all(_is_plain(kind) for kind in opened.schema.types)
@@ -68,7 +67,7 @@ def countable(opened: Batches, schema: Schema, *, mixed: bool = True) -> bool:
             column.is_categorical
             or (column.public and column.type == "number")
             or (column.is_binned and not column.public)
-            for column in columns
+            for column in schema.columns.values()
         )
         and (not mixed or _n_cells(schema) <= LARGEST_NUMBER)
     )
@@ -98,9 +97,8 @@ def count(opened: Batches, schema: Schema) -> Counted:
         tally.add(*part)
     refuse_for([coder.problem() for coder in coders if coder.problems])
     number, counts = tally.distinct()
-    codes = {c.name: number // c.stride % c.radix for c in coders if c.column is not None}
     return Counted(
-        codes=codes,
+        codes={c.name: number // c.stride % c.radix for c in coders if c.column is not None},
         values={c.name: np.array(list(c.known), dtype=np.float64) for c in coders if c.is_copied},
         counts=counts,
         fingerprint=digest(tally.n_records, tally.sum, tally.xor),

@@ -32,12 +32,8 @@ def is_stored(table: Any) -> bool:
 def snapshot(table: Any) -> Iterator[Any]:
     """Lend a table in a database, by its address or by Ibis, such that all queries see it in one state.
 
-    Whatever isn't in a database is handed on as it is.
-
-    Raises
-    ------
-    InputError
-        If there is no such table, the database doesn't answer, or a transaction is open that sees changes.
+    Whatever isn't in a database is handed on as it is. Refused if there is no such table, the database doesn't answer,
+    or a transaction is open that sees changes.
     """
     address = _ADDRESS.fullmatch(str(table)) if isinstance(table, (str, Path)) else None
     if address:

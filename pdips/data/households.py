@@ -81,14 +81,9 @@ class Members(BaseModel):
     def joined(self, households: pd.DataFrame, members: pd.DataFrame, ranks: FloatArray) -> pd.DataFrame:
         """Return the wide table of two tables, in the order of the households.
 
-        ``ranks``, shape (members,), place the members of a household, least first and NaN last.
-
-        Raises
-        ------
-        InputError
-            If a table has no key, or that of households has a column that the wide table has.
-        DataError
-            If keys don't fit each other, or a household has too many members.
+        ``ranks``, shape (members,), place the members of a household, least first and NaN last. InputError if a table
+        has no key, or that of households has a column that the wide table has; DataError if keys don't fit each other,
+        or a household has too many members.
         """
         if self.key not in households or self.key not in members:
             raise InputError(f"the tables of households and of members both need the column {self.key!r} (members.key)")

@@ -200,9 +200,8 @@ def _open_csv(file: Path, separator: str | None) -> Batches:
         strings_can_be_null=True,
         quoted_strings_can_be_null=True,
     )
-    parse = pa_csv.ParseOptions(
-        delimiter=mark, newlines_in_values=True
-    )  # refuses a row with more or fewer fields than the header
+    # Arrow refuses a row with more or fewer fields than the header.
+    parse = pa_csv.ParseOptions(delimiter=mark, newlines_in_values=True)
     reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
     with _reading(file, DataError):
         reader = pa_csv.open_csv(file, read_options=reading, parse_options=parse, convert_options=as_text)

@@ -60,13 +60,7 @@ class Rule(BaseModel):
 
 
 def barred(rules: Sequence[Rule], columns: Mapping[str, Column]) -> Iterator[Codes]:
-    """Yield the combinations of levels and bins that no record can have.
-
-    Raises
-    ------
-    ValueError
-        If a rule doesn't fit the columns.
-    """
+    """Yield the combinations of levels and bins that no record can have; ValueError if a rule doesn't fit."""
     pairs = set[tuple[str, str]]()
     for rule in rules:
         for name in (*rule.given, *rule.then, *rule.ordered):

@@ -80,10 +80,7 @@ type Zeros = Sequence[Mapping[str, Sequence[int]]]
 def known_tables(totals: Sequence[Total], columns: Mapping[str, Column], zeros: Zeros) -> tuple[KnownTable, ...]:
     """Return totals as arrays, in an order in which each shares columns with no more than one of those before it.
 
-    Raises
-    ------
-    ValueError
-        Naming all that is wrong: with each total, between two of them, or with combinations that can't occur.
+    A ValueError names all that is wrong: with each total, between two of them, or with combinations that can't occur.
     """
     problems, found = list[str](), list[KnownTable]()
     for total in totals:

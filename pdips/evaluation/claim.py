@@ -98,8 +98,7 @@ class Claim(Document):
     def load(cls, path: str | Path) -> Self:
         """Read a claim from a TOML file."""
         try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-            return cls.model_validate(content)
+            return cls.model_validate(tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             reason = " ".join([*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")])
@@ -284,10 +283,9 @@ class ClaimCheck(LaplaceOrGaussian):
         """Return the one step: all sums of products that a least-squares fit needs."""
         design = MomentDesign.of(self.formula, schema)
         l1, l2 = design.most_moved()
-        moved = Sensitivity.of_record(schema, l1=l1 * STEPS**2, l2_squared=l2 * STEPS**4)
         step = Step(
             name="sums of products",
-            sensitivity=moved,
+            sensitivity=Sensitivity.of_record(schema, l1=l1 * STEPS**2, l2_squared=l2 * STEPS**4),
             price=self.total,
             law=self.noise_law,
             counts="each sum of products of two columns, of which lines run from -1 to 1",

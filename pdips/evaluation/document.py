@@ -412,7 +412,6 @@ def inside_paths(directory: str | Path, also: str | Path | None = None) -> list[
     paths = [Path(directory) / "confidential" / EvaluationDocument.file]
     if also is None:
         return paths
-    public = (Path(directory) / "public").resolve()
-    if public in Path(also).resolve().parents:
+    if (Path(directory) / "public").resolve() in Path(also).resolve().parents:
         raise InputError("an evaluation is for inside use only: --json can't name a file in public/")
     return [*paths, json_target(also)]

@@ -169,16 +169,9 @@ def _evaluated(
 def basics(table: Table, sets: Sequence[pd.DataFrame]) -> list[BasicFigure]:
     """Compare numbers of records, and means, standard deviations, quantiles and correlations of numeric columns.
 
-    Parameters
-    ----------
-    table, sets : Table and sequence of DataFrame
-        The confidential table, not counted, and synthetic sets of its schema.
-
-    Returns
-    -------
-    list of BasicFigure
-        Weighted, with the total of the weights, where the schema names weights. None for what a table can't tell.
-        Quantiles are the least values that so many records (so much of the weight) don't exceed.
+    The confidential table is not counted; sets are of its schema. Figures are weighted, with the total of the weights,
+    where the schema names weights; None for what a table can't tell. Quantiles are the least values that so many
+    records (so much of the weight) don't exceed.
     """
     rng, n = np.random.default_rng(SEED), table.n_records
     own, *others = [_numeric(frame, table.schema) for frame in (table.frame, *sets)]
@@ -242,8 +235,7 @@ Figures = Sequence[tuple[float, ...]]
 
 def resample(table: Table, rng: np.random.Generator) -> pd.DataFrame:
     """Return as many records drawn with replacement: about as good as synthesis can get."""
-    rows = rng.integers(table.n_records, size=table.n_records)
-    return table.frame.iloc[rows].reset_index(drop=True)
+    return table.frame.iloc[rng.integers(table.n_records, size=table.n_records)].reset_index(drop=True)
 
 
 def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | None = None) -> list[Measure]:

@@ -59,9 +59,7 @@ class UrnRule:
     @cached_property
     def possible(self) -> IntArray | None:
         """Numbers of the cells that can occur; None if all do."""
-        if not self.domain.impossible:
-            return None
-        return np.flatnonzero(self.domain.possible_cells(self.order))
+        return np.flatnonzero(self.domain.possible_cells(self.order)) if self.domain.impossible else None
 
     def levels(self, cell: IntArray, column: int) -> IntArray:
         """Return the level of a column in each cell."""

@@ -120,10 +120,7 @@ def file_digest(path: Path) -> str:
 def read_tables(folder: str | Path, *names: str) -> "tuple[PrivacyDocument, dict[str, pd.DataFrame]]":
     """Read a public folder and those of some tables that it has, in either format.
 
-    Raises
-    ------
-    InputError
-        If it holds no release, or a file isn't the one that was published.
+    Refused if it holds no release, or a file isn't the one that was published.
     """
     import pandas as pd
 

@@ -17,24 +17,11 @@ from pdips.release.noisy_margins import MeasuredMargin, centred, residual
 class TotalCheck:
     """A public total beside the sets and the noisy counts. Public.
 
-    Parameters
-    ----------
-    columns : tuple of str
-        Of the total.
-    weighted : bool
-        Whether it is of weights.
-    scaled : bool
-        Whether it adds up to another number than that of the records, so that only its shares could be met.
-    gap : float
-        The largest difference between a count (or sum of weights) of a cell in any set and the total.
-    cell : str, optional
-        Of all measured margins within the total, the level or combination whose noisy count is farthest from it.
-    difference : float, optional
-        Noisy count less total there, in records.
-    z : float, optional
-        The same in standard errors of the noise.
-    p : float, optional
-        The chance that noise alone takes any of the compared counts so far off (Bonferroni's bound).
+    It is ``scaled`` if it adds up to another number than that of the records, so that only its shares could be met.
+    ``gap`` is the largest difference between a count (or sum of weights) of a cell in any set and the total. Of all
+    measured margins within the total, ``cell`` is the level or combination whose noisy count is farthest from it;
+    ``difference`` is noisy count less total there, in records; ``z`` the same in standard errors of the noise; and
+    ``p`` the chance that noise alone takes any of the compared counts so far off (Bonferroni's bound).
     """
 
     columns: tuple[str, ...]

@@ -30,22 +30,12 @@ class MarginError:
 
 @dataclass(frozen=True, kw_only=True)
 class MarginAxis:
-    """An axis of a margin: the levels of a column, or groups of them.
+    """An axis of a margin: ``size`` positions, which are the levels of a column or groups of them.
 
-    Parameters
-    ----------
-    columns : tuple of str
-        One; or several that structural zeros tie together.
-    size : int
-        Number of positions.
-    codes : tuple of int
-        For several columns: the combination at each position, numbered with the last column's level running fastest.
-    first : tuple of int
-        For intervals of levels: the first level of each.
-    groups : tuple of int
-        For groups of levels: the position of each level of the schema, and of missing values.
-    lower : tuple of float
-        For intervals of a numeric column without bins: the lower bound of each. Missing values come last.
+    Several ``columns`` are those that structural zeros tie together; ``codes`` then has the combination at each
+    position, numbered with the last column's level running fastest. Of intervals, ``first`` has the first level of
+    each, or ``lower`` the lower bound of each where a numeric column has no bins; missing values come last. Of groups
+    of levels, ``groups`` has the position of each level of the schema, and of missing values.
     """
 
     columns: tuple[str, ...]
@@ -60,20 +50,10 @@ class MarginAxis:
 class MarginLaw:
     """What the rows of one margin are, and the noise on each count: independent, of mean 0. Public.
 
-    Parameters
-    ----------
-    axes : tuple of MarginAxis
-        None for the number of records.
-    law : {"laplace", "gaussian", "estimate"}
-        Discrete; or no measurement, but worked out from other files with an error of about this variance.
-    scale : float
-        Of Laplace noise; sigma of Gaussian noise.
-    variance : float
-        Of the noise on a count.
-    rows : int
-        How many numbers ``margins.parquet`` has of it.
-    differences : bool
-        Whether rows are differences of neighbouring positions along each axis, the higher less the lower.
+    There are no ``axes`` for the number of records. Noise is discrete; an "estimate" is no measurement, but worked out
+    from other files with an error of about this ``variance``. The ``scale`` of Gaussian noise is sigma. ``rows`` is how
+    many numbers ``margins.parquet`` has of it. With ``differences`` these are differences of neighbouring positions
+    along each axis, the higher less the lower.
     """
 
     axes: tuple[MarginAxis, ...]
@@ -88,14 +68,8 @@ class MarginLaw:
 class MeasuredMargin:
     """Noisy counts of a margin, or of some of its cells.
 
-    Parameters
-    ----------
-    law : MarginLaw
-        Of the noise.
-    noisy : ndarray of int64, shape (numbers,)
-        In records.
-    cells : ndarray of int64, shape (numbers,)
-        Number of each cell, the position on the last axis running fastest.
+    ``noisy``, shape (numbers,), is in records; ``cells``, of the same shape, has the number of each cell, the position
+    on the last axis running fastest.
     """
 
     law: MarginLaw

@@ -261,8 +261,7 @@ def importance_draws(
         likely, wider = likelihood(places)
         with np.errstate(all="ignore"):
             prior = sums.space.likelihood.log_prior(split(sums.space.model, places))
-        weights = np.where(np.isfinite(prior), prior, -np.inf) + likely - proposed
-        shares, pareto_k = smoothed(weights)
+        shares, pareto_k = smoothed(np.where(np.isfinite(prior), prior, -np.inf) + likely - proposed)
         chosen = rng.choice(tried, n, p=tempered(shares))
         found = ImportanceDraws(places[chosen], pareto_k, float(1 / (shares**2).sum()), float(shares @ wider))
         if best is None or (found.reliable, found.effective) > (best.reliable, best.effective):
@@ -393,13 +392,9 @@ def predictive_check(
 ) -> tuple[dict[str, Any], xr.DataTree]:
     """Simulate noisy sums from the posterior and compare the published ones with them; reads nothing else.
 
-    Returns
-    -------
-    dict
-        ``posterior``, as :func:`pdips.posterior.inspection.inspect_statistics` has it, by step of the plan.
-    DataTree
-        Groups ``posterior``, ``prior``, ``posterior_predictive``, ``observed_data`` and ``log_likelihood`` of the noisy
-        sums, by step of the plan, each given the steps before.
+    Returns findings by step of the plan, as :func:`pdips.posterior.inspection.inspect_statistics` has them, and a tree
+    with groups ``posterior``, ``prior``, ``posterior_predictive``, ``observed_data`` and ``log_likelihood`` of the
+    noisy sums, by step of the plan, each given the steps before.
     """
     rng = np.random.default_rng(PUBLIC_SEED)
     places = found.places[np.linspace(0, len(found.places) - 1, PREDICTED).astype(int)]
@@ -412,10 +407,9 @@ def predictive_check(
     ends = np.cumsum([len(each.noisy) for each in sums.measurements])[:-1]
     names = [each.step for each in sums.measurements]
     by_step = dict(zip(names, np.split(simulated, ends, axis=1), strict=True))
-    noisy = {each.step: each.noisy for each in sums.measurements}
-    chains = "convergence" in found.facts
-    posterior = Posterior(tree=found.tree, released=chosen, facts=found.facts, independent=not chains)
-    facts, tree = inspect_statistics(posterior, by_step, noisy)
+    independent = "convergence" not in found.facts
+    posterior = Posterior(tree=found.tree, released=chosen, facts=found.facts, independent=independent)
+    facts, tree = inspect_statistics(posterior, by_step, {each.step: each.noisy for each in sums.measurements})
     prior = tree_of(sums.space.values_of(sums.space.prior))["posterior"].to_dataset()
     tree["prior"] = xr.DataTree(prior.drop_attrs())
     parts = zip(names, np.split(likely, ends, axis=1), strict=True)

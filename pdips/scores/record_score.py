@@ -166,8 +166,7 @@ class RecordScore:
                 some = {name: np.asarray(values[name][start : start + BLOCK]) for name in values}
                 n = len(next(iter(some.values())))
                 given = [np.ascontiguousarray(some[name], dtype=self._record[name].dtype) for name in names]
-                found = function(*point, *given, n)
-                parts.append(np.broadcast_to(found, (n, len(place))))
+                parts.append(np.broadcast_to(function(*point, *given, n), (n, len(place))))
         return np.concatenate(parts)
 
     @cached_property

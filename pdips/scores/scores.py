@@ -269,8 +269,7 @@ class Scores(sampling.ChainMechanism):
                     if here is None or at is None:
                         break  # no records can be simulated, so that sums would say nothing
                     summed = partial(lambda at, table: kit.score.total(at, record_values(table)), at)
-                    noisy = self._asked(curator, step, summed)
-                    sums = self._with(sums, at, noisy, step)
+                    sums = self._with(sums, at, self._asked(curator, step, summed), step)
                     here = attempt(sums.mode, here.place) or here
         return self._drawn(sums, here, known, rng, curator.timed)
 

@@ -117,8 +117,7 @@ def bound_on(found, pair: str, engine: str) -> float:
 
 def test_the_flaws_of_the_published_variants_are_found_at_their_size():
     # counts move in two cells (2), the cells' layer is not paid (2 x 3/2), observed levels (1.96)
-    flat = of_published("laplace-sanitizer")
-    assert bound_on(flat, "empty cell", "exact") == pytest.approx(2)
+    assert bound_on(of_published("laplace-sanitizer"), "empty cell", "exact") == pytest.approx(2)
     tree = of_published("steps")
     assert bound_on(tree, "outlier", "exact") == pytest.approx(3)
     assert bound_on(tree, "observed levels", "exact") == pytest.approx(1.956, abs=0.01)

@@ -305,8 +305,7 @@ def test_members_who_count_as_persons_of_their_own_are_caught(neighbours):
     rest, made = [("low", "f"), ("low", "m")], Pairs(epsilon=1, neighbours=neighbours)
     come = [("low", "f")] * 2 if neighbours == "replace-one" else []
     sides = [Table(pd.DataFrame(rest + own, columns=["rent", "sex"]), plain) for own in ([("high", "m")] * 2, come)]
-    pair = SimpleNamespace(first=sides[0], second=sides[1])
-    assert exact_bound(made, pair).epsilon == pytest.approx(2)
+    assert exact_bound(made, SimpleNamespace(first=sides[0], second=sides[1])).epsilon == pytest.approx(2)
     with pytest.raises(ValueError, match="more records than one person may have"):
         audit(made, Pair("members", *sides, neighbours), engine="exact")
 
@@ -332,8 +331,7 @@ def test_the_published_sensitivity_is_caught_at_the_top_percentile():
 
 def program(pdips, *words) -> dict[str, dict]:
     """Audit kng by the program; what it found for the 99th percentile, by engine."""
-    out = pdips.ok("audit", "kng", "--runs", 1_000, "--seed", 1, "--json", *words)
-    found = json.loads(out)["findings"]
+    found = json.loads(pdips.ok("audit", "kng", "--runs", 1_000, "--seed", 1, "--json", *words))["findings"]
     return {each["engine"]: each for each in found if each["pair"].startswith("percentile")}
 
 

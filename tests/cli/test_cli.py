@@ -63,8 +63,7 @@ def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(sai
 def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
     named = words(here)
     unnamed = [word for word in named if word not in ("--mechanism", "steps")]
-    out = pdips.ok(*unnamed)
-    assert "mechanism steps: it holds all pairs of columns, and" in out.splitlines()[0]
+    assert "mechanism steps: it holds all pairs of columns, and" in pdips.ok(*unnamed).splitlines()[0]
     assert json.loads((here / "out/public/privacy.json").read_text())["mechanism"] == "steps"
     wide = Schema(columns={f"c{k}": {"levels": list(range(8))} for k in range(9)})
     assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["pairs", "scores"]
@@ -160,8 +159,7 @@ def test_a_seed_marks_the_release(pdips, here):
 
 
 def test_a_release_without_guarantee_has_no_public_folder(pdips, here):
-    out = pdips.ok(*words(here, "--option", "variant=published"))
-    assert "NO GUARANTEE" in out
+    assert "NO GUARANTEE" in pdips.ok(*words(here, "--option", "variant=published"))
     assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
     assert (here / "out/confidential/synthetic_1.parquet").exists()
 
@@ -201,8 +199,7 @@ def test_another_version_of_the_table_is_adopted_by_name(pdips, here):
     assert "another table" not in err  # that the table differs from another one is an answer about its records
     pdips.fails("another table", *words(here, "--ledger", ledger, "--explain", out="more"))
     assert pdips("ledger", "adopt", ledger, here / "t.parquet", "--schema", here / "s.toml")[0] == 0
-    out = pdips.ok(*words(here, "--ledger", ledger, out="more"))
-    assert "epsilon 2 spent" in out
+    assert "epsilon 2 spent" in pdips.ok(*words(here, "--ledger", ledger, out="more"))
     found = Ledger(ledger)
     assert [role for _, role in found.tables()] == ["first", "version"]
     assert [(one.outcome, one.explained) for one in found.attempts()] == [
@@ -233,8 +230,7 @@ def test_schema_draft_and_check(pdips, here):
 
 
 def test_some_columns_of_a_file_as_people_have_them(pdips, here):
-    frame = pd.read_parquet(here / "t.parquet")
-    frame.assign(comment="x").to_csv(here / "t.csv", index=False, sep=";")
+    pd.read_parquet(here / "t.parquet").assign(comment="x").to_csv(here / "t.csv", index=False, sep=";")
     complains(pdips, here, "'comment' of the table is not in the schema", *words(here, table="t.csv"))
     pdips.ok(*words(here, "--columns", "wage, colour", "--ledger", here / "l.sqlite", table="t.csv"))
     assert set(pd.read_parquet(here / "out" / "public" / "synthetic_1.parquet")) == {"wage", "colour"}
@@ -416,8 +412,7 @@ cli.run()
 
 def test_help_and_version(pdips):
     for arguments in (["--help"], ["synthesize", "--help"], ["ledger", "--help"], ["schema", "--help"], ["--version"]):
-        out = pdips.ok(*arguments)
-        assert "pdips" in out
+        assert "pdips" in pdips.ok(*arguments)
     code, _, err = pdips()
     assert (code, "Commands:" in err) == (2, True)
 

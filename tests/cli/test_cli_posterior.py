@@ -70,8 +70,7 @@ def check_inside(folder: Path) -> str:
 
 
 def test_a_posterior_on_a_grid_from_end_to_end(pdips, here):
-    out = pdips.ok(*words(here))
-    assert "by censored-posterior" in out
+    assert "by censored-posterior" in pdips.ok(*words(here))
     page = check_inside(here / "out")
     for phrase in ("The posterior", "on a public grid", "mu", "sigma", "How far records move it", "bound against y"):
         assert phrase in page
@@ -156,8 +155,7 @@ def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
     assert "NO BOUND (kind asymptotic)" in out
     assert "unless you say --allow asymptotic" in out
     assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
-    inside = {path.name for path in (here / "out/confidential").iterdir()}
-    assert inside == {
+    assert {path.name for path in (here / "out/confidential").iterdir()} == {
         "synthetic_1.parquet",
         "datapackage.json",
         "privacy.json",
@@ -169,8 +167,7 @@ def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
     for phrase in ("Not published.", "weight against y", "no finite epsilon holds"):
         assert phrase in page
     assert pdips(*words(here, "--allow", "asymptotic", "--overwrite", mechanism="pseudo-posterior"))[0] == 0
-    card = (here / "out/public/card.html").read_text()
-    assert "No bound holds for these sets." in card
+    assert "No bound holds for these sets." in (here / "out/public/card.html").read_text()
     code, _, err = pdips(*words(here, "--ledger", here / "l.sqlite", mechanism="pseudo-posterior", out="more"))
     assert code != 0
     assert "asymptotic" in err

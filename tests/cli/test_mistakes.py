@@ -66,8 +66,7 @@ def test_a_draft_of_lists_names_the_column(pdips, here):
 
 
 def model_itself(frame):
-    pm = pytest.importorskip("pymc")
-    return synthesize(frame, KNOWN, epsilon=1, model=pm.Model())
+    return synthesize(frame, KNOWN, epsilon=1, model=pytest.importorskip("pymc").Model())
 
 
 def published_twice(frame):
@@ -102,8 +101,7 @@ PYTHON = {
 
 @pytest.mark.parametrize(("wrong", "message"), PYTHON.values(), ids=PYTHON)
 def test_in_python(here, frame, wrong, message):
-    said = refuses(message, wrong, frame)
-    assert "http" not in said
+    assert "http" not in refuses(message, wrong, frame)
 
 
 @pytest.mark.parametrize("kind", ["frame", "dict", "arrow", "file", "table"])

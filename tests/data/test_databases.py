@@ -154,8 +154,7 @@ def test_records_are_coded_as_those_of_a_file(kind, counted, tmp_path, request, 
 @KINDS
 @pytest.mark.parametrize("ignore", [True, False])
 def test_other_types_and_columns_besides_are_read_record_by_record(kind, ignore, tmp_path, request):
-    names = [*WHOLE.columns, *(["kids"] if ignore else [])]
-    address, file = stored(kind, names, tmp_path, request)
+    address, file = stored(kind, [*WHOLE.columns, *(["kids"] if ignore else [])], tmp_path, request)
     schema = WHOLE.model_copy(update={"ignore": ["kids"]}) if ignore else WHOLE
     found, wanted = (Table.read(table, schema) for table in (address, file))
     assert found.fingerprint == wanted.fingerprint
@@ -257,11 +256,8 @@ def test_a_refusal_is_that_of_the_file(kind, tmp_path, request):
     names = [*COUNTED.columns]
     address, file = stored(kind, names, tmp_path, request, rows=[*rows_of(names), ("B", 7, None, 0.25, 99)])
     for counted in (True, False):
-        said = []
-        for table in (address, file):
-            told = refuses("", Table.read, table, COUNTED, counted=counted, error=DataError)
-            said.append(told)
-        assert said[0] == said[1]
+        said = {refuses("", Table.read, table, COUNTED, counted=counted, error=DataError) for table in (address, file)}
+        assert len(said) == 1
     stored(kind, names, tmp_path, request, rows=[])
     refuses("no records", Table.read, address, COUNTED, counted=True, error=DataError)
 

@@ -117,8 +117,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("message", BROKEN)
 def test_records_that_break_a_rule_refuse_the_table(message):
-    told = refuses(message.strip(), Table.of_households, *BROKEN[message], small(), error=DataError)
-    said = told
+    said = refuses(message.strip(), Table.of_households, *BROKEN[message], small(), error=DataError)
     assert not any(word in said for word in ("'a'", "'b'", "7", "100", "free"))  # nothing of a record
 
 

@@ -128,8 +128,7 @@ def test_zero_has_one_sign_in_fingerprints():
     ],
 )
 def test_the_same_seed_gives_the_same_release(tmp_path, mechanism):
-    path = write(random_frame(0), tmp_path / "t.parquet")
-    frame = pd.read_parquet(path).drop(columns="zone")
+    frame = pd.read_parquet(write(random_frame(0), tmp_path / "t.parquet")).drop(columns="zone")
     schema = SCHEMA.model_copy(update={"columns": {n: c for n, c in SCHEMA.columns.items() if n != "zone"}})
     releases = [
         mechanism.release(table, rng=np.random.default_rng(5))[0]
@@ -278,8 +277,7 @@ def large_and_small(monkeypatch, tmp_path) -> tuple[pd.DataFrame, LargeSet, Tabl
 
 
 def in_order(frame: pd.DataFrame) -> pd.DataFrame:
-    by_bin = frame.assign(wage=frame["wage"] // 25)
-    return by_bin.sort_values(list(frame), ignore_index=True)
+    return frame.assign(wage=frame["wage"] // 25).sort_values(list(frame), ignore_index=True)
 
 
 def test_a_large_set_is_the_small_one_in_another_order(monkeypatch, tmp_path):

@@ -66,8 +66,7 @@ def test_groups_of_levels_are_read_back(groups):
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES)
 def test_a_mistake_is_blamed_on_its_key_in_one_line(text, message):
-    said = refuses("", Schema.from_toml, text)
-    assert message in said
+    assert message in refuses("", Schema.from_toml, text)
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
@@ -99,8 +98,7 @@ def test_a_draft_is_refused_until_its_mark_is_deleted(tmp_path, before):
 
 
 def test_a_draft_lists_no_keys():
-    frame = pd.DataFrame({"id": [f"SECRET{i}" for i in range(80)], "x": [0, 1] * 40})
-    text = Schema.draft(frame)
+    text = Schema.draft(pd.DataFrame({"id": [f"SECRET{i}" for i in range(80)], "x": [0, 1] * 40}))
     assert "SECRET" not in text
     assert "# id: many different texts" in text
     assert list(Schema.from_toml(replaced(text)).columns) == ["x"]

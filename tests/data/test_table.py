@@ -23,8 +23,7 @@ def table_with(**changes) -> Table:
 
 
 def test_codes():
-    codes = {name: values.tolist() for name, values in table_with().codes.items()}
-    assert codes == {
+    assert {name: values.tolist() for name, values in table_with().codes.items()} == {
         "sex": [0, 1, 0],
         "year": [0, 2, 1],
         "wage": [0, 3, 4],
@@ -68,8 +67,7 @@ def test_columns_that_the_schema_lacks_or_the_table_are_named():
     with pytest.raises(InputError, match=r'2 columns of the table are not .* first lines: ignore = \["a", "b\\""\]$'):
         table_with(**{'b"': [1, 2, 3], "a": [1, 2, 3]})
     refuses("column 'sex' of the schema is not in the table", Table, pd.DataFrame(GOOD).drop(columns="sex"), SCHEMA)
-    frame = pd.DataFrame([[1, 2]], columns=["a", "a"])
-    refuses("two columns of the same name", Table, frame, SCHEMA)
+    refuses("two columns of the same name", Table, pd.DataFrame([[1, 2]], columns=["a", "a"]), SCHEMA)
     refuses("has no records", Table, pd.DataFrame(GOOD).iloc[:0], SCHEMA)
 
 
@@ -127,8 +125,7 @@ def test_a_table_shows_nothing():
 def test_files_that_cannot_be_read(tmp_path, name, content, message):
     refuses(r"doesn't exist|must end in", read_frame, tmp_path / name)
     (tmp_path / name).write_bytes(content)
-    said = refuses(message, read_frame, tmp_path / name)
-    assert "SECRET" not in said
+    assert "SECRET" not in refuses(message, read_frame, tmp_path / name)
 
 
 def test_fingerprint_is_of_the_records_whatever_their_order_and_the_schema():
@@ -272,5 +269,4 @@ def test_a_schema_with_300_columns(tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False)
     assert list(Table.read(tmp_path / "t.csv", schema.only(["x7", "x2"])).codes) == ["x2", "x7"]
     assert len(Table.read(tmp_path / "t.csv", schema).codes) == 300
-    said = refuses("", Table, frame + 20, schema, error=DataError)
-    assert said.count("column '") == 300
+    assert refuses("", Table, frame + 20, schema, error=DataError).count("column '") == 300

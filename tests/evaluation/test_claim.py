@@ -192,8 +192,7 @@ def test_a_claim_is_answered_charged_and_published(pdips, released):
         "--ledger",
         released / "l.sqlite",
     ]
-    out = pdips.ok(*words)
-    assert "answer    holds" in out
+    assert "answer    holds" in pdips.ok(*words)
     (entry,) = Ledger(released / "l.sqlite").entries()
     assert (entry.mechanism, entry.epsilon, entry.kind) == ("verify", 2, "pure")
     found = json.loads((released / "out/public/claims/good.json").read_text())
@@ -210,8 +209,7 @@ def test_the_card_counts_answers_to_claims(pdips, tmp_path):
     Pairs(epsilon=1, n_sets=1).release(table)[0].publish(tmp_path / "out" / "public")
     public, words = tmp_path / "out/public", ["verify", tmp_path / "t.parquet", tmp_path / "out"]
     for name, more in (("first", []), ("second", ["--delta", "1e-6"])):
-        claim = claim_of(tmp_path, name, **GOOD)
-        out = pdips.ok(*words, claim, "--epsilon", 2, *more)
+        out = pdips.ok(*words, claim_of(tmp_path, name, **GOOD), "--epsilon", 2, *more)
         assert f"card      {public / 'card.html'}: written again" in out
     card = re.sub(r"\s+", " ", re.sub("<.*?>", " ", html.unescape((public / "card.html").read_text())))
     assert "The answer to the claim first 2 0 The answer to the claim second 2 10⁻⁶ Together, ε 5 10⁻⁶" in card

@@ -114,8 +114,7 @@ WEIGHED = schema_text("evaluate_weighed")
 
 
 def test_weighted_margins_and_ecdf_by_hand():
-    schema = Schema.from_toml(WEIGHED)
-    table = Table(pd.DataFrame({"a": ["x", "x", "y"], "w": [1.0, 1.0, 2.0]}), schema)
+    table = Table(pd.DataFrame({"a": ["x", "x", "y"], "w": [1.0, 1.0, 2.0]}), Schema.from_toml(WEIGHED))
     made = pd.DataFrame({"a": ["x", "y", "y"], "w": [3.0, 0.5, 0.5]})
     assert k_way(table, [made], 1, weighted=True)["by_margin"] == {("a",): pytest.approx(0.25)}  # 1/2 against 3/4
     assert k_way(table, [made], 1)["by_margin"] == {("a",): pytest.approx(1 / 3)}

@@ -67,8 +67,7 @@ def moves(cap: int) -> set[tuple[int, int]]:
 def test_the_price_by_enumeration(cap):
     # discrete Laplace noise of one scale: the worst log ratio over all outputs is the l1 distance over the scale
     schema = TINY.model_copy(update={"records": TINY.records.model_copy(update={"max_per_person": cap})})
-    price = PaidEvaluation(epsilon="0.7", n_sets=2)
-    scale = price.plan(schema).steps[0].scale
+    scale = PaidEvaluation(epsilon="0.7", n_sets=2).plan(schema).steps[0].scale
     worst = max(sum(move) for move in moves(cap)) / scale
     assert worst <= Fraction("0.7")
     assert max(max(move) for move in moves(cap)) == cap
@@ -219,8 +218,7 @@ def test_the_noise_has_the_scale_of_the_statement(here):
     opened, table = open_release(here / "out"), Table(confidential_table(), SENTINEL_SCHEMA)
     others = [codes_of(frame, opened.schema) for frame in opened.sets]
     exact = steps_of(table_codes(table), others, fit_public_score(opened.sets, opened.schema))
-    mechanism = PaidEvaluation(epsilon=1, n_sets=2, published=opened)
-    (outcome,) = exact_law(mechanism, table).outcomes
+    (outcome,) = exact_law(PaidEvaluation(epsilon=1, n_sets=2, published=opened), table).outcomes
     assert (outcome.statistics, outcome.scales) == (exact, (4, 4))  # 2 measures x 2 records / 1
     seeded, again = (
         evaluate_paid(here / "t.parquet", here / "out", epsilon=1, rng=np.random.default_rng(5)) for _ in range(2)

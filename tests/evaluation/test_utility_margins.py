@@ -38,8 +38,7 @@ def test_k_way_is_pandas(k):
 
 
 def test_by_hand():
-    schema = schema_of(2, 2)
-    table = table_of([(0, 0), (0, 1), (1, 0), (1, 1)], schema)
+    table = table_of([(0, 0), (0, 1), (1, 0), (1, 1)], schema_of(2, 2))
     synthetic = pd.DataFrame({"a": [0, 0, 0, 1], "b": [0, 0, 1, 1]})
     # a: 1/2, 1/2 against 3/4, 1/4; b: equal; cells: 1/4 each against 1/2, 1/4, 0, 1/4
     assert k_way(table, [synthetic], 1)["by_margin"] == {("a",): 0.25, ("b",): 0.0}
@@ -48,13 +47,11 @@ def test_by_hand():
 
 
 def test_degenerate_sets():
-    schema = schema_of(2, 2)
-    table = table_of([(0, 0), (0, 0)], schema)
+    table = table_of([(0, 0), (0, 0)], schema_of(2, 2))
     empty, same, apart = (pd.DataFrame(rows, columns=["a", "b"]) for rows in ([], [(0, 0)], [(1, 1)]))
     assert l1(table, [empty, same, apart])["by_set"] == [2.0, 0.0, 2.0]
     assert k_way(table, [empty], 1)["mean"] == 1.0
-    one_level = schema_of(1, 1)
-    assert k_way(table_of([(0, 0)], one_level), [same], 2)["max"] == 0.0
+    assert k_way(table_of([(0, 0)], schema_of(1, 1)), [same], 2)["max"] == 0.0
 
 
 def test_bad_requests():
@@ -88,8 +85,7 @@ def test_codes_take_bins_missing_values_and_the_person_key():
 
 
 def test_sets_that_break_a_structural_zero_are_measured():
-    rule = [{"a": [1], "b": [1]}]
-    schema = schema_of(2, 2, impossible=rule)
+    schema = schema_of(2, 2, impossible=[{"a": [1], "b": [1]}])
     table = table_of([(0, 0), (1, 0)], schema)
     assert l1(table, [pd.DataFrame({"a": [1, 1], "b": [1, 1]})])["by_set"] == [2.0]
 
@@ -188,8 +184,7 @@ def test_a_set_without_a_level_enters_at_its_own_p_value():
 
 @pytest.mark.parametrize("records", [[], [(0, 1, 0)], [(0, 0, 0), (0, 1, 0), (0, 1, 1)]])
 def test_degenerate_sets_find_no_association(records):
-    schema = schema_of(2, 2, 2)
-    table = table_of([(i % 2, i % 2, i // 2 % 2) for i in range(200)], schema)
+    table = table_of([(i % 2, i % 2, i // 2 % 2) for i in range(200)], schema_of(2, 2, 2))
     found = chi_square(table, [pd.DataFrame(records, columns=["a", "b", "c"])], rng=np.random.default_rng(0))
     assert found.p_synthetic[0] == 1.0
     assert found.p_original[0] < 1e-6
@@ -205,8 +200,7 @@ def test_a_single_column_has_no_pairs():
 
 
 def test_crosstab_counts_every_pair_once():
-    schema = schema_of(3, 3, 2)
-    table = table_of(linked(300, 1).to_numpy(), schema)
+    table = table_of(linked(300, 1).to_numpy(), schema_of(3, 3, 2))
     found = chi_square(table, [linked(300, seed) for seed in range(2, 7)], rng=np.random.default_rng(0))
     assert found.crosstab.to_numpy().sum() == 3
     assert tuple(found.crosstab.index) == tuple(found.crosstab.columns) == CATEGORIES
@@ -217,8 +211,7 @@ def test_crosstab_counts_every_pair_once():
 
 
 def test_noise_that_hides_an_association_is_seen():
-    schema = schema_of(3, 3, 2)
-    table = table_of(linked(500, 0).to_numpy(), schema)
+    table = table_of(linked(500, 0).to_numpy(), schema_of(3, 3, 2))
     rng = np.random.default_rng(0)
     noise = [pd.DataFrame({"a": rng.integers(0, 3, 500), "b": rng.integers(0, 3, 500), "c": 0}) for _ in range(5)]
     good = chi_square(table, [linked(500, seed) for seed in range(1, 6)], rng=rng)

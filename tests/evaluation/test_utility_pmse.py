@@ -21,8 +21,7 @@ def skewed(n: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     x1 = rng.exponential(10, n)
     x2 = 4 + 3 * x1 + rng.exponential(20, n)
-    x3 = 3 + 2 * x1 + x2 + rng.exponential(30, n)
-    return np.column_stack([x1, x2, x3])
+    return np.column_stack([x1, x2, 3 + 2 * x1 + x2 + rng.exponential(30, n)])
 
 
 def with_outliers(n: int, seed: int) -> np.ndarray:

@@ -22,8 +22,7 @@ def skewed(n: int, seed: int, *, weight: float = 1.5) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     a = (rng.random(n) < 0.3 * weight).astype(int)
     b = rng.integers(0, 3, n)
-    c = np.where(rng.random(n) < 0.4, b, rng.integers(0, 4, n))
-    return pd.DataFrame({"a": a, "b": b, "c": c})
+    return pd.DataFrame({"a": a, "b": b, "c": np.where(rng.random(n) < 0.4, b, rng.integers(0, 4, n))})
 
 
 def dummies(frame: pd.DataFrame, interactions: bool, drop: dict[str, int]) -> np.ndarray:
@@ -127,8 +126,7 @@ def test_only_interactions_and_trees_see_what_margins_hide():
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_degenerate_sets(classifier):
-    schema = schema_of(2, 1)
-    table = table_of([(0, 0), (1, 0)] * 20, schema)
+    table = table_of([(0, 0), (1, 0)] * 20, schema_of(2, 1))
     sets = [pd.DataFrame(rows, columns=["a", "b"]) for rows in ([], [(0, 0)], [(0, 0), (1, 0)])]
     found = specks(table, sets, classifier=classifier, rng=np.random.default_rng(0))
     assert found.by_set[0] == 1.0
@@ -172,7 +170,6 @@ def test_refusals(sets, classifier, message):
 
 
 def test_too_many_coefficients_are_refused():
-    schema = Schema(columns={c: {"levels": list(range(101))} for c in "ab"})
-    table = table_of([(0, 0), (1, 1)], schema)
+    table = table_of([(0, 0), (1, 1)], Schema(columns={c: {"levels": list(range(101))} for c in "ab"}))
     refuses("10,200 coefficients", specks, table, [table.frame])
     assert specks(table, [table.frame], classifier="main-effects").mean == 0.0

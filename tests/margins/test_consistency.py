@@ -221,8 +221,7 @@ def test_rounding_does_not_alias_with_the_last_column():
     rng = np.random.default_rng(0)
     parents = [np.zeros(400, int), np.repeat(np.arange(400), 4)]
     level = np.tile(np.arange(4), 400)
-    drawn = rounded(parents, np.full(1600, 0.25), 400, rng)
-    assert np.bincount(level, weights=drawn).max() < 160
+    assert np.bincount(level, weights=rounded(parents, np.full(1600, 0.25), 400, rng)).max() < 160
     fixed_order = np.diff(np.floor(np.cumsum(np.full(1600, 0.25)) + 0.3), prepend=0)
     assert np.bincount(level, weights=fixed_order).max() == 400
 

@@ -112,8 +112,7 @@ def test_structural_zeros_and_public_totals_are_kept():
 
 def test_counts_without_noise_are_matched_and_noise_alone_is_not():
     rng = np.random.default_rng(4)
-    domain = domain_of(schema_of(3, 4))
-    grid = CellGrid(domain)
+    grid = CellGrid(domain_of(schema_of(3, 4)))
     cells = rng.dirichlet(np.ones(12)) * 1000
     base = log_independent(grid, [cells.reshape(3, 4).sum(1), cells.reshape(3, 4).sum(0)], [0.0, 0.0])
     close, far = (
@@ -134,8 +133,7 @@ def test_counts_without_noise_are_matched_and_noise_alone_is_not():
 
 
 def test_counts_that_were_not_taken_have_no_say():
-    domain = domain_of(schema_of(2, 2))
-    grid = CellGrid(domain)
+    grid = CellGrid(domain_of(schema_of(2, 2)))
     node = Observation(np.array([1e6, 0.0]), np.array([np.inf, np.inf]), group=np.array([0, 0, 1, 1], np.int32))
     found, _ = fit(grid, [], [node], totals=np.array([8.0]), base=np.zeros((2, 2)))
     np.testing.assert_allclose(found, 2, rtol=1e-5)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import stats
-from tables import grown, random_table, scales_of, schema_of, worst_loss
+from tables import grown, random_table, refuses, scales_of, schema_of, worst_loss
 
 from pdips import InputError, Schema, Table, UniversalHistogram
 from pdips.margins.domain import domain_of, root, split_by
@@ -131,8 +131,7 @@ def test_public_columns_and_zeros_hold_at_every_layer(alone):
         columns = {name: column for name, column in PUBLIC.columns.items() if name != "job"}
         schema = PUBLIC.model_copy(update={"columns": columns, "impossible": ()})
     table = public_table(schema)
-    plan = UniversalHistogram(epsilon=1, attribute="age", fan_out=3).plan(schema)
-    measured = grown(plan, table)
+    measured = grown(UniversalHistogram(epsilon=1, attribute="age", fan_out=3).plan(schema), table)
     for parent, above, below in zip(measured.parents, measured.observed, measured.observed[1:], strict=False):
         assert (np.bincount(parent, weights=below, minlength=len(above)) == above).all()
     assert measured.observed[0].tolist() == np.bincount(table.codes["region"]).tolist()
@@ -151,15 +150,13 @@ def test_a_release_is_a_table_of_the_schema(schema, split):
     for frame in release.sets:
         again = Table(frame, schema.without_person())
         assert len(frame) == table.n_records
-        counts = (pd.DataFrame(each.codes).value_counts() for each in (table, again))
-        first, second = counts
+        first, second = (pd.DataFrame(each.codes).value_counts() for each in (table, again))
         assert first.sub(second, fill_value=0).abs().sum() <= 6  # at this epsilon the noise hardly matters
 
 
 def test_without_public_records_the_size_is_noisy():
     made = UniversalHistogram(epsilon="0.5", neighbours="add-remove", fan_out=2)
-    sizes = {len(made.release(random_table(schema_of(8), 100))[0].sets[0]) for _ in range(12)}
-    assert len(sizes) > 1
+    assert len({len(made.release(random_table(schema_of(8), 100))[0].sets[0]) for _ in range(12)}) > 1
 
 
 def test_one_column_that_is_not_public_needs_no_name():
@@ -232,8 +229,7 @@ def test_any_number_of_layers_works(layers, neighbours):
     ],
 )
 def test_settings_are_checked(settings, message):
-    with pytest.raises(InputError, match=message):
-        UniversalHistogram(epsilon=1, **settings)
+    refuses(message, UniversalHistogram, epsilon=1, **settings)
 
 
 @pytest.mark.parametrize(
@@ -249,8 +245,7 @@ def test_settings_are_checked_against_the_schema(sizes, settings, message, tmp_p
     from pdips import Ledger
 
     ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(schema_of(*sizes), 5)
-    with pytest.raises(InputError, match=message):
-        UniversalHistogram(epsilon=1, **settings).release(table, ledger=ledger)
+    refuses(message, UniversalHistogram(epsilon=1, **settings).release, table, ledger=ledger)
     assert not ledger.path.exists()
 
 

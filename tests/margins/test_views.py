@@ -40,8 +40,7 @@ def test_a_small_table_is_one_view_and_a_wide_one_is_not():
 
 def test_pairs_of_public_columns_are_not_paid_for():
     columns = {name: {"levels": list(range(30)), "public": name in "ab"} for name in "abc"}
-    views = choose_views(domain_of(Schema.model_validate({"columns": columns})))
-    assert set(views) == {(0, 2), (1, 2)}
+    assert set(choose_views(domain_of(Schema.model_validate({"columns": columns})))) == {(0, 2), (1, 2)}
 
 
 def test_more_budget_goes_to_views_with_more_cells():

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from tables import refuses
 
-from pdips import InputError, Pairs, Schema, Table
+from pdips import Pairs, Schema, Table
 from pdips.calibration.closed_form import prospects
 from pdips.margins.weighted_sums import UNITS, WeightedSums
 
@@ -76,8 +77,7 @@ def test_the_price_is_the_tenth_and_all_that_is_charged_is_asked(kind):
     (of_weights,) = [step for step in plan.steps if "weights" in step.name]
     assert of_weights.price == made.total / 10
     other = replace(made, weighted=()).plan(schema_of())
-    ratio = plan.steps[0].price / other.steps[0].price
-    assert float(ratio) == pytest.approx(0.9)
+    assert float(plan.steps[0].price / other.steps[0].price) == pytest.approx(0.9)
     assert "Sums of capped weights" in plan.loss.statement
     # the broken twin: a sensitivity that forgets that a record is in a sum of each column
     two = Pairs(epsilon=1, kind=kind, weighted=("sex", "job")).plan(schema_of())
@@ -149,8 +149,7 @@ def test_what_cannot_be_weighted_is_refused_with_the_plan(weighted, change, matc
     content = schema_of().to_dict()
     content["columns"] |= {name: value for name, value in change.items() if name == "w"}
     content |= {name: value for name, value in change.items() if name == "records"}
-    with pytest.raises(InputError, match=match):
-        Pairs(epsilon=1, weighted=weighted).plan(Schema.model_validate(content))
+    refuses(match, Pairs(epsilon=1, weighted=weighted).plan, Schema.model_validate(content))
 
 
 def test_loud_noise_leaves_the_weights_of_sets_alone():

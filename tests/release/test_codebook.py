@@ -174,6 +174,5 @@ def test_how_numbers_without_bins_and_those_of_models_were_drawn(tmp_path):
 def test_files_of_spss_are_listed_beside_the_sets(tmp_path):
     package = published(tmp_path, LaplaceSanitizer(epsilon=1), CELLS, "sav")
     jsonschema.validate(package, PROFILE)
-    names = [each["name"] for each in package["resources"]]
-    assert names == ["margins", "synthetic_1", "synthetic_1.sav"]
+    assert [each["name"] for each in package["resources"]] == ["margins", "synthetic_1", "synthetic_1.sav"]
     assert package["resources"][1]["schema"] == package["resources"][2]["schema"]

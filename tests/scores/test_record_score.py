@@ -61,8 +61,7 @@ def test_no_score_leaves_its_ball(norm):
     size = {"l1": lambda q: np.abs(q).sum(), "l2": lambda q: np.sqrt(float((q * q).sum()))}[norm]
     for scale in (1e-300, 1e-3, 1.0, 1e3, 1e300):
         for seed in range(20):
-            found = at(norm, seed=seed).steps(scale * rng.normal(size=5))
-            assert size(found) <= STEPS
+            assert size(at(norm, seed=seed).steps(scale * rng.normal(size=5))) <= STEPS
     # rounded to the nearest step in place of towards 0, some would
     clipping = Clipping(np.zeros(64), np.eye(64), 1.0, "l2")
     nearest = [np.rint(8 * v / np.sqrt((v * v).sum())) for v in rng.normal(size=(50, 64))]

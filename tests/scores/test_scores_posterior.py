@@ -175,8 +175,7 @@ def test_draws_whose_weights_have_no_shape_are_no_passed_check(regression, monke
     monkeypatch.setattr("pdips.scores.posterior.FEWEST_WEIGHTS", 10**9)
     monkeypatch.setattr("pdips.scores.posterior.by_chains", lambda *given, **more: None)  # chains can't start
     found = posterior_draws(sums, sums.precise(sums.last_reference), np.random.default_rng(8), 400)
-    told = SumsSummary.model_validate(found.facts["noisy_sums"])
-    assert told.pareto_k is None
+    assert SumsSummary.model_validate(found.facts["noisy_sums"]).pareto_k is None
     facts, _ = record.look_closer()
     for k, level in ((0.3, "good"), (0.9, "bad"), (None, "bad")):
         summary = facts["posterior"] | {"noisy_sums": facts["posterior"]["noisy_sums"] | {"pareto_k": k}}
@@ -210,8 +209,7 @@ def test_noise_louder_than_records_leaves_the_prior():
     rng = np.random.default_rng(6)
     table = numbers(rng.normal(1, 2, 50), -20, 20)
     release, record = Scores(epsilon="1/20", model=normal).release(table, rng=rng)
-    draws = release.tables["posterior"]
-    assert draws["mu"].std() > 3
+    assert release.tables["posterior"]["mu"].std() > 3
     assert record.diagnostics["noisy_sums"]["as_prior"] >= 1
 
 

@@ -57,11 +57,9 @@ WEIGHT = {"lower": 99, "upper": 100, "resolution": 1}
 WEIGHTED = Schema.model_validate({"columns": COLUMNS | {"weight": WEIGHT}, "records": {"weight": "weight"}})
 """Its weights have two cells, and sums of weights are the same at each cap that noise can choose."""
 
-HOMES = Schema.model_validate(
-    {
-        "columns": {"rent": {"levels": ["low", "high"]}},
-        "members": {"key": "id", "most": 2, "too_many": "truncate", "columns": {"sex": {"levels": ["f", "m"]}}},
-    }
+HOMES = Schema(
+    columns={"rent": {"levels": ["low", "high"]}},
+    members={"key": "id", "most": 2, "too_many": "truncate", "columns": {"sex": {"levels": ["f", "m"]}}},
 )
 
 BITS = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abc"}})
@@ -75,6 +73,11 @@ def toward(mechanism: Mechanism, pair: Pair) -> Pair:
         return pair
     (first,), (second,) = (law_of(mechanism, table).outcomes for table in (pair.first, pair.second))
     return toward_counts(pair, first.statistics, second.statistics)
+
+
+def filled(schema: Schema, records: Sequence[Any]) -> Table:
+    """Return a table of records given cell by cell."""
+    return Table(pd.DataFrame(records, columns=[*schema.columns]), schema)
 
 
 def exactly(mechanism: Mechanism | None, pairs: Sequence[Pair]) -> Iterator[Case]:

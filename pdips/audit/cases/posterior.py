@@ -11,7 +11,7 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pdips.arrays import IntArray
-from pdips.audit.cases.margins import exactly
+from pdips.audit.cases.margins import exactly, filled
 from pdips.audit.findings import law_of
 from pdips.audit.neighbour_pairs import Case, Event, Pair, either, sized, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
@@ -153,8 +153,7 @@ def censored(build: Build) -> Iterator[Case]:
         raise InputError(f"the exact grid can be audited, and sampler = {made.sampler} can't")
     if made.kind == "pure":
         yield from _of_a_draw(build)
-        staged = _staged(build, share="1/2")
-        yield from exactly(staged, [_flip(coin_table, CROWD, made.neighbours)])
+        yield from exactly(_staged(build, share="1/2"), [_flip(coin_table, CROWD, made.neighbours)])
     counted = _staged(build, share="0.999")
     if counted is not None:
         pair = _flip(coin_table, CROWD, counted.neighbours)
@@ -221,11 +220,6 @@ def gaps_table(records: list[float]) -> Table:
     return Table(pd.DataFrame({"x": [4.0 if each else None for each in records]}), GAPS)
 
 
-def shares_table(records: list[float]) -> Table:
-    """Return a table of shares."""
-    return Table(pd.DataFrame({"y": records}), SHARES)
-
-
 def _flip(table_of: Callable[[list[float]], Table], crowd: int, neighbours: Neighbours) -> Pair:
     """Return the pair in which one of a crowd goes to the other side, or a record on the other side leaves."""
     return either("outlier: one of a crowd goes to the other side", table_of, [0.0] * crowd, 1.0, 0.0, neighbours)
@@ -233,7 +227,7 @@ def _flip(table_of: Callable[[list[float]], Table], crowd: int, neighbours: Neig
 
 def three_shares(event: Event | None = None) -> Pair:
     """Return the pair on which a posterior without a centre loses most: a share goes from .7 to nearly 0."""
-    first, second = (shares_table([0.8, 0.8, last]) for last in (0.7, 1e-6))
+    first, second = (filled(SHARES, [0.8, 0.8, last]) for last in (0.7, 1e-6))
     event_name = "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"
     return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", event, event_name)
 
@@ -248,8 +242,8 @@ def scores(build: Callable[..., Scores]) -> Iterator[Case]:
     tried: tuple[tuple[Any, ...], ...] = (
         (mean, "one record goes from bound to bound", mean_table, [0.5] * CROWD, 1.0, 0.0),
         (gaps, "one record goes from a bound to a missing number", gaps_table, [0.0] * CROWD, 1.0, 0.0),
-        (shares, "one record has likelihood 0", shares_table, [0.2, 0.4] * 3, 0.0, 0.9),
-        (groups, "one record is in a combination that nobody else is in", groups_table, *unseen),
+        (shares, "one record has likelihood 0", partial(filled, SHARES), [0.2, 0.4] * 3, 0.0, 0.9),
+        (groups, "one record is in a combination that nobody else is in", partial(filled, GROUPS), *unseen),
     )
     for model, name, table_of, rest, one, other in tried:
         made = build(model=model)
@@ -265,11 +259,6 @@ def scores(build: Callable[..., Scores]) -> Iterator[Case]:
         true = [law_of(counted, table).outcomes[0].statistics[-1:] for table in (pair.first, pair.second)]
         pair = toward_counts(pair, *true)
     yield Case(counted, pair)
-
-
-def groups_table(records: list[tuple[str, int]]) -> Table:
-    """Return a table of groups and of who is ill."""
-    return Table(pd.DataFrame(records, columns=["g", "ill"]), GROUPS)
 
 
 def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:
@@ -289,5 +278,5 @@ def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:
 
 def beside(name: str, outlier: float, rest: list[float]) -> Pair:
     """Return the pair in which an outlier goes to 0, where others are."""
-    first, second = (Table(pd.DataFrame({"y": [one, *rest]}), FAR) for one in (outlier, 0.0))
+    first, second = (filled(FAR, [one, *rest]) for one in (outlier, 0.0))
     return Pair(name, first, second, "replace-one")

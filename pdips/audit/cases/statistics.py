@@ -1,17 +1,16 @@
 """Audit cases of sanitized statistics: the worst pairs, and those that find Bowen and Liu's (2020) forms out."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pymc as pm
 from numpy.typing import NDArray
 
-from pdips.audit.cases.margins import exactly, toward
+from pdips.audit.cases.margins import exactly, filled, toward
 from pdips.audit.neighbour_pairs import Case, Pair, either, sized
 from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.claim import ClaimCheck
 from pdips.privacy.loss import Neighbours
@@ -109,16 +108,7 @@ def _nobody(draw: Any, wanted: RecordRequest, schema: Schema, rng: np.random.Gen
 # Pairs
 
 
-def _mixed(records: list[tuple[str, float, float]]) -> Table:
-    return Table(pd.DataFrame(records, columns=["w", "y", "z"]), MIXED)
-
-
-def _coins(sides: list[int]) -> Table:
-    return Table(pd.DataFrame({"x": sides}), COIN)
-
-
-def _choices(records: list[tuple[int, float]]) -> Table:
-    return Table(pd.DataFrame(records, columns=["w", "x"]), CHOICE)
+_mixed, _coins, _choices = (partial(filled, schema) for schema in (MIXED, COIN, CHOICE))
 
 
 def _moved(
