@@ -278,9 +278,9 @@ MUTANTS = [
     ),
     Mutant(
         "square roots of a price are rounded up",
-        "posterior/censored_posterior.py",
-        "return Fraction(isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)",
-        "return Fraction(isqrt(square.numerator * DIGITS**2 // square.denominator) + 1, DIGITS)",
+        "privacy/loss.py",
+        "return Fraction(math.isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)",
+        "return Fraction(math.isqrt(square.numerator * DIGITS**2 // square.denominator) + 1, DIGITS)",
         "tests/posterior/test_censored_parts.py -k concentrated",
     ),
     Mutant(

@@ -618,7 +618,7 @@ def test_pairs_within_the_noise_are_trusted_little(monkeypatch):
     table = Table(frame, Schema.model_validate({"columns": {name: {"levels": [0, 1, 2]} for name in columns}}))
 
     trusted = mean_off(table, 1, 4)
-    monkeypatch.setattr(chains, "STRENGTHS", np.array([0.04]))  # the broken twin takes every pair to say something
+    monkeypatch.setattr(chains, "STRENGTHS", np.array([4.0]))  # the broken twin takes every pair to say much
     assert trusted < 0.85 * mean_off(table, 1, 4)
 
 
