@@ -401,7 +401,7 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
     is_pairs = isinstance(design, ResidualDesign)
     step = plan.named(MARGINS) if is_pairs else plan.steps[-1]
     if is_pairs and gaussian:
-        part = 1 - sum((each.price for each in plan.steps if each is not step), Fraction(0)) / price
+        part = 1 - sum((each.rho for each in plan.steps if each is not step), Fraction(0)) / price
         own = {"whole": replace(design, whole=True).squared, "differences": replace(design, whole=False).squared}
         floor = {name: float(value) for name, value in own.items()}
         floor |= {"part": float(part), "least": float(replace(design, whole=False).smooth(Fraction(0)))}
