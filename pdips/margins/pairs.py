@@ -276,7 +276,7 @@ class Pairs(LaplaceOrGaussian):
         if not design.pairs:
             steps.append(self._choice(schema, n_pairs, price * OF_CHOICE))
             price, name, what = price * (1 - OF_CHOICE), PAIRS, "chosen"
-            told = f" Exponential mechanisms chose {n_pairs} pairs for a part of the price; these counts have noise too."
+            told = f" Exponential mechanisms chose {n_pairs} pairs for part of the price; these counts have noise too."
         moved, counts = Sensitivity.of_counts(schema, self.neighbours, tables=n_pairs), f"each count of a pair {what}"
         steps.append(Step(name=name, counts=counts, sensitivity=moved, price=price, law=self.noise_law))
         return steps, told
