@@ -134,6 +134,11 @@ class ColumnSynthesis(Mechanism):
     def fit(self, task: ColumnTask, curator: Curator) -> Draw:
         """Ask the steps of a numeric column of one stratum and return what draws it."""
 
+    @property
+    def evenly(self) -> bool:
+        """Whether all columns have equal shares where none are asked for."""
+        return False
+
     def usual_order(self, schema: Schema) -> Sequence[str]:
         """Return the order of columns where none is asked for."""
         return tuple(schema.columns)
@@ -177,7 +182,8 @@ class ColumnSynthesis(Mechanism):
             if budget and name not in budget:
                 raise InputError(f"budget needs a share above 0 for {name!r}, as for every column that isn't public")
         # usually twice as much for a column that depends on others or is a year's
-        weights = {name: budget.get(name, Fraction(2 if given[name] or name in years else 1)) for name in ordered}
+        usual = {name: 2 if given[name] or name in years or self.evenly else 1 for name in ordered}
+        weights = {name: budget.get(name, Fraction(usual[name])) for name in ordered}
         found = ColumnPlan(
             schema=schema,
             order=ordered,

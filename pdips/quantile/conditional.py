@@ -125,7 +125,7 @@ def residual_draw(column: Column, box: Box, line: FloatArray, edges: FloatArray,
 def ranked_draw(column: Column, box: Box, line: FloatArray, edges: FloatArray, weights: FloatArray) -> Draw:
     """Return what draws numbers from a histogram, in the order of a line plus normal residuals.
 
-    The residuals have what variance the line leaves of the histogram's.
+    The residuals have what variance the line leaves of the histogram's. A line of more than that is noise, and unused.
     """
     scale, cumulative = Scale(column), np.concatenate([[0.0], np.cumsum(weights)])
     middle, shares = (edges[1:] + edges[:-1]) / 2, weights / weights.sum()
@@ -133,6 +133,7 @@ def ranked_draw(column: Column, box: Box, line: FloatArray, edges: FloatArray, w
 
     def draw(given: Values, n: int, rng: np.random.Generator) -> FloatArray:
         fitted = box.matrix(given, clamp=False) @ line[1:]
+        fitted *= n > 0 and fitted.var() < variance
         left = max(variance - fitted.var(), variance / 100) if n else 0.0
         found = np.empty(n)
         order = np.argsort(fitted + math.sqrt(left) * rng.standard_normal(n), kind="stable")

@@ -175,8 +175,16 @@ Continuers = Literal["growth", "line"]
 NATS_PER_COEFFICIENT, ENOUGH = 100, 200
 """Records times the epsilon of a line, for each of its coefficients: at least, and at most if it only ranks."""
 
-SURE = 8
-"""Standard deviations of noise above which a bin by itself holds records."""
+EVEN, MANY, FEWEST = 20, 100, 15
+"""Bins of equal width of a column's own histogram, so many times as hundreds are borne by noise; none where few are."""
+
+MOST_RANKED = 667
+"""Thousandths of the price of a line that only ranks, at most."""
+
+SURE, DOUBT = (8, 5), (1.2, 0.6)
+"""Standard deviations of noise above which a bin by itself holds records, and each of a run of bins on average; the
+second ones where a column's own histogram has many bins.
+"""
 
 KAPPA = 0.3
 """Instruments reach their bounds this many standard deviations from the middle."""
@@ -268,6 +276,11 @@ class KNGResidual(ColumnSynthesis):
         """Return how the line of a column is chosen."""
         return Fitter(neighbours=part.budget.in_stratum, n_intercepts=self.n_candidates, slack=1.0, at_once=1)
 
+    @property
+    def evenly(self) -> bool:
+        """Whether all columns have equal shares: where lines only rank, the first column's histogram needs as much."""
+        return self.predictors is None and self.panel is None and not self.caps
+
     def usual_order(self, schema: Schema) -> Sequence[str]:
         """Return numeric columns first, those with many levels last; the schema's order if predictors or years ask."""
         columns = schema.columns
@@ -300,7 +313,7 @@ class KNGResidual(ColumnSynthesis):
             share, taken = exact(self.line_share, "line_share"), Fraction(1)
             if ranked:
                 wanted = ENOUGH * len(frame) / float(task.n_records * part.budget.per_record * share)
-                taken = Fraction(min(math.ceil(1000 * wanted), 1000), 1000)
+                taken = Fraction(min(math.ceil(1000 * wanted), MOST_RANKED), 1000)
             units = (1 - share) / (1 - share * taken)
             regression, frame = instrumented(regression, task)
             line = replace(self.fitter(part), units=1 / taken).search(regression, MEDIAN, steps, curator)
@@ -320,26 +333,31 @@ class KNGResidual(ColumnSynthesis):
             return np.bincount(place, minlength=len(edges) - 1)
 
         noisy = task.ask(histogram, counts, units)
-        weights = histogram_weights(noisy, units * histogram.scale)
+        own = (ranked or not task.box.names) and len(edges) > EVEN
+        weights = histogram_weights(noisy, units * histogram.scale, own=own)
         if ranked and chosen:
             return ranked_draw(task.column, task.box, frame @ line, edges, weights)
         return residual_draw(task.column, task.box, frame @ about, edges, weights)
 
 
 def own_edges(task: ColumnTask, bins: int, histogram: Step) -> FloatArray:
-    """Return edges of a column's bins on its scale: the schema's, of whole numbers, or narrower ones about 0."""
+    """Return edges of a column's bins on its scale: the schema's, each whole number, or even ones and more near 0."""
     column, low, high = task.column, task.regression.lower, task.regression.upper
     if column.is_binned:
         return Scale(column).there(column.edges)
     if column.scale == "log":
         return np.linspace(low, high, few(task, histogram, 6, bins) + 1)
-    span, most = high - low, 3 * bins if column.integer else bins
-    bins = few(task, histogram, 8, most)
-    if column.integer and span < most:
+    span, borne = high - low, few(task, histogram, 8, MANY * 4)
+    n_even, reach, n_near = EVEN * max(1, borne // MANY), span / 5, min(max(borne // 4, 8), -(-2 * bins // 3))
+    if borne < FEWEST:
+        n_even, reach, n_near = 1, span, 8
+    near = min(max(low, 0.0), high) + spread(reach, span / (10 * bins), n_near, task.regression.step)
+    edges = np.append(np.linspace(low, high, n_even + 1), near)
+    if column.integer:
         low, high = math.ceil(low) - 0.5, math.floor(high) + 0.5
-        return np.append(np.arange(low, high, math.ceil((high - low) / bins)), high)
-    found = min(max(low, 0.0), high) + spread(span, span / (10 * bins), bins, task.regression.step)
-    return np.unique(np.clip(found, low, high))
+        single = span < max(1.5 * n_even, borne / 2)
+        edges = np.arange(low, high + 1) if single else np.append(np.ceil(edges) - 0.5, [0.5, high])
+    return np.unique(np.clip(edges, low, high))
 
 
 def few(task: ColumnTask, histogram: Step, least: int, most: int) -> int:
@@ -374,15 +392,15 @@ def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
     return found
 
 
-def histogram_weights(noisy: IntArray, scale: Fraction) -> FloatArray:
+def histogram_weights(noisy: IntArray, scale: Fraction, *, own: bool = False) -> FloatArray:
     """Return weights of bins: the run of bins that holds more than noise, and single ones far above it, nonnegative,
     adding up to what they held.
     """
     deviation = math.sqrt(discrete_laplace_variance(scale))
-    sums = np.concatenate([[0.0], np.cumsum(noisy - 1.2 * deviation)])
+    sums = np.concatenate([[0.0], np.cumsum(noisy - DOUBT[own] * deviation)])
     lowest = np.minimum.accumulate(sums)
     end = int(np.argmax(sums - lowest))
-    kept = noisy > SURE * deviation
+    kept = noisy > SURE[own] * deviation
     kept[int(np.argmin(sums[: end + 1])) : end] = True
     if not kept.any():
         return np.ones(len(noisy))

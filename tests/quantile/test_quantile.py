@@ -12,12 +12,15 @@ from quantile_tables import Anything, Exact, Lines, budget_of, records_of, regre
 from tables import cases, refuses, schema_in
 
 from pdips import KNG, InputError, KNGResidual, Ledger, Schema, Table
-from pdips.data.encoding import UNITS, values_of
+from pdips.data.encoding import UNITS, Box, values_of
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import exact_law, record
+from pdips.quantile import kng
 from pdips.quantile.column_synthesis import TableQuestions
+from pdips.quantile.conditional import ranked_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords
+from pdips.quantile.kng import histogram_weights
 from pdips.quantile.line_search import Candidates, Fitter, rounds, spread, sums
 from pdips.quantile.quantile_plan import QuantilePlan
 
@@ -245,6 +248,57 @@ def test_a_heavy_tail_after_many_levels_keeps_its_mean():
     # the broken twin: the schema's order, and every column predicted by all before
     before = {name: names[:place] for place, name in enumerate(names)}
     assert mean_error(KNGResidual(epsilon=0.5, order=names, predictors=before, n_candidates=100), table) > 0.1
+
+
+# Single columns beside independent noisy histograms of 20 bins.
+
+
+def years_and_gains(n: int = 20_000) -> Table:
+    """Years within bounds of 0 and 5,000, hours, and gains that are mostly 0, with some at the very top."""
+    rng = np.random.default_rng(3)
+    gains = np.where(rng.random(n) < 0.9, 0, np.rint(np.exp(rng.normal(8.5, 0.8, n))))
+    gains[:200] = 99_999
+    columns = {"year": rng.integers(1953, 2004, n), "hours": rng.normal(40, 9, n).clip(0, 100), "gain": gains}
+    upper = {"year": 5_000, "hours": 100, "gain": 100_000}
+    described = {name: {"lower": 0, "upper": each, "integer": name != "hours"} for name, each in upper.items()}
+    return Table(pd.DataFrame(columns), Schema(columns=described))
+
+
+def distances(table: Table) -> dict[str, float]:
+    """One-way distances of 20 bins, each over what independent noise at the same price has."""
+    made, found = KNGResidual(epsilon=1).release(table, rng=np.random.default_rng(1))[0].sets[0], {}
+    for name, column in table.schema.columns.items():
+        one, other = (np.histogram(each[name], 20, (0, column.upper))[0] for each in (table.frame, made))
+        noise = 20 * 2 * len(table.schema.columns)  # of 20 counts, discrete Laplace
+        found[name] = np.abs(one - other).sum() / noise
+    found["far"] = abs((made["gain"] > 95_000).sum() - 200) / 200
+    return found
+
+
+def test_bins_of_a_column_are_about_as_good_as_those_of_an_independent_histogram(monkeypatch):
+    table = years_and_gains()
+    found = distances(table)
+    assert max(found[name] for name in ("year", "hours", "gain")) < 3
+    assert found["far"] < 0.5
+    # the broken twin: bins that grow away from 0 all the way up
+    monkeypatch.setattr(kng, "own_edges", lambda task, bins, histogram: spread(1e5, 200, 48, 1e-3, upwards=True))
+    assert distances(table)["hours"] > 20
+
+
+def test_single_bins_far_above_their_noise_are_kept_and_smaller_ones_are_not():
+    noisy = np.zeros(60, dtype=np.int64)
+    noisy[:5], noisy[40], noisy[50] = 1_000, 90, 60
+    for own, kept in ((True, [40]), (False, [])):  # a standard deviation of 14
+        weights = histogram_weights(noisy, Fraction(10), own=own)
+        assert (weights > 0).nonzero()[0].tolist() == [0, 1, 2, 3, 4, *kept]
+
+
+@pytest.mark.parametrize(("steps", "least", "most"), [(20, 0.3, 0.8), (60, -0.1, 0.1)])
+def test_a_line_steeper_than_the_histogram_allows_ranks_nothing(steps, least, most):
+    schema, rng = Schema(columns={name: {"lower": 0, "upper": 100} for name in ("x", "y")}), np.random.default_rng(5)
+    x, line = rng.uniform(0, 100, 4_000), np.array([0.0, steps])
+    draw = ranked_draw(schema.columns["y"], Box(schema, ("x",), {}), line, np.linspace(0, 100, 21), np.ones(20))
+    assert least <= np.corrcoef(x, draw({"x": x}, len(x), rng))[0, 1] <= most  # the histogram bears 50 steps
 
 
 # Lines that never cross in the public box, sums below them, and candidates from public facts alone
