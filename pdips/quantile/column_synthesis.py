@@ -84,7 +84,7 @@ class ColumnSynthesis(Mechanism):
     caps : mapping or texts ``column=number``, optional
         Public ends of predictors' ranges; larger values of a predictor count as its cap.
     budget : mapping or texts ``column=share``, optional
-        Shares of epsilon; by default twice as much for a column that depends on others.
+        Shares of epsilon; by default twice as much for a column that depends on others, or equal if lines only rank.
     by : tuple of str
         Columns with levels whose combinations are synthesized separately, each from its own records.
     panel : tuple of two str, optional
