@@ -38,3 +38,15 @@ def two_samples(a: np.ndarray, b: np.ndarray, n_cells: int = 40) -> float:
     edges = np.unique(np.quantile(np.concatenate([a, b]), np.linspace(0, 1, n_cells + 1)[1:-1]))
     table = [np.bincount(np.searchsorted(edges, sample), minlength=len(edges) + 1) for sample in (a, b)]
     return float(stats.chi2_contingency(np.array(table)[:, np.sum(table, axis=0) > 0]).pvalue)
+
+
+def p_value(counts, probabilities) -> float:
+    """Return the p-value of counts under a law."""
+    return float(stats.chisquare(counts, np.asarray(probabilities) * np.sum(counts)).pvalue)
+
+
+def seen(found, outcomes) -> tuple[list[int], np.ndarray]:
+    """Return how often each outcome of an exact law was found, and its probability."""
+    probabilities = np.exp([outcome.log_probability for outcome in outcomes])
+    assert abs(probabilities.sum() - 1) < 1e-6
+    return [found[outcome.key] for outcome in outcomes], probabilities / probabilities.sum()

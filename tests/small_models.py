@@ -107,19 +107,6 @@ def generic(data, schema):
     return model
 
 
-def of_total(prior=lambda given: pm.Normal("mean", 0, 1), beside=lambda mean: None):
-    """A model of one noisy sum, called total, by a mean and a known deviation."""
-
-    def build(given, schema):
-        with pm.Model() as model:
-            mean = prior(given)
-            given.normal("total", given.n * mean, 0.5, times=given.n)
-            beside(mean)
-        return model
-
-    return build
-
-
 def described(schema: Schema) -> dict[str, Column]:
     return {name: column for name, column in schema.columns.items() if not column.public}
 

@@ -212,3 +212,11 @@ def text_of(path: Path) -> str:
         table = pq.read_table(path)
         return table.to_pandas().to_csv() + str(table.schema.metadata) + str(pq.ParquetFile(path).metadata)
     return path.read_text(encoding="utf-8")
+
+
+def skewed(n: int, seed: int) -> np.ndarray:
+    """Three columns with heavy tails, each leaning on those before it."""
+    rng = np.random.default_rng(seed)
+    x1 = rng.exponential(10, n)
+    x2 = 4 + 3 * x1 + rng.exponential(20, n)
+    return np.column_stack([x1, x2, 3 + 2 * x1 + x2 + rng.exponential(30, n)])

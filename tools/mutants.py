@@ -256,6 +256,13 @@ MUTANTS = [
         f"{CONTRACT} -k kng",
     ),
     Mutant(
+        "each layer of a column's intervals has the price of all",
+        "quantile/kng.py",
+        'layers = [(f"intervals, layer {n}", left * part)',
+        'layers = [(f"intervals, layer {n}", left)',
+        f"{CONTRACT} tests/quantile/test_quantile.py -k 'kng or items or budget'",
+    ),
+    Mutant(
         "counting missing values is free",
         "quantile/column_plan.py",
         "left = epsilon * (1 - MISSING_SHARE) if",

@@ -56,24 +56,13 @@ OF_TRIPLES = 0.25
 
 @dataclass(frozen=True, eq=False)
 class PairTarget:
-    """What a field is fitted to: expected counts of levels and of pairs, and a prior of each pair's parameters.
+    """What a field is fitted to: expected counts, and a prior of each pair's parameters.
 
-    Parameters
-    ----------
-    levels : ndarray, shape (levels,)
-        Above 0.
-    pairs : ndarray, shape (levels, levels)
-        Unbiased, so that some may be below 0.
-    shrunk : ndarray, shape (levels, levels)
-        Above 0, in agreement with the levels, as far from independence as stands out from the noise.
-    prior : ndarray, shape (blocks, blocks)
-        Variance of the normal prior of a pair's parameters, whose mean is 0.
-    trusted : ndarray, shape (blocks, blocks)
-        The same for the likeliest field, smaller for pairs that may be noise.
-    told : ndarray of bool, shape (blocks, blocks)
-        Which pairs say more than noise alone would.
-    groups : LevelGroups
-        With the shares of levels in each kind of record.
+    ``levels``, shape (levels,), are above 0. ``pairs``, shape (levels, levels), are unbiased, so that some may be below
+    0; ``shrunk``, of that shape, are above 0, agree with the levels, and are as far from independence as stands out
+    from the noise. By blocks, shape (blocks, blocks): ``prior`` has the variance of the normal prior of a pair's
+    parameters, whose mean is 0, ``trusted`` that for the likeliest field, smaller for pairs that may be noise, and
+    ``told`` which pairs say more than noise alone would. ``groups`` has the shares of levels in each kind of record.
     """
 
     levels: FloatArray

@@ -87,18 +87,9 @@ def simplex_projection(
 ) -> FloatArray:
     """Return the nearest nonnegative numbers that add up to given totals: max(value - shift * weight, 0).
 
-    Michelot (1986), for many simplexes at once.
-
-    Parameters
-    ----------
-    values : ndarray, shape (numbers,)
-        What to stay close to.
-    totals : ndarray, shape (groups,)
-        What the numbers of each group add up to.
-    group : ndarray, shape (numbers,), optional
-        The group of each number; left out, there is one.
-    weights : ndarray, shape (numbers,), optional
-        By which squared distances are divided; 0 for numbers that stay as they are, or become 0 if they are negative.
+    Michelot (1986), for many simplexes at once. ``totals``, shape (groups,), are those of the ``group`` of each of the
+    ``values``, shape (numbers,); left out, there is one. Squared distances are divided by ``weights``; 0 is for numbers
+    that stay as they are, or become 0 if they are negative.
     """
     group = np.zeros(len(values), dtype=np.int64) if group is None else group
     weights = np.ones(len(values)) if weights is None else weights
@@ -240,20 +231,11 @@ def _cells(codes: dict[str, IntArray], names: Sequence[str], sizes: Sequence[int
 class LevelGroups:
     """Which levels a record may take: those of the group that its public columns or its number of members fix.
 
-    Parameters
-    ----------
-    sizes : ndarray of int64, shape (blocks,)
-        Number of levels of each block.
-    group : ndarray of int32, shape (levels,)
-        Of each level.
-    rows : ndarray of int32, shape (records, blocks)
-        What is fixed for each record, in the order of the public columns; -1 for all levels; one row for all records.
-    kinds : ndarray of int32, shape (kinds, blocks)
-        What is fixed for households of 0, 1, ... members; otherwise one row, of one kind.
-    lead : int
-        The block that holds the number of members.
-    mass, given : ndarray, shapes (kinds,) and (kinds, levels)
-        Share of each kind, and of the levels of each block in it.
+    ``sizes``, shape (blocks,), and ``group``, shape (levels,), are the number of levels of each block and the group of
+    each level. ``rows``, shape (records, blocks), has what is fixed for each record in the order of the public columns,
+    -1 for all levels; or one row for all records. ``kinds``, shape (kinds, blocks), has that for households of 0, 1,
+    ... members, whose number is in block ``lead``; otherwise one row. ``mass`` and ``given``, shapes (kinds,) and
+    (kinds, levels), are the share of each kind, and of levels in it.
     """
 
     sizes: IntArray

@@ -24,16 +24,8 @@ MOST_SUMMED = 2.0**50
 
 @dataclass(frozen=True, eq=False)
 class NoisyTriple:
-    """What a noisy margin of three blocks says beyond its pairs, and the variance of the noise on a count.
-
-    Parameters
-    ----------
-    blocks : tuple of int
-        Three.
-    beyond : ndarray, shape (levels, levels, levels)
-        In records, centred along each axis.
-    variance : float
-        Of the noise before its margins are taken out.
+    """What a noisy margin of three blocks says beyond its pairs: records, shape (levels, levels, levels), centred along
+    each axis, and the variance of the noise on a count before its margins are taken out.
     """
 
     blocks: tuple[int, ...]
@@ -53,23 +45,12 @@ class NoisyTriple:
 
 @dataclass(frozen=True, eq=False)
 class NoisyPairs:
-    """Unbiased estimates of all pairs of blocks, and the variance of the noise that only a pair has.
+    """Unbiased estimates of all pairs of blocks, in records, and the variance of the noise that only a pair has.
 
-    Parameters
-    ----------
-    offsets : ndarray of int64, shape (blocks + 1,)
-        Where the levels of each block begin.
-    counts : ndarray, shape (levels, levels)
-        In records, symmetric; on the diagonal those of single levels.
-    variance : ndarray, shape (blocks, blocks)
-        Of the noise on a count of each pair, before its margins are taken out; on the diagonal that on a level. 0 where
-        counts are exact.
-    n_records : float
-        The number of records, noisy under add-remove.
-    total_variance : float
-        Of the number of records.
-    triples : tuple of NoisyTriple
-        Margins of three blocks.
+    Levels of block k begin at ``offsets[k]``. ``counts``, shape (levels, levels), is symmetric, with single levels on
+    the diagonal. ``variance``, shape (blocks, blocks), is of the noise on a count of a pair before its margins are
+    taken out, on the diagonal of that on a level, and 0 where counts are exact. ``n_records`` is noisy under
+    add-remove, with ``total_variance``.
     """
 
     offsets: IntArray
@@ -186,19 +167,10 @@ def most_telling(
     n_pairs: int,
     shown: IntArray,
 ) -> IntArray:
-    """Return which of some pairs say most beyond their columns by noisy answers, in records and less what noise says.
+    """Return which pairs say most beyond their columns by noisy answers, in records and less what noise says.
 
-    Parameters
-    ----------
-    found : NoisyPairs
-        Where columns are taken from that the answers don't count alone.
-    shown : ndarray of int64, shape (..., numbers)
-        The answers.
-
-    Returns
-    -------
-    ndarray of int64, shape (..., n_pairs)
-        In the order of ``pairs``.
+    ``shown``, shape (..., numbers), are the answers; ``found`` has columns that they don't count alone. The result,
+    shape (..., n_pairs), has whole numbers in the order of ``pairs``.
     """
     size, told = design.sizes, list[FloatArray]()
     beyond, total, shares = _by_columns(design, found, shown)
@@ -264,12 +236,8 @@ def chosen_pairs(
 ) -> list[int]:
     """Return the places of pairs that are chosen one by one by exponential mechanisms, so that all columns are linked.
 
-    Parameters
-    ----------
-    noisy : ndarray of int64, shape (numbers,)
-        The answer of ``design``; ``found`` is its estimate.
-    levels : callable
-        Takes the table; returns levels of columns without bins.
+    ``noisy`` is the answer of ``design``, and ``found`` its estimate; ``levels`` takes the table and returns levels of
+    columns without bins.
     """
     every = replace(design, pairs=True, whole=True, known=())
     taken, counts = list[int](), dict[tuple[int, ...], IntArray]()

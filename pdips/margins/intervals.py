@@ -5,7 +5,7 @@ cells, and an interval is looked into only if its noisy count stands out. What c
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.random import Generator
 from scipy.special import ndtr
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.coding import encode
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
@@ -38,6 +38,9 @@ MOST_ON_TOP = 26
 EVENLY = 20
 """Equal parts of the range in the first layer, as in histograms: others would have to be cut by louder counts."""
 
+N_HALVES = 5
+"""How often the equal part next to 0 is halved where it is cut finer: two intervals a halving."""
+
 QUIETER = 2
 """Standard deviation of the noise of a layer over that of the layer above, about."""
 
@@ -52,24 +55,22 @@ N_AGAIN = 10
 
 LEAST = 1e-9
 
+Ask = Callable[[int, BoolArray], IntArray]
+"""Returns noisy counts of some intervals of a layer, 0 for the others."""
+
 
 @dataclass(frozen=True, eq=False)
 class IntervalColumn:
     """A numeric column without bins: its cells, and the layers in which they are counted. Public.
 
-    Parameters
-    ----------
-    name : str
-        Of the column.
-    column : Column
-        As in the schema.
-    most_cuts : int
-        Number of intervals that pairs of columns are counted by, where there are as many cells.
+    Pairs of columns are counted by ``most_cuts`` intervals, where there are as many cells. If ``finer``, intervals of
+    the first layer are narrower next to 0.
     """
 
     name: str
     column: Column
     most_cuts: int
+    finer: bool = False
 
     @cached_property
     def _grid(self) -> tuple[FloatArray, int]:
@@ -110,6 +111,10 @@ class IntervalColumn:
         at = edges - edges[0] if linear and many else np.arange(len(edges), dtype=float)
         alone = (place == 0) & linear | (place == place[-1])
         begun = [(np.diff(np.floor(at / at[-1] * n_parts + LEAST), prepend=-1) != 0) | np.diff(alone, prepend=False)]
+        if self.finer and linear and many:
+            away = np.abs(place - min(max(0, first), int(place[-1]))) / len(edges) * EVENLY
+            halves = np.floor(2 * np.log2(np.clip(away, 0.5**N_HALVES, 1)) + LEAST)
+            begun[0] |= np.diff(halves, prepend=halves[0]) != 0
         for power in range(12, -1, -1) if many else ():
             if power == 0 or 2 * 10**power <= len(edges) / EVENLY:
                 begun.append(begun[-1] | (np.diff(place // 10**power, prepend=place[0] // 10**power - 1) != 0))
@@ -139,11 +144,17 @@ class IntervalColumn:
         cells, n = encode(self.name, table.frame[self.name], self.fine), int(self.nodes[layer][-1]) + 1
         return table.count(np.append(self.nodes[layer], n)[cells], n + 1)[: self.n_counts(layer)]
 
-    def measure(self, curator: Curator, steps: Sequence[Step]) -> list[FloatArray]:
-        """Return the noisy counts of each layer, NaN where none was asked."""
+    def parts(self, ratio: int) -> list[Fraction]:
+        """Return the share of each layer in the price, that of a layer so many times that of the next."""
+        weights = [Fraction(1, ratio**layer) for layer in range(len(self.nodes))]
+        return [weight / sum(weights) for weight in weights]
+
+    def measure(self, curator: Curator, steps: Sequence[Step], ask: Ask | None = None) -> list[FloatArray]:
+        """Return the noisy counts of each layer, NaN where none was asked. ``ask`` counts some intervals of a layer."""
         found, asked = list[FloatArray](), np.ones(self.n_counts(0), dtype=bool)
         for layer, step in enumerate(steps):
-            noisy = curator.count(step, partial(self.counts, layer=layer), asked)
+            counts = partial(self.counts, layer=layer)
+            noisy = ask(layer, asked) if ask else curator.count(step, counts, asked)
             found.append(np.where(asked, noisy, np.nan))
             if layer + 1 < len(steps):
                 limit = STANDS_OUT * steps[layer + 1].standard_deviation
@@ -227,12 +238,17 @@ class IntervalColumn:
         if self.column.scale == "log":
             digits = max(2 - math.floor(math.log10(edges[1] - edges[0])), 0)
             return values.mask(known, values.round(digits).clip(edges[0], edges[-1]))
-        ends = np.append(edges[:-2], edges[-1] - self.column.integer)
-        places = np.searchsorted(edges, values[known].to_numpy(dtype=float), side="right") - 1
-        found = ends[np.minimum(places, self.n_cells - 1)].astype(int if self.column.integer else float)
         written = values.copy()
-        written[known] = found
+        written[known] = self.lowered(values[known].to_numpy(dtype=float)).astype(int if self.column.integer else float)
         return written
+
+    def lowered(self, values: FloatArray) -> FloatArray:
+        """Return numbers as the lower ends of their cells; on a log scale, as they are or as whole ones."""
+        if self.column.scale == "log":
+            return np.floor(values) if self.column.integer else values
+        edges = self.fine.edges
+        places = np.searchsorted(edges, values, side="right") - 1
+        return np.append(edges[:-2], edges[-1] - self.column.integer)[np.minimum(places, self.n_cells - 1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,15 +361,7 @@ def _divided(mass: FloatArray, counts: FloatArray, cells: IntArray, parent: IntA
 
 @dataclass(frozen=True, eq=False)
 class IntervalDesign:
-    """What is asked of all numeric columns without bins, and of codes in groups.
-
-    Parameters
-    ----------
-    columns : tuple of IntervalColumn
-        In the order of the schema.
-    steps : tuple of tuple of Step
-        By column, one a layer.
-    """
+    """What is asked of all numeric columns without bins, and of codes in groups: steps by column, one a layer."""
 
     columns: tuple[IntervalColumn, ...]
     steps: tuple[tuple[Step, ...], ...] = ()
@@ -376,10 +384,8 @@ class IntervalDesign:
 
     def priced(self, schema: Schema, price: Fraction, neighbours: Neighbours, law: AnswerLaw) -> "IntervalDesign":
         """Return the design with its steps, at this price together: most of it for the first layer."""
-        moved, steps = Sensitivity.of_counts(schema, neighbours), []
+        moved, steps, ratio = Sensitivity.of_counts(schema, neighbours), [], QUIETER ** (1 + (law == "gaussian"))
         for column in self.columns:
-            power = 2 if law == "gaussian" else 1
-            weights = [Fraction(1, QUIETER ** (power * layer)) for layer in range(len(column.nodes))]
             what = "levels" if isinstance(column, CodeColumn) else "intervals"
             steps.append(
                 tuple(
@@ -388,10 +394,10 @@ class IntervalDesign:
                         counts=f"each of the {what} of {column.name!r}, layer {layer + 1}",
                         item=f"noisy counts of {what}",
                         sensitivity=moved,
-                        price=price * column.worth / sum(c.worth for c in self.columns) * weight / sum(weights),
+                        price=price * column.worth / sum(c.worth for c in self.columns) * part,
                         law=law,
                     )
-                    for layer, weight in enumerate(weights)
+                    for layer, part in enumerate(column.parts(ratio))
                 )
             )
         return replace(self, steps=tuple(steps))

@@ -112,26 +112,11 @@ def blocks_of(domain: Domain) -> tuple[ColumnBlock, ...]:
 class ResidualDesign:
     """Which margins of a table are measured, and how precisely in relation to each other. Public.
 
-    Parameters
-    ----------
-    domain : Domain
-        The columns.
-    neighbours : {"replace-one", "add-remove"}
-        Which tables are to look alike; under add-remove the number of records is measured too.
-    law : {"laplace", "gaussian"}
-        Of the noise.
-    whole : bool
-        Whether all noisy counts are shown, rather than their differences.
-    known : tuple of int
-        Blocks whose levels aren't counted alone, because they are known otherwise.
-    alone : Fraction, optional
-        Which part of what a record moves is that of single blocks; left out, what makes the errors of pairs least.
-    totals : tuple of KnownTable
-        Public totals: margins within them are counted with noise ``LOUDER`` than otherwise, to be compared.
-    also : tuple of tuple of int
-        Three blocks each, whose margins are measured too; all their counts are shown.
-    pairs : bool
-        Whether pairs of blocks are measured.
+    ``known`` blocks aren't counted alone, because their levels are known otherwise. ``alone`` is the part of what a
+    record moves that single blocks have; left out, what makes the errors of pairs least. If ``whole`` all noisy counts
+    are shown, not their differences. Margins within public ``totals`` are counted with noise ``LOUDER`` than otherwise,
+    to be compared. ``also`` has three blocks each, whose margins are measured too and shown whole; ``pairs`` says
+    whether pairs are. Under add-remove the number of records is measured too.
     """
 
     domain: Domain

@@ -137,25 +137,13 @@ class NoisyTree:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeDesign:
-    """What is counted of tables of one schema.
+    """What is counted of tables of one schema, whose cross-tabulation is ``domain``.
 
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    layers : tuple of Step or None
-        The step that counts each layer below layer 0; None for a layer that isn't counted. The last one is that of the
-        cells, unless there are views.
-    splitter : Splitter
-        Who says which columns split.
-    views : tuple of View
-        Margins to be counted in place of the cells.
-    stop : Fraction, optional
-        A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
-    groups : callable, optional
-        Elects the columns that split first, in place of the splitter.
-    redraws : bool
-        Whether each set comes from a table of its own, fitted to the noisy counts with fresh noise; views alone.
+    ``layers`` has the step that counts each layer below layer 0, None where none does; the last one counts the cells,
+    unless there are ``views``: margins in their place. ``splitter`` says which columns split, or ``groups`` elects
+    those that split first. A node is cut no further if its noisy count is below ``stop`` standard deviations of the
+    noise on its children. If it ``redraws``, each set comes from a table of its own, fitted to the noisy counts with
+    fresh noise; views alone.
     """
 
     domain: Domain

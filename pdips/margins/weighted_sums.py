@@ -32,17 +32,8 @@ SEEN = 2.0
 class WeightedSums:
     """Sums of weights by level of some columns, where weights beyond a cap count as the cap.
 
-    Parameters
-    ----------
-    schema : Schema
-        With ``records.weight``.
-    names : tuple of str
-        Columns with levels or bins.
-
-    Raises
-    ------
-    InputError
-        If there is no weight without bins that sets may change, or a column has no levels.
+    Refused without ``records.weight`` in the schema that has no bins and sets may change, or for columns without
+    levels.
     """
 
     schema: Schema

@@ -249,14 +249,8 @@ class Drawing(Curator):
 class Published(Curator):
     """Answers with the numbers that a release has published, for more sets of it. It reads no confidential table.
 
-    Parameters
-    ----------
-    plan : Plan
-        Of the release.
-    table : Table
-        A synthetic set, for the number of records and public columns where they are public.
-    answers : iterable of ndarray of int64
-        In the order of the plan, without numbers that can't differ from 0.
+    ``table`` is a synthetic set, for the number of records and public columns where they are public; ``answers`` are in
+    the order of the plan, without numbers that can't differ from 0.
     """
 
     def __init__(self, plan: Plan, table: Table, answers: Iterable[IntArray]) -> None:

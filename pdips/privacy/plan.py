@@ -37,14 +37,8 @@ class Noise:
 class LinearImage:
     """What is shown of noisy numbers: whole-number sums of them, and nothing else.
 
-    Parameters
-    ----------
-    weights : ndarray of int64, shape (numbers,)
-        The noise of each number has the step's variance or scale times ``whole`` over its weight.
-    whole : int
-        The weight of a number whose noise is that of the step.
-    show : callable
-        Takes noisy numbers, shape (runs, numbers); returns what is shown, shape (runs, sums). Linear.
+    The noise of each number has the step's variance or scale times ``whole`` over its weight, in ``weights``, shape
+    (numbers,). ``show`` is linear: it takes noisy numbers, shape (runs, numbers), and returns sums, shape (runs, sums).
     """
 
     weights: IntArray

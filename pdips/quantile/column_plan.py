@@ -17,6 +17,7 @@ from pdips.arrays import BoolArray, FloatArray
 from pdips.data.encoding import Box, Scale, Values
 from pdips.data.schema import Schema
 from pdips.errors import DataError, InputError
+from pdips.margins.intervals import IntervalColumn
 from pdips.privacy.loss import Neighbours, Number, exact
 from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -251,12 +252,14 @@ class NumericPart:
     """Those records of a numeric column that are fitted together: all, or the births or the continuers of a year.
 
     ``unchanged`` is the line, in predictors over [-1, 1]^p, on which the outcome is what it was the year before.
+    ``own`` has the intervals that a column without bins is counted by where a line, if there is one, only ranks it.
     """
 
     budget: ColumnBudget
     box: Box
     part: Part | None = None
     unchanged: FloatArray | None = None
+    own: IntervalColumn | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,7 +322,10 @@ class ColumnPlan:
             return ()
         if panel is None or name not in panel.years:
             left = epsilon * (1 - MISSING_SHARE) if column.missing else epsilon
-            return (NumericPart(budget=self.budget(name, left), box=self._box(self.schema, self.given[name])),)
+            box = self._box(self.schema, self.given[name])
+            alone = not (column.is_binned or (box.names and (name in self.pinned or {*box.names} & {*box.caps})))
+            own = IntervalColumn(name, column.model_copy(update={"missing": False}), 2, finer=True) if alone else None
+            return (NumericPart(budget=self.budget(name, left), box=box, own=own),)
         found, year = [], panel.years[name]
         of_births = [other for other in self.given[name] if panel.years.get(other, year) == year]
         for part in PARTS if name in panel.before else PARTS[:1]:

@@ -297,9 +297,16 @@ class TableQuestions:
         parts = (part for each in later for part in self.plan.parts(each))
         return any(map(self.plan.cuts, later)) or any(map(self.mechanism.reads_pilot, parts))
 
-    def ask(self, name: str, step: Step, counts: Callable[[Table], IntArray], units: int | Fraction = 1) -> IntArray:
+    def ask(
+        self,
+        name: str,
+        step: Step,
+        counts: Callable[[Table], IntArray],
+        units: int | Fraction = 1,
+        possible: BoolArray | None = None,
+    ) -> IntArray:
         """Ask for noisy counts; where they steer later questions, by way of a decision, so that audits can follow."""
-        noisy = self.curator.count(step, counts, units=units)
+        noisy = self.curator.count(step, counts, possible, units=units)
         self.noise[step.name] = step.enlarged(units).noise
         return self.curator.decide(noisy, lambda numbers: numbers) if self.steers(name) else noisy
 

@@ -11,12 +11,13 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.encoding import Scale, in_units
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.consistency import simplex_projection
+from pdips.margins.intervals import LEAST, IntervalColumn
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, check_whole, choice, exact, proper_share
 from pdips.privacy.noise import discrete_laplace_variance
@@ -172,19 +173,20 @@ RECORDS_PER_BIN = 4
 
 Continuers = Literal["growth", "line"]
 
-NATS_PER_COEFFICIENT, ENOUGH = 100, 200
+ENOUGH = 200
 """Records times the epsilon of a line, for each of its coefficients: at least, and at most if it only ranks."""
-
-EVEN, MANY, FEWEST = 20, 100, 15
-"""Bins of equal width of a column's own histogram, so many times as hundreds are borne by noise; none where few are."""
 
 MOST_RANKED = 667
 """Thousandths of the price of a line that only ranks, at most."""
 
-SURE, DOUBT = (8, 5), (1.2, 0.6)
-"""Standard deviations of noise above which a bin by itself holds records, and each of a run of bins on average; the
-second ones where a column's own histogram has many bins.
-"""
+OF_MEAN = 2
+"""A run of a column's own intervals needs no more than this part of what they hold on average."""
+
+FIRST = 4
+"""How many times the price of the next layer of intervals a layer has."""
+
+EACH, SURE = 1.2, 8
+"""Standard deviations of noise above which a run of bins on average, and a bin by itself, hold records."""
 
 KAPPA = 0.3
 """Instruments reach their bounds this many standard deviations from the middle."""
@@ -192,7 +194,8 @@ KAPPA = 0.3
 COUNTS = (
     "counts of residuals on public bins with exact discrete Laplace noise, about a line that the K-norm gradient "
     "mechanism chose among public candidates, with exactly the probabilities of its formula, or, where there is "
-    "nothing to predict them by, about a public line"
+    "nothing to predict them by, about a public line; or counts of a column's own intervals, and of parts of those "
+    "whose noisy counts stand out"
 )
 """What the statement says numeric columns are drawn from."""
 
@@ -215,8 +218,7 @@ class KNGResidual(ColumnSynthesis):
     line_share : int, float, str or Fraction
         Share of a numeric column's budget that pays for the line, in (0, 1); the histogram has the rest.
     bins : int
-        Bins of residuals on each side of the line. A column that depends on no other has the schema's bins, if it has
-        any.
+        Bins of residuals on each side of the line. A column's own histogram has the schema's bins, or intervals.
 
     Raises
     ------
@@ -258,15 +260,19 @@ class KNGResidual(ColumnSynthesis):
     def steps(self, part: NumericPart) -> tuple[Step, ...]:
         """Return what is asked of each stratum: a line, where there is anything to predict by, and a histogram."""
         share = exact(self.line_share, "line_share") if self.reads_pilot(part) else Fraction(0)
-        if part.budget.per_record * (1 - share) < SMALLEST_EPSILON:
+        smallest = part.own.parts(FIRST)[-1] if part.own else 1
+        if part.budget.per_record * (1 - share) * smallest < SMALLEST_EPSILON:
             raise InputError(
                 f"line_share leaves the histogram of {part.budget.item} less than 1e-9 for each record: take a larger "
                 "epsilon, or a line_share further below 1"
             )
-        epsilon, p = part.budget.epsilon, part.box.n_predictors
-        line = self.fitter(part).searches(part.budget, "median line", MEDIAN, p, epsilon * share) if share else ()
-        name = "residuals" if p else "histogram"
-        return *line, part.budget.histogram(name, epsilon * (1 - share), f"{name} of {part.budget.item}")
+        budget, p = part.budget, part.box.n_predictors
+        line = self.fitter(part).searches(budget, "median line", MEDIAN, p, budget.epsilon * share) if share else ()
+        left, name = budget.epsilon * (1 - share), "residuals" if p else "histogram"
+        if part.own is None:
+            return *line, budget.histogram(name, left, f"{name} of {budget.item}")
+        layers = [(f"intervals, layer {n}", left * part) for n, part in enumerate(part.own.parts(FIRST), start=1)]
+        return *line, *(budget.histogram(name, price, f"{name} of {budget.item}") for name, price in layers)
 
     def reads_pilot(self, part: NumericPart) -> bool:
         """Whether a line is chosen: its instruments are centred by records that are drawn on the way."""
@@ -291,7 +297,7 @@ class KNGResidual(ColumnSynthesis):
     def borne(self, part: NumericPart, n_records: float) -> tuple[str, ...]:
         """Return as many predictors as noise bears, those of few coefficients first."""
         left = float(n_records * part.budget.per_record * exact(self.line_share, "line_share"))
-        left = left / NATS_PER_COEFFICIENT - 1
+        left = left / ENOUGH - 1
         found = []
         for name in sorted(part.box.names, key=lambda each: replace(part.box, names=(each,)).n_predictors):
             width = replace(part.box, names=(name,)).n_predictors
@@ -306,9 +312,9 @@ class KNGResidual(ColumnSynthesis):
         What a line of fewer coefficients leaves of its price goes to the counts (kng.md, theorem 6a).
         """
         regression, frame, part = task.regression, np.eye(1 + task.box.n_predictors), task.part
-        *steps, histogram = self.steps(task.planned)
-        line, units, edges = regression.start(), Fraction(1), own_edges(task, self.bins, histogram)
-        chosen, ranked = self.reads_pilot(part), not (task.pinned or {*part.box.names} & {*part.box.caps})
+        own, planned, line, units = task.planned.own, self.steps(task.planned), regression.start(), Fraction(1)
+        steps, counted = planned[: -len(own.nodes) if own else -1], planned[-len(own.nodes) if own else -1 :]
+        chosen, ranked = self.reads_pilot(part), not (task.pinned or {*task.planned.box.names} & {*part.box.caps})
         if chosen:
             share, taken = exact(self.line_share, "line_share"), Fraction(1)
             if ranked:
@@ -322,42 +328,62 @@ class KNGResidual(ColumnSynthesis):
         elif steps:
             leave_out(steps, curator)
             units = 1 - exact(self.line_share, "line_share")
+        if own:
+            edges, weights = intervals(task, own, counted, units, curator)
+            draw = ranked_draw if chosen else residual_draw
+            drawn = draw(task.column, task.box, frame @ line if chosen else 0 * frame[0], edges, weights)
+            return lambda given, n, rng: own.lowered(drawn(given, n, rng))
         if not ranked and task.box.names:
-            bins = self.bins if chosen else few(task, histogram, 8, self.bins // 2)
+            bins = self.bins if chosen else few(task, counted[0], 8, self.bins // 2)
             edges = spread(regression.span, regression.span * 5e-4, bins, regression.step)
-        about = line if task.box.names and not ranked else np.zeros(1 + task.box.n_predictors)
+        elif task.column.is_binned:
+            edges = Scale(task.column).there(task.column.edges)
+        else:
+            edges = np.linspace(regression.lower, regression.upper, few(task, counted[0], 8, self.bins) + 1)
+        about = line if task.box.names and not ranked else 0 * frame[0]
 
         def counts(table: Table) -> IntArray:
-            residuals = regression.read(table).residuals(about)
-            place = np.clip(np.searchsorted(edges, residuals, side="right") - 1, 0, len(edges) - 2)
-            return np.bincount(place, minlength=len(edges) - 1)
+            return np.bincount(places(regression.read(table).residuals(about), edges), minlength=len(edges) - 1)
 
-        noisy = task.ask(histogram, counts, units)
-        own = (ranked or not task.box.names) and len(edges) > EVEN
-        weights = histogram_weights(noisy, units * histogram.scale, own=own)
+        noisy = task.ask(counted[0], counts, units)
+        weights = histogram_weights(noisy, units * counted[0].scale)
         if ranked and chosen:
             return ranked_draw(task.column, task.box, frame @ line, edges, weights)
         return residual_draw(task.column, task.box, frame @ about, edges, weights)
 
 
-def own_edges(task: ColumnTask, bins: int, histogram: Step) -> FloatArray:
-    """Return edges of a column's bins on its scale: the schema's, each whole number, or even ones and more near 0."""
-    column, low, high = task.column, task.regression.lower, task.regression.upper
-    if column.is_binned:
-        return Scale(column).there(column.edges)
-    if column.scale == "log":
-        return np.linspace(low, high, few(task, histogram, 6, bins) + 1)
-    span, borne = high - low, few(task, histogram, 8, MANY * 4)
-    n_even, reach, n_near = EVEN * max(1, borne // MANY), span / 5, min(max(borne // 4, 8), -(-2 * bins // 3))
-    if borne < FEWEST:
-        n_even, reach, n_near = 1, span, 8
-    near = min(max(low, 0.0), high) + spread(reach, span / (10 * bins), n_near, task.regression.step)
-    edges = np.append(np.linspace(low, high, n_even + 1), near)
-    if column.integer:
-        low, high = math.ceil(low) - 0.5, math.floor(high) + 0.5
-        single = span < max(1.5 * n_even, borne / 2)
-        edges = np.arange(low, high + 1) if single else np.append(np.ceil(edges) - 0.5, [0.5, high])
-    return np.unique(np.clip(edges, low, high))
+def intervals(
+    task: ColumnTask, own: IntervalColumn, steps: Sequence[Step], units: Fraction, curator: Curator
+) -> tuple[FloatArray, FloatArray]:
+    """Count a column by itself, in layers; return the edges of its cells on its scale, and their shares.
+
+    What lies beyond the intervals of the first layer that stand out is moved to the nearest of them: far ones of noise
+    would move the mean.
+    """
+    edges = Scale(task.column).there(own.fine.edges)
+    cells = once(lambda table: places(task.regression.read(table).outcome, edges))
+
+    def ask(layer: int, asked: BoolArray) -> IntArray:
+        node, n = own.nodes[layer], len(asked)
+        return task.ask(steps[layer], lambda table: np.bincount(node[cells(table)], minlength=n), units, asked)
+
+    known = curator.n_public and not task.column.missing and task.part.budget.strata == 1
+    priced = [step.enlarged(units) for step in steps]
+    noisy = own.measure(curator, priced, ask)
+    law = own.law(noisy, priced, curator.n_records if known else None)
+    least = min(EACH * priced[0].standard_deviation, max(float(noisy[0].mean()), 0.0) / OF_MEAN)
+    kept = np.flatnonzero(standing_out(noisy[0], priced[0].standard_deviation, least))
+    if not len(kept):
+        return edges, np.ones(len(law))
+    law += LEAST / len(law)
+    held = np.bincount(own.nodes[0], law)
+    nearest = kept[np.searchsorted((kept[1:] + kept[:-1]) / 2, np.arange(len(held)))]
+    return edges, law * (np.bincount(nearest, held, minlength=len(held)) / held)[own.nodes[0]]
+
+
+def places(values: FloatArray, edges: FloatArray) -> IntArray:
+    """Return the bin of each value, the nearest one for those outside."""
+    return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
 
 
 def few(task: ColumnTask, histogram: Step, least: int, most: int) -> int:
@@ -392,18 +418,24 @@ def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
     return found
 
 
-def histogram_weights(noisy: IntArray, scale: Fraction, *, own: bool = False) -> FloatArray:
+def histogram_weights(noisy: IntArray, scale: Fraction) -> FloatArray:
     """Return weights of bins: the run of bins that holds more than noise, and single ones far above it, nonnegative,
     adding up to what they held.
     """
     deviation = math.sqrt(discrete_laplace_variance(scale))
-    sums = np.concatenate([[0.0], np.cumsum(noisy - DOUBT[own] * deviation)])
-    lowest = np.minimum.accumulate(sums)
-    end = int(np.argmax(sums - lowest))
-    kept = noisy > SURE[own] * deviation
-    kept[int(np.argmin(sums[: end + 1])) : end] = True
+    kept = standing_out(noisy, deviation, EACH * deviation)
     if not kept.any():
         return np.ones(len(noisy))
     weights, inside = np.zeros(len(noisy)), noisy[kept].astype(np.float64)
     weights[kept] = simplex_projection(inside, np.array([max(inside.sum(), 1.0)]))
     return weights
+
+
+def standing_out(noisy: FloatArray | IntArray, deviation: float, least: float) -> BoolArray:
+    """Say which bins hold records: a run that holds ``least`` a bin, and single ones far above their noise."""
+    sums = np.concatenate([[0.0], np.cumsum(noisy - least)])
+    lowest = np.minimum.accumulate(sums)
+    end = int(np.argmax(sums - lowest))
+    kept = noisy > SURE * deviation
+    kept[int(np.argmin(sums[: end + 1])) : end] = True
+    return kept

@@ -11,20 +11,13 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
-from tables import refuses
+from tables import refuses, skewed
 
 from pdips.errors import InputError
 from pdips.evaluation.distribution import DISTANCES, random_split, wasserstein_randomization
 from pdips.evaluation.encoding import paired, reference
 from pdips.evaluation.margins import bins_of, k_marginal
 from pdips.evaluation.regression import normalised_rmse, standardised_differences
-
-
-def skewed(n: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    x1 = rng.exponential(10, n)
-    x2 = 4 + 3 * x1 + rng.exponential(20, n)
-    return np.column_stack([x1, x2, 3 + 2 * x1 + x2 + rng.exponential(30, n)])
 
 
 def mixed(n: int, seed: int) -> pd.DataFrame:

@@ -9,19 +9,11 @@ import statsmodels.api as sm
 from scipy import stats
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
-from tables import refuses
+from tables import refuses, skewed
 
 from pdips.evaluation import logistic
 from pdips.evaluation.encoding import reference
 from pdips.evaluation.propensity import MOST_PMSE_COEFFICIENTS, null_moments, pmse, standardised_pmse
-
-
-def skewed(n: int, seed: int) -> np.ndarray:
-    """Three columns with heavy tails, each leaning on those before it."""
-    rng = np.random.default_rng(seed)
-    x1 = rng.exponential(10, n)
-    x2 = 4 + 3 * x1 + rng.exponential(20, n)
-    return np.column_stack([x1, x2, 3 + 2 * x1 + x2 + rng.exponential(30, n)])
 
 
 def with_outliers(n: int, seed: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from laws import ACCEPT, REJECT
+from laws import ACCEPT, REJECT, p_value, seen
 from scipy import stats
 from tables import Flawed, bits, refuses, schema_of, table_of
 
@@ -26,10 +26,6 @@ from pdips.privacy.replay import Outcome, exact_law, record
 ROUNDING = 1e-9
 SURE = 1 - 1e-6
 PUBLIC = Schema(columns={"a": {"levels": [0, 1]}, "g": {"levels": [0, 1], "public": True}})
-
-
-def p_value(counts, probabilities) -> float:
-    return float(stats.chisquare(counts, np.asarray(probabilities) * np.sum(counts)).pvalue)
 
 
 # The price
@@ -79,11 +75,8 @@ def test_observed_counts_follow_the_law_that_is_audited(epsilon):
     table = table_of([(0,), (0,), (0,), (1,)], schema_of(3))
     mechanism = MultinomialDirichlet(epsilon=epsilon)
     (rows,) = record(mechanism, table, 100_000, bits())
-    found = Counter(map(tuple, rows.tolist()))
-    outcomes = exact_law(mechanism, table).outcomes
-    probabilities = np.exp([outcome.log_probability for outcome in outcomes])
-    assert probabilities.sum() == pytest.approx(1)
-    assert p_value([found[outcome.key] for outcome in outcomes], probabilities / probabilities.sum()) > ACCEPT
+    found, outcomes = Counter(map(tuple, rows.tolist())), exact_law(mechanism, table).outcomes
+    assert p_value(*seen(found, outcomes)) > ACCEPT
     # the twin without the Polya urn's memory: independent draws
     alone = UrnRule(
         domain=domain_of(table.schema), epsilon=Fraction(4 * math.log(1 + math.expm1(epsilon) / 4)), polya=False

@@ -150,7 +150,7 @@ def frame_law(made, schema):
     return law
 
 
-Y = "[columns.y]\nlower = 0\nupper = 1\n"
+Y = "[columns.y]\nlower = 0\nupper = 1\nresolution = 0.5\n"
 PUBLIC_X = Schema.from_toml("[columns.x]\nlower = 0\nupper = 10\npublic = true\n" + Y)
 SECRET_G = Schema.from_toml('[columns.g]\nlevels = ["a", "b"]\n' + Y)
 MISSING = Schema.from_toml(Y + "missing = true\n")

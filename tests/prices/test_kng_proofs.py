@@ -136,7 +136,7 @@ def few(monkeypatch):
 
     Lines and groups are asked of tiny tables too.
     """
-    monkeypatch.setattr(kng, "NATS_PER_COEFFICIENT", 1e-3)
+    monkeypatch.setattr(kng, "ENOUGH", 1e-3)
     monkeypatch.setattr(kng, "ENOUGH", 0.1)
     monkeypatch.setattr(column_synthesis, "RECORDS_PER_CELL", 1e-3)
 
@@ -241,7 +241,7 @@ def test_what_a_line_does_not_take_goes_to_the_histogram(borne, neighbours, monk
     more = {"n_records": 9} if neighbours == "add-remove" else {}
     budget = {"x0": 1, "x1": 1, "x2": 1, "x3": 997}
     made = KNGResidual(epsilon=1, bins=2, n_candidates=16, budget=budget, neighbours=neighbours, **more)
-    monkeypatch.setattr(kng, "NATS_PER_COEFFICIENT", 9 * 0.997 / 2 / (borne + 1.5))
+    monkeypatch.setattr(kng, "ENOUGH", 9 * 0.997 / 2 / (borne + 1.5))
     first, second = (
         Table(pd.DataFrame([*rows, *end], columns=list(schema.columns)), schema)
         for end in ([np.zeros(4)], [np.ones(4)] if neighbours == "replace-one" else [])
@@ -253,7 +253,7 @@ def test_what_a_line_does_not_take_goes_to_the_histogram(borne, neighbours, monk
         assert found > Fraction(98, 100)
         # the broken twin: a line_share that the histogram gets, and the plan doesn't have
         planned = KNGResidual.steps
-        monkeypatch.setattr(kng, "NATS_PER_COEFFICIENT", 1e9)
+        monkeypatch.setattr(kng, "ENOUGH", 1e9)
         monkeypatch.setattr(KNGResidual, "steps", lambda self, part: planned(replace(self, line_share="1/4"), part))
         assert price(replace(made, line_share="3/4"), first, second) > 2
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdips.audit.cases.margins import by_both, exactly, toward
+from pdips.audit.cases.margins import by_both, exactly, filled, toward
 from pdips.audit.neighbour_pairs import Case, Pair, either, sized, table_of, where_allowed, with_event, worst_pairs
 from pdips.data.schema import Schema
 from pdips.privacy.loss import Neighbours
@@ -20,6 +20,9 @@ COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "gree
 
 WAGES = Schema.model_validate({"columns": {"wage": {"lower": 0, "upper": 1000, "bins": 100}}})
 """One numeric column: quantiles without predictors."""
+
+AGES = Schema.model_validate({"columns": {"age": {"lower": 0, "upper": 100, "integer": True}}})
+"""One numeric column without bins: intervals in layers."""
 
 ABSENT = Schema.model_validate({"columns": {"wage": {"lower": 0, "upper": 1000, "bins": 100, "missing": True}}})
 """A numeric column that may be missing: a histogram, then quantiles."""
@@ -62,6 +65,8 @@ def residual(build: Callable[..., KNGResidual]) -> Iterator[Case]:
     yield from exactly(alone, [*pairs, _missing_pair(asked.neighbours)])
     if alone is not None:
         yield Case(alone, toward(alone, pairs[1]))
+        name = "intervals: the oldest of three becomes the youngest, or leaves"
+        yield Case(alone, either(name, partial(filled, AGES), [(20,), (30,)], (100,), (0,), alone.neighbours))
     lines = where_allowed(build, bins=4, n_candidates=8)
     if lines is not None and lines.neighbours == "replace-one":
         yield from (Case(lines, _steep(), engine) for engine in ("exact", "counts"))
