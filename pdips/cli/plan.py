@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pdips.data.schema import Schema
     from pdips.mechanism import Mechanism
 
-SHOWN, MOST_ROWS, LEVEL = 30, 300, 0.05
-"""Lines of each kind on the terminal and on the page; false alarms of an attacker's test."""
+SHOWN, MOST_ROWS, LEVEL, LOUD = 30, 300, 0.05, {"pure": 0.1, "zcdp": 0.3}
+"""Lines on the terminal and the page; false alarms of attackers; how far noise puts pairs where few are better."""
 
 
 @click.command()
@@ -82,6 +82,8 @@ def plan(
         click.echo(f"          {', '.join(those)}: {told if len(told) < 110 else told[:107] + '...'}")
     if found and getattr(mechanism, "kind", "") == "pure":
         _tell_gaussian(mechanism, schema, n_records, found)
+    if n_records and mechanism_name == "pairs":
+        _tell_chosen(mechanism, n_records, found)
     if not found:
         click.echo(f"errors    none told for {mechanism_name}: see pdips calibrate")
     if n_records is None:
@@ -155,6 +157,20 @@ def _tell_gaussian(mechanism: "Mechanism", schema: "Schema", n_records: int | No
             click.echo(
                 f"noise     --delta 1e-6 (Gaussian) would take the median error of counts from {now:.3g} to {then:.3g}"
             )
+
+
+def _tell_chosen(mechanism: "Mechanism", n_records: int, found: list["Prospect"]) -> None:
+    """Say that a few chosen pairs of columns are enough, where noise alone would put all pairs far from the table."""
+    pairs, settings = [each for each in found if each.kind == "margin" and len(each.columns) == 2], mechanism.settings()
+    few = 2 * len({name for each in pairs for name in each.columns})
+    if 2 * few > len(pairs) or not pairs or settings["sets"] != "fitted" or settings["also"]:
+        return
+    off = 0.4 * statistics.fmean(each.cells * each.standard_error for each in pairs) / n_records
+    if off > LOUD[settings["kind"]]:
+        told = (
+            f"pairs     noise alone puts pairs of columns {min(off, 1):.2f} from the table (total variation distance):"
+        )
+        click.echo(f"{told} --option chosen={few} counts those that say most")
 
 
 def _tell_odds(epsilon: float, delta: float, rho: float) -> None:

@@ -37,23 +37,10 @@ class PartitionedTable(Table):
 
     Neither records nor codes are held. Every file is read twice, to be checked and to be counted. All have the same
     columns and types; an empty one adds nothing. Public columns and person keys need the records in one place.
-
-    Parameters
-    ----------
-    folder : path or Ibis table
-        Its ``.parquet`` files are the table.
-    schema : Schema
-        What is public about the table.
-    scheduler : str, optional
-        The address of a dask scheduler whose workers see the folder under the same path, or ``"local"``: a process
-        for each core of this machine. Left out, this process does all.
-
-    Raises
-    ------
-    InputError
-        If there is no file, columns don't fit, or no scheduler answers.
-    DataError
-        If a record breaks a rule of the schema, or there are no records.
+    ``folder`` is a path with ``.parquet`` files, or an Ibis table. ``scheduler`` is the address of a dask scheduler
+    whose workers see the folder under the same path, or ``"local"``: a process for each core of this machine; left out,
+    this process does all. Refused (``InputError``) if there is no file, columns don't fit, or no scheduler answers; a
+    record that breaks a rule of the schema, or no records, raise ``DataError``.
     """
 
     partitioned = True

@@ -63,12 +63,8 @@ class Sensitivity:
     ) -> "Sensitivity":
         """Return the sensitivity of sums, by place, of whole numbers of at most ``most``, one from each record.
 
-        Parameters
-        ----------
-        signed : bool
-            Whether numbers lie in [-most, most]; otherwise in [0, most].
-        moves : bool
-            Whether a record that is replaced may add its number to another place.
+        ``signed`` numbers lie in [-most, most], others in [0, most]. If it ``moves``, a record that is replaced may add
+        its number to another place.
         """
         if neighbours == "add-remove" or not (signed or moves):
             return cls.of_record(schema, l1=most)

@@ -136,19 +136,25 @@ def test_bad_requests_are_refused(tmp_path, monkeypatch, words, said):
     assert isinstance(result.exception, (InputError, click.ClickException))
 
 
-@pytest.mark.parametrize(
-    ("n_columns", "words"), [(12, ""), (2, ""), (12, "--delta 1e-6"), (12, "--mechanism privbayes")]
-)
-def test_a_plan_of_many_columns_says_what_gaussian_noise_would_save(tmp_path, n_columns, words):
+def planned(folder: Path, n_columns: int, words: str) -> tuple[Schema, str]:
     wide = Schema(columns={f"c{number}": {"levels": [*range(6)]} for number in range(n_columns)})
-    (tmp_path / "s.toml").write_text(wide.to_toml(), encoding="utf-8")
-    told = (
-        CliRunner().invoke(program, ["plan", str(tmp_path / "s.toml"), *words.split()], catch_exceptions=False).output
-    )
+    (folder / "s.toml").write_text(wide.to_toml(), encoding="utf-8")
+    command = ["plan", str(folder / "s.toml"), *words.split()]
+    return wide, CliRunner().invoke(program, command, catch_exceptions=False).output
+
+
+@pytest.mark.parametrize("words", ["", "few", "--delta 1e-6", "--mechanism privbayes"])
+def test_a_plan_of_many_columns_says_what_gaussian_noise_would_save(tmp_path, words):
+    wide, told = planned(tmp_path, 2 if words == "few" else 12, words.removeprefix("few"))
     plans = (Pairs(epsilon=1, kind=kind).plan(wide) for kind in ("pure", "zcdp"))
     errors = [np.median([row.standard_error for row in prospects(each, None)]) for each in plans]
-    line = f"would take the median error of counts from {errors[0]:.3g} to {errors[1]:.3g}"
-    assert (line in told) == (n_columns == 12 and not words)
+    assert (f"would take the median error of counts from {errors[0]:.3g} to {errors[1]:.3g}" in told) == (not words)
+
+
+@pytest.mark.parametrize("words", ["2000", "2000000", "2000 --sets 2", "2000 --option chosen=9"])
+def test_a_plan_of_loud_pairs_names_chosen_ones(tmp_path, words):
+    _, told = planned(tmp_path, 24, f"--mechanism pairs --records {words}")
+    assert ("--option chosen=48" in told) == (words == "2000")
 
 
 @pytest.mark.parametrize("path", sorted(Path("examples").glob("*.toml")), ids=str)

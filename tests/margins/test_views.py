@@ -113,9 +113,6 @@ def test_margin_errors_go_into_the_release():
     assert described[0]["standard_error"] == pytest.approx(sd * math.sqrt(3))
 
 
-# Trees: against brute force, and against the closed form that plans with
-
-
 SCHEMA = schema_of(2, 3, 2, 4)
 
 

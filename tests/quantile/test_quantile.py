@@ -250,9 +250,6 @@ def test_a_heavy_tail_after_many_levels_keeps_its_mean():
     assert mean_error(KNGResidual(epsilon=0.5, order=names, predictors=before, n_candidates=100), table) > 0.1
 
 
-# Single columns, beside independent noisy histograms of 20 bins.
-
-
 def test_bins_of_a_column_are_about_as_good_as_those_of_an_independent_histogram(monkeypatch):
     years = pd.DataFrame({"year": np.random.default_rng(3).integers(1953, 2004, 20_000)})
     table = Table(years, Schema(columns={"year": {"lower": 0, "upper": 5_000, "integer": True}}))
