@@ -183,7 +183,7 @@ class Curator(ABC):
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any: ...
 
     def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
-        raise PlanError(f"{step.name!r} isn't published as numbers")
+        return int(self._choose(step, lambda table: scores(table, noisy)[None])[0])
 
     def _take(self, step: Step, *laws: AnswerLaw) -> None:
         """Tick a step off the plan."""
@@ -238,9 +238,6 @@ class Drawing(Curator):
 
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
         return exponential_mechanism(scores(self._table), 1 / step.scale, self._bits)
-
-    def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
-        return int(exponential_mechanism(scores(self._table, noisy)[None], 1 / step.scale, self._bits)[0])
 
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         return distribution(self._table).draw(self._bits)[0]
