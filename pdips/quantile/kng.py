@@ -173,7 +173,7 @@ RECORDS_PER_BIN = 4
 
 Continuers = Literal["growth", "line"]
 
-ENOUGH = 200
+ENOUGH = 150
 """Records times the epsilon of a line, for each of its coefficients: at least, and at most if it only ranks."""
 
 MOST_RANKED = 667
