@@ -378,15 +378,15 @@ MUTANTS = [
     Mutant(
         "replacing a value moves the counts of intervals as much as adding one",
         "margins/intervals.py",
-        "moved, steps = Sensitivity.of_counts(schema, neighbours), []",
-        'moved, steps = Sensitivity.of_counts(schema, "add-remove"), []',
+        "moved, steps, ratio = Sensitivity.of_counts(schema, neighbours), []",
+        'moved, steps, ratio = Sensitivity.of_counts(schema, "add-remove"), []',
         f"{INTERVALS} -k sensitivity",
     ),
     Mutant(
         "each column without bins spends what all of them may",
         "margins/intervals.py",
-        "price=price * column.worth / sum(c.worth for c in self.columns) * weight / sum(weights)",
-        "price=price * weight / sum(weights)",
+        "price=price * column.worth / sum(c.worth for c in self.columns) * part",
+        "price=price * part",
         f"{INTERVALS} -k costs",
     ),
     Mutant(
