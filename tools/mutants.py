@@ -394,7 +394,7 @@ MUTANTS = [
         "margins/intervals.py",
         "price=price * column.worth / sum(c.worth for c in self.columns)",
         "price=price * column.worth / len(self.columns)",
-        f"{INTERVALS} -k beside_numbers",
+        f"{INTERVALS} -k costs",
     ),
     Mutant(
         "the certificate forgets what a pair does to its second column",
