@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pdips.mechanism import Mechanism
 
 SHOWN, MOST_ROWS, LEVEL, LOUD = 30, 300, 0.05, {"pure": 0.1, "zcdp": 0.3}
-"""Lines on the terminal and the page; false alarms of attackers; how far noise puts pairs where few are better."""
+"""Lines of each kind on the terminal and on the page; false alarms of an attacker's test; the distance that noise puts
+pairs of columns from the table above which it is better to count few chosen ones.
+"""
 
 
 @click.command()
@@ -167,9 +169,7 @@ def _tell_chosen(mechanism: "Mechanism", n_records: int, found: list["Prospect"]
         return
     off = 0.4 * statistics.fmean(each.cells * each.standard_error for each in pairs) / n_records
     if off > LOUD[settings["kind"]]:
-        told = (
-            f"pairs     noise alone puts pairs of columns {min(off, 1):.2f} from the table (total variation distance):"
-        )
+        told = f"pairs     noise alone puts pairs of columns {min(off, 1):.2f} off (total variation distance):"
         click.echo(f"{told} --option chosen={few} counts those that say most")
 
 

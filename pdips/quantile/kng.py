@@ -180,7 +180,7 @@ MOST_RANKED = 667
 """Thousandths of the price of a line that only ranks, at most."""
 
 OF_MEAN = 2
-"""A run of a column's own intervals needs no more than this part of what they hold on average."""
+"""A run of a column's own intervals needs at most their average count divided by this."""
 
 FIRST = 4
 """How many times the price of the next layer of intervals a layer has."""
