@@ -47,6 +47,9 @@ QUIETER = 2
 STANDS_OUT = 6.0
 """Standard deviations of the noise that an interval must count to be looked into."""
 
+WORTH = Fraction(3, 2)
+"""Times the price of a column with few levels that a number gets, for its layers (tried: 1 to 2)."""
+
 AT_ENDS = 0.25
 """Prior probability that a half of an interval holds nothing, and that it holds all (tried: .1 to .4)."""
 
@@ -126,9 +129,9 @@ class IntervalColumn:
         return min(self.most_cuts, self.n_cells)
 
     @property
-    def worth(self) -> int:
+    def worth(self) -> Fraction:
         """How many times the price of a column with few levels it is given, to be counted by itself."""
-        return 1
+        return WORTH
 
     def n_counts(self, layer: int) -> int:
         """Return the number of counts of a layer; in the first one that of missing values is the last, if any."""
@@ -286,9 +289,9 @@ class CodeColumn(IntervalColumn):
         return int(self.group[: self.n_cells].max()) + 1
 
     @property
-    def worth(self) -> int:
+    def worth(self) -> Fraction:
         """The root of the number of levels a group: half as many or twice as many made margins worse (tried)."""
-        return round(math.sqrt(self.n_cells / self.n_cuts))
+        return Fraction(round(math.sqrt(self.n_cells / self.n_cuts)))
 
     def counts(self, table: Table, layer: int) -> IntArray:
         """Return the exact counts of the levels in the order of the schema."""
@@ -469,9 +472,7 @@ class IntervalDesign:
     def again(self, noisy: Sequence[Sequence[FloatArray]], rng: np.random.Generator) -> list[list[FloatArray]]:
         """Return noisy counts with fresh noise (normal) on top."""
         both = (zip(of, steps, strict=True) for of, steps in zip(noisy, self.steps, strict=True))
-        return [
-            [part + step.standard_deviation * rng.standard_normal(len(part)) for part, step in each] for each in both
-        ]
+        return [[n + step.standard_deviation * rng.standard_normal(len(n)) for n, step in each] for each in both]
 
     @property
     def numeric(self) -> tuple[IntervalColumn, ...]:

@@ -45,8 +45,8 @@ MANY = 100
 ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 """Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
 
-ALONE_NUMERIC = Fraction(3, 4)
-"""With numeric columns without bins, whose cuts and spikes hang on their own counts (tried: .6 to .85)."""
+ALONE_NUMERIC = Fraction(4, 5)
+"""With numeric columns without bins, whose cuts and spikes hang on their own counts (tried: .6 to .9)."""
 
 ALONE_TWICE = Fraction(2, 5)
 """Of Gaussian noise where some pairs are counted twice and no numeric column is without bins (tried: .2 to .6)."""
@@ -173,18 +173,9 @@ class Pairs(LaplaceOrGaussian):
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: one noisy answer that holds all margins of one and two columns."""
         fine = IntervalDesign.of(schema, self.intervals)
-        domain = columns_of(schema, {column.name: column.n_cuts for column in fine.columns})
-        if len(domain.public) == len(domain.names):
-            raise InputError("all columns of the schema are public: there is nothing to synthesize")
-        if len(domain.public) and self.neighbours == "add-remove":
-            raise InputError("public columns give away the number of records; they need neighbours = replace-one")
-        known = {domain.names.index(column.name) for column in fine.numeric}
-        asked = sum(column.worth for column in fine.columns)
-        others = len(domain.names) - len(domain.public) - len(known)
+        design, asked = self._design(schema, fine), sum(column.worth for column in fine.columns)
+        others = len(design.domain.names) - len(design.domain.public) - len(fine.numeric)
         part = Fraction(asked, max(others, int(self.chosen is not None)) + asked)
-        blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
-        totals = schema.known_totals(weighted=False)
-        design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, None, totals)
         n_again = self._n_again(design)
         twice = self._second_share() if n_again else Fraction(0)
         if self.chosen is not None:
@@ -195,14 +186,6 @@ class Pairs(LaplaceOrGaussian):
         whole = self._single_share(fine, twice, moved.l2_squared < 2 * QUIET * self.total)
         alone, once = whole * (1 - part), (1 - whole) * (1 - twice)
         design = replace(design, alone=alone / (alone + once) or None if design.pairs else None)
-        if design.offsets[-1] > MOST_LEVELS:
-            raise InputError(
-                f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
-                "wider bins, or leave columns out"
-            )
-        if self.also:
-            design = replace(design, also=self._triples(design))
-        groups_of(design, None, schema.members)
         if not any(design.margins) and fine.numeric:
             design = replace(design, known=())
         if not any(design.margins):
@@ -227,7 +210,7 @@ class Pairs(LaplaceOrGaussian):
         sentence = f"{what} of every margin of {columns} have exact discrete {step.law.capitalize()} noise."
         if fine.numeric:
             told += " Counts of intervals of numeric columns, by which margins cut them, have such noise too."
-        if len(fine.columns) > len(known):
+        if len(fine.columns) > len(fine.numeric):
             told += " Margins hold public groups of codes; counts of all levels of each code have such noise too."
         steps = [*chain(*fine.steps), step]
         if self.weighted:
@@ -238,6 +221,27 @@ class Pairs(LaplaceOrGaussian):
             further, said = self._further(schema, design, n_again, second)
             steps, told = [*steps, *further], told + said
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
+
+    def _design(self, schema: Schema, fine: IntervalDesign) -> ResidualDesign:
+        """Return the margins of all pairs, and of ``also``, before they have shares; refuse what can't be measured."""
+        domain = columns_of(schema, {column.name: column.n_cuts for column in fine.columns})
+        if len(domain.public) == len(domain.names):
+            raise InputError("all columns of the schema are public: there is nothing to synthesize")
+        if len(domain.public) and self.neighbours == "add-remove":
+            raise InputError("public columns give away the number of records; they need neighbours = replace-one")
+        known = {domain.names.index(column.name) for column in fine.numeric}
+        blocks = tuple(k for k, block in enumerate(blocks_of(domain)) if known & {*block.columns})
+        totals = schema.known_totals(weighted=False)
+        design = ResidualDesign(domain, self.neighbours, self.noise_law, True, blocks, None, totals)
+        if design.offsets[-1] > MOST_LEVELS:
+            raise InputError(
+                f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
+                "wider bins, or leave columns out"
+            )
+        if self.also:
+            design = replace(design, also=self._triples(design))
+        groups_of(design, None, schema.members)
+        return design
 
     def _triples(self, design: ResidualDesign) -> tuple[tuple[int, ...], ...]:
         """Return the blocks of each three columns of ``also``."""
@@ -414,11 +418,7 @@ class Pairs(LaplaceOrGaussian):
         return Drawn(
             sets=sets,
             tables=fine.tables(counted, cuts) | ({} if sums is None else {"weighted_sums": sums.frame()}),
-            margins=[
-                *measured(design, step, noisy, axes, known),
-                *second,
-                *(margin for _, margin in coded.values()),
-            ],
+            margins=[*measured(design, step, noisy, axes, known), *second, *(margin for _, margin in coded.values())],
             margin_errors=tuple(pair_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),
             diagnostics={"telling_pairs": told},
         )
@@ -436,8 +436,7 @@ class Pairs(LaplaceOrGaussian):
         design, asked = plan.design, [step for step in plan.steps if step.name in (PAIRS, PAIRS_AGAIN)]
         if not asked:
             return []
-        candidates, step = _open_pairs(design), plan.named(MARGINS)
-        found = estimated(noisy)
+        candidates, step, found = _open_pairs(design), plan.named(MARGINS), estimated(noisy)
         if design.pairs:
             rule = partial(most_telling, design, step, found, candidates, self._n_again(design))
             chosen = curator.decide(noisy, rule).tolist()

@@ -98,7 +98,7 @@ def test_no_record_moves_a_layer_by_more_than_its_sensitivity(neighbours, missin
 @pytest.mark.parametrize("codes", [False, True])
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
 def test_all_that_is_asked_costs_what_was_given(kind, codes):
-    """Three of four columns have no bins; with codes, levels have two shares of eight, each of three numbers one."""
+    """Three of four columns have no bins: each has a share and a half, the codes' levels two, the other column one."""
     columns = survey(10).schema.to_dict()["columns"] | (jobs(10).schema.to_dict()["columns"] if codes else {})
     made = Pairs(epsilon=2, kind=kind)
     plan = made.plan(Schema.model_validate({"columns": columns}))
@@ -109,10 +109,10 @@ def test_all_that_is_asked_costs_what_was_given(kind, codes):
     assert [spend.step for spend in plan.spends] == asked
     further = [step for step in plan.steps if step.name not in (MARGINS, PAIRS_AGAIN)]
     fine = [(step.item, step.rho if kind == "zcdp" else step.price) for step in further]
-    given = made.total * ALONE_NUMERIC * Fraction(5 if codes else 6, 8)
+    given = made.total * ALONE_NUMERIC * (Fraction(13, 19) if codes else Fraction(9, 11))
     assert sum(price for _, price in fine) == given
     of_levels = [price for item, price in fine if item == "noisy counts of levels"]
-    assert of_levels == ([given * Fraction(2, 5)] if codes else [])
+    assert of_levels == ([given * Fraction(4, 13)] if codes else [])
 
 
 def law_of(column: Column, values: list, deviation: float, n: int | None = None) -> np.ndarray:
