@@ -146,3 +146,6 @@ class Exact(Anything):
     def _choose(self, step, scores) -> np.ndarray:
         self.scores, self.unit = scores(NO_TABLE), 1 / step.scale
         return exponential_mechanism(self.scores, self.unit, RandomBits(self.rng))
+
+    def coins(self, n, share) -> np.ndarray:
+        return self.rng.random(n) < share

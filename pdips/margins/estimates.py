@@ -12,6 +12,7 @@ from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table
 from pdips.margins.residuals import ResidualDesign, pair_counts
 from pdips.privacy.curator import Curator
+from pdips.privacy.noise import UNAVAILABLE
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import MarginAxis, MarginLaw, MeasuredMargin, centred, residual
 
@@ -246,7 +247,7 @@ def chosen_pairs(
         if not counts:  # the table is read once for all choices
             counts.update(every.parts(table.total(lambda part: every.count(part, levels(part)))))
         apart = distances(design, found, {pair: counts[pair] for pair in pairs}, shown)
-        return np.where(open_, apart, np.iinfo(np.int64).min)
+        return np.where(open_, apart, UNAVAILABLE)
 
     for _ in range(step.times):
         taken.append(curator.choose_given(step, noisy, partial(scores, open_=linking(pairs, taken))))

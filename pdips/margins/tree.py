@@ -37,6 +37,7 @@ from pdips.margins.domain import (
 )
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
+from pdips.privacy.noise import UNAVAILABLE
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, axes_of
 
@@ -47,8 +48,6 @@ STEPS_PER_UNIT = 1024
 
 MOST_GROUPED = 16
 """Columns that an election of groups can divide: it has 2^columns - 2 candidates."""
-
-UNAVAILABLE = np.iinfo(np.int64).min
 
 
 class Position:

@@ -175,6 +175,10 @@ class Curator(ABC):
         found: NDArray[Any] = rule(noisy)
         return found
 
+    def coins(self, n: int, share: float) -> BoolArray:
+        """Return secret coins, shape (n,), by the noise's bits: a generator of sets would tell how many there were."""
+        raise PlanError(f"{type(self).__name__} follows no coins")
+
     @abstractmethod
     def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray: ...
     @abstractmethod
@@ -241,6 +245,10 @@ class Drawing(Curator):
 
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         return distribution(self._table).draw(self._bits)[0]
+
+    def coins(self, n: int, share: float) -> BoolArray:
+        """Return secret coins, shape (n,)."""
+        return self._bits.words(n, np.uint32) < share * 2**32
 
 
 class Published(Curator):

@@ -29,6 +29,8 @@ LONGEST_TABLE = 4096
 LONGEST_DIGIT = 6
 """Bits of a low-order digit of a large draw: short tables are made quickly, and draws take hardly longer."""
 LARGEST_SCALE = 2**50
+UNAVAILABLE = np.iinfo(np.int64).min
+"""Score of a candidate that isn't available."""
 FLOOR_NATS = 60
 """Scores further below the best than this count as this far below, which costs nothing (docs/proofs/noise.md)."""
 
@@ -326,7 +328,7 @@ def choice_log_probabilities(scores: IntArray, unit: Fraction) -> FloatArray:
 
 def _steps_below_best(scores: IntArray, unit: Fraction) -> tuple[IntArray, BoolArray]:
     """Return how far each score is below the best of its row, ``FLOOR_NATS`` at most, and which ones are available."""
-    available = scores != np.iinfo(np.int64).min
+    available = scores != UNAVAILABLE
     if scores.ndim != 2 or not available.any(axis=1).all():
         raise InputError("the exponential mechanism needs at least one available candidate a row")
     if unit <= 0 or (np.abs(scores[available]) >= 2**61).any():

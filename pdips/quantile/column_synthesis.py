@@ -395,9 +395,8 @@ class TableQuestions:
             return RegressionRecords.of(scale.there(values[name][rows]), predictors)
 
         lower, upper = scale.bounds
-        settings: dict[str, Any] = {"lower": lower, "upper": upper, "rng": self.rng}
-        settings["keep"] = min(1.0, COARSE / self.n_records)
-        return LineRegression(read=once(read), n_predictors=box.n_predictors, **settings)
+        keep = min(1.0, COARSE / self.n_records)
+        return LineRegression(read=once(read), n_predictors=box.n_predictors, lower=lower, upper=upper, keep=keep)
 
 
 def shrunk(joint: IntArray, margin: IntArray, sizes: IntArray, scale: float) -> FloatArray:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.encoding import UNITS, in_units
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -65,7 +65,7 @@ class LineRegression:
     """A regression of an outcome on p predictors: its public bounds, and how its records are read.
 
     ``frame``, shape (p + 1, p + 1), takes a line's coefficients to those in predictors that run over [-1, 1]^p, if they
-    aren't such already. Coarse steps read each record with the public probability ``keep``, by a coin of ``rng``.
+    aren't such already. Coarse steps read each record with the public probability ``keep``, by a coin.
     """
 
     read: Callable[[Table], RegressionRecords]
@@ -74,7 +74,6 @@ class LineRegression:
     upper: float
     frame: FloatArray | None = None
     keep: float = 1.0
-    rng: np.random.Generator | None = None
 
     @property
     def span(self) -> float:
@@ -90,15 +89,14 @@ class LineRegression:
         """Return a public line: flat, at the lower bound."""
         return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
 
-    def thinned(self) -> "LineRegression":
+    def thinned(self, coins: Callable[[int, float], BoolArray]) -> "LineRegression":
         """Return the regression of the records that coarse steps read."""
-        if self.keep >= 1 or self.rng is None:
+        if self.keep >= 1:
             return self
-        rng = self.rng
 
         def read(table: Table) -> RegressionRecords:
             records = self.read(table)
-            kept = rng.random(len(records.outcome)) < self.keep
+            kept = coins(len(records.outcome), self.keep)
             predictors, instruments = records.predictors[kept], records.instruments[kept]
             return replace(records, outcome=records.outcome[kept], predictors=predictors, instruments=instruments)
 

@@ -20,15 +20,12 @@ from pdips.data.encoding import UNITS
 from pdips.data.table import Table
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
+from pdips.privacy.noise import UNAVAILABLE
 from pdips.privacy.plan import Step
 from pdips.quantile.column_plan import ColumnBudget
 from pdips.quantile.gradient import Gradient, LineRegression, Norm, RegressionRecords
 
 Base = Literal["log", "uniform"]
-
-UNAVAILABLE = np.iinfo(np.int64).min
-"""The score of what may not be chosen."""
-
 MOST_RECORDS = 2**25
 LEAST = -(2.0**60)
 """With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many."""
@@ -280,7 +277,7 @@ class Fitter:
         if p > self.at_once or len(steps) > len(rounds(p)):
             return self.by_axes(regression, line, tau, steps, curator)
         for number, (each, step) in enumerate(zip(rounds(p), steps, strict=True), start=1):
-            some = regression.thinned() if number < len(steps) else regression
+            some = regression.thinned(curator.coins) if number < len(steps) else regression
             line = self.choose(some, self.around(some, line, each), tau, step, curator)
         return line
 
@@ -301,7 +298,7 @@ class Fitter:
             for place in range(p + 1):
                 slopes = away[:, None] * np.eye(p)[place - 1] if place else np.zeros((1, p))
                 grid = Candidates(around=line, slopes=slopes, intercepts=np.zeros(1) if place else away)
-                some = regression if number else regression.thinned()
+                some = regression if number else regression.thinned(curator.coins)
                 line = sharing.choose(some, grid, tau, due[place], curator, entry=place)
             leave_out(due[p + 1 :], curator)
         return line

@@ -16,9 +16,8 @@ import numpy as np
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
-from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
+from pdips.privacy.noise import UNAVAILABLE, RandomBits, choice_log_probabilities, exponential_mechanism
 
-UNAVAILABLE = np.iinfo(np.int64).min
 CELLS_AT_ONCE = 2**20
 MOST_QUANTILES = 1000
 FINEST_QUANTILE = 10**6

@@ -19,9 +19,6 @@ Severity = Literal[
 ]
 Facts = Mapping[str, Any]
 
-MENDED = (0, 2, 0)
-"""The version from which on the faults below are mended."""
-
 LARGEST_EXACT = 2**53
 """The whole number from which on doubles leave some out."""
 
@@ -33,7 +30,7 @@ OWN_STATISTIC = re.compile(r"^\s*class\s|\btype\s*\(|\bmeasure\b|\bl1\b|__class_
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault of versions below 0.2.0."""
+    """One fault of versions below ``mended``."""
 
     identifier: str
     wrong: str
@@ -41,6 +38,7 @@ class Fault:
     touches: Callable[[Facts], bool]
     when: str = ""
     do: str
+    mended: str = "0.2.0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +64,8 @@ def examine(facts: Facts) -> Examined:
     version = software.get("pdips") if isinstance(software, Mapping) else None
     version = version if isinstance(version, str) else None
     try:
-        found = tuple(fault for fault in FAULTS if fault.touches(facts)) if _numbers(version) < MENDED else ()
+        old = (fault for fault in FAULTS if _numbers(version) < _numbers(fault.mended))
+        found = tuple(fault for fault in old if fault.touches(facts))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError("privacy.json is damaged: its schema or settings are not those of a release") from None
     return Examined(mechanism=facts["mechanism"], version=version, faults=found)
@@ -108,6 +107,13 @@ def _other_units(facts: Facts) -> bool:
     public = any(bool(column.get("public")) for column in _columns(facts))
     records = _records(facts)
     return public or records.get("person") is not None or (records.get("max_per_person") or 1) > 1
+
+
+def _thinned(facts: Facts) -> bool:
+    """Whether lines were searched for among records whose number isn't public."""
+    hidden = facts["privacy"].get("neighbours") == "add-remove" or facts["settings"].get("by")
+    hidden = hidden or any(bool(column.get("missing")) for column in _columns(facts))
+    return facts["mechanism"] in ("kng", "kng-residual") and bool(hidden)
 
 
 def _source(facts: Facts) -> str | None:
@@ -171,6 +177,7 @@ TOUCHES: dict[str, Callable[[Facts], bool]] = {
     "sampled": lambda facts: facts["mechanism"] == "censored-posterior" and facts["privacy"].get("sampling") == "mcmc",
     "second_model": _in_source("draw_posterior", "modips"),
     "seeded": lambda facts: bool(facts.get("reproducible")),
+    "thinned": _thinned,
     "transformed": _in_a_call(_transformed),
     "unrecorded": lambda facts: _modelled(facts, *MODEL_MECHANISMS, "modips") and _source(facts) is None,
 }

@@ -11,12 +11,12 @@ from laws import ACCEPT, REJECT, chi_square
 from quantile_tables import Anything, Exact, Lines, budget_of, records_of, regression_of
 from tables import cases, refuses, schema_in
 
-from pdips import KNG, InputError, KNGResidual, Ledger, Schema, Table
+from pdips import KNG, Column, InputError, KNGResidual, Ledger, Schema, Table
 from pdips.data.encoding import UNITS, Box, values_of
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import exact_law, record
-from pdips.quantile import kng
+from pdips.quantile import column_synthesis, kng
 from pdips.quantile.column_plan import ColumnPlan
 from pdips.quantile.column_synthesis import TableQuestions
 from pdips.quantile.conditional import ranked_draw
@@ -476,7 +476,7 @@ def test_coarse_rounds_leave_records_out_and_the_last_reads_all(monkeypatch):
 
     def search(epsilon, keep):
         steps = Fitter().searches(budget_of(epsilon), "median", half, 1, Fraction(epsilon))
-        return Fitter().search(replace(regression, keep=keep, rng=rng), half, steps, Exact(rng))
+        return Fitter().search(replace(regression, keep=keep), half, steps, Exact(rng))
 
     line = search(100, 0.1)
     assert read[0] == pytest.approx(400, abs=100)  # 5 standard deviations: once in two million seeds
@@ -485,6 +485,28 @@ def test_coarse_rounds_leave_records_out_and_the_last_reads_all(monkeypatch):
     read.clear()
     search(1, 1.0)
     assert read == [4_000, 4_000]
+
+
+@pytest.mark.parametrize(("p", "twin"), product([1, 3], [False, True]))
+def test_how_many_records_have_tossed_coins_does_not_move_the_generator_of_sets(monkeypatch, p, twin):
+    """When residuals are counted, after the line. In the twin that generator tosses the coins."""
+    monkeypatch.setattr(column_synthesis, "COARSE", 20)
+    frame, places = pd.DataFrame(np.random.default_rng(6).random((41, p + 1))).rename(columns=str), []
+    schema = Schema(columns={name: Column(lower=0, upper=1, bins=4) for name in frame})
+    made = KNGResidual(epsilon=9, neighbours="add-remove", n_records=40, predictors={str(p): [*"012"[:p]]})
+
+    class Given(Drawing):
+        def _count(self, step, statistic, possible) -> np.ndarray:
+            places.append(rng.bit_generator.state)
+            return np.zeros_like(self._table.total(statistic))
+
+        def coins(self, n, share) -> np.ndarray:
+            return rng.random(n) < share if twin else super().coins(n, share)
+
+    for n in (40, 41):
+        rng = np.random.default_rng(1)
+        made.synthesize(made.plan(schema), Given(made.plan(schema), Table(frame.head(n), schema), RandomBits()), rng)
+    assert (places[p] == places[-1]) is not twin
 
 
 def test_many_predictors_are_found_one_by_one():

@@ -13,7 +13,7 @@ from pdips.release.known_faults import FAULTS, Fault, examine
 ROOT = Path(__file__).parents[2]
 NEW = ROOT / "docs" / "changelog.md"
 ITEMS = ("A1", "A2", "A3", "B", "C", "D", "E1", "E2", "E3", "E4", "F")
-ITEMS += ("G1", "G2", "G3", "G4", "H1", "H2", "H3", "H4", "I", "J")
+ITEMS += ("G1", "G2", "G3", "G4", "H1", "H2", "H3", "H4", "I", "J", "K")
 WITHOUT_RELEASE = {"F", "J"}  # a charge without a release, and tests that were missing
 CATEGORICAL = {"colour": {"levels": ["blue", "red"]}}
 NUMERIC = {"pay": {"lower": 0, "upper": 1}}
@@ -64,6 +64,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "H3": (facts_of("kng", settings={"sampler": "hit-and-run"}), facts_of("kng", settings={"sampler": "exact"})),
     "H4": (model("censored-posterior", SOUND, sampling="mcmc"), model("censored-posterior", SOUND)),
     "I": (PLAIN, NEWER),
+    "K": (facts_of("kng", settings={"by": ["region"]}), facts_of("kng")),
 }
 
 
@@ -81,7 +82,8 @@ def test_a_fault_touches_what_it_should_and_nothing_else(identifier):
     touched, untouched = CASES[identifier]
     assert identifier in found_in(touched)
     assert identifier not in found_in(untouched)
-    assert found_in({**touched, "software": {"pdips": "0.2.0"}}) == set()
+    assert found_in({**touched, "software": {"pdips": "0.2.0"}}) == {"K"} & {identifier}
+    assert found_in({**touched, "software": {"pdips": "0.3.0"}}) == set()
 
 
 def test_releases_of_any_mechanism_can_be_examined_without_an_alarm_that_is_about_models():
@@ -108,14 +110,9 @@ def test_a_damaged_file_is_refused(change):
     refuses("damaged", examine, {**PLAIN, **change})
 
 
-def section(heading: str) -> str:
-    """Return what the changelog says of 0.2.0 under a heading."""
-    [version] = [each for each in NEW.read_text(encoding="utf-8").split("\n## ") if each.startswith("0.2.0")]
-    return version.split(f"### {heading}\n")[1].split("\n### ")[0]
-
-
 def entry_of(identifier: str) -> str:
-    entries = re.findall(rf"^- \*\*{identifier}\.\*\*.*?(?=^- |\Z)", section("Privacy"), re.MULTILINE | re.DOTALL)
+    told = [part.split("\n### ")[0] for part in NEW.read_text(encoding="utf-8").split("### Privacy\n")[1:]]
+    entries = re.findall(rf"^- \*\*{identifier}\.\*\*.*?(?=^- |\Z)", "\n".join(told), re.MULTILINE | re.DOTALL)
     assert len(entries) == 1, identifier
     return " ".join(entries[0].split())
 
