@@ -240,7 +240,7 @@ def combining(release: PrivacyDocument, certificate: Certificate | None = None) 
 def formula(schema: Schema) -> str:
     """Return an analysis that any set of the schema can be given to: an outcome on another column, if there is one."""
     columns = schema.columns
-    names = [name for name, column in columns.items() if not column.public] or list(columns)
+    names = [name for name, column in columns.items() if not column.public and column.type != "date"] or list(columns)
     numeric = [name for name in names if not columns[name].is_categorical]
     outcome = (numeric or names)[0]
     few = [name for name in columns if name != outcome and 2 <= len(columns[name].levels or ()) <= 6]

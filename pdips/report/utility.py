@@ -14,6 +14,8 @@ from pdips.report.verdict import Check, Level, Verdict, graded, summed, worst, w
 NEAR_TIMES, FAR_TIMES = 2.0, 5.0
 """Times the reference."""
 NEAR_MARGINS, FAR_MARGINS = 0.01, 0.05
+NEAR_PAIR, FAR_PAIR = (3.0, 0.1), (FAR_TIMES, 0.3)
+"""Of the furthest pair: times a resample's, and in any case; the mean over many pairs can't show that few are lost."""
 NEAR_ONE_WAY, FAR_ONE_WAY = 0.05, 0.2
 """Total variation distance of a column."""
 NEAR_TIMES_ONE_WAY = 4.0
@@ -129,7 +131,13 @@ def judged(release: PrivacyDocument, comparison: Comparison) -> dict[str, list[B
     value, reference = mean(distance for distance, _, _ in two_way.pairs()), two_way.reference_mean()
     if value is not None and reference is not None:
         level = _against(value, reference, (NEAR_TIMES, NEAR_MARGINS), (FAR_TIMES, FAR_MARGINS))
-        pairs.append(BoardFinding(level, "", f"{number(value)} (a resample {number(reference)})"))
+        shown, (most, a, b) = f"{number(value)} (a resample {number(reference)})", two_way.pairs()[0]
+        own = two_way.reference[two_way.columns.index(a)][two_way.columns.index(b)]
+        both = worst_of([level, _against(most, own, NEAR_PAIR, FAR_PAIR)])
+        if both != level:
+            asked = f"a resample {number(own)}; at most {NEAR_PAIR[0]:g} times that or {NEAR_PAIR[1]:g} is near"
+            shown = f"{shown}, furthest {a} and {b} {number(most)} ({asked})"
+        pairs.append(BoardFinding(both, "", shown))
     for one in comparison.numeric:
         if one.column in schema.columns:
             shown = f"(table {number(one.mean)}, {number(one.shift)} sd off)"
@@ -199,10 +207,12 @@ def evaluation_verdict(found: EvaluationDocument | None) -> Verdict:
     if found is None:
         return Verdict(level="open", line="No evaluation was made: pdips evaluate TABLE DIR adds one.")
     measure = next((one for name in MARGINS if (one := found.measure(name)) is not None), None)
+    furthest = found.measure(f"{MARGINS[0]}, largest")
     what = "two-way margins are" if measure is not None and measure.name == MARGINS[0] else "one-way margins are"
     findings = [
-        *_of_measure(measure, what, NEAR_MARGINS, FAR_MARGINS),
-        *_of_measure(found.measure(SPECKS), "SPECKS is", NEAR_SPECKS, FAR_SPECKS),
+        *_of_measure(measure, what, (NEAR_TIMES, NEAR_MARGINS), (FAR_TIMES, FAR_MARGINS)),
+        *(one for one in _of_measure(furthest, "the furthest pair is", NEAR_PAIR, FAR_PAIR) if one[0] != "good"),
+        *_of_measure(found.measure(SPECKS), "SPECKS is", (NEAR_TIMES, NEAR_SPECKS), (FAR_TIMES, FAR_SPECKS)),
         *_of_analysis(found.specific),
     ]
     if not findings:
@@ -213,10 +223,10 @@ def evaluation_verdict(found: EvaluationDocument | None) -> Verdict:
     return Verdict(level=level, line=f"{said[0].upper()}{said[1:]}. {RELATIVE}", brief=f"{brief[0].upper()}{brief[1:]}")
 
 
-def _of_measure(measure: Measure | None, what: str, near: float, far: float) -> list[tuple[Level, str]]:
+def _of_measure(measure: Measure | None, what: str, near: Limits, far: Limits) -> list[tuple[Level, str]]:
     if measure is None or measure.mean is None:
         return []
-    level = _against(measure.mean, measure.reference, (NEAR_TIMES, near), (FAR_TIMES, far))
+    level = _against(measure.mean, measure.reference, near, far)
     return [(level, f"{what} {NEARNESS[level]} ({number(measure.mean)}, a resample {number(measure.reference)})")]
 
 

@@ -153,6 +153,17 @@ def test_the_three_lines_of_the_card_run(
 
 def test_an_analysis_for_any_schema() -> None:
     assert formula(SCHEMA) == "wage ~ C(Q('home colour'))"
+    assert (
+        formula(
+            Schema(
+                columns={
+                    "day": {"type": "date", "lower": "2014-01-01", "upper": "2015-01-01"},
+                    "pay": {"lower": 0, "upper": 1},
+                }
+            )
+        )
+        == "pay ~ 1"
+    )
     two = {"a b": {"levels": ["x", "it's"]}, "p": {"levels": ["y", "n"], "public": True}}
     assert formula(Schema(columns=two)) == "I((Q('a b') == \"it's\") * 1.0) ~ C(p)"
     assert formula(Schema(columns={name: {"lower": 0, "upper": 1} for name in ("lambda", "y")})) == "Q('lambda') ~ y"

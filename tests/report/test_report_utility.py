@@ -219,6 +219,9 @@ NEAR = [measure(PAIRS, 0.02, 0.01), measure(SPECKS, 0.1, 0.01)]
         ([measure(PAIRS, 0.0, 0.0), measure(SPECKS, 0.0, 0.0)], None, "good"),
         ([measure(PAIRS, None, None)], None, "open"),
         ([], analysed(0.5, 1.0), "good"),
+        ([*NEAR, measure(f"{PAIRS}, largest", 0.29, 0.1)], None, "good"),
+        ([*NEAR, measure(f"{PAIRS}, largest", 0.31, 0.1)], None, "watch"),
+        ([*NEAR, measure(f"{PAIRS}, largest", 0.51, 0.1)], None, "bad"),
     ],
 )
 def test_the_verdict_follows_its_rule(general, specific, level):

@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -206,6 +207,18 @@ def level_of(name: str, **changes: Any) -> str:
 @pytest.mark.parametrize(("name", "changes", "level"), cases(__file__, "rules_on_what_is_compared_at_release"))
 def test_rules_on_what_is_compared_at_release(name, changes, level):
     assert level_of(name, **changes) == level
+
+
+def test_a_lost_pair_among_many_is_seen_though_the_mean_passes():
+    """Columns are put in an order of their own each; a and b were the same."""
+    rng = np.random.default_rng(7)
+    frame = pd.DataFrame(rng.integers(0, 3, (800, 24))).rename(columns=str)
+    frame = frame.assign(a=frame["0"], b=frame.pop("0"))
+    schema = Schema.model_validate({"columns": {name: {"levels": [0, 1, 2]} for name in frame}})
+    comparison = compare(Table(frame, schema), [frame.apply(lambda one: rng.permutation(one))], rng)
+    assert np.mean([one for one, *_ in comparison.two_way.pairs()]) < 2 * comparison.two_way.reference_mean()
+    (found,) = (one for one in utility.checks(SimpleNamespace(table_schema=schema), comparison) if "pairs" in one.name)
+    assert (found.level, "furthest a and b" in found.found) == ("bad", True)
 
 
 def test_a_run_of_an_earlier_version_is_judged_by_what_it_compared():
