@@ -361,7 +361,7 @@ def _values(column: Column, fine: IntervalColumn | None) -> FloatArray:
         return np.asarray((column.edges[1:] + column.edges[:-1]) / 2)
     if has_number_levels(column) and len(column.levels or ()) > 1:
         return np.array(column.levels, dtype=float)
-    return np.arange(2.0) if column.n_values == 2 else np.array([])
+    return np.arange(2.0) if column.is_categorical and column.n_values == 2 else np.array([])
 
 
 def fits(schema: Schema, settings: Mapping[str, Any], n_records: int | None) -> Iterator[tuple[str, float | None, str]]:

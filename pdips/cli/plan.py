@@ -162,15 +162,14 @@ def _tell_gaussian(mechanism: "Mechanism", schema: "Schema", n_records: int | No
 
 
 def _tell_chosen(mechanism: "Mechanism", n_records: int, found: list["Prospect"]) -> None:
-    """Say that a few chosen pairs of columns are enough, where noise alone would put all pairs far from the table."""
+    """Say where noise alone puts all pairs of columns far from the table, and when a few chosen ones are enough."""
     pairs, settings = [each for each in found if each.kind == "margin" and len(each.columns) == 2], mechanism.settings()
     few = 2 * len({name for each in pairs for name in each.columns})
-    if 2 * few > len(pairs) or not pairs or settings["sets"] != "fitted" or settings["also"]:
-        return
-    off = 0.4 * statistics.fmean(each.cells * each.standard_error for each in pairs) / n_records
+    off = 0.4 * statistics.fmean(each.cells * each.standard_error for each in pairs) / n_records if pairs else 0
     if off > LOUD[settings["kind"]]:
-        told = f"pairs     noise alone puts pairs of columns {min(off, 1):.2f} off (total variation distance):"
-        click.echo(f"{told} --option chosen={few} counts those that say most")
+        told = f"pairs     noise alone puts pairs of columns {min(off, 1):.2f} off (total variation distance)"
+        some = 2 * few <= len(pairs) and settings["sets"] == "fitted" and not settings["also"]
+        click.echo(f"{told}: --option chosen={few} counts those that say most" if some else told)
 
 
 def _tell_odds(epsilon: float, delta: float, rho: float) -> None:

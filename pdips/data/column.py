@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -148,8 +149,8 @@ class Column(BaseModel):
     def _check_levels(self, levels: tuple[Level, ...]) -> None:
         if not all(_is_ordinary(value) for value in (*levels, *self.missing_codes)):
             raise ValueError("levels and missing codes must be finite, and whole numbers below 2^53")
-        if len({spelling(level) for level in levels}) < len(levels):
-            raise ValueError("levels must differ from each other")
+        if twice := [level for level, n in Counter(map(spelling, levels)).items() if n > 1]:
+            raise ValueError(f"levels must differ from each other, and {twice[0]!r} is there twice")
         if len({str if isinstance(level, str) else bool if isinstance(level, bool) else float for level in levels}) > 1:
             raise ValueError("levels must be all text, all numbers, or all true and false")
         fold = str.lower if isinstance(levels[0], bool) else str

@@ -29,9 +29,9 @@ _NAMED_LIKE_CODES = re.compile(
 FEWEST_KEYS = 100
 """Whole numbers of which so many records have a different one each are taken for identifiers."""
 _TEXTS = {
-    r"\d{1,2}/\d{1,2}/\d{4}": "dates are read as 2020-12-31 or 31.12.2020: rewrite them in the file",
+    r"\d+/\d+/\d{4}|\d{4}[-/]\d+[-/].+": "dates are read as 2020-12-31 or 31.12.2020: rewrite them in the file",
     r"-?[\d.]+(,\d+)?": 'numbers with a decimal comma: add [csv] decimal = ",", then give it lower and upper',
-    "": "many different texts, or none; if it says whose record it is: [records] person, and out of ignore",
+    "": "many different texts, or none; codes need levels or levels_file, the key of a person [records] person",
 }
 _KEYS = "another whole number in each record, as identifiers have; a measurement needs lower, upper, and out of ignore"
 
@@ -50,7 +50,8 @@ def _advice(values: pd.Series) -> str:
     known = values.dropna()
     if len(known) and pd.api.types.is_numeric_dtype(values):
         return _KEYS
-    return next(advice for like, advice in _TEXTS.items() if not like or known.astype(str).str.fullmatch(like).all())
+    texts = [*known.astype(str)] or [""]
+    return next(said for like, said in _TEXTS.items() if not like or all(re.fullmatch(like, one) for one in texts))
 
 
 def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:

@@ -420,7 +420,7 @@ class Pairs(LaplaceOrGaussian):
             tables=fine.tables(counted, cuts) | ({} if sums is None else {"weighted_sums": sums.frame()}),
             margins=[*measured(design, step, noisy, axes, known), *second, *(margin for _, margin in coded.values())],
             margin_errors=tuple(pair_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),
-            diagnostics={"telling_pairs": told},
+            diagnostics={"telling_pairs": told} if len(design.sizes) > 1 else {},
         )
 
     def _again(
