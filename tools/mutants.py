@@ -46,7 +46,7 @@ CONTRACT = "tests/contract/test_contract.py"
 CURATOR = "tests/privacy/test_curator.py"
 PAIRS = "tests/margins/test_pairs.py"
 INTERVALS = "tests/margins/test_intervals.py"
-SCORES = "tests/prices/test_scores_price.py"
+SCORES = "tests/prices/test_modips_and_scores.py"
 
 MUTANTS = [
     # prices and noise, for all mechanisms
@@ -309,14 +309,14 @@ MUTANTS = [
         "privacy/sensitivity.py",
         "return cls.of_record(schema, l1=2 * most,",
         "return cls.of_record(schema, l1=most,",
-        "tests/prices/test_modips_proofs.py tests/contract/test_contract.py -k 'modips or sums or statistic'",
+        "tests/prices/test_modips_and_scores.py tests/contract/test_contract.py -k 'modips or sums or statistic'",
     ),
     Mutant(
         "signed sums have the Gaussian noise of unsigned ones",
         "privacy/sensitivity.py",
         "(4 if signed else 2) * most**2",
         "2 * most**2",
-        "tests/prices/test_modips_proofs.py tests/statistics/test_statistics.py",
+        "tests/prices/test_modips_and_scores.py tests/statistics/test_statistics.py",
     ),
     Mutant(
         "a paid evaluation has half the noise",

@@ -21,7 +21,7 @@ from pdips.mechanism import Drawn, Split
 from pdips.posterior import nuts as sampling
 from pdips.posterior import private_reference as stages
 from pdips.posterior.censoring import CLIPS, Clip
-from pdips.posterior.columns import synthetic_sets
+from pdips.posterior.columns import public_values, synthetic_sets
 from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint
 from pdips.posterior.model_checks import check_unused, on_stand_ins
 from pdips.posterior.nuts import ChainDraws
@@ -303,8 +303,9 @@ class CensoredPosterior(sampling.ChainMechanism):
         space = self.space(plan.schema)
         if self.centred_on == "staged":
             cells = stages.measure(plan, curator, partial(self._followed, curator))
-            public = stages.public_rows(curator.public, rng) if plan.schema.public_columns else {}
-            return stages.after(space, cells, public)
+            known = public_values(curator.public) if plan.schema.public_columns else {}
+            rows = rng.integers(curator.n_records, size=stages.SIMULATED) if known else None
+            return stages.after(space, cells, {name: values[rows] for name, values in known.items()})
         n_public = self.n_records or (curator.n_records if plan.n_public else 1)
         if self.centred_on == "reference":
             return self._reference(space, n_public)

@@ -214,12 +214,6 @@ def simulate(space: Blueprint, place: FloatArray, public: Values, *, n: int | No
     return {**public, **drawn}
 
 
-def public_rows(table: Table, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-    """Return the public columns of records chosen at random; neighbouring tables share them."""
-    rows = rng.integers(table.n_records, size=SIMULATED)
-    return {name: values[rows] for name, values in public_values(table).items()}
-
-
 def referenced(space: Blueprint, reference: Reference, n_records: int) -> Stage:
     """Centre on public parameters, a public table, or the prior predictive; nothing is spent.
 

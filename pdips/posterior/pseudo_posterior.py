@@ -131,15 +131,8 @@ class PseudoPosterior(ModelMechanism):
 
     Examples
     --------
-    >>> import pymc as pm
-    >>> def build_model(data, schema):
-    ...     with pm.Model() as model:
-    ...         share = pm.Beta("share", 1, 1)
-    ...         pm.Bernoulli("ill", share, observed=data["ill"])
-    ...     return model
-    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
-    >>> table = Table(pd.DataFrame({"ill": [0] * 40 + [1] * 20}), schema)
-    >>> PseudoPosterior(epsilon=2, model=build_model).privacy_loss(schema).kind
+    >>> schema = Schema(columns={"pay": Column(lower=0, upper=10)})
+    >>> PseudoPosterior(epsilon=2, model="normal").privacy_loss(schema).kind
     'asymptotic'
     """
 

@@ -125,15 +125,9 @@ class Scores(sampling.ChainMechanism):
 
     Examples
     --------
-    >>> import pymc as pm
-    >>> def build_model(data, schema):
-    ...     with pm.Model() as model:
-    ...         share = pm.Beta("share", 1, 1)
-    ...         pm.Bernoulli("ill", share, observed=data["ill"])
-    ...     return model
-    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
-    >>> table = Table(pd.DataFrame({"ill": [0] * 400 + [1] * 200}), schema)
-    >>> release, record = Scores(epsilon=1, model=build_model, n_sets=2).release(table)
+    >>> schema = Schema(columns={"pay": Column(lower=0, upper=10)})
+    >>> table = Table(pd.DataFrame({"pay": [3.0, 4.0, 5.5] * 200}), schema)
+    >>> release, record = Scores(epsilon=1, model="normal", n_sets=2).release(table)
     >>> [len(made) for made in release.sets]
     [600, 600]
     """

@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 from scipy import special
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
@@ -130,9 +130,3 @@ def compare(names: Sequence[str], log_densities: Sequence[FloatArray]) -> pd.Dat
             "uncertain": uncertain,
         }
     )
-
-
-def assigned(weights: FloatArray, n_sets: int, rng: np.random.Generator) -> IntArray:
-    """Return the model of each set in any order: of each model as many as its weight says, to the next whole number."""
-    places = (rng.permutation(n_sets) + rng.random()) / n_sets
-    return np.minimum(np.searchsorted(np.cumsum(weights), places, side="right"), len(weights) - 1)

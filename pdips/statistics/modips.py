@@ -278,7 +278,8 @@ class Modips(LaplaceOrGaussian):
         elif len(sources) > 1:
             with timed("weighing the models"):
                 compared = _compared(sources, measured[0], fits, known)
-            of = averaging.assigned(compared["weight"].to_numpy(), self.n_sets, rng)
+            places = (rng.permutation(self.n_sets) + rng.random()) / self.n_sets  # as many of each as its weight says
+            of = np.searchsorted(compared["weight"].cumsum()[:-1], places, side="right")
         for number in range(self.n_sets):
             with timed(f"drawing synthetic set {number + 1} of {self.n_sets}"):
                 place, drawn = (

@@ -2,16 +2,20 @@
 
 import doctest
 import importlib
+import math
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from tables import refuses
 
 import pdips
-from pdips import registry
+from pdips import Schema, Table, registry
 
 ROOT = Path(__file__).parents[2]
 DESCRIBED = re.compile(r"(?m)^\.\. auto(?:class|function):: (\S+)$")
@@ -78,3 +82,70 @@ def test_a_wrong_or_missing_example_would_be_seen():
     assert not run(examples_of(right))
     assert "Got:\n    2" in run(examples_of(wrong))
     assert examples_of(test_a_wrong_or_missing_example_would_be_seen) is None
+
+
+# The example tables: they pass their schemas, they are as large as their README says, and every rule on them bites.
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("youth", "hours", "earnings")
+RECORDS = {"youth": 48_371, "hours": 48_842, "earnings": 7_675}
+CELLS = {"youth": 1_492_992, "hours": 2_830_464, "earnings": 5_616}
+LARGEST = {"youth": 200_000, "hours": 250_000, "earnings": 50_000}
+
+
+def schema_of(name: str) -> Schema:
+    return Schema.load(EXAMPLES / f"{name}.toml")
+
+
+def table_of(name: str) -> Table:
+    return Table.read(EXAMPLES / f"{name}.parquet", schema_of(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_passes_its_schema_and_is_as_its_readme_says(name: str) -> None:
+    schema, table, path = schema_of(name), table_of(name), EXAMPLES / f"{name}.parquet"
+    assert table.n_records == RECORDS[name]
+    assert list(table.codes) == list(table.schema.columns) == list(table.frame.columns)
+    assert math.prod(column.n_levels for column in schema.columns.values()) == CELLS[name] < 3_000_000
+    assert Schema.from_toml(schema.to_toml()) == schema
+    assert schema.title
+    assert all(column.label for column in schema.columns.values())
+    assert all(column.unit for column in schema.columns.values() if not column.is_categorical)
+    found = pq.read_schema(path)
+    assert not found.metadata  # no index of pandas, no trace of where it was made
+    assert set(found.types) <= {pa.string(), pa.int64(), pa.float64()}
+    assert path.stat().st_size < LARGEST[name]
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.splitlines() if line.startswith(f"| `{name}.parquet`"))
+    assert f"| {RECORDS[name]:,} |" in row
+    assert f"| {CELLS[name]:,}" in row
+
+
+def test_youth_has_as_many_possible_cells_as_stated() -> None:
+    schema = schema_of("youth")
+    possible = np.ones([column.n_levels for column in schema.columns.values()], dtype=bool)
+    for codes in schema.zeros():
+        every = (codes.get(name, range(column.n_levels)) for name, column in schema.columns.items())
+        possible[np.ix_(*map(list, every))] = False
+    assert possible.sum() == 921_600
+
+
+@pytest.mark.parametrize("rule", range(3))
+def test_each_structural_zero_bites(rule: int) -> None:
+    schema = schema_of("youth")
+    frame = table_of("youth").frame.head(100).copy()
+    for name, levels in schema.impossible[rule].items():
+        frame.loc[0, name] = levels[0]
+    refuses("impossible", Table, frame, schema)
+
+
+def test_what_the_readme_says_of_columns_and_persons() -> None:
+    assert sum(path.stat().st_size for path in EXAMPLES.rglob("*") if path.is_file()) < 600_000
+    assert schema_of("youth").records.max_per_person == 2
+    table = table_of("hours")
+    columns = table.schema.columns
+    assert columns["capital_gain"].names()[0] == "0"
+    assert "40" in columns["hours_per_week"].names()
+    unknown = (table.frame["workclass"] == "?").to_numpy()
+    assert unknown.any()
+    assert (table.codes["workclass"][unknown] == columns["workclass"].n_values).all()
