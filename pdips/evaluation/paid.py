@@ -32,7 +32,7 @@ from pdips.release.documents import PaidDocument, write_json
 FILE = PaidDocument.file
 MEASURES = {
     "SPECKS, public classifier": "0 equal on the score, 1 wholly apart; other classifiers may see more",
-    "TVD of one-way and two-way margins": "mean over all margins, 0 equal, 1 disjoint",
+    "TVD of one-way and two-way margins": "mean over all margins of columns with levels or bins, 0 equal, 1 disjoint",
 }
 """What is measured, and how to read it."""
 SEED = 0
@@ -103,8 +103,8 @@ class PaidEvaluation(Mechanism):
             "It publishes two distances of the table to the published sets, each rounded to whole parts of the number "
             f"of records, with exact discrete Laplace noise of scale {spell(scale)} parts: the "
             "Kolmogorov-Smirnov distance of a score that was fitted to the published sets alone, and the mean total "
-            "variation distance of all one-way and two-way margins, both averaged over the sets. What the sets cost is "
-            "paid apart and adds to this."
+            "variation distance of all one-way and two-way margins of columns with levels or bins, both averaged over "
+            "the sets. What the sets cost is paid apart and adds to this."
         )
         steps = [Step(name=name, sensitivity=sensitivity, price=price, counts=name) for name in MEASURES]
         return self.planned(schema, steps, law)

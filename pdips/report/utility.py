@@ -34,7 +34,7 @@ SPECKS = "SPECKS"
 ECDF = "max-ECDF"
 _, DIFFERENCE, _, COVERAGE = SUMMARIES
 NEAR_SPECKS, FAR_SPECKS = 0.1, 0.3
-NEAR_DIFFERENCE = 2.0
+NEAR_DIFFERENCE, FAR_DIFFERENCE = 2.0, 10.0
 """Standard errors of the table's estimates."""
 NEAR_COVERAGE, FAR_COVERAGE = 0.8, 0.5
 MOST_DENSITIES = 24
@@ -236,7 +236,7 @@ def _of_analysis(found: AnalysisComparison | None) -> list[tuple[Level, str]]:
         return []
     level = graded(
         off is not None and off <= NEAR_DIFFERENCE and inside >= NEAR_COVERAGE,
-        bad=(off is None or off > NEAR_DIFFERENCE) and inside < FAR_COVERAGE,
+        bad=((off is None or off > NEAR_DIFFERENCE) and inside < FAR_COVERAGE) or (off or 0) > FAR_DIFFERENCE,
     )
     shown = (
         f"(estimates {number(off)} standard errors off on average, {percent(inside)} of the table's inside the "

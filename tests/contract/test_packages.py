@@ -81,7 +81,6 @@ def test_published_forms_are_found_by_entry_point(monkeypatch):
 
 
 # Lower rooms never reach up, and a quick import stays quick.
-
 PACKAGE = Path(__file__).parents[2] / "pdips"
 
 RANKS = cases(__file__, "ranks")

@@ -212,6 +212,7 @@ NEAR = [measure(PAIRS, 0.02, 0.01), measure(SPECKS, 0.1, 0.01)]
         (NEAR, analysed(2.1, 0.8), "watch"),
         (NEAR, analysed(2.0, 0.4), "watch"),
         (NEAR, analysed(2.1, 0.49), "bad"),
+        (NEAR, analysed(10.1, 0.9), "bad"),
         (NEAR, analysed(None, 0.0), "bad"),
         (NEAR, analysed(None, None), "good"),
         ([measure(SINGLES, 0.5, 0.01)], None, "bad"),
