@@ -109,12 +109,12 @@ class IntervalColumn:
     def nodes(self) -> tuple[IntArray, ...]:
         """By layer, the interval of each cell, shape (cells,); 0 and the upper bound are alone, but not of dates."""
         edges, first = self._grid
-        linear, many = self.column.scale == "linear", len(edges) > MOST_ON_TOP
-        dated = self.column.type == "date"
+        linear, dated, many = self.column.scale == "linear", self.column.type == "date", len(edges) > MOST_ON_TOP
         n_parts, place = EVENLY if many else len(edges) - 1, np.arange(len(edges)) + first
         at = edges - edges[0] if linear and many else np.arange(len(edges), dtype=float)
         alone = ((place == 0) & linear | (place == place[-1])) & (not dated)
-        begun = [(np.diff(np.floor(at / at[-1] * n_parts + LEAST), prepend=-1) != 0) | np.diff(alone, prepend=False)]
+        parts = np.minimum(np.floor(at / at[-1] * n_parts + LEAST), n_parts - (dated and many))
+        begun = [(np.diff(parts, prepend=-1) != 0) | np.diff(alone, prepend=False)]
         if self.finer and linear and many and not dated:
             away = np.abs(place - min(max(0, first), int(place[-1]))) / len(edges) * EVENLY
             halves = np.floor(2 * np.log2(np.clip(away, 0.5**N_HALVES, 1)) + LEAST)

@@ -160,6 +160,8 @@ def test_layers_are_twentieths_of_the_range_and_powers_of_ten_cells(column):
     for nodes, width in zip(found.nodes, WIDTHS[column], strict=True):
         lower = found.fine.edges[np.flatnonzero(np.diff(nodes, prepend=-1))]
         assert np.diff(lower[3:-1]).max() == pytest.approx(width)
+    days = Column(type="date", lower="1940-01-01", upper="2000-12-31")
+    assert np.bincount(IntervalColumn("x", days, 10).nodes[0]).min() > 1_000  # 1970-01-01 is a day like others
 
 
 BOUNDS = [(0, 100, True), (-1, 100, False), (-5, 100, True), (-1000, 2000, False), (0, 50, True)]

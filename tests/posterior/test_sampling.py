@@ -231,7 +231,6 @@ def test_chains_that_disagree_run_twice_as_long_and_then_end_in_a_refusal(monkey
 
 
 # NUTS draws from the posterior that the grid has exactly: corrections, centres and weights mean the same to both.
-
 N_RECORDS = 300
 
 

@@ -211,7 +211,6 @@ def test_refusals():
 
 
 # Chains for normal columns within cells have the posterior that the model file states.
-
 CELLS, D, N, ALPHA = 3, 2, 40, 0.5
 SCALES = {"counts": 3.0, "sums": 3.0, "products": 2.0}
 PRIORS = np.repeat([[0.0], [0.5], [2.0], [4.0], [2.0], [4.0]], D, axis=1)
