@@ -193,12 +193,12 @@ def coverage(
             for name, shares in held.items():
                 (low, high), value = found[name], truth[name]
                 shares.append(float(((low <= value) & (value <= high))[asked[name]].mean()))
-    alike = math.sqrt(2 * (replays + 2) / (replays + 4) ** 3)  # Agresti and Coull's, where all replays say the same
+    alike = math.sqrt(2 * (replays + 2) / (replays + 4) ** 3)  # Agresti and Coull's, where all intervals held
     return [
         Covered(
             what=name,
             covered=float(np.mean(shares)),
-            standard_error=float(np.std(shares, ddof=1) / np.sqrt(replays)) or alike,
+            standard_error=float(np.std(shares, ddof=1) / np.sqrt(replays)) or alike * (min(shares) == 1),
             numbers=int(asked[name].sum()),
         )
         for name, shares in held.items()
