@@ -130,7 +130,6 @@ def test_summary_by_hand():
 
 
 # The study of mechanisms that take a model: its fits, what it measures, its page; intervals that must not cover.
-
 NORMAL = DESIGNS["normal"]
 TABLES = 6
 
