@@ -260,22 +260,22 @@ def observed(made, table, n_runs, from_bits):
 
 
 def test_many_runs_whose_cap_follows_from_noise_and_a_twin_whose_cap_is_the_largest_weight(monkeypatch):
-    # 1,000 runs a table, a bound is wrong with probability 1e-6; three caps and more are chosen
-    made, rest = Pairs(epsilon=1, weighted=("sex",)), [("f", 1.0), ("m", 1.0)] * 50
-    sides = [Table(pd.DataFrame([*rest, last], columns=["sex", "w"]), SURVEY) for last in (("m", 6.0), ("f", 1.0))]
-    pair, caps, count = Pair("a heavy one", *sides, "replace-one"), set(), WeightedSums.count
+    # 1,000 runs a table, a bound is wrong with probability 1e-6; three caps and more are chosen in the small tables
+    made, caps, count = Pairs(epsilon=1, weighted=("sex",)), set(), WeightedSums.count
 
     def noted(self, table, cap):
         caps.add(cap)
         return count(self, table, cap)
 
-    def bound():
-        return counts_bound(
-            lambda *given: observed(made, *given), pair, n_runs=1_000, alpha=1e-6, delta=0, rng=np.random.default_rng(0)
-        ).epsilon
+    def bound(n_each):
+        rest = [("f", 1.0), ("m", 1.0)] * n_each
+        sides = [Table(pd.DataFrame([*rest, last], columns=["sex", "w"]), SURVEY) for last in (("m", 6.0), ("f", 1.0))]
+        run, pair = partial(observed, made), Pair("a heavy one", *sides, "replace-one")
+        return counts_bound(run, pair, n_runs=1_000, alpha=1e-6, delta=0, rng=np.random.default_rng(0)).epsilon
 
     monkeypatch.setattr(WeightedSums, "count", noted)
-    assert bound() <= 1
+    assert bound(20) <= 1
+    assert bound(50) <= 1
     assert len(caps) >= 3
 
     def largest(self, curator, step, fine, counted, laws):
@@ -283,7 +283,7 @@ def test_many_runs_whose_cap_follows_from_noise_and_a_twin_whose_cap_is_the_larg
         return CappedSums(self, step, curator.count(step, partial(self.count, cap=cap)), cap, 0.0)
 
     monkeypatch.setattr(WeightedSums, "measure", largest)
-    assert bound() > 1.2
+    assert bound(50) > 1.2
 
 
 def test_a_household_costs_what_a_record_does_and_twins_are_caught(neighbours, monkeypatch):
