@@ -7,8 +7,9 @@ which can be drawn from at once. Everything here is post-processing of noisy and
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numba
 import numpy as np
@@ -25,84 +26,119 @@ MOST_WORK = 2.5e10
 """Additions of the chains in a first fit: where a table needs more, fewer chains than records are run."""
 FEWEST_CHAINS = 2_000
 LEAST_SWEEPS, MOST_SWEEPS, FINAL_SWEEPS = 100, 400, 20
-RATE, LONGEST_STEP = 0.35, 0.5
+RATE, LONGEST_STEP, LONGEST_SLOPE = 0.35, 0.5, 0.25
 STIFFEST, LOOK_AGAIN, STEPS = 1.0, 10, 15.0
 """Steps of parameters that many pairs move together are kept below a limit, worked out anew every few sweeps. A fit has
 ``STEPS`` sweeps over the limit: smaller steps need more of them."""
 
-STEEPEST = 6.0
-"""Largest parameter of the tree that chains start from."""
-AVERAGED = 0.7
-"""Parameters are averaged over the last sweeps of a fit, from this part of them on."""
+STEEPEST = 6.0  # Largest parameter of the tree that chains start from, and slope within a level
+AVERAGED = 0.7  # Parameters are averaged over the last sweeps of a fit, from this part of them on
+FITTED = 20  # Rounds of proportional fitting of pairs to their levels
+FLOOR = 0.1  # Standard errors that a level counts for at least, so that noise rules nothing out (tried: .1 and .3)
+EXACT, EVEN = 1e-12, 1e-3
+ROUNDS = 5  # In which places within intervals are drawn given each other
 
-FITTED = 20
-"""Rounds of proportional fitting of pairs to their levels."""
-
-FLOOR = 0.1
-"""Standard errors that a level counts for at least, so that noise rules nothing out (tried: .1 and .3)."""
-
-WIDEST = 4.0
-"""Largest variance of the prior of a pair's parameters."""
+WIDEST = 4.0  # Largest variance of the prior of a pair's parameters
+LEAST_APART, LEAST_SLOPE = 0.5, 3.0
+"""Standard errors of squares that priors of draws are wide for at least, of parameters and of slopes."""
 
 STRENGTHS = np.concatenate([[0.0], np.geomspace(1e-6, WIDEST, 45)])
 """Variances of a pair's parameters that are thought of; how common each one is, is learned from all pairs."""
 
-LEARNED = 300
-"""Rounds of expectation and maximization in which this is learned."""
+LEARNED = 300  # Rounds of expectation and maximization in which this is learned
+OF_TRIPLES = 0.25  # Variance of the prior of the parameters of three blocks
 
-OF_TRIPLES = 0.25
-"""Variance of the prior of the parameters of three blocks."""
+
+@dataclass(frozen=True, eq=False)
+class PairPriors:
+    """Of normal priors of parameters whose mean is 0, by blocks, shape (blocks, blocks).
+
+    ``wide`` is their variance in draws, ``likely`` that for the likeliest field, smaller for pairs that may be noise,
+    ``told`` which pairs say more than noise alone would, and ``kept`` which part of what they say isn't noise.
+    """
+
+    wide: FloatArray
+    likely: FloatArray
+    told: BoolArray
+    kept: FloatArray
+
+    @classmethod
+    def of(cls, noisy: NoisyPairs, squares: FloatArray, freedom: IntArray, unit: FloatArray, least: float) -> Self:
+        """Return the priors, as wide as squares beyond the noise's, and ``least`` times their standard error or more.
+
+        Parameters of variance 1 would have squares that add up to ``unit``. How far a pair is trusted is learned from
+        all of them.
+        """
+        seen = ~np.eye(len(freedom), dtype=bool) & (noisy.variance > 0) & np.isfinite(noisy.variance) & (freedom > 0)
+        variance, unit = np.where(seen, noisy.variance, 0), unit.clip(1e-300)
+        excess, error = squares - freedom * variance, variance * np.sqrt(2 * freedom)
+        wide, kept, likely = np.where(seen, np.maximum(excess, least * error), 0) / unit, *np.zeros((2, *unit.shape))
+        if seen.any():
+            kept[seen] = part = _kept(squares[seen], freedom[seen], variance[seen], unit[seen])
+            likely[seen] = part / (1 - part).clip(EXACT) * (variance * freedom / unit)[seen]
+        return cls(wide.clip(0, WIDEST), likely.clip(0, WIDEST), seen & (excess > 0), kept)
+
+    def drawn(self, noisy: NoisyPairs, rng: np.random.Generator, by_levels: bool) -> FloatArray:
+        """Return symmetric draws, for each two levels or each two blocks."""
+        spread = np.sqrt(noisy.spread(self.wide) if by_levels else self.wide)
+        found = np.triu(rng.standard_normal(spread.shape), 1)
+        return (found + found.T) * spread
 
 
 @dataclass(frozen=True, eq=False)
 class PairTarget:
-    """What a field is fitted to: expected counts, and a prior of each pair's parameters.
+    """What a field is fitted to: expected counts, and priors of each pair's parameters.
 
     ``levels``, shape (levels,), are above 0. ``pairs``, shape (levels, levels), are unbiased, so that some may be below
     0; ``shrunk``, of that shape, are above 0, agree with the levels, and are as far from independence as stands out
-    from the noise. By blocks, shape (blocks, blocks): ``prior`` has the variance of the normal prior of a pair's
-    parameters, whose mean is 0, ``trusted`` that for the likeliest field, smaller for pairs that may be noise, and
-    ``told`` which pairs say more than noise alone would. ``groups`` has the shares of levels in each kind of record.
+    from the noise. ``scores``, shape (levels, blocks), are standardized mid-ranks of the ordered levels of each block.
+    A parameter is a slope times the scores of both levels, which has the prior ``sloped``, plus one of its own, which
+    has the prior ``apart``. ``groups`` has the shares of levels in each kind of record.
     """
 
     levels: FloatArray
     pairs: FloatArray
     shrunk: FloatArray
-    prior: FloatArray
-    trusted: FloatArray
-    told: BoolArray
+    scores: FloatArray
+    apart: PairPriors
+    sloped: PairPriors
     groups: LevelGroups
 
     @classmethod
     def of(cls, noisy: NoisyPairs, groups: LevelGroups | None = None) -> "PairTarget":
         """Return the target: the prior of a pair is as wide as its distance from independence beyond the noise's.
 
-        Where that isn't above 0, it is half the standard error of this distance. Parameters of variance v that are
+        Where that isn't above 0, it is half the standard error of this distance; of slopes twice that, for the noise
+        of one number hides more than that of many. Parameters of variance v that are
         independent of each other, less their means by shares p, have squares that add up to v (n K)^2 on average, K^2
-        the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. How far a pair is trusted is learned from
-        all of them.
+        the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. A slope r with scores s and t moves counts
+        by n r times the product of p s and q t: so the noise on what they say along it is that of one count.
         """
         n, sizes, groups = noisy.n, noisy.sizes, _shared(noisy, groups or LevelGroups.one(noisy.sizes))
         shares = groups.shares
+        scores = _scores(noisy, shares)
+        pull, length = _along(shares, scores)
         alone = n * np.outer(shares, shares)
         beyond = noisy.centred(noisy.counts - alone)
-        squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1), np.outer(sizes - 1, sizes - 1)
-        excess = squares - freedom * noisy.variance
-        fitted = ~np.eye(len(sizes), dtype=bool) & (noisy.variance > 0)
-        told = fitted & (excess > 0)
-        error = noisy.variance * np.sqrt(2 * freedom)
-        seen = fitted & np.isfinite(noisy.variance)
+        line = pull.T @ beyond @ pull
+        both = (np.outer(length, length) > 0).astype(np.int64)
+        squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1) - line**2, np.outer(sizes - 1, sizes - 1) - both
         squared = noisy.over(shares**2, 0)
         centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
-        unit = (n * n * np.outer(centred, centred)).clip(1e-300)
-        prior = np.where(seen, np.maximum(excess, error / 2), 0) / unit
-        trusted, kept = np.zeros_like(unit), np.zeros_like(unit)
-        trusted[seen], kept[seen] = _likely(squares[seen], freedom[seen], noisy.variance[seen], unit[seen])
-        shrunk = np.maximum(alone + noisy.spread(kept) * beyond, 1e-3 * alone)
+        apart = PairPriors.of(noisy, squares, freedom, n * n * np.outer(centred, centred), LEAST_APART)
+        sloped = PairPriors.of(noisy, line**2, both, (n * np.outer(length, length)) ** 2, LEAST_SLOPE)
+        trusted = noisy.spread(apart.kept) * beyond + pull @ ((sloped.kept - apart.kept) * both * line) @ pull.T
+        shrunk = np.maximum(alone + trusted, 1e-3 * alone)
         for _ in range(FITTED):
             shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
             shrunk *= n * shares / np.repeat(noisy.over(shrunk, 0), sizes, axis=0)
-        return cls(n * shares, alone + beyond, shrunk, np.clip(prior, 0, WIDEST), trusted, told, groups)
+        return cls(n * shares, alone + beyond, shrunk, scores, apart, sloped, groups)
+
+    @property
+    def telling(self) -> float:
+        """Which part of the pairs says more than noise alone would."""
+        told = self.apart.told | self.sloped.told
+        return float(told.sum() / max(len(told) * (len(told) - 1), 1))
 
     def moved(self, noisy: NoisyPairs) -> "PairTarget":
         """Return the target with other estimates and the same priors."""
@@ -111,10 +147,9 @@ class PairTarget:
         pairs = alone + noisy.centred(noisy.counts - alone)
         return replace(self, levels=noisy.n * groups.shares, pairs=pairs, groups=groups)
 
-    def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> FloatArray:
-        """Return a draw of the prior, shape (levels, levels)."""
-        found = np.triu(rng.standard_normal(noisy.counts.shape), 1)
-        return (found + found.T) * np.sqrt(noisy.spread(self.prior))
+    def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+        """Return a draw of the priors: of parameters, shape (levels, levels), and of slopes, shape (blocks, blocks)."""
+        return self.apart.drawn(noisy, rng, True), self.sloped.drawn(noisy, rng, False)
 
 
 def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
@@ -126,15 +161,31 @@ def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
     return groups.with_shares(raised / np.repeat(noisy.over(raised, 0), noisy.sizes))
 
 
-def _likely(
-    squares: FloatArray, freedom: IntArray, variance: FloatArray, unit: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return the expected variance of the parameters of each pair, and which part of its distance isn't noise.
+def _scores(noisy: NoisyPairs, shares: FloatArray) -> FloatArray:
+    """Return standardized mid-ranks of the ordered levels, the first ones of each block; 0 for others."""
+    found = np.zeros((len(shares), len(noisy.sizes)))
+    for k, (first, many) in enumerate(zip(noisy.offsets, noisy.ordered, strict=False)):
+        if many > 1:
+            held = shares[first : first + many]
+            rank = np.cumsum(held) - held / 2 - held.sum() / 2
+            found[first : first + many, k] = rank / math.sqrt(held @ rank**2)
+    return found
+
+
+def _along(shares: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the direction, of length 1, in which a slope moves the counts of each block, and by how much."""
+    pull = shares[:, None] * scores
+    length = np.sqrt((pull**2).sum(axis=0))
+    return pull / np.maximum(length, EXACT), length
+
+
+def _kept(squares: FloatArray, freedom: IntArray, variance: FloatArray, unit: FloatArray) -> FloatArray:
+    """Return which part of the distance of each pair from independence isn't noise.
 
     Empirical Bayes: ``squares`` over noise and signal together are chi-squared, and the law of the signal's variance
     is the likeliest one on ``STRENGTHS`` for all pairs (Kiefer and Wolfowitz, 1956), one more pair thought of as even.
     """
-    free = np.maximum(freedom, 1)[:, None]
+    free = freedom[:, None]
     signal = STRENGTHS * unit[:, None] / free
     whole = variance[:, None] + signal
     log = -free / 2 * np.log(whole) - squares[:, None] / (2 * whole)
@@ -144,7 +195,8 @@ def _likely(
         weight = found.sum(axis=0) + 1 / len(STRENGTHS)
         found = likely * weight
         found /= found.sum(axis=1, keepdims=True)
-    return found @ STRENGTHS, (found * signal / whole).sum(axis=1)
+    part: FloatArray = (found * signal / whole).sum(axis=1)
+    return part
 
 
 def _tree(noisy: NoisyPairs, target: PairTarget) -> list[tuple[int, int | None]]:
@@ -215,12 +267,12 @@ class PairField:
         target: PairTarget,
         groups: LevelGroups,
         rng: np.random.Generator,
-        around: FloatArray | None = None,
+        around: tuple[FloatArray, FloatArray] | None = None,
     ) -> "PairField":
         """Return the field whose expected pairs come as near the target as the priors let them.
 
-        ``around`` are the means of the priors, shape (levels, levels). Left out, they are 0, and pairs that say no more
-        than noise have no parameters.
+        ``around`` are the means of the priors, as :meth:`PairTarget.drawn` returns them. Left out, they are 0, and
+        pairs that say no more than noise have no parameters.
         """
         offsets, n, theta, bias, third = noisy.offsets, noisy.n, self.theta.copy(), self.bias.copy(), self.third.copy()
         scale = n / len(self.codes)
@@ -231,10 +283,17 @@ class PairField:
         ridges = np.concatenate([[], *(np.full(t.beyond.size, t.variance / OF_TRIPLES) for t in noisy.triples)])
         around_third = 0.0 if around is None else rng.standard_normal(len(third)) * math.sqrt(OF_TRIPLES)
         ones, passed, sweeps = np.ones(len(self.codes), dtype=np.int64), list[Codes](), MOST_SWEEPS
-        on = noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0
         variance = np.where(np.isfinite(noisy.variance), noisy.variance, 0)
-        penalty = noisy.spread(variance / np.maximum(target.trusted if around is None else target.prior, 1e-12))
-        centre = 0.0 if around is None else around
+        on, steep = (p.told if around is None else p.wide > 0 for p in (target.apart, target.sloped))
+        penalty, stiff = (
+            variance / np.maximum(p.likely if around is None else p.wide, 1e-12) for p in (target.apart, target.sloped)
+        )
+        on, penalty = noisy.spread(on.astype(float)) > 0, noisy.spread(penalty)
+        centre, middle = (0.0, 0.0) if around is None else around
+        scores, (pull, length) = target.scores, _along(target.levels / n, target.scores)
+        moves, long = n * np.outer(length, length), (scores**2).sum(axis=0)
+        slopes = np.where(steep, scores.T @ theta @ scores / np.maximum(np.outer(long, long), EXACT), 0)
+        apart = theta - scores @ slopes @ scores.T
         least = np.outer(target.levels, target.levels) / n / 5 + scale
         for k in range(MOST_SWEEPS):
             field.moved(noisy, groups, 1, rng)
@@ -249,9 +308,13 @@ class PairField:
             bias += (RATE * off / (levels + 10 * scale)).astype(np.float32)
             rest = target.pairs - counts - np.outer(off, levels) / n - np.outer(levels, off) / n
             ridge = penalty / np.maximum(counts, least)
-            change = rate * (rest - ridge * (theta - centre)) / (np.maximum(counts, target.pairs) + 5 * scale + ridge)
-            theta += np.where(on, np.clip(change, -LONGEST_STEP, LONGEST_STEP), 0).astype(np.float32)
-            cells = np.bincount(field.places().ravel(), minlength=len(third)) * scale
+            change = rate * (rest - ridge * (apart - centre)) / (np.maximum(counts, target.pairs) + 5 * scale + ridge)
+            apart += np.where(on, np.clip(change, -LONGEST_STEP, LONGEST_STEP), 0)
+            ridge = stiff / np.maximum(moves, EXACT)
+            change = rate * (pull.T @ rest @ pull - ridge * (slopes - middle)) / (moves + 5 * scale + ridge)
+            slopes += np.where(steep, np.clip(change, -LONGEST_SLOPE, LONGEST_SLOPE), 0)
+            theta[:] = apart + scores @ slopes @ scores.T
+            cells = np.bincount(field.triple_cells().ravel(), minlength=len(third)) * scale
             ridge = ridges / np.maximum(cells, 5 * scale)
             change = rate * (wanted - cells - ridge * (third - around_third))
             change /= np.maximum(cells, wanted) + 5 * scale + ridge
@@ -265,7 +328,7 @@ class PairField:
         theta, bias, third = (total / np.float32(n_sums) for total in sums)
         return replace(field, theta=theta, bias=bias, third=third, passed=tuple(passed))
 
-    def places(self) -> IntArray:
+    def triple_cells(self) -> IntArray:
         """Return the cell of each record in each triple, shape (records, triples)."""
         found: IntArray = (self.codes[:, self.layout[:, 1:4]] * self.layout[:, 4:]).sum(axis=2) + self.layout[:, 0]
         return found
@@ -315,10 +378,40 @@ class PairField:
             if other != block:
                 given = offsets[other] + codes[:, other]
                 found += self.theta[given, new] - self.theta[given, old]
-        cells = replace(self, codes=codes).places()
+        cells = replace(self, codes=codes).triple_cells()
         for t, axis in zip(*np.nonzero(self.layout[:, 1:4] == block), strict=True):
             step = (level - codes[:, block]) * self.layout[t, 4 + axis]
             found += self.third[cells[:, t] + step] - self.third[cells[:, t]]
+        return found
+
+    def places(
+        self, codes: Codes, blocks: Sequence[int], noisy: NoisyPairs, rng: np.random.Generator
+    ) -> dict[int, FloatArray]:
+        """Return where each record lies within its level of some ordered blocks, from 0 to 1.
+
+        The log density is taken to be linear from the middle of a level to that of the next one. A place is drawn given
+        the levels of all columns and the places in the other blocks, in several rounds. Normal scores in place of even
+        ones were worse on real tables, whose tails depend on each other less than normal ones (tried).
+        """
+        found = {block: np.full(len(codes), 0.5) for block in blocks}
+        ends, width, rises = dict[int, tuple[IntArray, IntArray]](), dict[int, IntArray](), dict[int, FloatArray]()
+        for block in blocks:
+            own, last = codes[:, block].astype(np.int64), noisy.ordered[block] - 1
+            above, below = np.clip(own + 1, 0, last), np.clip(own - 1, 0, last)
+            width[block] = np.maximum(above - below, 1)
+            ends[block] = noisy.offsets[block] + above, noisy.offsets[block] + below
+            rise = self.gain(codes, block, above, noisy.offsets) - self.gain(codes, block, below, noisy.offsets)
+            rises[block] = (rise - (np.bincount(own, rise) / np.maximum(np.bincount(own), 1))[own]) / width[block]
+        for _ in range(ROUNDS):
+            for block in blocks:
+                slope, (above, below) = rises[block].copy(), ends[block]
+                for other in (each for each in blocks if each != block):
+                    high, low = ends[other]
+                    bent = self.theta[above, high] - self.theta[above, low]
+                    bent += self.theta[below, low] - self.theta[below, high]
+                    slope += (found[other] - 0.5) * bent / (width[block] * width[other])
+                slope = np.where(np.abs(slope) < EVEN, EVEN, np.clip(slope, -STEEPEST, STEEPEST))
+                found[block] = np.log1p(rng.random(len(codes)) * np.expm1(slope)) / slope
         return found
 
 

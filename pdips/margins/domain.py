@@ -19,9 +19,7 @@ from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace_variance
 from pdips.privacy.plan import Step
 
-MOST_CELLS = 100_000_000
-"""Larger cross-tabulations don't fit in memory: about 60 bytes a cell."""
-
+MOST_CELLS = 100_000_000  # Larger cross-tabulations don't fit in memory: about 60 bytes a cell
 MOST_STRAY_RECORDS = 10_000_000
 """Noise that would move the number of synthetic records by more than this makes no table that anybody could use."""
 
@@ -30,20 +28,15 @@ MOST_NODES = 1_000_000
 
 Columns = tuple[int, ...]
 
-SHARE_STEPS = 100
-"""The budget is divided among views in multiples of one part in about this many."""
-
+SHARE_STEPS = 100  # The budget is divided among views in multiples of one part in about this many
 SMALLEST_CAP, LARGEST_CAP = 16, 16_384
 """Cells of a view: the covering designs that are compared have views of up to 16, 32, 64, ... cells."""
 
 SMALLEST_VARIANCE = 1e-30
 """Stands in for the variance of noise so small that its reciprocal would overflow; only its ratio to others matters."""
 
-STOP = -1
-"""In place of a column: a node that is cut no further."""
-
-MOST_BITS = 62
-"""Columns of a pattern that fits into an integer of 64 bits."""
+STOP = -1  # In place of a column: a node that is cut no further
+MOST_BITS = 62  # Columns of a pattern that fits into an integer of 64 bits
 
 
 @dataclass(frozen=True)
@@ -56,6 +49,8 @@ class Domain:
     """Positions of the columns that are public."""
     impossible: tuple[dict[int, BoolArray], ...]
     """Structural zeros: for each rule, which levels of which column it names."""
+    ordered: tuple[int, ...]
+    """How many levels of each column are in order, not counting missing values: those of numbers, and of two any."""
 
     @property
     def n_cells(self) -> int:
@@ -123,7 +118,12 @@ def columns_of(schema: Schema, cut: Mapping[str, int] | None = None) -> Domain:
         for rule in schema.zeros()
     )
     public = np.flatnonzero([schema.columns[name].public for name in names])
-    return Domain(names, sizes, public, rules)
+    ordered = tuple(
+        levels if levels == 2 or not column.is_categorical else 0
+        for size, column in zip(sizes, schema.columns.values(), strict=True)
+        for levels in [int(size) - bool(column.missing)]
+    )
+    return Domain(names, sizes, public, rules, ordered)
 
 
 @dataclass(frozen=True)

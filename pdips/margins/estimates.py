@@ -19,8 +19,7 @@ from pdips.release.noisy_margins import MarginAxis, MarginLaw, MeasuredMargin, c
 EXACT = 1e-6
 """Variance of counts that public totals know: next to nothing, for 0 would mean that a pair isn't to be fitted."""
 
-MOST_SUMMED = 2.0**50
-"""Up to which whole numbers are added up in doubles without rounding, with room to spare."""
+MOST_SUMMED = 2.0**50  # Up to which whole numbers are added up in doubles without rounding, with room to spare
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ class NoisyPairs:
     Levels of block k begin at ``offsets[k]``. ``counts``, shape (levels, levels), is symmetric, with single levels on
     the diagonal. ``variance``, shape (blocks, blocks), is of the noise on a count of a pair before its margins are
     taken out, on the diagonal of that on a level, and 0 where counts are exact. ``n_records`` is noisy under
-    add-remove, with ``total_variance``.
+    add-remove, with ``total_variance``. So many levels of each block, the first ones, are ``ordered``.
     """
 
     offsets: IntArray
@@ -60,6 +59,7 @@ class NoisyPairs:
     n_records: float
     total_variance: float = 0.0
     triples: tuple[NoisyTriple, ...] = ()
+    ordered: tuple[int, ...] = ()
 
     @cached_property
     def sizes(self) -> IntArray:
@@ -380,7 +380,7 @@ def _assembled(
         if not design.public[list(part)].all():
             each = given[part][1] if part in given else variances[part]
             variance[part[0], part[-1]] = variance[part[-1], part[0]] = each
-    return NoisyPairs(offsets, counts, variance, n, variances.get((), 0.0))
+    return NoisyPairs(offsets, counts, variance, n, variances.get((), 0.0), ordered=design.ordered)
 
 
 def _public_counts(design: ResidualDesign, public: Table) -> FloatArray:

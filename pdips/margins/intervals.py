@@ -38,24 +38,14 @@ MOST_ON_TOP = 26
 EVENLY = 20
 """Equal parts of the range in the first layer, as in histograms: others would have to be cut by louder counts."""
 
-N_HALVES = 5
-"""How often the equal part next to 0 is halved where it is cut finer: two intervals a halving."""
-
-QUIETER = 2
-"""Standard deviation of the noise of a layer over that of the layer above, about."""
-
-STANDS_OUT = 6.0
-"""Standard deviations of the noise that an interval must count to be looked into."""
-
+N_HALVES = 5  # How often the equal part next to 0 is halved where it is cut finer: two intervals a halving
+QUIETER = 2  # Standard deviation of the noise of a layer over that of the layer above, about
+STANDS_OUT = 6.0  # Standard deviations of the noise that an interval must count to be looked into
 WORTH = Fraction(3, 2)
 """Times the price of a column with few levels that a number gets, for its layers (tried: 1 to 2)."""
 
-AT_ENDS = 0.25
-"""Prior probability that a half of an interval holds nothing, and that it holds all (tried: .1 to .4)."""
-
-N_AGAIN = 10
-"""Draws of fresh noise for the variance of counts of intervals."""
-
+AT_ENDS = 0.25  # Prior probability that a half of an interval holds nothing, and that it holds all (tried: .1 to .4)
+N_AGAIN = 10  # Draws of fresh noise for the variance of counts of intervals
 LEAST = 1e-9
 
 Ask = Callable[[int, BoolArray], IntArray]
@@ -221,16 +211,20 @@ class IntervalColumn:
         return np.where(cells == self.n_cells, self.n_cuts, np.searchsorted(cuts[1:-1], cells, side="right"))
 
     def cells(
-        self, levels: IntArray, cuts: IntArray, law: FloatArray, rng: np.random.Generator, even: bool
+        self, levels: IntArray, cuts: IntArray, law: FloatArray, rng: Generator, even: bool, place: FloatArray
     ) -> IntArray:
-        """Return a cell for each level, from the law within its interval: spread over its quantiles, or by chance."""
+        """Return a cell for each level, from the law within its interval: spread over its quantiles, or by chance.
+
+        The order within an interval is that of ``place``.
+        """
         below = np.concatenate([[0.0], np.cumsum(law[: self.n_cells] + LEAST / self.n_cells)])
         known = np.minimum(levels, self.n_cuts - 1)
         low, high = below[cuts[known]], below[cuts[known + 1]]
-        order, many = rng.permutation(len(levels)), np.bincount(levels, minlength=self.n_cuts)
+        many, order = np.bincount(levels, minlength=self.n_cuts), np.lexsort([place, levels])
         nth = np.empty(len(levels))
         nth[order] = earlier(levels[order])
         at = rng.random(len(levels))
+        at[order] = at[np.lexsort([nth if even else at, levels])]
         drawn = np.searchsorted(below, low + (high - low) * ((nth + at) / many[levels] if even else at), "right") - 1
         return np.where(levels == self.n_cuts, self.n_cells, np.clip(drawn, cuts[known], cuts[known + 1] - 1))
 
@@ -313,10 +307,10 @@ class CodeColumn(IntervalColumn):
         return self.group[table.codes[self.name]]
 
     def cells(
-        self, levels: IntArray, cuts: IntArray, law: FloatArray, rng: np.random.Generator, even: bool
+        self, levels: IntArray, cuts: IntArray, law: FloatArray, rng: Generator, even: bool, place: FloatArray
     ) -> IntArray:
         """Return a level for each group, as cells for intervals."""
-        return np.append(self.order, self.n_cells)[super().cells(levels, cuts, law, rng, even)]
+        return np.append(self.order, self.n_cells)[super().cells(levels, cuts, law, rng, even, place)]
 
 
 def _part_of(found: FloatArray, held: FloatArray, error: float | FloatArray) -> FloatArray:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pdips.margins.estimates import NoisyPairs
     from pdips.margins.residuals import ResidualDesign
 
-MOST_HELD = 2**22
-"""Shares of nodes in margins that are worked out at once; 8 bytes each."""
+MOST_HELD = 2**22  # Shares of nodes in margins that are worked out at once; 8 bytes each
 
 Columns = tuple[int, ...]
 Scales = Sequence[Fraction | None]

@@ -26,27 +26,20 @@ from scipy.sparse import csr_array
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.domain import Domain
 
-RIDGE = 0.005
-"""Weight of the entropy (docs/mechanisms/steps.md says what was tried)."""
-
+RIDGE = 0.005  # Weight of the entropy (docs/mechanisms/steps.md says what was tried)
 SMALLEST_PENALTY = 0.5
 FEW_CELLS = 2**16
 """Weight times variance is at least SMALLEST_PENALTY records where there are more cells than this: at less the solver
 gets no closer to the counts in bearable time."""
 
-MOST_DENSE = 2**24
-"""Cells that are held as one matrix; about 12 bytes each."""
-
+MOST_DENSE = 2**24  # Cells that are held as one matrix; about 12 bytes each
 MOST_ITERATIONS = 1_000
 
 FARTHEST = 0.1
 """The solver has arrived if no expected count is farther from where it belongs than this part of its square root."""
 
-MOST_COUNTS = 4_096
-"""With more noisy counts, or below a tree, coordinates take account of the size of each alone."""
-
-MOST_SELECTED = 2**26
-"""Entries of a dense matrix that picks rows; 4 bytes each."""
+MOST_COUNTS = 4_096  # With more noisy counts, or below a tree, coordinates take account of the size of each alone
+MOST_SELECTED = 2**26  # Entries of a dense matrix that picks rows; 4 bytes each
 
 
 @dataclass(frozen=True)

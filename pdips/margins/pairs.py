@@ -31,17 +31,11 @@ from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import MarginAxis, MeasuredMargin
 
-MOST_LEVELS = 6_000
-"""Of all columns together: pairs of levels are held in memory."""
-
+MOST_LEVELS = 6_000  # Of all columns together: pairs of levels are held in memory
 MOST_RECORDS = 100_000_000
 
-MOST_CELLS = 100_000
-"""Of a margin of three columns."""
-
-MANY = 100
-"""Levels of a column about which a warning may be due."""
-
+MOST_CELLS = 100_000  # Of a margin of three columns
+MANY = 100  # Levels of a column about which a warning may be due
 ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 """Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
 
@@ -60,11 +54,13 @@ AGAIN = {"gaussian": Fraction(1, 2), "laplace": Fraction(0)}
 PART_AGAIN = Fraction(3, 10)
 """Part of the pairs that are counted a second time (tried: .05 to .6)."""
 
-FEWEST_PAIRS = 6
-"""Of fewer pairs none is counted a second time."""
-
+FEWEST_PAIRS = 6  # Of fewer pairs none is counted a second time
 OF_CHOICE = Fraction(1, 6)
 """Part of the price of pairs that their choice gets (tried: .08 to .33)."""
+
+FEWEST_CUTS, MOST_CUTS, BEARABLE = 4, 16, 1_100
+"""Numbers without bins are cut into so many intervals that their square times the noise of a pair makes about so much:
+a cell of ten thousand records then holds nine standard deviations of its noise (tried: 2 to 10 intervals)."""
 
 MARGINS, CHOICE, PAIRS, PAIRS_AGAIN = "noisy margins", "choice of pairs", "noisy chosen pairs", "noisy pairs, again"
 
@@ -90,8 +86,9 @@ class Pairs(LaplaceOrGaussian):
         Whether sets come from the field that fits best, or each from a field of its own, fitted to the noisy margins
         with fresh noise on top, so that sets differ as much as the noise makes unsure. Left out: the first for one set,
         the second for several.
-    intervals : int
-        In how many intervals numeric columns without bins are cut for pairs, at noisy quantiles; 2 to 100.
+    intervals : int, optional
+        In how many intervals numeric columns without bins are cut for pairs, at noisy quantiles; 2 to 100. Left out: 4,
+        8 or 16, the fewer the louder the noise on pairs is.
     also : tuple of str
         Columns, in threes: margins that are measured too, with a fifth of the price of pairs.
     weighted : tuple of str
@@ -134,7 +131,7 @@ class Pairs(LaplaceOrGaussian):
     takes_households: ClassVar[bool] = True
 
     sets: Literal["fitted", "posterior"] | None = None
-    intervals: int = 10
+    intervals: int | None = None
     also: tuple[str, ...] = ()
     weighted: tuple[str, ...] = ()
     single_share: Number | None = None
@@ -145,7 +142,8 @@ class Pairs(LaplaceOrGaussian):
         super().__post_init__()
         if self.sets is not None:
             choice(self.sets, ("fitted", "posterior"), "sets")
-        check_whole(self.intervals, "intervals", 2, 100)
+        if self.intervals is not None:
+            check_whole(self.intervals, "intervals", 2, 100)
         if len(self.also) % 3:
             raise InputError("also takes names of columns in threes, such as also=sex,age,income")
         if self.single_share is not None:
@@ -172,7 +170,7 @@ class Pairs(LaplaceOrGaussian):
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: one noisy answer that holds all margins of one and two columns."""
-        fine = IntervalDesign.of(schema, self.intervals)
+        fine = IntervalDesign.of(schema, self._n_cuts(schema))
         design, asked = self._design(schema, fine), sum(column.worth for column in fine.columns)
         others = len(design.domain.names) - len(design.domain.public) - len(fine.numeric)
         part = Fraction(asked, max(others, int(self.chosen is not None)) + asked)
@@ -318,6 +316,16 @@ class Pairs(LaplaceOrGaussian):
         second = None if self.chosen is not None else str(self._second_share())
         return {"sets": self._sets(), "delta": delta, "single_share": share, "second_share": second}
 
+    def _n_cuts(self, schema: Schema) -> int:
+        """Return in how many intervals pairs cut numbers: the louder the noise, the fewer."""
+        n_pairs = self.chosen or math.comb(len(schema.columns), 2) - math.comb(len(schema.public_columns), 2)
+        if self.intervals is not None or not n_pairs:
+            return self.intervals or MOST_CUTS
+        moved, price = Sensitivity.of_counts(schema, self.neighbours, tables=n_pairs), self.total * (1 - ALONE_NUMERIC)
+        step = Step(name=PAIRS, counts="each count", sensitivity=moved, price=price, law=self.noise_law)
+        halvings = round(math.log2(BEARABLE / max(step.standard_deviation, 1)) / 2)
+        return int(min(max(2**halvings, FEWEST_CUTS), MOST_CUTS))
+
     def _n_again(self, design: ResidualDesign) -> int:
         n_open = len(_open_pairs(design))
         if self.chosen is not None:
@@ -345,7 +353,7 @@ class Pairs(LaplaceOrGaussian):
         counted, design = [each.noisy for each in margins if each.law.law != "estimate"], plan.design
         n_margins, asked = len(design.margins), [design.variance(m, plan.named(MARGINS)) for m in design.margins]
         again = self._n_again(design) if plan.steps[-1].name == PAIRS_AGAIN else 0
-        levels, fine = iter(counted[n_margins + again :]), IntervalDesign.of(plan.schema, self.intervals)
+        levels, fine = iter(counted[n_margins + again :]), IntervalDesign.of(plan.schema, self._n_cuts(plan.schema))
         stated = [each.law.variance for each in margins if each.law.law != "estimate"][:n_margins]
         n_counted = n_margins + again + len(fine.columns) - len(fine.numeric)
         if len(counted) != n_counted or not np.allclose(stated, asked):
@@ -364,7 +372,7 @@ class Pairs(LaplaceOrGaussian):
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Measure all pairs, fit a field to them, and let its chains be records."""
         design, step = plan.design, plan.named(MARGINS)
-        fine = IntervalDesign.of(plan.schema, self.intervals).asking(plan.steps)
+        fine = IntervalDesign.of(plan.schema, self._n_cuts(plan.schema)).asking(plan.steps)
         n_public = curator.n_records if plan.n_public else None
         with curator.timed("counting all pairs and adding noise"):
             counted = fine.measure(curator)
@@ -388,12 +396,11 @@ class Pairs(LaplaceOrGaussian):
             second = self._again(plan, curator, noisy, estimated, axes, partial(fine.levels, cuts=cuts))
         found = estimated(noisy, again=second)
         n_records = n_public if n_public is not None else max(round(found.n_records), 0)
-        sets, told, drawn = list[pd.DataFrame](), 0.0, laws
+        sets, drawn = list[pd.DataFrame](), laws
         with curator.timed("fitting a field"):
             target = PairTarget.of(found, groups_of(design, public, plan.schema.members))
             groups = target.groups.drawn(n_records, rng, even=True)
             field = PairField.start(found, target, groups, rng).fitted(found, target, groups, rng)
-            told = float(target.told.sum() / max(len(design.sizes) * (len(design.sizes) - 1), 1))
         for number in range(1, self.n_sets + 1):
             with curator.timed(f"drawing synthetic set {number} of {self.n_sets}"):
                 own, held = field, groups
@@ -409,9 +416,12 @@ class Pairs(LaplaceOrGaussian):
                     for place, name in enumerate(design.domain.names[column] for column in block.columns)
                 }
                 meet(design.totals, made, partial(_gain, design, own, made), rng)
+                codes = design.codes([made[name] for name in design.domain.names])
+                within = {numeric[k]: at for k, at in own.places(codes, [*numeric], found, rng).items()}
                 for each in fine.columns:  # a set whose own sampling error stands for the table's is drawn by chance
                     even, name = self._sets() == "fitted", each.name
-                    made[name] = each.cells(made[name], cuts[name], drawn[name], rng, even)
+                    place = within.get(name, rng.random(len(codes)))
+                    made[name] = each.cells(made[name], cuts[name], drawn[name], rng, even, place)
                 sets.append(_frame(fine, plan.schema, made, public, rng))
                 if sums is not None:
                     sets[-1] = sums.met(sets[-1], rng if self._sets() == "posterior" else None)
@@ -420,7 +430,7 @@ class Pairs(LaplaceOrGaussian):
             tables=fine.tables(counted, cuts) | ({} if sums is None else {"weighted_sums": sums.frame()}),
             margins=[*measured(design, step, noisy, axes, known), *second, *(margin for _, margin in coded.values())],
             margin_errors=tuple(pair_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),
-            diagnostics={"telling_pairs": told} if len(design.sizes) > 1 else {},
+            diagnostics={"telling_pairs": target.telling} if len(design.sizes) > 1 else {},
         )
 
     def _again(

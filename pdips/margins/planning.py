@@ -24,12 +24,8 @@ By = Literal["two-way", "one-way"]
 
 RULES: tuple[Rule, ...] = get_args(Rule)
 
-PARTS = 1000
-"""Budgets are suggested in thousandths of epsilon."""
-
-USABLE = 1.0
-"""Percentage points of the number of records: the standard error up to which a margin is called usable."""
-
+PARTS = 1000  # Budgets are suggested in thousandths of epsilon
+USABLE = 1.0  # Percentage points of the number of records: the standard error up to which a margin is called usable
 MOST_ROUNDS = 200
 SMALLEST_SHARE = 1e-6
 

@@ -32,18 +32,14 @@ from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.privacy.plan import LinearImage, Step
 
-MOST_LEVELS = 5_000
-"""Of a block: pairs of more levels would be noise, and fill the memory."""
-
+MOST_LEVELS = 5_000  # Of a block: pairs of more levels would be noise, and fill the memory
 MOST_COMBINED = 1_000_000
 """Combinations of columns that structural zeros tie together, before those that can't occur are left out."""
 
 WEIGHT = 2**30
 """The weight of the most precise margin: weights, which are reciprocals of variances, are whole parts of it."""
 
-GRID = 4
-"""Weights are powers of two to the multiples of 1 / GRID, so that noise is drawn for many margins at once."""
-
+GRID = 4  # Weights are powers of two to the multiples of 1 / GRID, so that noise is drawn for many margins at once
 LOUDER = 4
 """How much larger a standard deviation is for margins that public totals know, which are only compared with them."""
 
@@ -321,6 +317,11 @@ class ResidualDesign:
     def variance(self, margin: tuple[int, ...], step: Step) -> float:
         """Return the variance of the noise on a count of a measured margin, before differences are taken."""
         return self.image.variance(step, int(self.weights[self.place[margin]]))
+
+    @property
+    def ordered(self) -> tuple[int, ...]:
+        """How many levels of each block are in order: those of a number, its missing values left out."""
+        return tuple(self.domain.ordered[b.columns[0]] if len(b.columns) == 1 else 0 for b in self.blocks)
 
     @cached_property
     def own_block(self) -> dict[int, int]:

@@ -43,11 +43,8 @@ from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, axes_of
 
 Utility = Literal["aic", "bic"]
 
-STEPS_PER_UNIT = 1024
-"""AIC is rounded to a public grid of this many steps a unit (2 units are whole steps)."""
-
-MOST_GROUPED = 16
-"""Columns that an election of groups can divide: it has 2^columns - 2 candidates."""
+STEPS_PER_UNIT = 1024  # AIC is rounded to a public grid of this many steps a unit (2 units are whole steps)
+MOST_GROUPED = 16  # Columns that an election of groups can divide: it has 2^columns - 2 candidates
 
 
 class Position:

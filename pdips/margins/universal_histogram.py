@@ -39,8 +39,7 @@ from pdips.release.noisy_margins import MarginAxis, MeasuredMargin, axes_of
 
 LARGEST_FAN_OUT = 1_000_000
 
-LARGEST_USEFUL = 16
-"""Of fan-outs: Qardaji, Yang and Li (2013) find no use for more."""
+LARGEST_USEFUL = 16  # Of fan-outs: Qardaji, Yang and Li (2013) find no use for more
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,10 @@ from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import AnswerLaw, Step
 from pdips.privacy.sensitivity import Sensitivity
 
-UNITS, CAPS = 10_000, 200
-"""Whole steps of a weight at the cap; caps that are tried."""
-
+UNITS, CAPS = 10_000, 200  # Whole steps of a weight at the cap; caps that are tried
 SUMS_OF_WEIGHTS = "noisy sums of weights"
 
-SEEN = 2.0
-"""Standard errors that a weighted sum must be above to be met by sets."""
+SEEN = 2.0  # Standard errors that a weighted sum must be above to be met by sets
 
 
 @dataclass(frozen=True, eq=False)

@@ -260,7 +260,7 @@ def test_the_prior_of_a_pair_is_as_wide_as_parameters_that_make_its_distance_fro
         counts[:2, 2:] = alone * (1 + theta)
         counts[2:, :2] = counts[:2, 2:].T
         noisy = NoisyPairs(np.array([0, 2, 5]), counts, np.full((2, 2), 1e-6), n)
-        found.append(PairTarget.of(noisy).prior[0, 1])
+        found.append(PairTarget.of(noisy).apart.wide[0, 1])
         naive.append(((alone * theta) ** 2).sum() / (n**2 * (shares[0] ** 2).sum() * (shares[1] ** 2).sum()))
     assert np.mean(found) == pytest.approx(v, rel=5 * np.std(found) / v / 20)
     assert np.mean(naive) < 0.02 * v  # the twin: parameters as if their means by shares were not taken out
