@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any
 
-SILENCE = 10.0
-"""Seconds between lines about a running step, outside terminals and notebooks."""
+SILENCE = 10.0  # Seconds between lines about a running step, outside terminals and notebooks
 
 
 def small_table(title: str, rows: Iterable[tuple[Any, ...]]) -> str:

@@ -5,11 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-ACCEPT = 1e-6
-"""A true law fails a check with this probability; the seed is fixed, so it does so always or never."""
-
-REJECT = 1e-9
-"""A broken twin must score below this."""
+ACCEPT = 1e-6  # A true law fails a check with this probability; the seed is fixed, so it does so always or never
+REJECT = 1e-9  # A broken twin must score below this
 
 
 def chi_square(draws: np.ndarray, pmf: Callable[[np.ndarray], np.ndarray], *, expected: float = 30.0) -> float:

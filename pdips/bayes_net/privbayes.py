@@ -42,9 +42,7 @@ STEPS_PER_NAT = 64
 MOST_RECORDS = 2**30 - 1
 """Scores of more records than this would leave 64-bit integers, or the error bound of the proof."""
 
-MOST_TABLE_CELLS = 4_000_000
-"""Joint tables are no larger than this, whatever the degree."""
-
+MOST_TABLE_CELLS = 4_000_000  # Joint tables are no larger than this, whatever the degree
 MOST_KEPT_CELLS = 65_536
 """Larger joint tables are counted again when needed, so that those of all families never fill the memory."""
 
@@ -302,8 +300,7 @@ def _systematic(law: FloatArray, row: IntArray, rng: np.random.Generator) -> Int
     return level
 
 
-MOST_CANDIDATES = 1_000_000
-"""A round has no more families to choose from than this."""
+MOST_CANDIDATES = 1_000_000  # A round has no more families to choose from than this
 
 
 @dataclass(frozen=True, kw_only=True)

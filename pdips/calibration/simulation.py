@@ -22,11 +22,8 @@ from pdips.privacy.loss import check_whole
 from pdips.release.large_set import LargeSet
 
 SMALLEST = Fraction(1, 10_000)
-GUESSES = 6
-"""After so many epsilons, guesses by the law of errors give way to bisection."""
-
-SLACK = 5e-3
-"""Relative rise of an error with epsilon that is put down to how widths are worked out."""
+GUESSES = 6  # After so many epsilons, guesses by the law of errors give way to bisection
+SLACK = 5e-3  # Relative rise of an error with epsilon that is put down to how widths are worked out
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from pdips.errors import DataError, InputError
 
-PATIENCE = 10
-"""Seconds that a server has to answer."""
+PATIENCE = 10  # Seconds that a server has to answer
 _ADDRESS = re.compile(r"(\w[\w+]*://.*?|.*\.duckdb)(?:#([^#]*))?", re.DOTALL)  # people.duckdb#people
 _PLAIN_OIDS = {16, 20, 21, 23, 25, 700, 701, 1043}
 """PostgreSQL's boolean, integers, floats, text, varchar: of char, citext or numeric, equal values may differ."""

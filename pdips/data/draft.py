@@ -21,13 +21,11 @@ DRAFT_HINT = """\
 # out_of_range = "clip"; [[impossible]] combinations of levels. docs/schema.md has them all.
 # Numbers and dates have no bins: mechanism pairs needs none. Most others need bins = 20 or bin_edges, by column.
 """
-FEW = 12
-"""Whole numbers of so many values are taken for codes, and more only where the column is named like codes."""
+FEW = 12  # Whole numbers of so many values are taken for codes, and more only where the column is named like codes
 _NAMED_LIKE_CODES = re.compile(
     r"code|class|cat|group|type|region|state|country|county|district|zip|postal|industr|occup|isco|nace|icd|sic"
 )
-FEWEST_KEYS = 100
-"""Whole numbers of which so many records have a different one each are taken for identifiers."""
+FEWEST_KEYS = 100  # Whole numbers of which so many records have a different one each are taken for identifiers
 _TEXTS = {
     r"\d+/\d+/\d{4}|\d{4}[-/]\d+[-/].+": "dates are read as 2020-12-31 or 31.12.2020: rewrite them in the file",
     r"-?[\d.]+(,\d+)?": 'numbers with a decimal comma: add [csv] decimal = ",", then give it lower and upper',

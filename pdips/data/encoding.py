@@ -10,8 +10,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table, decode, number_array
 
-UNITS = 2**14
-"""Steps from the middle of a predictor's public range to its end."""
+UNITS = 2**14  # Steps from the middle of a predictor's public range to its end
 
 
 Values = Mapping[str, FloatArray]

@@ -19,8 +19,7 @@ from pdips.errors import DataError, InputError
 NULLABLE: dict[str, Any] = {"i": "Int64", "u": "UInt64", "b": "boolean"}
 """Types that have room for absent members: whole numbers as doubles would be other codes because of them."""
 
-SIZE = "members"
-"""Column of the wide table: how many members a household has."""
+SIZE = "members"  # Column of the wide table: how many members a household has
 
 
 class Members(BaseModel):

@@ -23,8 +23,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table, check_columns
 from pdips.errors import DataError, InputError
 
-LOCAL = "local"
-"""In place of a scheduler's address: processes on this machine, one a core."""
+LOCAL = "local"  # In place of a scheduler's address: processes on this machine, one a core
 PATIENCE = 10.0
 """Seconds that a scheduler and its first worker have to answer; after as long, it is asked if any worker is left."""
 

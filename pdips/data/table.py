@@ -29,8 +29,7 @@ from pdips.data.rules import barred, lowest
 from pdips.data.schema import Column, Schema
 from pdips.errors import DataError, InputError
 
-MOST_DRAWS = 200
-"""How often numbers that break the order of a rule are drawn again within their bins."""
+MOST_DRAWS = 200  # How often numbers that break the order of a rule are drawn again within their bins
 
 
 class Table:

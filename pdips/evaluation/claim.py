@@ -39,14 +39,12 @@ from pdips.release.documents import (
 from pdips.release.folder import file_digest
 
 FOLDER = "claims"
-STEPS = 2**10
-"""Whole steps of half the range of a column: values are rounded to these."""
+STEPS = 2**10  # Whole steps of half the range of a column: values are rounded to these
 MOST_TERMS = 200
 LEVEL = 0.95
 REACH = {"laplace": math.log(20) / math.sqrt(2), "gaussian": 1.959964}
 """Standard deviations that hold 95 %; of a sum of Laplace variables, as many as one of them needs."""
-LEAST = 4.0
-"""How far above the noise the other predictors' Gram matrix has to be."""
+LEAST = 4.0  # How far above the noise the other predictors' Gram matrix has to be
 COUNT, ZERO = -2, -1
 
 Verdict = Literal["holds", "fails", "undecided", "nothing can be said"]

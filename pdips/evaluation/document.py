@@ -28,8 +28,7 @@ SUMMARIES = {
     "coverage": "share of the table's estimates inside the sets' intervals",
 }
 
-MOST_BASICS = 40
-"""How many of the first figures are printed."""
+MOST_BASICS = 40  # How many of the first figures are printed
 
 
 # ---- a release on disk ----

@@ -17,12 +17,9 @@ from pdips.data.table import Table, tally
 from pdips.errors import InputError
 from pdips.release.large_set import LargeSet
 
-MOST_SUBSETS = 100_000
-"""Sets of columns that a measure looks at."""
-N_PARTS = 10
-"""Bins of a numeric column for which the schema has none."""
-MISSING = "missing"
-"""The name of the level of missing values."""
+MOST_SUBSETS = 100_000  # Sets of columns that a measure looks at
+N_PARTS = 10  # Bins of a numeric column for which the schema has none
+MISSING = "missing"  # The name of the level of missing values
 
 
 def coded_columns(schema: Schema) -> list[str]:

@@ -39,18 +39,13 @@ from pdips.privacy.curator import Clock
 from pdips.release.documents import mean
 from pdips.release.release import Release, software
 
-SEED = 0
-"""Of resamples and re-splits: a second run gives the same figures."""
-SPLITS = 100
-"""Random re-splits of the Wasserstein randomization."""
+SEED = 0  # Of resamples and re-splits: a second run gives the same figures
+SPLITS = 100  # Random re-splits of the Wasserstein randomization
 MARGINAL = 3
-MOST_MARGINS = 1_000
-"""Sets of columns that are looked at, drawn at random where there are more: the same for every set."""
-WORST = 5
-"""Margins furthest apart that are named."""
+MOST_MARGINS = 1_000  # Sets of columns that are looked at, drawn at random where there are more: the same for every set
+WORST = 5  # Margins furthest apart that are named
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-MOST_CORRELATED = 10
-"""Numeric columns, the first ones, of which all correlations are compared."""
+MOST_CORRELATED = 10  # Numeric columns, the first ones, of which all correlations are compared
 DRAWS, LEAST_DRAWS, DRAWN_CELLS = 200, 20, 5_000_000
 """Resamples for the scale of basic figures, fewer where they would have more numbers than this together."""
 READINGS = {
@@ -70,8 +65,7 @@ READINGS = {
 """Measures, and what their ends mean, by the group that is worked out together."""
 BEST = {f"{MARGINAL}-marginal score": 1000.0}
 """What equal tables score, where it isn't 0."""
-RESAMPLES = 5
-"""Of the table, for the reference of an analysis."""
+RESAMPLES = 5  # Of the table, for the reference of an analysis
 LEVEL = 0.95
 NOTE = (
     "Inside only: computed from the confidential table, and no epsilon pays for it. Publishing a figure leaks; so does "

@@ -12,8 +12,7 @@ from scipy.special import expit
 
 from pdips.arrays import FloatArray, IntArray
 
-RIDGE = 0.01
-"""Half of it times the sum of squared coefficients is taken off the log-likelihood of SPECKS."""
+RIDGE = 0.01  # Half of it times the sum of squared coefficients is taken off the log-likelihood of SPECKS
 N_FOLDS, N_PENALTIES = 10, 100
 _RATIO = 1e-4  # smallest over largest penalty
 _LEAST_GAIN = 1e-5  # of the deviance, for going on along the path

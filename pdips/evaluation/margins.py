@@ -35,8 +35,7 @@ from pdips.release.large_set import LargeSet
 SyntheticSet = pd.DataFrame | LargeSet
 """Records, or counts of distinct records."""
 
-N_BINS = 6
-"""Bins of a numeric column in the k-marginal score, missing not counted."""
+N_BINS = 6  # Bins of a numeric column in the k-marginal score, missing not counted
 LEVELS = (0.01, 0.05, 0.10)
 """Levels of significance."""
 CATEGORIES = ("<= 0.01", "0.01 - 0.05", "0.05 - 0.1", "> 0.1")

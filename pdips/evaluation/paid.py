@@ -35,13 +35,10 @@ MEASURES = {
     "TVD of one-way and two-way margins": "mean over all margins of columns with levels or bins, 0 equal, 1 disjoint",
 }
 """What is measured, and how to read it."""
-SEED = 0
-"""Of the public score and of the references."""
-MOST_RECORDS = 50_000
-"""Of the sets, and of the reference, that the classifier is fitted to."""
+SEED = 0  # Of the public score and of the references
+MOST_RECORDS = 50_000  # Of the sets, and of the reference, that the classifier is fitted to
 MOST_COEFFICIENTS = 5_000
-STEPS = 2**20
-"""Whole steps of a coefficient in 1 nat."""
+STEPS = 2**20  # Whole steps of a coefficient in 1 nat
 MOST_PRODUCT = 2**60
 
 

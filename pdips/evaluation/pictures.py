@@ -14,11 +14,9 @@ from pdips.data.table import Table
 from pdips.evaluation.document import Measure, Pictures
 from pdips.evaluation.encoding import CodedRecords, weights_of, with_decile_bins
 
-MOST_CELLS = 60
-"""Of a numeric column."""
+MOST_CELLS = 60  # Of a numeric column
 MOST_PAIRS = 4
-MOST_LEVELS = 14
-"""Of a column of a heat map."""
+MOST_LEVELS = 14  # Of a column of a heat map
 PAIRS_FROM = "TVD of 2-way margins"
 SCORES_FROM = "SPECKS"
 

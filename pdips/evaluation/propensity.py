@@ -41,10 +41,8 @@ NULLS = ("formula", "permutation", "resample")
 MOST_PMSE_COEFFICIENTS = 2_000
 CLASSIFIERS = ("logistic", "main-effects", "tree")
 MOST_SPECKS_COEFFICIENTS = 5_000
-TREE_DEPTH, TREE_LEAF = 20, 20
-"""Levels of a tree at most, and records in a leaf at least."""
-N_CELLS = 100
-"""Parts of [0, 1] in which scores are counted."""
+TREE_DEPTH, TREE_LEAF = 20, 20  # Levels of a tree at most, and records in a leaf at least
+N_CELLS = 100  # Parts of [0, 1] in which scores are counted
 TIE_DIGITS = 6
 
 

@@ -33,8 +33,7 @@ from pdips.privacy.sensitivity import Sensitivity
 
 MOST_OUTCOMES = 100_000
 MOST_RECORDS = 10_000_000
-LARGEST_EXPONENT = 700
-"""Of e, in a law that is written out in doubles. Draws have no such limit."""
+LARGEST_EXPONENT = 700  # Of e, in a law that is written out in doubles. Draws have no such limit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,7 @@ from pdips.release.release import Release
 KNOW_THE_NOISE = ("modips", "scores")
 """Mechanisms whose posterior reads released noisy numbers only and knows their noise: drawing again costs nothing."""
 
-AT_ZERO = 0.8
-"""How much of the tail below zero goes to a variance of exactly zero; the rest is spread over the others."""
+AT_ZERO = 0.8  # How much of the tail below zero goes to a variance of exactly zero; the rest is spread over the others
 
 _legendre = cache(np.polynomial.legendre.leggauss)
 _TAIL = 1e-16

@@ -52,14 +52,9 @@ from pdips.release.release import Release
 
 type Target = Literal["table", "population"]
 
-N_REPLICATES = 1_000
-"""Fresh draws of the noise: a standard error from them is off by about 2 %."""
-
-MOST_FITTED = 20_000
-"""Cells of the predictors of a generalized linear model."""
-
-N_LAWS = 200
-"""Fresh draws of the noise for its covariance, where a prior is needed."""
+N_REPLICATES = 1_000  # Fresh draws of the noise: a standard error from them is off by about 2 %
+MOST_FITTED = 20_000  # Cells of the predictors of a generalized linear model
+N_LAWS = 200  # Fresh draws of the noise for its covariance, where a prior is needed
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,26 +21,19 @@ type Reads = Callable[[FloatArray, FloatArray], FloatArray]
 type Terms = tuple[list[str], FloatArray]
 """Names of the terms that stand for a column, and their values for each of its levels, shape (levels, terms)."""
 
-LEAST_COUNT = 1e-3
-"""What a cell of the predictors is raised to, in records."""
-
+LEAST_COUNT = 1e-3  # What a cell of the predictors is raised to, in records
 PRIOR_INTERCEPT, PRIOR_SLOPE = 5.0, 2.5
 """Standard deviations of coefficients of standardised predictors, where the noise leaves no finite fit."""
 
-AT_PRIOR = 0.8
-"""Posterior over prior standard deviation from which a coefficient is the prior's."""
-
+AT_PRIOR = 0.8  # Posterior over prior standard deviation from which a coefficient is the prior's
 N_WALKERS, STAGES, STAGE_STEPS = 100, 4, 200
 
 FARTHEST, NEWTON_STEPS, ROUNDS = 30.0, 40, 25
 
 OPEN = "the noise leaves these numbers open: intervals are the whole line"
 
-MOST_LOST = 0.02
-"""Part of the replicates without a finite fit beyond which an interval is the whole line."""
-
-MOST_NUMBERS = 2_000_000
-"""How many numbers a batch of replicates may hold at a time."""
+MOST_LOST = 0.02  # Part of the replicates without a finite fit beyond which an interval is the whole line
+MOST_NUMBERS = 2_000_000  # How many numbers a batch of replicates may hold at a time
 
 
 @dataclass(frozen=True, eq=False)

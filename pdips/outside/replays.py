@@ -37,14 +37,9 @@ from pdips.release.noisy_margins import unstacked
 from pdips.release.release import Release
 
 REPLAYS = 200
-MOST_MARGINS = 200
-"""Pairs and triples of columns that are looked at, of each."""
-
-FEWEST = 50
-"""Cells of more records than this, in a table as large as the release's, are looked at."""
-
-RAKED, LEAST = 10, 1e-9
-"""Rounds of proportional fitting, and what counts for none in it."""
+MOST_MARGINS = 200  # Pairs and triples of columns that are looked at, of each
+FEWEST = 50  # Cells of more records than this, in a table as large as the release's, are looked at
+RAKED, LEAST = 10, 1e-9  # Rounds of proportional fitting, and what counts for none in it
 
 Progress = Callable[[str], object]
 type Intervals = dict[str, tuple[FloatArray, FloatArray]]

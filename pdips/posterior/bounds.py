@@ -20,9 +20,7 @@ from pdips.posterior.columns import Values
 from pdips.posterior.finished_model import MOST_AT_ONCE, Draws, slices, stream
 from pdips.posterior.record_likelihood import Tally
 
-FEWEST_DRAWS = 4
-"""Draws a chain below which ArviZ gives neither R-hat nor effective numbers."""
-
+FEWEST_DRAWS = 4  # Draws a chain below which ArviZ gives neither R-hat nor effective numbers
 NAN = float("nan")
 
 

@@ -40,9 +40,7 @@ Draws = GridDraws | ChainDraws | RejectionDraws
 USELESS = 8
 """Nats that all records together must be able to move the log density by; with fewer, the prior is all there is."""
 
-MOST_PROPOSALS = 10**7
-"""Proposals of all draws by rejection, on average, that are put up with."""
-
+MOST_PROPOSALS = 10**7  # Proposals of all draws by rejection, on average, that are put up with
 OF_NUTS = ("draws", "tune", "n_chains", "nuts")
 
 CENTRES = {

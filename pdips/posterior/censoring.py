@@ -44,9 +44,7 @@ from pdips.privacy.loss import choice
 Clip = Literal["hard", "tanh", "algebraic"]
 CLIPS: tuple[Clip, ...] = ("hard", "tanh", "algebraic")
 
-LIKELIHOOD = "pdips_likelihood"
-"""What the likelihood of all records is called."""
-
+LIKELIHOOD = "pdips_likelihood"  # What the likelihood of all records is called
 WEIGHTS, CENTRE, WINDOW, CORRECTION = "pdips_weights", "pdips_centre", "pdips_window", "pdips_correction"
 HOISTED = "pdips_hoisted_"
 

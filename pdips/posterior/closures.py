@@ -31,9 +31,7 @@ import numpy as np
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 
-MOST = 50
-"""Numbers and words that one name may hold: knots, names of columns, labels of levels, but no table."""
-
+MOST = 50  # Numbers and words that one name may hold: knots, names of columns, labels of levels, but no table
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, Fraction, Decimal, date, Enum, Path, Pattern)
 CODE = (BuiltinFunctionType, type, ModuleType, np.ufunc, Schema, Column, type(Ellipsis), type(NotImplemented))
 DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)

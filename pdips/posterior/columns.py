@@ -30,32 +30,21 @@ Values = Mapping[str, NDArray[Any]]
 Parameters = Mapping[str, NDArray[Any]]
 DrawRecords = Callable[[Parameters, int, Values, np.random.Generator], Values]
 
-SUFFIX = "_data"
-"""A column ``wage`` is the ``pm.Data`` called ``wage_data`` in the model that reads it."""
-
+SUFFIX = "_data"  # A column ``wage`` is the ``pm.Data`` called ``wage_data`` in the model that reads it
 MISSING = "_missing"
 """Whether the number of a column ``wage`` is missing, 0 or 1, is a column ``wage_missing`` of the model."""
 
 READING = ("get_value", "eval")
 """Methods of a variable that hand out its value."""
 
-RECORD = "record"
-"""The dimension that numbers records; it is there as soon as a column is read."""
-
+RECORD = "record"  # The dimension that numbers records; it is there as soon as a column is read
 GOLDEN = (5**0.5 - 1) / 2
 ENDS = (0.0, 1.0)
 
-TRIED = 2_001
-"""Values of a column, from its lower to its upper bound, at which a transformation is looked at."""
-
-CLOSE = 1e-7
-"""Distance of neighbouring values at which steps are looked for, as a share of that to the lower bound."""
-
-EQUAL = 1e-9
-"""Difference up to which values count as equal: logarithms of one number differ in their last bit."""
-
-HALVINGS = 80
-"""Steps of the bisection: the bounds' distance is halved until doubles have no number between."""
+TRIED = 2_001  # Values of a column, from its lower to its upper bound, at which a transformation is looked at
+CLOSE = 1e-7  # Distance of neighbouring values at which steps are looked for, as a share of that to the lower bound
+EQUAL = 1e-9  # Difference up to which values count as equal: logarithms of one number differ in their last bit
+HALVINGS = 80  # Steps of the bisection: the bounds' distance is halved until doubles have no number between
 
 
 class Columns(Mapping[str, Any]):

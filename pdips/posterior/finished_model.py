@@ -38,19 +38,12 @@ from pdips.posterior.columns import SUFFIX, Values
 from pdips.posterior.record_likelihood import in_two_steps, on_first_axis, open_checks
 from pdips.privacy.loss import Neighbours, choice
 
-N_POINTS = 2
-"""Parameter values at which records are changed to see whose likelihood moves."""
-
-FULL_SEARCH = 2**14
-"""Up to this many records every pair of records is looked at."""
-
+N_POINTS = 2  # Parameter values at which records are changed to see whose likelihood moves
+FULL_SEARCH = 2**14  # Up to this many records every pair of records is looked at
 TOLERANCE = 1e-8
 
-BLOCK, CHUNK = 4096, 16
-"""Records and draws of a stream at once: their log-likelihoods stay in a core's cache."""
-
-MOST_AT_ONCE = 1 << 20
-"""Log-likelihoods of a stream held at once where records can't be taken block by block."""
+BLOCK, CHUNK = 4096, 16  # Records and draws of a stream at once: their log-likelihoods stay in a core's cache
+MOST_AT_ONCE = 1 << 20  # Log-likelihoods of a stream held at once where records can't be taken block by block
 
 Draws = Mapping[str, Any] | xr.DataTree
 

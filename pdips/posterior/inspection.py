@@ -30,19 +30,11 @@ from pdips.posterior.target import GridDraws, Target
 Draws = Mapping[str, NDArray[Any]]
 Found = tuple[dict[str, Any], xr.DataTree | None]
 
-WORK = 4_000_000
-"""Log-likelihoods that are worked out, as long as that leaves ``LEAST_DRAWS``."""
-
+WORK = 4_000_000  # Log-likelihoods that are worked out, as long as that leaves ``LEAST_DRAWS``
 LEAST_DRAWS = 100
-MOST_LISTED = 60
-"""Parameters in the table."""
-
-MOST_PUBLISHED = 1_000
-"""Posterior draws that are published beside the sets, where a posterior costs nothing."""
-
-STORED = 20_000
-"""Records whose bounds go into the tree: all, or these and the one with the largest bound."""
-
+MOST_LISTED = 60  # Parameters in the table
+MOST_PUBLISHED = 1_000  # Posterior draws that are published beside the sets, where a posterior costs nothing
+STORED = 20_000  # Records whose bounds go into the tree: all, or these and the one with the largest bound
 COMPILED = 50_000_000
 GRID_DRAWS = 1_000
 PICK_SEED = 3
@@ -50,9 +42,7 @@ PICK_SEED = 3
 PREDICTED, AT_ONCE = 20, 5
 """Draws at which records are predicted, and those that are made before the clock is looked at."""
 
-MOST_RECORDS = 10_000
-"""Records of the table that are compared, and records that are drawn at each draw."""
-
+MOST_RECORDS = 10_000  # Records of the table that are compared, and records that are drawn at each draw
 MOST_SECONDS = 5.0
 MOST_COLUMNS = 12
 BINS = 30

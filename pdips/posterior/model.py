@@ -50,21 +50,12 @@ from pdips.posterior.model_checks import (
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.posterior.record_likelihood import RecordLikelihood, count_known, inputs_of, observed_columns
 
-STAND_INS = 24
-"""Records of the stand-in table on which a model is built to be looked at."""
-
-MOST_BLUEPRINTS, MOST_KEPT = 16, 4
-"""Blueprints that are kept; and, of each, functions that draw records."""
-
-MOST_DRAWN_AGAIN = 10_000
-"""Records of the largest table for which such a function is kept."""
-
-N_POINTS, N_STARTS = 3, 16
-"""Draws from the prior at which records are compared, and from which NUTS is tried to start."""
-
+STAND_INS = 24  # Records of the stand-in table on which a model is built to be looked at
+MOST_BLUEPRINTS, MOST_KEPT = 16, 4  # Blueprints that are kept; and, of each, functions that draw records
+MOST_DRAWN_AGAIN = 10_000  # Records of the largest table for which such a function is kept
+N_POINTS, N_STARTS = 3, 16  # Draws from the prior at which records are compared, and from which NUTS is tried to start
 PRIOR_DRAWS = 2_000
-PUBLIC_SEED = 20240229
-"""Seed of draws that depend on nothing but public facts, so that anybody can draw them again."""
+PUBLIC_SEED = 20240229  # Seed of draws that depend on nothing but public facts, so that anybody can draw them again
 
 Forward = tuple[Any, list[Any], list[str]]
 """A function that draws records, the states of its generators, and the names of the parameters that it takes."""

@@ -37,12 +37,8 @@ UNMERGED = get_mode("FAST_COMPILE").excluding("local_add_canonizer")
 SIZES = (2, 3, 25)
 """Numbers of stand-ins at which a model of many records is compared with the model of one."""
 
-MOST_REMEMBERED = 64
-"""Trials whose results are kept."""
-
-MOST_LEVELS = 12
-"""Levels of a column that are left out one at a time."""
-
+MOST_REMEMBERED = 64  # Trials whose results are kept
+MOST_LEVELS = 12  # Levels of a column that are left out one at a time
 WIDE = "give it a distribution that integrates to 1, as wide as need be, such as pm.Normal or pm.HalfNormal"
 OWN = "write it as pm.CustomDist(..., dist=...), or as one of PyMC's distributions, truncated by pm.Truncated or mixed"
 INTRINSIC = "take pm.CAR with alpha below 1, or pm.ZeroSumNormal"

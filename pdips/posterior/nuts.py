@@ -45,8 +45,7 @@ second on the censored beta model, and no less on others that were tried."""
 
 STATISTICS = ("diverging", "n_steps", "step_size", "logp", "energy")
 SHORTEST_TUNING = 10
-JITTER = 0.1
-"""Chains that are told where to start do so within this distance, on the unconstrained scale."""
+JITTER = 0.1  # Chains that are told where to start do so within this distance, on the unconstrained scale
 
 
 class ChainDraws(JointDraws):

@@ -30,9 +30,7 @@ from pdips.privacy.noise import RandomBits, choice_log_probabilities, decay_coin
 
 Parameters = dict[str, NDArray[Any]]
 
-STEPS = 2**20
-"""Whole steps from 0 to the edge of the window: a record's term is one of 2 STEPS + 1 numbers."""
-
+STEPS = 2**20  # Whole steps from 0 to the edge of the window: a record's term is one of 2 STEPS + 1 numbers
 WEIGHT_DRAWS = 32
 WEIGHT_SPREAD = 3.0
 
@@ -48,12 +46,8 @@ GROWTH = {1: 0.01, 2: 0.05, 3: 0.1}
 NOWHERE = np.iinfo(np.int64).min
 """Marks a cell that the prior excludes, which is public."""
 
-LOWEST = -1e6
-"""Log prior densities below this count as this."""
-
-BLOCK = 1_000
-"""Draws made at a time for audits."""
-
+LOWEST = -1e6  # Log prior densities below this count as this
+BLOCK = 1_000  # Draws made at a time for audits
 MOST_STEPS = 2.0**60
 """Log prior densities this many steps from 0 and beyond count as there, so that sums of steps are whole numbers of 64
 bits however small the window is; all records together move a score by less if there are fewer than 2^40."""
@@ -436,8 +430,7 @@ def _own_generators(graphs: list[Any]) -> tuple[list[Any], list[Any]]:
 # published proposal of several doubles could give away the seed, and with it the others
 # (docs/proofs/exact-samplers.md, remark 6). So each word of this generator is a fresh one.
 
-WORDS = 1024
-"""Words that are taken from the source at a time."""
+WORDS = 1024  # Words that are taken from the source at a time
 
 _Word = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)
 _HalfWord = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p)

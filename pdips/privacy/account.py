@@ -27,8 +27,7 @@ from pdips.privacy.loss import (
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
 
-KEPT = 10**8 * MOST_TAU
-"""Of the delta of an account in rho, for the tau of a hundred million losses."""
+KEPT = 10**8 * MOST_TAU  # Of the delta of an account in rho, for the tau of a hundred million losses
 
 Outcome = Literal["charged", "refused", "withdrawn", "struck", "adopted"]
 Role = Literal["version", "other-table"]

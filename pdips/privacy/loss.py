@@ -19,18 +19,14 @@ Kind = Literal["pure", "approximate", "zcdp", "asymptotic", "none"]
 Sampling = Literal["exact", "mcmc"]
 Number = int | float | str | Fraction
 
-LARGEST_EXPONENT = 300
-"""Of ten, in a number that somebody writes down."""
-
+LARGEST_EXPONENT = 300  # Of ten, in a number that somebody writes down
 TINY = Fraction(1, 10**60)
 """What doubles stop at in the choice of an order of divergence; any order gives a valid epsilon."""
 
 MOST_TAU = Fraction(1, 10**20)
 """Largest probability with which the noise of a zero-concentrated loss may not be of the law that rho is about."""
 
-DIGITS = 10**12
-"""Of square roots, rounded down."""
-
+DIGITS = 10**12  # Of square roots, rounded down
 FINITE_KINDS: tuple[Kind, ...] = ("pure", "approximate", "zcdp")
 
 

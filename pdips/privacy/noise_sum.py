@@ -21,8 +21,7 @@ FREQUENCIES = 2**18
 NEGLIGIBLE = 1e-13
 TAIL = math.log(2e10)
 
-ROOT = 1e-6
-"""Accuracy of widths, in standard deviations."""
+ROOT = 1e-6  # Accuracy of widths, in standard deviations
 
 
 @dataclass(frozen=True)

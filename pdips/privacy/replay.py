@@ -21,11 +21,8 @@ from pdips.privacy.curator import Curator, Distribution, Rule, ScoresGiven, Stat
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 from pdips.privacy.plan import Plan, Step
 
-MOST_AT_ONCE = 2_000_000
-"""Scores that are held at a time where many runs choose."""
-
-MOST_OUTCOMES = 100_000
-"""Ways to choose that an exact law enumerates at one step."""
+MOST_AT_ONCE = 2_000_000  # Scores that are held at a time where many runs choose
+MOST_OUTCOMES = 100_000  # Ways to choose that an exact law enumerates at one step
 
 
 @dataclass(frozen=True, kw_only=True)

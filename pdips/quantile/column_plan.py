@@ -181,11 +181,9 @@ def panel_of(
 
 # ---- columns ----
 
-MOST_GROUPS = 32
-"""Groups of a column's histogram, in each stratum."""
+MOST_GROUPS = 32  # Groups of a column's histogram, in each stratum
 MOST_STRATA = 256
-CUTS = 4
-"""Intervals that a numeric column is cut into where it makes groups."""
+CUTS = 4  # Intervals that a numeric column is cut into where it makes groups
 LEAST_WIDTH = 1e-300
 MISSING_SHARE = Fraction(1, 5)
 """Of a column's epsilon, for counting how many of its numbers are missing."""

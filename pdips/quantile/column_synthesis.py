@@ -25,16 +25,10 @@ from pdips.quantile.conditional import Draw, level_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords, once
 from pdips.quantile.line_search import MOST_RECORDS
 
-PILOT = 5_000
-"""Records drawn on the way from what is released so far: where groups are cut and predictors centred."""
-
-COARSE = 20_000
-"""About so many records are read by the coarse rounds of a search for a line."""
-
-RECORDS_PER_CELL = 4
-"""Of a histogram of levels by group, in units of the scale of its noise."""
-MARGIN_TIMES = 2
-"""How often each record is counted in the margin, where it counts once by group."""
+PILOT = 5_000  # Records drawn on the way from what is released so far: where groups are cut and predictors centred
+COARSE = 20_000  # About so many records are read by the coarse rounds of a search for a line
+RECORDS_PER_CELL = 4  # Of a histogram of levels by group, in units of the scale of its noise
+MARGIN_TIMES = 2  # How often each record is counted in the margin, where it counts once by group
 
 ByColumn = Mapping[str, Any] | tuple[str, ...]
 

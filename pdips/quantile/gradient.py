@@ -23,8 +23,7 @@ from pdips.privacy.loss import Neighbours, choice
 
 Norm = Literal["hull", "linf", "l1"]
 
-FINEST_BITS = 36
-"""Coefficients are multiples of the outcome's public range over 2 to this power, or a little finer."""
+FINEST_BITS = 36  # Coefficients are multiples of the outcome's public range over 2 to this power, or a little finer
 
 DensityNorm = Literal["l1", "l2", "linf", "hull"]
 DENSITY_NORMS: tuple[DensityNorm, ...] = get_args(DensityNorm)

@@ -19,18 +19,13 @@ from pdips.quantile.gradient import DENSITY_NORMS, KNormGradient, finite_vector
 L1, L2, LINF, HULL = range(4)
 """What compiled code calls the norms of ``DENSITY_NORMS``, in their order."""
 
-WITHOUT_PIVOT = 1 / 3
-"""How often a direction that changes a slope does not turn the plane about a point."""
-SHAPED = 0.75
-"""How often a direction has the covariance that was learnt."""
+WITHOUT_PIVOT = 1 / 3  # How often a direction that changes a slope does not turn the plane about a point
+SHAPED = 0.75  # How often a direction has the covariance that was learnt
 BINS = 1024
-NARROW_FROM = 20_000
-"""Records from which far ends of a line are left out."""
-NEGLIGIBLE = 60.0
-"""Nats by which the far ends of a line are below where the chain is, for them to be left out."""
+NARROW_FROM = 20_000  # Records from which far ends of a line are left out
+NEGLIGIBLE = 60.0  # Nats by which the far ends of a line are below where the chain is, for them to be left out
 DIGIT_BITS = 12
-DIGITS_FROM = 128
-"""Up to so many numbers insertion is as quick."""
+DIGITS_FROM = 128  # Up to so many numbers insertion is as quick
 
 DensityArrays = namedtuple("DensityArrays", "x y tau scale norm spread")
 """Records, the quantile, nats a unit of norm, which norm, and the hull's 2 max(tau, 1 - tau)."""

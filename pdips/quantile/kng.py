@@ -168,29 +168,20 @@ class KNG(ColumnSynthesis):
 
 MEDIAN = Fraction(1, 2)
 
-RECORDS_PER_BIN = 4
-"""Of a panel's histograms, in units of the scale of their noise: about three standard deviations."""
+RECORDS_PER_BIN = 4  # Of a panel's histograms, in units of the scale of their noise: about three standard deviations
 
 Continuers = Literal["growth", "line"]
 
 ENOUGH = 150
 """Records times the epsilon of a line, for each of its coefficients: at least, and at most if it only ranks."""
 
-MOST_RANKED = 667
-"""Thousandths of the price of a line that only ranks, at most."""
-
-OF_MEAN = 2
-"""A run of a column's own intervals needs at most their average count divided by this."""
-
-FIRST = 4
-"""How many times the price of the next layer of intervals a layer has."""
-
+MOST_RANKED = 667  # Thousandths of the price of a line that only ranks, at most
+OF_MEAN = 2  # A run of a column's own intervals needs at most their average count divided by this
+FIRST = 4  # How many times the price of the next layer of intervals a layer has
 EACH, SURE = 1.2, 8
 """Standard deviations of noise above which a run of bins on average, and a bin by itself, hold records."""
 
-KAPPA = 0.3
-"""Instruments reach their bounds this many standard deviations from the middle."""
-
+KAPPA = 0.3  # Instruments reach their bounds this many standard deviations from the middle
 COUNTS = (
     "counts of residuals on public bins with exact discrete Laplace noise, about a line that the K-norm gradient "
     "mechanism chose among public candidates, with exactly the probabilities of its formula, or, where there is "

@@ -23,9 +23,7 @@ from pdips.errors import InputError
 from pdips.quantile.gradient import DensityNorm, KNormGradient
 from pdips.quantile.hit_and_run import HitAndRun
 
-LEAST_TO_LEARN = 20
-"""Draws for each parameter from which directions are learnt."""
-
+LEAST_TO_LEARN = 20  # Draws for each parameter from which directions are learnt
 RECORDS_A_STEP = 20_000
 LEAST_MOVES = 10
 """A step makes so many moves at least, and passes over so many records, before PyMC's loop gets its turn (about 40

@@ -21,8 +21,7 @@ from pdips.privacy.noise import UNAVAILABLE, RandomBits, choice_log_probabilitie
 CELLS_AT_ONCE = 2**20
 MOST_QUANTILES = 1000
 FINEST_QUANTILE = 10**6
-MOST_TUPLES = 200_000
-"""Outcomes that a law is spelt out for."""
+MOST_TUPLES = 200_000  # Outcomes that a law is spelt out for
 
 
 @dataclass(frozen=True, kw_only=True)

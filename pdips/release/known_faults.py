@@ -19,9 +19,7 @@ Severity = Literal[
 ]
 Facts = Mapping[str, Any]
 
-LARGEST_EXACT = 2**53
-"""The whole number from which on doubles leave some out."""
-
+LARGEST_EXACT = 2**53  # The whole number from which on doubles leave some out
 MODEL_MECHANISMS = ("censored-posterior", "pseudo-posterior")
 VALUES_READ = re.compile(r"get_value\s*\(|\.eval\s*\(|(?<!range\()\bdata\.n_records")
 IMPROPER, OWN_DENSITY = ("ICAR", "Flat", "HalfFlat", "Potential"), ("CustomDist", "DensityDist")

@@ -16,9 +16,7 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import decode
 
-LARGE_SET_RECORDS = 5_000_000
-"""Synthetic sets of more records than this are written chunk by chunk."""
-
+LARGE_SET_RECORDS = 5_000_000  # Synthetic sets of more records than this are written chunk by chunk
 CHUNK_RECORDS = 1 << 20
 
 

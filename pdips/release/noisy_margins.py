@@ -16,8 +16,7 @@ from pdips.data.totals import KnownTable
 from pdips.privacy.noise import discrete_laplace_variance
 from pdips.privacy.plan import Step
 
-MOST_NUMBERS = 2_000_000
-"""Releases of more noisy counts don't publish them."""
+MOST_NUMBERS = 2_000_000  # Releases of more noisy counts don't publish them
 
 
 @dataclass(frozen=True, kw_only=True)

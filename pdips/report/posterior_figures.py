@@ -34,30 +34,23 @@ MOST_PARAMETERS = 12
 MOST_COLUMNS = 6
 MOST_PAIRS = 6
 FEW_RELEASED = 3
-PAIRED = 400
-"""Draws of a pair of parameters that are drawn, beside divergent ones."""
+PAIRED = 400  # Draws of a pair of parameters that are drawn, beside divergent ones
 FEWEST_PAIRED = 20
-PRIOR_ENDS = 1.5
-"""How far beyond the posterior a prior is drawn, in ranges of the posterior."""
+PRIOR_ENDS = 1.5  # How far beyond the posterior a prior is drawn, in ranges of the posterior
 MOST_DOTS = 1_500
 DOT_SEED = 4
 FEWEST_RANKED = 20
 BARS = 30
-PLACES = 170, 110
-"""Places across and up: records that share one share a dot, so that a figure of a million stays small."""
-BAND = 0.99
-"""Probability with which all of a parameter's lines lie within the band."""
-MOST_RANKED = 250
-"""Draws of a chain whose ranks are drawn."""
+PLACES = 170, 110  # Places across and up: records that share one share a dot, so that a figure of a million stays small
+BAND = 0.99  # Probability with which all of a parameter's lines lie within the band
+MOST_RANKED = 250  # Draws of a chain whose ranks are drawn
 POINTS = 100
 SIMULATIONS = 500
-EVERY = 4
-"""Of the points of a curve, one in so many is drawn."""
+EVERY = 4  # Of the points of a curve, one in so many is drawn
 MOST_NAMED = 6
 LONGEST = 12
 MOST_ENTRIES = 300
-MOST_SD = 6.0
-"""Noisy numbers further off than this are drawn at the edge."""
+MOST_SD = 6.0  # Noisy numbers further off than this are drawn at the edge
 
 
 # ---- the folder ----

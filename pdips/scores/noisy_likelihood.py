@@ -25,12 +25,8 @@ from pdips.posterior.model import PUBLIC_SEED, Blueprint, initial, split, transf
 from pdips.posterior.record_likelihood import inputs_of
 from pdips.scores.record_score import Clipping, Norm, RecordScore
 
-AT_ONCE = 10_000
-"""Records drawn in one pass."""
-
-MOST_PASSES = 1_000
-"""Passes of one simulator, before those of another seed would come again."""
-
+AT_ONCE = 10_000  # Records drawn in one pass
+MOST_PASSES = 1_000  # Passes of one simulator, before those of another seed would come again
 EVEN, LIKELY = 32, 32
 """Cells of a numeric column that are equally wide, and cells that are equally likely before a table is seen."""
 
@@ -39,14 +35,9 @@ Records = dict[str, NDArray[Any]]
 Noises = Sequence[tuple[FloatArray, float]]
 """Covariances of normal noises, and the logarithm of each one's share in the noise that they are mixed to."""
 
-LOG_SPREAD = 100
-"""From this ratio of its bounds on, cells of a positive column are equally wide on the log scale."""
-
-SURE = 3
-"""Standard deviations of the noise from which on a count is hardly noise alone."""
-
-MOST_CELLS = 200
-"""Cells of a column; of one with more levels or whole numbers neighbours are counted together."""
+LOG_SPREAD = 100  # From this ratio of its bounds on, cells of a positive column are equally wide on the log scale
+SURE = 3  # Standard deviations of the noise from which on a count is hardly noise alone
+MOST_CELLS = 200  # Cells of a column; of one with more levels or whole numbers neighbours are counted together
 
 
 class Simulator:
@@ -175,30 +166,14 @@ NOISY_SUMS = "noisy_sums"
 MOST_MIXED = 300
 """Sums up to which Laplace noise is mixed of normal noises; noise on more counts as normal of the same variance."""
 
-MOST_MOVES = 40
-"""Steps towards the most probable parameters."""
-
-NEAR = 0.05
-"""The search ends with a step so short, in standard deviations of the posterior."""
-
-LARGEST = 1e100
-"""A simulated score beyond, or no number, is left out of products that doubles can't hold."""
-
-CLOSE = 1.0
-"""Standard deviations of the posterior from which on the last step is taken before the last simulation."""
-
-QUARTILES = 1.349
-"""Distance of the quartiles of a standard normal distribution."""
-
-REACH = 1.0
-"""Longest step, in standard deviations of what one record says."""
-
-ENOUGH, MOST_SIMULATED = 60, 4_000_000
-"""Simulated records for each record at the end, and in all."""
-
-CERTAIN = 1e-12
-"""Least information in a direction, over the largest, by which expectations are corrected along it."""
-
+MOST_MOVES = 40  # Steps towards the most probable parameters
+NEAR = 0.05  # The search ends with a step so short, in standard deviations of the posterior
+LARGEST = 1e100  # A simulated score beyond, or no number, is left out of products that doubles can't hold
+CLOSE = 1.0  # Standard deviations of the posterior from which on the last step is taken before the last simulation
+QUARTILES = 1.349  # Distance of the quartiles of a standard normal distribution
+REACH = 1.0  # Longest step, in standard deviations of what one record says
+ENOUGH, MOST_SIMULATED = 60, 4_000_000  # Simulated records for each record at the end, and in all
+CERTAIN = 1e-12  # Least information in a direction, over the largest, by which expectations are corrected along it
 QUANTILES = np.linspace(0.05, 0.99, 12)
 """Of the norms of simulated scores: the radii among which one is chosen."""
 

@@ -58,8 +58,7 @@ LAST = Fraction(7, 10)
 
 FEW_LEVELS = 4
 MOST_PARAMETERS = 400
-MOST_SPREAD = 100_000
-"""Of the noise on the number of records, up to which sets are as long as it says."""
+MOST_SPREAD = 100_000  # Of the noise on the number of records, up to which sets are as long as it says
 
 Timed = Callable[[str], AbstractContextManager[None]]
 

@@ -46,19 +46,14 @@ from pdips.statistics.normal_cells import (
     square,
 )
 
-THIN = 4
-"""Steps of a chain for each draw that is kept; four times as many in each further round."""
-
-WANTED = 0.35
-"""Share of accepted moves that step sizes are tuned to."""
-
+THIN = 4  # Steps of a chain for each draw that is kept; four times as many in each further round
+WANTED = 0.35  # Share of accepted moves that step sizes are tuned to
 CENTRE_TOO, SPREAD_TOO, SPREAD, COVARIANCE, BOTH, SCATTER, COUNTS, SUMS = range(8)
 """Places of step sizes: of the centre and the spread of cells' means, moved with all sums; of what is moved alone."""
 
 STEPS = (0.1, 0.3, 0.3, 0.1, 0.1, 0.1, 3.0, 0.5)
 
-TRIES = 3
-"""Moves of each kind of the covariance and the scatter in one step."""
+TRIES = 3  # Moves of each kind of the covariance and the scatter in one step
 
 
 def draw_cells(

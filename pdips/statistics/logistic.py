@@ -22,21 +22,16 @@ from pdips.privacy.noise import quantise
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.statistics.statistic import column_of
 
-GRID_BITS = 12
-"""The grid's step is between 2^-12 and 2^-13 of what one record can do."""
+GRID_BITS = 12  # The grid's step is between 2^-12 and 2^-13 of what one record can do
 LARGEST_KAPPA = 2**40
 LARGEST_TOLERANCE = Fraction(1, 8)
 
-MOST_RECORDS = 2**25
-"""Larger tables are outside the universe of the guarantee."""
-
+MOST_RECORDS = 2**25  # Larger tables are outside the universe of the guarantee
 ROUNDING = Fraction(1, 2**53)
-SUM_BITS = 46
-"""What a record adds to an entry of the gradient is rounded to 2^-46; sums of whole numbers have no order."""
+SUM_BITS = 46  # What a record adds to an entry of the gradient is rounded to 2^-46; sums of whole numbers have no order
 HALF_BITS = 23
 
-FURTHEST = 64.0
-"""exp(-64) stands for all that is smaller."""
+FURTHEST = 64.0  # exp(-64) stands for all that is smaller
 TERMS, SQUARINGS = 16, 7
 
 BLOCK = 2**16

@@ -40,8 +40,7 @@ CONTRACT = {
     "draw_records": "draw_records(draw, records, schema, rng), which returns columns drawn at one posterior draw",
 }
 
-TOTAL = "records"
-"""What the number of records is called where a model counts nothing else and the number is protected."""
+TOTAL = "records"  # What the number of records is called where a model counts nothing else and the number is protected
 
 
 @dataclass(frozen=True)
@@ -155,17 +154,13 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
 
 DRAWS, TUNE, CHAINS = 1_000, 1_000, 4
 MOST_COMPILED = 8
-MOST_NUMBERS = 2_000_000
-"""Independent draws beyond those that sets need, times the entries of the statistics."""
-
+MOST_NUMBERS = 2_000_000  # Independent draws beyond those that sets need, times the entries of the statistics
 NOT_AGREED = (
     "the chains of {} don't agree on the posterior given the noisy statistics, so nothing is released; that says "
     "nothing but what these say, and they stay charged; use more tuning and draws, or try the model on made-up tables"
 )
 
-APART = 4
-"""Draws of chains for each draw that is taken."""
-
+APART = 4  # Draws of chains for each draw that is taken
 SHORT = Lengths(draws=8, tune=8, chains=2, rounds=1)
 """What is drawn when a model is tried."""
 

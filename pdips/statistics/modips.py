@@ -52,17 +52,12 @@ STATISTIC_WORDS = {
 }
 """What is said of the statistics that ship, by the names of their types."""
 
-MOST_COLUMNS = 1_000
-"""Numbers of a posterior draw up to which draws are published beside the sets."""
-
+MOST_COLUMNS = 1_000  # Numbers of a posterior draw up to which draws are published beside the sets
 CHECKED_DRAWS = 100
-MOST_SIMULATED = 10_000_000
-"""Draws from which noisy statistics are simulated, and records in all."""
-
+MOST_SIMULATED = 10_000_000  # Draws from which noisy statistics are simulated, and records in all
 SEED = 17
 
-MOST_TRIED = 1_000
-"""Records of a release that is tried on stand-ins."""
+MOST_TRIED = 1_000  # Records of a release that is tried on stand-ins
 
 _tried = Tried()
 

@@ -11,9 +11,7 @@ from numba import njit
 
 from pdips.arrays import FloatArray
 
-HALF = 0.5
-"""Records that an empty cell counts as in the laws of its sums."""
-
+HALF = 0.5  # Records that an empty cell counts as in the laws of its sums
 CENTRE, CENTRE_SD, TAU_SHAPE, TAU_RATE, SD_SHAPE, SD_RATE = range(6)
 """Rows of the constants of priors, shape (6, d): the centre of the cells' means is normal, their spread and the
 standard deviations of records are gamma distributed."""

@@ -18,11 +18,8 @@ from pdips.statistics.statistic import unit_of
 
 STEPS = 150
 LEAST_ACCEPTED = 0.05
-SD = 0.3
-"""At which coefficients are proposed; it steers chains only."""
-
-LEAST_REST = 2.0**-1014
-"""Residuals are above 0, also where rounding says otherwise."""
+SD = 0.3  # At which coefficients are proposed; it steers chains only
+LEAST_REST = 2.0**-1014  # Residuals are above 0, also where rounding says otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,13 +196,10 @@ def _positive_laplace(middle: FloatArray, scale: float, rng: np.random.Generator
     return np.where((middle > 0) & (u < 1 - below), inside, start + tail)
 
 
-NODES = 256
-"""Public points at which numbers are taken: a Halton sequence, which is fixed."""
-
+NODES = 256  # Public points at which numbers are taken: a Halton sequence, which is fixed
 TUNE, THIN = 500, 2
 NEWTON = 12
-PASSES = 5
-"""How often coefficients are drawn about the mean of those before."""
+PASSES = 5  # How often coefficients are drawn about the mean of those before
 
 
 def draw_fits(

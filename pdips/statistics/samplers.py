@@ -41,9 +41,7 @@ KNOWN = {
 }
 LAWS = {type(law.rv_op): name for law, name in KNOWN.items()}
 
-POINTS = 4
-"""Draws from the prior at which two graphs are compared."""
-
+POINTS = 4  # Draws from the prior at which two graphs are compared
 CLOSE = 1e-6
 
 

@@ -28,8 +28,7 @@ from pdips.privacy.sensitivity import Sensitivity
 _known: WeakKeyDictionary[Table, dict[Any, IntArray]] = WeakKeyDictionary()
 """Columns of tables that are in use, as whole steps, and their statistics: each is worked out once."""
 
-STEPS = 2**12
-"""Steps in half the range: what rounding adds to a mean is 1/14,000 of it at most on average."""
+STEPS = 2**12  # Steps in half the range: what rounding adds to a mean is 1/14,000 of it at most on average
 
 
 @dataclass(frozen=True)

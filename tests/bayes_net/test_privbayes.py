@@ -409,15 +409,11 @@ def test_settings_are_checked(settings, message):
     refuses(message, PrivBayes, epsilon=1, **settings)
 
 
-def _wide(n_columns: int) -> Schema:
-    return Schema(columns={f"c{i}": {"levels": [0, 1]} for i in range(n_columns)})
-
-
 @pytest.mark.parametrize(
     ("schema", "settings", "message"),
     [
         (Schema(columns={"a": {"levels": [0, 1], "public": True}}), {}, "nothing to synthesize"),
-        (_wide(60), {"degree": 5}, "use a smaller degree"),
+        (Schema(columns={f"c{i}": {"levels": [0, 1]} for i in range(60)}), {"degree": 5}, "use a smaller degree"),
         (schema_of(2, 2), {"epsilon": "1e-17"}, "epsilon is too small"),
         (Schema(columns={"a": {"lower": 0, "upper": 1}}), {}, "needs bins or bin_edges"),
     ],

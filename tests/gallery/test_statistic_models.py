@@ -162,8 +162,7 @@ def test_public_columns_reach_the_model_and_fix_its_least_squares():
 
 ON_A_GRID = ("beta", "normal")
 BY_CHAINS = sorted(set(EXAMPLE) - set(ON_A_GRID))
-RECORDS = 200
-"""Of the tables for models that need chains, where these are left out."""
+RECORDS = 200  # Of the tables for models that need chains, where these are left out
 
 
 def run(monkeypatch, folder: Path, name: str, *more: str, n_records: int | None = None) -> Path:

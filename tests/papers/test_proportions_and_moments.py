@@ -30,10 +30,6 @@ EPSILON = Fraction(3)
 X = np.array([-2.9, -2.0, -1.1, 0.3, 0.9, 3.9])
 
 
-def sample_of(x=X, n_bins=3):
-    return Sample(np.tile(x, (RUNS, 1)), -3, 4, n_bins)
-
-
 def truncated(ones, n, scale):
     """The law of discrete Laplace noise drawn again until the count is in [0, n]."""
     weight = np.exp(-np.abs(np.arange(n + 1) - ones) / float(scale))
@@ -88,7 +84,7 @@ def test_noise_on_the_moments_has_the_stated_size(monkeypatch):
         (normal_moments.moments_as_printed, 7**2 / N / share),
         (normal_moments.moments_about_the_middle, None),
     ):
-        mean, variance = method(sample_of(), Fraction(1), bits())
+        mean, variance = method(Sample(np.tile(X, (RUNS, 1)), -3, 4, 3), Fraction(1), bits())
         size = math.sqrt(2) * 7 / N / share
         assert mean.std() == pytest.approx(size, rel=0.05)
         if spread is not None:

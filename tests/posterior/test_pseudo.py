@@ -126,8 +126,7 @@ def probability(y, weigh, event):
 
 
 ZEROS = [0] * 19
-TAIL = 1e-7
-"""Less likely events count as this likely."""
+TAIL = 1e-7  # Less likely events count as this likely
 
 
 def far(law):
@@ -350,15 +349,11 @@ def test_settings_out_of_range(settings, says):
     refuses(says, PseudoPosterior, **{"epsilon": CLAIM, "model": normal, **settings})
 
 
-def no_model(data, schema):
-    return None
-
-
 @pytest.mark.parametrize(
     ("model", "says"),
     [
         (None, "needs a model"),
-        (no_model, "must return a pm.Model"),
+        (lambda data, schema: None, "must return a pm.Model"),
         (beta, "neither public nor observed"),
         ("no.py", "no.py"),
     ],

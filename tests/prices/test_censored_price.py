@@ -234,10 +234,6 @@ def test_two_stages_cost_the_sum():
 # Theorem 3: bounded range and zero-concentrated loss
 
 
-def renyi(p, q, order):
-    return logsumexp(order * p + (1 - order) * q, axis=-1) / (order - 1)
-
-
 def neighbours(model, w, relation):
     """Yield laws of neighbours, both shape (tables, points)."""
     sides = [laws(model, w, term) for term in terms(model, w)]
@@ -247,7 +243,7 @@ def neighbours(model, w, relation):
 def excess(model, epsilon, relation, claimed):
     """Return the largest Renyi divergence of neighbours over order * claimed^2 / 8, at several orders."""
     return max(
-        (renyi(one, other, order) / (order * float(claimed) ** 2 / 8)).max()
+        (logsumexp(order * one + (1 - order) * other, axis=-1) / (order - 1) / (order * float(claimed) ** 2 / 8)).max()
         for p, q in neighbours(model, window(epsilon, relation), relation)
         for one, other in ((p, q), (q, p))
         for order in (1.1, 2, 8, 40)

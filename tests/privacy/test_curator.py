@@ -22,8 +22,7 @@ SCHEMA = schema_of(2, 3)
 TABLE = random_table(SCHEMA, 12)
 ONE = Sensitivity.of_person(l1=1)
 N_RUNS = 20_000
-REJECT = 1e-6
-"""Error rate of each statistical test here."""
+REJECT = 1e-6  # Error rate of each statistical test here
 
 
 def step(name: str, law: str = "laplace", **settings) -> Step:

@@ -316,8 +316,7 @@ def test_the_schema_is_recorded_by_its_digest(ledger: Ledger) -> None:
 # Accounts in rho
 
 AT = Fraction(1, 10**6)
-READ = AT - KEPT
-"""What is left of delta is for losses whose noise isn't quite of the law that rho is about."""
+READ = AT - KEPT  # What is left of delta is for losses whose noise isn't quite of the law that rho is about
 
 
 def test_four_gaussian_releases_cost_less_than_four_readings(ledger: Ledger) -> None:

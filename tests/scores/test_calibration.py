@@ -16,9 +16,7 @@ from pdips.posterior.columns import public_stand_ins
 from pdips.scores import scores as module
 
 DRAWS, RUNS, CELLS = 31, 48, 8
-ACCEPT, REJECT = 1e-4, 1e-6
-"""Nine parameters are tested: a sound posterior is rejected once in 1,100 runs of this file."""
-
+ACCEPT, REJECT = 1e-4, 1e-6  # Nine parameters are tested: a sound posterior is rejected once in 1,100 runs of this file
 NUMBER = Column(lower=-60, upper=60)
 X = Column(lower=-2, upper=2, public=True)
 

@@ -123,16 +123,13 @@ def decimals(array):
     return [[Decimal(float(v)) for v in row] for row in array]
 
 
-def as_decimal(number):
-    return Decimal(number.numerator) / Decimal(number.denominator)
-
-
 def exact_gradient(logits, b):
     """The gradient of the objective with 50 digits, entry by entry."""
     with localcontext() as context:
         context.prec = 50
         coefficients = decimals(b)
-        total = [[as_decimal(logits.kappa) * v for v in row] for row in coefficients]
+        kappa = Decimal(logits.kappa.numerator) / Decimal(logits.kappa.denominator)
+        total = [[kappa * v for v in row] for row in coefficients]
         for row, level, weight in zip(decimals(logits.x), logits.level, logits.weight, strict=True):
             powers = [sum(v * r for v, r in zip(each, row, strict=True)).exp() for each in coefficients]
             whole = 1 + sum(powers)

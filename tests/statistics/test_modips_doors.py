@@ -210,10 +210,6 @@ def discrete(given):
     law(given, mean)
 
 
-def no_such_draw(draw, records, schema, rng):
-    return {"y": draw["means"] * np.ones(records.n)}
-
-
 def no_numbers(draw, records, schema, rng):
     return draw_records(draw, records, schema, rng) | {"y": np.array(["x"] * records.n)}
 
@@ -222,7 +218,7 @@ LATE = {
     "density": (infinite, draw_records, {}, "is not a finite number"),
     "gradient": (no_gradient, draw_records, {}, "is not a finite number"),
     "shape": (wrong_shape, draw_records, {}, "some model"),
-    "draw_records": (right, no_such_draw, {}, "draw_records failed: KeyError"),
+    "draw_records": (right, lambda draw, *given: {"y": draw["means"]}, {}, "draw_records failed: KeyError"),
     "records": (right, no_numbers, {}, "some model"),
     "numpyro": (right, draw_records, {"nuts": "numpyro"}, "numpyro"),
     "tune": (right, draw_records, {"tune": 3}, "tune must be at least"),

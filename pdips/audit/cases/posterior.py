@@ -36,14 +36,9 @@ SHARES = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 FAR = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
 GROUPS = Schema.model_validate({"columns": {"g": {"levels": ["a", "b"]}, "ill": {"levels": [0, 1]}}})
 
-STEEP = 1_000.0
-"""Makes every cell of a coin's grid one that is sure of its side."""
-
-LIGHT = 36
-"""Nats by which the crowd of a pair makes one side lighter: its mass is 2e-16, and 60 would be cut off."""
-
-CROWD = 12
-"""Records of the pair on which two stages are audited."""
+STEEP = 1_000.0  # Makes every cell of a coin's grid one that is sure of its side
+LIGHT = 36  # Nats by which the crowd of a pair makes one side lighter: its mass is 2e-16, and 60 would be cut off
+CROWD = 12  # Records of the pair on which two stages are audited
 
 
 def switch(data: Columns, schema: Schema) -> pm.Model:

@@ -29,8 +29,7 @@ SHARE = {"lower": 0, "upper": 1}
 MIXED = Schema.model_validate({"columns": {"w": {"levels": ["a", "b", "c", "d"]}, "y": SHARE, "z": SHARE}})
 CHOICE = Schema.model_validate({"columns": {"w": {"levels": [0, 1]}, "x": {"lower": -1, "upper": 1}}})
 
-MANY = 1_000
-"""Records of the pair on which the printed regression is found out."""
+MANY = 1_000  # Records of the pair on which the printed regression is found out
 CROWD = 3
 
 
