@@ -336,8 +336,8 @@ MUTANTS = [
     Mutant(
         "a second count of pairs costs what one pair does",
         "margins/pairs.py",
-        "self.neighbours, tables=n_pairs)",
-        "self.neighbours)",
+        'self.neighbours, tables=n_pairs), f"',
+        'self.neighbours), f"',
         "tests/prices/test_price.py -k second_count",
     ),
     Mutant(
