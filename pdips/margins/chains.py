@@ -108,11 +108,11 @@ class PairTarget:
     def of(cls, noisy: NoisyPairs, groups: LevelGroups | None = None) -> "PairTarget":
         """Return the target: the prior of a pair is as wide as its distance from independence beyond the noise's.
 
-        Where that isn't above 0, it is half the standard error of this distance; of slopes twice that, for the noise
-        of one number hides more than that of many. Parameters of variance v that are
-        independent of each other, less their means by shares p, have squares that add up to v (n K)^2 on average, K^2
-        the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. A slope r with scores s and t moves counts
-        by n r times the product of p s and q t: so the noise on what they say along it is that of one count.
+        It is at least half the standard error of this distance, three of them for slopes, so that draws don't shrink
+        these. Parameters of variance v that are independent of each other, less their means by shares p, have squares
+        that add up to v (n K)^2 on average, K^2 the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. A
+        slope r with scores s and t moves counts by n r times the product of p s and q t: so the noise on what they say
+        along it is that of one count.
         """
         n, sizes, groups = noisy.n, noisy.sizes, _shared(noisy, groups or LevelGroups.one(noisy.sizes))
         shares = groups.shares
