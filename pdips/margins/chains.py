@@ -81,8 +81,7 @@ class PairPriors:
     def drawn(self, noisy: NoisyPairs, rng: np.random.Generator, by_levels: bool) -> FloatArray:
         """Return symmetric draws, for each two levels or each two blocks."""
         spread = np.sqrt(noisy.spread(self.wide) if by_levels else self.wide)
-        found = np.triu(rng.standard_normal(spread.shape), 1)
-        return (found + found.T) * spread
+        return (found := np.triu(rng.standard_normal(spread.shape), 1) * spread) + found.T
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +91,8 @@ class PairTarget:
     ``levels``, shape (levels,), are above 0. ``pairs``, shape (levels, levels), are unbiased, so that some may be below
     0; ``shrunk``, of that shape, are above 0, agree with the levels, and are as far from independence as stands out
     from the noise. ``scores``, shape (levels, blocks), are standardized mid-ranks of the ordered levels of each block.
-    A parameter is a slope times the scores of both levels, which has the prior ``sloped``, plus one of its own, which
-    has the prior ``apart``. ``groups`` has the shares of levels in each kind of record.
+    A parameter is a slope times the scores of both levels, with the prior ``sloped``, plus one of its own, with the
+    prior ``apart``. ``told`` pairs say more than noise would; ``groups`` has the shares of levels in kinds of records.
     """
 
     levels: FloatArray
@@ -102,6 +101,7 @@ class PairTarget:
     scores: FloatArray
     apart: PairPriors
     sloped: PairPriors
+    told: BoolArray
     groups: LevelGroups
 
     @classmethod
@@ -122,23 +122,23 @@ class PairTarget:
         beyond = noisy.centred(noisy.counts - alone)
         line = pull.T @ beyond @ pull
         both = (np.outer(length, length) > 0).astype(np.int64)
-        squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1) - line**2, np.outer(sizes - 1, sizes - 1) - both
+        squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1), np.outer(sizes - 1, sizes - 1)
+        told = (squares > freedom * noisy.variance) & (noisy.variance > 0) & ~np.eye(len(sizes), dtype=bool)
         squared = noisy.over(shares**2, 0)
         centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
-        apart = PairPriors.of(noisy, squares, freedom, n * n * np.outer(centred, centred), LEAST_APART)
+        apart = PairPriors.of(noisy, squares - line**2, freedom - both, n * n * np.outer(centred, centred), LEAST_APART)
         sloped = PairPriors.of(noisy, line**2, both, (n * np.outer(length, length)) ** 2, LEAST_SLOPE)
         trusted = noisy.spread(apart.kept) * beyond + pull @ ((sloped.kept - apart.kept) * both * line) @ pull.T
         shrunk = np.maximum(alone + trusted, 1e-3 * alone)
         for _ in range(FITTED):
             shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
             shrunk *= n * shares / np.repeat(noisy.over(shrunk, 0), sizes, axis=0)
-        return cls(n * shares, alone + beyond, shrunk, scores, apart, sloped, groups)
+        return cls(n * shares, alone + beyond, shrunk, scores, apart, sloped, told, groups)
 
     @property
     def telling(self) -> float:
         """Which part of the pairs says more than noise alone would."""
-        told = self.apart.told | self.sloped.told
-        return float(told.sum() / max(len(told) * (len(told) - 1), 1))
+        return float(self.told.sum() / max(len(self.told) * (len(self.told) - 1), 1))
 
     def moved(self, noisy: NoisyPairs) -> "PairTarget":
         """Return the target with other estimates and the same priors."""
