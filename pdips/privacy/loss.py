@@ -19,7 +19,7 @@ Kind = Literal["pure", "approximate", "zcdp", "asymptotic", "none"]
 Sampling = Literal["exact", "mcmc"]
 Number = int | float | str | Fraction
 
-LARGEST_EXPONENT = 300  # Of ten, in a number that somebody writes down
+LARGEST_EXPONENT = 300  # Largest power of ten in a number that is written with an exponent
 TINY = Fraction(1, 10**60)
 """What doubles stop at in the choice of an order of divergence; any order gives a valid epsilon."""
 
