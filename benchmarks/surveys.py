@@ -5,12 +5,14 @@ and standard deviations of numbers, one-way distances, pairs. The list of tables
 anything was tuned; ``--aside`` runs the three that were set aside, ``--weighted`` sums of weights.
 Bounds are the next round numbers, as a code book would have them. ``--ways independent,kng-residual
 --kind pure`` measures `kng-residual`, whose guarantee is pure. ``--coverage 8`` draws so many tables
-from each as a population, and counts how often intervals of a regression held its slopes.
+from each as a population, and counts how often intervals of a regression held its slopes; ``--products`` measures the
+products of its columns too.
 """
 
 import argparse
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
@@ -27,7 +29,9 @@ from scipy.stats import t as student
 
 from pdips import KNGResidual, Mechanism, Pairs, Schema, Table
 from pdips.arrays import FloatArray
+from pdips.data.schema import Column, terms_of
 from pdips.inference import combine
+from pdips.outside import NoisyMargins
 from pdips.privacy.loss import largest_rho
 
 TUNED = {
@@ -251,7 +255,8 @@ def weighted_sums(epsilon: str, delta: str, kind: Literal["pure", "zcdp"], runs:
 def covered(name: str, frame: pd.DataFrame, asked: argparse.Namespace) -> None:
     """Print how often 95 % intervals held slopes and correlations of numbers, of tables drawn from one as a population.
 
-    Then the median of slopes over those of the population, and widths of intervals over those of the drawn table.
+    Then the median of slopes over those of the population, and widths of intervals over those of the drawn table. With
+    products measured, also how often intervals of the regression on these held, and their widths.
     """
     frame, schema = described(frame)
     n = min(len(frame), MOST_DRAWN)
@@ -269,8 +274,10 @@ def covered(name: str, frame: pd.DataFrame, asked: argparse.Namespace) -> None:
     for seed in range(asked.coverage):
         rng = np.random.default_rng(seed)
         some = frame.iloc[rng.integers(0, len(frame), n)].reset_index(drop=True)
-        mechanism = Pairs(epsilon=asked.epsilon, kind=asked.kind, delta=asked.delta, n_sets=asked.sets)
-        sets = mechanism.release(Table(some, schema), rng=rng)[0].sets
+        named = tuple(re.split(r" [~+] ", FORMULAS[name])) if asked.products else ()
+        mechanism = Pairs(epsilon=asked.epsilon, kind=asked.kind, delta=asked.delta, n_sets=asked.sets, products=named)
+        release = mechanism.release(Table(some, schema), rng=rng)[0]
+        sets = release.sets
         found = combine(fit, [one for one in sets if isinstance(one, pd.DataFrame)], rule="between").summary()
         found, own = found.reindex(slopes.index), fit(some).bse.reindex(slopes.index)
         each = np.array([correlations(one) for one in sets if isinstance(one, pd.DataFrame)])
@@ -284,8 +291,24 @@ def covered(name: str, frame: pd.DataFrame, asked: argparse.Namespace) -> None:
                 np.median((found["upper"] - found["lower"]) / 2 / 1.96 / own),
             ]
         )
-    means = [*np.nanmean(rows, axis=0)[:3], *np.nanmedian(rows, axis=0)[3:]]
+        if asked.products:
+            answer = NoisyMargins.of(release).ols(FORMULAS[name]).summary()
+            lower, upper = (answer[end].reindex(terms(slopes, schema)).to_numpy() for end in ("lower", "upper"))
+            rows[-1] += [np.mean((lower <= slopes) & (slopes <= upper)), np.median((upper - lower) / 2 / 1.96 / own)]
+    shares, middles = np.nanmean(rows, axis=0), np.nanmedian(rows, axis=0)
+    means = [*shares[:3], *middles[3:5], *shares[5:6], *middles[6:]]
     print(f"{name:18} {n:6} records  " + "  ".join(f"{value:.3f}" for value in means), flush=True)
+
+
+def terms(slopes: pd.Series, schema: Schema) -> list[str]:
+    """Return what noisy margins call the slopes of a formula."""
+    alone = {name: terms_of(schema.model_copy(update={"columns": complete(schema)}), name) for name in schema.columns}
+    return [alone[name][0] if name in alone else name.replace("[T.", "[") for name in map(str, slopes.index)]
+
+
+def complete(schema: Schema) -> dict[str, Column]:
+    """Return the columns of a schema, none with missing values."""
+    return {name: column.model_copy(update={"missing": False}) for name, column in schema.columns.items()}
 
 
 def built(way: str, asked: argparse.Namespace) -> Mechanism:
@@ -310,6 +333,7 @@ def main() -> None:
     parser.add_argument("--weighted", action="store_true")
     parser.add_argument("--ways", default="independent,pairs")
     parser.add_argument("--coverage", type=int)
+    parser.add_argument("--products", action="store_true")
     parser.add_argument("--sets", type=int, default=5)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -317,7 +341,7 @@ def main() -> None:
         weighted_sums(asked.epsilon, asked.delta, asked.kind, asked.runs)
         return
     if asked.coverage:
-        print("95 % intervals that held: slopes, strong correlations, all of them; slopes and widths, over a table's")
+        print("intervals that held: slopes, strong correlations, all; slopes and widths, over a table's; by products")
         for name, read in (tables(asked.data, False) | tables(asked.data, True) | FURTHER).items():
             if not asked.only or name in asked.only.split(","):
                 covered(name, read(), asked)

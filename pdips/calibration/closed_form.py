@@ -17,9 +17,9 @@ from pdips.margins.intervals import IntervalColumn, IntervalDesign
 from pdips.margins.margin_error import ColumnTree, view_error, view_noises
 from pdips.margins.pairs import MARGINS
 from pdips.margins.residuals import ResidualDesign
+from pdips.margins.sums import PARTS, PRODUCTS, SUMS_OF_WEIGHTS, UNITS
 from pdips.margins.tree import GivenColumns, TreeDesign
 from pdips.margins.universal_histogram import IntervalTree
-from pdips.margins.weighted_sums import SUMS_OF_WEIGHTS, UNITS
 from pdips.mechanism import LaplaceOrGaussian, Mechanism
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.privacy.plan import NOISY, Plan
@@ -229,8 +229,8 @@ class Prospect:
     Parameters
     ----------
     kind : {"margin", "sum", "mean", "coefficient"}
-        The count of a cell of a margin; the sum of weights of a level; the mean of a column; the standardised
-        coefficient of one column on another.
+        The count of a cell of a margin; the sum of weights of a level, or of products; the mean of a column; the
+        standardised coefficient of one column on another.
     columns : tuple of str
         One to three.
     cells : int
@@ -309,10 +309,13 @@ def _margins(plan: Plan) -> Iterator[Prospect]:
             continue
         yield Prospect(kind="margin", columns=columns, cells=design.domain.size_of(places), parts=parts)
     for step in plan.steps:
-        if step.name == SUMS_OF_WEIGHTS:
-            sums, unit = (NoiseSum((Terms(1.0, 1, step.parameter, design.law),)),), "times the largest weight counted"
-            weight = (str(schema.records.weight),)
-            yield Prospect(kind="sum", columns=weight, cells=1, parts=sums, factor=1 / UNITS, unit=unit)
+        told = {
+            SUMS_OF_WEIGHTS: ((str(schema.records.weight),), 1 / UNITS, "times the largest weight counted"),
+            PRODUCTS: (("products",), 1 / PARTS**2, "for numbers between -1 and 1"),
+        }
+        if step.name in told:
+            (own, factor, unit), sums = told[step.name], (NoiseSum((Terms(1.0, 1, step.parameter, design.law),)),)
+            yield Prospect(kind="sum", columns=own, cells=1, parts=sums, factor=factor, unit=unit)
 
 
 def _moments(plan: Plan, n_records: int) -> Iterator[Prospect]:

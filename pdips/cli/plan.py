@@ -188,12 +188,11 @@ def _duration(seconds: float) -> str:
 def _tell(kind: str, rows: Sequence["Prospect"], n_records: int | None, schema: "Schema") -> None:
     if not rows:
         return
-    what = {"margin": "count", "sum": "sum of weights", "coefficient": "standardised coefficient"}.get(kind, kind)
+    what = {"margin": "count", "coefficient": "standardised coefficient"}.get(kind, kind)
     click.echo(f"{kind + 's':<9} standard error of a {what} that noise gives, by itself")
     for each in sorted(rows, key=lambda each: (len(each.columns), -each.standard_error))[:SHOWN]:
         share = f" ({each.standard_error / n_records:.2%} of n)" if kind == "margin" and n_records else ""
-        column = schema.columns[each.columns[0]]
-        if kind == "mean" and not column.is_categorical:
+        if kind == "mean" and not (column := schema.columns[each.columns[0]]).is_categorical:
             share = f" ({each.standard_error / (float(column.upper or 0) - float(column.lower or 0)):.1%} of its range)"
         unit = "" if kind == "coefficient" or not each.unit else f" {each.unit}"
         click.echo(f"          {' x '.join(each.columns):<40} {each.standard_error:.3g}{unit}{share}")

@@ -7,7 +7,7 @@ which can be drawn from at once. Everything here is post-processing of noisy and
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -413,6 +413,22 @@ class PairField:
                 slope = np.where(np.abs(slope) < EVEN, EVEN, np.clip(slope, -STEEPEST, STEEPEST))
                 found[block] = np.log1p(rng.random(len(codes)) * np.expm1(slope)) / slope
         return found
+
+
+def redrawn(
+    field: PairField,
+    noisy: NoisyPairs,
+    target: PairTarget,
+    moved: Mapping[int, tuple[FloatArray, float]],
+    n_records: int,
+    rng: np.random.Generator,
+) -> tuple[PairField, LevelGroups]:
+    """Return the field of one draw, and its groups: fitted to margins with fresh noise, around a draw of the prior."""
+    again = noisy.again(rng, moved)
+    around, other = target.drawn(noisy, rng), target.moved(again)
+    groups = other.groups.drawn(n_records, rng, even=False)
+    begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
+    return begun.fitted(again, other, groups, rng, around), groups
 
 
 def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> float:

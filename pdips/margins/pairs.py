@@ -16,14 +16,14 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, UselessWarning
-from pdips.margins.chains import PairField, PairTarget
-from pdips.margins.consistency import LevelGroups, groups_of, meet
+from pdips.margins.chains import PairField, PairTarget, redrawn
+from pdips.margins.consistency import groups_of, meet
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import NoisyPairs, block_axes, chosen_pairs, estimate, measured, most_telling
 from pdips.margins.intervals import IntervalDesign
 from pdips.margins.margin_error import pair_errors
 from pdips.margins.residuals import ResidualDesign, blocks_of
-from pdips.margins.weighted_sums import SUMS_OF_WEIGHTS, WeightedSums
+from pdips.margins.sums import SUMS_OF_WEIGHTS, SecondMoments, WeightedSums
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import MOST_TAU, Number, check_whole, choice, exact, largest_rho, proper_share, root
@@ -64,8 +64,8 @@ a cell of ten thousand records then holds nine standard deviations of its noise 
 
 MARGINS, CHOICE, PAIRS, PAIRS_AGAIN = "noisy margins", "choice of pairs", "noisy chosen pairs", "noisy pairs, again"
 
-OF_WEIGHTS = Fraction(1, 10)
-"""Part of the price that sums of weights get."""
+OF_WEIGHTS, OF_PRODUCTS = Fraction(1, 10), Fraction(1, 4)
+"""Parts of the price that sums of weights get, and products."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +93,9 @@ class Pairs(LaplaceOrGaussian):
         Columns, in threes: margins that are measured too, with a fifth of the price of pairs.
     weighted : tuple of str
         Columns whose sums of weights by level are measured, with a tenth of the price, and met by the weights of sets.
+    products : tuple of str
+        Columns of a regression: sums of their products are measured, with a quarter of the price, from which
+        :meth:`pdips.outside.NoisyMargins.ols` gives slopes of numbers without bins, and sets come near these.
     single_share : int, float, str or Fraction, optional
         Part of the price that single columns get, above 0 and below 1.
     second_share : int, float, str or Fraction, optional
@@ -134,6 +137,7 @@ class Pairs(LaplaceOrGaussian):
     intervals: int | None = None
     also: tuple[str, ...] = ()
     weighted: tuple[str, ...] = ()
+    products: tuple[str, ...] = ()
     single_share: Number | None = None
     second_share: Number | None = None
     chosen: int | None = None
@@ -188,7 +192,7 @@ class Pairs(LaplaceOrGaussian):
             design = replace(design, known=())
         if not any(design.margins):
             raise InputError("no column has two levels or more: there is nothing to measure")
-        total = self.total * (1 - OF_WEIGHTS) if self.weighted else self.total
+        total = self.total * (1 - OF_WEIGHTS * bool(self.weighted) - OF_PRODUCTS * bool(self.products))
         price = total * whole * part
         if fine.columns:
             fine = fine.priced(schema, price, self.neighbours, self.noise_law)
@@ -212,12 +216,16 @@ class Pairs(LaplaceOrGaussian):
             told += " Margins hold public groups of codes; counts of all levels of each code have such noise too."
         steps = [*chain(*fine.steps), step]
         if self.weighted:
-            sums = WeightedSums(schema, self.weighted).step(self.total - total, self.neighbours, self.noise_law)
-            steps.insert(-1, sums)
+            sums = WeightedSums(schema, self.weighted)
+            steps.insert(-1, sums.step(self.total * OF_WEIGHTS, self.neighbours, self.noise_law))
             told += " Sums of capped weights by level have such noise too."
         if second:
             further, said = self._further(schema, design, n_again, second)
             steps, told = [*steps, *further], told + said
+        if self.products:
+            moments = SecondMoments(schema, self.products)
+            steps.append(moments.step(self.total * OF_PRODUCTS, self.neighbours, self.noise_law))
+            told += f" Sums of products of {', '.join(self.products)} have such noise too."
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
 
     def _design(self, schema: Schema, fine: IntervalDesign) -> ResidualDesign:
@@ -352,7 +360,7 @@ class Pairs(LaplaceOrGaussian):
         """Yield the noisy numbers of a release's public tables, in the order of the plan."""
         counted, design = [each.noisy for each in margins if each.law.law != "estimate"], plan.design
         n_margins, asked = len(design.margins), [design.variance(m, plan.named(MARGINS)) for m in design.margins]
-        again = self._n_again(design) if plan.steps[-1].name == PAIRS_AGAIN else 0
+        again = self._n_again(design) if any(step.name == PAIRS_AGAIN for step in plan.steps) else 0
         levels, fine = iter(counted[n_margins + again :]), IntervalDesign.of(plan.schema, self._n_cuts(plan.schema))
         stated = [each.law.variance for each in margins if each.law.law != "estimate"][:n_margins]
         n_counted = n_margins + again + len(fine.columns) - len(fine.numeric)
@@ -368,12 +376,14 @@ class Pairs(LaplaceOrGaussian):
         yield np.concatenate(counted[:n_margins])
         if again:
             yield np.concatenate(counted[n_margins : n_margins + again])
+        if self.products:
+            yield SecondMoments.restored(tables["products"])
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Measure all pairs, fit a field to them, and let its chains be records."""
         design, step = plan.design, plan.named(MARGINS)
         fine = IntervalDesign.of(plan.schema, self._n_cuts(plan.schema)).asking(plan.steps)
-        n_public = curator.n_records if plan.n_public else None
+        n_public, posterior = curator.n_records if plan.n_public else None, self._sets() == "posterior"
         with curator.timed("counting all pairs and adding noise"):
             counted = fine.measure(curator)
             laws = fine.laws(counted, n_public)
@@ -394,7 +404,9 @@ class Pairs(LaplaceOrGaussian):
         estimated = partial(estimate, design, step, n_records=n_public, public=public, known=known)
         with curator.timed("counting the pairs that say most again"):
             second = self._again(plan, curator, noisy, estimated, axes, partial(fine.levels, cuts=cuts))
-        found = estimated(noisy, again=second)
+        found, moments = estimated(noisy, again=second), None
+        if self.products:
+            moments = SecondMoments(plan.schema, self.products).measure(curator, plan, fine, laws, found)
         n_records = n_public if n_public is not None else max(round(found.n_records), 0)
         sets, drawn = list[pd.DataFrame](), laws
         with curator.timed("fitting a field"):
@@ -404,12 +416,12 @@ class Pairs(LaplaceOrGaussian):
         for number in range(1, self.n_sets + 1):
             with curator.timed(f"drawing synthetic set {number} of {self.n_sets}"):
                 own, held = field, groups
-                if self._sets() == "posterior":
+                if posterior:
                     drawn = fine.redrawn(counted, laws, n_public, rng)
                     again = fine.singles(drawn, cuts, n)
                     other = {k: again[name] for k, name in numeric.items()}
                     own, held = redrawn(field, found, target, found.moved(known, other), n_records, rng)
-                codes = own.records(found, target, held, n_records, rng, kept=self._sets() == "fitted")
+                codes = own.records(found, target, held, n_records, rng, kept=not posterior)
                 made = {
                     name: block.levels[codes[:, k], place]
                     for k, block in enumerate(design.blocks)
@@ -419,15 +431,19 @@ class Pairs(LaplaceOrGaussian):
                 codes = design.codes([made[name] for name in design.domain.names])
                 within = {numeric[k]: at for k, at in own.places(codes, [*numeric], found, rng).items()}
                 for each in fine.columns:  # a set whose own sampling error stands for the table's is drawn by chance
-                    even, name = self._sets() == "fitted", each.name
+                    name = each.name
                     place = within.get(name, rng.random(len(codes)))
-                    made[name] = each.cells(made[name], cuts[name], drawn[name], rng, even, place)
+                    made[name] = each.cells(made[name], cuts[name], drawn[name], rng, not posterior, place)
                 sets.append(_frame(fine, plan.schema, made, public, rng))
+                if moments is not None:
+                    sets[-1] = moments.met(sets[-1], codes, design, found, rng, posterior=posterior)
                 if sums is not None:
-                    sets[-1] = sums.met(sets[-1], rng if self._sets() == "posterior" else None)
+                    sets[-1] = sums.met(sets[-1], rng if posterior else None)
         return Drawn(
             sets=sets,
-            tables=fine.tables(counted, cuts) | ({} if sums is None else {"weighted_sums": sums.frame()}),
+            tables=fine.tables(counted, cuts)
+            | ({} if sums is None else {"weighted_sums": sums.frame()})
+            | ({} if moments is None else moments.tables()),
             margins=[*measured(design, step, noisy, axes, known), *second, *(margin for _, margin in coded.values())],
             margin_errors=tuple(pair_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),
             diagnostics={"telling_pairs": target.telling} if len(design.sizes) > 1 else {},
@@ -463,22 +479,6 @@ def _open_pairs(design: ResidualDesign) -> list[tuple[int, int]]:
     """Return the pairs that no public total has."""
     every = replace(design, pairs=True).margins
     return [(margin[0], margin[-1]) for margin in every if len(margin) == 2 and margin not in design.covered]
-
-
-def redrawn(
-    field: PairField,
-    noisy: NoisyPairs,
-    target: PairTarget,
-    moved: Mapping[int, tuple[FloatArray, float]],
-    n_records: int,
-    rng: np.random.Generator,
-) -> tuple[PairField, LevelGroups]:
-    """Return the field of one draw, and its groups: fitted to margins with fresh noise, around a draw of the prior."""
-    again = noisy.again(rng, moved)
-    around, other = target.drawn(noisy, rng), target.moved(again)
-    groups = other.groups.drawn(n_records, rng, even=False)
-    begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
-    return begun.fitted(again, other, groups, rng, around), groups
 
 
 def _gain(

@@ -146,6 +146,12 @@ class ResidualDesign:
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
     @cached_property
+    def home(self) -> dict[str, tuple[int, int]]:
+        """The block of each column, and its place among the columns of this block."""
+        names = self.domain.names
+        return {names[c]: (k, place) for k, block in enumerate(self.blocks) for place, c in enumerate(block.columns)}
+
+    @cached_property
     def margins(self) -> list[tuple[int, ...]]:
         """The measured margins that aren't public: the number of records (), blocks (i,), pairs (i, j), and triples."""
         telling = np.flatnonzero(self.sizes > 1).tolist()

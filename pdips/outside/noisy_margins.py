@@ -2,9 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,15 +19,18 @@ from pdips.errors import InputError, UselessWarning
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import NoisyPairs, pooled
 from pdips.margins.residuals import ResidualDesign
+from pdips.margins.sums import PRODUCTS, NoisyMoments, SecondMoments
 from pdips.outside.answer import Answer
 from pdips.outside.regression import (
     LEAST_COUNT,
     OPEN,
     Chosen,
+    Target,
     TermTable,
     crossed,
     grouped,
     joint,
+    least_squares,
     maximum,
     posterior,
     read_interactions,
@@ -49,8 +51,6 @@ from pdips.release.noisy_margins import (
     with_product,
 )
 from pdips.release.release import Release
-
-type Target = Literal["table", "population"]
 
 N_REPLICATES = 1_000  # Fresh draws of the noise: a standard error from them is off by about 2 %
 MOST_FITTED = 20_000  # Cells of the predictors of a generalized linear model
@@ -75,6 +75,8 @@ class NoisyMargins:
         Numeric columns without bins, whose counts of intervals were worked out from finer ones, and aren't unbiased.
     margins : tuple of MeasuredMargin
         The noisy counts one by one, each with the law of its noise.
+    moments : NoisyMoments, optional
+        Noisy sums of products of some columns, as ``pairs`` measures with ``products``.
 
     Examples
     --------
@@ -90,6 +92,7 @@ class NoisyMargins:
     found: NoisyPairs
     estimated: tuple[str, ...] = ()
     margins: tuple[MeasuredMargin, ...] = ()
+    moments: NoisyMoments | None = None
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
@@ -101,26 +104,30 @@ class NoisyMargins:
             If it holds no release with noisy margins, or margins that aren't those of its ``privacy.json``; or if its
             laws of noise aren't those that its settings give.
         """
-        document, frames = read_tables(folder, "margins", "synthetic_1")
-        if len(frames) < 2:
+        document, frames = read_tables(folder, "margins", "synthetic_1", "products", "caps")
+        if not {"margins", "synthetic_1"} <= {*frames}:
             raise InputError(f"{folder} holds no noisy margins")
-        return cls._of(document, frames["margins"], frames["synthetic_1"])
+        return cls._of(document, frames, frames["synthetic_1"])
 
     @classmethod
     def of(cls, release: Release) -> Self:
         """Take the margins of a release in memory."""
         if "margins" not in release.tables:
             raise InputError(f"a release of {release.mechanism} holds no noisy margins")
-        return cls._of(release.document(), release.tables["margins"], release.sets[0])
+        return cls._of(release.document(), release.tables, release.sets[0])
 
     @classmethod
-    def _of(cls, document: PrivacyDocument, margins: pd.DataFrame, records: pd.DataFrame) -> Self:
+    def _of(cls, document: PrivacyDocument, tables: Mapping[str, pd.DataFrame], records: pd.DataFrame) -> Self:
         try:
-            measured = unstacked(document.margins, margins)
+            measured = unstacked(document.margins, tables["margins"])
         except (KeyError, TypeError, ValueError):  # names or numbers of rows that no release has
             raise InputError("margins and privacy.json don't belong together: one of them was changed") from None
         check_laws(document)
-        schema = document.table_schema
+        schema, moments = document.table_schema, None
+        n_records = len(records) if document.privacy.neighbours == "replace-one" else None
+        if names := document.settings.get("products"):
+            step = find(document.mechanism)(**settings_of(document)).plan(schema).named(PRODUCTS)
+            moments = NoisyMoments.read(SecondMoments(schema, tuple(names)), step, n_records, tables)
         measured, columns = with_groups(measured, schema.columns)
         axes = {axis.columns[0]: axis for each in measured for axis in each.law.axes}
         for name, column in schema.columns.items():
@@ -133,10 +140,10 @@ class NoisyMargins:
         schema = schema.model_copy(update={"columns": columns, **({} if tied else {"impossible": (), "rule": ()})})
         public = schema.public_columns
         known = Table(records[list(public)], Schema(columns={k: schema.columns[k] for k in public})) if public else None
-        n_records = len(records) if document.privacy.neighbours == "replace-one" else None
         cut = tuple(name for name, axis in axes.items() if axis.lower)
         measured += [known_margin(each) for each in schema.known_totals(weighted=False) if each.n_records == n_records]
-        return cls.pooled(schema, document.privacy.neighbours, measured, n_records, known, cut)
+        found = cls.pooled(schema, document.privacy.neighbours, measured, n_records, known, cut)
+        return replace(found, moments=moments)
 
     @classmethod
     def pooled(
@@ -152,23 +159,18 @@ class NoisyMargins:
         design = ResidualDesign(columns_of(schema), neighbours, "laplace")
         return cls(schema, design, pooled(design, margins, n_records, known), estimated, tuple(margins))
 
-    @cached_property
-    def _home(self) -> dict[str, tuple[int, int]]:
-        names, blocks = self.design.domain.names, self.design.blocks
-        return {names[c]: (k, place) for k, block in enumerate(blocks) for place, c in enumerate(block.columns)}
-
     def _block(self, column: str) -> int:
         """Return the block that holds a column."""
-        if column not in self._home:
-            raise InputError(f"{column!r} is no column of the release; it has {', '.join(self._home)}")
-        return self._home[column][0]
+        if column not in self.design.home:
+            raise InputError(f"{column!r} is no column of the release; it has {', '.join(self.design.home)}")
+        return self.design.home[column][0]
 
     def _is_tied(self, column: str) -> bool:
         return len(self.design.blocks[self._block(column)].columns) > 1
 
     def _levels(self, column: str) -> FloatArray:
         """Return which levels of its block have which level of a column, shape (levels of block, levels)."""
-        chosen = self.design.blocks[self._block(column)].levels[:, self._home[column][1]]
+        chosen = self.design.blocks[self._block(column)].levels[:, self.design.home[column][1]]
         return np.equal.outer(chosen, np.arange(self.schema.columns[column].n_levels)).astype(np.float64)
 
     def _tied(self, group: Sequence[str]) -> "tuple[NoisyMargins, str]":
@@ -262,7 +264,7 @@ class NoisyMargins:
         """Return the terms that stand for a column, and their values for each of its levels: of a bin its middle."""
         terms, found = terms_of(self.schema, column), self.schema.columns[column]
         if column in self.estimated:
-            raise InputError(f"{column!r} has no bins, so no value stands for one of its intervals: fit the sets")
+            raise InputError(f"{column!r} has no bins: fit the sets, or have the products of all columns measured")
         if terms != (column,):
             return list(terms), np.eye(found.n_levels)[:, 1:]
         values = found.levels or [(a + b) / 2 for a, b in pairwise(found.edges)]
@@ -363,6 +365,8 @@ class NoisyMargins:
             Columns, as in ``"income ~ age + sex"``. Numbers and bins (by their middle) are one term; other columns have
             one for each level but the first; an outcome of two levels counts its second. Interactions, as in
             ``"income ~ age + sex * school"``, take margins of three columns or more: of ``steps`` or a full table.
+            Numbers without bins, or that may be missing, take a release that measured ``products`` of all columns;
+            records that lack one of these are left out, and numbers beyond their caps count as these.
         target : {"population", "table"}
             The coefficients of the population, with sampling error on top of the noise's (its variance is the same for
             all records, or that of shares for an outcome of two levels), or of the table.
@@ -378,6 +382,8 @@ class NoisyMargins:
             If the formula names what isn't in the release, or what no measured margin holds.
         """
         choice(target, ("table", "population"), "target")
+        if self.moments is not None and self._takes_moments(formula, self.moments):
+            return least_squares(self.moments, *read_formula(formula, self.moments.design.complete), target)
         chosen, terms = self._read(formula)
         values, n_levels = terms.values, len(terms.outcome[1])
 
@@ -399,6 +405,14 @@ class NoisyMargins:
                 residual = max(both[-1, -1] - centre @ both[:-1, -1], 0.0) / max(n[0] - len(centre), 1)
                 covariance = covariance + residual * inverse
         return Answer(terms.names, centre, covariance, "follows from measured pairs")
+
+    def _takes_moments(self, formula: str, moments: NoisyMoments) -> bool:
+        """Return whether a formula takes products: it names nothing else, and a number that pairs don't hold."""
+        names = [name.strip() for part in formula.split("~") for name in part.split("+") if name.strip() != "1"]
+        open_ = {
+            n for n in names if n in self.estimated or (n in self.schema.columns and self.schema.columns[n].missing)
+        }
+        return bool(open_) and {*names} <= {*moments.design.names}
 
     def glm(self, formula: str, *, family: Literal["binomial", "poisson"], target: Target = "population") -> Answer:
         """Fit a generalized linear model with its canonical link to the noisy score, X'y.

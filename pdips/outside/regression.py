@@ -1,10 +1,12 @@
 """Regressions from sums over records: pairs of some columns, normal equations, scores, the law of the predictors."""
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from typing import Literal
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -13,7 +15,10 @@ from scipy.special import expit
 from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError, UselessWarning
 from pdips.margins.estimates import NoisyPairs
+from pdips.margins.sums import NoisyMoments
+from pdips.outside.answer import Answer
 
+type Target = Literal["table", "population"]
 type Parts = tuple[FloatArray, FloatArray]
 type Reads = Callable[[FloatArray, FloatArray], FloatArray]
 """Numbers, shape (replicates, numbers), from what :meth:`Chosen.counts` returns."""
@@ -33,6 +38,10 @@ FARTHEST, NEWTON_STEPS, ROUNDS = 30.0, 40, 25
 OPEN = "the noise leaves these numbers open: intervals are the whole line"
 
 MOST_LOST = 0.02  # Part of the replicates without a finite fit beyond which an interval is the whole line
+LEAST_ABOVE = 0.25
+"""What the smallest eigenvalue of the predictors' sums of products must be, over the noise of one times the root of
+their number, which is about half the largest eigenvalue of the noise (tried: .25 and 1)."""
+
 MOST_NUMBERS = 2_000_000  # How many numbers a batch of replicates may hold at a time
 
 
@@ -165,6 +174,40 @@ def solved(matrices: FloatArray, right: FloatArray) -> FloatArray:
     fine = np.linalg.eigvalsh(matrices)[:, 0] > 0
     found[fine] = np.linalg.solve(matrices[fine], right[fine][..., None])[..., 0]
     return found
+
+
+def least_squares(moments: NoisyMoments, outcome: str, predictors: Sequence[str], target: Target) -> Answer:
+    """Return a linear regression on noisy sums of products, in the columns' own units.
+
+    With sums A of the predictors' products and b of those with the outcome, noise moves A^-1 b by about A^-1 (db - dA
+    A^-1 b). Where A isn't above its noise in each direction, intervals are the whole line.
+    """
+    home, (gram,) = moments.design.home, moments.matrices()
+    right = [0, *(k for name in predictors for k, own in enumerate(home) if own == name)]
+    left, scales = home.index(outcome), [moments.caps.get(name, (-1.0, 1.0)) for name in home]
+    inside, size = gram[np.ix_(right, right)], len(right)
+    middle, half = (np.array([(high + sign * low) / 2 for low, high in scales]) for sign in (1, -1))
+    back = np.diag(half[left] / half[right])
+    back[0, 1:] = -middle[right[1:]] * np.diag(back)[1:]
+    inverse = np.linalg.pinv(inside)
+    centre = inverse @ gram[right, left]
+    found = back @ centre + np.append(middle[left], np.zeros(size - 1))
+    names = ("Intercept", *(term for name in predictors for term in moments.design.terms[name]))
+    basis = "follows from measured products of capped numbers"
+    if np.linalg.eigvalsh(inside)[0] < LEAST_ABOVE * moments.error * math.sqrt(size):
+        warnings.warn(OPEN, UselessWarning, 3)
+        return Answer(names, found, np.diag(np.full(size, np.inf)), basis)
+    weight, lifted = np.zeros(len(home)), np.zeros((size, len(home)))
+    weight[right], weight[left], lifted[:, right] = centre, -1.0, inverse
+    one, other = (each[int(moments.n_records is not None) :] for each in moments.design.entries)
+    tied = (one == 0) & ~moments.design.numeric[other]  # a level's sum with 1 is that with itself too
+    again = np.where(one != other, weight[one], 0) + np.where(tied, weight[other], 0)
+    moved = lifted[:, one] * weight[other] + lifted[:, other] * again
+    covariance = moments.error**2 * moved @ moved.T
+    if target == "population":
+        residual = max(gram[left, left] - centre @ gram[right, left], 0.0) / max(gram[0, 0] - size, 1)
+        covariance = covariance + residual * inverse
+    return Answer(names, found, back @ covariance @ back.T, basis)
 
 
 def joint(shape: Sequence[int], counts: FloatArray) -> FloatArray:

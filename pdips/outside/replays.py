@@ -257,7 +257,7 @@ def more_sets(
         document, tables, first = source.document(), source.tables, source.sets[0]
     else:
         opened = open_release(source, received=True)
-        document, tables = read_tables(opened.home, "margins", "intervals", "weighted_sums")
+        document, tables = read_tables(opened.home, "margins", "intervals", "weighted_sums", "products")
         first = opened.sets[0]
     if document.mechanism not in ("pairs", "steps") or "margins" not in tables:
         raise InputError(f"more sets are drawn from noisy counts of pairs or steps, which {source} doesn't hold")

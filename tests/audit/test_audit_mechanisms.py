@@ -24,7 +24,7 @@ from pdips.audit.findings import counts_bound, exact_bound
 from pdips.audit.neighbour_pairs import table_of, where_allowed, with_event
 from pdips.data.households import Members
 from pdips.margins.intervals import IntervalColumn
-from pdips.margins.weighted_sums import CappedSums, WeightedSums
+from pdips.margins.sums import CappedSums, SecondMoments, WeightedSums
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.sensitivity import Sensitivity
@@ -284,6 +284,31 @@ def test_many_runs_whose_cap_follows_from_noise_and_a_twin_whose_cap_is_the_larg
 
     monkeypatch.setattr(WeightedSums, "measure", largest)
     assert bound(50) > 1.2
+
+
+def test_many_runs_of_products_whose_caps_follow_from_noise_and_a_twin_whose_caps_are_the_largest_number(monkeypatch):
+    # 1,000 runs a table, a bound is wrong with probability 1e-6
+    made, seen, count = Pairs(epsilon=1, products=("sex", "w")), set(), SecondMoments.count
+
+    def noted(self, table, caps):
+        seen.add(caps["w"])
+        return count(self, table, caps)
+
+    def bound():
+        rest = [("f", 1.0), ("m", 1.0)] * 20
+        sides = [Table(pd.DataFrame([*rest, last], columns=["sex", "w"]), SURVEY) for last in (("m", 6.0), ("f", 1.0))]
+        run, pair = partial(observed, made), Pair("a heavy one", *sides, "replace-one")
+        return counts_bound(run, pair, n_runs=1_000, alpha=1e-6, delta=0, rng=np.random.default_rng(0)).epsilon
+
+    monkeypatch.setattr(SecondMoments, "count", noted)
+    assert bound() <= 1
+    assert len(seen) >= 3
+
+    def largest(self, table, caps):
+        return count(self, table, {"w": (0.0, float(table.frame["w"].max()))})
+
+    monkeypatch.setattr(SecondMoments, "count", largest)
+    assert bound() > 1.2
 
 
 def test_a_household_costs_what_a_record_does_and_twins_are_caught(neighbours, monkeypatch):

@@ -21,8 +21,8 @@ from pdips import LaplaceSanitizer, Pairs, PerturbedHistogram, Schema, Steps, Ta
 from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
+from pdips.margins.sums import PARTS, PRODUCTS, CappedSums, NoisyMoments, SecondMoments, WeightedSums
 from pdips.margins.tree import STEPS_PER_UNIT, election_scores, one_way_aic
-from pdips.margins.weighted_sums import CappedSums, WeightedSums
 from pdips.privacy.replay import Enumerating, exact_law
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.registry import published
@@ -105,14 +105,19 @@ def test_chosen_pairs_cost_what_the_choice_and_the_counts_may(neighbours, monkey
 
 
 def largest_loss(made, tables, caps, monkeypatch) -> float:
-    """The worst log ratio between tables, or to the last one, of all noisy numbers at each cap of weights."""
+    """The worst log ratio between tables, or to the last one, of all noisy numbers at each of some caps."""
     worst = 0.0
     for cap in caps:
 
         def capped(sums, curator, step, *_, cap=cap):
             return CappedSums(sums, step, curator.count(step, partial(sums.count, cap=cap)), cap, 0.0)
 
+        def between(moments, curator, plan, *_, cap=cap):
+            noisy = curator.count(plan.named(PRODUCTS), partial(moments.count, caps=cap))
+            return NoisyMoments(moments, plan.named(PRODUCTS), noisy, cap)
+
         monkeypatch.setattr(WeightedSums, "measure", capped)
+        monkeypatch.setattr(SecondMoments, "measure", between)
         laws = [exact_law(made, table).outcomes[0] for table in tables]
         shown = np.array([law.statistics for law in laws]) / np.array(laws[0].scales, dtype=float)
         ends = shown[-1:] if made.neighbours == "add-remove" else shown
@@ -139,6 +144,29 @@ def test_sums_of_weights_with_all_the_rest_cost_exactly_epsilon(neighbours, cap,
             WeightedSums, "step", lambda sums, *more, change=change: step(replace(sums, **change), *more)
         )
         assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(float(EPSILON) * (1 + lost))
+
+
+def test_products_with_all_the_rest_cost_six_sevenths_of_their_share_at_any_caps(neighbours, monkeypatch):
+    # a record that changes the level and the sign of the number; Laplace noise has room for a square that can't move
+    columns = {"a": {"levels": ["x", "y", "z"]}, "w": {"lower": 0, "upper": 3, "resolution": 1, "missing": True}}
+    schema = Schema.model_validate({"columns": columns})
+    rows = [[("y", 2.0), own] for own in product("xyz", (0.0, 1.0, 3.0, None))]
+    rows += [[("y", 2.0)]] if neighbours == "add-remove" else []
+    tables = [Table(pd.DataFrame(own, columns=[*columns]), schema) for own in rows]
+    caps = [{"w": (low, high)} for low, high in ((0.0, 3.0), (1.0, 2.0), (0.0, 1.0))]
+    made = Pairs(epsilon=EPSILON, neighbours=neighbours, products=("a", "w"))
+    lost = {"replace-one": 0.25 / 7, "add-remove": 0}[neighbours]
+    assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(float(EPSILON) * (1 - lost), abs=ROUNDING)
+    # the broken twin: a record that is taken to move less
+    step = SecondMoments.step
+
+    def quieter(moments, *given):
+        asked = step(moments, *given)
+        return replace(asked, sensitivity=Sensitivity.of_person(l1=asked.sensitivity.l1 * Fraction(4, 7)))
+
+    monkeypatch.setattr(SecondMoments, "step", quieter)
+    assert largest_loss(made, tables, caps, monkeypatch) > float(EPSILON)
+    assert PARTS**2 == 10**6
 
 
 def test_structural_zeros_cost_nothing_and_show_nothing():

@@ -1,0 +1,358 @@
+"""Noisy sums of weights and of products in ``pairs``: what a person moves, the law, sets, and regressions."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+from tables import refuses
+
+from pdips import Pairs, Schema, Table, more_sets
+from pdips.calibration.closed_form import prospects
+from pdips.errors import UselessWarning
+from pdips.margins.sums import PARTS, PRODUCTS, UNITS, NoisyMoments, SecondMoments, WeightedSums, exchanged
+from pdips.outside import NoisyMargins
+from pdips.outside.regression import least_squares
+
+N = 2_000
+W = {"lower": 0, "upper": 1_000}
+
+
+def schema_of(**records) -> Schema:
+    columns = {"sex": {"levels": ["f", "m"]}, "job": {"levels": ["a", "b", "c"], "missing": True}, "w": W}
+    return Schema.model_validate({"columns": columns, "records": {"weight": "w", **records}})
+
+
+def survey(schema: Schema | None = None, n: int = N) -> Table:
+    # heavy weights, and those of women are three times as large
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"sex": rng.choice(["f", "m"], n), "job": rng.choice(["a", "b", "c", None], n)})
+    frame["w"] = np.round(np.exp(rng.normal(3, 1, n)) * np.where(frame["sex"] == "f", 3, 1), 2).clip(0, 1_000)
+    return Table(frame, schema or schema_of())
+
+
+@pytest.mark.parametrize("cap", [1, 2], ids=["one record", "two records a person"])
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_a_person_moves_the_sums_by_the_sensitivity_at_most(law, cap, neighbours):
+    # by enumeration of weights at, within and beyond the cap; the worst pair uses all of it
+    schema = schema_of(max_per_person=cap)
+    sums, limit = WeightedSums(schema, ("sex", "job")), 50.0
+    moved = sums.step(1, neighbours, law).sensitivity
+    records = [(sex, job, w) for sex in "fm" for job in ("a", None) for w in (0.0, 3.3, 50.0, 900.0)]
+
+    def counts(rows):
+        return sums.count(Table(pd.DataFrame(rows, columns=["sex", "job", "w"]), schema), limit)
+
+    base = [("f", "b", 20.0)]
+    others = [[row] * cap for row in records] + ([[]] if neighbours == "add-remove" else [])
+    left = [counts(base + other) for other in others]
+    ends = [left[-1]] if neighbours == "add-remove" else left
+    squares = [float(((a - b) ** 2).sum()) for a in left for b in ends]
+    assert max(np.abs(a - b).sum() for a in left for b in ends) == moved.l1
+    # all of a person's records in one place; a replaced one leaves another
+    assert max(squares) == moved.l2_squared
+    # the broken twin: weights that no cap holds back
+    assert np.abs(sums.count(survey(schema, 5), 1e-9) - 0).max() <= 5 * UNITS
+    free = [float(row[2]) / limit * UNITS for row in records]
+    assert max(free) * cap > moved.l1
+
+
+def test_weights_are_read_like_other_numbers():
+    table = survey(n=50)
+    text = Table(table.frame.assign(w=" " + table.frame["w"].astype(str) + "e0"), table.schema)
+    sums = WeightedSums(table.schema, ("sex", "job"))
+    np.testing.assert_array_equal(sums.count(text, 30.0), sums.count(table, 30.0))
+
+
+def test_sets_without_records_fail_nothing_after_the_charge():
+    made, sizes = Pairs(epsilon="0.2", neighbours="add-remove", weighted=("sex",), sets="posterior", n_sets=2), set()
+    for seed in range(12):
+        release, _ = made.release(survey(n=1), rng=np.random.default_rng(seed))
+        sizes |= {len(frame) for frame in release.sets}
+    assert min(sizes) == 0 < max(sizes)
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+def test_the_price_is_the_tenth_and_all_that_is_charged_is_asked(kind):
+    made = Pairs(epsilon=1, kind=kind, weighted=("sex",))
+    plan = made.plan(schema_of())
+    assert sum(step.price for step in plan.steps) <= made.total
+    (of_weights,) = [step for step in plan.steps if "weights" in step.name]
+    assert of_weights.price == made.total / 10
+    other = replace(made, weighted=()).plan(schema_of())
+    assert float(plan.steps[0].price / other.steps[0].price) == pytest.approx(0.9)
+    assert "Sums of capped weights" in plan.loss.statement
+    # the broken twin: a sensitivity that forgets that a record is in a sum of each column
+    two = Pairs(epsilon=1, kind=kind, weighted=("sex", "job")).plan(schema_of())
+    assert two.steps[-2].standard_deviation > 1.3 * plan.steps[-2].standard_deviation
+
+
+def test_published_sums_are_the_capped_ones_with_the_noise_that_is_stated():
+    # 4 numbers in 150 releases: mean and variance of errors in standard errors, error rate about 10^-4
+    table, found = survey(), []
+    schema, design = table.schema, WeightedSums(table.schema, ("sex",))
+    made = Pairs(epsilon=8, kind="zcdp", weighted=("sex",))
+    for seed in range(25):
+        rows = made.release(table, rng=np.random.default_rng(seed))[0].tables["weighted_sums"]
+        true = design.count(table, rows["cap"][0]) * rows["cap"][0] / UNITS
+        found.append((rows["noisy"] - true) / rows["standard_error"])
+        weights = table.frame["w"].clip(upper=rows["cap"][0])
+        assert true == pytest.approx(weights.groupby(table.frame["sex"]).sum().to_numpy(), rel=1e-3)
+    errors = np.concatenate(found)
+    assert abs(errors.mean()) < 4 / np.sqrt(len(errors))
+    assert 0.4 < errors.var() < 1.9
+    assert rows["level"].tolist() == schema.columns["sex"].names()
+    (told,) = (each for each in prospects(made.plan(schema), None) if each.kind == "sum")
+    assert rows["standard_error"].tolist() == pytest.approx([told.standard_error * rows["cap"][0]] * 2)
+
+
+def shares(frame: pd.DataFrame) -> float:
+    return float(frame.loc[frame["sex"] == "f", "w"].sum())
+
+
+def test_sets_have_weights_with_these_sums():
+    # up to what weights are beyond the cap, which all levels share
+    table = survey()
+    release, _ = Pairs(epsilon=1, kind="zcdp", weighted=("sex",)).release(table, rng=np.random.default_rng(0))
+    (made,), wanted = release.sets, release.tables["weighted_sums"]["noisy"].to_numpy()
+    sums = made.groupby("sex")["w"].sum().to_numpy()
+    assert made["w"].between(0, 1_000).all()
+    assert sums / sums.sum() == pytest.approx(wanted / wanted.sum())
+    assert 1 <= sums.sum() / wanted.sum() < 1.2
+    # the broken twin: weights as pairs alone make them
+    (twin,) = Pairs(epsilon=1, kind="zcdp").release(table, rng=np.random.default_rng(0))[0].sets
+    sums = twin.groupby("sex")["w"].sum().to_numpy()
+    assert abs(sums / sums.sum() - wanted / wanted.sum()).max() > 0.01
+
+
+def test_posterior_sets_carry_the_noise_of_the_sums():
+    table = survey()
+    made = Pairs(epsilon=1, kind="zcdp", weighted=("sex",), n_sets=20)
+    release, _ = made.release(table, rng=np.random.default_rng(0))
+    rows = release.tables["weighted_sums"]
+    spread = np.std([shares(frame) for frame in release.sets], ddof=1)
+    assert 0.6 < spread / rows["standard_error"][0] < 1.6  # 19 degrees of freedom, error rate about 0.003
+    # the broken twin: all sets have the published sums
+    same = replace(made, sets="fitted").release(table, rng=np.random.default_rng(0))[0].sets
+    assert np.std([shares(frame) for frame in same], ddof=1) < 0.01 * spread
+
+
+@pytest.mark.parametrize(
+    ("weighted", "change", "match"),
+    [
+        (("sex",), {"records": {}}, "need records.weight"),
+        (("sex",), {"w": W | {"integer": True}}, "need records.weight"),
+        (("sex",), {"w": W | {"bins": 5}}, "without bins"),
+        (("w",), {}, "'w' is no column with levels or bins"),
+        (("age",), {}, "'age' is no column"),
+        (("sex", "sex"), {}, "a column twice"),
+    ],
+)
+def test_what_cannot_be_weighted_is_refused_with_the_plan(weighted, change, match):
+    content = schema_of().to_dict()
+    content["columns"] |= {name: value for name, value in change.items() if name == "w"}
+    content |= {name: value for name, value in change.items() if name == "records"}
+    refuses(match, Pairs(epsilon=1, weighted=weighted).plan, Schema.model_validate(content))
+
+
+def test_loud_noise_leaves_the_weights_of_sets_alone():
+    table = survey(n=20)
+    made = Pairs(epsilon="0.01", weighted=("sex",)).release(table, rng=np.random.default_rng(1))[0].sets[0]
+    assert made["w"].between(0, 1_000).all()
+    assert np.isfinite(made["w"]).all()
+
+
+NUMBERS = {"pay": {"lower": 0, "upper": 1_000}, "age": {"lower": 0, "upper": 100, "integer": True, "missing": True}}
+JOBS = {"job": {"levels": ["a", "b", "c"]}}
+CAPS = {"pay": (0.0, 400.0), "age": (20.0, 80.0)}
+
+
+def workers(n: int = 4_000, seed: int = 3) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    job, age = rng.choice(["a", "b", "c"], n, p=[0.5, 0.3, 0.2]), rng.integers(20, 81, n)
+    pay = 40 + 2.5 * age + 60 * (job == "c") + rng.normal(0, 40, n)
+    frame = pd.DataFrame({"pay": pay.round(1).clip(0, 1_000), "age": age.astype(float), "job": job})
+    return frame.mask(pd.DataFrame({"pay": False, "age": rng.random(n) < 0.2, "job": False}))
+
+
+def moments(**records) -> SecondMoments:
+    return SecondMoments(Schema.model_validate({"columns": NUMBERS | JOBS, "records": records}), ("pay", "age", "job"))
+
+
+@pytest.mark.parametrize("cap", [1, 2], ids=["one record", "two records a person"])
+def test_a_person_moves_products_by_the_sensitivity_at_most(cap, neighbours):
+    # by enumeration of numbers at the caps, beyond them, between, missing, in each job
+    design = moments(max_per_person=cap)
+    moved = design.step(1, neighbours, "gaussian").sensitivity
+    records = product((0.0, 100.0, 200.0, 900.0), (0.0, 35.0, 50.0, 80.0, None), "abc")
+    left = [
+        design.count(Table(pd.DataFrame([row] * cap, columns=[*CAPS, "job"]), design.schema), CAPS) for row in records
+    ]
+    left = np.array([*left, 0 * left[0]]) / PARTS**2
+    ends = left[-1:] if neighbours == "add-remove" else left
+    l1 = max(np.abs(one - ends).sum(axis=1).max() for one in left)
+    squared = max(((one - ends) ** 2).sum(axis=1).max() for one in left)
+    assert squared == pytest.approx(float(moved.l2_squared) / PARTS**4)
+    assert 0.7 * float(moved.l1) / PARTS**2 <= l1 <= float(moved.l1) / PARTS**2
+    # the broken twin: numbers that no cap holds back
+    free = {name: (low, low + (high - low) / 2) for name, (low, high) in CAPS.items()}
+    wide = [(2 * at - low - high) / (high - low) for (low, high), at in zip(free.values(), (400, 80), strict=True)]
+    assert (2 * np.prod(wide) * cap) ** 2 > float(moved.l2_squared) / PARTS**4
+
+
+def test_sums_are_those_of_the_records_that_have_all_columns():
+    frame, design = workers(300), moments()
+    whole = frame.dropna()
+    pay, age = (
+        (2 * whole[name] - low - high).clip(low - high, high - low) / (high - low) for name, (low, high) in CAPS.items()
+    )
+    vectors = np.column_stack([np.ones(len(whole)), pay, age, whole["job"] == "b", whole["job"] == "c"])
+    found = NoisyMoments(
+        design, design.step(1, "add-remove", "laplace"), design.count(Table(frame, design.schema), CAPS), CAPS
+    )
+    np.testing.assert_allclose(found.matrices()[0], vectors.T @ vectors, atol=len(whole) / PARTS)
+    terms = found.tables()["products"][["first", "second"]].agg(" ".join, axis=1).tolist()
+    assert len(terms) == len({*terms}) == 12
+    assert {"1 1", "1 job[b]", "pay pay", "pay age", "age job[c]"} < {*terms}
+    assert not {"job[b] job[b]", "job[b] job[c]"} & {*terms}
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+def test_products_get_a_quarter_of_the_price(kind):
+    made = Pairs(epsilon=1, kind=kind, products=("pay", "age", "job"))
+    plan = made.plan(moments().schema)
+    assert sum(step.price for step in plan.steps) <= made.total
+    assert plan.named(PRODUCTS).price == made.total / 4
+    both = replace(made, weighted=("job",)).plan(
+        Schema.model_validate({"columns": NUMBERS | JOBS, "records": {"weight": "pay"}})
+    )
+    assert sum(step.price for step in both.steps) <= made.total
+    assert float(both.steps[0].price / plan.steps[0].price) == pytest.approx(65 / 75)
+    assert "Sums of products of pay, age, job" in plan.loss.statement
+    (told,) = (each for each in prospects(plan, None) if each.kind == "sum")
+    assert told.standard_error == pytest.approx(plan.named(PRODUCTS).standard_deviation / PARTS**2)
+
+
+def test_intervals_of_slopes_hold_the_tables_slopes_and_the_populations():
+    # 400 draws of the noise, intervals of three slopes: 95 % of 1,200 within four standard errors
+    frame, design = workers(), moments()
+    step = design.step(0.02, "replace-one", "gaussian")
+    exact, rng = design.count(Table(frame, design.schema), CAPS), np.random.default_rng(4)
+    formula, names = "pay ~ age + job", ["age", "job[b]", "job[c]"]
+    capped = frame.assign(pay=frame["pay"].clip(*CAPS["pay"]), age=frame["age"].clip(*CAPS["age"]))
+    true = smf.ols(formula, capped).fit().params.rename(lambda name: name.replace("[T.", "["))[names]
+
+    def held(target, noise):
+        found = []
+        for _ in range(400):
+            noisy = exact + np.rint(noise * step.standard_deviation * rng.standard_normal(len(exact))).astype(np.int64)
+            answer = least_squares(NoisyMoments(design, step, noisy, CAPS), "pay", ["age", "job"], target).summary()
+            found.append((answer["lower"][names] <= true) & (true <= answer["upper"][names]))
+        return np.mean(found)
+
+    assert 0.925 < held("table", 1) < 0.975
+    # the broken twin: noise that is half as loud again as stated
+    assert held("table", 1.5) < 0.9
+    wide, narrow = (
+        least_squares(NoisyMoments(design, step, exact, CAPS), "pay", ["age", "job"], each)
+        for each in ("population", "table")
+    )
+    more = np.sqrt(np.diag(wide.covariance - narrow.covariance))
+    own = smf.ols(formula, capped).fit().bse.rename(lambda name: name.replace("[T.", "["))
+    assert more.tolist() == pytest.approx(own[list(wide.names)].tolist(), rel=0.02)
+    assert wide.estimate[1:].tolist() == pytest.approx(true.tolist(), rel=0.01)
+
+
+def test_noise_that_is_louder_than_the_sums_leaves_slopes_open():
+    design, few = moments(), workers(10)
+    step = design.step(0.001, "replace-one", "gaussian")
+    found = NoisyMoments(design, step, design.count(Table(few, design.schema), CAPS), CAPS)
+    with pytest.warns(UselessWarning, match="whole line"):
+        answer = least_squares(found, "pay", ["age", "job"], "population").summary()
+    assert np.isinf(answer["standard_error"]).all()
+
+
+def released(n_sets: int = 1, **settings):
+    made = Pairs(epsilon=4, kind="zcdp", n_sets=n_sets, **settings)
+    return made.release(Table(workers(), moments().schema), rng=np.random.default_rng(5))[0]
+
+
+def slopes(frame: pd.DataFrame) -> pd.Series:
+    return smf.ols("pay ~ age + job", frame.astype({"age": float})).fit().params
+
+
+def test_a_release_answers_regressions_on_numbers_without_bins(tmp_path):
+    release = released(products=("pay", "age", "job"))
+    answer = NoisyMargins.of(release).ols("pay ~ age + job").summary()
+    true = slopes(workers()).rename(lambda name: name.replace("[T.", "["))
+    assert (np.abs(answer["estimate"] - true[answer.index]) < 4 * answer["standard_error"]).all()
+    assert answer["standard_error"]["age"] < 0.5
+    for kind in ("csv", "parquet"):
+        release.write(tmp_path / kind, file_format=kind)
+        again = NoisyMargins.read(tmp_path / kind).ols("pay ~ age + job").summary()
+        pd.testing.assert_frame_equal(again, answer)
+    frames = more_sets(tmp_path / "csv", 2, rng=np.random.default_rng(0))
+    assert all(frame.shape == (4_000, 3) for frame in frames)
+    caps = release.tables["caps"]
+    broken = replace(release, tables={**release.tables, "caps": caps.iloc[:1]})
+    refuses("don't belong together", NoisyMargins.of, broken)
+    # the other way, by pairs alone, has no value for an interval
+    refuses("products of all columns", NoisyMargins.of(released()).ols, "pay ~ job")
+
+
+def test_sets_come_near_the_products_and_keep_what_columns_hold():
+    with_products = released(products=("pay", "age", "job"))
+    (made,), found = with_products.sets, NoisyMargins.of(with_products).moments
+    design = found.design
+
+    def off(frame):
+        own = NoisyMoments(
+            design, found.step, design.count(Table(frame, design.schema), found.caps), found.caps
+        ).matrices()[0]
+        (noisy,) = found.matrices()
+        covariance = [each / each[0, 0] - np.outer(each[0], each[0]) / each[0, 0] ** 2 for each in (own, noisy)]
+        return np.abs(covariance[0] - covariance[1])[1, 2:].max() * noisy[0, 0] / found.error
+
+    assert off(made) < 1.5
+    # the broken twin: the set as pairs make it, one number given to records at random
+    shuffled = made.assign(pay=made["pay"].sample(frac=1, random_state=0, ignore_index=True))
+    assert off(shuffled) > 10
+    assert len(made) == 4_000
+    assert made["age"].isna().mean() == pytest.approx(0.2, abs=0.05)
+
+
+def test_posterior_sets_have_slopes_that_differ_as_much_as_the_noise_and_the_sample_leave_open():
+    # of 12 sets: 11 degrees of freedom, each within a factor that fails in one of a thousand
+    release = released(12, products=("pay", "age", "job"))
+    fits = pd.DataFrame([slopes(frame) for frame in release.sets])
+    stated = NoisyMargins.of(release).ols("pay ~ age + job").summary()["standard_error"]
+    spread = fits.std().rename(lambda name: name.replace("[T.", "["))
+    assert (spread[["age", "job[c]"]] / stated[["age", "job[c]"]]).between(0.35, 2).all()
+
+
+def test_exchanging_moves_products_and_loses_no_value():
+    rng = np.random.default_rng(0)
+    values, given = np.sort(rng.normal(size=2_000)), rng.normal(size=(2_000, 2))
+    holder, short = rng.permutation(2_000), np.array([400.0, -300.0])
+    begun = np.array([values @ given[holder]])
+    some = rng.integers(0, 2_000, 60_000)
+    exchanged(values, holder, given, short, some, some + rng.integers(1, 200, 60_000))
+    assert sorted(holder) == [*range(2_000)]
+    np.testing.assert_allclose(values @ given[holder] - begun[0] + short, [400, -300], atol=1e-6)
+    assert np.abs(short).max() < 5
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        (("pay",), "two columns or more"),
+        (("pay", "pay"), "none twice"),
+        (("pay", "wage"), "'wage' is no column"),
+        (("pay", "code"), "more than 300 terms"),
+    ],
+)
+def test_products_of_what_is_no_regression_are_refused_with_the_plan(names, match):
+    columns = NUMBERS | JOBS | {"code": {"levels": [f"c{k}" for k in range(400)]}}
+    refuses(match, Pairs(epsilon=1, products=names).plan, Schema.model_validate({"columns": columns}))
