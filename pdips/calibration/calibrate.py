@@ -374,7 +374,6 @@ def _simulated(
 def _statement(
     mechanism: Mechanism, question: AccuracyTarget, found: Reached, simulation: Simulation | None, *, public: bool
 ) -> str:
-    """Return what was worked out, from which facts."""
     what = "standard error" if question.goal == "standard error" else f"width of the {question.level:.4g} interval"
     goal = f"{what} of {question.target:g}{' (share)' if question.unit == 'share' else ''}"
     price = (

@@ -82,7 +82,6 @@ def read(of: MarginNames) -> MarginRequest:
 
 
 def label(columns: Columns) -> str:
-    """Return what to call a margin."""
     return " x ".join(columns)
 
 

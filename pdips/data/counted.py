@@ -117,7 +117,6 @@ def digest(n_records: int, total: int, parity: int) -> str:
 
 
 def digest_of(hashes: HashArray) -> str:
-    """Return the digest of records from their hashes."""
     return digest(len(hashes), int(hashes.sum(dtype=np.uint64)), int(np.bitwise_xor.reduce(hashes)))
 
 

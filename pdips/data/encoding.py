@@ -73,7 +73,6 @@ class Box:
 
     @property
     def n_predictors(self) -> int:
-        """Number of predictors."""
         return sum(
             column.n_levels - 1 if column.is_categorical else 1 + bool(column.missing)
             for column in (self.schema.columns[name] for name in self.names)

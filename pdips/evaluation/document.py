@@ -45,7 +45,6 @@ class ReleaseFolder:
 
     @property
     def schema(self) -> Schema:
-        """The schema of the release."""
         return self.document.table_schema
 
 
@@ -113,7 +112,6 @@ class ReleaseIdentity(BaseModel):
 
     @classmethod
     def of(cls, release: PrivacyDocument) -> Self:
-        """Take it from ``privacy.json``."""
         loss = release.privacy
         return cls(mechanism=release.mechanism, epsilon=loss.epsilon, kind=loss.kind, n_sets=release.n_sets)
 
@@ -289,7 +287,6 @@ class ColumnDensity(BaseModel):
 
     @property
     def title(self) -> str:
-        """Label and unit."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     @property

@@ -59,7 +59,6 @@ class CodedRecords:
 
     @property
     def n_records(self) -> int:
-        """Number of records."""
         return len(self.codes) if self.counts is None else int(self.counts.sum())
 
     @classmethod
@@ -69,7 +68,6 @@ class CodedRecords:
 
     @classmethod
     def of_set(cls, synthetic: pd.DataFrame | LargeSet, schema: Schema) -> Self:
-        """Take the rows of a synthetic set."""
         if isinstance(synthetic, LargeSet):
             codes = [synthetic.codes[name] for name in coded_columns(schema)]
             return cls(np.column_stack(codes).astype(np.int64), synthetic.counts)

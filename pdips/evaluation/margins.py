@@ -133,7 +133,6 @@ def _moments(name: str, ours: WeightedValues, theirs: Sequence[WeightedValues], 
 
 
 def mean_sd(weighted: WeightedValues) -> tuple[float, float]:
-    """Return the weighted mean and standard deviation of values."""
     values, weights = weighted
     mean = float(np.average(values, weights=weights))
     return mean, sqrt(float(np.average((values - mean) ** 2, weights=weights)))

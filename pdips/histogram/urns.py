@@ -61,7 +61,6 @@ class UrnRule:
         return np.flatnonzero(self.domain.possible_cells(self.order)) if self.domain.impossible else None
 
     def levels(self, cell: IntArray, column: int) -> IntArray:
-        """Return the level of a column in each cell."""
         return self.domain.level(cell, column, self.order)
 
 
@@ -88,7 +87,6 @@ class Urns:
 
     @property
     def n_draws(self) -> IntArray:
-        """Number of draws from each urn."""
         return self.n_balls if self.rule.n_draws is None else np.full(len(self.n_balls), self.rule.n_draws)
 
     def prior_cell(self, urn: IntArray, number: IntArray) -> IntArray:

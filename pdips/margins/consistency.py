@@ -302,7 +302,6 @@ class LevelGroups:
 
     @property
     def shares(self) -> FloatArray:
-        """The shares of all levels."""
         return self.mass @ self.given
 
 

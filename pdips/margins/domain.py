@@ -141,7 +141,6 @@ class Layer:
 
     @property
     def n_nodes(self) -> int:
-        """Number of nodes."""
         return len(self.parent)
 
     def patterns(self) -> NDArray[Any]:
@@ -207,7 +206,6 @@ class Cells:
 
     @cached_property
     def layer(self) -> Layer:
-        """The cells as a layer."""
         rules = self.domain.possible(lambda column: self.levels(np.arange(len(self.parent)), column))
         return Layer(self.parent, np.empty((0, 0), np.int32), self.above.possible[self.parent] & rules)
 
@@ -302,7 +300,6 @@ class View:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of levels."""
         return tuple(int(self.domain.sizes[column]) for column in self.columns)
 
     @property

@@ -265,12 +265,10 @@ class CodeColumn(IntervalColumn):
 
     @property
     def fine(self) -> Column:
-        """The column itself."""
         return self.column
 
     @property
     def n_cells(self) -> int:
-        """Number of levels."""
         return self.column.n_values
 
     @property
@@ -280,7 +278,6 @@ class CodeColumn(IntervalColumn):
 
     @property
     def n_cuts(self) -> int:
-        """Number of groups."""
         return int(self.group[: self.n_cells].max()) + 1
 
     @property
@@ -471,7 +468,6 @@ class IntervalDesign:
 
     @property
     def numeric(self) -> tuple[IntervalColumn, ...]:
-        """The numeric columns."""
         return tuple(column for column in self.columns if not isinstance(column, CodeColumn))
 
     def lower(self, cuts: Mapping[str, IntArray]) -> dict[str, tuple[float, ...]]:

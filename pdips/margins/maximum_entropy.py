@@ -72,7 +72,6 @@ class CellGrid:
         return tuple(left), tuple(right)
 
     def levels(self, cell: IntArray, column: int) -> IntArray:
-        """Return the level of a column in each cell."""
         return self.domain.level(cell, column, [*self.halves[0], *self.halves[1]])
 
     def side(self, half: int, columns: Sequence[int]) -> IntArray:

@@ -63,7 +63,6 @@ class ColumnBlock:
 
     @classmethod
     def of(cls, domain: Domain, columns: tuple[int, ...]) -> "ColumnBlock":
-        """Return the block of some columns."""
         sizes = tuple(int(domain.sizes[column]) for column in columns)
         if math.prod(sizes) > MOST_COMBINED:
             raise InputError(_too_large(domain, columns))
@@ -76,7 +75,6 @@ class ColumnBlock:
 
     @property
     def n_levels(self) -> int:
-        """Number of levels."""
         return len(self.levels)
 
     def codes(self, columns: Sequence[IntArray]) -> IntArray:

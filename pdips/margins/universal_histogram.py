@@ -279,7 +279,6 @@ class IntervalTree:
 
     @cached_property
     def levels(self) -> Layer:
-        """The layer of single levels."""
         return split_by(self.domain, self.top, np.full(self.top.n_nodes, self.column))
 
     @cached_property
@@ -312,7 +311,6 @@ class IntervalTree:
         return self.cells.find(node * self.counts[-1] + level, codes)
 
     def measure(self, curator: Curator, rng: np.random.Generator) -> NoisyTree:
-        """Count every layer with noise."""
         layers = self.layers()
         counts = [top_counts(layers[0], self.domain, curator)]
         for number, (layer, step) in enumerate(zip(layers[1:], self.steps, strict=True), start=1):

@@ -45,7 +45,6 @@ def _gaussian(rng: np.random.Generator, mu: float, scale: float) -> int:
 
 
 def _log_noise(law: Law, noise: Any, scale: Any) -> Any:
-    """Return the log-probability of noise."""
     scale = pt.as_tensor(scale, dtype="float64")
     if law == "laplace":
         return pt.log(pt.tanh(1 / (2 * scale))) - pt.abs(noise) / scale

@@ -81,7 +81,6 @@ class Bounds:
 
     @property
     def n_records(self) -> int:
-        """Number of records."""
         return len(self.largest)
 
     @property

@@ -309,7 +309,6 @@ class Censored:
 
     @property
     def n_records(self) -> int:
-        """Number of records."""
         return len(self.model[WEIGHTS].get_value(borrow=True))
 
     @property

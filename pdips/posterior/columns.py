@@ -234,7 +234,6 @@ def stand_ins(
 
 
 def public_stand_ins(schema: Schema, n: int) -> dict[str, NDArray[Any]]:
-    """Return the public columns of ``n`` stand-ins."""
     public = public_names(schema)
     return {name: values for name, values in stand_ins(schema, n).items() if name in public}
 

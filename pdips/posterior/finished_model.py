@@ -338,12 +338,10 @@ class Stream:
 
     @property
     def n_records(self) -> int:
-        """Number of records."""
         return len(self.columns[0])
 
     @property
     def n_draws(self) -> int:
-        """Number of draws."""
         return len(self.draws[0])
 
     def pieces(self) -> Iterator[tuple[slice, slice, FloatArray]]:

@@ -236,7 +236,6 @@ class Blueprint:
         return found[np.resize(inside, PRIOR_DRAWS)] if len(inside) else found
 
     def build(self, values: Values) -> pm.Model:
-        """Build the model of some records."""
         columns = Columns(self.schema, values)
         try:
             with columns.unread():

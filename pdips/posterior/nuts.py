@@ -59,7 +59,6 @@ class ChainDraws(JointDraws):
         self._settings = settings
 
     def drawn(self, n: int, bits: RandomBits) -> list[Parameters]:
-        """Draw n times."""
         self.values, rng, target = record_values(self.table), bits.generator(), self.target
         space = target.space
         place = split(space.model, target.stage.anchor.place[None])

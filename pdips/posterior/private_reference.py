@@ -94,7 +94,6 @@ class TableDraws:
         return [self._steps.release(cut, rng=rng)[0].sets[0] for _ in range(runs)]
 
     def log_probabilities(self) -> dict[tuple[int, ...], float]:
-        """Refuse: there are too many tables."""
         raise InputError("a private reference by steps has no law that could be spelt out")
 
 

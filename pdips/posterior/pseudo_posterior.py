@@ -218,7 +218,6 @@ class PseudoDraws:
         return np.array([np.concatenate([np.ravel(value) for value in draw.values()]) for draw in self.made])
 
     def log_probabilities(self) -> dict[tuple[int, ...], float]:
-        """Refuse: the weights leave no law that could be spelt out."""
         raise InputError("weights from a fit to the table leave no law that could be spelt out")
 
     def look(self, released: dict[str, NDArray[Any]]) -> Any:

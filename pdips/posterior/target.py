@@ -222,7 +222,6 @@ class Scored:
     unit: Fraction  # nats a step
 
     def log_probabilities(self) -> FloatArray:
-        """Return the log probability of each cell."""
         return np.asarray(choice_log_probabilities(self.scores[None], self.unit)[0])
 
 
@@ -300,7 +299,6 @@ class JointDraws(ABC):
         return taken
 
     def log_probabilities(self) -> dict[tuple[int, ...], float]:
-        """Refuse: these laws can't be spelt out."""
         raise InputError("only draws on a grid have a law that could be spelt out")
 
     def parameters(self, answers: Sequence[Parameters], rng: np.random.Generator) -> list[Parameters]:
@@ -318,7 +316,6 @@ class RejectionDraws(JointDraws):
     diagnostics: ClassVar[dict[str, Any]] = {"sampler": "rejection"}  # type: ignore[misc]
 
     def drawn(self, n: int, bits: RandomBits) -> list[Parameters]:
-        """Draw n times."""
         target = self.target
         values, counts = distinct(record_values(self.table), self.table.counts)
         prior, bound = prior_of(target.space.model), int(counts.sum()) * STEPS
@@ -462,7 +459,6 @@ class WordSource:
         return self
 
     def word(self) -> int:
-        """Return the next word."""
         try:
             if not self._left:
                 self._left = self._bits.words(WORDS, np.uint64).tolist()

@@ -266,7 +266,6 @@ def append(connection: sqlite3.Connection, table: str, *values: object) -> int:
 
 
 def one_value(connection: sqlite3.Connection, query: str) -> Any:
-    """Return the single value that ``query`` gives."""
     return connection.execute(query).fetchall()[0][0]  # a query not read to its end would keep its lock
 
 
@@ -325,7 +324,6 @@ def read_unit(connection: sqlite3.Connection) -> Unit | None:
 
 
 def unit_of(row: sqlite3.Row) -> Unit:
-    """Return the unit of privacy in a row."""
     return Unit(person=row["person"], cap=row["cap"], public=tuple(json.loads(row["public"])))
 
 

@@ -146,7 +146,6 @@ class _Digit:
         return np.where(settled, outcome, -1).astype(np.int32)
 
     def sample(self, n: int, bits: RandomBits) -> IntArray:
-        """Return ``n`` independent draws."""
         heads = bits.words(n, np.uint16) >> np.uint16(GUIDE_BITS - self.guide_bits)
         outcome: IntArray = self.guide[heads].astype(np.int64)
         open_ = np.flatnonzero(outcome < 0)
@@ -360,7 +359,6 @@ class _Enclosure:
 
 
 def _choose_exactly(below: IntArray, available: BoolArray, unit: Fraction, uniform: _LazyUniform) -> int:
-    """Choose a candidate by the uniform number."""
     candidates = np.flatnonzero(available)
     steps = [int(below[c]) for c in candidates]
 

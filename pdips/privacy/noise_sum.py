@@ -48,7 +48,6 @@ class NoiseSum:
 
     @property
     def variance(self) -> float:
-        """Variance of the sum."""
         return sum(part.n * part.weight**2 * part.each for part in self.terms) + self.normal_variance
 
     @property

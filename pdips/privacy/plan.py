@@ -249,7 +249,6 @@ class Plan:
         return PrivacyLoss(neighbours=self.neighbours, kind=self.kind, statement=text, sampling=self.sampling, **parts)
 
     def named(self, name: str) -> Step:
-        """Return the step of this name."""
         return next(step for step in self.steps if step.name == name)
 
     @property

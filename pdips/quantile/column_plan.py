@@ -232,7 +232,6 @@ class ColumnBudget:
         return self._step(name, price, self._of_record(1), law="distribution")
 
     def histogram(self, name: str, price: Fraction, counts: str) -> Step:
-        """Return the step of a histogram of records."""
         cells = Sensitivity.of_counts(self.schema, self.neighbours)
         return self._step(name, price, cells, counts=counts)
 
@@ -281,7 +280,6 @@ class ColumnPlan:
 
     @cached_property
     def strata(self) -> RecordGroups:
-        """The strata of numeric columns."""
         return RecordGroups(self.schema, {name: np.zeros(0) for name in self.by})
 
     @property

@@ -36,11 +36,9 @@ class RecordGroups:
 
     @property
     def n(self) -> int:
-        """Number of groups."""
         return int(np.prod(self.sizes, dtype=np.int64))
 
     def of(self, values: Values, n: int) -> IntArray:
-        """Return the group of each record."""
         place = np.zeros(n, dtype=np.int64)
         for (name, cuts), size in zip(self.cuts.items(), self.sizes, strict=True):
             each = values[name]

@@ -121,7 +121,6 @@ class HitAndRun:
 
 @njit(cache=True, error_model="numpy")
 def norm_of(gradient, norm, spread):  # type: ignore[no-untyped-def]
-    """Return the norm of a gradient."""
     found = 0.0
     if norm == L1:
         for value in gradient:
@@ -143,7 +142,6 @@ def norm_of(gradient, norm, spread):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, error_model="numpy")
 def norm_at(theta, density):  # type: ignore[no-untyped-def]
-    """Return the norm of the gradient at theta."""
     p = len(theta)
     gradient = np.zeros(p)
     for i in range(len(density.y)):

@@ -50,7 +50,6 @@ class Wide(NamedTuple):
     exponent: IntArray
 
     def take(self, index: IntArray) -> "Wide":
-        """Return the numbers at ``index``."""
         return Wide(self.mantissa[index], self.exponent[index])
 
     def where(self, condition: BoolArray) -> "Wide":

@@ -137,7 +137,6 @@ class Candidates:
     uniform: bool = False
 
     def line(self, index: int) -> FloatArray:
-        """Return a candidate."""
         k, j = divmod(index, len(self.intercepts))
         return np.asarray(self.around + np.concatenate([[self.intercepts[j]], self.slopes[k]]))
 

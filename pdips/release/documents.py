@@ -249,7 +249,6 @@ class Margin(BaseModel):
 
     @property
     def title(self) -> str:
-        """Label and unit."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     @property
@@ -494,7 +493,6 @@ def check[T: BaseModel](model: type[T], content: Any, source: str) -> T:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Return the contents of a JSON file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

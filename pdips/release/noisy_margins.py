@@ -114,7 +114,6 @@ def centred(table: FloatArray, n_axes: int | None = None) -> FloatArray:
 
 
 def axes_of(names: Sequence[str], sizes: Sequence[int] | IntArray) -> list[MarginAxis]:
-    """Return an axis for each of some columns."""
     return [MarginAxis(columns=(name,), size=int(size)) for name, size in zip(names, sizes, strict=True)]
 
 

@@ -77,7 +77,6 @@ def seed_of(counts: FloatArray) -> int:
 def restored(
     space: Blueprint, score: RecordScore, prior: NormalPrior, tables: dict[str, pd.DataFrame], public: Values
 ) -> NoisySums:
-    """Return the noisy sums that tables hold."""
     found = tables[SUMS]
     opening, rest = found.iloc[0], found.iloc[1:]
     measurements = []

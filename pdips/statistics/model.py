@@ -207,7 +207,6 @@ class PosteriorFit:
     convergence: Convergence | None = None  # how well chains agree; None where draws are independent
 
     def draw(self, number: int) -> dict[str, NDArray[Any]]:
-        """Return one draw."""
         return {name: values[number] for name, values in self.draws.items()}
 
 

@@ -143,7 +143,6 @@ class NoisyStatistics:
     public: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # public columns as models read them
 
     def part(self, name: str) -> StatisticPart:
-        """Return a part by its name."""
         for part in self.parts:
             if part.name == name:
                 return part

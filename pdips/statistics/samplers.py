@@ -59,12 +59,10 @@ class Prior:
 
     @property
     def name(self) -> str:
-        """The variable's name."""
         return str(self.variable.name)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The variable's shape."""
         return np.shape(self.constants[0])
 
 

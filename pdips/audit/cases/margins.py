@@ -93,7 +93,6 @@ def by_both(mechanism: Mechanism | None, pairs: Sequence[Pair]) -> Iterator[Case
 
 
 def sanitizer(build: Callable[..., LaplaceSanitizer]) -> Iterator[Case]:
-    """Yield the cases of the Laplace sanitizer."""
     flat = build()
     yield from by_both(flat, [*worst_pairs(TINY, flat.neighbours), *file_pairs(flat.neighbours)])
     yield Case(flat, worst_pairs(TINY, flat.neighbours)[0])

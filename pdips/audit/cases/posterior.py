@@ -127,7 +127,6 @@ class AlongTable(Scores):
 
     @classmethod
     def of(cls, made: Scores, along: Table) -> "AlongTable":
-        """Return scores with these settings along a table."""
         return cls(**{field.name: getattr(made, field.name) for field in fields(made)}, along=along)
 
     def _rehearsed(self, schema: Schema) -> Blueprint:
@@ -201,7 +200,6 @@ def _crowd(mechanism: CensoredPosterior, nats: float) -> int:
 
 
 def coin_table(records: list[float]) -> Table:
-    """Return a table of zeros and ones."""
     return Table(pd.DataFrame({"x": np.array(records, dtype=np.int64)}), COIN)
 
 

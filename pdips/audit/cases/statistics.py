@@ -66,7 +66,6 @@ def of_counts(schema: Schema) -> dict[str, Statistic]:
 
 
 def of_a_coin(schema: Schema) -> dict[str, Statistic]:
-    """Return the counts of two levels."""
     return {"cells": Counts(by=("x",))}
 
 
@@ -78,12 +77,10 @@ def of_moments(schema: Schema) -> dict[str, Statistic]:
 
 
 def of_choices(schema: Schema) -> dict[str, Statistic]:
-    """Return counts and a logistic regression."""
     return {"cells": Counts(by=("w",)), "regression": Logistic(outcome="w", predictors=("x",), kappa=1)}
 
 
 def _with(build: Build, declared: Declared) -> Modips:
-    """Build the mechanism with these statistics."""
     model = StatisticModel(declared, _nothing, _nobody, name=declared.__name__)
     made: Modips = sized(build, MANY, model=model)
     if made.model is not model:
