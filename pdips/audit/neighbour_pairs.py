@@ -22,8 +22,7 @@ from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import Neighbours, exact
 
-Event = Callable[[NDArray[Any]], Any]
-"""Takes raw outputs, one a row, and returns which of them are in the event."""
+Event = Callable[[NDArray[Any]], Any]  # Takes raw outputs, one a row, and returns which of them are in the event
 
 Engine = Literal["exact", "counts"]
 CROWD = 20

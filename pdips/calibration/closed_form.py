@@ -210,8 +210,7 @@ def _counted(plan: Any, columns: Columns) -> NoiseSum:
 
 # ---- what a release will be worth ----
 
-GROUPS = (50, 200, 1000)
-"""Records of the small groups that are told of."""
+GROUPS = (50, 200, 1000)  # Records of the small groups that are told of
 
 SECONDS: dict[str, Callable[[int, int, Schema], float]] = {
     "steps": lambda cells, n, schema: 15 + 1.7e-5 * cells,

@@ -11,8 +11,7 @@ from pdips.arrays import FloatArray
 
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:[ T][0-9:.+Z-]*)?)?)?")
 _DOTTED = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})")
-DASHES: dict[str | None, int] = {"year": 0, "month": 1, "day": 2}
-"""How many dashes a date needs at least, by unit."""
+DASHES: dict[str | None, int] = {"year": 0, "month": 1, "day": 2}  # How many dashes a date needs at least, by unit
 
 
 def date_number(value: object, unit: str | None) -> float:

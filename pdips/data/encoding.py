@@ -13,8 +13,7 @@ from pdips.data.table import Table, decode, number_array
 UNITS = 2**14  # Steps from the middle of a predictor's public range to its end
 
 
-Values = Mapping[str, FloatArray]
-"""By column: codes of levels, ``n_values`` for missing; numbers, NaN for missing."""
+Values = Mapping[str, FloatArray]  # By column: codes of levels, ``n_values`` for missing; numbers, NaN for missing
 
 
 def values_of(table: Table, names: Sequence[str]) -> dict[str, FloatArray]:

@@ -11,8 +11,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.encoding import ColumnPair, TableLike, complete, indicators, paired, values_of, weights_of
 
-Distance = Callable[[BoolArray], float]
-"""The distance of two parts of the records, given which belong to the first."""
+Distance = Callable[[BoolArray], float]  # The distance of two parts of the records, given which belong to the first
 
 DISTANCES = ("pooled", "columns", "sliced")
 N_PROJECTIONS = 50

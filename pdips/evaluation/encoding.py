@@ -194,8 +194,7 @@ def _shortest(edge: float, known: FloatArray) -> float:
 
 # ---- two tables as frames, without a schema ----
 
-TableLike = pd.DataFrame | NDArray[Any]
-"""Records: a frame, or an array of records by columns."""
+TableLike = pd.DataFrame | NDArray[Any]  # Records: a frame, or an array of records by columns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -63,8 +63,7 @@ READINGS = {
     },
 }
 """Measures, and what their ends mean, by the group that is worked out together."""
-BEST = {f"{MARGINAL}-marginal score": 1000.0}
-"""What equal tables score, where it isn't 0."""
+BEST = {f"{MARGINAL}-marginal score": 1000.0}  # What equal tables score, where it isn't 0
 RESAMPLES = 5  # Of the table, for the reference of an analysis
 LEVEL = 0.95
 NOTE = (
@@ -223,8 +222,7 @@ def _basic_figures(rows: FloatArray, schema: Schema) -> tuple[list[str], list[fl
 
 # ---- general utility ----
 
-Figures = Sequence[tuple[float, ...]]
-"""A row a set, and last the reference; a number for each measure of a group."""
+Figures = Sequence[tuple[float, ...]]  # A row a set, and last the reference; a number for each measure of a group
 
 
 def resample(table: Table, rng: np.random.Generator) -> pd.DataFrame:

@@ -32,14 +32,11 @@ from pdips.evaluation.encoding import (
 from pdips.release.documents import Comparison, FullTable, Margin, Moments, TwoWay
 from pdips.release.large_set import LargeSet
 
-SyntheticSet = pd.DataFrame | LargeSet
-"""Records, or counts of distinct records."""
+SyntheticSet = pd.DataFrame | LargeSet  # Records, or counts of distinct records
 
 N_BINS = 6  # Bins of a numeric column in the k-marginal score, missing not counted
-LEVELS = (0.01, 0.05, 0.10)
-"""Levels of significance."""
-CATEGORIES = ("<= 0.01", "0.01 - 0.05", "0.05 - 0.1", "> 0.1")
-"""Of p-values."""
+LEVELS = (0.01, 0.05, 0.10)  # Levels of significance
+CATEGORIES = ("<= 0.01", "0.01 - 0.05", "0.05 - 0.1", "> 0.1")  # Of p-values
 
 
 def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator | None = None) -> Comparison:
@@ -109,8 +106,7 @@ def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[Moments]:
     return found
 
 
-WeightedValues = tuple[FloatArray, FloatArray]
-"""Values of a column, and how many records have each."""
+WeightedValues = tuple[FloatArray, FloatArray]  # Values of a column, and how many records have each
 
 
 def _moments(name: str, ours: WeightedValues, theirs: Sequence[WeightedValues], width: float) -> Moments:

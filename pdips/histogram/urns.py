@@ -41,13 +41,11 @@ class UrnRule:
     """What is public about urns: their cells, and how they are drawn from."""
 
     domain: Domain
-    epsilon: Fraction
-    """Loss of one set for one record of a person."""
+    epsilon: Fraction  # Loss of one set for one record of a person
     polya: bool
     """Whether each draw is put back with another one like it: then a cell of the prior weighs N / (e^epsilon - 1) balls
     for N draws, else 1 / (e^(epsilon / N) - 1)."""
-    n_draws: int | None = None
-    """N; left out, the public number of records, which public columns ask for."""
+    n_draws: int | None = None  # N; left out, the public number of records, which public columns ask for
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -179,10 +177,8 @@ class Urn(Mechanism):
     """What mechanisms have in common whose synthetic records are drawn from urns: one draw of all urns for each set."""
 
     polya: ClassVar[bool] = False
-    question: ClassVar[str]
-    """What the ledger calls a draw."""
-    description: ClassVar[str]
-    """For the disclosure board."""
+    question: ClassVar[str]  # What the ledger calls a draw
+    description: ClassVar[str]  # For the disclosure board
 
     def __post_init__(self) -> None:
         if self.most_sets == 1 and isinstance(self.n_sets, int) and self.n_sets > 1:

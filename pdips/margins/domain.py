@@ -45,8 +45,7 @@ class Domain:
 
     names: tuple[str, ...]
     sizes: IntArray
-    public: IntArray
-    """Positions of the columns that are public."""
+    public: IntArray  # Positions of the columns that are public
     impossible: tuple[dict[int, BoolArray], ...]
     """Structural zeros: for each rule, which levels of which column it names."""
     ordered: tuple[int, ...]
@@ -130,12 +129,10 @@ def columns_of(schema: Schema, cut: Mapping[str, int] | None = None) -> Domain:
 class Layer:
     """One layer of a tree: nodes in order, the children of a node next to each other."""
 
-    parent: IntArray
-    """Index in the layer above, not decreasing."""
+    parent: IntArray  # Index in the layer above, not decreasing
     path: NDArray[np.int32]
     """Level of each column that has been split on the way, -1 for the others; empty for the layer of cells."""
-    possible: BoolArray
-    """False where a structural zero rules the node out."""
+    possible: BoolArray  # False where a structural zero rules the node out
     stopped: BoolArray | None = None
     """True where the branch ended further up: the node is its parent again, and isn't counted a second time."""
 
@@ -195,14 +192,11 @@ class Cells:
 
     domain: Domain
     above: Layer
-    pattern: IntArray
-    """Which columns each node above has split already, as one of the patterns that occur."""
+    pattern: IntArray  # Which columns each node above has split already, as one of the patterns that occur
     stride: IntArray
     """By pattern, the step of each remaining column in the number of a cell; 0 for columns already split."""
-    first: IntArray
-    """Number of the first cell of each node above."""
-    parent: IntArray
-    """The node above each cell."""
+    first: IntArray  # Number of the first cell of each node above
+    parent: IntArray  # The node above each cell
 
     @cached_property
     def layer(self) -> Layer:

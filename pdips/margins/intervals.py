@@ -41,15 +41,13 @@ EVENLY = 20
 N_HALVES = 5  # How often the equal part next to 0 is halved where it is cut finer: two intervals a halving
 QUIETER = 2  # Standard deviation of the noise of a layer over that of the layer above, about
 STANDS_OUT = 6.0  # Standard deviations of the noise that an interval must count to be looked into
-WORTH = Fraction(3, 2)
-"""Times the price of a column with few levels that a number gets, for its layers (tried: 1 to 2)."""
+WORTH = Fraction(3, 2)  # Times the price of a column with few levels that a number gets, for its layers (tried: 1 to 2)
 
 AT_ENDS = 0.25  # Prior probability that a half of an interval holds nothing, and that it holds all (tried: .1 to .4)
 N_AGAIN = 10  # Draws of fresh noise for the variance of counts of intervals
 LEAST = 1e-9
 
-Ask = Callable[[int, BoolArray], IntArray]
-"""Returns noisy counts of some intervals of a layer, 0 for the others."""
+Ask = Callable[[int, BoolArray], IntArray]  # Returns noisy counts of some intervals of a layer, 0 for the others
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,10 +44,8 @@ class CountTree:
     """By layer below layer 0, the index of each node's parent, not decreasing. Only the last layer has no children."""
     copies: Sequence[FloatArray]
     """For each of these layers, how many nodes like it each node stands for below one parent."""
-    n_public: bool
-    """Whether the counts of layer 0 are exact; otherwise they aren't observed."""
-    n_top: float = 1.0
-    """How many nodes like it each node of layer 0 stands for."""
+    n_public: bool  # Whether the counts of layer 0 are exact; otherwise they aren't observed
+    n_top: float = 1.0  # How many nodes like it each node of layer 0 stands for
 
     @cached_property
     def numbers(self) -> list[FloatArray]:
@@ -147,8 +145,7 @@ class ColumnTree:
     domain: Domain
     depth: tuple[int, ...]
     """The layer in which each column is first known: 0 for public ones, the last for those that only cells show."""
-    n_public: bool
-    """Whether the counts of layer 0 are exact; otherwise they aren't observed."""
+    n_public: bool  # Whether the counts of layer 0 are exact; otherwise they aren't observed
 
     @cached_property
     def n_noised(self) -> int:

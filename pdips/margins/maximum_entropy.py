@@ -48,10 +48,8 @@ class Observation:
 
     counts: FloatArray
     variances: FloatArray
-    columns: tuple[int, ...] = ()
-    """The groups are the cross-tabulation of these columns."""
-    group: NDArray[np.int32] | None = None
-    """In place of columns: the group of each cell, in the order of the grid."""
+    columns: tuple[int, ...] = ()  # The groups are the cross-tabulation of these columns
+    group: NDArray[np.int32] | None = None  # In place of columns: the group of each cell, in the order of the grid
 
 
 @dataclass(frozen=True)

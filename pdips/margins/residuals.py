@@ -46,8 +46,7 @@ LOUDER = 4
 SMOOTH = 7
 """Least variance of the noise on a count, in levels of the larger column: the proof's eta is below 1e-25 then."""
 
-ALSO = Fraction(1, 5)
-"""Which part of what a record moves is that of margins of three blocks."""
+ALSO = Fraction(1, 5)  # Which part of what a record moves is that of margins of three blocks
 
 ROUNDS = 40
 
@@ -57,8 +56,7 @@ class ColumnBlock:
     """Columns that structural zeros tie together, as one column whose levels are the combinations that can occur."""
 
     columns: tuple[int, ...]
-    levels: IntArray
-    """Level of each column, shape (levels, columns)."""
+    levels: IntArray  # Level of each column, shape (levels, columns)
     sizes: tuple[int, ...]
 
     @classmethod

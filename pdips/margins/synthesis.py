@@ -42,14 +42,10 @@ class Estimate:
     """Nonnegative counts of all cells, not whole yet."""
 
     cells: HasLevels
-    parents: list[IntArray]
-    """A tree over the cells, within one record of which whole counts are to stay."""
-    values: FloatArray
-    """The count of each cell."""
-    n_records: int
-    """What they add up to."""
-    arrived: bool = True
-    """Whether a solver that looked for them found them."""
+    parents: list[IntArray]  # A tree over the cells, within one record of which whole counts are to stay
+    values: FloatArray  # The count of each cell
+    n_records: int  # What they add up to
+    arrived: bool = True  # Whether a solver that looked for them found them
 
 
 class CountedTree(Mechanism):

@@ -105,19 +105,14 @@ class NoisyTree:
     """Noisy counts of one tree, before anything is made consistent."""
 
     domain: Domain
-    layers: list[Layer]
-    """Layer 0, the layers that split, and the cells, if they are counted."""
-    chosen: list[IntArray]
-    """For each layer that was split by columns, the one that split each node."""
+    layers: list[Layer]  # Layer 0, the layers that split, and the cells, if they are counted
+    chosen: list[IntArray]  # For each layer that was split by columns, the one that split each node
     observed: list[IntArray]
     """Noisy counts by layer; layer 0 holds exact public counts, or zeros where the number of records isn't public."""
-    variances: list[FloatArray]
-    """Of the noise, by layer: 0 for exact counts, infinity for counts not observed."""
+    variances: list[FloatArray]  # Of the noise, by layer: 0 for exact counts, infinity for counts not observed
     cells: Cells | None = None
-    views: tuple[IntArray, ...] = ()
-    """Noisy counts of the views; 0 where a structural zero rules the cell out."""
-    scales: tuple[Fraction | None, ...] = ()
-    """Scale of the noise of each layer but the first."""
+    views: tuple[IntArray, ...] = ()  # Noisy counts of the views; 0 where a structural zero rules the cell out
+    scales: tuple[Fraction | None, ...] = ()  # Scale of the noise of each layer but the first
 
     @property
     def parents(self) -> list[IntArray]:
@@ -323,8 +318,7 @@ class ElectedColumns:
     """Columns are elected by the exponential mechanism with utility -AIC or -BIC."""
 
     domain: Domain
-    steps: tuple[Step, ...]
-    """The election of each layer."""
+    steps: tuple[Step, ...]  # The election of each layer
     by_layer: bool = False
     """One election for all nodes of a layer, with the sum of their scores, in place of one for each node."""
     utility: Utility = "aic"

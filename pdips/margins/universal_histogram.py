@@ -252,12 +252,9 @@ class IntervalTree:
     """What a universal histogram of one ordered column counts of tables of one schema."""
 
     domain: Domain
-    column: int
-    """Position of the ordered column."""
-    fan_out: int
-    """Most intervals that an interval is cut into."""
-    steps: tuple[Step, ...]
-    """The step that counts each layer below layer 0; the last one is that of the cells."""
+    column: int  # Position of the ordered column
+    fan_out: int  # Most intervals that an interval is cut into
+    steps: tuple[Step, ...]  # The step that counts each layer below layer 0; the last one is that of the cells
 
     @cached_property
     def counts(self) -> tuple[int, ...]:

@@ -34,8 +34,7 @@ SUFFIX = "_data"  # A column ``wage`` is the ``pm.Data`` called ``wage_data`` in
 MISSING = "_missing"
 """Whether the number of a column ``wage`` is missing, 0 or 1, is a column ``wage_missing`` of the model."""
 
-READING = ("get_value", "eval")
-"""Methods of a variable that hand out its value."""
+READING = ("get_value", "eval")  # Methods of a variable that hand out its value
 
 RECORD = "record"  # The dimension that numbers records; it is there as soon as a column is read
 GOLDEN = (5**0.5 - 1) / 2

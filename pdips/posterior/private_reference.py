@@ -35,8 +35,7 @@ BINS = 32  # Bins of a numeric column whose schema gives none
 WITHIN = 16  # Values inside a cell over which a density is averaged
 MOST_CELLS = 4_096  # Most cells that are counted one by one; a table with more is synthesized by ``Steps``
 SPREAD_SEED = 1  # Which value inside a bin goes with which of another column: public
-ZOOM = {1: 65, 2: 21, 3: 11}
-"""Values tried along each axis in one round of a search, by number of parameters."""
+ZOOM = {1: 65, 2: 21, 3: 11}  # Values tried along each axis in one round of a search, by number of parameters
 
 ROUNDS = 10
 

@@ -29,11 +29,9 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.posterior.columns import MISSING, SUFFIX, Values
 
-Points = Sequence[FloatArray]
-"""Values of a model's value variables, an array (points, *shape) for each."""
+Points = Sequence[FloatArray]  # Values of a model's value variables, an array (points, *shape) for each
 
-LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
-"""What looks something up, or may do so inside."""
+LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)  # What looks something up, or may do so inside
 
 BLOCK = 100_000
 """Log-likelihoods of :meth:`RecordLikelihood.blocks` that are worked out at once: they should fit in the cache."""

@@ -29,8 +29,7 @@ LONGEST_TABLE = 4096
 LONGEST_DIGIT = 6
 """Bits of a low-order digit of a large draw: short tables are made quickly, and draws take hardly longer."""
 LARGEST_SCALE = 2**50
-UNAVAILABLE = np.iinfo(np.int64).min
-"""Score of a candidate that isn't available."""
+UNAVAILABLE = np.iinfo(np.int64).min  # Score of a candidate that isn't available
 FLOOR_NATS = 60
 """Scores further below the best than this count as this far below, which costs nothing (docs/proofs/noise.md)."""
 

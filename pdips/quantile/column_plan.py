@@ -185,8 +185,7 @@ MOST_GROUPS = 32  # Groups of a column's histogram, in each stratum
 MOST_STRATA = 256
 CUTS = 4  # Intervals that a numeric column is cut into where it makes groups
 LEAST_WIDTH = 1e-300
-MISSING_SHARE = Fraction(1, 5)
-"""Of a column's epsilon, for counting how many of its numbers are missing."""
+MISSING_SHARE = Fraction(1, 5)  # Of a column's epsilon, for counting how many of its numbers are missing
 SMALLEST_EPSILON = Fraction(1, 10**9)
 """For a column and record; below it noise would have more digits than its samplers."""
 

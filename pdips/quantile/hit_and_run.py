@@ -16,8 +16,7 @@ from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.quantile.gradient import DENSITY_NORMS, KNormGradient, finite_vector
 
-L1, L2, LINF, HULL = range(4)
-"""What compiled code calls the norms of ``DENSITY_NORMS``, in their order."""
+L1, L2, LINF, HULL = range(4)  # What compiled code calls the norms of ``DENSITY_NORMS``, in their order
 
 WITHOUT_PIVOT = 1 / 3  # How often a direction that changes a slope does not turn the plane about a point
 SHAPED = 0.75  # How often a direction has the covariance that was learnt

@@ -27,8 +27,7 @@ from pdips.quantile.gradient import Gradient, LineRegression, Norm, RegressionRe
 
 Base = Literal["log", "uniform"]
 MOST_RECORDS = 2**25
-LEAST = -(2.0**60)
-"""With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many."""
+LEAST = -(2.0**60)  # With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many
 
 MOST_CANDIDATES = 2**20
 

@@ -23,14 +23,12 @@ from pdips.quantile.quantile_grid import GridQuantiles, RecursiveQuantiles, chec
 
 Scheme = Literal["plain", "stepwise", "sandwich", "joint", "recursive"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
-AT_ONCE = ("joint", "recursive")
-"""Schemes that choose all intercepts of a column together."""
+AT_ONCE = ("joint", "recursive")  # Schemes that choose all intercepts of a column together
 
 Slopes = Literal["fixed", "varying"]
 
 MEDIAN = Fraction(1, 2)
-MOST = Fraction(100)
-"""Nats that quantiles chosen at once may cost; of a larger budget the rest isn't spent."""
+MOST = Fraction(100)  # Nats that quantiles chosen at once may cost; of a larger budget the rest isn't spent
 
 WIDE = SearchRound(share=Fraction(1), reach=1, n_slopes=96, n_intercepts=200)
 """All lines of the plain scheme are chosen from these."""

@@ -10,8 +10,7 @@ from pdips.release.documents import Document, Finite, PrivacyDocument
 from pdips.release.folder import file_digest
 
 LEAST = 0.93  # Below this, by more than two standard errors, intervals of 95 % don't cover what they should
-MEASURED = ("levels", "pairs", "noisy counts")
-"""Kinds of numbers that fail with the release as a whole."""
+MEASURED = ("levels", "pairs", "noisy counts")  # Kinds of numbers that fail with the release as a whole
 
 SILENT = (
     "Replays draw tables from this release's own sets, weighted to agree with its noisy counts. They say nothing of "

@@ -25,8 +25,7 @@ MODEL_SOURCE = "model_source"
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
 AT_A_GLANCE = 0.05
 BELIEFS = (0.01, 0.1, 0.5)
-ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)
-"""Of the Rényi divergences that bound a test of a zero-concentrated release."""
+ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)  # Of the Rényi divergences that bound a test of a zero-concentrated release
 HALVINGS = 50
 
 with Path(__file__).with_suffix(".toml").open("rb") as _file:

@@ -38,8 +38,7 @@ TELLING = 0.6
 NOISE_FACTOR = 3.0  # How much further a margin may lie from the table than noise and sampling alone bring it
 MOST_WIDENED, MOST_MOVED = 2.0, 3.0
 """Factor on the covariance of exact sums of scores, and standard deviations from the last reference, still in order."""
-HALF_NORMAL = math.sqrt(2 / math.pi)
-"""Mean of the absolute value of a standard normal."""
+HALF_NORMAL = math.sqrt(2 / math.pi)  # Mean of the absolute value of a standard normal
 
 
 def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> dict[str, Any]:

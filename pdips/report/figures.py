@@ -70,8 +70,7 @@ MOST_ROWS = 60
 LIMITS = (0.001, 0.002, 0.004, 0.01, 0.02, 0.04, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 MORE, LESS = ACCENT, SERIES[3]
 STRONGEST = 0.45  # Opacity of the largest difference: text on it stays readable, light and dark
-CELLS = ((3, 96), (5, 70), (10, 40), (1000, 30))
-"""Up to so many columns of a heat map are so wide."""
+CELLS = ((3, 96), (5, 70), (10, 40), (1000, 30))  # Up to so many columns of a heat map are so wide
 FLAT = 70  # From this width names stand level above their column
 LEFTWARDS, RIGHTWARDS = "\N{BLACK LEFT-POINTING SMALL TRIANGLE}", "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
 MOST_COEFFICIENTS = 40

@@ -27,8 +27,7 @@ from pdips.report.formats import number, percent, plural
 if TYPE_CHECKING:
     import xarray as xr
 
-Figures = list[tuple[str, ...]]
-"""Titles, figures, and for some a number beside the title."""
+Figures = list[tuple[str, ...]]  # Titles, figures, and for some a number beside the title
 
 MOST_PARAMETERS = 12
 MOST_COLUMNS = 6

@@ -174,8 +174,7 @@ QUARTILES = 1.349  # Distance of the quartiles of a standard normal distribution
 REACH = 1.0  # Longest step, in standard deviations of what one record says
 ENOUGH, MOST_SIMULATED = 60, 4_000_000  # Simulated records for each record at the end, and in all
 CERTAIN = 1e-12  # Least information in a direction, over the largest, by which expectations are corrected along it
-QUANTILES = np.linspace(0.05, 0.99, 12)
-"""Of the norms of simulated scores: the radii among which one is chosen."""
+QUANTILES = np.linspace(0.05, 0.99, 12)  # Of the norms of simulated scores: the radii among which one is chosen
 
 
 @dataclass(frozen=True, eq=False)

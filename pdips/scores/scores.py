@@ -44,8 +44,7 @@ from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
 POSTERIOR = "posterior"
 RECORDS, CELLS, SCORES = "noisy number of records", "noisy counts of cells by column", "noisy scores, round "
 
-OF_RECORDS = Fraction(1, 50)
-"""Share of the budget for the number of records, where it is protected."""
+OF_RECORDS = Fraction(1, 50)  # Share of the budget for the number of records, where it is protected
 
 OF_CELLS = {True: Fraction(1, 4), False: Fraction(1, 10)}
 """Share of the rest for counts of cells: by whether a numeric column, or one with many levels, is described."""
@@ -53,8 +52,7 @@ OF_CELLS = {True: Fraction(1, 4), False: Fraction(1, 10)}
 FEW_PARAMETERS = 10
 """Up to this many parameters counts of cells get that share; of more they can tell ever less, and get less."""
 
-LAST = Fraction(7, 10)
-"""Share of what is left that the last round of scores gets; the others share the rest."""
+LAST = Fraction(7, 10)  # Share of what is left that the last round of scores gets; the others share the rest
 
 FEW_LEVELS = 4
 MOST_PARAMETERS = 400

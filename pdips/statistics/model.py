@@ -161,8 +161,7 @@ NOT_AGREED = (
 )
 
 APART = 4  # Draws of chains for each draw that is taken
-SHORT = Lengths(draws=8, tune=8, chains=2, rounds=1)
-"""What is drawn when a model is tried."""
+SHORT = Lengths(draws=8, tune=8, chains=2, rounds=1)  # What is drawn when a model is tried
 
 _lock = threading.RLock()
 _compiled = Tried(MOST_COMPILED)
