@@ -175,8 +175,6 @@ def _learn(first: Rows, second: Rows, alpha: float, delta: float) -> tuple[Event
     return (lambda rows: score(rows) < cut), True
 
 
-# ---- audits ----
-
 ROUNDING = 1e-9  # Relative slack of exact audits, whose probabilities of choices are doubles
 DEFAULT_RUNS, FEWEST_RUNS, MOST_RUNS = 100_000, 100, 10_000_000
 

@@ -80,9 +80,6 @@ def distances(
     return min(1.0, float(np.abs(gap).max())), float(n_here @ gap**2 / n_here.sum())
 
 
-# ---- Wasserstein randomization ----
-
-
 @dataclass(frozen=True, kw_only=True)
 class WassersteinTest:
     """A distance of two tables against the ``median`` of those of random re-splits of their records.

@@ -31,9 +31,6 @@ SUMMARIES = {
 MOST_BASICS = 40  # How many of the first figures are printed
 
 
-# ---- a release on disk ----
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ReleaseFolder:
     """A release on disk: its folder, ``home`` where sets lie (``public`` or ``confidential``), and what it holds."""
@@ -97,9 +94,6 @@ def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
             f"{path} doesn't fit the schema in privacy.json: {error}. It was edited by hand, or is of another release"
         ) from None
     return frame
-
-
-# ---- evaluation.json ----
 
 
 class ReleaseIdentity(BaseModel):

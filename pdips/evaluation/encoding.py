@@ -162,9 +162,6 @@ def subsets(n: int, k: int, n_draws: int | None, rng: np.random.Generator | None
     return list(drawn)
 
 
-# ---- numeric columns without bins ----
-
-
 def with_decile_bins(table: Table) -> Table:
     """Return a table whose numeric columns all have bins: the schema's, or about a tenth of the known values each.
 

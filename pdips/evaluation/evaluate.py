@@ -391,9 +391,6 @@ def _margins(table: Table, every: Sequence[pd.DataFrame], k: int, weighted: bool
     return [(one["mean"], one["max"]) for one in found], {"furthest": furthest}
 
 
-# ---- the utility of an analysis ----
-
-
 def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -> AnalysisComparison:
     """Fit an analysis to the table and to the sets, and compare.
 

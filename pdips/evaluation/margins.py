@@ -258,9 +258,6 @@ def _two_way(original: CodedRecords, synthetic: Sequence[CodedRecords], sizes: S
     return distance.tolist()
 
 
-# ---- the k-marginal score of NIST ----
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KMarginal:
     """k-marginal scores, from 0 (disjoint) to 1000 (equal).
@@ -335,9 +332,6 @@ def bins_of(values: FloatArray, original: FloatArray) -> IntArray:
     known = original[~np.isnan(original)]
     edges = np.quantile(known, [0, 0.25, 0.5, 0.75, 1]) if len(known) else np.zeros(5)
     return np.where(np.isnan(values), N_BINS, np.searchsorted(edges, values, side="left"))
-
-
-# ---- tests of association ----
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -280,9 +280,6 @@ def _write(home: Path, found: PaidDocument | None) -> None:
         raise InputError(f"can't write {home / FILE}: {error.strerror}; {what}") from None
 
 
-# ---- the public score ----
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PublicScore:
     """A score: a sum of whole ``coefficients``, in steps of 2^-20 nats, of each level and pair of levels of a record.

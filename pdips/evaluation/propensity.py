@@ -246,9 +246,6 @@ def _ratio(a: float, b: float) -> float:
     return float("nan") if a == 0 else float(np.copysign(np.inf, a))
 
 
-# ---- SPECKS ----
-
-
 @dataclass(frozen=True, kw_only=True)
 class PropensityScores:
     """Shares of the records of a table and of one set whose score, ``P(synthetic | record)``, lies in each hundredth.

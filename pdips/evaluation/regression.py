@@ -136,9 +136,6 @@ def compare_fits(
     )
 
 
-# ---- fits of a design ----
-
-
 def fit_design(
     x: FloatArray, y: FloatArray, names: tuple[str, ...], family: Family, weights: FloatArray | None = None
 ) -> Fit:

@@ -92,9 +92,6 @@ def _spell(value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-# ---- what the price means ----
-
-
 def guarantee(privacy: StatedLoss) -> dict[str, Any]:
     """Return what the price of all that was published means, upper bounds rounded up."""
     epsilon, delta, rho = privacy.epsilon, privacy.delta, privacy.rho
@@ -197,9 +194,6 @@ def round_up(value: float, digits: int = 3) -> float:
     nearest = float(f"{value:.{digits - 1}e}")
     step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
     return nearest if nearest >= value * (1 - 1e-12) else float(f"{nearest + step:.{digits - 1}e}")
-
-
-# ---- what users may do with the sets ----
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,9 +60,6 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
     }
 
 
-# ---- the rules ----
-
-
 def judge(
     release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float], noise: "MarginErrors | None"
 ) -> tuple[Verdict, list[Check]]:
@@ -230,9 +227,6 @@ def _margins(noise: "MarginErrors") -> list[Check]:
     found = f"{', '.join(far)} further from the table" if far else "as far from the table as noise brings them"
     rule = f"at most {NOISE_FACTOR:g} times what noise and the drawing of records give"
     return [Check("one-way margins", found, rule, graded(not far))]
-
-
-# ---- noise on margins ----
 
 
 class ColumnError(NamedTuple):

@@ -144,9 +144,6 @@ def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> Mar
     return Markup(opening + body[body.index(">") + 1 :])
 
 
-# ---- margins ----
-
-
 @styled
 def one_way(margin: Margin, key: str) -> str:
     """Draw one column: a bar for the table's share of each level, a dot for the sets'; of many levels the furthest."""
@@ -204,9 +201,6 @@ def two_way(pairs: TwoWay, key: str) -> str:
     return as_svg(figure, label, key)
 
 
-# ---- the guarantee ----
-
-
 @styled
 def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: str) -> str:
     """Draw the largest power of a test against its level, with blind guessing as the diagonal."""
@@ -223,9 +217,6 @@ def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: s
     axes.tick_params(labelsize=11)
     axes.grid(axis="both")
     return as_svg(figure, label, "roc bound")
-
-
-# ---- evaluations ----
 
 
 @styled

@@ -52,9 +52,6 @@ MOST_ENTRIES = 300
 MOST_SD = 6.0  # Noisy numbers further off than this are drawn at the edge
 
 
-# ---- the folder ----
-
-
 def write_tree(tree: "xr.DataTree", folder: Path) -> None:
     """Write the groups of a tree into a new folder, a netCDF file each, in types and letters that netCDF 3 has."""
     folder.mkdir(mode=0o700)
@@ -179,9 +176,6 @@ def pair_figure(x: FloatArray, y: FloatArray, names: tuple[str, str], divergent:
     return as_svg(figure, label, key)
 
 
-# ---- chains ----
-
-
 def energies(sample_stats: "xr.Dataset | None") -> "xr.Dataset | None":
     """Return the energies of chains, (chain, draw), if they were kept and move."""
     if sample_stats is None or "energy" not in sample_stats:
@@ -270,9 +264,6 @@ def _band(n_draws: int, n_chains: int) -> tuple[FloatArray, FloatArray]:
     return np.interp(points, at, lower - at), np.interp(points, at, upper - at)
 
 
-# ---- posterior predictive checks ----
-
-
 def _predicted(tree: "xr.DataTree", posterior: PosteriorSummary, schema: Schema) -> Figures:
     if not {"posterior_predictive", "observed_data"} <= set(tree.children):
         return []
@@ -333,9 +324,6 @@ def _statistics(simulated: "xr.Dataset", observed: "xr.Dataset") -> str:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label = f"{len(noisy)} noisy numbers against the middle 95 % of simulated ones; {int(beyond.sum())} lie outside"
     return as_svg(figure, label, "predicted statistics")
-
-
-# ---- bounds of records ----
 
 
 def _bounds(group: "xr.Dataset", schema: Schema) -> Iterator[tuple[str, str]]:

@@ -107,9 +107,6 @@ def verdict(found: Sequence[Check], evaluation: Verdict) -> Verdict:
     return worst([at_release, evaluation], at_release)
 
 
-# ---- what was compared at release ----
-
-
 def judged(release: PrivacyDocument, comparison: Comparison) -> dict[str, list[BoardFinding]]:
     """Judge what was compared at release, of columns that aren't public: by the rule, a level for each column."""
     schema, two_way = release.table_schema, comparison.two_way
@@ -188,9 +185,6 @@ def _of_spreads(one: Moments) -> Level:
     times = max(one.ratio, 1 / one.ratio) if one.ratio else float("inf")
     near = times <= max(NEAR_RATIO, 1 + NEAR_ERRORS * one.ratio_error)
     return graded(near, bad=times > max(FAR_RATIO, 1 + FAR_ERRORS * one.ratio_error))
-
-
-# ---- an evaluation ----
 
 
 def evaluation_verdict(found: EvaluationDocument | None) -> Verdict:

@@ -158,8 +158,6 @@ def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
     return np.asarray(edges, dtype=np.float64)
 
 
-# ---- noisy sums ----
-
 PLACE, SLOPES, RESIDUAL, LOGS = "pdips_place", "pdips_slopes", "pdips_residual", "pdips_log_shares"
 NOISY_SUMS = "noisy_sums"
 
