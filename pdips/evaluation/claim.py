@@ -164,8 +164,7 @@ class CodedColumn:
             steps = None if column.levels is None else _in_steps((values - middle) / half)[:, None]
             return cls(name=name, terms=terms, middle=middle, half=half, levels=steps)
         if len(terms) == 1:
-            ends = np.array([[-STEPS], [STEPS]])
-            return cls(name=name, terms=terms, middle=0.5, half=0.5, levels=ends, ends=True)
+            return cls(name=name, terms=terms, middle=0.5, half=0.5, levels=np.array([[-STEPS], [STEPS]]), ends=True)
         return cls(name=name, terms=terms, levels=STEPS * np.eye(column.n_levels, dtype=np.int64)[:, 1:])
 
     def steps_of(self, table: Table) -> IntArray:
@@ -218,8 +217,7 @@ class MomentDesign:
 
     def sums(self, table: Table) -> IntArray:
         """Return the sums over records, in whole steps of 1 / STEPS^2: exact, and confidential."""
-        first = np.full((table.n_records, 1), STEPS)
-        rows = np.hstack([first, *(each.steps_of(table) for each in self.columns)])
+        rows = np.hstack([np.full((table.n_records, 1), STEPS), *(each.steps_of(table) for each in self.columns)])
         whole, places = rows.T @ rows, self.places
         found = np.zeros(places.max() + 1, dtype=np.int64)
         found[places[places >= 0]] = whole[places >= 0]

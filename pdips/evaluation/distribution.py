@@ -57,13 +57,12 @@ def ecdf_distances(table: Table, frame: pd.DataFrame, *, weighted: bool = False)
         raise InputError("a distribution function needs at least one record")
     schema = table.schema
     weights = tuple(weights_of(part, schema) for part in (table.frame, frame)) if weighted else (None, None)
-    found = {}
+    found = Ecdf(largest={}, average={})
     for name, column in schema.columns.items():
         values = [values_of(part, name, column) for part in (table.frame, frame)]
-        found[name] = distances(*(np.where(np.isnan(each), np.inf, each) for each in values), *weights)
-    return Ecdf(
-        largest={name: both[0] for name, both in found.items()}, average={name: both[1] for name, both in found.items()}
-    )
+        both = distances(*(np.where(np.isnan(each), np.inf, each) for each in values), *weights)
+        found.largest[name], found.average[name] = both
+    return found
 
 
 def distances(
@@ -180,15 +179,13 @@ def random_split(n_first: int, n: int, rng: np.random.Generator) -> BoolArray:
     return chosen
 
 
-def _line(values: FloatArray, n_first: int, *, is_sorted: bool = False) -> Distance:
+def _line(values: FloatArray, n_first: int) -> Distance:
     """Sort values on a line, once for all splits: the distance is the area between two distribution functions."""
-    order = None if is_sorted else np.argsort(values, kind="stable")
-    gaps = np.diff(values if order is None else values[order])
-    steps = np.array([-1 / (len(values) - n_first), 1 / n_first])
+    order = np.argsort(values, kind="stable")
+    gaps, steps = np.diff(values[order]), np.array([-1 / (len(values) - n_first), 1 / n_first])
 
     def distance(chosen: BoolArray) -> float:
-        side = chosen if order is None else chosen[order]
-        return float(np.abs(np.cumsum(steps[side.view(np.int8)])[:-1]) @ gaps)
+        return float(np.abs(np.cumsum(steps[chosen[order].view(np.int8)])[:-1]) @ gaps)
 
     return distance
 
@@ -199,7 +196,7 @@ def _pooled(pairs: list[ColumnPair]) -> tuple[BoolArray, Distance]:
     original = np.concatenate([pair.original for pair in whole])
     values = np.concatenate([original, *(pair.synthetic for pair in whole)])
     order = np.argsort(values, kind="stable")
-    return order < len(original), _line(values[order], len(original), is_sorted=True)
+    return order < len(original), _line(values[order], len(original))
 
 
 def _column(pair: ColumnPair, sizes: tuple[int, int]) -> Distance:

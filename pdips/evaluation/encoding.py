@@ -117,8 +117,7 @@ def table_codes(table: Table) -> IntArray:
 
 def resampled(codes: IntArray, rng: np.random.Generator | None) -> IntArray:
     """Return as many records drawn with replacement: what a perfect synthesizer without privacy would give."""
-    rng = np.random.default_rng() if rng is None else rng
-    return codes[rng.integers(len(codes), size=len(codes))]
+    return codes[np.random.default_rng(rng).integers(len(codes), size=len(codes))]
 
 
 def cell_ids(codes: IntArray, sizes: Sequence[int]) -> IntArray:
@@ -150,11 +149,11 @@ def subsets(n: int, k: int, n_draws: int | None, rng: np.random.Generator | None
         raise InputError("n_draws must be at least 1")
     if min(n_all, n_all if n_draws is None else n_draws) > MOST_SUBSETS:
         raise InputError(f"there are more than {MOST_SUBSETS:,} sets of {k} columns; choose among them with n_draws")
+    every = list(combinations(range(n), k)) if n_all <= MOST_SUBSETS else []
     if n_draws is None or n_draws >= n_all:
-        return list(combinations(range(n), k))
-    rng = np.random.default_rng() if rng is None else rng
-    if n_all <= MOST_SUBSETS:
-        every = list(combinations(range(n), k))
+        return every
+    rng = np.random.default_rng(rng)
+    if every:
         return [every[j] for j in rng.choice(n_all, size=n_draws, replace=False)]
     drawn: dict[tuple[int, ...], None] = {}
     while len(drawn) < n_draws:

@@ -41,8 +41,7 @@ def orthonormal(x: FloatArray) -> FloatArray:
         return x
     _, r, order = qr(np.linalg.qr(x, mode="r"), mode="economic", pivoting=True)
     rank = int((np.abs(np.diag(r)) > _SAME * abs(r[0, 0])).sum())
-    back = np.linalg.inv(r[:rank, :rank])
-    return np.asarray(x[:, order[:rank]] @ back * np.sqrt(len(x)))
+    return np.asarray(x[:, order[:rank]] @ np.linalg.inv(r[:rank, :rank]) * np.sqrt(len(x)))
 
 
 def maximum_likelihood(z: FloatArray, y: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import chdtrc, chdtri, fdtrc
+from scipy.stats import chi2_contingency
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
@@ -60,7 +61,7 @@ def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator
     names, sizes = coded_columns(schema), sizes_of(schema)
     original = CodedRecords.of_table(table)
     synthetic = [CodedRecords.of_set(one, schema) for one in sets if len(one)]
-    resample = original.resampled(np.random.default_rng() if rng is None else rng)
+    resample = original.resampled(np.random.default_rng(rng))
     by_set = [_full_distance(original, rows, sizes) for rows in synthetic]
     distance, reference = (_two_way(original, each, sizes) for each in (synthetic, [resample]))
     return Comparison(
@@ -418,13 +419,11 @@ def combine_chi_square(statistics: ArrayLike, df: int) -> float:
 
 def pearson(counts: FloatArray) -> tuple[float, int]:
     """Return Pearson's chi-square statistic and degrees of freedom of a two-way table, empty levels left out."""
-    rows, columns = counts.sum(axis=1), counts.sum(axis=0)
-    df = max(0, int((rows > 0).sum()) - 1) * max(0, int((columns > 0).sum()) - 1)
-    if not df:
+    kept = counts[counts.any(axis=1)][:, counts.any(axis=0)]
+    if min(kept.shape) < 2:
         return 0.0, 0
-    expected = np.outer(rows, columns) / counts.sum()
-    filled = expected > 0
-    return float(((counts - expected)[filled] ** 2 / expected[filled]).sum()), df
+    found = chi2_contingency(kept, correction=False)
+    return float(found.statistic), int(found.dof)
 
 
 def _p_values(tables: Sequence[IntArray], sizes: Sequence[int]) -> FloatArray:

@@ -247,8 +247,7 @@ def independent_columns(x: FloatArray, n: FloatArray) -> list[int]:
     """Return the columns that are no linear combination of those before them, by Cholesky on their correlations."""
     centred = x - n @ x / n.sum()
     varies = np.abs(centred).max(axis=0) > _SAME * np.abs(x).max(axis=0)
-    length = np.sqrt(n @ centred**2)
-    scaled = np.sqrt(n)[:, None] * centred / np.where(varies, length, np.inf)
+    scaled = np.sqrt(n)[:, None] * centred / np.where(varies, np.sqrt(n @ centred**2), np.inf)
     gram, kept = scaled.T @ scaled, [0]
     for j in range(1, x.shape[1]):
         if gram[j, j] > _SAME:
