@@ -163,8 +163,7 @@ def _target(pair: Pair) -> IntArray:
     surplus = [count - int((others == row).all(axis=1).sum()) for row, count in zip(rows, counts, strict=True)]
     if max(surplus) <= 0:
         raise InputError("the first table of the pair has no record that the second lacks")
-    target: IntArray = rows[int(np.argmax(surplus))]
-    return target
+    return np.asarray(rows[int(np.argmax(surplus))])
 
 
 def _shadow(

@@ -210,8 +210,7 @@ def pair_of_files(
     [('no',), ('yes',)]
     """
     one, other = (Table.read(path, schema, counted=counted) for path in (first, second))
-    written = (_written(Path(first), schema), _written(Path(second), schema))
-    return Pair(name, one, other, neighbours, written=written)
+    return Pair(name, one, other, neighbours, written=(_written(Path(first), schema), _written(Path(second), schema)))
 
 
 def _written(file: Path, schema: Schema) -> Written:

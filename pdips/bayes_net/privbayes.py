@@ -474,8 +474,7 @@ def _joint_tables(
         return np.concatenate([records.joint(table, one).ravel() for one in columns])
 
     noisy = curator.count(step, exact_counts, np.concatenate(possible), units=units)
-    ends = np.cumsum([len(mask) for mask in possible])[:-1]
-    return dict(zip(columns, np.split(noisy, ends), strict=True))
+    return dict(zip(columns, np.split(noisy, np.cumsum([len(mask) for mask in possible])[:-1]), strict=True))
 
 
 def _statistics(

@@ -155,9 +155,7 @@ def form_of(plan: Plan) -> Callable[[list[int]], NoiseSum]:
     split = {column: number for number, column in enumerate(tree.splitter.order[: last - 1], start=1)}
     known = split | dict.fromkeys(tree.domain.public.tolist(), 0)
     depth = tuple(known.get(j, last) for j in range(len(tree.domain.names)))
-    columns_alike = ColumnTree(tree.domain, depth, plan.n_public)
-    scales = tree.scales
-    return lambda columns: columns_alike.margin(columns, scales)
+    return partial(ColumnTree(tree.domain, depth, plan.n_public).margin, scales=tree.scales)
 
 
 def _of_statistics(plan: Any, request: MarginRequest) -> dict[str, NoiseSum]:
@@ -367,8 +365,7 @@ def _values(column: Column, fine: IntervalColumn | None) -> FloatArray:
 
 def fits(schema: Schema, settings: Mapping[str, Any], n_records: int | None) -> Iterator[tuple[str, float | None, str]]:
     """Yield each mechanism with the seconds that a release takes, about; or None, and why it can't be made."""
-    binned = (each.n_levels for each in schema.columns.values() if each.is_categorical or each.is_binned)
-    n_cells = math.prod(binned)
+    n_cells = math.prod(each.n_levels for each in schema.columns.values() if each.is_categorical or each.is_binned)
     for name in sorted(MECHANISMS):
         try:
             plan = find(name)(**settings).plan(schema)
@@ -377,9 +374,6 @@ def fits(schema: Schema, settings: Mapping[str, Any], n_records: int | None) -> 
             continue
         about = SECONDS[name](n_cells, n_records or 0, schema) if name in SECONDS else 5.0
         yield name, about * plan.n_sets, ""
-
-
-# ---- what the page works with ----
 
 
 def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most: int) -> dict[str, Any]:

@@ -119,8 +119,6 @@ def search(
     return grid.at(high), found
 
 
-# ---- simulated releases ----
-
 Measure = Callable[[Sequence[pd.DataFrame]], float]
 Goal = Literal["standard error", "interval width"]
 

@@ -72,13 +72,11 @@ class PartitionedTable(Table):
 
     @property
     def n_records(self) -> int:
-        """Number of records: public for replace-one neighbours, confidential for add-remove."""
         return self._n_records
 
     def total(self, statistic: Callable[[Table], IntArray]) -> IntArray:
         """Return whole numbers that are sums over records, added up over all files."""
-        found: IntArray = reduce(np.add, self._each(_count, statistic))
-        return found
+        return np.asarray(reduce(np.add, self._each(_count, statistic)))
 
     def _each(self, work: Callable[..., Any], *more: Any) -> Iterator[Any]:
         """Yield what some work finds in each file, once a file; without the cluster where that goes away.

@@ -363,12 +363,9 @@ def _read_levels(path: Path, name: str, column: Mapping[str, Any]) -> dict[str, 
         if not level.strip() or level in known:
             raise InputError(f"{source}: line {number} {'repeats a level' if level.strip() else 'has no level'}")
         known.add(level)
-    is_whole = all(whole.fullmatch(level) for level in levels)
+    found: list[Any] = [int(level) for level in levels] if all(map(whole.fullmatch, levels)) else levels
     labels = {level: label for level, label in rows if label}
-    return {
-        "levels": [int(level) for level in levels] if is_whole else levels,
-        **({"labels": labels} if labels else {}),
-    }
+    return {"levels": found} | ({"labels": labels} if labels else {})
 
 
 def terms_of(schema: Schema, name: str) -> tuple[str, ...]:

@@ -156,9 +156,6 @@ def _evaluated(
     )
 
 
-# ---- what is compared first ----
-
-
 def basics(table: Table, sets: Sequence[pd.DataFrame]) -> list[BasicFigure]:
     """Compare numbers of records, and means, standard deviations, quantiles and correlations of numeric columns.
 
@@ -219,8 +216,6 @@ def _basic_figures(rows: FloatArray, schema: Schema) -> tuple[list[str], list[fl
         found[f"correlation of {names[i]} and {names[j]}"] = covariance[0, 1] / scale if scale > 0 else np.nan
     return [*found], [*found.values()]
 
-
-# ---- general utility ----
 
 Figures = Sequence[tuple[float, ...]]  # A row a set, and last the reference; a number for each measure of a group
 

@@ -363,8 +363,6 @@ def _spell(label: object) -> str:
     return ":".join(map(str, label)) if isinstance(label, tuple) else str(label)
 
 
-# ---- posterior mixing ----
-
 Draws = NDArray[Any]
 
 

@@ -62,8 +62,7 @@ class Domain:
 
     def level(self, cell: IntArray, column: int, order: Sequence[int]) -> IntArray:
         """Return the level of a column in cells that are numbered with the columns in this order."""
-        found: IntArray = cell // self.size_of(order[order.index(column) + 1 :]) % self.sizes[column]
-        return found
+        return np.asarray(cell // self.size_of(order[order.index(column) + 1 :]) % self.sizes[column])
 
     def possible(self, level_of: Callable[[int], NDArray[Any] | None]) -> BoolArray | bool:
         """Return which cells no structural zero rules out, True for all.
@@ -155,8 +154,7 @@ class Layer:
 
 def root(domain: Domain) -> Layer:
     """Return the layer above all others: one node."""
-    shape = (1, len(domain.names))
-    return Layer(np.zeros(1, np.int64), np.full(shape, -1, np.int32), np.ones(1, dtype=bool))
+    return Layer(np.zeros(1, np.int64), np.full((1, len(domain.names)), -1, np.int32), np.ones(1, dtype=bool))
 
 
 def split_by(domain: Domain, above: Layer, chosen: IntArray) -> Layer:
@@ -173,8 +171,7 @@ def split_by(domain: Domain, above: Layer, chosen: IntArray) -> Layer:
 
 
 def _fan_out(domain: Domain, chosen: IntArray) -> IntArray:
-    fan_out: IntArray = np.where(chosen == STOP, 1, domain.sizes[chosen])
-    return fan_out
+    return np.asarray(np.where(chosen == STOP, 1, domain.sizes[chosen]))
 
 
 def descend(node: IntArray, codes: NDArray[Any], domain: Domain, chosen: IntArray) -> IntArray:
@@ -182,8 +179,7 @@ def descend(node: IntArray, codes: NDArray[Any], domain: Domain, chosen: IntArra
     fan_out = _fan_out(domain, chosen)
     first_child: IntArray = np.cumsum(fan_out) - fan_out
     level = np.take_along_axis(codes, np.maximum(chosen[node], 0)[:, None], axis=1)[:, 0]
-    child: IntArray = first_child[node] + np.where(chosen[node] == STOP, 0, level)
-    return child
+    return np.asarray(first_child[node] + np.where(chosen[node] == STOP, 0, level))
 
 
 @dataclass(frozen=True)
@@ -205,16 +201,14 @@ class Cells:
 
     def find(self, node: IntArray, codes: IntArray) -> IntArray:
         """Return the number of the cell that each record falls into."""
-        found: IntArray = self.first[node] + np.einsum("ij,ij->i", codes, self.stride[self.pattern[node]])
-        return found
+        return np.asarray(self.first[node] + np.einsum("ij,ij->i", codes, self.stride[self.pattern[node]]))
 
     def levels(self, cell: IntArray, column: int) -> IntArray:
         """Return the level of a column in each cell."""
         node = self.parent[cell]
         step = self.stride[self.pattern[node], column]
         inside = (cell - self.first[node]) // np.maximum(step, 1) % self.domain.sizes[column]
-        levels: IntArray = np.where(step > 0, inside, self.above.path[node, column])
-        return levels
+        return np.asarray(np.where(step > 0, inside, self.above.path[node, column]))
 
 
 def cells(domain: Domain, above: Layer) -> Cells:
@@ -321,13 +315,11 @@ class View:
 
     def find(self, codes: IntArray) -> IntArray:
         """Return the cell that each record, given by its levels, falls into."""
-        found: IntArray = np.ravel_multi_index(tuple(codes[:, column] for column in self.columns), self.sizes)
-        return found
+        return np.asarray(np.ravel_multi_index(tuple(codes[:, column] for column in self.columns), self.sizes))
 
     def levels(self) -> dict[int, IntArray]:
         """Return the level of each column in each cell."""
-        grid = np.indices(self.sizes).reshape(len(self.columns), -1)
-        return dict(zip(self.columns, grid, strict=True))
+        return dict(zip(self.columns, np.indices(self.sizes).reshape(len(self.columns), -1), strict=True))
 
     def possible(self) -> BoolArray:
         """Return which cells no structural zero rules out by itself."""

@@ -93,8 +93,7 @@ class NoisyPairs:
 
     def over(self, values: FloatArray, axis: int) -> FloatArray:
         """Return sums over the levels of each block along an axis."""
-        found: FloatArray = np.add.reduceat(values, self.offsets[:-1], axis=axis)
-        return found
+        return np.asarray(np.add.reduceat(values, self.offsets[:-1], axis=axis))
 
     def centred(self, values: FloatArray) -> FloatArray:
         """Return what pairs say beyond their margins."""

@@ -159,8 +159,7 @@ class ColumnTree:
     @cached_property
     def fan_out(self) -> list[int]:
         """Number of children of a node of each layer above the cells."""
-        every = range(len(self.depth))
-        return [self._product(layer, every) for layer in range(1, self.n_noised + 1)]
+        return [self._product(layer, range(len(self.depth))) for layer in range(1, self.n_noised + 1)]
 
     @cached_property
     def shape(self) -> CountTree:

@@ -81,8 +81,7 @@ class ColumnBlock:
             return columns[0]
         number = np.full(math.prod(self.sizes), -1, dtype=np.int64)
         number[np.ravel_multi_index(tuple(self.levels.T), self.sizes)] = np.arange(self.n_levels)
-        found: IntArray = number[np.ravel_multi_index(tuple(columns), self.sizes)]
-        return found
+        return np.asarray(number[np.ravel_multi_index(tuple(columns), self.sizes)])
 
 
 def _too_large(domain: Domain, columns: Sequence[int]) -> str:

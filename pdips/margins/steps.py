@@ -330,7 +330,6 @@ class Steps(CountedTree, LaplaceOrGaussian):
         return Step(name=name, counts=counts, sensitivity=sensitivity, price=price, law=self.noise_law)
 
     def shown(self) -> dict[str, Any]:
-        """Return settings as they were filled in or read."""
         elects = self.order is None and (self._has_tree() or self._below() == "cells")
         found = super().shown() | {
             "below": self._below(),

@@ -165,8 +165,7 @@ def draw_sets(
             if found.n_records > LARGE_SET_RECORDS and not copies_numbers(schema) and not (schema.total or schema.rule):
                 order = np.argsort(cell)  # an order that tells no more than the cells and their counts do
                 codes = {name: cells.levels(cell[order], j).astype(np.int32) for j, name in enumerate(schema.columns)}
-                seed = int(rng.integers(2**63))
-                sets.append(LargeSet(schema=schema, codes=codes, counts=count[order], seed=seed))
+                sets.append(LargeSet(schema=schema, codes=codes, counts=count[order], seed=int(rng.integers(2**63))))
             else:
                 cell = np.repeat(cell, count)
                 if totals and isinstance(cells, CellGrid):

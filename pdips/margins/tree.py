@@ -233,8 +233,7 @@ class TreeDesign:
             pattern = np.where(whole[:, None], layer.path >= 0, False)
             for split in np.unique(pattern[whole], axis=0):
                 columns, nodes = np.flatnonzero(split), np.flatnonzero(whole & (pattern == split).all(axis=1))
-                codes = tuple(layer.path[nodes][:, columns].T)
-                yield _of_cells(self.domain, columns, codes, counts[nodes], step)
+                yield _of_cells(self.domain, columns, tuple(layer.path[nodes][:, columns].T), counts[nodes], step)
         for view, counts in zip(self.views, measured.views, strict=True):
             yield _of_cells(self.domain, view.columns, tuple(view.levels().values()), counts, view.step)
 
@@ -253,10 +252,10 @@ def _of_cells(
     domain: Domain, columns: Sequence[int] | IntArray, codes: tuple[IntArray, ...], counts: IntArray, step: Step
 ) -> MeasuredMargin:
     sizes = tuple(int(domain.sizes[column]) for column in columns)
-    cells = np.ravel_multi_index(codes, sizes)
-    order = np.argsort(cells)
+    place = np.ravel_multi_index(codes, sizes)
+    order = np.argsort(place)
     axes = axes_of([domain.names[column] for column in columns], sizes)
-    return MeasuredMargin.of(step, axes, counts[order], cells[order])
+    return MeasuredMargin.of(step, axes, counts[order], place[order])
 
 
 def top_counts(top: Layer, domain: Domain, curator: Curator) -> tuple[IntArray, FloatArray]:
@@ -424,8 +423,7 @@ def election_scores(
 def aic_steps(counts: IntArray, *, penalty: float, observed_levels: bool = False) -> IntArray:
     """Return AIC, or BIC, of each row of counts, rounded to whole steps of the grid."""
     aic = one_way_aic(counts, penalty=penalty, observed_levels=observed_levels)
-    steps: IntArray = np.floor(aic * STEPS_PER_UNIT + 0.5).astype(np.int64)
-    return steps
+    return np.asarray(np.floor(aic * STEPS_PER_UNIT + 0.5).astype(np.int64))
 
 
 def one_way_aic(counts: IntArray, *, penalty: float = 2.0, observed_levels: bool = False) -> FloatArray:

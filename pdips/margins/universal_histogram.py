@@ -200,8 +200,7 @@ def interval_counts(n_levels: int, fan_out: int) -> tuple[int, ...]:
 
 def interval_parents(counts: tuple[int, ...]) -> list[IntArray]:
     """Return the interval above each interval, for every layer of :func:`interval_counts`; groups of even size."""
-    above = (1, *counts[:-1])
-    return [np.arange(n) * up // n for up, n in zip(above, counts, strict=True)]
+    return [np.arange(n) * up // n for up, n in zip((1, *counts[:-1]), counts, strict=True)]
 
 
 @lru_cache(maxsize=64)

@@ -340,5 +340,4 @@ def raked(margins: NoisyMargins, codes: NDArray[np.int32], rng: np.random.Genera
     order = rng.permutation(len(codes))
     ends = np.cumsum(weights[order])
     at = (np.arange(len(codes)) + rng.random()) / len(codes) * ends[-1]
-    chosen: IntArray = order[np.minimum(np.searchsorted(ends, at), len(codes) - 1)]
-    return chosen
+    return np.asarray(order[np.minimum(np.searchsorted(ends, at), len(codes) - 1)])

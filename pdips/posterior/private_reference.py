@@ -189,8 +189,7 @@ def after(space: Blueprint, cells: ReferenceCells, public: Values, *, n: int | N
     place = fit(space.likelihood, cells, space.prior)
     simulated = simulate(space, place, public, n=n)
     anchor = anchor_at(space.likelihood, place, simulated, cells.n_records)
-    centre = split(space.model, place[None])
-    return Stage(anchor=anchor, n_records=cells.n_records, centre=centre, simulated=simulated)
+    return Stage(anchor=anchor, n_records=cells.n_records, centre=split(space.model, place[None]), simulated=simulated)
 
 
 def simulate(space: Blueprint, place: FloatArray, public: Values, *, n: int | None = None) -> dict[str, NDArray[Any]]:
@@ -249,8 +248,7 @@ def _place(space: Blueprint, reference: Reference) -> FloatArray:
         raise InputError(
             f"reference {str(reference)!r} is no file; give a public table (.csv, .parquet), 'prior', or name=value,..."
         )
-    table = Table(read_frame(reference), binned(space.schema))
-    return fit(space.likelihood, cells_of_table(table), space.prior)
+    return fit(space.likelihood, cells_of_table(Table(read_frame(reference), binned(space.schema))), space.prior)
 
 
 def fit(likelihood: RecordLikelihood, cells: ReferenceCells, prior: FloatArray) -> FloatArray:
@@ -336,8 +334,7 @@ def anchor_at(likelihood: RecordLikelihood, place: FloatArray, records: Values, 
     slopes = (moved[:, : len(place)] - moved[:, len(place) :]) / (2 * step)
     fine = np.isfinite(slopes).all(axis=1)
     slopes, counts = slopes[fine], counts[fine]
-    information = (slopes.T * counts) @ slopes / max(counts.sum(), 1)
-    values, vectors = np.linalg.eigh(information)
+    values, vectors = np.linalg.eigh((slopes.T * counts) @ slopes / max(counts.sum(), 1))
     single = vectors / np.sqrt(np.maximum(values, max(values.max() * 1e-6, 1e-12)))
     return Anchor(place, single / np.sqrt(n_records), reach=12.0)
 

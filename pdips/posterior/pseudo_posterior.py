@@ -160,7 +160,6 @@ class PseudoPosterior(ModelMechanism):
         return self.planned(schema, [step], _statement(self, schema), kind="asymptotic", **claimed)
 
     def shown(self) -> dict[str, Any]:
-        """Return settings that are published otherwise than given: the model with its text, which is public."""
         return super().shown() | {"variant": self.variant}
 
     def record_weights(self, bounds: FloatArray) -> FloatArray:

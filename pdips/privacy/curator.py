@@ -232,7 +232,6 @@ class Drawing(Curator):
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Time a part of the work under this name."""
         with self._clock.step(name):
             yield
 
@@ -247,7 +246,6 @@ class Drawing(Curator):
         return distribution(self._table).draw(self._bits)[0]
 
     def coins(self, n: int, share: float) -> BoolArray:
-        """Return secret coins, shape (n,)."""
         return self._bits.words(n, np.uint32) < share * 2**32
 
 

@@ -231,8 +231,7 @@ class ColumnBudget:
         return self._step(name, price, self._of_record(1), law="distribution")
 
     def histogram(self, name: str, price: Fraction, counts: str) -> Step:
-        cells = Sensitivity.of_counts(self.schema, self.neighbours)
-        return self._step(name, price, cells, counts=counts)
+        return self._step(name, price, Sensitivity.of_counts(self.schema, self.neighbours), counts=counts)
 
     def _of_record(self, spread: int) -> Sensitivity:
         return Sensitivity.of_record(self.schema, l1=2 * spread if self.moves else spread)

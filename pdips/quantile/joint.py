@@ -180,9 +180,6 @@ def enclosure(weights: Wide) -> _Enclosure:
     return _Enclosure(candidates, cut)
 
 
-# ---- quantiles ----
-
-
 @dataclass(frozen=True, kw_only=True)
 class JointQuantiles(GridQuantiles):
     """All quantiles of one column at once; O(m G log G).

@@ -136,7 +136,6 @@ class KNG(ColumnSynthesis):
 
     @property
     def numbers_from(self) -> str:
-        """What the statement says numeric columns are drawn from."""
         return QUANTILES_BY.get(str(self.scheme), LINES)
 
     def check(self, plan: Plan, table: Table) -> None:
@@ -157,7 +156,6 @@ class KNG(ColumnSynthesis):
         return tuple(step for steps in priced.values() for step in steps)
 
     def fit(self, task: ColumnTask, curator: Curator) -> Draw:
-        """Choose the lines of a column."""
         plan, fitter = self.quantile_plan, self.fitter(task.part)
         steps = plan.steps(fitter, task.part.budget, task.box.n_predictors)
         lines = plan.lines(task.regression, fitter, steps, curator)
@@ -245,7 +243,6 @@ class KNGResidual(ColumnSynthesis):
 
     @property
     def numbers_from(self) -> str:
-        """What the statement says numeric columns are drawn from."""
         return COUNTS
 
     def steps(self, part: NumericPart) -> tuple[Step, ...]:

@@ -270,8 +270,7 @@ class Fitter:
         """
         line, p = regression.start(), regression.n_predictors
         if not p:
-            grid = self.beside(regression, line, upwards=True)
-            return self.choose(regression, grid, tau, steps[0], curator)
+            return self.choose(regression, self.beside(regression, line, upwards=True), tau, steps[0], curator)
         if p > self.at_once or len(steps) > len(rounds(p)):
             return self.by_axes(regression, line, tau, steps, curator)
         for number, (each, step) in enumerate(zip(rounds(p), steps, strict=True), start=1):

@@ -128,7 +128,6 @@ class RecursiveQuantiles(GridQuantiles):
         return drawn
 
     def law(self) -> tuple[IntArray, FloatArray]:
-        """Return all tuples of positions, one a row, and their log probabilities."""
         positions, logs = np.zeros((1, len(self.taus)), dtype=np.int64), np.zeros(1)
         for split in self.splits:
             scores, first, unit = self._scores(split, positions)

@@ -17,8 +17,7 @@ CODEBOOK = "datapackage.json"
 PROFILE = "https://datapackage.org/profiles/2.0/{}.json"
 DTYPES = {"i": "integer", "u": "integer", "f": "number", "b": "boolean"}
 LEVELS = {str: "string", float: "number", bool: "boolean", int: "integer"}
-with Path(__file__).with_suffix(".toml").open("rb") as _file:
-    _TEXTS = tomllib.load(_file)
+_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 DRAWN, TABLES, MEDIA_TYPES = _TEXTS["drawn"], _TEXTS["tables"], _TEXTS["media_types"]
 
 

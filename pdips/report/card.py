@@ -28,8 +28,7 @@ BELIEFS = (0.01, 0.1, 0.5)
 ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)  # Of the Rényi divergences that bound a test of a zero-concentrated release
 HALVINGS = 50
 
-with Path(__file__).with_suffix(".toml").open("rb") as _file:
-    _TEXTS = tomllib.load(_file)
+_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 DEFAULT, WHY_NONE, BESIDES = _TEXTS["default"], _TEXTS["why_none"], _TEXTS["besides"]
 """What is said of standard errors: without a reason, why there are none, and what there is beside them."""
 

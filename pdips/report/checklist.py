@@ -22,8 +22,7 @@ SIGNS: dict[State, str] = {"yes": "\N{CHECK MARK}", "watch": "!", "no": "\N{MULT
 WORDS: dict[State, str] = {"yes": "yes", "watch": "look closer", "no": "no", "person": "a person has to answer"}
 SMALL_EPSILON = 1.0
 BOUNDED = ("pure", "approximate", "zcdp")
-with Path(__file__).with_suffix(".toml").open("rb") as _file:
-    TEXTS: dict[str, dict[str, Any]] = tomllib.load(_file)
+TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SAID: dict[str, str] = TEXTS.pop("answers")
 
 Answer = tuple[State, str]

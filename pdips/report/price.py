@@ -21,8 +21,7 @@ from pdips.report.verdict import Level, Verdict, worst
 
 LARGE_EPSILON = 10.0  # Beyond it an attacker's odds may grow by more than 22,000: the bound says little
 MOST_ITEMS = 12  # Longer lists are folded
-with Path(__file__).with_suffix(".toml").open("rb") as _file:
-    TEXTS = tomllib.load(_file)
+TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
 type Losses = dict[str, StatedLoss]

@@ -97,8 +97,7 @@ class ColumnCells:
     @classmethod
     def of(cls, space: Blueprint, likely: Mapping[str, NDArray[Any]]) -> "ColumnCells":
         """Return cells half of which are equally wide, and half equally likely for some public records."""
-        found = {name: cell_edges(space.columns[name], likely[name]) for name in space.synthesized}
-        return cls(space.columns, found)
+        return cls(space.columns, {name: cell_edges(space.columns[name], likely[name]) for name in space.synthesized})
 
     @property
     def sizes(self) -> list[int]:

@@ -152,8 +152,7 @@ class Scores(sampling.ChainMechanism):
         """
         self.check_schema(schema)
         space = self._rehearsed(schema)
-        law = self._sentences(space)
-        return self.planned(schema, self.steps(space, schema), law, **self.reading)
+        return self.planned(schema, self.steps(space, schema), self._sentences(space), **self.reading)
 
     def steps(self, space: Blueprint, schema: Schema) -> tuple[Step, ...]:
         """Return what is asked of a table of a schema, each with its share of the budget."""

@@ -77,8 +77,7 @@ def _normal_laplace(x: FloatArray, sd: FloatArray, scale: float) -> FloatArray:
     """Return the log density of a normal number about 0 with Laplace noise."""
     ratio = sd / scale
     tails = [special.log_ndtr(side * x / sd - ratio) - side * x / scale for side in (1, -1)]
-    log_density: FloatArray = np.logaddexp(*tails) + ratio**2 / 2 - math.log(2 * scale)
-    return log_density
+    return np.asarray(np.logaddexp(*tails) + ratio**2 / 2 - math.log(2 * scale))
 
 
 def compare(names: Sequence[str], log_densities: Sequence[FloatArray]) -> pd.DataFrame:

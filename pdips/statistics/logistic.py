@@ -4,6 +4,7 @@ Its coefficients are doubles whose distance from the exact minimum is certified:
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -166,29 +167,23 @@ def descend(logits: Logits, accuracy: Accuracy) -> FloatArray:
 
 def newton(logits: Logits, goal: float) -> FloatArray:
     """Return coefficients by Newton's method with step halving: near the minimum, without any promise."""
-    try:
-        with np.errstate(all="ignore"):
-            return _newton(logits, goal)
-    except np.linalg.LinAlgError:
-        return np.zeros((logits.n_levels - 1, logits.x.shape[1]))
-
-
-def _newton(logits: Logits, goal: float) -> FloatArray:
     b = np.zeros((logits.n_levels - 1, logits.x.shape[1]))
-    value, residuals, p = _evaluate(logits, b)
-    for _ in range(MOST_STEPS):
-        gradient = (float(logits.kappa) * b + residuals @ logits.x).ravel()
-        if not np.linalg.norm(gradient) > goal:
-            break
-        hessian = float(logits.kappa) * np.eye(b.size) + information(logits.x, p, logits.weight)
-        direction = np.linalg.solve(hessian, gradient).reshape(b.shape)
-        for halving in range(MOST_HALVINGS):
-            moved = b - direction * 0.5**halving
-            tried = _evaluate(logits, moved)
-            if tried[0] <= value + 1e-12 * abs(value):
+    with suppress(np.linalg.LinAlgError), np.errstate(all="ignore"):
+        value, residuals, p = _evaluate(logits, b)
+        for _ in range(MOST_STEPS):
+            gradient = (float(logits.kappa) * b + residuals @ logits.x).ravel()
+            if not np.linalg.norm(gradient) > goal:
                 break
-        b, (value, residuals, p) = moved, tried
-    return b
+            hessian = float(logits.kappa) * np.eye(b.size) + information(logits.x, p, logits.weight)
+            direction = np.linalg.solve(hessian, gradient).reshape(b.shape)
+            for halving in range(MOST_HALVINGS):
+                moved = b - direction * 0.5**halving
+                tried = _evaluate(logits, moved)
+                if tried[0] <= value + 1e-12 * abs(value):
+                    break
+            b, (value, residuals, p) = moved, tried
+        return b
+    return np.zeros_like(b)
 
 
 def _evaluate(logits: Logits, b: FloatArray) -> tuple[float, FloatArray, FloatArray]:

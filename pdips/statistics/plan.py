@@ -444,5 +444,4 @@ def scatter_about(
 def nearest_positive(matrix: FloatArray, least: float) -> FloatArray:
     """Return the nearest symmetric matrix without eigenvalues below ``least``, shape (d, d)."""
     values, vectors = np.linalg.eigh(matrix)
-    nearest: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
-    return nearest
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
