@@ -3,11 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-"""An array of 64-bit floats, of any shape."""
-
-IntArray = NDArray[np.int64]
-"""An array of 64-bit integers, of any shape."""
-
-BoolArray = NDArray[np.bool_]
-"""An array of truth values, of any shape."""
+FloatArray = NDArray[np.float64]  # 64-bit floats, of any shape
+IntArray = NDArray[np.int64]  # 64-bit integers, of any shape
+BoolArray = NDArray[np.bool_]  # Truth values, of any shape

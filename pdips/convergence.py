@@ -14,16 +14,12 @@ from pdips.errors import InputError, RefusedError
 if TYPE_CHECKING:
     import xarray as xr
 
-RHAT, ESS = 1.01, 400
-"""R-hat must be below the one, bulk and tail effective draws above the other, for every element of every variable."""
-
-BFMI = 0.3
-"""Below this, a chain's energy moves too little from draw to draw (Betancourt 2016); for that no release is refused."""
+RHAT, ESS = 1.01, 400  # R-hat is to be below, bulk and tail draws above, for every element of every variable
+BFMI = 0.3  # Below this a chain's energy moves too little (Betancourt 2016); no release is refused for that
 
 LOG = logging.getLogger("pdips")
 
-ROUNDS = 3
-"""Chains that disagree are run again, longer each time, until they have been run so often; then they are refused."""
+ROUNDS = 3  # Chains that disagree are run again, longer each time; refused after so many runs
 
 NOT_CONVERGED = (
     "the sampler did not converge, so its draw is not one of the posterior that the price is proved for, and nothing "

@@ -38,8 +38,7 @@ MECHANISMS: dict[str, Home] = {name: f"pdips.{home}" for name, (home, _) in HOME
 AUDITS: dict[str, Home] = {name: f"pdips.audit.cases.{home}" for name, (_, home) in HOMES.items()}
 """For each mechanism a function that takes a builder and gives the cases to audit it on."""
 
-GET_PAPERS = "in a checkout of the source of pdips, pip install ./papers"
-"""Where the studies and the forms as printed come from."""
+GET_PAPERS = "in a checkout of the source of pdips, pip install ./papers"  # For studies and forms as printed
 
 
 def register(name: str, mechanism: type[Any], cases: Callable[..., Iterable[Any]]) -> None:

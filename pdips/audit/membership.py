@@ -21,9 +21,7 @@ from pdips.privacy.loss import PrivacyLoss
 from pdips.report.card import detection_bound
 
 FALSE_POSITIVE_RATES = (0.01, 0.1)
-
-N_PARTS = 8
-"""Shadow releases are made in this many parts, whatever the number of cores, so that a seed gives the same attack."""
+N_PARTS = 8  # Shadow releases are made in this many parts, whatever the cores: a seed gives the same attack
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,15 +36,10 @@ Family = tuple[int, tuple[int, ...]]
 Network = tuple[Family, ...]
 Columns = tuple[int, ...]
 
-STEPS_PER_NAT = 64
-"""Mutual information, times the number of records, is rounded to a public grid of this many steps a nat."""
-
-MOST_RECORDS = 2**30 - 1
-"""Scores of more records than this would leave 64-bit integers, or the error bound of the proof."""
-
+STEPS_PER_NAT = 64  # Steps a nat of the public grid on which mutual information, times the records, is rounded
+MOST_RECORDS = 2**30 - 1  # Scores of more would leave 64-bit integers, or the error bound of the proof
 MOST_TABLE_CELLS = 4_000_000  # Joint tables are no larger than this, whatever the degree
-MOST_KEPT_CELLS = 65_536
-"""Larger joint tables are counted again when needed, so that those of all families never fill the memory."""
+MOST_KEPT_CELLS = 65_536  # Larger joint tables are counted again when needed: all together would fill the memory
 
 
 @dataclass(frozen=True)
@@ -220,8 +215,7 @@ def choose_network(
 
 # ---- records ----
 
-MOST_REDRAWS = 1000
-"""How often records that the schema calls impossible are drawn again: by the network, then by chance alone."""
+MOST_REDRAWS = 1000  # How often impossible records are drawn again: by the network, then by chance alone
 
 
 def conditionals(

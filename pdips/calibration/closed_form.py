@@ -25,8 +25,7 @@ from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.privacy.plan import NOISY, Plan
 from pdips.registry import MECHANISMS, find
 
-REDRAWN = ("perturbed-histogram",)
-"""Mechanisms with such counts whose sets are drawn from them with replacement, which adds an error of its own."""
+REDRAWN = ("perturbed-histogram",)  # Sets are drawn from their counts with replacement, which adds an error of its own
 
 Margins = Literal["one-way", "two-way", "all"]
 MarginNames = Margins | str | Sequence[str | Sequence[str]]

@@ -24,8 +24,7 @@ from pdips.data.table import Table, check_columns
 from pdips.errors import DataError, InputError
 
 LOCAL = "local"  # In place of a scheduler's address: processes on this machine, one a core
-PATIENCE = 10.0
-"""Seconds that a scheduler and its first worker have to answer; after as long, it is asked if any worker is left."""
+PATIENCE = 10.0  # Seconds that a scheduler and its first worker have to answer, and until it is asked again
 
 type Checked = tuple[str, tuple[str, ...]]
 """The digest of a file's records, and which rules they break."""

@@ -20,8 +20,7 @@ from pdips.errors import DataError, InputError
 BATCH_RECORDS = 1 << 17
 CSV_BLOCK_BYTES = 1 << 24
 LARGE_RECORDS = 2_000_000
-LARGE_CSV_BYTES = 200_000_000
-"""Beyond these a table is counted batch by batch rather than loaded whole, where it can be."""
+LARGE_CSV_BYTES = 200_000_000  # Larger tables are counted batch by batch rather than loaded, where they can be
 _SEPARATORS = (",", ";", "\t")
 _LABELLED = {
     ".dta": "read_dta",

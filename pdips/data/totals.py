@@ -17,9 +17,7 @@ from pdips.data.column import Column
 from pdips.errors import InputError
 
 MOST_CELLS = 100_000
-ROUNDED = 1e-3
-"""How far shares may be from adding up to 1, or margins of two totals from each other, where one is of shares."""
-
+ROUNDED = 1e-3  # How far shares may be from 1 in all, or margins of totals from each other where one is of shares
 ROUNDS, MET = 500, 1e-9  # Of raking weights: at most so many, fewer where all totals are met to this part
 
 

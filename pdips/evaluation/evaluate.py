@@ -46,8 +46,7 @@ MOST_MARGINS = 1_000  # Sets of columns that are looked at, drawn at random wher
 WORST = 5  # Margins furthest apart that are named
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 MOST_CORRELATED = 10  # Numeric columns, the first ones, of which all correlations are compared
-DRAWS, LEAST_DRAWS, DRAWN_CELLS = 200, 20, 5_000_000
-"""Resamples for the scale of basic figures, fewer where they would have more numbers than this together."""
+DRAWS, LEAST_DRAWS, DRAWN_CELLS = 200, 20, 5_000_000  # Resamples for basic figures' scale, fewer for more numbers
 READINGS = {
     "SPECKS": {"SPECKS": "0 can't be told apart, 1 wholly apart"},
     "pMSE": {"pMSE": "0 can't be told apart", "pMSE over its null": "about 1 for a right model"},

@@ -18,9 +18,7 @@ from pdips.registry import MECHANISMS, find
 from pdips.release.certificate import Certificate
 from pdips.release.release import Release
 
-KNOW_THE_NOISE = ("modips", "scores")
-"""Mechanisms whose posterior reads released noisy numbers only and knows their noise: drawing again costs nothing."""
-
+KNOW_THE_NOISE = ("modips", "scores")  # Their posterior knows the noise on all that it reads: drawing again is free
 AT_ZERO = 0.8  # How much of the tail below zero goes to a variance of exactly zero; the rest is spread over the others
 
 _legendre = cache(np.polynomial.legendre.leggauss)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 Codes = NDArray[np.int32]
 
-LEAST = 1e-4
-"""Of a level's share, what is left of it at least in households of which all members' values may be missing."""
+LEAST = 1e-4  # Of a level's share, left at least in households whose members' values may all be missing
 
 
 def consistent(

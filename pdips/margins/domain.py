@@ -20,21 +20,14 @@ from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace_vari
 from pdips.privacy.plan import Step
 
 MOST_CELLS = 100_000_000  # Larger cross-tabulations don't fit in memory: about 60 bytes a cell
-MOST_STRAY_RECORDS = 10_000_000
-"""Noise that would move the number of synthetic records by more than this makes no table that anybody could use."""
-
-MOST_NODES = 1_000_000
-"""Depth is chosen so that no layer above the cells has more nodes than this, unless the user says otherwise."""
+MOST_STRAY_RECORDS = 10_000_000  # More synthetic records more or less, by noise, make no table that anybody could use
+MOST_NODES = 1_000_000  # Of the largest layer above the cells, by which the depth is chosen unless the user does
 
 Columns = tuple[int, ...]
 
 SHARE_STEPS = 100  # The budget is divided among views in multiples of one part in about this many
-SMALLEST_CAP, LARGEST_CAP = 16, 16_384
-"""Cells of a view: the covering designs that are compared have views of up to 16, 32, 64, ... cells."""
-
-SMALLEST_VARIANCE = 1e-30
-"""Stands in for the variance of noise so small that its reciprocal would overflow; only its ratio to others matters."""
-
+SMALLEST_CAP, LARGEST_CAP = 16, 16_384  # Cells of a view: covering designs are compared for up to 16, 32, 64, ...
+SMALLEST_VARIANCE = 1e-30  # For noise so small that its reciprocal would overflow; only its ratio to others matters
 STOP = -1  # In place of a column: a node that is cut no further
 MOST_BITS = 62  # Columns of a pattern that fits into an integer of 64 bits
 
@@ -46,10 +39,8 @@ class Domain:
     names: tuple[str, ...]
     sizes: IntArray
     public: IntArray  # Positions of the columns that are public
-    impossible: tuple[dict[int, BoolArray], ...]
-    """Structural zeros: for each rule, which levels of which column it names."""
-    ordered: tuple[int, ...]
-    """How many levels of each column are in order, not counting missing values: those of numbers, and of two any."""
+    impossible: tuple[dict[int, BoolArray], ...]  # Structural zeros, by rule: which levels of which column
+    ordered: tuple[int, ...]  # Levels of each column in order, without missing: those of numbers, and of two any
 
     @property
     def n_cells(self) -> int:
@@ -129,11 +120,9 @@ class Layer:
     """One layer of a tree: nodes in order, the children of a node next to each other."""
 
     parent: IntArray  # Index in the layer above, not decreasing
-    path: NDArray[np.int32]
-    """Level of each column that has been split on the way, -1 for the others; empty for the layer of cells."""
+    path: NDArray[np.int32]  # Level of each column split on the way, -1 for the others; empty for the layer of cells
     possible: BoolArray  # False where a structural zero rules the node out
-    stopped: BoolArray | None = None
-    """True where the branch ended further up: the node is its parent again, and isn't counted a second time."""
+    stopped: BoolArray | None = None  # True where the branch ended further up: its parent again, not counted twice
 
     @property
     def n_nodes(self) -> int:
@@ -189,8 +178,7 @@ class Cells:
     domain: Domain
     above: Layer
     pattern: IntArray  # Which columns each node above has split already, as one of the patterns that occur
-    stride: IntArray
-    """By pattern, the step of each remaining column in the number of a cell; 0 for columns already split."""
+    stride: IntArray  # By pattern, the step of each column in the number of a cell; 0 for those already split
     first: IntArray  # Number of the first cell of each node above
     parent: IntArray  # The node above each cell
 

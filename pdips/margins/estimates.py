@@ -16,9 +16,7 @@ from pdips.privacy.noise import UNAVAILABLE
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import MarginAxis, MarginLaw, MeasuredMargin, centred, residual
 
-EXACT = 1e-6
-"""Variance of counts that public totals know: next to nothing, for 0 would mean that a pair isn't to be fitted."""
-
+EXACT = 1e-6  # Variance of counts that public totals know: 0 would mean that a pair isn't to be fitted
 MOST_SUMMED = 2.0**50  # Up to which whole numbers are added up in doubles without rounding, with room to spare
 
 

@@ -29,20 +29,13 @@ from pdips.privacy.plan import AnswerLaw, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import MeasuredMargin, axes_of
 
-MOST_CELLS = 200_000
-"""A cell is as wide as the column's whole numbers or resolution, or a power of ten, times one if there were more."""
-
-MOST_ON_TOP = 26
-"""Cells up to which all are counted at once; below the first layer, intervals are as wide as powers of ten cells."""
-
-EVENLY = 20
-"""Equal parts of the range in the first layer, as in histograms: others would have to be cut by louder counts."""
-
+MOST_CELLS = 200_000  # If more had the width of whole numbers or the resolution, it is times a power of ten
+MOST_ON_TOP = 26  # Cells up to which all are counted at once; below the first layer, widths are powers of ten
+EVENLY = 20  # Equal parts of the range in the first layer, as in histograms: others would need louder counts
 N_HALVES = 5  # How often the equal part next to 0 is halved where it is cut finer: two intervals a halving
 QUIETER = 2  # Standard deviation of the noise of a layer over that of the layer above, about
 STANDS_OUT = 6.0  # Standard deviations of the noise that an interval must count to be looked into
 WORTH = Fraction(3, 2)  # Times the price of a column with few levels that a number gets, for its layers (tried: 1 to 2)
-
 AT_ENDS = 0.25  # Prior probability that a half of an interval holds nothing, and that it holds all (tried: .1 to .4)
 N_AGAIN = 10  # Draws of fresh noise for the variance of counts of intervals
 LEAST = 1e-9

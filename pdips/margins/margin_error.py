@@ -40,10 +40,8 @@ def small_margins(n_columns: int) -> list[Columns]:
 class CountTree:
     """The shape of a tree of counts. Like nodes below one parent may stand once, with the number of them."""
 
-    parents: Sequence[IntArray]
-    """By layer below layer 0, the index of each node's parent, not decreasing. Only the last layer has no children."""
-    copies: Sequence[FloatArray]
-    """For each of these layers, how many nodes like it each node stands for below one parent."""
+    parents: Sequence[IntArray]  # By layer below 0, each node's parent, not decreasing; only the last has no children
+    copies: Sequence[FloatArray]  # For each of these, how many nodes like it each node stands for below one parent
     n_public: bool  # Whether the counts of layer 0 are exact; otherwise they aren't observed
     n_top: float = 1.0  # How many nodes like it each node of layer 0 stands for
 
@@ -143,8 +141,7 @@ class ColumnTree:
     """A tree that splits by the same columns in every branch; structural zeros are left out of account."""
 
     domain: Domain
-    depth: tuple[int, ...]
-    """The layer in which each column is first known: 0 for public ones, the last for those that only cells show."""
+    depth: tuple[int, ...]  # Layer in which each column is first known: 0 for public ones, the last if only by cells
     n_public: bool  # Whether the counts of layer 0 are exact; otherwise they aren't observed
 
     @cached_property

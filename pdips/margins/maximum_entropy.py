@@ -34,10 +34,7 @@ gets no closer to the counts in bearable time."""
 
 MOST_DENSE = 2**24  # Cells that are held as one matrix; about 12 bytes each
 MOST_ITERATIONS = 1_000
-
-FARTHEST = 0.1
-"""The solver has arrived if no expected count is farther from where it belongs than this part of its square root."""
-
+FARTHEST = 0.1  # Distance of a count from where it belongs, in square roots of it, at which the solver has arrived
 MOST_COUNTS = 4_096  # With more noisy counts, or below a tree, coordinates take account of the size of each alone
 MOST_SELECTED = 2**26  # Entries of a dense matrix that picks rows; 4 bytes each
 

@@ -33,21 +33,12 @@ from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.privacy.plan import LinearImage, Step
 
 MOST_LEVELS = 5_000  # Of a block: pairs of more levels would be noise, and fill the memory
-MOST_COMBINED = 1_000_000
-"""Combinations of columns that structural zeros tie together, before those that can't occur are left out."""
-
-WEIGHT = 2**30
-"""The weight of the most precise margin: weights, which are reciprocals of variances, are whole parts of it."""
-
+MOST_COMBINED = 1_000_000  # Combinations of columns that zeros tie together, with those that can't occur
+WEIGHT = 2**30  # The weight of the most precise margin: weights (reciprocals of variances) are whole parts of it
 GRID = 4  # Weights are powers of two to the multiples of 1 / GRID, so that noise is drawn for many margins at once
-LOUDER = 4
-"""How much larger a standard deviation is for margins that public totals know, which are only compared with them."""
-
-SMOOTH = 7
-"""Least variance of the noise on a count, in levels of the larger column: the proof's eta is below 1e-25 then."""
-
+LOUDER = 4  # Factor on the standard deviation of margins that public totals know, which are only compared
+SMOOTH = 7  # Least variance of a count's noise, in levels of the larger column: the proof's eta is below 1e-25
 ALSO = Fraction(1, 5)  # Which part of what a record moves is that of margins of three blocks
-
 ROUNDS = 40
 
 

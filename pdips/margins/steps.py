@@ -104,8 +104,7 @@ class Steps(CountedTree, LaplaceOrGaussian):
     name: ClassVar[str] = "steps"
     weighs_records: ClassVar[bool] = True
     meets_totals: ClassVar[bool] = True
-    observed_levels: ClassVar[bool] = False
-    """Whether elections count the levels that occur as parameters, in place of the public ones."""
+    observed_levels: ClassVar[bool] = False  # Whether elections count the levels that occur in place of the public ones
 
     order: tuple[str | tuple[str, ...], ...] | None = None
     layers: int | None = None

@@ -25,8 +25,7 @@ from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
 from pdips.release.noisy_margins import MeasuredMargin
 
-LEAST_VALUE = 1e-9
-"""Of a cell that can occur, in records: so that public totals may fill a cell that was estimated to be empty."""
+LEAST_VALUE = 1e-9  # Of a cell that can occur, in records: public totals may fill one estimated as empty
 
 
 class HasLevels(Protocol):

@@ -107,8 +107,7 @@ class NoisyTree:
     domain: Domain
     layers: list[Layer]  # Layer 0, the layers that split, and the cells, if they are counted
     chosen: list[IntArray]  # For each layer that was split by columns, the one that split each node
-    observed: list[IntArray]
-    """Noisy counts by layer; layer 0 holds exact public counts, or zeros where the number of records isn't public."""
+    observed: list[IntArray]  # Noisy counts by layer; layer 0: exact public counts, or zeros if the number isn't public
     variances: list[FloatArray]  # Of the noise, by layer: 0 for exact counts, infinity for counts not observed
     cells: Cells | None = None
     views: tuple[IntArray, ...] = ()  # Noisy counts of the views; 0 where a structural zero rules the cell out
@@ -318,12 +317,9 @@ class ElectedColumns:
 
     domain: Domain
     steps: tuple[Step, ...]  # The election of each layer
-    by_layer: bool = False
-    """One election for all nodes of a layer, with the sum of their scores, in place of one for each node."""
-    utility: Utility = "aic"
-    """A free parameter costs 2 units (aic), or the logarithm of the public number of records (bic)."""
-    observed_levels: bool = False
-    """Whether levels that occur are counted, as Bowen et al. (2021) do, in place of the public ones."""
+    by_layer: bool = False  # One election for all nodes of a layer, by the sum of their scores, in place of one each
+    utility: Utility = "aic"  # A free parameter costs 2 units (aic), or the log of the public number of records (bic)
+    observed_levels: bool = False  # Count the levels that occur (Bowen et al. 2021) in place of the public ones
 
     def columns(
         self, number: int, layer: Layer, position: Position, curator: Curator, rng: np.random.Generator

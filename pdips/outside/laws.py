@@ -20,11 +20,8 @@ from pdips.release.noisy_margins import MarginLaw
 
 type Law = Literal["laplace", "gaussian"]
 
-REACH = {"laplace": 30.0, "gaussian": 8.0}
-"""Noise beyond so many scales is left out of sums: its probability is below 1e-12."""
-
-MOST_TERMS = 2_000
-"""Terms of a sum over noise, for one count; louder noise is taken as continuous, and counts as normal."""
+REACH = {"laplace": 30.0, "gaussian": 8.0}  # In scales: noise beyond, of probability below 1e-12, is left out of sums
+MOST_TERMS = 2_000  # Of a sum over noise, for one count; louder noise is continuous, and counts are normal
 
 
 @numba_njit  # type: ignore[untyped-decorator]

@@ -37,9 +37,7 @@ Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection"]
 Draws = GridDraws | ChainDraws | RejectionDraws
 
-USELESS = 8
-"""Nats that all records together must be able to move the log density by; with fewer, the prior is all there is."""
-
+USELESS = 8  # Nats by which all records together must be able to move the log density: else the prior is all
 MOST_PROPOSALS = 10**7  # Proposals of all draws by rejection, on average, that are put up with
 OF_NUTS = ("draws", "tune", "n_chains", "nuts")
 

@@ -35,9 +35,7 @@ MOST = 50  # Numbers and words that one name may hold: knots, names of columns, 
 PLAIN = (int, float, complex, str, bytes, type(None), np.generic, Fraction, Decimal, date, Enum, Path, Pattern)
 CODE = (BuiltinFunctionType, type, ModuleType, np.ufunc, Schema, Column, type(Ellipsis), type(NotImplemented))
 DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)
-LIBRARIES = ("numpy", "numba", "pytensor", "pymc", "functools", "operator")
-"""Whose callable objects are functions, not data."""
-
+LIBRARIES = ("numpy", "numba", "pytensor", "pymc", "functools", "operator")  # Whose callables are no data
 COLLECTIONS = (list, tuple, set, frozenset, range)
 STANDARD = sysconfig.get_paths()["stdlib"]
 PACKAGE = Path(__file__).parents[1]

@@ -31,9 +31,7 @@ Parameters = Mapping[str, NDArray[Any]]
 DrawRecords = Callable[[Parameters, int, Values, np.random.Generator], Values]
 
 SUFFIX = "_data"  # A column ``wage`` is the ``pm.Data`` called ``wage_data`` in the model that reads it
-MISSING = "_missing"
-"""Whether the number of a column ``wage`` is missing, 0 or 1, is a column ``wage_missing`` of the model."""
-
+MISSING = "_missing"  # Whether the number of a column is missing, 0 or 1, is a column with this ending
 READING = ("get_value", "eval")  # Methods of a variable that hand out its value
 
 RECORD = "record"  # The dimension that numbers records; it is there as soon as a column is read

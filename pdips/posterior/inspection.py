@@ -39,9 +39,7 @@ COMPILED = 50_000_000
 GRID_DRAWS = 1_000
 PICK_SEED = 3
 
-PREDICTED, AT_ONCE = 20, 5
-"""Draws at which records are predicted, and those that are made before the clock is looked at."""
-
+PREDICTED, AT_ONCE = 20, 5  # Draws at which records are predicted, and those before the clock is looked at
 MOST_RECORDS = 10_000  # Records of the table that are compared, and records that are drawn at each draw
 MOST_SECONDS = 5.0
 MOST_COLUMNS = 12

@@ -57,8 +57,7 @@ N_POINTS, N_STARTS = 3, 16  # Draws from the prior at which records are compared
 PRIOR_DRAWS = 2_000
 PUBLIC_SEED = 20240229  # Seed of draws that depend on nothing but public facts, so that anybody can draw them again
 
-Forward = tuple[Any, list[Any], list[str]]
-"""A function that draws records, the states of its generators, and the names of the parameters that it takes."""
+Forward = tuple[Any, list[Any], list[str]]  # What draws records, its generators' states, its parameters' names
 
 UNRECORDED = (
     "The model is a function whose source is not recorded with this release, so nobody can check it against the model "
@@ -66,8 +65,7 @@ UNRECORDED = (
 )
 """What a disclosure board is told where that is so."""
 
-ONE_AT_A_TIME = threading.RLock()
-"""Compiled functions hold points between calls, which two threads can't share; audits run side by side."""
+ONE_AT_A_TIME = threading.RLock()  # Compiled functions hold points, which threads can't share; audits run side by side
 
 
 @contextmanager

@@ -31,11 +31,8 @@ Terms = Callable[[Mapping[str, Any], Table], tuple[FloatArray, float]]
 
 TOLERANCE = 1e-8
 
-UNMERGED = get_mode("FAST_COMPILE").excluding("local_add_canonizer")
-"""Without joining sums of sums to one: numpy adds 32 numbers at once at most."""
-
+UNMERGED = get_mode("FAST_COMPILE").excluding("local_add_canonizer")  # numpy adds 32 numbers at once at most
 SIZES = (2, 3, 25)  # Numbers of stand-ins at which a model of many records is compared with the model of one
-
 MOST_REMEMBERED = 64  # Trials whose results are kept
 MOST_LEVELS = 12  # Levels of a column that are left out one at a time
 WIDE = "give it a distribution that integrates to 1, as wide as need be, such as pm.Normal or pm.HalfNormal"

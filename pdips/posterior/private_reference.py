@@ -36,12 +36,8 @@ WITHIN = 16  # Values inside a cell over which a density is averaged
 MOST_CELLS = 4_096  # Most cells that are counted one by one; a table with more is synthesized by ``Steps``
 SPREAD_SEED = 1  # Which value inside a bin goes with which of another column: public
 ZOOM = {1: 65, 2: 21, 3: 11}  # Values tried along each axis in one round of a search, by number of parameters
-
 ROUNDS = 10
-
-SIMULATED = 4_096
-"""Records drawn from the model at the first stage's parameters: what censoring takes away is worked out on them."""
-
+SIMULATED = 4_096  # Records drawn at the first stage's parameters, on which what censoring takes is worked out
 PRIOR_CENTRE = 64  # Prior draws over which densities are averaged for ``reference="prior"``
 IMPOSSIBLE = -700.0  # Stands in for the log of a density of 0, in what is worked out from public records
 PROBED = 256  # Stand-ins on which a reference must not call what the schema allows impossible

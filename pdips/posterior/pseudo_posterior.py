@@ -34,9 +34,7 @@ WEIGHTS: tuple[Weights, ...] = ("weighted", "weighted-e")
 CHAINS, TUNE, LEAST_DRAWS = 4, 1_000, 1_000
 
 COMPILED = 2_000  # Distinct records from which on it pays to compile the log-likelihood for speed
-REACHES = (12.0, 40.0, 160.0)
-"""How far a grid goes along each axis, in standard deviations: further if its edge isn't negligible."""
-
+REACHES = (12.0, 40.0, 160.0)  # Of a grid along each axis, in deviations: further if its edge isn't negligible
 FLAT = 0.05  # Curvature, a nat being 1, below which a direction has none to go by
 NEGLIGIBLE = 1e-6  # Probability of a grid's outermost cells
 QUANTILES = ("least", "lower quartile", "median", "upper quartile", "greatest")

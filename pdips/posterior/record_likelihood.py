@@ -32,10 +32,7 @@ from pdips.posterior.columns import MISSING, SUFFIX, Values
 Points = Sequence[FloatArray]  # Values of a model's value variables, an array (points, *shape) for each
 
 LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)  # What looks something up, or may do so inside
-
-BLOCK = 100_000
-"""Log-likelihoods of :meth:`RecordLikelihood.blocks` that are worked out at once: they should fit in the cache."""
-
+BLOCK = 100_000  # Log-likelihoods that ``blocks`` works out at once: they should fit in the cache
 SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
 """Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""
 

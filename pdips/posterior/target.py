@@ -33,17 +33,10 @@ Parameters = dict[str, NDArray[Any]]
 STEPS = 2**20  # Whole steps from 0 to the edge of the window: a record's term is one of 2 STEPS + 1 numbers
 WEIGHT_DRAWS = 32
 WEIGHT_SPREAD = 3.0
-
 NODES = {1: 4096, 2: 192, 3: 40}  # Most nodes along each axis, by number of parameters
-
-FINEST = {1: 0.02, 2: 0.3, 3: 0.4}
-"""Distance of neighbouring nodes at an anchor, in standard deviations of a posterior there, by number of parameters."""
-
-GROWTH = {1: 0.01, 2: 0.05, 3: 0.1}
-"""How much further apart the next nodes may be, as a share, where there are nodes enough."""
-
+FINEST = {1: 0.02, 2: 0.3, 3: 0.4}  # Distance of nodes at an anchor, in posterior deviations, by number of parameters
+GROWTH = {1: 0.01, 2: 0.05, 3: 0.1}  # How much further apart next nodes may be, as a share, where there are enough
 NOWHERE = np.iinfo(np.int64).min  # Marks a cell that the prior excludes, which is public
-
 LOWEST = -1e6  # Log prior densities below this count as this
 BLOCK = 1_000  # Draws made at a time for audits
 MOST_STEPS = 2.0**60

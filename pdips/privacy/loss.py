@@ -20,9 +20,7 @@ Sampling = Literal["exact", "mcmc"]
 Number = int | float | str | Fraction
 
 LARGEST_EXPONENT = 300  # Largest power of ten in a number that is written with an exponent
-TINY = Fraction(1, 10**60)
-"""What doubles stop at in the choice of an order of divergence; any order gives a valid epsilon."""
-
+TINY = Fraction(1, 10**60)  # What doubles stop at in the choice of a divergence's order; each gives a valid epsilon
 MOST_TAU = Fraction(1, 10**20)
 """Largest probability with which the noise of a zero-concentrated loss may not be of the law that rho is about."""
 

@@ -26,15 +26,11 @@ WORD_BITS = 64
 GUIDE_BITS = 16
 START_DIGITS = 40
 LONGEST_TABLE = 4096
-LONGEST_DIGIT = 6
-"""Bits of a low-order digit of a large draw: short tables are made quickly, and draws take hardly longer."""
+LONGEST_DIGIT = 6  # Bits of a low-order digit of a large draw: short tables, and draws that take hardly longer
 LARGEST_SCALE = 2**50
 UNAVAILABLE = np.iinfo(np.int64).min  # Score of a candidate that isn't available
-FLOOR_NATS = 60
-"""Scores further below the best than this count as this far below, which costs nothing (docs/proofs/noise.md)."""
-
-FILTER = 2.0**-30
-"""Half-width of the band around a threshold in which a double is not trusted and exact arithmetic decides."""
+FLOOR_NATS = 60  # How far below the best scores count at most, which costs nothing (docs/proofs/noise.md)
+FILTER = 2.0**-30  # Half-width of the band around a threshold where exact arithmetic decides, not doubles
 
 
 class RandomBits:

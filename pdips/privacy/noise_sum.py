@@ -11,9 +11,7 @@ from scipy import optimize
 from pdips.errors import InputError
 from pdips.privacy.noise import discrete_laplace_variance
 
-SMOOTHING = 5e-4
-"""Standard deviation of the normal variable that is added before the law is inverted, in those of the sum."""
-
+SMOOTHING = 5e-4  # Of the normal variable that is added before the law is inverted, in the sum's deviations
 SMOOTHING_REACH, SMOOTHING_MISSED = 5.0, 6e-7
 """A normal variable is further than this many standard deviations from 0 with less than this probability."""
 

@@ -186,8 +186,7 @@ MOST_STRATA = 256
 CUTS = 4  # Intervals that a numeric column is cut into where it makes groups
 LEAST_WIDTH = 1e-300
 MISSING_SHARE = Fraction(1, 5)  # Of a column's epsilon, for counting how many of its numbers are missing
-SMALLEST_EPSILON = Fraction(1, 10**9)
-"""For a column and record; below it noise would have more digits than its samplers."""
+SMALLEST_EPSILON = Fraction(1, 10**9)  # For a column and record; below, noise has more digits than its samplers
 
 
 @dataclass(frozen=True, kw_only=True)

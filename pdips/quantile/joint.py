@@ -28,12 +28,8 @@ LONG_BITS = 256
 LONG_DIGITS = 120
 LARGEST_RATE = 100
 LARGEST_POWER = 2**40
-
-ERRORS_A_LEVEL = 32
-"""Relative error of a step of the forward pass, in units of ``ROUNDING``, for each doubling of the grid: 17 at most."""
-
-SHIFTS = np.ldexp(1.0, -np.arange(1075))
-"""Powers of two by which the smaller term of a sum is moved; further apart, it adds nothing."""
+ERRORS_A_LEVEL = 32  # Of a step of the forward pass, in units of ``ROUNDING``, at each doubling of the grid: 17 at most
+SHIFTS = np.ldexp(1.0, -np.arange(1075))  # By which the smaller term of a sum is moved; further, it adds nothing
 
 
 # ---- numbers with 53 bits and an exponent of their own ----

@@ -30,9 +30,7 @@ from pdips.quantile.line_search import Base, Fitter, leave_out, spread
 from pdips.quantile.quantile_plan import QuantilePlan, Scheme, Slopes, quantiles_of
 
 QUANTILES = tuple(f"{k}/100" for k in (*range(1, 48, 2), 50, *range(53, 100, 2)))
-MAIN = ("1/20", "1/4", "1/2", "3/4", "19/20", "99/100")
-"""The 49 quantiles and the 6 main ones of the paper's simulation (section 4.1)."""
-
+MAIN = ("1/20", "1/4", "1/2", "3/4", "19/20", "99/100")  # With the 49, those of the paper's simulation (section 4.1)
 
 LINES = (
     "quantile regression lines that the K-norm gradient mechanism chose among public candidates, with exactly the "
@@ -170,15 +168,11 @@ RECORDS_PER_BIN = 4  # Of a panel's histograms, in units of the scale of their n
 
 Continuers = Literal["growth", "line"]
 
-ENOUGH = 150
-"""Records times the epsilon of a line, for each of its coefficients: at least, and at most if it only ranks."""
-
+ENOUGH = 150  # Records times a line's epsilon, by coefficient: at least, and at most if it only ranks
 MOST_RANKED = 667  # Thousandths of the price of a line that only ranks, at most
 OF_MEAN = 2  # A run of a column's own intervals needs at most their average count divided by this
 FIRST = 4  # How many times the price of the next layer of intervals a layer has
-EACH, SURE = 1.2, 8
-"""Standard deviations of noise above which a run of bins on average, and a bin by itself, hold records."""
-
+EACH, SURE = 1.2, 8  # Deviations of noise above which a run of bins on average, and a bin by itself, hold records
 KAPPA = 0.3  # Instruments reach their bounds this many standard deviations from the middle
 COUNTS = (
     "counts of residuals on public bins with exact discrete Laplace noise, about a line that the K-norm gradient "

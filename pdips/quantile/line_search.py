@@ -28,7 +28,6 @@ from pdips.quantile.gradient import Gradient, LineRegression, Norm, RegressionRe
 Base = Literal["log", "uniform"]
 MOST_RECORDS = 2**25
 LEAST = -(2.0**60)  # With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many
-
 MOST_CANDIDATES = 2**20
 
 PASSES = ((Fraction(1, 4), 1.0, 4), (Fraction(3, 4), 0.1, 8))

@@ -29,9 +29,7 @@ Slopes = Literal["fixed", "varying"]
 
 MEDIAN = Fraction(1, 2)
 MOST = Fraction(100)  # Nats that quantiles chosen at once may cost; of a larger budget the rest isn't spent
-
-WIDE = SearchRound(share=Fraction(1), reach=1, n_slopes=96, n_intercepts=200)
-"""All lines of the plain scheme are chosen from these."""
+WIDE = SearchRound(share=Fraction(1), reach=1, n_slopes=96, n_intercepts=200)  # All of the plain scheme
 
 LineSteps = Mapping[Fraction | None, tuple[Step, ...]]
 """By quantile what is asked to choose its line; None stands for all quantiles that are chosen together."""

@@ -28,8 +28,7 @@ from pdips.release.large_set import LargeSet
 from pdips.release.noisy_margins import MarginError as MarginError
 from pdips.release.noisy_margins import MarginLaw
 
-Format = Literal["parquet", "csv", "sav", "dta"]
-"""Of synthetic sets; those of SPSS and Stata, with labels, are written beside Parquet."""
+Format = Literal["parquet", "csv", "sav", "dta"]  # SPSS' and Stata's, with labels, are beside Parquet
 Closer = Callable[[], tuple[Mapping[str, Any], Any]]
 
 

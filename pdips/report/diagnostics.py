@@ -28,13 +28,11 @@ from pdips.report.verdict import Check, Verdict, graded, summed
 FIGURES = ("parameters", "pairs", "ranks", "energy", "predicted", "bounds")
 MOST_K = 0.7  # Shape of the tail of importance weights that are relied on (Vehtari et al. 2024)
 EDGE = 0.01  # Share of the posterior on the outermost cells of its grid from which on the grid cuts it off
-OFF, FAR_OFF = 0.05, 0.25
-"""Total variation distance of a column from what the model draws, beyond what draws differ by themselves."""
+OFF, FAR_OFF = 0.05, 0.25  # Of a column from what the model draws, in total variation beyond what draws differ by
 CHANCE = 0.01
 EXPECTED_OUTSIDE, MOST_OUTSIDE = 0.05, 0.5
 MOST_CENSORED, ALL_BUT_CENSORED = 0.5, 0.9
-TELLING = 0.6
-"""Part of the pairs of columns that must say more than noise does, for the sets to be more than independent columns."""
+TELLING = 0.6  # Part of the pairs that must say more than noise, for sets to be more than independent columns
 NOISE_FACTOR = 3.0  # How much further a margin may lie from the table than noise and sampling alone bring it
 MOST_WIDENED, MOST_MOVED = 2.0, 3.0
 """Factor on the covariance of exact sums of scores, and standard deviations from the last reference, still in order."""

@@ -16,15 +16,11 @@ NEAR_MARGINS, FAR_MARGINS = 0.01, 0.05
 NEAR_PAIR, FAR_PAIR = (3.0, 0.1), (FAR_TIMES, 0.3)
 """Of the furthest pair: times a resample's, and in any case; the mean over many pairs can't show that few are lost."""
 NEAR_ONE_WAY, FAR_ONE_WAY = 0.05, 0.2  # Total variation distance of a column
-NEAR_TIMES_ONE_WAY = 4.0
-"""Times the mean of a resample, which itself goes beyond it once in 700 times even where a column has two levels."""
+NEAR_TIMES_ONE_WAY = 4.0  # Times a resample's mean, which is beyond it once in 700 times even with two levels
 NEAR_SHIFT, FAR_SHIFT = 0.2, 0.5  # Difference of means, in standard deviations of the table
-FAR_MEANS, LEAST_SHIFT = 2.0, 0.25
-"""Ratio of means of a column that can't be negative, where they also differ by so many standard deviations."""
+FAR_MEANS, LEAST_SHIFT = 2.0, 0.25  # Ratio of means of a nonnegative column, where they differ by so many deviations
 NEAR_RATIO, FAR_RATIO = 1.25, 2.0  # Ratio of standard deviations, either way round
-NEAR_ERRORS, FAR_ERRORS = 3.0, 5.0
-"""Standard errors of a resample by which means and standard deviations may be off in any case."""
-
+NEAR_ERRORS, FAR_ERRORS = 3.0, 5.0  # Standard errors of a resample that means and deviations may be off by in any case
 MARGINS = ("TVD of 2-way margins", "TVD of 1-way margins")
 SPECKS = "SPECKS"
 ECDF = "max-ECDF"

@@ -27,13 +27,11 @@ from pdips.scores.record_score import Clipping, Norm, RecordScore
 
 AT_ONCE = 10_000  # Records drawn in one pass
 MOST_PASSES = 1_000  # Passes of one simulator, before those of another seed would come again
-EVEN, LIKELY = 32, 32
-"""Cells of a numeric column that are equally wide, and cells that are equally likely before a table is seen."""
+EVEN, LIKELY = 32, 32  # Cells of a numeric column that are equally wide, and equally likely by public facts
 
 Records = dict[str, NDArray[Any]]
 
-Noises = Sequence[tuple[FloatArray, float]]
-"""Covariances of normal noises, and the logarithm of each one's share in the noise that they are mixed to."""
+Noises = Sequence[tuple[FloatArray, float]]  # Covariances of normal noises, and the log of each one's share in them
 
 LOG_SPREAD = 100  # From this ratio of its bounds on, cells of a positive column are equally wide on the log scale
 SURE = 3  # Standard deviations of the noise from which on a count is hardly noise alone
@@ -160,9 +158,7 @@ def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
 PLACE, SLOPES, RESIDUAL, LOGS = "pdips_place", "pdips_slopes", "pdips_residual", "pdips_log_shares"
 NOISY_SUMS = "noisy_sums"
 
-MOST_MIXED = 300
-"""Sums up to which Laplace noise is mixed of normal noises; noise on more counts as normal of the same variance."""
-
+MOST_MIXED = 300  # Sums up to which Laplace noise is mixed of normal ones; on more it counts as one normal
 MOST_MOVES = 40  # Steps towards the most probable parameters
 NEAR = 0.05  # The search ends with a step so short, in standard deviations of the posterior
 LARGEST = 1e100  # A simulated score beyond, or no number, is left out of products that doubles can't hold

@@ -25,22 +25,14 @@ from pdips.scores.noisy_likelihood import Linearised, Noises, NoisyLikelihood, N
 from pdips.scores.record_score import Clipping
 
 ANCHORS = 16  # Parameters at which records are simulated that are reweighted to others, besides the mode
-RECORDS, MORE_RECORDS = 6_000, 100
-"""Records that are reweighted, over all anchors: so many, and so many more for each parameter."""
-
+RECORDS, MORE_RECORDS = 6_000, 100  # That are reweighted, over all anchors; and so many more for each parameter
 FREEDOM = 5  # Degrees of freedom, beside one for each parameter, of the t distribution from which draws are proposed
-DIFFERENCE, FLAT = 1e-3, 1e-3
-"""Of slopes, in standard deviations; and the least curvature there, over that under normal priors."""
-
+DIFFERENCE, FLAT = 1e-3, 1e-3  # Of slopes, in deviations; and the least curvature, over that under normal priors
 MOST_K = 0.7  # Shape of the tail of importance weights up to which they are relied on (Vehtari et al. 2024)
 ATTEMPTS = 4  # Proposals that are tried, each fitted to the weighted draws of the one before
 SPREAD = 1.1  # How much wider than the weighted draws the next proposal is
-FEWEST, FEWEST_WEIGHTS = 2_000, 25
-"""Draws that are proposed at least; and finite weights below which their tail has no shape."""
-
-MIXED, UNUSED, APART, WIDER = 200, 20, 2, 3.0
-"""Variances of Laplace noise that are mixed, Gibbs steps before the first and from one to the next, and their prior."""
-
+FEWEST, FEWEST_WEIGHTS = 2_000, 25  # Draws proposed at least; and finite weights below which their tail has no shape
+MIXED, UNUSED, APART, WIDER = 200, 20, 2, 3.0  # Variances of Laplace noise, Gibbs steps before and between, their prior
 LEAST_VARIANCE = 1e-6  # Of Laplace noise at a sum, over its own variance
 MOST_WEIGHT = 100.0  # Logarithm of the largest weight of a simulated record; squares of such weights are still numbers
 UNLEARNED = 0.9  # Share of the prior's spread from which on nothing was learned of a parameter

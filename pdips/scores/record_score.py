@@ -26,8 +26,7 @@ from pdips.posterior.record_likelihood import RecordLikelihood, over_records
 Norm = Literal["l1", "l2"]
 
 STEPS = 2**20  # Whole steps from the centre of the ball to its edge
-BLOCK = 16_384
-"""Records whose scores are worked out at once where they are public, and added up at once where they aren't."""
+BLOCK = 16_384  # Records whose scores are worked out at once if public, and added up at once if not
 
 
 @dataclass(frozen=True, eq=False)

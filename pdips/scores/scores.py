@@ -45,13 +45,8 @@ POSTERIOR = "posterior"
 RECORDS, CELLS, SCORES = "noisy number of records", "noisy counts of cells by column", "noisy scores, round "
 
 OF_RECORDS = Fraction(1, 50)  # Share of the budget for the number of records, where it is protected
-
-OF_CELLS = {True: Fraction(1, 4), False: Fraction(1, 10)}
-"""Share of the rest for counts of cells: by whether a numeric column, or one with many levels, is described."""
-
-FEW_PARAMETERS = 10
-"""Up to this many parameters counts of cells get that share; of more they can tell ever less, and get less."""
-
+OF_CELLS = {True: Fraction(1, 4), False: Fraction(1, 10)}  # Of the rest: whether numbers, or many levels, are described
+FEW_PARAMETERS = 10  # Up to so many, counts of cells get that share; of more they tell ever less, and get less
 LAST = Fraction(7, 10)  # Share of what is left that the last round of scores gets; the others share the rest
 
 FEW_LEVELS = 4
@@ -60,16 +55,10 @@ MOST_SPREAD = 100_000  # Of the noise on the number of records, up to which sets
 
 Timed = Callable[[str], AbstractContextManager[None]]
 
-STARTS, CLIMBED = 6, 4_096
-"""Prior draws from which the first search starts, and made-up records that the counts of cells stand for there."""
-
-APART, SEARCHED = 1.0, 3
-"""Log density by which ends of searches count as different, and how many of these are searched from again."""
-
+STARTS, CLIMBED = 6, 4_096  # Prior draws to search from, and made-up records that counts of cells stand for there
+APART, SEARCHED = 1.0, 3  # Log density by which ends of searches differ, and how many are searched from again
 TRIED = 512
-
-OTHERS = 20
-"""Draws from the posterior, and then from the prior, that take the place of one at which no records can be drawn."""
+OTHERS = 20  # Draws from the posterior, then from the prior, that replace one at which no records can be drawn
 
 
 @dataclass(frozen=True, eq=False)

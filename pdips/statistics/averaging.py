@@ -22,9 +22,7 @@ from pdips.privacy.loss import Neighbours
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.plan import NoisyStatistics, Statistic, StatisticPart
 
-DRAWS, REPEATS = 100, 4
-"""Posterior draws at which statistics are predicted, and tables drawn at each, for the law of exact statistics."""
-
+DRAWS, REPEATS = 100, 4  # Posterior draws at which exact statistics are predicted, and tables drawn at each
 MOST_K = 0.7  # Pareto k above which the density of a measurement given the others is a guess (Vehtari et al. 2024)
 LEAST_SPREAD = 1e-6  # Of exact statistics, in standard deviations of the noise: a law without any spread has no density
 TIE = 1e-9  # Nats by which densities at one draw after the other are set apart, so that no two are equal

@@ -18,17 +18,13 @@ from pdips.errors import InputError
 from pdips.statistics.noisy_model import Evidence
 
 NATS = 50.0  # How far below a cell's largest weight, in nats, its values are left out: e^-50 = 2e-22
-NEGLIGIBLE, FFT_NEGLIGIBLE = 1e-22, 1e-13
-"""Entries of a sum below this share of the largest are left out; a fast Fourier transform errs by 1e-16 of it."""
-
+NEGLIGIBLE, FFT_NEGLIGIBLE = 1e-22, 1e-13  # Of the largest: smaller entries are left out; an FFT errs by 1e-16 of it
 DIRECT = 1 << 24  # Products up to which sums are worked out term by term
 MOST_WEIGHTS = 1 << 25  # Most weights held for the cells of one table: 256 MiB
 LARGEST_TILT, SMALLEST_STEP = 1e3, 1e-12
 
 LEAST_LOG = 25.0  # The number of records is followed until its log posterior is this far below the best
-TRUSTED = 1e-11
-"""Of a tree of sums those are used whose weight is at least this share of the largest: the rest is for other tilts."""
-
+TRUSTED = 1e-11  # Least weight, over the largest, of the sums of a tree that are used: the rest is for other tilts
 MOST_TREES = 2_000
 
 IMPOSSIBLE = "the noisy counts can't be those of a table with this many records and noise of this law"

@@ -20,8 +20,7 @@ Likelihood = Literal["noise-aware", "plug-in"]
 
 MOST_TERMS = 4096  # Values of a count that are summed over one by one; with more, it is a real number
 FAR = 1e9  # The variance of an entry that says nothing
-LEAST_VARIANCE = 1e-6
-"""Added to variances of statistics (records, or units u, squared), so that rounding can't make one negative."""
+LEAST_VARIANCE = 1e-6  # Added to statistics' (in records, or units u, squared): rounding makes none negative
 
 USED = "used {}"
 

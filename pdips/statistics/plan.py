@@ -34,9 +34,7 @@ RECORDS = "n"  # What the public number of records is called among the statistic
 MADE_UP = 1000
 MOST_PUBLIC = 10_000  # Stand-ins on which a model is tried, without public columns and with them
 DIGITS = 10**6  # Shares of an optimal budget are rounded to this part of one
-LEAST_VARIANCE = 1e-4
-"""In units of half the range squared: no column has a standard deviation below a hundredth of half its range."""
-
+LEAST_VARIANCE = 1e-4  # In units of half the range squared: no deviation is below a hundredth of half its range
 LEAST_RECORDS = 2  # Of a table whose number of records is noisy and counted by itself: a single one has no scatter
 
 

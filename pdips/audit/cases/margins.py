@@ -32,8 +32,7 @@ from pdips.privacy.loss import Neighbours
 
 SIZE = {"lower": 0, "upper": 10, "bins": 2}
 COLUMNS = {"colour": {"levels": ["blue", "green", "red"]}, "size": SIZE, "ill": {"levels": [False, True]}}
-TINY = Schema.model_validate({"columns": COLUMNS})
-"""A table of 12 cells with a numeric column, on which everything can be enumerated."""
+TINY = Schema.model_validate({"columns": COLUMNS})  # 12 cells, with a numeric column: everything can be enumerated
 
 AGE = {"lower": 0, "upper": 90, "bins": 9}
 

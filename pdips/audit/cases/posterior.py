@@ -104,8 +104,7 @@ def normal(data: Columns, schema: Schema) -> pm.Model:
 class Staged(CensoredPosterior):
     """A release in two stages, whose second stage is followed at one outcome of the first only."""
 
-    noisy: tuple[int, ...]
-    """That outcome: the noisy count of each cell. The noisy counts that are asked for are what they are."""
+    noisy: tuple[int, ...]  # That outcome: the noisy count of each cell. Those that are asked for are what they are
 
     def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
         return np.array(self.noisy)

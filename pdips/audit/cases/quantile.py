@@ -15,14 +15,9 @@ from pdips.quantile.kng import KNG, KNGResidual
 from pdips.quantile.line_search import Fitter
 from pdips.quantile.quantile_plan import SCHEMES
 
-COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
-"""Levels only: a histogram."""
-
-WAGES = Schema.model_validate({"columns": {"wage": {"lower": 0, "upper": 1000, "bins": 100}}})
-"""One numeric column: quantiles without predictors."""
-
-AGES = Schema.model_validate({"columns": {"age": {"lower": 0, "upper": 100, "integer": True}}})
-"""One numeric column without bins: intervals in layers."""
+COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})  # A histogram
+WAGES = Schema.model_validate({"columns": {"wage": {"lower": 0, "upper": 1000, "bins": 100}}})  # Without predictors
+AGES = Schema.model_validate({"columns": {"age": {"lower": 0, "upper": 100, "integer": True}}})  # Intervals in layers
 
 ABSENT = Schema.model_validate({"columns": {"wage": {"lower": 0, "upper": 1000, "bins": 100, "missing": True}}})
 """A numeric column that may be missing: a histogram, then quantiles."""
