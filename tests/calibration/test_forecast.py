@@ -33,7 +33,6 @@ def table(schema: Schema = SCHEMA, n: int = 300) -> Table:
     return Table(pd.DataFrame(columns | {"town": rng.choice(["a", "b", "c", "d"], n)})[list(schema.columns)], schema)
 
 
-@pytest.mark.parametrize("neighbours", RELATIONS)
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
 @pytest.mark.parametrize("mechanism", [Steps, Pairs])
 def test_margins_are_those_that_the_release_states(mechanism, kind, neighbours):

@@ -154,7 +154,6 @@ def test_huge_epsilon_gives_the_logistic_regression_back():
 
 
 @pytest.mark.parametrize("likelihood", ["noise-aware", "plug-in"])
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_model_is_built(likelihood, neighbours):
     measured = plan(1, neighbours).sanitize(
         simulated(500, np.random.default_rng(1)), RandomBits(np.random.default_rng(2))

@@ -81,7 +81,6 @@ def test_bounds_zero_and_round_numbers_come_back_as_they_are(name, values):
 
 
 @pytest.mark.parametrize("missing", [False, True])
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_no_record_moves_a_layer_by_more_than_its_sensitivity(neighbours, missing):
     schema = Schema.model_validate({"columns": {"x": {"lower": 0, "upper": 120, "integer": True, "missing": missing}}})
     design = IntervalDesign.of(schema, 10).priced(schema, Fraction(1), neighbours, "laplace")
@@ -241,7 +240,6 @@ def test_a_draft_is_released_with_the_median_of_skewed_money_and_twenty_bins_los
     assert median(draft.replace("integer = true", "bins = 20\ninteger = true"), "steps") > 5 * true  # the broken twin
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_sets_of_several_draws_differ_by_the_noise(neighbours):
     table = survey(2_000)
     made = Pairs(epsilon=1, kind="zcdp", neighbours=neighbours, n_sets=2)
@@ -404,7 +402,6 @@ def counts_of(frame: pd.DataFrame, *columns: pd.Series) -> np.ndarray:
 
 @pytest.mark.parametrize("groups", [1, {"C": JOBS[::3], "A": JOBS[1::3], "B": JOBS[2::3]}])
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_codes_come_back_by_level_alone_and_by_group_in_pairs(neighbours, kind, groups):
     table = jobs(groups=groups)
     made = Pairs(epsilon=1_000, kind=kind, neighbours=neighbours, n_sets=6, sets="fitted")
@@ -430,7 +427,6 @@ def test_codes_come_back_by_level_alone_and_by_group_in_pairs(neighbours, kind, 
 WHOLE = X | {"integer": True}
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(
     ("first", "kept", "moved"),
     [
@@ -450,7 +446,6 @@ def test_the_exact_loss_of_intervals_or_codes_with_their_pairs_is_the_price(neig
 
 
 @pytest.mark.parametrize("cap", [1, 3])
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_no_record_moves_counts_of_codes_by_more_than_their_sensitivity(neighbours, cap):
     """Every two levels, one within a group and across; a person's records move together."""
     schema = jobs(10).schema.model_copy(update={"records": Records(max_per_person=cap)})

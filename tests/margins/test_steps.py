@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from laws import ACCEPT, REJECT, chi_square
 from scipy import stats
-from tables import RELATIONS, bits, random_table, refuses, runs_of, schema_of, table_of, worst_loss
+from tables import bits, random_table, refuses, runs_of, schema_of, table_of, worst_loss
 
 from pdips import Steps
 from pdips.audit import audit
@@ -61,10 +61,9 @@ ELECTIONS = {
 }
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("options", TREES.values(), ids=TREES)
-def test_what_is_counted_costs_exactly_epsilon(relation, options):
-    mechanism = Steps(epsilon=1, neighbours=relation, **options)
+def test_what_is_counted_costs_exactly_epsilon(neighbours, options):
+    mechanism = Steps(epsilon=1, neighbours=neighbours, **options)
     assert worst_loss(mechanism, SMALL) == pytest.approx(1, abs=ROUNDING)
     assert sum(spend.epsilon for spend in mechanism.spends(SMALL)) == 1
 
@@ -77,24 +76,22 @@ def test_half_of_the_sensitivity_costs_twice(options, monkeypatch):
     assert worst_loss(Steps(epsilon=1, neighbours="add-remove", **options), SMALL) == pytest.approx(2)
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("options", ELECTIONS.values(), ids=ELECTIONS)
-def test_elections_stay_within_their_price(relation, options):
+def test_elections_stay_within_their_price(neighbours, options):
     # nearly all of the budget goes to the election, so that little else could make up for one that costs too much
-    mechanism = Steps(epsilon=1, neighbours=relation, election_share="0.99", **options)
-    schema = SMALL if relation == "add-remove" else schema_of(2, 2, 2)  # which has a third of the pairs
+    mechanism = Steps(epsilon=1, neighbours=neighbours, election_share="0.99", **options)
+    schema = SMALL if neighbours == "add-remove" else schema_of(2, 2, 2)  # which has a third of the pairs
     assert 0.2 < worst_loss(mechanism, schema) <= 1 + ROUNDING
     assert sum(spend.epsilon for spend in mechanism.spends(SMALL)) == 1
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_bic_weighs_by_the_public_number_of_records(relation):
-    if relation == "add-remove":
-        refuses("replace-one only", Steps, epsilon=1, utility="bic", neighbours=relation)
+def test_bic_weighs_by_the_public_number_of_records(neighbours):
+    if neighbours == "add-remove":
+        refuses("replace-one only", Steps, epsilon=1, utility="bic", neighbours=neighbours)
         # why: with a penalty that follows n, one record more moves the scores of 2 and of 100 levels by far too much
         counts = [np.eye(1, k, dtype=np.int64) * n for n in (2, 3) for k in (2, 100)]
         at = [aic_steps(c, penalty=math.log(c.sum()))[0] / STEPS_PER_UNIT for c in counts]
-        assert abs((at[3] - at[1]) - (at[2] - at[0])) > 10 * node_width(relation)
+        assert abs((at[3] - at[1]) - (at[2] - at[0])) > 10 * node_width(neighbours)
         return
     for options in ({"layers": 2}, {"elect": "layer", "below": "margins"}):
         made = Steps(epsilon=1, utility="bic", election_share="0.99", **options)
@@ -104,17 +101,16 @@ def test_bic_weighs_by_the_public_number_of_records(relation):
     assert law["aic"][1].log_probability > law["bic"][1].log_probability  # column b has the most levels
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("below", ["margins", "cells"])
-def test_overlapping_margins_share_the_budget(relation, below, monkeypatch):
+def test_overlapping_margins_share_the_budget(neighbours, below, monkeypatch):
     # a few pairs, that differ in one, two and three columns: too many records to try all
-    mechanism = Steps(epsilon=1, neighbours=relation, below=below, layers=None if below == "margins" else 1)
+    mechanism = Steps(epsilon=1, neighbours=neighbours, below=below, layers=None if below == "margins" else 1)
     ends = [(0, 0, 0), (11, 0, 0), (11, 11, 11)]
     pairs = [
-        Pair("moved", table_of([(5, 5, 5), a], WIDE), table_of([(5, 5, 5), b], WIDE), relation)
+        Pair("moved", table_of([(5, 5, 5), a], WIDE), table_of([(5, 5, 5), b], WIDE), neighbours)
         for a, b in combinations(ends, 2)
-        if relation == "replace-one"
-    ] or [Pair("gone", table_of([(5, 5, 5), a], WIDE), table_of([(5, 5, 5)], WIDE), relation) for a in ends]
+        if neighbours == "replace-one"
+    ] or [Pair("gone", table_of([(5, 5, 5), a], WIDE), table_of([(5, 5, 5)], WIDE), neighbours) for a in ends]
     found = worst_loss(mechanism, WIDE, pairs=pairs)
     assert found <= 1 + ROUNDING
     if below == "margins":
@@ -159,16 +155,15 @@ def concentrated_loss(plan, first, second):
     )
 
 
-@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("cap", [1, 2])
-def test_no_person_costs_more_rho_than_gaussian_margins_charge(relation, cap, monkeypatch):
+def test_no_person_costs_more_rho_than_gaussian_margins_charge(neighbours, cap, monkeypatch):
     monkeypatch.setattr("pdips.margins.domain.LARGEST_CAP", 16)  # several views
     schema = schema_of(3, 4, 5, records={"max_per_person": cap})
-    plan = Steps(epsilon=1, kind="zcdp", neighbours=relation).plan(schema)
+    plan = Steps(epsilon=1, kind="zcdp", neighbours=neighbours).plan(schema)
     crowd, records = [(0, 0, 0), (2, 3, 4)], [(0, 0, 0), (2, 3, 4), (0, 3, 1), (1, 0, 4)]
     costs = []
     for one in combinations_with_replacement(records, cap):
-        left = [()] if relation == "add-remove" else combinations_with_replacement(records, cap)
+        left = [()] if neighbours == "add-remove" else combinations_with_replacement(records, cap)
         costs += [concentrated_loss(plan, [*crowd, *one], [*crowd, *other]) for other in left]
     assert len(plan.steps) > 1
     assert max(costs) == plan.loss.rho
@@ -228,49 +223,46 @@ ACROSS = [[(0, 0)] * 998 + [(0, 1)], [(0, 0)] * 998 + [(1, 0)]]
 """The only record of a level of the second column becomes the only one of a level of the first."""
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_group_scores_move_within_their_width(relation):
+def test_group_scores_move_within_their_width(neighbours):
     rng, sizes = np.random.default_rng(0), (6, 2, 3, 5)
-    found = moves(group_scores(*sizes), neighbouring(relation, sizes, rng))
-    half = float(group_width(relation)) / 2
+    found = moves(group_scores(*sizes), neighbouring(neighbours, sizes, rng))
+    half = float(group_width(neighbours)) / 2
     assert np.abs(found).max() <= half
     assert np.ptp(found, axis=1).max() <= 2 * half
     # the width of an election among columns is too small: on this pair the scores move further, and the loss shows it
-    (move,) = moves(group_scores(2, 2), ENDS if relation == "add-remove" else ACROSS)
-    assert float(node_width(relation)) < np.ptp(move) <= 2 * half
+    (move,) = moves(group_scores(2, 2), ENDS if neighbours == "add-remove" else ACROSS)
+    assert float(node_width(neighbours)) < np.ptp(move) <= 2 * half
     assert np.ptp(move) > 0.99 * 2 * half
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("by_layer", [False, True])
-def test_scores_of_columns_move_within_their_width(relation, by_layer):
+def test_scores_of_columns_move_within_their_width(neighbours, by_layer):
     rng, sizes = np.random.default_rng(1), (3, 6, 2, 5)
-    found = moves(layer_scores(by_layer, *sizes), neighbouring(relation, sizes, rng))
+    found = moves(layer_scores(by_layer, *sizes), neighbouring(neighbours, sizes, rng))
     grid, spread = 1 / STEPS_PER_UNIT, np.ptp(found, axis=2).sum(axis=1)
-    assert spread.max() <= float(node_width(relation))
-    if relation == "add-remove":  # -AIC falls only
+    assert spread.max() <= float(node_width(neighbours))
+    if neighbours == "add-remove":  # -AIC falls only
         assert found.max() <= grid
         assert found.min() >= -2 - grid
     # the bound is nearly reached where a record leaves one node, where it was alone on a level, and enters another
     before = [(0, 0, 0)] * 999 + [(1, 0, 0)] * 999 + [(0, 0, 1)]
-    after = [*before[:-1], (1, 1, 0)] if relation == "replace-one" else before[:-1]
+    after = [*before[:-1], (1, 1, 0)] if neighbours == "replace-one" else before[:-1]
     (extreme,) = moves(layer_scores(by_layer, 2, 2, 2), [before, after])
-    assert np.ptp(extreme, axis=1).sum() > 0.99 * float(node_width(relation))
+    assert np.ptp(extreme, axis=1).sum() > 0.99 * float(node_width(neighbours))
 
 
 TWINS = {"node": "node_width", "layer": "node_width", "groups": "group_width"}
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("elect", TWINS)
-def test_a_width_of_half_is_caught(relation, elect, monkeypatch):
+def test_a_width_of_half_is_caught(neighbours, elect, monkeypatch):
     # the exact engine on one pair of 1,000 records: sound just below the claim, the broken twin at nearly twice of it;
     # the second column has so many levels that it hardly ever wins, so that the normaliser takes nothing off
     schema = schema_of(2, 12)
-    first, second = ENDS[::-1] if relation == "add-remove" else ACROSS
-    pair = Pair("alone", table_of(first, schema), table_of(second, schema), relation)
+    first, second = ENDS[::-1] if neighbours == "add-remove" else ACROSS
+    pair = Pair("alone", table_of(first, schema), table_of(second, schema), neighbours)
     layers = None if elect == "groups" else 1
-    mechanism = Steps(epsilon=2, neighbours=relation, elect=elect, layers=layers, election_share="0.999")
+    mechanism = Steps(epsilon=2, neighbours=neighbours, elect=elect, layers=layers, election_share="0.999")
     assert exact_bound(mechanism, pair).epsilon > 0.98 * 2
     assert audit(mechanism, pair, engine="exact").verdict == "consistent"
     width = getattr(tree, TWINS[elect])

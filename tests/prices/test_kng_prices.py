@@ -75,44 +75,40 @@ def lines_law(plan, relation, *, n_candidates=3, n_predictors=0):
 ALONE = [(value,) for value in VALUES]
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("scheme", ["plain", "stepwise", "sandwich"])
-def test_quantiles_of_a_column_cost_at_most_epsilon(scheme, relation):
+def test_quantiles_of_a_column_cost_at_most_epsilon(scheme, neighbours):
     plan = QuantilePlan(taus=THIRDS, scheme=scheme, main=THIRDS[1:])
-    assert 0.3 < worst_loss(lines_law(plan, relation), ALONE, relation, (1, 2)) <= EPSILON + ROUNDING
+    assert 0.3 < worst_loss(lines_law(plan, neighbours), ALONE, neighbours, (1, 2)) <= EPSILON + ROUNDING
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("scheme", ["joint", "recursive"])
-def test_quantiles_at_once_cost_at_most_epsilon(scheme, relation):
+def test_quantiles_at_once_cost_at_most_epsilon(scheme, neighbours):
     plan = QuantilePlan(taus=THIRDS[1:], scheme=scheme)
-    assert 0.1 < worst_loss(lines_law(plan, relation, n_candidates=2), ALONE, relation, (1,)) <= EPSILON + ROUNDING
+    assert 0.1 < worst_loss(lines_law(plan, neighbours, n_candidates=2), ALONE, neighbours, (1,)) <= EPSILON + ROUNDING
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_a_quantile_attains_its_price_and_half_the_sensitivity_is_found_out(relation, monkeypatch):
+def test_a_quantile_attains_its_price_and_half_the_sensitivity_is_found_out(neighbours, monkeypatch):
     # most candidates lie where one table's score falls, one where it rises: the loss comes close to epsilon
     plan, crowd = QuantilePlan(taus=(Fraction(1, 2),), scheme="stepwise"), [(1e-9,)] * 2
-    law = lines_law(plan, relation, n_candidates=64)
-    pair = [[*crowd, (1.0,)], crowd if relation == "add-remove" else [*crowd, (0.0,)]]
+    law = lines_law(plan, neighbours, n_candidates=64)
+    pair = [[*crowd, (1.0,)], crowd if neighbours == "add-remove" else [*crowd, (0.0,)]]
     found = loss(*map(law, pair))
     whole = Gradient.sensitivity
     assert 0.6 * EPSILON < found <= EPSILON
     monkeypatch.setattr(Gradient, "sensitivity", lambda self, neighbours: whole(self, neighbours) // 2)
-    broken = loss(*map(lines_law(plan, relation, n_candidates=64), pair))
+    broken = loss(*map(lines_law(plan, neighbours, n_candidates=64), pair))
     assert broken > EPSILON
 
 
 ON_A_LINE = [(x, y) for x in (-1.0, 1.0) for y in (0.0, 1.0)]
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("slopes", ["fixed", "varying"])
 @pytest.mark.parametrize("scheme", ["plain", "stepwise", "sandwich"])
-def test_lines_on_a_confidential_predictor_cost_at_most_epsilon(scheme, slopes, relation):
+def test_lines_on_a_confidential_predictor_cost_at_most_epsilon(scheme, slopes, neighbours):
     plan = QuantilePlan(taus=THIRDS[1:], scheme=scheme, slopes=slopes, main=THIRDS[1:2])
-    law = lines_law(plan, relation, n_candidates=8, n_predictors=1)
-    assert 0.03 < worst_loss(law, ON_A_LINE, relation, (1,)) <= EPSILON + ROUNDING
+    law = lines_law(plan, neighbours, n_candidates=8, n_predictors=1)
+    assert 0.03 < worst_loss(law, ON_A_LINE, neighbours, (1,)) <= EPSILON + ROUNDING
 
 
 @pytest.mark.parametrize("norm", ["hull", "linf", "l1"])
@@ -180,24 +176,22 @@ def test_lines_on_a_public_predictor_cost_at_most_epsilon(made):
 SEPARATE = [(g, y) for g in "ab" for y in (0.0, 1.0)]
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_confidential_strata_cost_epsilon_also_for_a_record_that_changes_stratum(relation):
+def test_confidential_strata_cost_epsilon_also_for_a_record_that_changes_stratum(neighbours):
     # an empty stratum costs and releases like any other; a residual's histogram attains the price
-    made = kinds(relation)[-1].__class__(**{**kinds(relation)[-1].__dict__, "by": ("g",)})
-    sizes = (1, 2) if relation == "replace-one" else (2,)
-    worst = worst_loss(frame_law(made, SECRET_G), SEPARATE, relation, sizes)
+    made = kinds(neighbours)[-1].__class__(**{**kinds(neighbours)[-1].__dict__, "by": ("g",)})
+    sizes = (1, 2) if neighbours == "replace-one" else (2,)
+    worst = worst_loss(frame_law(made, SECRET_G), SEPARATE, neighbours, sizes)
     assert worst == pytest.approx(float(EPSILON))
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("kind", [0, 2])
-def test_a_value_that_goes_missing_costs_at_most_epsilon(kind, relation):
+def test_a_value_that_goes_missing_costs_at_most_epsilon(kind, neighbours):
     universe = [(0.0,), (1.0,), (None,)]
-    made = replace(kinds(relation)[kind], n_candidates=12)
+    made = replace(kinds(neighbours)[kind], n_candidates=12)
     law, worst = frame_law(made, MISSING), 0.0
     for a in universe:
         records = [(0.5,), a]
-        others = [[(0.5,)]] if relation == "add-remove" else [[(0.5,), b] for b in universe if b != a]
+        others = [[(0.5,)]] if neighbours == "add-remove" else [[(0.5,), b] for b in universe if b != a]
         worst = max(worst, *(loss(law(records), law(other)) for other in others))
     assert 0.5 < worst <= EPSILON + ROUNDING
 

@@ -122,7 +122,6 @@ def losses(name, kind, neighbours, cap, *, n=3, total=None, forgetful=False):
 
 
 @pytest.mark.parametrize("cap", CAPS)
-@pytest.mark.parametrize("neighbours", RELATIONS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MODELS)
 def test_no_person_loses_more_than_the_price_and_some_lose_as_much(name, kind, neighbours, cap):
@@ -150,7 +149,6 @@ def twin(name, total_of, n=3):
     return max(found[step] / price[step] for step in price if step.startswith("noisy scores"))
 
 
-@pytest.mark.parametrize("neighbours", RELATIONS)
 def test_a_histogram_of_what_is_missing_that_nobody_paid_for_is_caught(neighbours, monkeypatch):
     def of_one(schema, neighbours, *, tables):
         return Sensitivity.of_counts(schema, neighbours, tables=tables - 1)

@@ -228,8 +228,7 @@ def test_rounds_are_recorded_one_beside_the_other():
     assert exact_law(made, TABLE).repeats == 3
 
 
-@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
-def test_a_curator_that_is_asked_through_a_mechanism_charges_first(relation, tmp_path):
+def test_a_curator_that_is_asked_through_a_mechanism_charges_first(neighbours, tmp_path):
     from pdips import Ledger, RefusedError
 
     ledger = Ledger(tmp_path / "l.sqlite")
@@ -242,5 +241,5 @@ def test_a_curator_that_is_asked_through_a_mechanism_charges_first(relation, tmp
             read.append("asked")
             return super().synthesize(plan, curator, rng)
 
-    refuses("", lambda: Spy(epsilon=1, neighbours=relation).release(TABLE, ledger=ledger), error=RefusedError)
+    refuses("", lambda: Spy(epsilon=1, neighbours=neighbours).release(TABLE, ledger=ledger), error=RefusedError)
     assert not read

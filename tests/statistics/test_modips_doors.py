@@ -246,7 +246,6 @@ def test_normal_moments_releases_under_gaussian_noise(n):
 
 
 @pytest.mark.parametrize("n", [1, 2_500])
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_what_a_model_is_tried_on_is_measured_and_noised_like_a_table(n, neighbours):
     settings = {"neighbours": neighbours, "n_records": 9 if neighbours == "add-remove" else None}
     plan = Modips(epsilon=1, model=model_of(TOTAL | {"cells": Counts(by=("g",))}), **settings).design(SCHEMA)
@@ -286,7 +285,6 @@ def assert_same_up_to_a_constant(found, wanted):
     assert np.ptp(found) > 0.1  # or nothing was compared
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_a_plug_in_count_is_binomial(neighbours):
     n = 30 if neighbours == "replace-one" else None
     given = given_of({"counts": Counts(by=("a",))}, {"counts": [9, 21]}, COIN, n=n, neighbours=neighbours)
@@ -328,7 +326,6 @@ def test_plug_in_counts_with_a_dirichlet_prior_have_the_law_of_scipy():
     assert_same_up_to_a_constant(np.array(found), wanted)
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("counts", [[0, 0], [-7, -7], [-40, 3]])
 def test_counts_that_noise_made_impossible_are_settled(counts, neighbours):
     n = 30 if neighbours == "replace-one" else None
