@@ -26,7 +26,7 @@ from tables import (
     table_of,
 )
 
-from pdips import Ledger, PrivBayes, Schema, Table
+from pdips import PrivBayes, Schema, Table
 from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import Pair
 from pdips.audit.neighbour_pairs import table_of as coded
@@ -418,9 +418,8 @@ def test_settings_are_checked(settings, message):
         (Schema(columns={"a": {"lower": 0, "upper": 1}}), {}, "needs bins or bin_edges"),
     ],
 )
-def test_nothing_is_charged_for_what_cannot_be_done(schema, settings, message, tmp_path):
+def test_nothing_is_charged_for_what_cannot_be_done(schema, settings, message, ledger):
     frame = pd.DataFrame({name: [0, 1] for name in schema.columns})
-    ledger = Ledger(tmp_path / "l.sqlite")
     refuses(message, lambda: PrivBayes(**{"epsilon": 1, **settings}).release(Table(frame, schema), ledger=ledger))
     assert not ledger.path.exists()
 

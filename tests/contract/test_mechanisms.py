@@ -12,7 +12,7 @@ from small_models import ready as find
 from small_models import with_model
 from tables import cases, random_table, refuses, scales_of, schema_of
 
-from pdips import InputError, Ledger, RefusedError
+from pdips import InputError, RefusedError
 from pdips.registry import MECHANISMS, published, variant_class, variants_of
 
 SCHEMA = schema_of(2, 3, 2)
@@ -164,7 +164,7 @@ def test_a_seed_repeats_a_release(mechanism):
     assert not first.equals(other)
 
 
-def test_the_ledger_is_charged_before_any_noise(sound, tmp_path, monkeypatch):
+def test_the_ledger_is_charged_before_any_noise(sound, ledger, monkeypatch):
     import pdips.mechanism
 
     class BrokenError(Exception):
@@ -173,15 +173,14 @@ def test_the_ledger_is_charged_before_any_noise(sound, tmp_path, monkeypatch):
     def no_bits(rng):
         raise BrokenError
 
-    ledger = Ledger(tmp_path / "l.sqlite")
     monkeypatch.setattr(pdips.mechanism, "RandomBits", no_bits)
     with pytest.raises(BrokenError):
         sound(epsilon="1/3").release(random_table(SCHEMA, 5), ledger=ledger)
     assert ledger.summary().spent_epsilon == Fraction(1, 3)
 
 
-def test_the_ledger_refuses_to_overspend(sound, tmp_path):
-    ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
+def test_the_ledger_refuses_to_overspend(sound, ledger):
+    table = random_table(SCHEMA, 5)
     ledger.set_total(1)
     release, _ = sound(epsilon="0.6").release(table, ledger=ledger)
     assert release.receipt == ledger.receipt(1)
@@ -191,9 +190,9 @@ def test_the_ledger_refuses_to_overspend(sound, tmp_path):
 
 
 @PRINTED
-def test_a_ledger_takes_no_release_without_guarantee(name, tmp_path):
+def test_a_ledger_takes_no_release_without_guarantee(name, ledger):
     with pytest.raises(InputError, match="none" if "sound" in find(name).variants else "asymptotic"):
-        printed(name).release(random_table(SCHEMA, 5), ledger=Ledger(tmp_path / "l.sqlite"))
+        printed(name).release(random_table(SCHEMA, 5), ledger=ledger)
 
 
 @pytest.mark.parametrize("name", [each for each in ALL if {"sound", "published"} <= {*variants_of(each)}])
@@ -217,8 +216,8 @@ def test_a_seeded_release_is_published_only_by_name(sound, tmp_path):
 
 
 @pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("steps")])
-def test_nothing_is_charged_for_what_cannot_be_done(mechanism, tmp_path):
-    ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
+def test_nothing_is_charged_for_what_cannot_be_done(mechanism, ledger):
+    table = random_table(SCHEMA, 5)
     for neighbours, epsilon in zip(mechanism.relations, ("1e-17", "1e-14"), strict=False):
         made = mechanism(epsilon=epsilon, neighbours=neighbours, **needs(mechanism, neighbours))
         refuses("epsilon is too small", made.release, table, ledger=ledger)
@@ -286,8 +285,7 @@ def test_steps_checks_its_own_settings(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"), [({"layers": 4}, "more than the 3 columns"), ({"order": ("z",)}, "'z' is no column")]
 )
-def test_steps_checks_its_settings_against_the_schema(settings, message, tmp_path):
-    ledger = Ledger(tmp_path / "l.sqlite")
+def test_steps_checks_its_settings_against_the_schema(settings, message, ledger):
     refuses(message, lambda: find("steps")(epsilon=1, **settings).release(random_table(SCHEMA, 5), ledger=ledger))
     assert not ledger.path.exists()
 

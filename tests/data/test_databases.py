@@ -263,10 +263,9 @@ def test_a_refusal_is_that_of_the_file(kind, tmp_path, request):
 
 
 @KINDS
-def test_what_is_not_there_is_refused_before_a_spend(kind, tmp_path, request):
+def test_what_is_not_there_is_refused_before_a_spend(kind, tmp_path, request, ledger):
     address, _ = stored(kind, COUNTED.columns, tmp_path, request)
     place = address.partition("#")[0]
-    ledger = Ledger(tmp_path / "l.sqlite")
     wrong = {
         place: "needs the name of a table",
         f"{place}#nobody": "no table of this name",

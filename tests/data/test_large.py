@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from tables import refuses, schema_in
 
-from pdips import InputError, LaplaceSanitizer, Ledger, Schema, Steps, Table
+from pdips import InputError, LaplaceSanitizer, Schema, Steps, Table
 from pdips.data import counted as counting
 from pdips.data import readers as files
 from pdips.evaluation.margins import compare
@@ -239,12 +239,11 @@ class OneByOne(LaplaceSanitizer):
     weighs_records = False
 
 
-def test_both_ways_of_reading_share_a_ledger(tmp_path):
+def test_both_ways_of_reading_share_a_ledger(tmp_path, ledger):
     whole, counted = both(write(random_frame(0)[["text", "flag"]], tmp_path / "t.parquet"), PAIR)
     # the broken twin: a mechanism that takes distinct records for records
     assert np.bincount(counted.codes["text"]).tolist() != counted.count(counted.codes["text"], 4).tolist()
     assert counted.count(counted.codes["text"], 4).sum() == 60
-    ledger = Ledger(tmp_path / "l.sqlite")
     refuses("laplace-sanitizer reads records one by one", lambda: OneByOne(epsilon=1).release(counted, ledger=ledger))
     assert not ledger.path.exists()  # refused before the spend
     for table in (whole, counted):

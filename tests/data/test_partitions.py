@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from tables import refuses, schema_in
 
-from pdips import InputError, Ledger, Pairs, Schema, Steps, Table, synthesize
+from pdips import InputError, Pairs, Schema, Steps, Table, synthesize
 from pdips.data import partitions
 from pdips.data import readers as files
 from pdips.data.partitions import PartitionedTable
@@ -49,9 +49,8 @@ def test_a_table_in_many_files_counts_as_the_whole_one(tmp_path, monkeypatch, co
     np.testing.assert_array_equal(parted.total(design.count), whole.total(design.count))
 
 
-def test_a_release_from_a_seed_is_that_of_the_whole_table(tmp_path):
+def test_a_release_from_a_seed_is_that_of_the_whole_table(tmp_path, ledger):
     whole = Table(folder_of(tmp_path), SCHEMA)
-    ledger = Ledger(tmp_path / "l.sqlite")
     one, other = (
         synthesize(table, SCHEMA, epsilon=1, mechanism="pairs", seed=3, ledger=ledger)[0] for table in (whole, tmp_path)
     )
@@ -94,12 +93,11 @@ def dies_once(table, marker):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp_path):
+def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp_path, ledger):
     from distributed import LocalCluster
 
     whole = Table(folder_of(tmp_path), SCHEMA)
     design = Pairs(epsilon=1).plan(SCHEMA).design
-    ledger = Ledger(tmp_path / "l.sqlite")
     with LocalCluster(
         n_workers=2,
         threads_per_worker=1,

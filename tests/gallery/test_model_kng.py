@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from tables import cases, refuses
 
-from pdips import Ledger, RefusedError, Schema, Table
+from pdips import RefusedError, Schema, Table
 from pdips.posterior import model_file
 
 lines = model_file.load(model_file.path("kng_quantile_regression"))[0]
@@ -33,22 +33,21 @@ def _seeded(monkeypatch):
     )
 
 
-def opened(folder):
-    ledger = Ledger(folder / "ledger.sqlite")
+@pytest.fixture
+def opened(ledger):
     ledger.set_total(10)
     return ledger
 
 
 @pytest.mark.parametrize("form", lines.FORMS)
 @pytest.mark.parametrize("spread", [None, 3000.0])
-def test_released_lines_are_priced_rounded_and_dont_cross(form, spread, tmp_path):
-    ledger = opened(tmp_path)
-    settings = {"form": form, "main": ["1/10"], "spread": spread, "ledger": ledger}
+def test_released_lines_are_priced_rounded_and_dont_cross(form, spread, opened):
+    settings = {"form": form, "main": ["1/10"], "spread": spread, "ledger": opened}
     found, loss, trees = lines.release_lines(table(), "wage", ["age"], TAUS, 6, **settings, **QUICK)
     assert (loss.epsilon, loss.kind, loss.sampling, loss.neighbours) == (6, "pure", "mcmc", "replace-one")
     assert "nothing bounds" in loss.statement
-    assert ledger.summary().spent_epsilon == 6
-    assert [(spend.step, spend.epsilon) for spend in ledger.entries()[0].spends] == [
+    assert opened.summary().spent_epsilon == 6
+    assert [(spend.step, spend.epsilon) for spend in opened.entries()[0].spends] == [
         ("line 0.1", 2),
         ("line 0.5", 2),
         ("line 0.9", 2),
@@ -144,21 +143,19 @@ def test_a_line_that_rounding_moves_across_another_becomes_it():
     assert lines.rounded(np.array([1.9, 0.7]), 0.25, None, ceiling).tolist() == ceiling.tolist()
 
 
-def test_chains_that_disagree_release_nothing_and_stay_charged(tmp_path):
-    ledger = opened(tmp_path)
+def test_chains_that_disagree_release_nothing_and_stay_charged(opened):
     with pytest.raises(RefusedError, match="did not converge"):
-        lines.release_lines(table(), "wage", ["age"], TAUS, 6, ledger=ledger, draws=5, tune=2)
-    assert ledger.summary().spent_epsilon == 6
+        lines.release_lines(table(), "wage", ["age"], TAUS, 6, ledger=opened, draws=5, tune=2)
+    assert opened.summary().spent_epsilon == 6
     with pytest.raises(RefusedError, match="remain"):
-        lines.release_lines(table(), "wage", ["age"], TAUS, 6, ledger=ledger, **QUICK)
+        lines.release_lines(table(), "wage", ["age"], TAUS, 6, ledger=opened, **QUICK)
 
 
 @pytest.mark.parametrize(("change", "words"), cases(__file__, "bad_settings_are_refused_before_anything_is_spent"))
-def test_bad_settings_are_refused_before_anything_is_spent(change, words, tmp_path):
-    ledger = opened(tmp_path)
-    settings = {"outcome": "wage", "predictors": ["age"], "taus": TAUS, "epsilon": 6, "ledger": ledger} | change
+def test_bad_settings_are_refused_before_anything_is_spent(change, words, opened):
+    settings = {"outcome": "wage", "predictors": ["age"], "taus": TAUS, "epsilon": 6, "ledger": opened} | change
     refuses(words, lines.release_lines, table(), **settings)
-    assert not ledger.entries()
+    assert not opened.entries()
 
 
 def test_taus_of_a_model_increase():

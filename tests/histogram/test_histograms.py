@@ -15,7 +15,7 @@ from laws import ACCEPT, REJECT, p_value, seen
 from scipy import stats
 from tables import Flawed, all_tables, bits, grown, random_table, refuses, replacements, schema_of, table_of, worst_loss
 
-from pdips import InputError, Ledger, MultinomialDirichlet, PerturbedHistogram, Schema, SmoothedHistogram, Table
+from pdips import InputError, MultinomialDirichlet, PerturbedHistogram, Schema, SmoothedHistogram, Table
 from pdips.audit import audit
 from pdips.audit.neighbour_pairs import Pair, small_pairs
 from pdips.evaluation.encoding import CodedRecords
@@ -235,8 +235,8 @@ def test_a_second_set_and_add_remove_without_a_public_number_are_refused():
         (PerturbedHistogram(epsilon=1), "unbinned", "'x' needs bins"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_the_spend(mechanism, schema, message, tmp_path):
-    ledger, records = Ledger(tmp_path / "l.sqlite"), pd.DataFrame({"a": [0, 1], "g": [0, 1]})
+def test_what_cannot_be_done_is_refused_before_the_spend(mechanism, schema, message, ledger):
+    records = pd.DataFrame({"a": [0, 1], "g": [0, 1]})
     if schema == "unbinned":
         schema = Schema(columns={"x": {"lower": 0, "upper": 1}})
         records = pd.DataFrame({"x": [0.5]})

@@ -198,14 +198,9 @@ def noise_released(mechanism, table: Table, key: str, runs: int) -> np.ndarray:
 def test_a_release_has_noise_of_its_stated_scale(mechanism, schema, key, scale):
     # 20,000 noisy counts taken from whole releases; false alarm 1e-6, twins at 0.9 and 1.1 times the scale
     draws = noise_released(mechanism, random_table(schema, 100), key, 40)
-
-    def pmf_of(b):
-        ratio = math.exp(-1 / b)
-        return lambda z: (1 - ratio) / (1 + ratio) * ratio ** np.abs(z)
-
-    assert chi_square(draws, pmf_of(scale)) > ACCEPT
-    assert chi_square(draws, pmf_of(0.9 * scale)) < REJECT
-    assert chi_square(draws, pmf_of(1.1 * scale)) < REJECT
+    assert chi_square(draws, stats.dlaplace(1 / scale).pmf) > ACCEPT
+    for wrong in (0.9 * scale, 1.1 * scale):
+        assert chi_square(draws, stats.dlaplace(1 / wrong).pmf) < REJECT
 
 
 def test_elections_follow_the_scores():

@@ -309,11 +309,6 @@ def test_the_law_is_that_of_the_runs(options):
     places = [i for i, scale in enumerate(likeliest.scales) if scale == likeliest.scales[-1] and scale][-1:]
     last = mine.shape[1] - len(likeliest.statistics) + places[0]
     if "margins" in options.values():  # cells may stand elsewhere under other choices further down; views don't
-        deviations, ratio = mine[:, last] - likeliest.statistics[places[0]], lambda b: math.exp(-1 / b)
-
-        def pmf(b):
-            return lambda z: (1 - ratio(b)) / (1 + ratio(b)) * ratio(b) ** np.abs(z)
-
-        scale = float(likeliest.scales[places[0]])
-        assert chi_square(deviations, pmf(scale)) > ACCEPT
-        assert chi_square(deviations, pmf(0.8 * scale)) < REJECT
+        deviations, scale = mine[:, last] - likeliest.statistics[places[0]], float(likeliest.scales[places[0]])
+        assert chi_square(deviations, stats.dlaplace(1 / scale).pmf) > ACCEPT
+        assert chi_square(deviations, stats.dlaplace(1 / (0.8 * scale)).pmf) < REJECT

@@ -241,10 +241,8 @@ def test_settings_are_checked(settings, message):
         ((9,), {"layers": 2}, "layers = 2 is more than the 1 column"),
     ],
 )
-def test_settings_are_checked_against_the_schema(sizes, settings, message, tmp_path):
-    from pdips import Ledger
-
-    ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(schema_of(*sizes), 5)
+def test_settings_are_checked_against_the_schema(sizes, settings, message, ledger):
+    table = random_table(schema_of(*sizes), 5)
     refuses(message, UniversalHistogram(epsilon=1, **settings).release, table, ledger=ledger)
     assert not ledger.path.exists()
 

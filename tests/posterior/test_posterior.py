@@ -10,7 +10,7 @@ import pytest
 from small_models import PAIRS, UNIT, beta, beta_records, four, grid_of, line, normal, written
 from tables import cases, refuses
 
-from pdips import CensoredPosterior, InputError, Ledger, RefusedError, Schema, Table
+from pdips import CensoredPosterior, InputError, RefusedError, Schema, Table
 from pdips.posterior import private_reference as stages
 from pdips.privacy.loss import zcdp
 
@@ -39,9 +39,8 @@ class Unread(Table):
         return object.__getattribute__(self, name)
 
 
-def refused(mechanism, schema, tmp_path, error=InputError):
+def refused(mechanism, schema, ledger, error=InputError):
     """Return the one line with which a mechanism refuses before it charges or reads records."""
-    ledger = Ledger(tmp_path / "l.sqlite")
     line = refuses("", mechanism.release, Unread(schema), ledger=ledger, error=error)
     assert not ledger.path.exists()
     return line
@@ -126,11 +125,11 @@ MISSING = Schema(columns={"y": {"lower": 0, "upper": 1, "missing": True}})
         (normal, NUMBER, {"sampler": "rejection", "neighbours": "add-remove", "n_records": 9}, "replace-one"),
     ],
 )
-def test_refused_before_any_charge_or_look_at_records(model, schema, settings, says, tmp_path):
-    assert says in refused(CensoredPosterior(epsilon=1, model=model, **settings), schema, tmp_path)
+def test_refused_before_any_charge_or_look_at_records(model, schema, settings, says, ledger):
+    assert says in refused(CensoredPosterior(epsilon=1, model=model, **settings), schema, ledger)
 
 
-def test_a_model_may_have_data_of_its_own(tmp_path):
+def test_a_model_may_have_data_of_its_own(ledger):
     def splines(data):
         knots = pm.Data("knots_data", np.array([-2.0, 0.0, 2.0]))
         b = pm.Normal("b", 0, 5, shape=2)
@@ -142,7 +141,7 @@ def test_a_model_may_have_data_of_its_own(tmp_path):
     bends = np.maximum(x[:, None] - [-2, 0, 2], 0).sum(axis=1)
     table = Table(pd.DataFrame({"x": x, "y": 3 * bends + rng.normal(size=400)}), PAIRS)
     release, _ = CensoredPosterior(epsilon=100, model=written(splines), reference="b=0 3").release(
-        table, ledger=Ledger(tmp_path / "l.sqlite"), rng=np.random.default_rng(1)
+        table, ledger=ledger, rng=np.random.default_rng(1)
     )
     x, y = (release.sets[0][name].to_numpy() for name in ("x", "y"))
     off = y - 3 * np.maximum(x[:, None] - [-2, 0, 2], 0).sum(axis=1)
@@ -151,9 +150,9 @@ def test_a_model_may_have_data_of_its_own(tmp_path):
     assert off.std() == pytest.approx(1, abs=0.3)
 
 
-def test_too_many_proposals_are_refused_before_any_charge(tmp_path):
+def test_too_many_proposals_are_refused_before_any_charge(ledger):
     made = CensoredPosterior(epsilon=4, model=normal, centre="zero", sampler="rejection")
-    assert "rejection may take" in refused(made, NUMBER, tmp_path, RefusedError)
+    assert "rejection may take" in refused(made, NUMBER, ledger, RefusedError)
 
 
 def test_a_file_without_a_model_is_refused(tmp_path):
@@ -167,8 +166,7 @@ def test_settings_out_of_range(settings, says):
     refuses(says, CensoredPosterior, **{"epsilon": 1, "model": normal, **settings})
 
 
-def test_a_useless_window_is_warned_of_before_the_spend(tmp_path):
-    ledger = Ledger(tmp_path / "l.sqlite")
+def test_a_useless_window_is_warned_of_before_the_spend(ledger):
     with pytest.raises(UserWarning, match="says next to nothing beyond the prior"):
         CensoredPosterior(epsilon="0.01", model=normal).release(Unread(NUMBER), ledger=ledger)
     assert not ledger.path.exists()

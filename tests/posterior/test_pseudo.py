@@ -14,7 +14,7 @@ from scipy import stats
 from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four, normal
 from tables import cases, refuses, schema_in
 
-from pdips import InputError, Ledger, PseudoPosterior, RefusedError, Schema, Table
+from pdips import InputError, PseudoPosterior, RefusedError, Schema, Table
 from pdips.audit import audit_cases
 from pdips.audit.cases.posterior import pseudo
 from pdips.posterior import pseudo_posterior as module
@@ -97,8 +97,7 @@ def test_it_is_published_by_name_only(made, tmp_path):
     assert said["settings"] | {"model": "beta"} == said["settings"]
 
 
-def test_no_ledger_holds_it(tmp_path):
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def test_no_ledger_holds_it(ledger):
     ledger.set_total(100)
     table = Table(pd.DataFrame({"y": [1.0, 2.0]}), WIDE)
     refuses("bounds nothing", lambda: PseudoPosterior(epsilon=CLAIM, model=normal).release(table, ledger=ledger))

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from tables import bits, random_table, refuses, schema_of
 
-from pdips import LaplaceSanitizer, Schema
+from pdips import LaplaceSanitizer, RefusedError, Schema
 from pdips.errors import PlanError
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Drawing
@@ -228,10 +228,7 @@ def test_rounds_are_recorded_one_beside_the_other():
     assert exact_law(made, TABLE).repeats == 3
 
 
-def test_a_curator_that_is_asked_through_a_mechanism_charges_first(neighbours, tmp_path):
-    from pdips import Ledger, RefusedError
-
-    ledger = Ledger(tmp_path / "l.sqlite")
+def test_a_curator_that_is_asked_through_a_mechanism_charges_first(neighbours, ledger):
     ledger.set_total("1/2")
     read: list[str] = []
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from laws import ACCEPT, REJECT, chi_square, two_samples
 from scipy import stats
+from tables import bits as seeded
 from tables import refuses
 
 from pdips.privacy import noise
@@ -16,10 +17,6 @@ from pdips.privacy.noise import RandomBits
 
 N, FEW = 50_000, 10_000
 SCALES = [Fraction(1, 3), Fraction(2), Fraction(25, 2), Fraction(97), Fraction(400), Fraction(10**6)]
-
-
-def seeded(seed: int = 0) -> RandomBits:
-    return RandomBits(np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("scale", SCALES)

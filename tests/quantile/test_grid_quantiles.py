@@ -14,10 +14,10 @@ import pytest
 from laws import ACCEPT, REJECT
 from quantile_tables import cumulative, frequencies, tables, worst_loss
 from scipy import stats
+from tables import bits as seeded
 from tables import refuses
 
 from pdips.errors import InputError
-from pdips.privacy.noise import RandomBits
 from pdips.quantile import joint as wide_numbers
 from pdips.quantile import quantile_grid
 from pdips.quantile.joint import JointQuantiles, Powers, choose, joint_unit, plus, rounding_price, times, wide
@@ -29,10 +29,6 @@ UNEVEN = [Fraction(1, 10), Fraction(1, 2), Fraction(99, 100)]
 FIFTIETHS = [Fraction(i, 50) for i in range(1, 50)]
 LATE, EARLY = [Fraction(1, 50), Fraction(49, 50)], [Fraction(49, 50), Fraction(1, 50)]
 COUNTS = np.array([1, 3, 3, 6])
-
-
-def seeded(seed: int = 0) -> RandomBits:
-    return RandomBits(np.random.default_rng(seed))
 
 
 def problem(kind, counts, n, taus, epsilon=2, neighbours="replace-one", parts=1):

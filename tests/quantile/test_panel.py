@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from tables import cases, refuses
 
-from pdips import KNG, Column, InputError, KNGResidual, Ledger, Schema, Table
+from pdips import KNG, Column, InputError, KNGResidual, Schema, Table
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import exact_law, record
@@ -298,11 +298,10 @@ def test_last_years_value_is_the_line_only_where_it_is_the_one_predictor_on_the_
 
 @pytest.mark.parametrize(("change", "message"), cases(__file__, "a_table_against_its_public_years_is"))
 @pytest.mark.parametrize("mechanism", [KNGResidual(epsilon=1, **PANEL), KNG(epsilon=1, quantiles=3, **PANEL)])
-def test_a_table_against_its_public_years_is_refused_before_anything_is_spent(mechanism, change, message, tmp_path):
+def test_a_table_against_its_public_years_is_refused_before_anything_is_spent(mechanism, change, message, ledger):
     frame = firms()
     frame.loc[0] = [1976, 1977, 3.0, 4.0, np.nan]
     frame.loc[0, list(change)] = list(change.values())
-    ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.set_total(5)
     refuses(message, mechanism.release, Table(frame, schema_of()), ledger=ledger)
     assert ledger.summary().remaining_epsilon == 5

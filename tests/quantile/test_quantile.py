@@ -11,7 +11,7 @@ from laws import ACCEPT, REJECT, chi_square
 from quantile_tables import Anything, Exact, Lines, budget_of, records_of, regression_of
 from tables import cases, refuses, schema_in
 
-from pdips import KNG, Column, InputError, KNGResidual, Ledger, Schema, Table
+from pdips import KNG, Column, InputError, KNGResidual, Schema, Table
 from pdips.data.encoding import UNITS, Box, values_of
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
@@ -190,14 +190,12 @@ def test_kng_residual_checks_its_settings(settings, message):
 
 @pytest.mark.parametrize("mechanism", [KNG, KNGResidual])
 @pytest.mark.parametrize(("settings", "message"), cases(__file__, "settings_that_do_not_fit_the_schema"))
-def test_settings_that_do_not_fit_the_schema_are_refused_before_the_charge(mechanism, settings, message, tmp_path):
-    ledger = Ledger(tmp_path / "l.sqlite")
+def test_settings_that_do_not_fit_the_schema_are_refused_before_the_charge(mechanism, settings, message, ledger):
     refuses(message, lambda: mechanism(**{"epsilon": 1, **settings}).release(mixed_table(), ledger=ledger))
     assert not ledger.path.exists()
 
 
-def test_fewer_records_than_quantiles_are_refused_where_their_number_is_public(tmp_path):
-    ledger = Ledger(tmp_path / "l.sqlite")
+def test_fewer_records_than_quantiles_are_refused_where_their_number_is_public(ledger):
     with pytest.raises(InputError, match=r"^there are fewer records than quantiles: take fewer quantiles$"):
         KNG(epsilon=1, quantiles=9).release(wages([1.0] * 8), ledger=ledger)
     assert not ledger.path.exists()

@@ -11,7 +11,7 @@ import xarray as xr
 from small_models import OF_STATISTICS, written
 from tables import random_table, refuses, schema_of
 
-from pdips import InputError, Ledger, Modips, RefusedError, Schema, Table
+from pdips import InputError, Modips, RefusedError, Schema, Table
 from pdips.convergence import Convergence
 from pdips.inference import rule_for
 from pdips.privacy.noise import RandomBits
@@ -187,22 +187,20 @@ def test_predictive_check_sees_a_model_that_could_not_have_given_the_statistics(
     assert set(tree.children) == {"posterior", "posterior_predictive", "observed_data"}
 
 
-def test_chains_that_disagree_withhold_the_release_and_stay_charged(tmp_path, monkeypatch):
+def test_chains_that_disagree_withhold_the_release_and_stay_charged(ledger, monkeypatch):
     def disagree(*arguments, **settings):
         raise RefusedError(Convergence.__name__)
 
     monkeypatch.setattr(statistic_fit, "agreeing", disagree)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.set_total(5)
     refuses("", made(model=OF_MOMENTS).release, numbers(), ledger=ledger, error=RefusedError)
     assert ledger.summary().spent_epsilon == 1
 
 
-def test_a_broken_model_is_found_before_the_charge(tmp_path):
+def test_a_broken_model_is_found_before_the_charge(ledger):
     def fails(given, schema):
         raise ValueError("no such thing")
 
-    ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.set_total(5)
     with pytest.raises(InputError, match="build_model failed: ValueError: no such thing"):
         made(model=replace(OF_MOMENTS, build_model=fails)).release(numbers(), ledger=ledger)

@@ -13,7 +13,7 @@ from scipy import stats
 from small_models import written
 from tables import cases, refuses
 
-from pdips import InputError, Ledger, Modips, Schema, Table
+from pdips import InputError, Modips, Schema, Table
 from pdips.posterior import nuts as sampling
 from pdips.statistics import model as statistic_fit
 from pdips.statistics.logistic import Logistic
@@ -116,8 +116,7 @@ def model_of(statistics, build=build_mean, draw=draw_records):
     return StatisticModel(lambda schema: statistics, build, draw, "some model")
 
 
-def spent_when_refused(model, tmp_path, match, given=None, **settings):
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def spent_when_refused(model, ledger, match, given=None, **settings):
     ledger.set_total(5)
     given = table() if given is None else given
     refuses(match, lambda: Modips(epsilon=1, model=model, **settings).release(given, ledger=ledger))
@@ -129,9 +128,9 @@ SAID = cases(__file__, "said")
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_shipped_statistic_is_refused_before_the_charge(name, tmp_path):
+def test_what_is_no_shipped_statistic_is_refused_before_the_charge(name, ledger):
     said = SAID.get(name, "which is none of Counts, Sums, Products")
-    assert spent_when_refused(model_of(BAD[name]), tmp_path, said) == 0
+    assert spent_when_refused(model_of(BAD[name]), ledger, said) == 0
 
 
 @pytest.mark.parametrize("statistics", [each for name, each in BAD.items() if "column" not in name])
@@ -227,9 +226,9 @@ LATE = {
 
 
 @pytest.mark.parametrize(("build", "draw", "settings", "match"), LATE.values(), ids=LATE)
-def test_what_would_fail_after_the_charge_fails_before_it(build, draw, settings, match, tmp_path, monkeypatch):
+def test_what_would_fail_after_the_charge_fails_before_it(build, draw, settings, match, ledger, monkeypatch):
     monkeypatch.setattr(sampling, "find_spec", lambda name: None)
-    assert spent_when_refused(model_of(TOTAL, build, draw), tmp_path, match, **settings) == 0
+    assert spent_when_refused(model_of(TOTAL, build, draw), ledger, match, **settings) == 0
 
 
 def test_a_right_model_passes():
@@ -364,8 +363,8 @@ def one_number(n=40):
     ],
 )
 @pytest.mark.parametrize("likelihood", ["noise-aware", "plug-in"])
-def test_what_can_not_be_modelled_is_refused_before_the_charge(model, table, message, likelihood, tmp_path):
-    assert spent_when_refused(model, tmp_path, message, table, likelihood=likelihood) == 0
+def test_what_can_not_be_modelled_is_refused_before_the_charge(model, table, message, likelihood, ledger):
+    assert spent_when_refused(model, ledger, message, table, likelihood=likelihood) == 0
 
 
 def test_a_regression_with_more_effects_than_records_is_refused():
