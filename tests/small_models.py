@@ -12,13 +12,21 @@ from pdips.posterior.model import ONE_AT_A_TIME, Blueprint
 from pdips.posterior.model_file import Source
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
-from pdips.registry import find
+from pdips.registry import MECHANISMS, find
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.statistic import Counts, Sums
 
 UNIT = Schema(columns={"y": {"lower": 0, "upper": 1}})
 WIDE = Schema(columns={"y": {"lower": -1000, "upper": 1000}})
 PAIRS = Schema(columns={"x": {"lower": -10, "upper": 10, "public": True}, "y": {"lower": -100, "upper": 100}})
+
+
+CLIPPED = {
+    "hard": lambda u, w: np.clip(u, -w, w),
+    "tanh": lambda u, w: w * np.tanh(u / w),
+    "algebraic": lambda u, w: w * u / (w + np.abs(u)),
+}
+"""What clips of the width w do to u."""
 
 
 def normal(data, schema):
@@ -161,6 +169,12 @@ def with_model(mechanism: type, build=None) -> type:
 def ready(name: str) -> type:
     """Return a registered mechanism that can be built from epsilon alone."""
     return with_model(find(name))
+
+
+def sound_relations() -> list[tuple[str, str]]:
+    """Every registered mechanism with a guarantee, with each relation that it takes."""
+    found = {name: find(name) for name in sorted(MECHANISMS)}
+    return [(name, relation) for name, made in found.items() if "sound" in made.variants for relation in made.relations]
 
 
 def grid_of(mechanism, table, seed: int = 1, stage=None):

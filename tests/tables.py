@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import combinations_with_replacement, product
+from itertools import combinations, combinations_with_replacement, pairwise, product
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ import pytest
 from pdips import InputError, PrivacyLoss, Schema, Table
 from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import small_pairs
+from pdips.errors import DataError
 from pdips.margins.domain import domain_of
 from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign
 from pdips.privacy.curator import Drawing
@@ -43,6 +44,11 @@ def refuses(match: str, call: Callable[..., object], *given: object, error: type
     return str(caught.value)
 
 
+def unread(match: str, path: Path | str, schema: Schema, error: type = DataError) -> set[str]:
+    """Return the lines with which a file is refused, read whole and counted."""
+    return {refuses(match, Table.read, path, schema, counted=counted, error=error) for counted in (False, True)}
+
+
 def cases(test: str, name: str) -> tuple:
     """Return one of the tables of cases in ``cases.toml`` beside a test; arrays are tuples, and "null" is None."""
     found = tomllib.loads(Path(test).with_name("cases.toml").read_text(encoding="utf-8"))[name]
@@ -62,6 +68,19 @@ def schema_text(name: str) -> str:
 
 def schema_in(name: str) -> Schema:
     return Schema.from_toml(schema_text(name))
+
+
+def filled(schema: Schema, n: int, rng, numbers=None) -> pd.DataFrame:
+    """Records of any levels, and of any numbers between bounds or as ``numbers`` makes them."""
+    numbers = numbers or (lambda column: rng.uniform(column.lower, column.upper, n))
+    columns = schema.columns.items()
+    return pd.DataFrame({name: rng.choice(list(c.levels), n) if c.levels else numbers(c) for name, c in columns})
+
+
+def compositions(total: int, n_parts: int) -> list[tuple[int, ...]]:
+    """All ways to put ``total`` records into ``n_parts`` cells."""
+    bars = combinations(range(total + n_parts - 1), n_parts - 1)
+    return [tuple(b - a - 1 for a, b in pairwise((-1, *bar, total + n_parts - 1))) for bar in bars]
 
 
 def schema_of(*sizes: int, **extra) -> Schema:
@@ -164,6 +183,12 @@ class Flawed:
         return PrivacyLoss(epsilon=self.epsilon, neighbours=self.neighbours, kind="pure", statement="Wrong.")
 
 
+def claimed_by(statistic, schema: Schema, neighbours: str) -> tuple[int, int]:
+    """The sensitivities that a statistic says it has."""
+    found = statistic.sensitivity(schema, neighbours)
+    return found.l1, found.l2_squared
+
+
 # Sentinels
 
 SENTINEL_SCHEMA = schema_in("sentinel")
@@ -172,15 +197,10 @@ N_SENTINELS = 1237
 
 def confidential_table() -> pd.DataFrame:
     """Records full of values that nobody else has."""
-    rng = np.random.default_rng(5)
-    return pd.DataFrame(
-        {
-            "colour": rng.choice(["blue", "red"], N_SENTINELS, p=[0.713, 0.287]),
-            "wage": rng.uniform(0, 1_000_000, N_SENTINELS),
-            "births": rng.integers(0, 1_000_000, N_SENTINELS),
-            "person_id": [f"sentinel-{i}" for i in range(N_SENTINELS)],
-        }
-    )
+    rng, n = np.random.default_rng(5), N_SENTINELS
+    frame = pd.DataFrame({"colour": rng.choice(["blue", "red"], n, p=[0.713, 0.287])})
+    frame = frame.assign(wage=rng.uniform(0, 1_000_000, n), births=rng.integers(0, 1_000_000, n))
+    return frame.assign(person_id=[f"sentinel-{i}" for i in range(n)])
 
 
 def sentinels(frame: pd.DataFrame, neighbours: str) -> set[str]:

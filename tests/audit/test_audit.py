@@ -13,7 +13,7 @@ from functools import cache, partial
 import numpy as np
 import pandas as pd
 import pytest
-from small_models import ready
+from small_models import ready, sound_relations
 from tables import Flawed, refuses, schema_of
 
 from pdips import CensoredPosterior, InputError, LaplaceSanitizer, PrivacyLoss, Schema, Steps, Table, registry
@@ -70,13 +70,8 @@ LOOSE: dict[tuple[str, str], float] = {
 """Largest exact loss at epsilon = 1 of mechanisms whose proof isn't tight on the registered pairs."""
 
 
-def every_relation():
-    found = {name: registry.find(name) for name in sorted(registry.AUDITS)}
-    return [(name, relation) for name, made in found.items() if "sound" in made.variants for relation in made.relations]
-
-
 def every_claim():
-    for name, relation in every_relation():
+    for name, relation in sound_relations():
         yield name, relation, {}
         if registry.find(name).splits == ("once", "per-set") and relation == "replace-one":
             yield name, relation, {"split": "per-set", "n_sets": 2}
@@ -102,7 +97,7 @@ def test_a_published_variant_is_a_violation(name):
     assert {finding.kind for finding in found} == {"none" if "sound" in registry.find(name).variants else "asymptotic"}
 
 
-@pytest.mark.parametrize(("name", "relation"), every_relation())
+@pytest.mark.parametrize(("name", "relation"), sound_relations())
 def test_a_twin_that_overspends_by_a_quarter_is_caught(name, relation):
     cases = [c for c in registered_cases(name, neighbours=relation) if not c.pair.name.startswith("search")]
     twins = [Case(overspending(case.mechanism, Fraction(5, 4)), case.pair, case.engine) for case in cases]
@@ -190,18 +185,22 @@ def two_levels(first: int, second: int, neighbours: str = "add-remove") -> Pair:
     return Pair("two levels", *tables, neighbours)
 
 
+def judged(mechanism, pair, **settings):
+    rng = np.random.default_rng(0)
+    return audit(mechanism, pair, **{"n_runs": RUNS, "confidence": SURE, "rng": rng, **settings})
+
+
 def test_a_choice_without_noise_is_caught():
     schema = schema_of(2, 2)
     tied = [(0, 0)] * 3 + [(1, 0), (0, 1)]
     pair = Pair("tie", table_of([*tied, (0, 1)], schema), table_of([*tied, (1, 0)], schema), "replace-one")
-    found = audit(UnpaidSplit(), pair, n_runs=1000, confidence=SURE, rng=np.random.default_rng(0))
+    found = judged(UnpaidSplit(), pair, n_runs=1000)
     assert found.verdict == "VIOLATION"
     assert found.bound > 3
 
 
 def test_noise_in_doubles_is_caught():
-    found = audit(FloatLaplace(), two_levels(1, 0), n_runs=RUNS, confidence=SURE, rng=np.random.default_rng(0))
-    assert found.verdict == "VIOLATION"
+    assert judged(FloatLaplace(), two_levels(1, 0)).verdict == "VIOLATION"
 
 
 def test_a_stranger_registers_a_wrong_mechanism_and_sees_it_caught(monkeypatch):
@@ -250,14 +249,7 @@ class NoisyCount(Flawed):
 def test_every_engine_reads_one_number_and_tells_right_from_wrong(engine):
     # the sanitizer of Bowen and Liu (2018), whose layers have "sensitivity 1/2", has noise of half the scale
     for scale, verdict in ((Fraction(1), "consistent"), (Fraction(4, 5), "VIOLATION"), (Fraction(1, 2), "VIOLATION")):
-        found = audit(
-            NoisyCount(scale=scale),
-            two_levels(3, 2),
-            engine=engine,
-            n_runs=200_000,
-            confidence=SURE,
-            rng=np.random.default_rng(0),
-        )
+        found = judged(NoisyCount(scale=scale), two_levels(3, 2), engine=engine, n_runs=200_000)
         assert found.verdict == verdict, found
         assert 0.85 / float(scale) < found.bound <= 1 / float(scale) + 1e-9
 
@@ -265,9 +257,7 @@ def test_every_engine_reads_one_number_and_tells_right_from_wrong(engine):
 def test_delta_forgives_what_epsilon_does_not():
     # scale 1/2: the largest P - e P' over events is 1 / (1 + r) - e r / (1 + r) with r = e^-2, which is 0.557
     for delta, verdict in ((Fraction(0), "VIOLATION"), (Fraction(1, 2), "VIOLATION"), (Fraction(3, 5), "consistent")):
-        mechanism = NoisyCount(scale=Fraction(1, 2), delta=delta)
-        found = audit(mechanism, two_levels(3, 2), n_runs=RUNS, confidence=SURE, rng=np.random.default_rng(0))
-        assert found.verdict == verdict
+        assert judged(NoisyCount(scale=Fraction(1, 2), delta=delta), two_levels(3, 2)).verdict == verdict
 
 
 def test_exact_audits_see_an_exact_statistic():
@@ -293,11 +283,8 @@ def test_a_black_box_is_read_through_its_synthetic_sets():
             return LaplaceSanitizer(epsilon=self.spends_on).release(table, rng=rng)
 
     pair = worst_pairs(schema_of(2, 2), "replace-one")[2]
-    bounds = [
-        audit(BlackBox(spends_on=spent), pair, n_runs=300, confidence=0.999, rng=np.random.default_rng(0))
-        for spent in (Fraction(1), Fraction(8))
-    ]
-    assert [found.verdict for found in bounds] == ["consistent", "VIOLATION"]
+    for spent, verdict in ((Fraction(1), "consistent"), (Fraction(8), "VIOLATION")):
+        assert judged(BlackBox(spends_on=spent), pair, n_runs=300, confidence=0.999).verdict == verdict
 
 
 def test_confidence_limits_hold():
@@ -370,15 +357,9 @@ def test_a_pair_that_is_not_neighbouring(first, second, schema, relation, messag
 
 
 def test_public_columns_are_compared_jointly_and_by_value():
-    both = Schema(
-        columns={
-            "g": {"levels": ["A", "B"], "public": True},
-            "h": {"levels": ["A", "B"], "public": True},
-            "x": {"lower": 0, "upper": 10, "bins": 1, "public": True},
-            "y": {"levels": [0, 1]},
-        },
-        records={"max_per_person": 2},
-    )
+    columns = {name: {"levels": ["A", "B"], "public": True} for name in "gh"}
+    columns |= {"x": {"lower": 0, "upper": 10, "bins": 1, "public": True}, "y": {"levels": [0, 1]}}
+    both = Schema(columns=columns, records={"max_per_person": 2})
     straight, crossed = [(0, 0, 0, 0), (1, 1, 0, 0)], [(0, 1, 0, 0), (1, 0, 0, 0)]
     with pytest.raises(InputError, match="the public columns differ"):
         check_neighbours(table_of(straight, both), table_of(crossed, both), "replace-one")
@@ -445,13 +426,8 @@ def test_pairs_and_engines_that_do_not_fit_a_mechanism():
 @pytest.mark.parametrize(
     "rows",
     [
-        np.zeros(200),
-        np.zeros((200, 0)),
-        np.zeros((10, 2)),
-        np.zeros((200, 2, 2)),
-        np.full((200, 1), np.nan),
-        np.full((200, 1), "x"),
-        np.full((200, 1), None),
+        *(np.zeros(shape) for shape in (200, (200, 0), (10, 2), (200, 2, 2))),
+        *(np.full((200, 1), cell) for cell in (np.nan, "x", None)),
         None,
     ],
 )

@@ -6,7 +6,7 @@ Statistical checks: fixed seed, a true law fails with probability 1e-6, the brok
 import math
 from fractions import Fraction
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from tables import (
     all_tables,
     bits,
     cases,
+    compositions,
     random_table,
     refuses,
     replacements,
@@ -41,12 +42,6 @@ ROUNDING = 1e-9
 
 
 # What a replaced record does to a score
-
-
-def compositions(n: int, size: int):
-    for cut in combinations(range(n + size - 1), size - 1):
-        ends = (-1, *cut, n + size - 1)
-        yield [b - a - 1 for a, b in pairwise(ends)]
 
 
 def largest_move(find, rows: int, columns: int, n: int) -> float:
@@ -343,13 +338,8 @@ def with_public(n: int = 400) -> Table:
     rng = np.random.default_rng(1)
     g = rng.integers(0, 3, n)
     b = np.where(g == 2, 0, rng.random(n) < 0.9 * (g == 1))
-    frame = {
-        "g": np.array(["x", "y", "z"])[g],
-        "a": rng.integers(0, 3, n),
-        "h": rng.uniform(0, 10, n),
-        "b": b.astype(int),
-    }
-    return Table(pd.DataFrame(frame), PUBLIC)
+    others = {"a": rng.integers(0, 3, n), "h": rng.uniform(0, 10, n), "b": b.astype(int)}
+    return Table(pd.DataFrame({"g": np.array(["x", "y", "z"])[g], **others}), PUBLIC)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3])

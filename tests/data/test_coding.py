@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from tables import refuses
+from tables import refuses, unread
 
 from pdips import Column, InputError, LaplaceSanitizer, Schema, Table
 from pdips.audit import audit
@@ -77,6 +77,8 @@ FILED: dict[str, tuple[pa.DataType, list[Any]]] = {
     "binary": (pa.binary(), [b"1", b"x", None]),
     "null": (pa.null(), [None]),
 }
+TRUTHS, CENTS = [True, False, None], (pa.decimal128(38, 2), [*DECIMALS, None])
+ARROW = [(pa.string(), TEXTS), (pa.int64(), LARGE), (pa.float64(), DOUBLES), (pa.bool_(), TRUTHS), CENTS]
 HELD: dict[str, tuple[Any, list[Any]]] = {
     "mixture": (object, MIXED),
     "mixture of texts": (object, [*TEXTS, math.nan, pd.NA]),
@@ -94,16 +96,7 @@ HELD: dict[str, tuple[Any, list[Any]]] = {
     "bool": ("bool", [True, False]),
     "category": ("category", TEXTS),
     "category of numbers": ("category", LARGE),
-    **{
-        f"arrow {kind}": (pd.ArrowDtype(kind), pool)
-        for kind, pool in (
-            (pa.string(), TEXTS),
-            (pa.int64(), LARGE),
-            (pa.float64(), DOUBLES),
-            (pa.bool_(), [True, False, None]),
-            (pa.decimal128(38, 2), [*DECIMALS, None]),
-        )
-    },
+    **{f"arrow {kind}": (pd.ArrowDtype(kind), pool) for kind, pool in ARROW},
 }
 """What a file or a frame can hold: the type, and a pool of cells."""
 
@@ -354,9 +347,7 @@ TRUTH = Schema(columns={"x": {"lower": 0, "upper": 9, "bins": 2, "missing": True
 def test_true_is_no_number_whether_or_not_another_is_missing(tmp_path):
     for i, cells in enumerate(([True, False], [True, None])):
         pq.write_table(pa.table({"x": pa.array(cells)}), tmp_path / f"{i}.parquet")
-        for counted in (False, True):
-            with pytest.raises(DataError, match="column 'x' has values that are no numbers"):
-                Table.read(tmp_path / f"{i}.parquet", TRUTH, counted=counted)
+        unread("column 'x' has values that are no numbers", tmp_path / f"{i}.parquet", TRUTH)
 
 
 def test_of_two_broken_rules_the_first_is_named_wherever_it_is_broken(tmp_path, monkeypatch):
@@ -364,15 +355,13 @@ def test_of_two_broken_rules_the_first_is_named_wherever_it_is_broken(tmp_path, 
     schema = Schema(columns={"x": {"lower": 0, "upper": 9, "bins": 3, "integer": True}})
     for cells in ([99.0, 0.5, None], [None, 0.5, 99.0], [0.5, 99.0, None]):
         pq.write_table(pa.table({"x": cells}), tmp_path / "t.parquet")
-        for counted in (False, True):
-            with pytest.raises(DataError, match="column 'x' has missing values"):
-                Table.read(tmp_path / "t.parquet", schema, counted=counted)
+        unread("column 'x' has missing values", tmp_path / "t.parquet", schema)
 
 
 def test_damaged_rows_are_the_data_and_a_damaged_head_is_not(tmp_path):
-    for rows, counted in ((rows, counted) for rows in ("1,2\n", "\udcff\n") for counted in (False, True)):
+    for rows in ("1,2\n", "\udcff\n"):
         (tmp_path / "t.csv").write_bytes(("x\n" + rows).encode(errors="surrogateescape"))
-        refuses("is damaged, or no csv file", Table.read, tmp_path / "t.csv", ZEROS, counted=counted, error=DataError)
+        unread("is damaged, or no csv file", tmp_path / "t.csv", ZEROS)
     (tmp_path / "t.csv").write_bytes(b"\xff\n1\n")
     with pytest.raises(InputError, match="is damaged, or no csv file") as caught:
         Table.read(tmp_path / "t.csv", ZEROS)
@@ -381,9 +370,7 @@ def test_damaged_rows_are_the_data_and_a_damaged_head_is_not(tmp_path):
     content = bytearray((tmp_path / "t.parquet").read_bytes())
     content[4:40] = bytes(36)
     (tmp_path / "t.parquet").write_bytes(content)
-    for counted in (False, True):
-        with pytest.raises(DataError, match="is damaged, or no parquet file"):
-            Table.read(tmp_path / "t.parquet", ZEROS, counted=counted)
+    unread("is damaged, or no parquet file", tmp_path / "t.parquet", ZEROS)
 
 
 def test_text_that_is_not_unicode_is_refused_in_words(tmp_path):
@@ -391,9 +378,7 @@ def test_text_that_is_not_unicode_is_refused_in_words(tmp_path):
         pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], dtype=np.int32)), pa.py_buffer(b"\xff")]
     )
     pq.write_table(pa.table({"x": pa.concat_arrays([pa.array(["1"]), broken])}), tmp_path / "t.parquet")
-    for counted in (False, True):
-        with pytest.raises(DataError, match="column 'x' holds text that is not Unicode"):
-            Table.read(tmp_path / "t.parquet", ZEROS, counted=counted)
+    unread("column 'x' holds text that is not Unicode", tmp_path / "t.parquet", ZEROS)
 
 
 ONE_PERSON = [
@@ -418,14 +403,8 @@ def test_keys_that_are_left_as_they_are_need_nothing_done():
     # the quick path and the careful one agree, on texts made of what numbers are made of and of letters
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list("0012.-+eEx "), rng.integers(1, 7))) for _ in range(20_000)]
-    texts += [
-        "9" * 300,
-        "9" * 301,
-        "-" + "9" * 300,
-        "x" * 500,
-        None,
-        *(key for same in ONE_PERSON for key in same if isinstance(key, str)),
-    ]
+    texts += ["9" * 300, "9" * 301, "-" + "9" * 300, "x" * 500, None]
+    texts += [key for same in ONE_PERSON for key in same if isinstance(key, str)]
     place, keys = person_keys("id", pd.Series(texts, dtype="str"))
     assert [None if i < 0 else keys[i] for i in place] == [None if text is None else person_key(text) for text in texts]
 
@@ -439,12 +418,11 @@ def test_the_cap_binds_on_all_spellings_of_a_key(tmp_path, suffix, same):
         pa_csv.write_csv(table, tmp_path / "t.csv") if suffix == "csv" else pq.write_table(
             table, tmp_path / "t.parquet"
         )
-        for counted in (False, True):
-            if is_refused:
-                with pytest.raises(DataError, match="a person has more records than"):
-                    Table.read(tmp_path / f"t.{suffix}", schema, counted=counted)
-            else:
-                assert Table.read(tmp_path / f"t.{suffix}", schema, counted=counted).n_records == 2
+        if is_refused:
+            unread("a person has more records than", tmp_path / f"t.{suffix}", schema)
+        else:
+            read = [Table.read(tmp_path / f"t.{suffix}", schema, counted=counted) for counted in (False, True)]
+            assert [each.n_records for each in read] == [2, 2]
 
 
 def blank_first(folder: Path) -> Pair:

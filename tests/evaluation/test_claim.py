@@ -25,14 +25,8 @@ from pdips.report import price
 EPSILON = Fraction(3, 2)
 LINES = "c ~ a + b"
 """With levels of schema_of(2, 2, 2): lines alone; (2, 4, 2) makes b a line of numbers, whose square is asked for."""
-MIXED = Schema(
-    columns={
-        "a": {"levels": [0, 1]},
-        "b": {"levels": ["x", "y", "z"]},
-        "d": {"levels": list("pqr")},
-        "c": {"levels": [0, 1]},
-    }
-)
+LEVELS = {"a": [0, 1], "b": list("xyz"), "d": list("pqr"), "c": [0, 1]}
+MIXED = Schema(columns={name: {"levels": levels} for name, levels in LEVELS.items()})
 
 
 def moved(formula: str, schema: Schema) -> tuple[float, float]:
@@ -179,19 +173,14 @@ def claim_of(folder, name, **said):
     return path
 
 
+def verify(folder, claim, *, table="t.parquet", ledger="l.sqlite") -> list[object]:
+    return ["verify", folder / table, folder / "out", claim, "--epsilon", 2, "--ledger", folder / ledger]
+
+
 def test_a_claim_is_answered_charged_and_published(pdips, released):
     digest = file_digest(released / "out/public/privacy.json")
     path = claim_of(released, "good", formula="y ~ g + k + x", coefficient="x", sign="positive", release=digest)
-    words = [
-        "verify",
-        released / "t.parquet",
-        released / "out",
-        path,
-        "--epsilon",
-        2,
-        "--ledger",
-        released / "l.sqlite",
-    ]
+    words = verify(released, path)
     assert "answer    holds" in pdips.ok(*words)
     (entry,) = Ledger(released / "l.sqlite").entries()
     assert (entry.mechanism, entry.epsilon, entry.kind) == ("verify", 2, "pure")
@@ -233,17 +222,7 @@ def test_what_is_wrong_in_a_claim_is_refused_before_anything_is_spent(pdips, rel
     known = {name: value for name, value in {**GOOD, **said}.items() if value is not None}
     path = released / "bad.toml"
     path.write_text("".join(f"{k} = {'nan' if v != v else json.dumps(v)}\n" for k, v in known.items()))
-    pdips.fails(
-        message,
-        "verify",
-        released / "none.parquet",
-        released / "out",
-        path,
-        "--epsilon",
-        1,
-        "--ledger",
-        released / "m.sqlite",
-    )
+    pdips.fails(message, *verify(released, path, table="none.parquet", ledger="m.sqlite"))
     assert not (released / "out/public/claims/bad.html").exists()
     assert not (released / "m.sqlite").exists() or not Ledger(released / "m.sqlite").entries()
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from tables import cases, refuses
+from tables import cases, compositions, refuses
 
 from pdips.privacy.noise import RandomBits, choice_log_probabilities
 from pdips_papers.kng.pmse_as_printed import published, tree_pmse
@@ -24,12 +24,6 @@ from pdips_papers.kng.pmse_scores import (
 )
 
 TRUE = np.array([0.1, 4, 3, 0.1, 3, 2, 1, 0.1])
-
-
-def compositions(total, n_parts):
-    """All ways to put ``total`` records into ``n_parts`` cells."""
-    bars = itertools.combinations(range(total + n_parts - 1), n_parts - 1)
-    return [tuple(np.diff((-1, *bar, total + n_parts - 1)) - 1) for bar in bars]
 
 
 def exact_pmse(confidential, synthetic):

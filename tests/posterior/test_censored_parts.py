@@ -12,7 +12,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy import stats
-from small_models import grid_of, written
+from small_models import CLIPPED, grid_of, written
 from tables import bits, refuses
 
 from pdips import CensoredPosterior, Schema, Table
@@ -110,14 +110,7 @@ def _data(schema):
 # Whole-number scores
 
 
-@pytest.mark.parametrize(
-    ("clip", "by_hand"),
-    [
-        ("hard", lambda u, w: np.clip(u, -w, w)),
-        ("tanh", lambda u, w: w * np.tanh(u / w)),
-        ("algebraic", lambda u, w: w * u / (w + np.abs(u))),
-    ],
-)
+@pytest.mark.parametrize(("clip", "by_hand"), CLIPPED.items())
 def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
     points, y, counts = [np.linspace(-3, 3, 7)], np.array([-1.0, 0.2, 4.0]), np.array([1, 5, 2])
     stage = Stage(anchor=reference.anchor_of_prior(one.prior), n_records=8, centre=[np.array([0.5])])

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from tables import refuses
+from tables import filled, refuses
 
 from pdips.convergence import ESS, RHAT, Convergence
 from pdips.release.documents import Diagnostics, PrivacyDocument, RunDocument, home_of
@@ -21,12 +20,8 @@ OLD = sorted((Path(__file__).parent / "version_0_2_0").glob("*.json"))
 def unpacked(path: Path, folder: Path) -> dict[str, Any]:
     """Put the files of an old release in their places; return them."""
     held: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    places = {
-        "privacy": f"{held['home']}/privacy.json",
-        "paid": "public/evaluation.json",
-        "run": "confidential/run.json",
-        "evaluation": "confidential/evaluation.json",
-    }
+    places = {"privacy": f"{held['home']}/privacy.json", "paid": "public/evaluation.json"}
+    places |= {name: f"confidential/{name}.json" for name in ("run", "evaluation")}
     for name, place in places.items():
         if name in held:
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
@@ -71,15 +66,7 @@ def test_a_release_of_version_0_2_0_is_evaluated(pdips, tmp_path):
     held = unpacked(next(path for path in OLD if path.stem == "steps"), tmp_path / "out")
     schema = PrivacyDocument.model_validate(held["privacy"]).table_schema
     rng = np.random.default_rng(2)
-    frames = [
-        pd.DataFrame(
-            {
-                name: rng.choice(column.levels, 80) if column.levels else rng.uniform(column.lower, column.upper, 80)
-                for name, column in schema.columns.items()
-            }
-        )
-        for _ in range(3)
-    ]
+    frames = [filled(schema, 80, rng) for _ in range(3)]
     frames[0].to_parquet(tmp_path / "t.parquet")
     for number, frame in enumerate(frames[1:], start=1):
         frame.to_parquet(tmp_path / "out" / "public" / f"synthetic_{number}.parquet")

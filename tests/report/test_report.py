@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tables import cases, refuses
+from tables import cases, filled, refuses
 
 from pdips import PrivacyLoss, RefusedError, Release, Schema, Spend, Table
 from pdips.evaluation.margins import compare
@@ -56,15 +56,7 @@ def run_of(facts: Mapping[str, Any], n_sets: int = 2) -> dict[str, Any]:
     """Return the contents of ``run.json`` for a small table and sets drawn like it."""
     rng = np.random.default_rng(5)
     schema = Schema.model_validate({**facts["schema"], "impossible": ()})
-    frames = [
-        pd.DataFrame(
-            {
-                name: rng.choice(list(column.levels), 60) if column.levels else rng.integers(18, 97, 60)
-                for name, column in schema.columns.items()
-            }
-        )
-        for _ in range(n_sets + 1)
-    ]
+    frames = [filled(schema, 60, rng, lambda _: rng.integers(18, 97, 60)) for _ in range(n_sets + 1)]
     comparison = compare(Table(frames[0], schema), frames[1:], rng).model_dump()
     return {
         "seconds": {"counting": 0.5},

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import minimize
-from tables import cases, refuses
+from tables import cases, claimed_by, refuses
 
 from pdips import InputError, Schema, Table
 from pdips.privacy.noise import RandomBits
@@ -51,19 +51,8 @@ def largest_changes(statistic, known, neighbours, records=1):
     return int(l1), int(squared)
 
 
-STATISTICS = (
-    Sums(of="y"),
-    Sums(of="x", by=("g",)),
-    Products(of=("y", "y")),
-    Products(of=("x", "y")),
-    Products(of=("y", "y"), by=("g",)),
-    Products(of=("x", "y"), by=("g",)),
-)
-
-
-def claimed(statistic, known, neighbours):
-    found = statistic.sensitivity(known, neighbours)
-    return found.l1, found.l2_squared
+PRODUCTS = [Products(of=of, by=by) for by in ((), ("g",)) for of in (("y", "y"), ("x", "y"))]
+STATISTICS = (Sums(of="y"), Sums(of="x", by=("g",)), *PRODUCTS)
 
 
 @pytest.mark.parametrize("statistic", [Counts(by=("g",)), *STATISTICS], ids=str)
@@ -75,16 +64,16 @@ def test_sensitivities_are_the_largest_changes_there_can_be(statistic, neighbour
         found = (levels - 1, levels - 1)  # one of two counts that add up to a public number says both
     if isinstance(statistic, Products) and statistic.by and levels == 1:
         # one cell is no cell to change; twice is on the safe side
-        assert found[0] <= claimed(statistic, known, neighbours)[0]
+        assert found[0] <= claimed_by(statistic, known, neighbours)[0]
     else:
-        assert claimed(statistic, known, neighbours) == found
+        assert claimed_by(statistic, known, neighbours) == found
 
 
 @pytest.mark.parametrize("statistic", [Counts(by=("g",)), *STATISTICS], ids=str)
 def test_sensitivities_where_a_person_may_have_two_records(statistic, neighbours):
-    found = claimed(statistic, schema(3, max_per_person=2), neighbours)
+    found = claimed_by(statistic, schema(3, max_per_person=2), neighbours)
     assert found == largest_changes(statistic, schema(3), neighbours, records=2)
-    assert found[0] > claimed(statistic, schema(3), neighbours)[0]  # the broken twin: one record a person
+    assert found[0] > claimed_by(statistic, schema(3), neighbours)[0]  # the broken twin: one record a person
 
 
 @pytest.mark.parametrize("statistic", STATISTICS[:4], ids=str)
@@ -94,7 +83,7 @@ def test_sensitivities_beside_public_columns(statistic, public):
     l1, squared = largest_changes(statistic, known, "replace-one")
     if public == ("x",) and statistic == Sums(of="x", by=("g",)):
         squared *= 2  # a public number only changes cells, two of them; taken as one on the safe side
-    assert claimed(statistic, known, "replace-one") == (l1, squared)
+    assert claimed_by(statistic, known, "replace-one") == (l1, squared)
 
 
 def test_what_is_public_costs_nothing_and_a_forgotten_change_of_cell_is_seen():
@@ -111,13 +100,9 @@ def test_the_scatter_stays_below_its_sensitivity_and_comes_near():
     known = Schema(columns={"y": NUMBERS["y"]})
     scatter, largest = Scatter(of="y"), 0
     for n in (1, 2, 3, 4):
-        tables = [
-            scatter.measure(Table(pd.DataFrame({"y": some}), known))[0]
-            for some in (
-                (first, *rest) for rest in combinations_with_replacement((-1, 0, 1), n - 1) for first in (-1, 0, 1)
-            )
-        ]
-        each = np.reshape(tables, (-1, 3))
+        rests = combinations_with_replacement((-1, 0, 1), n - 1)
+        frames = [pd.DataFrame({"y": (first, *rest)}) for rest in rests for first in (-1, 0, 1)]
+        each = np.reshape([scatter.measure(Table(frame, known))[0] for frame in frames], (-1, 3))
         largest = max(largest, int((each.max(axis=1) - each.min(axis=1)).max()))
     bound = scatter.sensitivity(known, "replace-one").l1
     assert bound / 2 < largest <= bound
