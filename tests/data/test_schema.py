@@ -105,17 +105,8 @@ def test_a_draft_lists_no_keys():
 
 
 def test_a_draft_says_that_it_leaks_and_is_valid():
-    frame = pd.DataFrame(
-        {
-            "word": ["a", "b", None],
-            "count": [1, 2, 3],
-            "flag": [True, False, True],
-            "amount": [0.5, 2.5, 1.0],
-            "many": [0, 500, 1000],
-            "same": [2.5, 2.5, 2.5],
-        }
-    )
-    text = Schema.draft(frame)
+    kinds = {"word": ["a", "b", None], "count": [1, 2, 3], "flag": [True, False, True], "amount": [0.5, 2.5, 1.0]}
+    text = Schema.draft(pd.DataFrame(kinds | {"many": [0, 500, 1000], "same": [2.5, 2.5, 2.5]}))
     assert "READ OFF THE CONFIDENTIAL TABLE" in text
     schema = Schema.from_toml(replaced(text))
     assert schema.columns["word"].levels == ("a", "b")
@@ -129,16 +120,11 @@ def test_a_draft_says_that_it_leaks_and_is_valid():
 
 def test_a_draft_knows_codes_from_numbers_and_dates():
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "age": rng.integers(18, 66, 500),
-            "occupation_code": rng.choice([11, 120, 4000, 5555, 9100], 500),
-            "wage": rng.lognormal(8, 1, 500),
-            "visited": [f"2020-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(500)],
-            "nothing": [None] * 500,
-            "children": rng.integers(0, 5, 500),
-        }
-    )
+    frame = pd.DataFrame({"age": rng.integers(18, 66, 500), "nothing": [None] * 500})
+    frame["occupation_code"] = rng.choice([11, 120, 4000, 5555, 9100], 500)
+    frame["wage"] = rng.lognormal(8, 1, 500)
+    frame["visited"] = [f"2020-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(500)]
+    frame["children"] = rng.integers(0, 5, 500)
     columns = Schema.from_toml(replaced(Schema.draft(frame))).columns
     assert not any(column.is_binned for column in columns.values())
     assert (columns["age"].lower, columns["age"].upper, columns["age"].integer) == (18, 65, True)
@@ -165,15 +151,9 @@ def test_a_draft_ignores_identifiers_and_texts_and_says_what_to_do():
     schema = Schema.from_toml(replaced(text))
     assert schema.ignore == ("id", "pay", "day", "note")
     assert schema.columns["met"].spell(schema.columns["met"].lower) == "1990-01-01"
-    said = dict(
-        line[2:].split(": ", 1) for line in text.splitlines() if line.startswith(("# id", "# pay", "# day", "# note"))
-    )
-    assert [said[name].split(":")[0][:20] for name in said] == [
-        "another whole number",
-        "numbers with a decim",
-        "dates are read as 20",
-        "many different texts",
-    ]
+    said = [line for line in text.splitlines() if line.startswith(("# id", "# pay", "# day", "# note"))]
+    told = ["another whole number", "numbers with a decim", "dates are read as 20", "many different texts"]
+    assert [line[2:].split(": ", 1)[1].split(":")[0][:20] for line in said] == told
     assert "lower = 0\nupper = 300\ninteger = true" in text
 
 

@@ -32,16 +32,10 @@ def voters(n: int = N, seed: int = 1) -> pd.DataFrame:
     age, college = rng.integers(18, 99, n), rng.random(n) < 0.4
     odds = -1.5 + 0.03 * age + 0.8 * college
     region = pd.Series(rng.choice(["north", "south", "west"], n), dtype=object).mask(rng.random(n) < 0.1)
-    return pd.DataFrame(
-        {
-            "voted": np.where(rng.random(n) < 1 / (1 + np.exp(-odds)), "yes", "no"),
-            "age": age,
-            "college": college,
-            "region": region,
-            "visits": np.minimum(rng.poisson(np.exp(0.2 + 0.01 * (age - 50))), 9),
-            "income": np.clip(np.exp(3 + 0.02 * age + rng.normal(0, 0.5, n)), 1, 1000),
-        }
-    )
+    voted = np.where(rng.random(n) < 1 / (1 + np.exp(-odds)), "yes", "no")
+    frame = pd.DataFrame({"voted": voted, "age": age, "college": college, "region": region})
+    frame["visits"] = np.minimum(rng.poisson(np.exp(0.2 + 0.01 * (age - 50))), 9)
+    return frame.assign(income=np.clip(np.exp(3 + 0.02 * age + rng.normal(0, 0.5, n)), 1, 1000))
 
 
 def matrix(frame: pd.DataFrame) -> np.ndarray:
@@ -338,15 +332,9 @@ def test_specific_utility_is_that_of_the_combining_rule(here):
 
 
 def test_summaries_by_hand():
-    rows = pd.DataFrame(
-        {
-            "original": [1.0, 2.0, np.nan],
-            "ci_overlap": [0.5, 0.0, np.nan],
-            "standardized_difference": [-2.0, np.nan, 1.0],
-            "same_sign": [True, False, False],
-            "covered": [True, False, False],
-        }
-    )
+    rows = pd.DataFrame({"original": [1.0, 2.0, np.nan], "ci_overlap": [0.5, 0.0, np.nan]})
+    rows = rows.assign(standardized_difference=[-2.0, np.nan, 1.0], same_sign=[True, False, False])
+    rows["covered"] = rows["same_sign"]
     assert list(summary(rows).values()) == [0.25, 2.0, 0.5, 0.5]
     assert np.isnan(list(summary(rows.iloc[2:]).values())).all()
 
@@ -366,23 +354,20 @@ def test_bad_input_has_one_line_each(pdips, here):
     public, table = here / "out/public", here / "t.parquet"
     pd.DataFrame({"other": [1]}).to_parquet(here / "other.parquet")
     pd.read_parquet(table).assign(age=17).to_parquet(here / "young.parquet")
-    cases = [
+    release = (table, here / "out")
+    for words, message in (
         ((table, here), "has no public/privacy.json"),
         ((here / "other.parquet", here / "out"), "not the table .* its schema differs"),
         ((here / "young.parquet", here / "out"), "its schema differs: column 'age' has values outside its bounds"),
         ((here / "nothing.parquet", here / "out"), "doesn't exist"),
-        ((table, here / "out", "--analysis", "voted ~ ages"), "'ages', which is no column"),
-        ((table, here / "out", "--family", "linear"), "--family belongs to an --analysis"),
-        ((table, here / "out", "--json", public / "x.json"), "can't name a file in public"),
-        ((table, here / "out", "--json", here / "no" / "x.json"), "a folder that doesn't exist"),
-        ((table, here / "out", "--json", here), "--json must name a file"),
-        ((table, here / "out", "--ledger", here / "l"), "--ledger belongs to --paid-epsilon"),
-        (
-            (table, here / "out", "--paid-epsilon", 1, "--analysis", "voted ~ age"),
-            "goes with --ledger and --members only",
-        ),
-    ]
-    for words, message in cases:
+        ((*release, "--analysis", "voted ~ ages"), "'ages', which is no column"),
+        ((*release, "--family", "linear"), "--family belongs to an --analysis"),
+        ((*release, "--json", public / "x.json"), "can't name a file in public"),
+        ((*release, "--json", here / "no" / "x.json"), "a folder that doesn't exist"),
+        ((*release, "--json", here), "--json must name a file"),
+        ((*release, "--ledger", here / "l"), "--ledger belongs to --paid-epsilon"),
+        ((*release, "--paid-epsilon", 1, "--analysis", "voted ~ age"), "goes with --ledger and --members only"),
+    ):
         assert re.search(message, pdips.fails("", "evaluate", *words)), message
     assert not (here / "out/confidential").exists()
 

@@ -68,15 +68,9 @@ def test_bad_requests():
 
 
 def test_codes_take_bins_missing_values_and_the_person_key():
-    schema = Schema(
-        columns={
-            "a": {"levels": ["x", "y"], "missing": True},
-            "pay": {"lower": 0, "upper": 10, "bins": 2},
-            "free": {"lower": 0, "upper": 1},
-        },
-        records={"person": "id", "max_per_person": 2},
-        impossible=[],
-    )
+    columns = {"a": {"levels": ["x", "y"], "missing": True}, "pay": {"lower": 0, "upper": 10, "bins": 2}}
+    columns["free"] = {"lower": 0, "upper": 1}
+    schema = Schema(columns=columns, records={"person": "id", "max_per_person": 2}, impossible=[])
     frame = pd.DataFrame({"a": ["y", None], "pay": [4.9, 5.0], "free": [0.5, 0.5]})
     assert coded_columns(schema) == ["a", "pay"]
     np.testing.assert_array_equal(codes_of(frame, schema), [[1, 0], [2, 1]])
@@ -223,15 +217,10 @@ def test_noise_that_hides_an_association_is_seen():
 
 
 def test_columns_without_bins_are_cut_into_tenths_and_the_others_stay():
-    schema = Schema(
-        columns={
-            "pay": {"lower": 0, "upper": 1000},
-            "age": {"lower": 0, "upper": 100, "integer": True, "missing": True},
-            "sex": {"levels": ["f", "m"]},
-            "met": {"type": "date", "lower": "2020-01-01", "upper": "2021-12-31"},
-            "size": {"lower": 0, "upper": 10, "bins": 2},
-        }
-    )
+    numbers = {"pay": {"lower": 0, "upper": 1000}, "age": {"lower": 0, "upper": 100, "integer": True, "missing": True}}
+    met = {"type": "date", "lower": "2020-01-01", "upper": "2021-12-31"}
+    others = {"sex": {"levels": ["f", "m"]}, "met": met, "size": {"lower": 0, "upper": 10, "bins": 2}}
+    schema = Schema(columns=numbers | others)
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"pay": rng.exponential(50, 1_000).clip(0, 1000), "age": rng.integers(20, 30, 1_000)})
     frame = frame.assign(sex=rng.choice(["f", "m"], 1_000), size=rng.uniform(0, 10, 1_000)).astype({"age": "Int64"})

@@ -18,25 +18,13 @@ NAMES = cases(__file__, "names")
 def voters(n: int, seed: int) -> pd.DataFrame:
     """Nobody votes without being registered: the registered are separated from the others."""
     rng = np.random.default_rng(seed)
-    registered, age, income, prereg = (
-        rng.random(n) < 0.6,
-        rng.integers(18, 21, n),
-        rng.integers(0, 3, n),
-        rng.random(n) < 0.4,
-    )
+    registered, age = rng.random(n) < 0.6, rng.integers(18, 21, n)
+    income, prereg = rng.integers(0, 3, n), rng.random(n) < 0.4
     chance = 1 / (1 + np.exp(-(0.3 * (age - 19) + 0.4 * income - 0.2 * prereg - 0.5)))
     voted = registered & (rng.random(n) < chance)
-    word = np.array(["no", "yes"])
-    return pd.DataFrame(
-        {
-            "voted": word[voted.astype(int)],
-            "prereg": word[prereg.astype(int)],
-            "age": age,
-            "income": np.array(["low", "middle", "high"])[income],
-            "registered": word[registered.astype(int)],
-            "hours": rng.random(n) * 10,
-        }
-    )
+    answers = {"voted": voted, "prereg": prereg, "registered": registered}
+    frame = pd.DataFrame({name: np.where(yes, "yes", "no") for name, yes in answers.items()})
+    return frame.assign(age=age, income=np.array(["low", "middle", "high"])[income], hours=rng.random(n) * 10)
 
 
 def fit(frame: pd.DataFrame, formula: str = "voted ~ prereg + age + income + registered + prereg:registered") -> Fit:

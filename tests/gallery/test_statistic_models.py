@@ -365,14 +365,8 @@ COIN = Schema(columns={"b": COLUMNS["b"]})
 
 def table(n=2_000):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "a": rng.choice(["x", "y", "z"], n, p=[0.6, 0.3, 0.1]),
-            "b": (rng.random(n) < 0.2).astype(int),
-            "c": 5 * rng.random(n),
-            "k": rng.integers(5, 10, n),
-        }
-    )
+    levels = {"a": rng.choice(["x", "y", "z"], n, p=[0.6, 0.3, 0.1]), "b": (rng.random(n) < 0.2).astype(int)}
+    frame = pd.DataFrame(levels | {"c": 5 * rng.random(n), "k": rng.integers(5, 10, n)})
     frame.loc[: n // 4, "a"] = None
     return Table(frame, COIN_AND_DIE)
 

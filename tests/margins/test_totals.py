@@ -28,15 +28,10 @@ TIED = [{"sex": "m", "pregnant": "yes"}]
 def people(seed=0, n=N):
     rng = np.random.default_rng(seed)
     sex, age = rng.integers(0, 2, n), rng.integers(0, 40, n)
-    return pd.DataFrame(
-        {
-            "sex": np.array(["m", "f"])[sex],
-            "age": age,
-            "region": pd.Series(np.array(["A", "B", "C", None], dtype=object)[rng.integers(0, 4, n)], dtype="str"),
-            "income": np.clip(age // 14 + rng.integers(-1, 2, n), 0, 2),
-            "pregnant": np.where((sex == 1) & (rng.random(n) < 0.2), "yes", "no"),
-        }
-    )
+    region = pd.Series(np.array(["A", "B", "C", None], dtype=object)[rng.integers(0, 4, n)], dtype="str")
+    frame = pd.DataFrame({"sex": np.array(["m", "f"])[sex], "age": age, "region": region})
+    income = np.clip(age // 14 + rng.integers(-1, 2, n), 0, 2)
+    return frame.assign(income=income, pregnant=np.where((sex == 1) & (rng.random(n) < 0.2), "yes", "no"))
 
 
 def spelt(frame):

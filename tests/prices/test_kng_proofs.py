@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -28,12 +29,8 @@ TAUS = [Fraction(1, 2), Fraction(1, 100), Fraction(3, 4), Fraction(99, 100), Fra
 
 
 def test_no_sum_of_the_largest_table_overflows():
-    worst = max(
-        Gradient(Fraction(a, 1_000), p, norm).sensitivity("add-remove")
-        for a in (1, 501, 999)
-        for p in (1, 100)
-        for norm in ("hull", "linf")
-    )
+    tried = product((1, 501, 999), (1, 100), ("hull", "linf"))
+    worst = max(Gradient(Fraction(a, 1_000), p, norm).sensitivity("add-remove") for a, p, norm in tried)
     assert worst * lines.MOST_RECORDS < -lines.LEAST
     assert -2 * lines.LEAST <= 2**61  # what noise.exponential_mechanism takes
 
@@ -75,16 +72,9 @@ def test_a_record_has_the_same_bits_whatever_records_are_beside_it(p):
     given, outcome = dict(zip(names, rng.random((p, n)), strict=True)), rng.random(n)
 
     box = Box(schema, names, {})
-    task = ColumnTask(
-        part=NumericPart(budget=budget_of(1), box=box),
-        column=schema.columns[f"x{p}"],
-        regression=None,
-        pilot=pilot,
-        n_records=n,
-        ask=None,
-        planned=None,
-        pinned=True,
-    )
+    part, column = NumericPart(budget=budget_of(1), box=box), schema.columns[f"x{p}"]
+    nothing = {"regression": None, "ask": None, "planned": None}
+    task = ColumnTask(part=part, column=column, pilot=pilot, n_records=n, pinned=True, **nothing)
 
     def records(rows):
         predictors = box.matrix({name: values[rows] for name, values in given.items()})
@@ -174,14 +164,9 @@ def price(mechanism, first, second, seed=0):
 
 def schema_of(cap=2, public=False):
     x = {"lower": 0.0, "upper": 10.0, "missing": True, "public": public}
-    return Schema(
-        records={"max_per_person": cap},
-        columns={
-            "s": {"levels": ["a", "b"], "public": public},
-            "x": x,
-            "y": {"lower": 1.0, "upper": 1000.0, "scale": "log", "missing": True},
-        },
-    )
+    y = {"lower": 1.0, "upper": 1000.0, "scale": "log", "missing": True}
+    columns = {"s": {"levels": ["a", "b"], "public": public}, "x": x, "y": y}
+    return Schema(records={"max_per_person": cap}, columns=columns)
 
 
 def frame(rows):
@@ -198,12 +183,11 @@ MOVES = {
     "far": ([("a", 0.0, 1.0)], [("a", 10.0, 1000.0)]),
     "goes missing": ([("a", 9.0, 900.0)], [("a", np.nan, np.nan)]),
 }
+FEW = {"by": ("s",), "quantiles": ("1/4", "1/2", "9/10")}
 MECHANISMS = {
     "residual": lambda **more: KNGResidual(epsilon=1, by=("s",), bins=8, **more),
-    "sandwich": lambda **more: KNG(epsilon=1, by=("s",), scheme="sandwich", quantiles=("1/4", "1/2", "9/10"), **more),
-    "varying": lambda **more: KNG(
-        epsilon=1, by=("s",), quantiles=("1/4", "1/2", "9/10"), scheme="stepwise", slopes="varying", **more
-    ),
+    "sandwich": lambda **more: KNG(epsilon=1, scheme="sandwich", **FEW, **more),
+    "varying": lambda **more: KNG(epsilon=1, scheme="stepwise", slopes="varying", **FEW, **more),
 }
 
 

@@ -113,14 +113,9 @@ def draws_of(made, table):
 
 def mixed_table(n: int = 120, schema: Schema = MIXED) -> Table:
     rng = np.random.default_rng(3)
-    frame = pd.DataFrame(
-        {
-            "region": rng.choice(["n", "s"], n),
-            "sector": rng.choice(["a", "b", "c", None], n),
-            "size": np.exp(rng.uniform(0, 8.5, n)).astype(int).clip(1, 5000),
-            "pay": np.where(rng.random(n) < 0.2, np.nan, rng.uniform(0, 100, n)),
-        }
-    )
+    frame = pd.DataFrame({"region": rng.choice(["n", "s"], n), "sector": rng.choice(["a", "b", "c", None], n)})
+    frame["size"] = np.exp(rng.uniform(0, 8.5, n)).astype(int).clip(1, 5000)
+    frame["pay"] = np.where(rng.random(n) < 0.2, np.nan, rng.uniform(0, 100, n))
     return Table(frame[list(schema.columns)], schema)
 
 
@@ -394,18 +389,14 @@ def test_what_a_record_adds_depends_on_no_other_record():
     rng, regression = np.random.default_rng(9), made_up(300, 3, np.random.default_rng(10))
     candidates = Fitter(n_intercepts=40).around(regression, regression.start(), rounds(2)[0])
     records, whole = records_of(regression), below(regression, candidates)
+    parts = ("outcome", "predictors", "instruments")
     for _ in range(5):
         part = rng.random(300) < 0.5
-        halves = [
-            replace(
-                records,
-                outcome=records.outcome[rows],
-                predictors=records.predictors[rows],
-                instruments=records.instruments[rows],
-            )
+        one, other = (
+            replace(records, **{name: getattr(records, name)[rows] for name in parts})
             for rows in (part, np.flatnonzero(~part)[::-1])
-        ]
-        assert (below(halves[0], candidates) + below(halves[1], candidates) == whole).all()
+        )
+        assert (below(one, candidates) + below(other, candidates) == whole).all()
 
 
 @pytest.mark.parametrize("upwards", [False, True])

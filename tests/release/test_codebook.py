@@ -26,9 +26,7 @@ N = 400
 LEVELS = schema_text("codebook_levels")
 NUMBERS = schema_text("codebook_numbers")
 MIXED = Schema.from_toml(LEVELS.replace("[[impossible]]", NUMBERS + "[[impossible]]"))
-UNBINNED = Schema.from_toml(
-    "[columns.wage]\nlower = 0\nupper = 100\n[columns.home]\nlevels = ['blue', 'red']\nmissing = true"
-)
+UNBINNED = Schema(columns={"wage": {"lower": 0, "upper": 100}, "home": {"levels": ["blue", "red"], "missing": True}})
 CELLS = Schema.from_toml("[columns.a]\nlevels = [0, 1]\n[columns.b]\nlevels = [0, 1, 2]")
 MODEL = StatisticModel(cells_of, shares_of_cells, draw_cells, "cells")
 

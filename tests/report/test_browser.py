@@ -35,15 +35,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release by steps with a ledger, an evaluation inside and one that is paid for."""
     home = tmp_path_factory.mktemp("released")
     rng = np.random.default_rng(3)
-    n = 400
-    frame = pd.DataFrame(
-        {
-            "colour": rng.choice(["blue", "red", "green"], n),
-            "voted": rng.choice(["no", "yes"], n),
-            "wage": rng.uniform(0, 100_000, n),
-        }
-    )
-    frame.to_parquet(home / "t.parquet")
+    frame = pd.DataFrame({"colour": rng.choice(["blue", "red", "green"], 400), "voted": rng.choice(["no", "yes"], 400)})
+    frame.assign(wage=rng.uniform(0, 100_000, 400)).to_parquet(home / "t.parquet")
     (home / "s.toml").write_text(SCHEMA.to_toml(), encoding="utf-8")
     Ledger(home / "l.sqlite").set_total(5)
     words = f"{home}/t.parquet --schema {home}/s.toml --mechanism steps --epsilon 1 --sets 2 --ledger {home}/l.sqlite"
@@ -70,17 +63,11 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parameter = {"name": "mean of a very long name", "mean": 1.0, "sd": 0.1, "rhat": 1.0, "ess_bulk": 900.0}
     window = {"limit": 0.5, "any": 3, "any_share": 0.05, "released": [2], "released_share": [0.03]}
     bounds = {"draws": 4000, "bound": 0.7, "rhat": 1.0, "ess_tail": 800.0, "certifies": "nothing", "window": window}
-    run["diagnostics"] = {
-        "posterior": {
-            "sampler": "nuts",
-            "draws": 1000,
-            "chains": 4,
-            "convergence": {"rhat": {"mu": 1.001}, "ess_bulk": {"mu": 900}, "ess_tail": {"mu": 700}, "divergences": 0},
-            "parameters": [{**parameter, "ess_tail": 700.0, "released": [1.1]}],
-            "bounds": bounds,
-            "predictive": {"counts": {"entries": 10, "outside": 0.1, "smallest_p": 0.04}},
-        }
-    }
+    convergence = {"rhat": {"mu": 1.001}, "ess_bulk": {"mu": 900}, "ess_tail": {"mu": 700}, "divergences": 0}
+    posterior = {"sampler": "nuts", "draws": 1000, "chains": 4, "convergence": convergence, "bounds": bounds}
+    posterior["parameters"] = [{**parameter, "ess_tail": 700.0, "released": [1.1]}]
+    posterior["predictive"] = {"counts": {"entries": 10, "outside": 0.1, "smallest_p": 0.04}}
+    run["diagnostics"] = {"posterior": posterior}
     return write_folder(tmp_path_factory.mktemp("hand") / "out", facts, run)
 
 

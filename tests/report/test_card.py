@@ -104,15 +104,8 @@ def test_every_mechanism_without_noise_has_its_reason() -> None:
 
 def published(folder: Path, mechanism: Any) -> Path:
     rng = np.random.default_rng(8)
-    n = 300
-    frame = pd.DataFrame(
-        {
-            "home colour": rng.choice(["blue", "red"], n),
-            "wage": rng.uniform(0, 100, n),
-            "class": rng.choice([1, 2, 3], n),
-        }
-    )
-    release, _ = mechanism.release(Table(frame, SCHEMA))
+    frame = pd.DataFrame({"home colour": rng.choice(["blue", "red"], 300), "wage": rng.uniform(0, 100, 300)})
+    release, _ = mechanism.release(Table(frame.assign(**{"class": rng.choice([1, 2, 3], 300)}), SCHEMA))
     release.publish(folder)
     return folder
 
@@ -153,17 +146,8 @@ def test_the_three_lines_of_the_card_run(
 
 def test_an_analysis_for_any_schema() -> None:
     assert formula(SCHEMA) == "wage ~ C(Q('home colour'))"
-    assert (
-        formula(
-            Schema(
-                columns={
-                    "day": {"type": "date", "lower": "2014-01-01", "upper": "2015-01-01"},
-                    "pay": {"lower": 0, "upper": 1},
-                }
-            )
-        )
-        == "pay ~ 1"
-    )
+    day = {"type": "date", "lower": "2014-01-01", "upper": "2015-01-01"}
+    assert formula(Schema(columns={"day": day, "pay": {"lower": 0, "upper": 1}})) == "pay ~ 1"
     two = {"a b": {"levels": ["x", "it's"]}, "p": {"levels": ["y", "n"], "public": True}}
     assert formula(Schema(columns=two)) == "I((Q('a b') == \"it's\") * 1.0) ~ C(p)"
     assert formula(Schema(columns={name: {"lower": 0, "upper": 1} for name in ("lambda", "y")})) == "Q('lambda') ~ y"

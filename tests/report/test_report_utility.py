@@ -43,14 +43,8 @@ def people(n: int = 300, seed: int = 1) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     age = rng.integers(20, 60, n)
     job = pd.Series(rng.choice(["none", "part", "full"], n, p=[0.2, 0.3, 0.5]), dtype=object)
-    return pd.DataFrame(
-        {
-            "sex": rng.choice(["f", "m"], n),
-            "job": job.mask(rng.random(n) < 0.1),
-            "age": age,
-            "pay": np.exp(3 + 0.02 * age + rng.normal(0, 0.5, n)).clip(1, 1000),
-        }
-    )
+    frame = pd.DataFrame({"sex": rng.choice(["f", "m"], n), "job": job.mask(rng.random(n) < 0.1), "age": age})
+    return frame.assign(pay=np.exp(3 + 0.02 * age + rng.normal(0, 0.5, n)).clip(1, 1000))
 
 
 # ---- what pictures are drawn from ----
@@ -84,14 +78,14 @@ def test_weighted_density_and_difference_by_hand():
 def test_differences_are_the_sets_minus_the_table_and_add_up():
     table, made = Table(people(), SCHEMA), people(200, 2)
     found = difference(table, [made, people(100, 3)], SCHEMA, ["job", "age"])
-    cells_of = [
-        pd.crosstab(frame["job"].fillna("missing"), (frame["age"] - 20) // 10, normalize="all").reindex(
-            ["none", "part", "full", "missing"]
-        )
-        for frame in (table.frame, made, people(100, 3))
-    ]
-    np.testing.assert_allclose(found["difference"], (cells_of[1] + cells_of[2]) / 2 - cells_of[0], atol=1e-12)
-    assert found["levels"] == [["none", "part", "full", "missing"], ["20-29", "30-39", "40-49", "50-59"]]
+    jobs = ["none", "part", "full", "missing"]
+
+    def shares_of(frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.crosstab(frame["job"].fillna("missing"), (frame["age"] - 20) // 10, normalize="all").reindex(jobs)
+
+    truth, *sets = (shares_of(frame) for frame in (table.frame, made, people(100, 3)))
+    np.testing.assert_allclose(found["difference"], (sets[0] + sets[1]) / 2 - truth, atol=1e-12)
+    assert found["levels"] == [jobs, ["20-29", "30-39", "40-49", "50-59"]]
     other = difference(Table(made, SCHEMA), [table.frame], SCHEMA, ["job", "age"])
     twin = difference(table, [made], SCHEMA, ["job", "age"])
     np.testing.assert_allclose(other["difference"], -np.array(twin["difference"]), atol=1e-12)

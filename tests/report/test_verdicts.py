@@ -25,13 +25,9 @@ from pdips.report.diagnostics import judge
 from pdips.report.verdict import COLOURS, Check, summed
 
 PAY, TOP = {"lower": 0, "upper": 100_000}, 12_000
-SCHEMA = Schema(
-    columns={
-        "sex": {"levels": ["f", "m"]},
-        "region": {"levels": ["n", "e", "s", "w"]},
-        "pay": {"lower": 0, "upper": TOP, "bin_edges": [0, 500, 1000, 1500, 2000, 3000, 5000, TOP]},
-    }
-)
+GROUPS = {"sex": {"levels": ["f", "m"]}, "region": {"levels": ["n", "e", "s", "w"]}}
+EDGES = [0, 500, 1000, 1500, 2000, 3000, 5000, TOP]
+SCHEMA = Schema(columns=GROUPS | {"pay": {"lower": 0, "upper": TOP, "bin_edges": EDGES}})
 OPEN = Schema(columns={"sex": {"levels": ["f", "m"]}, "pay": PAY})
 MANY = Schema(columns={**{f"q{i}": {"levels": list("abcde")} for i in range(6)}, "pay": {**PAY, "bins": 20}})
 
@@ -61,9 +57,8 @@ def verdicts_of(table: Table, sets: list[pd.DataFrame], *, sampling: str = "exac
     facts = facts_of(dict(table.schema.to_dict()["columns"]), (), sampling=sampling)
     public = PrivacyDocument.model_validate(facts)
     comparison = compare(with_decile_bins(table), sets, np.random.default_rng(3))
-    run = RunDocument.model_validate(
-        {"seconds": {}, "peak_memory_mib": 1, "ledger": None, "published": True, "comparison": comparison}
-    )
+    ran = {"seconds": {}, "peak_memory_mib": 1, "ledger": None, "published": True, "comparison": comparison}
+    run = RunDocument.model_validate(ran)
     found = utility.checks(public, run.comparison)
     return {"diagnostics": judge(public, run, (), None)[0].level, "utility": summed(found).level}
 
