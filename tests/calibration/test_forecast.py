@@ -178,9 +178,8 @@ def test_schemas_of_any_size_are_checked_and_planned(tmp_path, columns):
     (tmp_path / "s.toml").write_text(Schema(columns=columns).to_toml(), encoding="utf-8")
     checked = CliRunner().invoke(program, ["schema", "check", str(tmp_path / "s.toml")])
     assert checked.exit_code == 0, checked.exception
-    planned = CliRunner().invoke(
-        program, ["plan", str(tmp_path / "s.toml"), "--records", "900", "--mechanism", "pairs"]
-    )
+    words = ["plan", str(tmp_path / "s.toml"), "--records", "900", "--mechanism", "pairs"]
+    planned = CliRunner().invoke(program, words)
     assert planned.exit_code == 0, planned.exception
     assert "attacker" in planned.output
 

@@ -124,12 +124,8 @@ def stored(kind: str, names, folder: Path, request, rows=None) -> tuple[str, Pat
 
 
 def records(table: Table) -> pd.Series:
-    return (
-        pd.DataFrame(table.codes)
-        .assign(n=1 if table.counts is None else table.counts)
-        .groupby([*table.codes])["n"]
-        .sum()
-    )
+    weighed = pd.DataFrame(table.codes).assign(n=1 if table.counts is None else table.counts)
+    return weighed.groupby([*table.codes])["n"].sum()
 
 
 KINDS = pytest.mark.parametrize("kind", ["duckdb", "postgres"])
@@ -203,20 +199,8 @@ def test_a_release_is_that_of_the_file_and_a_password_is_nowhere(kind, tmp_path,
     address, file = stored(kind, COUNTED.columns, tmp_path, request)
     schema, ledger = tmp_path / "s.toml", tmp_path / "l.sqlite"
     schema.write_text(COUNTED.to_toml())
-    command = [
-        sys.executable,
-        "-m",
-        "pdips",
-        "synthesize",
-        address,
-        "--schema",
-        schema,
-        "--epsilon",
-        "1",
-        "--seed",
-        "3",
-    ]
-    more = ["--ledger", ledger, "--quiet", "--out", tmp_path / "out"]
+    command = [sys.executable, "-m", "pdips", "synthesize", address, "--schema", schema]
+    more = ["--epsilon", "1", "--seed", "3", "--ledger", ledger, "--quiet", "--out", tmp_path / "out"]
     done = subprocess.run([*command, *more], check=True, capture_output=True, text=True)
     found = pd.read_parquet(tmp_path / "out/confidential/synthetic_1.parquet")
     wanted = synthesize(file, COUNTED, epsilon=1, seed=3, ledger=ledger, progress=False)[0]

@@ -51,9 +51,8 @@ def test_a_table_in_many_files_counts_as_the_whole_one(tmp_path, monkeypatch, co
 
 def test_a_release_from_a_seed_is_that_of_the_whole_table(tmp_path, ledger):
     whole = Table(folder_of(tmp_path), SCHEMA)
-    one, other = (
-        synthesize(table, SCHEMA, epsilon=1, mechanism="pairs", seed=3, ledger=ledger)[0] for table in (whole, tmp_path)
-    )
+    settings = {"epsilon": 1, "mechanism": "pairs", "seed": 3, "ledger": ledger}
+    one, other = (synthesize(table, SCHEMA, **settings)[0] for table in (whole, tmp_path))
     pd.testing.assert_frame_equal(one.tables["margins"], other.tables["margins"])
     assert ledger.summary().spent_epsilon == 2
 

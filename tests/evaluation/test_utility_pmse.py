@@ -118,14 +118,12 @@ def test_the_penalty_is_the_best_in_cross_validation(penalty, monkeypatch):
         return model.fit(x[inside], y[inside]).predict_proba(x[at])[:, 1]
 
     fold = np.random.default_rng(3).permutation(np.arange(220) % 10)
-    loss = [
-        sum(
-            -np.log(np.where(y[fold == j] > 0, p, 1 - p)).sum()
-            for j in range(10)
-            for p in [chances(size, fold != j, fold == j)]
-        )
-        for size in sizes
-    ]
+
+    def loss_in(part: np.ndarray, size: float) -> float:
+        p = chances(size, ~part, part)
+        return float(-np.log(np.where(y[part] > 0, p, 1 - p)).sum())
+
+    loss = [sum(loss_in(fold == j, size) for j in range(10)) for size in sizes]
     everything = np.ones(220, dtype=bool)
     wanted = chances(sizes[int(np.argmin(loss))], everything, everything)
     np.testing.assert_allclose(logistic.cross_validated(x, y, penalty, np.random.default_rng(3)), wanted, atol=1e-4)

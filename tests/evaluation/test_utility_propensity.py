@@ -157,16 +157,11 @@ def test_a_tree_takes_leaves_of_twenty_records():
     assert specks(table, [other], classifier="tree").mean == 0.0  # 15 records can't be a leaf
 
 
-@pytest.mark.parametrize(
-    ("sets", "classifier", "message"),
-    [
-        ([], "logistic", "at least one synthetic set"),
-        ([None], "forest", "classifier must be one of"),
-        ([None], object(), "predict_proba"),
-    ],
-)
-def test_refusals(sets, classifier, message):
-    refuses(message, specks, random_table(schema_of(2, 2), 5), sets, classifier=classifier)
+def test_refusals():
+    table = random_table(schema_of(2, 2), 5)
+    refuses("at least one synthetic set", specks, table, [], classifier="logistic")
+    refuses("classifier must be one of", specks, table, [None], classifier="forest")
+    refuses("predict_proba", specks, table, [None], classifier=object())
 
 
 def test_too_many_coefficients_are_refused():

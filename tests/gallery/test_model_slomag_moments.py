@@ -259,12 +259,8 @@ def test_with_little_noise_coefficients_are_found():
 
 def test_records_follow_the_draw():
     model, rng = as_statistic_model("slomag"), np.random.default_rng(6)
-    draw = {
-        "mean": np.array([0.1]),
-        "Sigma": np.array([[0.04]]),
-        "coefficients of w": np.array([[-1.0, 6.0]]),
-        "coefficients of v": np.array([[0.0, 0.0, 3.0], [1.0, 0.0, 0.0]]),
-    }
+    draw = {"mean": np.array([0.1]), "Sigma": np.array([[0.04]]), "coefficients of w": np.array([[-1.0, 6.0]])}
+    draw["coefficients of v"] = np.array([[0.0, 0.0, 3.0], [1.0, 0.0, 0.0]])
     made = model.records(draw, RecordRequest(200_000), SCHEMA, rng)
     z, w, v = (np.asarray(made[name]) for name in ("z", "w", "v"))
     assert (z.mean(), z.std()) == pytest.approx((0.4, 0.8), abs=0.01)

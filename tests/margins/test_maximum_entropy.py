@@ -51,14 +51,9 @@ def test_the_fit_is_that_of_brute_force():
         entropy = 0.5 * (x * (np.log(x) - base.ravel())).sum()
         return entropy + ((counts - adds @ x) ** 2).sum() / 18
 
-    best = minimize(
-        loss,
-        np.full(12, 100 / 12),
-        method="SLSQP",
-        constraints=LinearConstraint(np.ones(12), 100, 100),
-        bounds=[(1e-9, None)] * 12,
-        options={"maxiter": 1000, "ftol": 1e-13},
-    )
+    limits = {"constraints": LinearConstraint(np.ones(12), 100, 100), "bounds": [(1e-9, None)] * 12}
+    options = {"maxiter": 1000, "ftol": 1e-13}
+    best = minimize(loss, np.full(12, 100 / 12), method="SLSQP", options=options, **limits)
     assert loss(found) <= best.fun + 1e-3
     assert np.abs(found - best.x).max() < 0.05
     assert np.abs(found - 100 / 12).max() > 1  # not where it started
@@ -115,17 +110,9 @@ def test_counts_without_noise_are_matched_and_noise_alone_is_not():
     grid = CellGrid(domain_of(schema_of(3, 4)))
     cells = rng.dirichlet(np.ones(12)) * 1000
     base = log_independent(grid, [cells.reshape(3, 4).sum(1), cells.reshape(3, 4).sum(0)], [0.0, 0.0])
-    close, far = (
-        fit(
-            grid,
-            [Observation(cells, np.full(12, variance), (0, 1))],
-            [],
-            totals=np.array([1000.0]),
-            base=base,
-            ridge=RIDGE,
-        )[0]
-        for variance in (1e-6, 1e9)
-    )
+    ask = {"totals": np.array([1000.0]), "base": base, "ridge": RIDGE}
+    views = [Observation(cells, np.full(12, variance), (0, 1)) for variance in (1e-6, 1e9)]
+    close, far = (fit(grid, [view], [], **ask)[0] for view in views)
     order = np.ravel_multi_index([grid.levels(np.arange(12), j) for j in (0, 1)], (3, 4))
     np.testing.assert_allclose(close, cells[order], atol=0.5)
     independent = np.outer(cells.reshape(3, 4).sum(1), cells.reshape(3, 4).sum(0)).ravel() / 1000

@@ -14,14 +14,9 @@ from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.planning import margin_errors
 from pdips.privacy.noise import discrete_laplace_variance
 
-SCHEMAS = {
-    "one column": schema_of(5),
-    "two columns": schema_of(5, 3),
-    "small": schema_of(2, 3, 2),
-    "wide columns": schema_of(12, 12, 12),
-    "a mix": schema_of(2, 2, 14, 5, 6, 2, 2, 2, 2),
-    "many": schema_of(*[2] * 22),
-}
+SCHEMAS = {"one column": schema_of(5), "two columns": schema_of(5, 3), "small": schema_of(2, 3, 2)}
+SCHEMAS |= {"wide columns": schema_of(12, 12, 12), "a mix": schema_of(2, 2, 14, 5, 6, 2, 2, 2, 2)}
+SCHEMAS["many"] = schema_of(*[2] * 22)
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)

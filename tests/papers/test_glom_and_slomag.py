@@ -245,16 +245,13 @@ def test_plug_in_has_the_information_of_the_design():
         score = np.column_stack([np.zeros(40), x[0] @ flat.reshape(2, 2).T])
         return np.logaddexp.reduce(score, axis=1).sum() + 0.35 * flat @ flat
 
-    h = 1e-3
+    h, at = 1e-3, beta[0]
+
+    def curvature(a, b):
+        return (loss(at + a + b) - loss(at + a - b) - loss(at - a + b) + loss(at - a - b)) / (4 * h**2)
+
     steps = h * np.eye(4)
-    by_differences = [
-        [
-            (loss(beta[0] + a + b) - loss(beta[0] + a - b) - loss(beta[0] - a + b) + loss(beta[0] - a - b)) / (4 * h**2)
-            for b in steps
-        ]
-        for a in steps
-    ]
-    np.testing.assert_allclose(found, by_differences, atol=1e-3)
+    np.testing.assert_allclose(found, [[curvature(a, b) for b in steps] for a in steps], atol=1e-3)
 
 
 def test_noisy_modes_are_those_that_modips_sanitizes():

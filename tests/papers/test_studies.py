@@ -235,16 +235,12 @@ def test_a_killed_program_goes_on_where_it_stopped(tmp_path):
 
 def test_processes_of_dask_find_the_same(tmp_path):
     study, told = find("proportions"), []
-    here, there = (
-        measure(
-            study,
-            options(20, epsilons=("0.5",)),
-            tmp_path / str(workers),
-            workers=workers,
-            tell=lambda done, total: told.append(done),
-        )
-        for workers in (0, 2)
-    )
+
+    def made(workers):
+        folder, asked = tmp_path / str(workers), options(20, epsilons=("0.5",))
+        return measure(study, asked, folder, workers=workers, tell=lambda done, total: told.append(done))
+
+    here, there = made(0), made(2)
     pd.testing.assert_frame_equal(here, there)
     assert told == [*range(10), *range(10)]
 

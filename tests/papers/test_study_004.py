@@ -212,18 +212,11 @@ def test_one_confidential_number_and_public_columns(columns):
 
 def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):
     table, rng = salaries(), np.random.default_rng(2)
-    posterior = {
-        "intercept": rng.normal(0, 0.1, (2, 3)),
-        "coefficients": rng.normal(0, 0.1, (2, 3, 1)),
-        "lambda": rng.uniform(3, 4, (2, 3)),
-    }
-    given = xr.DataTree.from_dict(
-        {
-            "posterior": xr.Dataset(
-                {k: (("chain", "draw", *("effect",) * (v.ndim - 2)), v) for k, v in posterior.items()}
-            )
-        }
-    )
+    posterior = {"intercept": rng.normal(0, 0.1, (2, 3)), "coefficients": rng.normal(0, 0.1, (2, 3, 1))}
+    posterior["lambda"] = rng.uniform(3, 4, (2, 3))
+    dims = ("chain", "draw", "effect")
+    given = xr.Dataset({name: (dims[: each.ndim], each) for name, each in posterior.items()})
+    given = xr.DataTree.from_dict({"posterior": given})
     monkeypatch.setattr(salary, "sample", lambda *_, **__: given)
     monkeypatch.setattr(salary, "worst_rhat", lambda _: 1.0)
     largest, synthetic, _ = salary.PublishedRegressions(table, rng).refit(np.ones(60), 2.5)

@@ -253,19 +253,12 @@ def test_a_row_is_the_same_whichever_others_there_are():
 
 def told(changes=None):
     """A table with the paper's own figures for all its rows, sound ones too, and with our targets, but for changes."""
-    values = {
-        (row_of(method), column): value
-        for method in (*heavy.SCHEMES, heavy.PMSE)
-        for row_of in (heavy.published_row, heavy.sound_row)
-        for column, value in zip(heavy.MEASURES, heavy.PRINTED[method], strict=True)
-    }
-    values |= {
-        (heavy.NON_PRIVATE, column): value
-        for column, value in zip(heavy.MEASURES, heavy.PRINTED[heavy.NON_PRIVATE], strict=True)
-    }
-    values |= {(heavy.RECOMMENDED, column): value for column, value in heavy.TARGETS.items()} | {
-        (heavy.RECOMMENDED, TRUE): 1.0
-    }
+    printed = {}
+    for method in (*heavy.SCHEMES, heavy.PMSE):
+        printed |= dict.fromkeys((heavy.published_row(method), heavy.sound_row(method)), heavy.PRINTED[method])
+    printed[heavy.NON_PRIVATE] = heavy.PRINTED[heavy.NON_PRIVATE]
+    values = {(row, each): value for row in printed for each, value in zip(heavy.MEASURES, printed[row], strict=True)}
+    values |= {(heavy.RECOMMENDED, column): value for column, value in [*heavy.TARGETS.items(), (TRUE, 1.0)]}
     values |= {(heavy.published_row("KNG"), TRUE): 2.98} | (changes or {})
     rows = [(row, column, value, 0.0, np.nan) for (row, column), value in values.items()]
     return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -13,7 +13,7 @@ from scipy import stats
 from small_models import written
 from tables import refuses
 
-from pdips import InputError, Schema
+from pdips import Schema
 from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds
 from pdips.posterior.finished_model import stream
 from pdips.posterior.model import Blueprint
@@ -370,12 +370,13 @@ def test_bad_models_and_columns():
     refuses("no draws of 'level'", stream_bounds, two_columns(), None, {"spread": draws["spread"]}, mode=FAST)
     refuses("no draws of 'spread_log__'", stream_bounds, two_columns(), None, {"level": draws["level"]}, mode=FAST)
     refuses("columns must have the same length", stream_bounds, two_columns(), {"y": np.zeros(9)}, draws, mode=FAST)
-    with pytest.raises(InputError, match="draws must have the same length"):
-        stream_bounds(two_columns(), None, draws | {"spread": np.ones(3)}, mode=FAST)
-    with pytest.raises(InputError, match="'level' must have the shape \\(4,\\)"):
-        stream_bounds(two_columns(), None, draws | {"level": np.ones(DRAWS)}, mode=FAST)
-    refuses("at least one draw", stream_bounds, two_columns(), None, {"level": np.ones((0, 4))}, mode=FAST)
-    refuses("no posterior group", stream_bounds, two_columns(), None, xr.DataTree(), mode=FAST)
+    for message, given in (
+        ("draws must have the same length", draws | {"spread": np.ones(3)}),
+        (r"'level' must have the shape \(4,\)", draws | {"level": np.ones(DRAWS)}),
+        ("at least one draw", {"level": np.ones((0, 4))}),
+        ("no posterior group", xr.DataTree()),
+    ):
+        refuses(message, stream_bounds, two_columns(), None, given, mode=FAST)
     with pm.Model() as fixed:
         pm.Normal("y", 0, 1, observed=np.zeros(5))
     refuses("depends on no free variable", stream_bounds, fixed, None, draws, mode=FAST)

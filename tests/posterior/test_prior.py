@@ -162,6 +162,10 @@ def bell(value, *_):
     return -(value**2)
 
 
+def standard(size):
+    return pm.Normal.dist(0, 1, size=size)
+
+
 @pytest.mark.parametrize(
     ("prior", "says"),
     [
@@ -170,10 +174,7 @@ def bell(value, *_):
         (lambda: pm.ICAR("m", W=W), "'m' is improper .*autoregression.*pm.CAR with alpha below 1, or pm.ZeroSumNormal"),
         (lambda: pm.CAR("m", np.zeros(3), W, alpha=1.0, tau=1.0), "autoregression"),
         (lambda: pm.CustomDist("m", logp=bell), "'m' is a log density of its own.*dist=..."),
-        (
-            lambda: pm.CustomDist("m", dist=lambda size: pm.Normal.dist(0, 1, size=size), logp=bell),
-            "'m' is a log density of its own",
-        ),
+        (lambda: pm.CustomDist("m", dist=standard, logp=bell), "'m' is a log density of its own"),
         (lambda: pm.CustomDist("m", dist=lambda size: 2 * pm.Flat.dist(size=size)), "'m' is improper"),
     ],
 )
@@ -186,7 +187,7 @@ def test_improper_priors_are_refused_with_what_to_write(prior, says):
     [
         lambda: pm.CAR("m", np.zeros(3), W, alpha=0.9, tau=1.0),
         lambda: pm.ZeroSumNormal("m", 1, shape=3),
-        lambda: pm.CustomDist("m", dist=lambda size: 2 * pm.Normal.dist(0, 1, size=size)),
+        lambda: pm.CustomDist("m", dist=lambda size: 2 * standard(size)),
         lambda: pm.Truncated("m", pm.Normal.dist(0, 1), lower=0),
         lambda: pm.GaussianRandomWalk("m", init_dist=pm.Normal.dist(0, 1), shape=3),
     ],

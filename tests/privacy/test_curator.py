@@ -45,18 +45,17 @@ def asked(table):
 A, B, CHOICE = step("a"), step("b"), step("choice", "exponential")
 
 
-@pytest.mark.parametrize(
-    ("before", "wrong", "question"),
-    [
-        ([], B, "count"),
-        ([A], A, "count"),
-        ([A, B], A, "count"),
-        ([], A, "choose"),
-        ([], A, "draw"),
-        ([], replace(A, price=Fraction(2)), "count"),
-    ],
-    ids=["out of order", "twice", "after the last", "another law", "a draw", "another price"],
-)
+UNPRICED = {
+    "out of order": ([], B, "count"),
+    "twice": ([A], A, "count"),
+    "after the last": ([A, B], A, "count"),
+    "another law": ([], A, "choose"),
+    "a draw": ([], A, "draw"),
+    "another price": ([], replace(A, price=Fraction(2)), "count"),
+}
+
+
+@pytest.mark.parametrize(("before", "wrong", "question"), UNPRICED.values(), ids=UNPRICED)
 def test_what_the_plan_does_not_price_is_refused_before_the_table_is_read(before, wrong, question):
     curator = Drawing(plan_of(A, B), TABLE, bits())
     for right in before:

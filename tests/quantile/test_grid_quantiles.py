@@ -173,16 +173,11 @@ def test_no_pair_of_tiny_tables_costs_more_than_epsilon_jointly(neighbours, taus
         assert worst_loss(law, n, 3, neighbours) <= 1 + 1e-12
 
 
-@pytest.mark.parametrize(
-    ("neighbours", "taus", "n"),
-    [
-        ("replace-one", QUARTERS, 4),
-        ("replace-one", QUARTERS[:2], 4),
-        ("add-remove", QUARTERS[::2], 3),
-        ("add-remove", QUARTERS[:2], 3),
-        ("add-remove", [Fraction(1, 3), Fraction(2, 3)], 2),
-    ],
-)
+JOINTLY = [("replace-one", QUARTERS, 4), ("replace-one", QUARTERS[:2], 4), ("add-remove", QUARTERS[::2], 3)]
+JOINTLY += [("add-remove", QUARTERS[:2], 3), ("add-remove", [Fraction(1, 3), Fraction(2, 3)], 2)]
+
+
+@pytest.mark.parametrize(("neighbours", "taus", "n"), JOINTLY)
 def test_the_joint_price_is_attained_and_half_the_sensitivity_is_caught(neighbours, taus, n):
     base = np.array([1, 1, 10**9])  # many points in a cell tilt the law: the mean of the ratio lies at its far end
 
@@ -201,11 +196,8 @@ def loss(taus, epsilon, neighbours, allocation=None, *, n=4, n_points=3, parts=1
     """The worst loss by halving; with an allocation, levels have these parts of epsilon in place of equal ones."""
     levels = recursive_splits(taus, Fraction(epsilon), neighbours)
     factors = [len(levels) * part for part in allocation] if allocation else [1] * len(levels)
-    priced = [
-        replace(split, unit=split.unit * factor)
-        for level, factor in zip(levels, factors, strict=True)
-        for split in level
-    ]
+    of = zip(levels, factors, strict=True)
+    priced = [replace(split, unit=split.unit * factor) for level, factor in of for split in level]
 
     def law(counts, n):
         tried = halving(counts, n, taus, epsilon, neighbours, parts)

@@ -217,11 +217,9 @@ def test_one_seed_gives_one_chain():
 )
 def test_bad_input_is_refused(changed, message):
     table = by_hand.skewed()
-    box = {"start": 0, "lower": -9, "upper": 9} | {k: v for k, v in changed.items() if k in ("start", "lower")}
-    density = {"x": table.x, "y": table.y, "tau": 0.5, "scale": 1.0} | {
-        k: v for k, v in changed.items() if k not in box
-    }
-    refuses(message, lambda: HitAndRun(KNormGradient(**density), box["lower"], box["upper"]).check_start(box["start"]))
+    given = {"start": 0, "lower": -9, "upper": 9, "x": table.x, "y": table.y, "tau": 0.5, "scale": 1.0} | changed
+    start, *box = (given.pop(name) for name in ("start", "lower", "upper"))
+    refuses(message, lambda: HitAndRun(KNormGradient(**given), *box).check_start(start))
 
 
 def test_nothing_printed_has_a_record_in_it():

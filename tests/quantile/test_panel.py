@@ -200,9 +200,8 @@ def test_synthetic_firms_exist_in_the_years_of_the_public_ones(mechanism, levels
     table = Table(firms(60, years), schema_of(years, levels=levels))
     release, _ = mechanism.release(table, rng=np.random.default_rng(2))
     for made in release.sets:
-        assert sorted(zip(made["entry"], made["exit"], strict=True)) == sorted(
-            zip(table.frame["entry"], table.frame["exit"], strict=True)
-        )
+        shown, known = (sorted(zip(each["entry"], each["exit"], strict=True)) for each in (made, table.frame))
+        assert shown == known
         for t in years:
             there = (made["entry"] <= t) & (made["exit"] >= t)
             assert (made[f"emp_{t}"].notna() == there).all()
@@ -313,6 +312,9 @@ def test_settings_are_checked_before_there_is_a_schema(settings, message):
         refuses(message, mechanism, epsilon=1, **settings)
 
 
+MISSING_YEARS = Column(levels=[1976], public=True, missing=True)
+
+
 @pytest.mark.parametrize(
     ("columns", "settings", "message"),
     [
@@ -321,11 +323,7 @@ def test_settings_are_checked_before_there_is_a_schema(settings, message):
         ({"entry": Column(levels=[1976, 1977])}, {}, "'entry' must have public = true"),
         ({"exit": Column(levels=["old", "new"], public=True)}, {}, "'exit' must hold years"),
         ({"exit": Column(lower=1970, upper=1980, public=True)}, {}, "'exit' must hold years"),
-        (
-            {"exit": Column(levels=[1976], public=True, missing=True)},
-            {},
-            "'exit' must have public = true and no missing",
-        ),
+        ({"exit": MISSING_YEARS}, {}, "'exit' must have public = true and no missing"),
         ({"emp_1977": Column(lower=0, upper=9)}, {}, "'emp_1977' must be numeric, with missing = true"),
         ({"emp_1977": Column(levels=[1, 2], missing=True)}, {}, "'emp_1977' must be numeric, with missing = true"),
         ({}, {"order": ("emp_1977", "emp_1976", "emp_1978")}, "'emp_1976' doesn't come before 'emp_1977'"),

@@ -40,21 +40,19 @@ def model(mechanism: str, source: str | None, **changes: Any) -> dict[str, Any]:
 SOUND = 'pm.Normal("y", a, 1, observed=data["y"])'
 PLAIN = facts_of()
 NEWER = facts_of(version="0.2.0")
+CENSORED = model("censored-posterior", SOUND)
 LARGE = {"id": {"levels": ["9007199254740992", "9007199254740993"], "missing": True}}
 CASES: dict[str, tuple[Any, Any]] = {
     "A1": (PLAIN, NEWER),
     "A2": (facts_of(columns=LARGE), facts_of(columns={"id": {"levels": ["9007199254740993"]}})),
     "A3": (PLAIN, facts_of(columns=NUMERIC)),
     "B": (model("modips", "class Mine(Sums):\n    l1 = 0"), model("modips", "def statistics(schema): ...")),
-    "C": (model("censored-posterior", SOUND, sampling="mcmc"), model("censored-posterior", SOUND)),
+    "C": (model("censored-posterior", SOUND, sampling="mcmc"), CENSORED),
     "D": (model("modips", "def draw_posterior(given): ..."), model("modips", "def build_model(given): ...")),
-    "E1": (
-        model("censored-posterior", 'pm.Normal("y", a, 1, observed=np.log(data["y"]))'),
-        model("censored-posterior", SOUND),
-    ),
+    "E1": (model("censored-posterior", 'pm.Normal("y", a, 1, observed=np.log(data["y"]))'), CENSORED),
     "E2": (model("pseudo-posterior", f"v = data['x'].get_value()\n{SOUND}"), model("pseudo-posterior", SOUND)),
-    "E3": (model("censored-posterior", None), model("censored-posterior", SOUND)),
-    "E4": (model("censored-posterior", f'pm.CustomDist("a", logp=f)\n{SOUND}'), model("censored-posterior", SOUND)),
+    "E3": (model("censored-posterior", None), CENSORED),
+    "E4": (model("censored-posterior", f'pm.CustomDist("a", logp=f)\n{SOUND}'), CENSORED),
     "G1": (PLAIN, NEWER),
     "G2": (facts_of(records={"person": "id", "max_per_person": 3}), PLAIN),
     "G3": (facts_of(records={"person": "id", "max_per_person": 3}), facts_of(records={"max_per_person": 3})),
@@ -62,7 +60,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "H1": (facts_of(reproducible=True), PLAIN),
     "H2": (PLAIN, NEWER),
     "H3": (facts_of("kng", settings={"sampler": "hit-and-run"}), facts_of("kng", settings={"sampler": "exact"})),
-    "H4": (model("censored-posterior", SOUND, sampling="mcmc"), model("censored-posterior", SOUND)),
+    "H4": (model("censored-posterior", SOUND, sampling="mcmc"), CENSORED),
     "I": (PLAIN, NEWER),
     "K": (facts_of("kng", settings={"by": ["region"]}), facts_of("kng")),
 }

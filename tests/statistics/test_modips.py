@@ -62,12 +62,10 @@ def no_chains(monkeypatch):
 
     def near(kept, watch, *, draws, start, **_):
         mean = np.broadcast_to(0.1 * np.random.default_rng(0).standard_normal(draws), (2, draws))
-        groups = {"posterior": {"mean": mean}, "sample_stats": {"diverging": np.zeros((2, draws), dtype=bool)}}
-        tree = {
-            name: xr.Dataset({key: (("chain", "draw"), each) for key, each in group.items()})
-            for name, group in groups.items()
-        }
-        return xr.DataTree.from_dict(tree), Convergence({}, {}, {}, 0)
+        posterior = xr.Dataset({"mean": (("chain", "draw"), mean)})
+        stats_ = xr.Dataset({"diverging": (("chain", "draw"), np.zeros((2, draws), dtype=bool))})
+        tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats_})
+        return tree, Convergence({}, {}, {}, 0)
 
     monkeypatch.setattr(statistic_fit, "agreeing", near)
 
@@ -75,14 +73,9 @@ def no_chains(monkeypatch):
 def test_a_release_publishes_statistics_noise_and_posterior(tmp_path):
     release, record = made(n_sets=3, epsilon=2).release(table(), rng=rng())
     release.write(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "datapackage.json",
-        "margins.parquet",
-        "posterior.parquet",
-        "privacy.json",
-        "statistics.parquet",
-        *[f"synthetic_{number}.parquet" for number in (1, 2, 3)],
-    ]
+    tables = [f"{name}.parquet" for name in ("margins", "posterior", "statistics")]
+    tables += [f"synthetic_{number}.parquet" for number in (1, 2, 3)]
+    assert {path.name for path in tmp_path.iterdir()} == {"datapackage.json", "privacy.json", *tables}
     told = pd.read_parquet(tmp_path / "statistics.parquet")
     assert list(told.columns) == ["statistic", "cell", "noisy", "used", "noise", "scale", "standard_deviation"]
     assert told["statistic"].tolist() == ["n", *["cells"] * 6]
@@ -278,20 +271,18 @@ def test_the_density_of_a_noisy_statistic_integrates_to_one_and_is_a_convolution
         assert np.trapezoid(density * grid**2, grid) == pytest.approx(sd**2 + 2 * scale**2, rel=1e-5)
 
 
+def counting(name):
+    return replace(EVEN, statistics=lambda schema: {name: Counts(by=("a",))}, name="b")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"model": ()}, "at least one"),
         ({"model": (EVEN, EVEN)}, "different names"),
         ({"model": (OF_STATISTICS, EVEN), "split": "per-set"}, "split = once"),
-        (
-            {"model": (EVEN, replace(EVEN, statistics=lambda schema: {"cells": Counts(by=("a",))}, name="b"))},
-            "of the name",
-        ),
-        (
-            {"model": (EVEN, replace(EVEN, statistics=lambda schema: {"a": Counts(by=("a",))}, name="b"))},
-            "share no noisy",
-        ),
+        ({"model": (EVEN, counting("cells"))}, "of the name"),
+        ({"model": (EVEN, counting("a"))}, "share no noisy"),
     ],
 )
 def test_models_that_cannot_be_averaged(settings, message):

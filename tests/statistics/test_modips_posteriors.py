@@ -35,14 +35,8 @@ SHARE = "share of the first level"
 
 
 def plan_of(model, schema, epsilon):
-    return StatisticPlan(
-        schema=schema,
-        neighbours="replace-one",
-        statistics=model.declared(schema, "replace-one"),
-        budget="optimal",
-        amount=Fraction(epsilon),
-        law="laplace",
-    )
+    asked = {"statistics": model.declared(schema, "replace-one"), "amount": Fraction(epsilon)}
+    return StatisticPlan(schema=schema, neighbours="replace-one", budget="optimal", law="laplace", **asked)
 
 
 def measured_of(plan, n, **values):
@@ -149,19 +143,12 @@ def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares,
     grid, density = normal_density((np.array(sums), squares), scales, 20, power)
     gram = np.full((1, 1), 20.0)
     model = regression.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.5, spread=0.5)
-    noisy = regression.NoisyMoments(
-        loads=np.full((len(sums), 1), 20.0),
-        sums=np.array(sums),
-        scales=np.full(len(sums), scales[0]),
-        squares=squares,
-        scale=scales[1],
-        law=law,
-    )
+    seen = {"loads": np.full((len(sums), 1), 20.0), "sums": np.array(sums), "scales": np.full(len(sums), scales[0])}
+    noisy = regression.NoisyMoments(**seen, squares=squares, scale=scales[1], law=law)
     _, drawn = regression.noise_aware(model, noisy, 4000, np.random.default_rng(0))
     assert errors(drawn, grid, density).max() < 5.2
-    wrong = normal_density((np.array(sums), squares), (scales[0], scales[1] / 4), 20, power)[
-        1
-    ]  # a quarter of the noise
+    quarter = (scales[0], scales[1] / 4)
+    _, wrong = normal_density((np.array(sums), squares), quarter, 20, power)
     assert errors(drawn, grid, wrong).max() > 7
 
 

@@ -245,18 +245,10 @@ def ranks_of(factor: float, seed: int, runs: int = RUNS) -> dict[str, np.ndarray
         truth, (counts, sums, products) = simulate(rng)
         whole = np.tril(products) + np.tril(products, -1).T
         start = rng.multinomial(N, np.full(CELLS, 1 / CELLS)).astype(float)
-        known = Known(
-            counts=counts,
-            count_scales=np.full(CELLS, factor * SCALES["counts"]),
-            sums=sums,
-            sum_scales=np.full(D, factor * SCALES["sums"]),
-            products=whole,
-            product_scales=np.full((D, D), factor * SCALES["products"]),
-            gaussian=False,
-            alpha=ALPHA,
-            priors=PRIORS,
-            df=float(N - CELLS),
-        )
+        shapes = {"counts": CELLS, "sums": D, "products": (D, D)}
+        scales = {f"{name[:-1]}_scales": np.full(shape, factor * SCALES[name]) for name, shape in shapes.items()}
+        law = {"gaussian": False, "alpha": ALPHA, "priors": PRIORS, "df": float(N - CELLS)}
+        known = Known(counts=counts, sums=sums, products=whole, **scales, **law)
         n, _, m, tau, chol = run(known, start, 400, RANKS - 1, 40, rng)
         cov = chol @ np.swapaxes(chol, 1, 2)
         sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
