@@ -251,8 +251,8 @@ MUTANTS = [
     Mutant(
         "levels of a column have the noise of add-remove",
         "quantile/column_plan.py",
-        "cells = Sensitivity.of_counts(self.schema, self.neighbours)",
-        'cells = Sensitivity.of_counts(self.schema, "add-remove")',
+        "price, Sensitivity.of_counts(self.schema, self.neighbours), counts",
+        'price, Sensitivity.of_counts(self.schema, "add-remove"), counts',
         f"{CONTRACT} -k kng",
     ),
     Mutant(
@@ -353,6 +353,13 @@ MUTANTS = [
         "root(8 * price * n_chosen)",
         "root(16 * price * n_chosen)",
         f"{PAIRS} -k link_all",
+    ),
+    Mutant(
+        "numbers of a record that is replaced keep their sign in products",
+        "margins/sums.py",
+        "squared = max(l1, 2 * signs + levels + numbers - 1), max(squared, 4 * signs + levels)",
+        "squared = max(l1, signs + levels + numbers - 1), max(squared, signs + levels)",
+        "tests/margins/test_sums.py -k moves_products",
     ),
     Mutant(
         "all pairs forget a person's cap",
