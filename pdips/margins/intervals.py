@@ -29,7 +29,9 @@ from pdips.privacy.plan import AnswerLaw, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import MeasuredMargin, axes_of
 
-MOST_CELLS = 200_000  # If more had the width of whole numbers or the resolution, it is times a power of ten
+MOST_CELLS = 200_000
+"""A cell is as wide as the column's whole numbers or resolution, or a power of ten, times one if there were more."""
+
 MOST_ON_TOP = 26  # Cells up to which all are counted at once; below the first layer, widths are powers of ten
 EVENLY = 20  # Equal parts of the range in the first layer, as in histograms: others would need louder counts
 N_HALVES = 5  # How often the equal part next to 0 is halved where it is cut finer: two intervals a halving

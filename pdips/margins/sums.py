@@ -243,7 +243,7 @@ class SecondMoments:
 
     def measure(
         self, curator: Curator, plan: Plan, fine: IntervalDesign, laws: Mapping[str, FloatArray], found: NoisyPairs
-    ) -> "NoisyMoments":
+    ) -> "NoisyProducts":
         """Return noisy sums. Caps of numbers follow from noisy counts: of cells by ``laws``, of levels in ``found``."""
         cells, design, step = {each.name: each for each in fine.numeric}, plan.design, plan.named(PRODUCTS)
         caps = dict[str, tuple[float, float]]()
@@ -262,7 +262,7 @@ class SecondMoments:
             caps[name] = float(low[first]), float(high[min(last, len(high) - 1)])
         caps = {name: (low, high if high > low else low + 1.0) for name, (low, high) in caps.items()}
         noisy = curator.count(step, partial(self.count, caps=caps))
-        return NoisyMoments(self, step, noisy, caps, None if self.may_lack or not plan.n_public else curator.n_records)
+        return NoisyProducts(self, step, noisy, caps, None if self.may_lack or not plan.n_public else curator.n_records)
 
     @property
     def may_lack(self) -> bool:
@@ -305,7 +305,7 @@ class SecondMoments:
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyMoments:
+class NoisyProducts:
     """Noisy sums of products, with the caps between which numbers are from -1 to 1.
 
     ``n_records`` is the public number of records that have all columns, if it is public.
@@ -346,7 +346,7 @@ class NoisyMoments:
     @classmethod
     def read(
         cls, design: SecondMoments, step: Step, n: int | None, tables: Mapping[str, pd.DataFrame]
-    ) -> "NoisyMoments":
+    ) -> "NoisyProducts":
         """Return noisy sums as they were published, with the law of the plan."""
         rows, numbers = tables["caps"], {name for name, terms in design.terms.items() if terms == (name,)}
         both = zip(*(rows[end].to_numpy(np.float64).tolist() for end in ("lower", "upper")), strict=True)

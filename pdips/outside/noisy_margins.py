@@ -19,7 +19,7 @@ from pdips.errors import InputError, UselessWarning
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import NoisyPairs, pooled
 from pdips.margins.residuals import ResidualDesign
-from pdips.margins.sums import PRODUCTS, NoisyMoments, SecondMoments
+from pdips.margins.sums import PRODUCTS, NoisyProducts, SecondMoments
 from pdips.outside.answer import Answer
 from pdips.outside.regression import (
     LEAST_COUNT,
@@ -75,7 +75,7 @@ class NoisyMargins:
         Numeric columns without bins, whose counts of intervals were worked out from finer ones, and aren't unbiased.
     margins : tuple of MeasuredMargin
         The noisy counts one by one, each with the law of its noise.
-    moments : NoisyMoments, optional
+    moments : NoisyProducts, optional
         Noisy sums of products of some columns, as ``pairs`` measures with ``products``.
 
     Examples
@@ -92,7 +92,7 @@ class NoisyMargins:
     found: NoisyPairs
     estimated: tuple[str, ...] = ()
     margins: tuple[MeasuredMargin, ...] = ()
-    moments: NoisyMoments | None = None
+    moments: NoisyProducts | None = None
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
@@ -127,7 +127,7 @@ class NoisyMargins:
         n_records = len(records) if document.privacy.neighbours == "replace-one" else None
         if names := document.settings.get("products"):
             step = find(document.mechanism)(**settings_of(document)).plan(schema).named(PRODUCTS)
-            moments = NoisyMoments.read(SecondMoments(schema, tuple(names)), step, n_records, tables)
+            moments = NoisyProducts.read(SecondMoments(schema, tuple(names)), step, n_records, tables)
         measured, columns = with_groups(measured, schema.columns)
         axes = {axis.columns[0]: axis for each in measured for axis in each.law.axes}
         for name, column in schema.columns.items():
@@ -406,7 +406,7 @@ class NoisyMargins:
                 covariance = covariance + residual * inverse
         return Answer(terms.names, centre, covariance, "follows from measured pairs")
 
-    def _takes_moments(self, formula: str, moments: NoisyMoments) -> bool:
+    def _takes_moments(self, formula: str, moments: NoisyProducts) -> bool:
         """Return whether a formula takes products: it names nothing else, and a number that pairs don't hold."""
         names = [name.strip() for part in formula.split("~") for name in part.split("+") if name.strip() != "1"]
         open_ = {

@@ -15,7 +15,7 @@ from scipy.special import expit
 from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError, UselessWarning
 from pdips.margins.estimates import NoisyPairs
-from pdips.margins.sums import NoisyMoments
+from pdips.margins.sums import NoisyProducts
 from pdips.outside.answer import Answer
 
 type Target = Literal["table", "population"]
@@ -176,7 +176,7 @@ def solved(matrices: FloatArray, right: FloatArray) -> FloatArray:
     return found
 
 
-def least_squares(moments: NoisyMoments, outcome: str, predictors: Sequence[str], target: Target) -> Answer:
+def least_squares(moments: NoisyProducts, outcome: str, predictors: Sequence[str], target: Target) -> Answer:
     """Return a linear regression on noisy sums of products, in the columns' own units.
 
     With sums A of the predictors' products and b of those with the outcome, noise moves A^-1 b by about A^-1 (db - dA

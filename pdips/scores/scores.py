@@ -45,7 +45,9 @@ POSTERIOR = "posterior"
 RECORDS, CELLS, SCORES = "noisy number of records", "noisy counts of cells by column", "noisy scores, round "
 
 OF_RECORDS = Fraction(1, 50)  # Share of the budget for the number of records, where it is protected
-OF_CELLS = {True: Fraction(1, 4), False: Fraction(1, 10)}  # Of the rest: whether numbers, or many levels, are described
+OF_CELLS = {True: Fraction(1, 4), False: Fraction(1, 10)}
+"""Share of the rest for counts of cells: by whether a numeric column, or one with many levels, is described."""
+
 FEW_PARAMETERS = 10  # Up to so many, counts of cells get that share; of more they tell ever less, and get less
 LAST = Fraction(7, 10)  # Share of what is left that the last round of scores gets; the others share the rest
 

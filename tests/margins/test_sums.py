@@ -12,7 +12,7 @@ from tables import refuses
 from pdips import Pairs, Schema, Table, more_sets
 from pdips.calibration.closed_form import prospects
 from pdips.errors import UselessWarning
-from pdips.margins.sums import PARTS, PRODUCTS, UNITS, NoisyMoments, SecondMoments, WeightedSums, exchanged
+from pdips.margins.sums import PARTS, PRODUCTS, UNITS, NoisyProducts, SecondMoments, WeightedSums, exchanged
 from pdips.outside import NoisyMargins
 from pdips.outside.regression import least_squares
 
@@ -209,7 +209,7 @@ def test_sums_are_those_of_the_records_that_have_all_columns():
         (2 * whole[name] - low - high).clip(low - high, high - low) / (high - low) for name, (low, high) in CAPS.items()
     )
     vectors = np.column_stack([np.ones(len(whole)), pay, age, whole["job"] == "b", whole["job"] == "c"])
-    found = NoisyMoments(
+    found = NoisyProducts(
         design, design.step(1, "add-remove", "laplace"), design.count(Table(frame, design.schema), CAPS), CAPS
     )
     np.testing.assert_allclose(found.matrices()[0], vectors.T @ vectors, atol=len(whole) / PARTS)
@@ -248,7 +248,7 @@ def test_intervals_of_slopes_hold_the_tables_slopes_and_the_populations():
         found = []
         for _ in range(400):
             noisy = exact + np.rint(noise * step.standard_deviation * rng.standard_normal(len(exact))).astype(np.int64)
-            answer = least_squares(NoisyMoments(design, step, noisy, CAPS), "pay", ["age", "job"], target).summary()
+            answer = least_squares(NoisyProducts(design, step, noisy, CAPS), "pay", ["age", "job"], target).summary()
             found.append((answer["lower"][names] <= true) & (true <= answer["upper"][names]))
         return np.mean(found)
 
@@ -256,7 +256,7 @@ def test_intervals_of_slopes_hold_the_tables_slopes_and_the_populations():
     # the broken twin: noise that is half as loud again as stated
     assert held("table", 1.5) < 0.9
     wide, narrow = (
-        least_squares(NoisyMoments(design, step, exact, CAPS), "pay", ["age", "job"], each)
+        least_squares(NoisyProducts(design, step, exact, CAPS), "pay", ["age", "job"], each)
         for each in ("population", "table")
     )
     more = np.sqrt(np.diag(wide.covariance - narrow.covariance))
@@ -268,7 +268,7 @@ def test_intervals_of_slopes_hold_the_tables_slopes_and_the_populations():
 def test_noise_that_is_louder_than_the_sums_leaves_slopes_open():
     design, few = moments(), workers(10)
     step = design.step(0.001, "replace-one", "gaussian")
-    found = NoisyMoments(design, step, design.count(Table(few, design.schema), CAPS), CAPS)
+    found = NoisyProducts(design, step, design.count(Table(few, design.schema), CAPS), CAPS)
     with pytest.warns(UselessWarning, match="whole line"):
         answer = least_squares(found, "pay", ["age", "job"], "population").summary()
     assert np.isinf(answer["standard_error"]).all()
@@ -308,7 +308,7 @@ def test_sets_come_near_the_products_and_keep_what_columns_hold():
     design = found.design
 
     def off(frame):
-        own = NoisyMoments(
+        own = NoisyProducts(
             design, found.step, design.count(Table(frame, design.schema), found.caps), found.caps
         ).matrices()[0]
         (noisy,) = found.matrices()

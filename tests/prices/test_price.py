@@ -21,7 +21,7 @@ from pdips import LaplaceSanitizer, Pairs, PerturbedHistogram, Schema, Steps, Ta
 from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
-from pdips.margins.sums import PARTS, PRODUCTS, CappedSums, NoisyMoments, SecondMoments, WeightedSums
+from pdips.margins.sums import PARTS, PRODUCTS, CappedSums, NoisyProducts, SecondMoments, WeightedSums
 from pdips.margins.tree import STEPS_PER_UNIT, election_scores, one_way_aic
 from pdips.privacy.replay import Enumerating, exact_law
 from pdips.privacy.sensitivity import Sensitivity
@@ -114,7 +114,7 @@ def largest_loss(made, tables, caps, monkeypatch) -> float:
 
         def between(moments, curator, plan, *_, cap=cap):
             noisy = curator.count(plan.named(PRODUCTS), partial(moments.count, caps=cap))
-            return NoisyMoments(moments, plan.named(PRODUCTS), noisy, cap)
+            return NoisyProducts(moments, plan.named(PRODUCTS), noisy, cap)
 
         monkeypatch.setattr(WeightedSums, "measure", capped)
         monkeypatch.setattr(SecondMoments, "measure", between)
