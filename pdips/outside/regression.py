@@ -1,6 +1,5 @@
 """Regressions from sums over records: pairs of some columns, normal equations, scores, the law of the predictors."""
 
-import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,10 +37,6 @@ FARTHEST, NEWTON_STEPS, ROUNDS = 30.0, 40, 25
 OPEN = "the noise leaves these numbers open: intervals are the whole line"
 
 MOST_LOST = 0.02  # Part of the replicates without a finite fit beyond which an interval is the whole line
-LEAST_ABOVE = 0.25
-"""What the smallest eigenvalue of the predictors' sums of products must be, over the noise of one times the root of
-their number, which is about half the largest eigenvalue of the noise (tried: .25 and 1)."""
-
 MOST_NUMBERS = 2_000_000  # How many numbers a batch of replicates may hold at a time
 
 
@@ -179,8 +174,9 @@ def solved(matrices: FloatArray, right: FloatArray) -> FloatArray:
 def least_squares(moments: NoisyProducts, outcome: str, predictors: Sequence[str], target: Target) -> Answer:
     """Return a linear regression on noisy sums of products, in the columns' own units.
 
-    With sums A of the predictors' products and b of those with the outcome, noise moves A^-1 b by about A^-1 (db - dA
-    A^-1 b). Where A isn't above its noise in each direction, intervals are the whole line.
+    With noisy sums A of the predictors' products and b of those with the outcome, whose noise is dA and db, the error
+    of A^-1 b is A^-1 (db - dA c) for the coefficients c without noise, for which the noisy ones stand in. Where A
+    isn't positive definite, intervals are the whole line.
     """
     home, (gram,) = moments.design.home, moments.matrices()
     right = [0, *(k for name in predictors for k, own in enumerate(home) if own == name)]
@@ -194,7 +190,7 @@ def least_squares(moments: NoisyProducts, outcome: str, predictors: Sequence[str
     found = back @ centre + np.append(middle[left], np.zeros(size - 1))
     names = ("Intercept", *(term for name in predictors for term in moments.design.terms[name]))
     basis = "follows from measured products of capped numbers"
-    if np.linalg.eigvalsh(inside)[0] < LEAST_ABOVE * moments.error * math.sqrt(size):
+    if np.linalg.eigvalsh(inside)[0] <= 0:
         warnings.warn(OPEN, UselessWarning, 3)
         return Answer(names, found, np.diag(np.full(size, np.inf)), basis)
     weight, lifted = np.zeros(len(home)), np.zeros((size, len(home)))
