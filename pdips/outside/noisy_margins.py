@@ -264,7 +264,8 @@ class NoisyMargins:
         """Return the terms that stand for a column, and their values for each of its levels: of a bin its middle."""
         terms, found = terms_of(self.schema, column), self.schema.columns[column]
         if column in self.estimated:
-            raise InputError(f"{column!r} has no bins: fit the sets, or have the products of all columns measured")
+            why = "has no bins, so no value stands for one of its intervals"
+            raise InputError(f"{column!r} {why}: fit the sets, or have the products of all columns measured")
         if terms != (column,):
             return list(terms), np.eye(found.n_levels)[:, 1:]
         values = found.levels or [(a + b) / 2 for a, b in pairwise(found.edges)]
