@@ -248,19 +248,22 @@ class SecondMoments:
         cells, design, step = {each.name: each for each in fine.numeric}, plan.design, plan.named(PRODUCTS)
         caps = dict[str, tuple[float, float]]()
         for name in (name for name, terms in self.terms.items() if terms == (name,)):
-            column, (block, place) = self.schema.columns[name], design.home[name]
             if name in cells:
                 edges = np.asarray(cells[name].fine.edges)
                 low, high, held = edges[:-1], edges[1:], laws[name][: len(edges) - 1] * found.n
             else:
-                low = high = np.array(self._values(name))
+                (block, place), values = design.home[name], np.array(self._values(name))
                 counts = np.diagonal(found.counts)[design.offsets[block] : design.offsets[block + 1]]
-                held = np.bincount(design.blocks[block].levels[:, place], counts)[: len(low)].clip(0)
-            below = np.cumsum(held if column.groups is None else np.ones(len(low)))
-            part = min(BEYOND * step.standard_deviation / PARTS**2, below[-1] / 4) if column.groups is None else 0
+                held = np.bincount(design.blocks[block].levels[:, place], counts, len(values))[: len(values)]
+                order = np.argsort(values)
+                low, high, held = values[order], values[order], held[order].clip(0)
+            below = np.cumsum(held)
+            part = min(BEYOND * step.standard_deviation / PARTS**2, below[-1] / 4)
             first, last = np.searchsorted(below, [part, below[-1] - part])
+            if self.schema.columns[name].groups is not None or not below[-1]:  # no noisy count is of a level
+                first, last = 0, len(low) - 1
             caps[name] = float(low[first]), float(high[min(last, len(high) - 1)])
-        caps = {name: (low, high if high > low else low + 1.0) for name, (low, high) in caps.items()}
+        caps = {name: (low, high if high > low else low + max(abs(low), 1.0)) for name, (low, high) in caps.items()}
         noisy = curator.count(step, partial(self.count, caps=caps))
         return NoisyProducts(self, step, noisy, caps, None if self.may_lack or not plan.n_public else curator.n_records)
 
@@ -288,7 +291,8 @@ class SecondMoments:
             else:
                 values = table.sort_key(name)
             low, high = caps[name]
-            found.append(np.rint(PARTS * np.clip((2 * values - low - high) / (high - low), -1, 1)))
+            place = (values - (low / 2 + high / 2)) / (high / 2 - low / 2)
+            found.append(np.rint(PARTS * np.nan_to_num(np.clip(place, -1, 1))))
             known = known & ~np.isnan(values)
         return known, np.column_stack([np.full(len(known), PARTS), *found])[known].astype(np.float64)
 
@@ -373,6 +377,8 @@ class NoisyProducts:
         error on top.
         """
         schema = self.design.schema
+        if not len(made):
+            return made
         known, vectors = self.design.vectors(Table(made, schema.without_person()), self.caps)
         n, (gram,) = len(vectors), self.matrices(rng if posterior else None)
         if n < 2 or gram[0, 0] < max(SEEN * self.error, 1):

@@ -345,6 +345,25 @@ def test_exchanging_moves_products_and_loses_no_value():
     assert np.abs(short).max() < 5
 
 
+@pytest.mark.parametrize("n", [1, 30])
+def test_products_of_any_table_are_asked_without_a_failure(n, neighbours):
+    # levels out of order, bounds as far as numbers go, a column that is all missing, a column of one value
+    far = {"lower": -1e100, "upper": 1e100}
+    columns = NUMBERS | JOBS | {"shoe": {"levels": [3, 1, 2]}, "far": far}
+    frame = workers(n).assign(shoe=2, far=1e100, age=np.nan)
+    table = Table(frame, Schema.model_validate({"columns": columns}))
+    made, sizes = Pairs(epsilon=1, neighbours=neighbours, products=("pay", "shoe", "job"), sets="posterior"), set()
+    for seed, names in enumerate([made.products, (*made.products, "age"), ("far", "job")] * 2):
+        release, _ = replace(made, products=names).release(table, rng=np.random.default_rng(seed))
+        assert np.isfinite(release.tables["products"]["noisy"]).all()
+        assert (release.tables["caps"]["lower"] < release.tables["caps"]["upper"]).all()
+        sizes.add(len(release.sets[0]))
+    assert 0 in sizes or n > 1 or neighbours == "replace-one"
+    design = SecondMoments(table.schema, ("far", "shoe"))
+    _, vectors = design.vectors(table, {"far": (-1e100, 1e100), "shoe": (1.0, 3.0)})
+    assert vectors.tolist() == [[PARTS, PARTS, 0]] * n
+
+
 @pytest.mark.parametrize(
     ("names", "match"),
     [
