@@ -65,16 +65,23 @@ class IntervalColumn:
         lower, upper = float(column.lower or 0), float(column.upper or 0)
         if column.scale == "log":
             edges = np.geomspace(lower, upper, MOST_CELLS // 10 + 1)
-            return (np.unique(np.floor(edges)) if column.integer else edges), 0
+            return self._apart(np.unique(np.floor(edges)) if column.integer else edges), 0
         least = (upper - lower) / MOST_CELLS
         width = column.resolution or (1.0 if column.integer else 10.0 ** math.ceil(math.log10(10 * least)))
         width *= 10.0 ** max(math.ceil(math.log10(least / width)), 0)
         start = 0.0 if column.resolution is None else lower
         first = math.floor((lower - start) / width + LEAST)
-        digits = max(12 - math.ceil(math.log10(max(abs(lower), abs(upper)))), 0)
+        digits = min(max(12 - math.ceil(math.log10(max(abs(lower), abs(upper)))), 0), 300)
         edges = np.round(start + width * np.arange(first, math.floor((upper - start) / width + LEAST) + 1), digits)
         edges[0] = lower
-        return np.append(edges, upper) if edges[-1] < upper else edges, first
+        return self._apart(np.append(edges, upper) if edges[-1] < upper else edges), first
+
+    def _apart(self, edges: FloatArray) -> FloatArray:
+        if not (np.diff(edges) > 0).all():
+            raise InputError(
+                f"column {self.name!r} has bounds between which no doubles make cells: give it other units"
+            )
+        return edges
 
     @cached_property
     def fine(self) -> Column:

@@ -205,14 +205,14 @@ class SecondMoments:
         return {name: terms_of(self.complete, name) for name in self.names}
 
     @cached_property
-    def home(self) -> tuple[str, ...]:
-        """The column of each entry of the vector; of the 1, an empty name."""
-        return ("", *(name for name, terms in self.terms.items() for _ in terms))
+    def home(self) -> tuple[str | None, ...]:
+        """The column of each entry of the vector; none of the 1."""
+        return (None, *(name for name, terms in self.terms.items() for _ in terms))
 
     @cached_property
     def numeric(self) -> BoolArray:
         """Which entries are numbers; the 1 is one."""
-        return np.array([name == "" or self.terms[name] == (name,) for name in self.home])
+        return np.array([name is None or self.terms[name] == (name,) for name in self.home])
 
     @cached_property
     def entries(self) -> tuple[IntArray, IntArray]:
@@ -402,9 +402,9 @@ class NoisyProducts:
             others[0] = False
             given, short = np.ascontiguousarray(off[:, others]), (goal[place] - off[:, place] @ off)[others]
             values, holder = np.ascontiguousarray(off[order, place]), order.copy()
-            tries = PROPOSALS * n
-            some, far = rng.integers(0, n, tries), rng.integers(1, max(2, math.ceil(REACH * n)), tries)
-            exchanged(values, holder, given, short, some, some + far)
+            for _ in range(PROPOSALS):
+                some, far = rng.integers(0, n, n), rng.integers(1, max(2, math.ceil(REACH * n)), n)
+                exchanged(values, holder, given, short, some, some + far)
             off[holder, place] = values
             moved = made[name].array.copy()
             moved[rows[holder]] = moved[rows[order]]
@@ -413,7 +413,7 @@ class NoisyProducts:
 
     def _doubt(self, off: FloatArray, levels: Codes, variance: FloatArray) -> FloatArray:
         """Return the variance of the products of a set by the noise on its pairs, shape (entries, entries)."""
-        at = [0, *(self.design.names.index(name) for name in self.design.home[1:])]
+        at = [0, *(self.design.names.index(name) for name in self.design.home if name is not None)]
         spread = np.zeros(len(at))
         for k, column in enumerate(at):
             many = np.bincount(levels[:, column])

@@ -180,7 +180,7 @@ def least_squares(moments: NoisyProducts, outcome: str, predictors: Sequence[str
     """
     home, (gram,) = moments.design.home, moments.matrices()
     right = [0, *(k for name in predictors for k, own in enumerate(home) if own == name)]
-    left, scales = home.index(outcome), [moments.caps.get(name, (-1.0, 1.0)) for name in home]
+    left, scales = home.index(outcome), [(-1.0, 1.0), *(moments.caps.get(str(name), (-1.0, 1.0)) for name in home[1:])]
     inside, size = gram[np.ix_(right, right)], len(right)
     middle, half = (np.array([(high + sign * low) / 2 for low, high in scales]) for sign in (1, -1))
     back = np.diag(half[left] / half[right])

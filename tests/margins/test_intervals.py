@@ -538,3 +538,16 @@ def test_laplace_noise_of_pairs_leaves_the_counts_of_intervals_alone():
         found = pooled(own, list(measured(design, plan.named(MARGINS), noisy, block_axes(design), given)), 2_000)
         levels = np.diagonal(found.counts)[found.offsets[design.known[0]] :][:10]
         assert np.allclose(levels, known, atol=1) == alike
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"lower": 1e20, "upper": 1e20 * (1 + 1e-13), "scale": "log"},
+        {"lower": 1e17, "upper": 1e17 + 160},
+        {"lower": 0, "upper": 1e-300},
+    ],
+)
+def test_bounds_between_which_no_doubles_make_cells_are_refused_with_the_plan(bounds):
+    schema = Schema.model_validate({"columns": {"x": bounds, "b": {"levels": [0, 1]}}})
+    refuses("no doubles make cells", Pairs(epsilon=1).plan, schema)

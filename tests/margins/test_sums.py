@@ -177,18 +177,20 @@ def workers(n: int = 4_000, seed: int = 3) -> pd.DataFrame:
     return frame.mask(pd.DataFrame({"pay": False, "age": rng.random(n) < 0.2, "job": False}))
 
 
-def moments(**records) -> SecondMoments:
-    return SecondMoments(Schema.model_validate({"columns": NUMBERS | JOBS, "records": records}), ("pay", "age", "job"))
+def moments(job: str = "job", **records) -> SecondMoments:
+    columns = NUMBERS | {job: JOBS["job"]}
+    return SecondMoments(Schema.model_validate({"columns": columns, "records": records}), ("pay", "age", job))
 
 
+@pytest.mark.parametrize("job", ["job", ""], ids=["named", "without a name"])
 @pytest.mark.parametrize("cap", [1, 2], ids=["one record", "two records a person"])
-def test_a_person_moves_products_by_the_sensitivity_at_most(cap, neighbours):
+def test_a_person_moves_products_by_the_sensitivity_at_most(cap, job, neighbours):
     # by enumeration of numbers at the caps, beyond them, between, missing, in each job
-    design = moments(max_per_person=cap)
+    design = moments(job, max_per_person=cap)
     moved = design.step(1, neighbours, "gaussian").sensitivity
     records = product((0.0, 100.0, 200.0, 900.0), (0.0, 35.0, 50.0, 80.0, None), "abc")
     left = [
-        design.count(Table(pd.DataFrame([row] * cap, columns=[*CAPS, "job"]), design.schema), CAPS) for row in records
+        design.count(Table(pd.DataFrame([row] * cap, columns=[*CAPS, job]), design.schema), CAPS) for row in records
     ]
     left = np.array([*left, 0 * left[0]]) / PARTS**2
     ends = left[-1:] if neighbours == "add-remove" else left
