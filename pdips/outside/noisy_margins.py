@@ -125,7 +125,7 @@ class NoisyMargins:
         check_laws(document)
         schema, moments = document.table_schema, None
         n_records = len(records) if document.privacy.neighbours == "replace-one" else None
-        if names := document.settings.get("products"):
+        if (names := document.settings.get("products")) and {"products", "caps"} <= {*tables}:
             step = find(document.mechanism)(**settings_of(document)).plan(schema).named(PRODUCTS)
             moments = NoisyProducts.read(SecondMoments(schema, tuple(names)), step, n_records, tables)
         measured, columns = with_groups(measured, schema.columns)

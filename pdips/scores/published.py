@@ -26,7 +26,7 @@ WHITENING = "whitening_{}"
 RECORDS = "number of records"
 LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
 
-Known = tuple[pd.DataFrame, Values]  # Public columns as they are written, and as models read them, in one order
+Known = tuple[pd.DataFrame, Values]  # Public columns as files have them, and as models read them; the same rows
 
 
 def parameter_labels(space: Blueprint) -> list[str]:
