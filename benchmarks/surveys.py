@@ -5,8 +5,8 @@ and standard deviations of numbers, one-way distances, pairs. The list of tables
 anything was tuned; ``--aside`` runs the three that were set aside, ``--weighted`` sums of weights.
 Bounds are the next round numbers, as a code book would have them. ``--ways independent,kng-residual
 --kind pure`` measures `kng-residual`, whose guarantee is pure. ``--coverage 8`` draws so many tables
-from each as a population, and counts how often intervals of a regression held its slopes; ``--products`` measures the
-products of its columns too.
+from each as a population, and counts how often intervals of a regression held its slopes; ``--products formula``
+measures the products of its columns, ``none`` none, where the default measures those of numbers.
 """
 
 import argparse
@@ -256,7 +256,7 @@ def covered(name: str, frame: pd.DataFrame, asked: argparse.Namespace) -> None:
     """Print how often 95 % intervals held slopes and correlations of numbers, of tables drawn from one as a population.
 
     Then the median of slopes over those of the population, and widths of intervals over those of the drawn table. With
-    products measured, also how often intervals of the regression on these held, and their widths.
+    products of the formula measured, also how often intervals of the regression on these held, and their widths.
     """
     frame, schema = described(frame)
     n = min(len(frame), MOST_DRAWN)
@@ -274,7 +274,7 @@ def covered(name: str, frame: pd.DataFrame, asked: argparse.Namespace) -> None:
     for seed in range(asked.coverage):
         rng = np.random.default_rng(seed)
         some = frame.iloc[rng.integers(0, len(frame), n)].reset_index(drop=True)
-        named = tuple(re.split(r" [~+] ", FORMULAS[name])) if asked.products else ()
+        named = {"none": (), "formula": tuple(re.split(r" [~+] ", FORMULAS[name]))}.get(asked.products)
         mechanism = Pairs(epsilon=asked.epsilon, kind=asked.kind, delta=asked.delta, n_sets=asked.sets, products=named)
         release = mechanism.release(Table(some, schema), rng=rng)[0]
         sets = release.sets
@@ -291,7 +291,7 @@ def covered(name: str, frame: pd.DataFrame, asked: argparse.Namespace) -> None:
                 np.median((found["upper"] - found["lower"]) / 2 / 1.96 / own),
             ]
         )
-        if asked.products:
+        if asked.products == "formula":
             answer = NoisyMargins.of(release).ols(FORMULAS[name]).summary()
             lower, upper = (answer[end].reindex(terms(slopes, schema)).to_numpy() for end in ("lower", "upper"))
             rows[-1] += [np.mean((lower <= slopes) & (slopes <= upper)), np.median((upper - lower) / 2 / 1.96 / own)]
@@ -333,7 +333,7 @@ def main() -> None:
     parser.add_argument("--weighted", action="store_true")
     parser.add_argument("--ways", default="independent,pairs")
     parser.add_argument("--coverage", type=int)
-    parser.add_argument("--products", action="store_true")
+    parser.add_argument("--products", choices=("numbers", "formula", "none"), default="numbers")
     parser.add_argument("--sets", type=int, default=5)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -82,7 +82,7 @@ def _parse(key: str, text: str, hint: Any) -> Any:
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)  # a union with a Literal is the latter
     kinds = typing.get_args(hint) if is_union else (hint,)
     if any(typing.get_origin(kind) is tuple for kind in kinds):
-        return tuple(part.strip() for part in text.split(","))
+        return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
     if int in kinds and str not in kinds:
         try:
             return int(text)

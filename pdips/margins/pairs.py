@@ -23,7 +23,7 @@ from pdips.margins.estimates import NoisyPairs, block_axes, chosen_pairs, estima
 from pdips.margins.intervals import IntervalDesign
 from pdips.margins.margin_error import pair_errors
 from pdips.margins.residuals import ResidualDesign, blocks_of
-from pdips.margins.sums import SUMS_OF_WEIGHTS, SecondMoments, WeightedSums
+from pdips.margins.sums import MOST_TERMS, SUMS_OF_WEIGHTS, SecondMoments, WeightedSums
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import MOST_TAU, Number, check_whole, choice, exact, largest_rho, proper_share, root
@@ -93,9 +93,10 @@ class Pairs(LaplaceOrGaussian):
         Columns, in threes: margins that are measured too, with a fifth of the price of pairs.
     weighted : tuple of str
         Columns whose sums of weights by level are measured, with a tenth of the price, and met by the weights of sets.
-    products : tuple of str
+    products : tuple of str, optional
         Columns of a regression: sums of their products are measured, with a quarter of the price, from which
-        :meth:`pdips.outside.NoisyMargins.ols` gives slopes of numbers without bins, and sets come near these.
+        :meth:`pdips.outside.NoisyMargins.ols` gives slopes of numbers without bins, and sets come near these. Left out:
+        numbers without bins where sets carry the noise, if there are two or more, for intervals of slopes to cover.
     single_share : int, float, str or Fraction, optional
         Part of the price that single columns get, above 0 and below 1.
     second_share : int, float, str or Fraction, optional
@@ -137,7 +138,7 @@ class Pairs(LaplaceOrGaussian):
     intervals: int | None = None
     also: tuple[str, ...] = ()
     weighted: tuple[str, ...] = ()
-    products: tuple[str, ...] = ()
+    products: tuple[str, ...] | None = None
     single_share: Number | None = None
     second_share: Number | None = None
     chosen: int | None = None
@@ -192,7 +193,8 @@ class Pairs(LaplaceOrGaussian):
             design = replace(design, known=())
         if not any(design.margins):
             raise InputError("no column has two levels or more: there is nothing to measure")
-        total = self.total * (1 - OF_WEIGHTS * bool(self.weighted) - OF_PRODUCTS * bool(self.products))
+        moments = self.moments(schema)
+        total = self.total * (1 - OF_WEIGHTS * bool(self.weighted) - OF_PRODUCTS * bool(moments))
         price = total * whole * part
         if fine.columns:
             fine = fine.priced(schema, price, self.neighbours, self.noise_law)
@@ -222,11 +224,18 @@ class Pairs(LaplaceOrGaussian):
         if second:
             further, said = self._further(schema, design, n_again, second)
             steps, told = [*steps, *further], told + said
-        if self.products:
-            moments = SecondMoments(schema, self.products)
+        if moments is not None:
             steps.append(moments.step(self.total * OF_PRODUCTS, self.neighbours, self.noise_law))
-            told += f" Sums of products of {', '.join(self.products)} have such noise too."
+            told += f" Sums of products of {', '.join(moments.names)} have such noise too."
         return self.planned(schema, steps, sentence + told, design=design, **self.reading)
+
+    def moments(self, schema: Schema) -> SecondMoments | None:
+        """Return the sums of products that are measured, or None."""
+        names = self.products
+        if names is None:
+            numbers = [n for n, column in schema.columns.items() if not column.is_categorical and not column.is_binned]
+            names = tuple(numbers) if self._sets() == "posterior" and 1 < len(numbers) < MOST_TERMS else ()
+        return SecondMoments(schema, tuple(names)) if names else None
 
     def _design(self, schema: Schema, fine: IntervalDesign) -> ResidualDesign:
         """Return the margins of all pairs, and of ``also``, before they have shares; refuse what can't be measured."""
@@ -376,7 +385,7 @@ class Pairs(LaplaceOrGaussian):
         yield np.concatenate(counted[:n_margins])
         if again:
             yield np.concatenate(counted[n_margins : n_margins + again])
-        if self.products:
+        if self.moments(plan.schema):
             yield SecondMoments.restored(tables["products"])
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
@@ -390,8 +399,8 @@ class Pairs(LaplaceOrGaussian):
             cuts = {column.name: column.cuts(laws[column.name]) for column in fine.columns}
             sums = None
             if self.weighted:
-                asked = plan.named(SUMS_OF_WEIGHTS)
-                sums = WeightedSums(plan.schema, self.weighted).measure(curator, asked, fine, counted, laws)
+                one = plan.named(SUMS_OF_WEIGHTS)
+                sums = WeightedSums(plan.schema, self.weighted).measure(curator, one, fine, counted, laws)
             noisy = curator.count(step, lambda table: design.count(table, fine.levels(table, cuts)))
         public = curator.public if plan.schema.public_columns else None
         n = float(n_public if n_public is not None else dict(design.parts(noisy))[()])
@@ -404,9 +413,8 @@ class Pairs(LaplaceOrGaussian):
         estimated = partial(estimate, design, step, n_records=n_public, public=public, known=known)
         with curator.timed("counting the pairs that say most again"):
             second = self._again(plan, curator, noisy, estimated, axes, partial(fine.levels, cuts=cuts))
-        found, moments = estimated(noisy, again=second), None
-        if self.products:
-            moments = SecondMoments(plan.schema, self.products).measure(curator, plan, fine, laws, found)
+        found, asked = estimated(noisy, again=second), self.moments(plan.schema)
+        moments = None if asked is None else asked.measure(curator, plan, fine, laws, found)
         n_records = n_public if n_public is not None else max(round(found.n_records), 0)
         sets, drawn = list[pd.DataFrame](), laws
         with curator.timed("fitting a field"):

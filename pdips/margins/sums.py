@@ -39,6 +39,7 @@ on thirteen tables; a cap that holds back more bends slopes, and one that holds 
 
 MISFIT = 0.1  # Standard deviation of what a field gets wrong of a correlation, beside the noise
 PROPOSALS, REACH = 30, 0.1  # Exchanges that are tried a record, and how far apart in rank as a part of the records
+MOST_TOGETHER = 1_000_000  # Records among which values are exchanged; more are parted by chance, to save memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,18 +377,37 @@ class NoisyProducts:
         blocks). Both are weighed by their precision. A ``posterior`` set meets products with fresh noise and sampling
         error on top.
         """
-        schema = self.design.schema
-        if not len(made):
+        (gram,) = self.matrices(rng if posterior else None)
+        if not len(made) or gram[0, 0] < max(SEEN * self.error, 1):
             return made
+        blocks = [pairs.home[name][0] for name in self.design.names]
+        variance, levels = noisy.variance[np.ix_(blocks, blocks)], codes[:, blocks]
+        parts = [np.arange(len(made))]
+        if len(made) > MOST_TOGETHER:
+            parts = np.array_split(rng.permutation(len(made)), math.ceil(len(made) / MOST_TOGETHER))
+        found = [self._near(made.iloc[p], levels[p], variance, gram, rng, posterior=posterior) for p in parts]
+        return pd.concat(found).sort_index()
+
+    def _near(
+        self,
+        made: pd.DataFrame,
+        levels: Codes,
+        variance: FloatArray,
+        gram: FloatArray,
+        rng: np.random.Generator,
+        *,
+        posterior: bool,
+    ) -> pd.DataFrame:
+        """Return records whose values have been exchanged; ``variance`` is of the noise on the pairs of columns."""
+        schema = self.design.schema
         known, vectors = self.design.vectors(Table(made, schema.without_person()), self.caps)
-        n, (gram,) = len(vectors), self.matrices(rng if posterior else None)
-        if n < 2 or gram[0, 0] < max(SEEN * self.error, 1):
+        n = len(vectors)
+        if n < 2:
             return made
         off = vectors / PARTS - vectors.mean(axis=0) / PARTS
         own, mean = off.T @ off, gram[0] / gram[0, 0]
-        blocks = [pairs.home[name][0] for name in self.design.names]
         misfit = MISFIT**2 * np.outer(np.diag(own), np.diag(own))
-        doubt = misfit + self._doubt(off, codes[known][:, blocks], noisy.variance[np.ix_(blocks, blocks)])
+        doubt = misfit + self._doubt(off, levels[known], variance)
         noise = (self.error * n / gram[0, 0]) ** 2
         part = np.where(np.isfinite(doubt), doubt / (np.where(np.isfinite(doubt), doubt, 0) + noise), 1)
         goal = own + part * (n * (gram / gram[0, 0] - np.outer(mean, mean)) - own)

@@ -19,7 +19,7 @@ from pdips.errors import InputError, UselessWarning
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import NoisyPairs, pooled
 from pdips.margins.residuals import ResidualDesign
-from pdips.margins.sums import PRODUCTS, NoisyProducts, SecondMoments
+from pdips.margins.sums import PRODUCTS, NoisyProducts
 from pdips.outside.answer import Answer
 from pdips.outside.regression import (
     LEAST_COUNT,
@@ -125,9 +125,9 @@ class NoisyMargins:
         check_laws(document)
         schema, moments = document.table_schema, None
         n_records = len(records) if document.privacy.neighbours == "replace-one" else None
-        if (names := document.settings.get("products")) and {"products", "caps"} <= {*tables}:
-            step = find(document.mechanism)(**settings_of(document)).plan(schema).named(PRODUCTS)
-            moments = NoisyProducts.read(SecondMoments(schema, tuple(names)), step, n_records, tables)
+        if {"products", "caps"} <= {*tables}:
+            made = find(document.mechanism)(**settings_of(document))
+            moments = NoisyProducts.read(made.moments(schema), made.plan(schema).named(PRODUCTS), n_records, tables)
         measured, columns = with_groups(measured, schema.columns)
         axes = {axis.columns[0]: axis for each in measured for axis in each.law.axes}
         for name, column in schema.columns.items():
@@ -506,5 +506,5 @@ def check_laws(document: PrivacyDocument) -> None:
 
 
 def settings_of(document: PrivacyDocument) -> dict[str, Any]:
-    """Return the settings of a release; where ``pairs`` says nothing of a second count, there was none."""
-    return {**({"second_share": 0} if document.mechanism == "pairs" else {}), **document.settings}
+    """Return the settings of a release; where ``pairs`` says nothing of second counts or products, there were none."""
+    return {**({"second_share": 0, "products": ()} if document.mechanism == "pairs" else {}), **document.settings}

@@ -262,7 +262,11 @@ def more_sets(
     if document.mechanism not in ("pairs", "steps") or "margins" not in tables:
         raise InputError(f"more sets are drawn from noisy counts of pairs or steps, which {source} doesn't hold")
     schema, margins = document.table_schema, unstacked(document.margins, tables["margins"])
-    made = dataclasses.replace(mechanism_of(document), n_sets=n_sets, sets="posterior")  # type: ignore[call-arg]
+    made = mechanism_of(document)
+    if isinstance(made, Pairs):
+        moments = made.moments(schema)
+        made = dataclasses.replace(made, products=() if moments is None else moments.names)
+    made = dataclasses.replace(made, n_sets=n_sets, sets="posterior")  # type: ignore[call-arg]
     plan, rng = made.plan(schema), rng or np.random.default_rng()
     answers = made.restored(plan, margins, tables) if isinstance(made, Pairs) else [each.noisy for each in margins]
     curator = Published(plan, Table(first, schema.without_person()), answers)

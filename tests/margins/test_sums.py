@@ -12,8 +12,10 @@ from tables import refuses
 from pdips import Pairs, Schema, Table, more_sets
 from pdips.calibration.closed_form import prospects
 from pdips.errors import UselessWarning
+from pdips.margins import sums
 from pdips.margins.sums import PARTS, PRODUCTS, UNITS, NoisyProducts, SecondMoments, WeightedSums, exchanged
 from pdips.outside import NoisyMargins
+from pdips.outside.noisy_margins import settings_of
 from pdips.outside.regression import least_squares
 
 N = 2_000
@@ -305,7 +307,9 @@ def test_a_release_answers_regressions_on_numbers_without_bins(tmp_path):
     refuses("products of all columns", NoisyMargins.of(released()).ols, "pay ~ job")
 
 
-def test_sets_come_near_the_products_and_keep_what_columns_hold():
+@pytest.mark.parametrize("together", [sums.MOST_TOGETHER, 900], ids=["at once", "in parts"])
+def test_sets_come_near_the_products_and_keep_what_columns_hold(together, monkeypatch):
+    monkeypatch.setattr(sums, "MOST_TOGETHER", together)
     with_products = released(products=("pay", "age", "job"))
     (made,), found = with_products.sets, NoisyMargins.of(with_products).moments
     design = found.design
@@ -322,8 +326,35 @@ def test_sets_come_near_the_products_and_keep_what_columns_hold():
     # the broken twin: the set as pairs make it, one number given to records at random
     shuffled = made.assign(pay=made["pay"].sample(frac=1, random_state=0, ignore_index=True))
     assert off(shuffled) > 10
-    assert len(made) == 4_000
+    assert made.index.equals(pd.RangeIndex(4_000))
     assert made["age"].isna().mean() == pytest.approx(0.2, abs=0.05)
+    # values are exchanged, and none is lost
+    with monkeypatch.context() as patch:
+        patch.setattr(sums.NoisyProducts, "met", lambda self, frame, *args, **kwargs: frame)
+        (before,) = released(products=("pay", "age", "job")).sets
+    assert not before["pay"].equals(made["pay"])
+    assert before["pay"].sort_values().tolist() == made["pay"].sort_values().tolist()
+
+
+def test_where_sets_carry_the_noise_products_of_numbers_are_measured_unless_told_otherwise():
+    schema = moments().schema
+    asked = Pairs(epsilon=1, n_sets=5).moments(schema)
+    assert asked.names == ("pay", "age")
+    assert Pairs(epsilon=1, n_sets=5, products=("age", "job")).moments(schema).names == ("age", "job")
+    one = Schema.model_validate({"columns": {"pay": NUMBERS["pay"]} | JOBS})
+    others = [{}, {"n_sets": 5, "products": ()}, {"n_sets": 5, "sets": "fitted"}, {"chosen": 1}]
+    for settings, given in [*((each, schema) for each in others), ({"n_sets": 5}, one)]:
+        made = Pairs(epsilon=1, **settings)
+        assert made.moments(given) is None
+        assert all(step.name != PRODUCTS for step in made.plan(given).steps)
+    release = released(2)
+    document = release.document()
+    assert document.settings["products"] is None
+    answer = NoisyMargins.of(release).ols("pay ~ age").summary()
+    assert np.isfinite(answer["standard_error"]).all()
+    # releases of before didn't measure them
+    old = {name: value for name, value in document.settings.items() if name != "products"}
+    assert settings_of(document.model_copy(update={"settings": old}))["products"] == ()
 
 
 def test_posterior_sets_have_slopes_that_differ_as_much_as_the_noise_and_the_sample_leave_open():

@@ -41,6 +41,7 @@ def survey(*, public: bool = False, plain: bool = False) -> Table:
         ({"kind": "zcdp", "neighbours": "add-remove", "weighted": ("ill",)}, False),
         ({"kind": "pure", "neighbours": "add-remove"}, False),
         ({"kind": "zcdp"}, True),
+        ({"kind": "zcdp", "n_sets": 2}, False),
     ],
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else None,
 )
@@ -59,7 +60,7 @@ def test_all_noisy_numbers_are_those_that_were_published(settings, public, tmp_p
         measured = [(each.law, each.noisy.tolist()) for each in drawn.margins if each.law.law != "estimate"]
         told = unstacked(release.margins, release.tables["margins"])
         assert measured == [(each.law, each.noisy.tolist()) for each in told if each.law.law != "estimate"]
-        for name in ("intervals", "weighted_sums", "cuts"):
+        for name in ("intervals", "weighted_sums", "cuts", "products", "caps"):
             if name in release.tables:
                 pd.testing.assert_frame_equal(drawn.tables[name], release.tables[name])
         seen.extend(drawn.sets)
@@ -73,6 +74,7 @@ def test_all_noisy_numbers_are_those_that_were_published(settings, public, tmp_p
         for frame in found:
             Table(frame, table.schema.without_person())
     assert len(seen) == 4
+    assert ("products" in release.tables) == ("n_sets" in settings)
     if public:
         assert found[0]["sex"].tolist() == release.sets[0]["sex"].tolist()
 
