@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.consistency import Codes, LevelGroups, levelled, rounded_counts, simplex_projection
-from pdips.margins.estimates import NoisyPairs
+from pdips.margins.estimates import NoisyPairs, Scores
 from pdips.margins.residuals import pair_counts
 
 Floats32 = NDArray[np.float32]
@@ -39,6 +39,10 @@ EXACT, EVEN = 1e-12, 1e-3
 ROUNDS = 5  # In which places within intervals are drawn given each other
 
 WIDEST = 4.0  # Largest variance of the prior of a pair's parameters
+RETRIES, ASTRAY, LEAST_OFF = 3, 2.0, 0.02
+"""A draw whose chains end farther off their levels than so many times those of the first fit, and this, is fitted again
+around half the draw of the prior: strong parameters that noise hides can leave chains apart in two crowds."""
+
 LEAST_APART, LEAST_SLOPE = 0.5, 3.0
 """Standard errors of squares that priors of draws are wide for at least, of parameters and of slopes."""
 
@@ -63,7 +67,7 @@ class PairPriors:
     kept: FloatArray
 
     @classmethod
-    def of(cls, noisy: NoisyPairs, squares: FloatArray, freedom: IntArray, unit: FloatArray, least: float) -> Self:
+    def of(cls, noisy: NoisyPairs, squares: FloatArray, freedom: IntArray, unit: FloatArray, least: FloatArray) -> Self:
         """Return the priors, as wide as squares beyond the noise's, and ``least`` times their standard error or more.
 
         Parameters of variance 1 would have squares that add up to ``unit``. How far a pair is trusted is learned from
@@ -72,16 +76,16 @@ class PairPriors:
         seen = ~np.eye(len(freedom), dtype=bool) & (noisy.variance > 0) & np.isfinite(noisy.variance) & (freedom > 0)
         variance, unit = np.where(seen, noisy.variance, 0), unit.clip(1e-300)
         excess, error = squares - freedom * variance, variance * np.sqrt(2 * freedom)
-        wide, kept, likely = np.where(seen, np.maximum(excess, least * error), 0) / unit, *np.zeros((2, *unit.shape))
+        kept, likely = np.zeros((2, *unit.shape))
         if seen.any():
             kept[seen] = part = _kept(squares[seen], freedom[seen], variance[seen], unit[seen])
             likely[seen] = part / (1 - part).clip(EXACT) * (variance * freedom / unit)[seen]
+        wide = np.where(seen, np.maximum(excess, least * error), 0) / unit
         return cls(wide.clip(0, WIDEST), likely.clip(0, WIDEST), seen & (excess > 0), kept)
 
-    def drawn(self, noisy: NoisyPairs, rng: np.random.Generator, by_levels: bool) -> FloatArray:
-        """Return symmetric draws, for each two levels or each two blocks."""
-        spread = np.sqrt(noisy.spread(self.wide) if by_levels else self.wide)
-        return (found := np.triu(rng.standard_normal(spread.shape), 1) * spread) + found.T
+    def narrower(self) -> Self:
+        """Return priors half as wide."""
+        return replace(self, wide=self.wide / 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +94,15 @@ class PairTarget:
 
     ``levels``, shape (levels,), are above 0. ``pairs``, shape (levels, levels), are unbiased, so that some may be below
     0; ``shrunk``, of that shape, are above 0, agree with the levels, and are as far from independence as stands out
-    from the noise. ``scores``, shape (levels, blocks), are standardized mid-ranks of the ordered levels of each block.
-    A parameter is a slope times the scores of both levels, with the prior ``sloped``, plus one of its own, with the
-    prior ``apart``. ``told`` pairs say more than noise would; ``groups`` has the shares of levels in kinds of records.
+    from the noise. A parameter is a slope times the scores of both levels, with the prior ``sloped``, plus one of its
+    own, with the prior ``apart``. ``told`` pairs say more than noise would; ``groups`` has the shares of levels in
+    kinds of records.
     """
 
     levels: FloatArray
     pairs: FloatArray
     shrunk: FloatArray
-    scores: FloatArray
+    scores: Scores
     apart: PairPriors
     sloped: PairPriors
     told: BoolArray
@@ -116,19 +120,20 @@ class PairTarget:
         """
         n, sizes, groups = noisy.n, noisy.sizes, _shared(noisy, groups or LevelGroups.one(noisy.sizes))
         shares = groups.shares
-        scores = _scores(noisy, shares)
-        pull, length = _along(shares, scores)
+        scores = Scores.of(noisy, shares)
         alone = n * np.outer(shares, shares)
         beyond = noisy.centred(noisy.counts - alone)
-        line = pull.T @ beyond @ pull
-        both = (np.outer(length, length) > 0).astype(np.int64)
+        line = scores.along(beyond)
         squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1), np.outer(sizes - 1, sizes - 1)
         told = (squares > freedom * noisy.variance) & (noisy.variance > 0) & ~np.eye(len(sizes), dtype=bool)
         squared = noisy.over(shares**2, 0)
         centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
-        apart = PairPriors.of(noisy, squares - line**2, freedom - both, n * n * np.outer(centred, centred), LEAST_APART)
-        sloped = PairPriors.of(noisy, line**2, both, (n * np.outer(length, length)) ** 2, LEAST_SLOPE)
-        trusted = noisy.spread(apart.kept) * beyond + pull @ ((sloped.kept - apart.kept) * both * line) @ pull.T
+        lines, free = scores.over(line**2), scores.freedom
+        other, fewer, unit = squares - lines - lines.T, freedom - free - free.T, np.outer(centred, centred)
+        apart = PairPriors.of(noisy, other, fewer, n * n * unit, np.full_like(unit, LEAST_APART))
+        unit, least = scores.unit(centred), np.where(free > 1, LEAST_APART, LEAST_SLOPE)
+        sloped = PairPriors.of(noisy, lines, free, n * n * unit, least)
+        trusted = noisy.spread(apart.kept) * beyond + scores.back(scores.spread(sloped.kept - apart.kept) * line)
         shrunk = np.maximum(alone + trusted, 1e-3 * alone)
         for _ in range(FITTED):
             shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
@@ -148,8 +153,10 @@ class PairTarget:
         return replace(self, levels=noisy.n * groups.shares, pairs=pairs, groups=groups)
 
     def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return a draw of the priors: of parameters, shape (levels, levels), and of slopes, shape (blocks, blocks)."""
-        return self.apart.drawn(noisy, rng, True), self.sloped.drawn(noisy, rng, False)
+        """Return a draw of the priors: of parameters, shape (levels, levels), and of slopes."""
+        wide = np.sqrt(noisy.spread(self.apart.wide)), np.sqrt(self.scores.spread(self.sloped.wide))
+        apart, slopes = (rng.standard_normal(each.shape) * each for each in wide)
+        return (upper := np.triu(apart, 1)) + upper.T, np.asarray(slopes)
 
 
 def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
@@ -159,24 +166,6 @@ def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
     nearest = simplex_projection(np.diagonal(noisy.counts), np.full(len(noisy.sizes), noisy.n), block)
     raised = np.maximum(nearest, FLOOR * error)
     return groups.with_shares(raised / np.repeat(noisy.over(raised, 0), noisy.sizes))
-
-
-def _scores(noisy: NoisyPairs, shares: FloatArray) -> FloatArray:
-    """Return standardized mid-ranks of the ordered levels, the first ones of each block; 0 for others."""
-    found = np.zeros((len(shares), len(noisy.sizes)))
-    for k, (first, many) in enumerate(zip(noisy.offsets, noisy.ordered, strict=False)):
-        if many > 1:
-            held = shares[first : first + many]
-            rank = np.cumsum(held) - held / 2 - held.sum() / 2
-            found[first : first + many, k] = rank / math.sqrt(held @ rank**2)
-    return found
-
-
-def _along(shares: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the direction, of length 1, in which a slope moves the counts of each block, and by how much."""
-    pull = shares[:, None] * scores
-    length = np.sqrt((pull**2).sum(axis=0))
-    return pull / np.maximum(length, EXACT), length
 
 
 def _kept(squares: FloatArray, freedom: IntArray, variance: FloatArray, unit: FloatArray) -> FloatArray:
@@ -288,12 +277,12 @@ class PairField:
         penalty, stiff = (
             variance / np.maximum(p.likely if around is None else p.wide, 1e-12) for p in (target.apart, target.sloped)
         )
+        scores = target.scores
         on, penalty = noisy.spread(on.astype(float)) > 0, noisy.spread(penalty)
+        steep, stiff = scores.spread(steep.astype(float)) > 0, scores.spread(stiff)
         centre, middle = (0.0, 0.0) if around is None else around
-        scores, (pull, length) = target.scores, _along(target.levels / n, target.scores)
-        moves, long = n * np.outer(length, length), (scores**2).sum(axis=0)
-        slopes = np.where(steep, scores.T @ theta @ scores / np.maximum(np.outer(long, long), EXACT), 0)
-        apart = theta - scores @ slopes @ scores.T
+        moves, slopes = n * np.outer(scores.length, scores.lengths), np.where(steep, scores.fitting(theta), 0)
+        apart = theta - scores.parameters(slopes)
         least = np.outer(target.levels, target.levels) / n / 5 + scale
         for k in range(MOST_SWEEPS):
             field.moved(noisy, groups, 1, rng)
@@ -305,15 +294,15 @@ class PairField:
                 sweeps = sweeps if k else round(min(max(STEPS / limit, LEAST_SWEEPS), MOST_SWEEPS))
             rate = min(RATE, limit) * min(1.0, 2 - 2 * k / sweeps) + min(RATE, limit) / 20
             off = target.levels - levels
-            bias += (RATE * off / (levels + 10 * scale)).astype(np.float32)
+            bias += np.clip(RATE * off / (levels + 10 * scale), -LONGEST_STEP, LONGEST_STEP).astype(np.float32)
             rest = target.pairs - counts - np.outer(off, levels) / n - np.outer(levels, off) / n
             ridge = penalty / np.maximum(counts, least)
             change = rate * (rest - ridge * (apart - centre)) / (np.maximum(counts, target.pairs) + 5 * scale + ridge)
             apart += np.where(on, np.clip(change, -LONGEST_STEP, LONGEST_STEP), 0)
             ridge = stiff / np.maximum(moves, EXACT)
-            change = rate * (pull.T @ rest @ pull - ridge * (slopes - middle)) / (moves + 5 * scale + ridge)
+            change = rate * (scores.along(rest) - ridge * (slopes - middle)) / (moves + 5 * scale + ridge)
             slopes += np.where(steep, np.clip(change, -LONGEST_SLOPE, LONGEST_SLOPE), 0)
-            theta[:] = apart + scores @ slopes @ scores.T
+            theta[:] = apart + scores.parameters(slopes)
             cells = np.bincount(field.triple_cells().ravel(), minlength=len(third)) * scale
             ridge = ridges / np.maximum(cells, 5 * scale)
             change = rate * (wanted - cells - ridge * (third - around_third))
@@ -327,6 +316,11 @@ class PairField:
                 break
         theta, bias, third = (total / np.float32(n_sums) for total in sums)
         return replace(field, theta=theta, bias=bias, third=third, passed=tuple(passed))
+
+    def off(self, target: PairTarget, noisy: NoisyPairs) -> float:
+        """Return how far the levels of the chains are from the target's, the mean distance of blocks."""
+        counts = np.bincount((self.codes + noisy.offsets[:-1]).ravel(), minlength=noisy.offsets[-1])
+        return float(np.abs(counts / len(self.codes) - target.levels / noisy.n).sum() / 2 / len(noisy.sizes))
 
     def triple_cells(self) -> IntArray:
         """Return the cell of each record in each triple, shape (records, triples)."""
@@ -428,7 +422,14 @@ def redrawn(
     around, other = target.drawn(noisy, rng), target.moved(again)
     groups = other.groups.drawn(n_records, rng, even=False)
     begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
-    return begun.fitted(again, other, groups, rng, around), groups
+    found = begun.fitted(again, other, groups, rng, around)
+    for _ in range(RETRIES):
+        if found.off(other, again) <= max(ASTRAY * field.off(target, noisy), LEAST_OFF):
+            break
+        around = around[0] / 2, around[1] / 2
+        other = replace(other, apart=other.apart.narrower(), sloped=other.sloped.narrower())
+        found = begun.fitted(again, other, groups, rng, around)
+    return found, groups
 
 
 def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> float:

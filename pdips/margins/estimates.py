@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table
@@ -17,6 +18,7 @@ from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import MarginAxis, MarginLaw, MeasuredMargin, centred, residual
 
 EXACT = 1e-6  # Variance of counts that public totals know: 0 would mean that a pair isn't to be fitted
+LEAST = 1e-12  # Of what is divided by
 MOST_SUMMED = 2.0**50  # Up to which whole numbers are added up in doubles without rounding, with room to spare
 
 
@@ -136,6 +138,79 @@ class NoisyPairs:
             drawn = rng.standard_normal(each.beyond.shape) * math.sqrt(each.variance)
             triples.append(replace(each, beyond=each.beyond + centred(drawn)))
         return replace(self, counts=self.counts + noise, n_records=self.n_records + total, triples=tuple(triples))
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What slopes multiply, of two blocks the first of which is ordered, and the way in which they move counts.
+
+    Of ordered blocks these are standardized mid-ranks of the levels, 0 for others: ``ranks``, shape (levels, blocks).
+    In ``every``, shape (levels, scores), blocks that aren't ordered have an indicator of each level; ``home`` is the
+    block of each score. ``pull`` and ``pulls`` are the directions, of length 1, in which counts move, by ``length`` and
+    ``lengths`` in parts of the records. ``freedom`` is the number of contrasts of two blocks.
+    """
+
+    ranks: FloatArray
+    every: FloatArray
+    home: IntArray
+    pull: FloatArray
+    pulls: FloatArray
+    length: FloatArray
+    lengths: FloatArray
+    freedom: IntArray
+
+    @classmethod
+    def of(cls, noisy: NoisyPairs, shares: FloatArray) -> "Scores":
+        """Return the scores of levels with these shares."""
+        n_blocks, columns, home = len(noisy.sizes), list[FloatArray](), list[int]()
+        ranks = np.zeros((len(shares), n_blocks))
+        ordered = np.array([*(many > 1 for many in noisy.ordered), *[False] * (n_blocks - len(noisy.ordered))])
+        for k, (first, end) in enumerate(zip(noisy.offsets[:-1], noisy.offsets[1:], strict=True)):
+            if ordered[k]:
+                held = shares[first : first + noisy.ordered[k]]
+                rank = np.cumsum(held) - held / 2 - held.sum() / 2
+                ranks[first : first + noisy.ordered[k], k] = rank / math.sqrt(held @ rank**2)
+            own = ranks[:, [k]] if ordered[k] else np.eye(len(shares))[:, first:end]
+            columns, home = [*columns, own], [*home, *[k] * own.shape[1]]
+        every, order = np.hstack(columns), np.arange(n_blocks)
+        length, lengths = (np.sqrt(((shares[:, None] * each) ** 2).sum(axis=0)) for each in (ranks, every))
+        pull, pulls = (
+            shares[:, None] * each / np.maximum(long, LEAST) for each, long in ((ranks, length), (every, lengths))
+        )
+        free = ordered[:, None] * np.where(ordered, order[:, None] < order, noisy.sizes - 1)
+        return cls(ranks, every, np.array(home), pull, pulls, length, lengths, free.astype(np.int64))
+
+    def along(self, counts: FloatArray) -> FloatArray:
+        """Return counts of pairs along the directions, shape (blocks, scores)."""
+        return np.asarray(self.pull.T @ counts @ self.pulls)
+
+    def back(self, values: FloatArray) -> FloatArray:
+        """Return symmetric counts of pairs that are so much along the directions, and nothing else."""
+        return np.asarray((found := self.pull @ (values @ self.pulls.T)) + found.T)
+
+    def over(self, values: FloatArray) -> FloatArray:
+        """Return sums of values of scores over those of each block, where slopes have freedom."""
+        found = np.zeros(self.freedom.shape)
+        np.add.at(found.T, self.home, values.T)
+        return np.where(self.freedom > 0, found, 0)
+
+    def spread(self, values: FloatArray) -> FloatArray:
+        """Return values of pairs of blocks as values of slopes, 0 where these have no freedom."""
+        return np.asarray(np.where(self.freedom > 0, values, 0)[:, self.home])
+
+    def unit(self, centred: FloatArray) -> FloatArray:
+        """Return the sum of squares along the directions, by shares, where slopes have variance 1."""
+        one = np.where((self.length > 0) & (self.length[:, None] > 0), self.length**2, centred)
+        return np.asarray(self.length[:, None] ** 2 * one)
+
+    def parameters(self, slopes: FloatArray) -> FloatArray:
+        """Return what slopes say of each two levels."""
+        return np.asarray((found := self.ranks @ (slopes @ self.every.T)) + found.T)
+
+    def fitting(self, theta: FloatArray | NDArray[np.float32]) -> FloatArray:
+        """Return slopes that are nearest to parameters, of each two blocks alone."""
+        long = np.outer((self.ranks**2).sum(axis=0), (self.every**2).sum(axis=0))
+        return self.spread(np.ones(self.freedom.shape)) * (self.ranks.T @ theta @ self.every) / np.maximum(long, LEAST)
 
 
 def estimate(
