@@ -39,7 +39,7 @@ EXACT, EVEN = 1e-12, 1e-3
 ROUNDS = 5  # In which places within intervals are drawn given each other
 
 WIDEST = 4.0  # Largest variance of the prior of a pair's parameters
-RETRIES, ASTRAY, LEAST_OFF = 3, 2.0, 0.02
+RETRIES, ASTRAY, LEAST_OFF = 6, 2.0, 0.02
 """A draw whose chains end farther off their levels than so many times those of the first fit, and this, is fitted again
 around half the draw of the prior: strong parameters that noise hides can leave chains apart in two crowds."""
 
@@ -67,11 +67,19 @@ class PairPriors:
     kept: FloatArray
 
     @classmethod
-    def of(cls, noisy: NoisyPairs, squares: FloatArray, freedom: IntArray, unit: FloatArray, least: FloatArray) -> Self:
-        """Return the priors, as wide as squares beyond the noise's, and ``least`` times their standard error or more.
+    def of(
+        cls,
+        noisy: NoisyPairs,
+        squares: FloatArray,
+        freedom: IntArray,
+        unit: FloatArray,
+        least: FloatArray | float,
+        most: FloatArray,
+    ) -> Self:
+        """Return the priors, as wide as squares beyond the noise's, and ``least`` times their standard error.
 
-        Parameters of variance 1 would have squares that add up to ``unit``. How far a pair is trusted is learned from
-        all of them.
+        That is, up to ``most``: what noise hides is thought of as no stronger. Parameters of variance 1 would have
+        squares that add up to ``unit``. How far a pair is trusted is learned from all of them.
         """
         seen = ~np.eye(len(freedom), dtype=bool) & (noisy.variance > 0) & np.isfinite(noisy.variance) & (freedom > 0)
         variance, unit = np.where(seen, noisy.variance, 0), unit.clip(1e-300)
@@ -80,7 +88,7 @@ class PairPriors:
         if seen.any():
             kept[seen] = part = _kept(squares[seen], freedom[seen], variance[seen], unit[seen])
             likely[seen] = part / (1 - part).clip(EXACT) * (variance * freedom / unit)[seen]
-        wide = np.where(seen, np.maximum(excess, least * error), 0) / unit
+        wide = np.where(seen, np.maximum(excess / unit, np.minimum(least * error / unit, most)), 0)
         return cls(wide.clip(0, WIDEST), likely.clip(0, WIDEST), seen & (excess > 0), kept)
 
     def narrower(self) -> Self:
@@ -112,11 +120,12 @@ class PairTarget:
     def of(cls, noisy: NoisyPairs, groups: LevelGroups | None = None) -> "PairTarget":
         """Return the target: the prior of a pair is as wide as its distance from independence beyond the noise's.
 
-        It is at least half the standard error of this distance, three of them for slopes, so that draws don't shrink
-        these. Parameters of variance v that are independent of each other, less their means by shares p, have squares
-        that add up to v (n K)^2 on average, K^2 the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. A
-        slope r with scores s and t moves counts by n r times the product of p s and q t: so the noise on what they say
-        along it is that of one count.
+        It is at least half the standard error of this distance, three of them for single slopes, so that draws don't
+        shrink these, but as far as no parameter gets a variance above 1, or of 4 by a slope. Parameters of variance v
+        that are independent of each other, less their means by shares p, have squares that add up to v (n K)^2 on
+        average, K^2 the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. A slope r with scores s and t
+        moves counts by n r times the product of p s and q t: so the noise on what they say along it is that of one
+        count. An ordered block has a slope with each level of one that isn't.
         """
         n, sizes, groups = noisy.n, noisy.sizes, _shared(noisy, groups or LevelGroups.one(noisy.sizes))
         shares = groups.shares
@@ -130,9 +139,9 @@ class PairTarget:
         centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
         lines, free = scores.over(line**2), scores.freedom
         other, fewer, unit = squares - lines - lines.T, freedom - free - free.T, np.outer(centred, centred)
-        apart = PairPriors.of(noisy, other, fewer, n * n * unit, np.full_like(unit, LEAST_APART))
+        apart = PairPriors.of(noisy, other, fewer, n * n * unit, LEAST_APART, np.ones_like(unit))
         unit, least = scores.unit(centred), np.where(free > 1, LEAST_APART, LEAST_SLOPE)
-        sloped = PairPriors.of(noisy, lines, free, n * n * unit, least)
+        sloped = PairPriors.of(noisy, lines, free, n * n * unit, least, WIDEST * scores.most)
         trusted = noisy.spread(apart.kept) * beyond + scores.back(scores.spread(sloped.kept - apart.kept) * line)
         shrunk = np.maximum(alone + trusted, 1e-3 * alone)
         for _ in range(FITTED):
@@ -317,9 +326,11 @@ class PairField:
         theta, bias, third = (total / np.float32(n_sums) for total in sums)
         return replace(field, theta=theta, bias=bias, third=third, passed=tuple(passed))
 
-    def off(self, target: PairTarget, noisy: NoisyPairs) -> float:
-        """Return how far the levels of the chains are from the target's, the mean distance of blocks."""
-        counts = np.bincount((self.codes + noisy.offsets[:-1]).ravel(), minlength=noisy.offsets[-1])
+    def off(self, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, rng: np.random.Generator) -> float:
+        """Return how far levels are from the target's where chains move on, the mean distance of blocks."""
+        made = replace(self, codes=self.codes.copy())
+        made.moved(noisy, groups, FINAL_SWEEPS, rng)
+        counts = np.bincount((made.codes + noisy.offsets[:-1]).ravel(), minlength=noisy.offsets[-1])
         return float(np.abs(counts / len(self.codes) - target.levels / noisy.n).sum() / 2 / len(noisy.sizes))
 
     def triple_cells(self) -> IntArray:
@@ -424,7 +435,8 @@ def redrawn(
     begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
     found = begun.fitted(again, other, groups, rng, around)
     for _ in range(RETRIES):
-        if found.off(other, again) <= max(ASTRAY * field.off(target, noisy), LEAST_OFF):
+        off = found.off(again, other, groups, rng)
+        if off <= LEAST_OFF or off <= ASTRAY * field.off(noisy, target, target.groups, rng):
             break
         around = around[0] / 2, around[1] / 2
         other = replace(other, apart=other.apart.narrower(), sloped=other.sloped.narrower())

@@ -180,6 +180,12 @@ class Scores:
         free = ordered[:, None] * np.where(ordered, order[:, None] < order, noisy.sizes - 1)
         return cls(ranks, every, np.array(home), pull, pulls, length, lengths, free.astype(np.int64))
 
+    @property
+    def most(self) -> FloatArray:
+        """Which variance of a slope makes the largest of its parameters have variance 1, shape (blocks, blocks)."""
+        top = np.abs(self.ranks).max(axis=0)
+        return np.asarray(1 / np.maximum(np.outer(top, np.where(top > 0, top, 1)), LEAST) ** 2)
+
     def along(self, counts: FloatArray) -> FloatArray:
         """Return counts of pairs along the directions, shape (blocks, scores)."""
         return np.asarray(self.pull.T @ counts @ self.pulls)

@@ -17,7 +17,7 @@ from pdips.calibration.closed_form import NoFormError, errors_of, page_form, pro
 from pdips.errors import UselessWarning
 from pdips.margins.chains import PairTarget
 from pdips.margins.domain import columns_of
-from pdips.margins.estimates import NoisyPairs, NoisyTriple, block_axes, estimate, linking
+from pdips.margins.estimates import NoisyPairs, NoisyTriple, Scores, block_axes, estimate, linking
 from pdips.margins.pairs import CHOICE, MARGINS, PAIRS, PAIRS_AGAIN
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, squared_norm
 from pdips.outside import NoisyMargins
@@ -264,6 +264,58 @@ def test_the_prior_of_a_pair_is_as_wide_as_parameters_that_make_its_distance_fro
         naive.append(((alone * theta) ** 2).sum() / (n**2 * (shares[0] ** 2).sum() * (shares[1] ** 2).sum()))
     assert np.mean(found) == pytest.approx(v, rel=5 * np.std(found) / v / 20)
     assert np.mean(naive) < 0.02 * v  # the twin: parameters as if their means by shares were not taken out
+
+
+def by_levels(
+    rng: np.random.Generator, v: float, noise: float, ordered: tuple[int, int]
+) -> tuple[NoisyPairs, np.ndarray]:
+    """Return noisy counts of four ordered levels beside six others, each with a slope of variance v, and exact ones."""
+    n, shares = 1e6, [np.full(4, 0.25), np.array([0.1, 0.1, 0.1, 0.2, 0.2, 0.3])]
+    slopes = rng.normal(0, math.sqrt(v), 6)
+    counts, scores = n * np.diag(np.concatenate(shares)), np.array([-3, -1, 1, 3]) / math.sqrt(5)
+    exact = n * np.outer(*shares) * (1 + np.outer(scores, slopes - slopes @ shares[1]))
+    noisy = exact + centred(rng.normal(0, noise, exact.shape))
+    counts[:4, 4:], counts[4:, :4] = noisy, noisy.T
+    return NoisyPairs(np.array([0, 4, 10]), counts, np.full((2, 2), noise**2), n, ordered=ordered), exact
+
+
+def test_the_prior_of_slopes_by_level_is_as_wide_as_slopes_that_make_counts():
+    rng, v = np.random.default_rng(4), 0.01
+    found = [PairTarget.of(by_levels(rng, v, 1e-3, (4, 0))[0]).sloped.wide for _ in range(400)]
+    assert np.mean([each[0, 1] for each in found]) == pytest.approx(v, rel=5 * np.std(found) / v / 20)
+    assert not np.any([each[1, 0] for each in found])
+
+
+def test_a_number_by_level_stands_out_from_noise_that_hides_cells():
+    rng, off = np.random.default_rng(5), {True: [], False: []}
+    for _ in range(40):
+        noisy, exact = by_levels(rng, 0.01, 3_000, (4, 0))
+        # the twin: no level is ordered
+        for ordered in off:
+            target = PairTarget.of(noisy if ordered else replace(noisy, ordered=()))
+            off[ordered].append(np.abs(target.shrunk[:4, 4:] - exact).sum())
+    assert np.mean(off[True]) < 0.75 * np.mean(off[False])
+
+
+def test_strong_parameters_that_noise_hides_leave_no_set_astray(monkeypatch):
+    rng, n = np.random.default_rng(0), 3_000
+    latent = rng.normal(size=n)
+    frame = pd.DataFrame({f"rare{k}": rng.random(n) < 0.1 for k in range(14)})
+    for k in range(6):
+        frame[f"rank{k}"] = np.clip(np.floor(latent + rng.normal(size=n) + 2), 0, 3).astype(int)
+    levels = {name: [False, True] if name.startswith("rare") else [0, 1, 2, 3] for name in frame}
+    table = Table(frame, Schema.model_validate({"columns": {name: {"levels": each} for name, each in levels.items()}}))
+
+    def worst():
+        made = Pairs(epsilon="0.5", kind="zcdp", n_sets=2).release(table, rng=np.random.default_rng(0))[0].sets
+        off = [[abs((each[name] == 0).mean() - (frame[name] == 0).mean()) for name in frame] for each in made]
+        return np.mean(off, axis=1).max()
+
+    assert worst() < 0.04
+    # the broken twin: priors as wide as the noise is loud, and no second fit
+    monkeypatch.setattr(chains, "RETRIES", 0)
+    monkeypatch.setattr(Scores, "most", np.full((20, 20), np.inf))
+    assert worst() > 0.2
 
 
 RULES = {
