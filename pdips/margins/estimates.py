@@ -162,23 +162,23 @@ class Scores:
     @classmethod
     def of(cls, noisy: NoisyPairs, shares: FloatArray) -> "Scores":
         """Return the scores of levels with these shares."""
-        n_blocks, columns, home = len(noisy.sizes), list[FloatArray](), list[int]()
-        ranks = np.zeros((len(shares), n_blocks))
-        ordered = np.array([*(many > 1 for many in noisy.ordered), *[False] * (n_blocks - len(noisy.ordered))])
-        for k, (first, end) in enumerate(zip(noisy.offsets[:-1], noisy.offsets[1:], strict=True)):
-            if ordered[k]:
-                held = shares[first : first + noisy.ordered[k]]
+        order = np.arange(len(noisy.sizes))
+        ordered, ranks = np.zeros(len(order), dtype=bool), np.zeros((len(shares), len(order)))
+        for k, (first, many) in enumerate(zip(noisy.offsets, noisy.ordered, strict=False)):
+            if many > 1:
+                held, ordered[k] = shares[first : first + many], True
                 rank = np.cumsum(held) - held / 2 - held.sum() / 2
-                ranks[first : first + noisy.ordered[k], k] = rank / math.sqrt(held @ rank**2)
-            own = ranks[:, [k]] if ordered[k] else np.eye(len(shares))[:, first:end]
-            columns, home = [*columns, own], [*home, *[k] * own.shape[1]]
-        every, order = np.hstack(columns), np.arange(n_blocks)
+                ranks[first : first + many, k] = rank / math.sqrt(held @ rank**2)
+        home = np.repeat(order, np.where(ordered, 1, noisy.sizes))
+        every = np.zeros((len(shares), len(home)))
+        every[:, ordered[home]] = ranks[:, ordered]
+        every[~np.repeat(ordered, noisy.sizes), ~ordered[home]] = 1
         length, lengths = (np.sqrt(((shares[:, None] * each) ** 2).sum(axis=0)) for each in (ranks, every))
         pull, pulls = (
             shares[:, None] * each / np.maximum(long, LEAST) for each, long in ((ranks, length), (every, lengths))
         )
         free = ordered[:, None] * np.where(ordered, order[:, None] < order, noisy.sizes - 1)
-        return cls(ranks, every, np.array(home), pull, pulls, length, lengths, free.astype(np.int64))
+        return cls(ranks, every, home, pull, pulls, length, lengths, free.astype(np.int64))
 
     @property
     def most(self) -> FloatArray:
