@@ -381,7 +381,8 @@ class NoisyProducts:
         if not len(made) or gram[0, 0] < max(SEEN * self.error, 1):
             return made
         blocks = [pairs.home[name][0] for name in self.design.names]
-        variance, levels = noisy.variance[np.ix_(blocks, blocks)], codes[:, blocks]
+        variance = noisy.variance[np.ix_(blocks, blocks)]
+        levels = codes[:, [*blocks, *(k for k in range(codes.shape[1]) if k not in blocks)]]
         parts = [np.arange(len(made))]
         if len(made) > MOST_TOGETHER:
             parts = np.array_split(rng.permutation(len(made)), math.ceil(len(made) / MOST_TOGETHER))
@@ -398,7 +399,10 @@ class NoisyProducts:
         *,
         posterior: bool,
     ) -> pd.DataFrame:
-        """Return records whose values have been exchanged; ``variance`` is of the noise on the pairs of columns."""
+        """Return records whose values have been exchanged; ``variance`` is of the noise on the pairs of columns.
+
+        ``levels`` are of these columns first. Sums by what levels of others say of a number are kept as they are.
+        """
         schema = self.design.schema
         known, vectors = self.design.vectors(Table(made, schema.without_person()), self.caps)
         n = len(vectors)
@@ -420,7 +424,9 @@ class NoisyProducts:
             place = self.design.home.index(name)
             others, order = np.arange(len(self.design.home)) != place, np.argsort(off[:, place], kind="stable")
             others[0] = False
-            given, short = np.ascontiguousarray(off[:, others]), (goal[place] - off[:, place] @ off)[others]
+            kept = [_means(off[:, place], own) for own in levels[known, len(self.design.names) :].T]
+            given = np.ascontiguousarray(np.column_stack([off[:, others], *kept]))
+            short = np.append((goal[place] - off[:, place] @ off)[others], np.zeros(len(kept)))
             values, holder = np.ascontiguousarray(off[order, place]), order.copy()
             for _ in range(PROPOSALS):
                 some, far = rng.integers(0, n, n), rng.integers(1, max(2, math.ceil(REACH * n)), n)
@@ -440,6 +446,14 @@ class NoisyProducts:
             means = (np.bincount(levels[:, column], off[:, k]) / np.maximum(many, 1))[many > 0]
             spread[k] = ((means - means.mean()) ** 2).sum()
         return variance[np.ix_(at, at)] * np.outer(spread, spread)
+
+
+def _means(values: FloatArray, levels: Codes) -> FloatArray:
+    """Return for each record the mean of its level, centred and as widely spread as the values."""
+    many = np.bincount(levels)
+    found = (np.bincount(levels, values) / np.maximum(many, 1))[levels]
+    found = found - found.mean()
+    return np.asarray(found * (values.std() / max(found.std(), 1e-12)))
 
 
 @numba.njit(cache=True, nogil=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -334,6 +335,30 @@ def test_sets_come_near_the_products_and_keep_what_columns_hold(together, monkey
         (before,) = released(products=("pay", "age", "job")).sets
     assert not before["pay"].equals(made["pay"])
     assert before["pay"].sort_values().tolist() == made["pay"].sort_values().tolist()
+
+
+def test_exchanges_keep_what_other_columns_say_of_a_number(monkeypatch):
+    # the products want pay to rise with age; in the set it hangs on the job alone
+    frame = workers().dropna(ignore_index=True)
+    design = SecondMoments(moments().schema, ("pay", "age"))
+    step = design.step(1, "replace-one", "gaussian")
+    found = NoisyProducts(design, step, design.count(Table(frame, design.schema), CAPS), CAPS)
+    made = frame.assign(pay=frame["pay"] - frame["age"] + 40)
+    codes = np.column_stack([*(pd.qcut(made[n], 4, labels=False) for n in ("pay", "age")), made["job"].factorize()[0]])
+    pairs, noisy = SimpleNamespace(home={"pay": (0, 0), "age": (1, 0)}), SimpleNamespace(variance=np.full((3, 3), 1e4))
+
+    def told():
+        again = found.met(made, codes, pairs, noisy, np.random.default_rng(0), posterior=False)
+        pay = again.groupby("job")["pay"].mean()
+        return again["pay"].corr(again["age"]), pay["c"] - pay["a"]
+
+    strength, apart = told()
+    before = made.groupby("job")["pay"].mean()
+    assert strength > 0.6
+    assert apart == pytest.approx(before["c"] - before["a"], rel=0.05)
+    # the broken twin: exchanges that don't look at other columns
+    monkeypatch.setattr(sums, "_means", lambda values, levels: np.zeros(len(values)))
+    assert told()[1] < 0.9 * (before["c"] - before["a"])
 
 
 def test_where_sets_carry_the_noise_products_of_numbers_are_measured_unless_told_otherwise():
