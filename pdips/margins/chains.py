@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.consistency import Codes, LevelGroups, levelled, rounded_counts, simplex_projection
-from pdips.margins.estimates import NoisyPairs, Scores
+from pdips.margins.estimates import NoisyPairs, SlopeBasis
 from pdips.margins.residuals import pair_counts
 
 Floats32 = NDArray[np.float32]
@@ -110,7 +110,7 @@ class PairTarget:
     levels: FloatArray
     pairs: FloatArray
     shrunk: FloatArray
-    scores: Scores
+    scores: SlopeBasis
     apart: PairPriors
     sloped: PairPriors
     told: BoolArray
@@ -129,7 +129,7 @@ class PairTarget:
         """
         n, sizes, groups = noisy.n, noisy.sizes, _shared(noisy, groups or LevelGroups.one(noisy.sizes))
         shares = groups.shares
-        scores = Scores.of(noisy, shares)
+        scores = SlopeBasis.of(noisy, shares)
         alone = n * np.outer(shares, shares)
         beyond = noisy.centred(noisy.counts - alone)
         line = scores.along(beyond)

@@ -141,7 +141,7 @@ class NoisyPairs:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class SlopeBasis:
     """What slopes multiply, of two blocks the first of which is ordered, and the way in which they move counts.
 
     Of ordered blocks these are standardized mid-ranks of the levels, 0 for others: ``ranks``, shape (levels, blocks).
@@ -160,7 +160,7 @@ class Scores:
     freedom: IntArray
 
     @classmethod
-    def of(cls, noisy: NoisyPairs, shares: FloatArray) -> "Scores":
+    def of(cls, noisy: NoisyPairs, shares: FloatArray) -> "SlopeBasis":
         """Return the scores of levels with these shares."""
         order = np.arange(len(noisy.sizes))
         ordered, ranks = np.zeros(len(order), dtype=bool), np.zeros((len(shares), len(order)))

@@ -39,7 +39,7 @@ on thirteen tables; a cap that holds back more bends slopes, and one that holds 
 
 MISFIT = 0.1  # Standard deviation of what a field gets wrong of a correlation, beside the noise
 PROPOSALS, REACH = 30, 0.1  # Exchanges that are tried a record, and how far apart in rank as a part of the records
-MOST_TOGETHER = 1_000_000  # Records among which values are exchanged; more are parted by chance, to save memory
+MOST_TOGETHER = 250_000  # Records among which values are exchanged; more are parted by chance, to save memory
 
 
 @dataclass(frozen=True, eq=False)

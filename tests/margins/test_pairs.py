@@ -17,7 +17,7 @@ from pdips.calibration.closed_form import NoFormError, errors_of, page_form, pro
 from pdips.errors import UselessWarning
 from pdips.margins.chains import PairTarget
 from pdips.margins.domain import columns_of
-from pdips.margins.estimates import NoisyPairs, NoisyTriple, Scores, block_axes, estimate, linking
+from pdips.margins.estimates import NoisyPairs, NoisyTriple, SlopeBasis, block_axes, estimate, linking
 from pdips.margins.pairs import CHOICE, MARGINS, PAIRS, PAIRS_AGAIN
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, squared_norm
 from pdips.outside import NoisyMargins
@@ -314,7 +314,7 @@ def test_strong_parameters_that_noise_hides_leave_no_set_astray(monkeypatch):
     assert worst() < 0.04
     # the broken twin: priors as wide as the noise is loud, and no second fit
     monkeypatch.setattr(chains, "RETRIES", 0)
-    monkeypatch.setattr(Scores, "most", np.full((20, 20), np.inf))
+    monkeypatch.setattr(SlopeBasis, "most", np.full((20, 20), np.inf))
     assert worst() > 0.2
 
 
