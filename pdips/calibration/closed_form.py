@@ -161,10 +161,11 @@ def _of_statistics(plan: Any, request: MarginRequest) -> dict[str, NoiseSum]:
     """Return the errors of noisy statistics by name, and of margins of those that are counts."""
     parts, found = {part.name: part for part in plan.parts}, {}
     if not request.named:
-        margins = [columns for columns in request.margins(plan.schema) if _holding(plan, columns)]
-        if not margins:
+        margins = {label(columns): _counted(plan, columns) for columns in request.margins(plan.schema)}
+        found = {name: error for name, error in margins.items() if error is not None}
+        if not found:
             raise InputError(f"of: the model counts no such margin; name statistics of it: {', '.join(parts)}")
-        return {label(columns): _counted(plan, columns) for columns in margins}
+        return found
     for item in request.named:
         if isinstance(item, str) and item in parts:
             part = parts[item]
@@ -176,33 +177,28 @@ def _of_statistics(plan: Any, request: MarginRequest) -> dict[str, NoiseSum]:
             columns = margin_of(plan.schema, item)
         except InputError as error:
             raise InputError(f"{error}, nor a statistic of the model: {', '.join(parts)}") from None
-        if not _holding(plan, columns):
+        counted = _counted(plan, columns)
+        if counted is None:
             raise InputError(
                 f"of: no statistic of the model counts the margin {label(columns)}; it has {', '.join(parts)}"
             )
-        found[label(columns)] = _counted(plan, columns)
+        found[label(columns)] = counted
     return found
 
 
-def _holding(plan: Any, columns: Columns) -> list[Any]:
-    """Return the statistics that are counts of these columns, or of these and others, with noise on every count."""
-    found = []
+def _counted(plan: Any, columns: Columns) -> NoiseSum | None:
+    """Return the error of a cell of a margin by the statistic that says most of it, None where none does.
+
+    It must count these columns, or these and others, with noise on every count.
+    """
+    size, sums = math.prod(plan.schema.columns[name].n_levels for name in columns), []
     for part in plan.parts:
         by, counts = getattr(part.statistic, "by", ()), not hasattr(part.statistic, "of")
-        whole = part.n_noised == math.prod(part.statistic.shape(plan.schema)) or set(by) == set(columns)
+        cells = math.prod(part.statistic.shape(plan.schema))
+        whole = part.n_noised == cells or set(by) == set(columns)
         if counts and part.n_noised and set(columns) <= set(by) and whole:
-            found.append(part)
-    return found
-
-
-def _counted(plan: Any, columns: Columns) -> NoiseSum:
-    """Return the error of a cell of a margin by the statistic that says most of it."""
-    size = math.prod(plan.schema.columns[name].n_levels for name in columns)
-    sums = [
-        NoiseSum((Terms(1.0, math.prod(part.statistic.shape(plan.schema)) // size, part.scale, part.law),))
-        for part in _holding(plan, columns)
-    ]
-    return min(sums, key=lambda found: found.variance)
+            sums.append(NoiseSum((Terms(1.0, cells // size, part.scale, part.law),)))
+    return min(sums, key=lambda found: found.variance, default=None)
 
 
 # ---- what a release will be worth ----
