@@ -144,7 +144,7 @@ def wasserstein_randomization(
         raise InputError(f"distance must be one of {', '.join(DISTANCES)}, not {distance!r}")
     if n_permutations < 1 or n_projections < 1:
         raise InputError("n_permutations and n_projections must be at least 1")
-    rng = np.random.default_rng() if rng is None else rng
+    rng = np.random.default_rng(rng)
     pairs = paired(original, synthetic)
     sizes = len(pairs[0].original), len(pairs[0].synthetic)
     if distance == "pooled":

@@ -304,7 +304,7 @@ def reference(
         raise InputError("n_draws must be at least 1")
     if not len(original):
         raise InputError("the original table must have at least one record")
-    rng = np.random.default_rng() if rng is None else rng
+    rng = np.random.default_rng(rng)
     n, whole = len(original), original if isinstance(original, pd.DataFrame) else np.asarray(original)
     drawn = [rng.integers(n, size=n) for _ in range(n_draws)]
     taken = (whole.iloc[rows] if isinstance(whole, pd.DataFrame) else whole[rows] for rows in drawn)

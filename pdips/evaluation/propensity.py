@@ -160,7 +160,7 @@ def standardised_pmse(
         raise InputError(f"null must be one of {', '.join(NULLS)}, and no formula is known for penalised fits")
     if n_draws < 2:
         raise InputError("n_draws must be at least 2")
-    rng = np.random.default_rng() if rng is None else rng
+    rng = np.random.default_rng(rng)
     comparison = _Comparison(original, synthetic, interactions, penalty)
     score = comparison.score(rng)
     if chosen == "formula":
@@ -210,7 +210,7 @@ class _Comparison:
             chance = maximum_likelihood(z, y)
         else:
             x = standardised(self._columns if rows is None else self._columns[rows])
-            chance = cross_validated(x, y, self._penalty, np.random.default_rng() if rng is None else rng)
+            chance = cross_validated(x, y, self._penalty, np.random.default_rng(rng))
         return float(np.mean((chance - y.mean()) ** 2))
 
     def null_scores(self, null: str, n_draws: int, rng: np.random.Generator) -> list[float]:
