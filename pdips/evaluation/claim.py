@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import FloatArray, IntArray, finite
 from pdips.data.schema import Schema, read_formula, terms_of
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
@@ -415,8 +415,8 @@ def verify_claim(
         verdict=verdict,
         said=SAID[verdict],
         estimate=estimate,
-        lower=lower if math.isfinite(lower) else None,
-        upper=upper if math.isfinite(upper) else None,
+        lower=finite(lower),
+        upper=finite(upper),
         n_records=n,
         terms=tuple(terms),
         products=[(all_terms[i], all_terms[j]) for i, j in first],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pdips.arrays import FloatArray
+from pdips.arrays import FloatArray, finite
 from pdips.data.coding import numbers
 from pdips.data.schema import Schema
 from pdips.data.table import Table, are_two
@@ -174,9 +174,9 @@ def basics(table: Table, sets: Sequence[pd.DataFrame]) -> list[BasicFigure]:
     return [
         BasicFigure(
             name=name,
-            table=_finite(ours[i]),
-            by_set=(by_set := tuple(_finite(one[i]) for one in theirs)),
-            resamples=(_finite(low[i]), _finite(high[i])),
+            table=finite(ours[i]),
+            by_set=(by_set := tuple(finite(one[i]) for one in theirs)),
+            resamples=(finite(low[i]), finite(high[i])),
             mean=mean(by_set),
         )
         for i, name in enumerate(names)
@@ -306,9 +306,9 @@ def _measures(readings: Mapping[str, str], weighted: bool, work_out: Callable[[]
         Measure(
             name=name,
             reading=reading,
-            by_set=tuple(map(_finite, own[:-1])),
-            mean=_finite(np.mean(own[:-1])) if len(own) else None,
-            reference=_finite(own[-1]) if len(own) else None,
+            by_set=tuple(map(finite, own[:-1])),
+            mean=finite(np.mean(own[:-1])) if len(own) else None,
+            reference=finite(own[-1]) if len(own) else None,
             weighted=weighted and reason is None,
             reason=reason,
             detail=MeasureDetail(**{key: value for key, value in detail.items() if key != "picture"}),
@@ -317,10 +317,6 @@ def _measures(readings: Mapping[str, str], weighted: bool, work_out: Callable[[]
         )
         for (name, reading), own in zip(readings.items(), values, strict=True)
     ]
-
-
-def _finite(value: float | np.floating[Any]) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _plain(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:

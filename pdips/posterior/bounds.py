@@ -13,7 +13,7 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import FloatArray, IntArray, finite
 from pdips.convergence import RHAT
 from pdips.errors import InputError
 from pdips.posterior.columns import Values
@@ -225,16 +225,16 @@ class Bounds:
             "draws": self.n_draws,
             "independent": self.independent,
             "weighted": self.weighted,
-            "bound": _number(self.overall),
-            "epsilon_x": _number(self.local_epsilon),
+            "bound": finite(self.overall),
+            "epsilon_x": finite(self.local_epsilon),
             "bounds_of_records": _five(self.largest),
             "bounds_of_draws": _five(self.largest_by_draw),
-            "bounds_of_chains": [_number(value) for value in self.largest_by_draw.max(axis=1)],
+            "bounds_of_chains": [finite(value) for value in self.largest_by_draw.max(axis=1)],
             "spread_over_chains": _five(self.chain_spread),
-            "upper_draws": dict(zip(("quantile_95", "monte_carlo_error"), map(_number, self.upper_draws), strict=True)),
-            "rhat": _number(self.rhat),
-            "ess_bulk": _number(self.ess_bulk),
-            "ess_tail": _number(self.ess_tail),
+            "upper_draws": dict(zip(("quantile_95", "monte_carlo_error"), map(finite, self.upper_draws), strict=True)),
+            "rhat": finite(self.rhat),
+            "ess_bulk": finite(self.ess_bulk),
+            "ess_tail": finite(self.ess_tail),
             "exceedance": self.exceedance,
             "certifies": self.certifies(),
         }
@@ -407,11 +407,7 @@ def _moves(chains: FloatArray) -> bool:
     return chains.shape[1] >= FEWEST_DRAWS and bool(np.all(np.isfinite(chains))) and float(np.ptp(chains)) > 0
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
 def _five(values: NDArray[Any]) -> dict[str, float | None]:
     words = ("min", "quarter", "median", "three_quarters", "max")
     found = np.quantile(values, (0, 0.25, 0.5, 0.75, 1), method="inverted_cdf")
-    return {word: _number(value) for word, value in zip(words, found, strict=True)}
+    return {word: finite(value) for word, value in zip(words, found, strict=True)}

@@ -14,11 +14,11 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import FloatArray, IntArray, finite
 from pdips.data.column import Column
 from pdips.errors import InputError
 from pdips.posterior import model_file
-from pdips.posterior.bounds import Bounds, _number, from_log_likelihood, stream_bounds
+from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds
 from pdips.posterior.columns import Values, bounds_of, collapse, distinct, public_names
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import Blueprint, unconstrained
@@ -166,11 +166,11 @@ def listed(posterior: Posterior) -> list[dict[str, Any]]:
             ]
             row: dict[str, Any] = {
                 "name": f"{name}[{', '.join(labels)}]" if labels else str(name),
-                "mean": _number(mean.values[place]),
-                "sd": _number(deviation.values[place]),
+                "mean": finite(mean.values[place]),
+                "sd": finite(deviation.values[place]),
             }
-            row |= {key: _number(part[name].values[place]) for key, part in parts.items()}
-            row["released"] = [_number(np.asarray(draw[str(name)])[place]) for draw in posterior.released]
+            row |= {key: finite(part[name].values[place]) for key, part in parts.items()}
+            row["released"] = [finite(np.asarray(draw[str(name)])[place]) for draw in posterior.released]
             rows.append(row)
     return rows
 

@@ -13,7 +13,7 @@ import xarray as xr
 from scipy.linalg import cho_factor, cho_solve, eigh
 from scipy.special import logsumexp
 
-from pdips.arrays import FloatArray
+from pdips.arrays import FloatArray, finite
 from pdips.convergence import ESS, ROUNDS, Convergence, converged
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.inspection import Draws, Posterior, inspect_statistics, tree_of
@@ -297,7 +297,7 @@ def posterior_draws(
     if made is None:
         prior, sampler = sums.space.prior, "prior"
         made = ImportanceDraws(prior[rng.integers(len(prior), size=n)], np.inf, float(n), 1.0)
-    told = asdict(made) | {"pareto_k": made.pareto_k if np.isfinite(made.pareto_k) else None}
+    told = asdict(made) | {"pareto_k": finite(made.pareto_k)}
     del told["places"]
     if chains is not None:
         places, tree, found = chains
