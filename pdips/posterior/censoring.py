@@ -238,10 +238,9 @@ def read_by(variable: Any) -> Iterator[Any]:
             pending.extend(each.owner.inputs)
 
 
-def natural_points(model: pm.Model, n_points: int, seed: int = 0) -> list[dict[str, NDArray[Any]]]:
+def natural_points(model: pm.Model, n_points: int) -> list[dict[str, NDArray[Any]]]:
     """Return values of the free variables at random points near the initial one, in the model's own units."""
-    rng = np.random.default_rng(seed)
-    start = model.initial_point(seed)
+    rng, start = np.random.default_rng(0), model.initial_point(0)
     inputs = [model.rvs_to_values[variable] for variable in model.free_RVs]
     graphs = model.replace_rvs_by_values(model.free_RVs)
     settings: dict[str, Any] = {"mode": "FAST_COMPILE", "on_unused_input": "ignore"}

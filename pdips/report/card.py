@@ -186,13 +186,13 @@ def power_bound(
     return min(known, detection_bound_zcdp(rho, false_positives)) if rho else known
 
 
-def round_up(value: float, digits: int = 3) -> float:
-    """Round an upper bound to ``digits`` significant digits without making it smaller."""
+def round_up(value: float) -> float:
+    """Round an upper bound to three significant digits without making it smaller."""
     if not value or not math.isfinite(value):
         return value
-    nearest = float(f"{value:.{digits - 1}e}")
-    step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
-    return nearest if nearest >= value * (1 - 1e-12) else float(f"{nearest + step:.{digits - 1}e}")
+    nearest = float(f"{value:.2e}")
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    return nearest if nearest >= value * (1 - 1e-12) else float(f"{nearest + step:.2e}")
 
 
 @dataclass(frozen=True, kw_only=True)
