@@ -32,8 +32,7 @@ CLIPPED = {
 def normal(data, schema):
     """Known deviation 1: the posterior of theta is normal."""
     with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 10)
-        pm.Normal("y", theta, 1, observed=data["y"])
+        pm.Normal("y", pm.Normal("theta", 0, 10), 1, observed=data["y"])
     return model
 
 

@@ -107,8 +107,7 @@ def test_a_forgotten_half_of_a_sensitivity_is_found_out(broken, pair, monkeypatc
 
     monkeypatch.setattr(kind, "sensitivity", half)
     after = audit(case.mechanism, case.pair, engine="exact").bound
-    parts = {"Counts": 1, "Sums": 2 / 6, "Products": 1 / 6}[broken]
-    assert after == pytest.approx(before + parts)
+    assert after == pytest.approx(before + {"Counts": 1, "Sums": 2 / 6, "Products": 1 / 6}[broken])
     assert audit(case.mechanism, case.pair, engine="exact", claim=before).verdict == "VIOLATION"
 
 

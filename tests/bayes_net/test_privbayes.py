@@ -194,8 +194,7 @@ def test_networks_are_drawn_by_the_law():
 
 @pytest.mark.usefixtures("silence")
 def test_without_noise_the_rows_are_the_statistics_of_the_law():
-    schema = schema_of(2, 3, 2, impossible=[{"a": 1, "b": 2}])
-    table = table_of([(0, 0, 0), (1, 1, 0), (0, 2, 1)], schema)
+    table = table_of([(0, 0, 0), (1, 1, 0), (0, 2, 1)], schema_of(2, 3, 2, impossible=[{"a": 1, "b": 2}]))
     made = PrivBayes(epsilon=1, degree=1, usefulness=0, n_sets=2, split="per-set")
     law = {outcome.key: outcome.statistics for outcome in exact_law(made, table).outcomes}
     for first, second, counts in zip(*record(made, table, 200, bits())[3:], strict=True):
@@ -297,8 +296,7 @@ def far_apart(n: int = 300) -> Table:
     rules = [{"a": 1, "b": 1, "c": 1}, {"a": 0, "d": 1}, {"b": 0, "d": 0, "c": 0}]
     schema = schema_of(2, 2, 2, 2, impossible=rules)
     records = [r for r in all_records(schema) if not _breaks(r)]
-    rng = np.random.default_rng(0)
-    return table_of([records[i] for i in rng.integers(len(records), size=n)], schema)
+    return table_of([records[i] for i in np.random.default_rng(0).integers(len(records), size=n)], schema)
 
 
 def _breaks(record) -> bool:
@@ -316,8 +314,7 @@ def test_no_impossible_record_is_released(epsilon):
 
 
 def test_chance_finds_what_the_network_can_not():
-    table = far_apart()
-    domain, rng = columns_of(table.schema), np.random.default_rng(0)
+    domain, rng = columns_of(far_apart().schema), np.random.default_rng(0)
     network = ((0, ()), (1, ()), (2, ()), (3, ()))
     stuck = [np.array([[1.0, 0.0]]), np.array([[0.5, 0.5]]), np.array([[0.5, 0.5]]), np.array([[0.0, 1.0]])]
     stuck[0], stuck[3] = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])  # a = 0 with d = 1: impossible, always

@@ -61,8 +61,7 @@ def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(sai
 
 
 def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
-    named = words(here)
-    unnamed = [word for word in named if word not in ("--mechanism", "steps")]
+    unnamed = [word for word in words(here) if word not in ("--mechanism", "steps")]
     assert "mechanism steps: it holds all pairs of columns, and" in pdips.ok(*unnamed).splitlines()[0]
     assert json.loads((here / "out/public/privacy.json").read_text())["mechanism"] == "steps"
     wide = Schema(columns={f"c{k}": {"levels": list(range(8))} for k in range(9)})

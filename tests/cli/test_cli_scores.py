@@ -87,6 +87,5 @@ def test_a_release_from_end_to_end(pdips, here):
     assert rule_for(public) == "posterior-predictive"
     [entry] = [each for each in Ledger(here / "l.sqlite").entries() if each.epsilon]
     assert entry.mechanism == "scores"
-    card = (public / "card.html").read_text()
-    assert "a draw of its own from the posterior" in " ".join(card.split())
+    assert "a draw of its own from the posterior" in " ".join((public / "card.html").read_text().split())
     assert pdips("check", public)[0] == 0

@@ -292,8 +292,7 @@ def test_elections_spend_what_they_are_charged(elect, neighbours, cap):
     units = [1 / step.scale for step in made.plan(schema).steps if step.law == "exponential"]
     spent = [unit * width * STEPS_PER_UNIT * cap for unit in units]
     assert sum(spent) == Fraction(ALL_BUT)
-    items = [item.epsilon for item in made.spends(schema) if "noisy" not in item.step]
-    assert items == spent
+    assert [item.epsilon for item in made.spends(schema) if "noisy" not in item.step] == spent
 
 
 @pytest.mark.parametrize("cap", CAPS)

@@ -243,8 +243,7 @@ def test_releases_do_not_mix_in_a_folder(sound, tmp_path):
 
 
 def test_published_steps_of_one_column_states_its_loss():
-    statement = published("steps")(epsilon=1).privacy_loss(schema_of(3)).statement
-    assert "The true loss is up to 2." in statement
+    assert "The true loss is up to 2." in published("steps")(epsilon=1).privacy_loss(schema_of(3)).statement
 
 
 @pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("steps")])

@@ -164,8 +164,7 @@ def test_categories_and_odd_names_are_counted_too(tmp_path):
         con.execute(f"CREATE TABLE people AS SELECT {cells} FROM range(50) numbers(i)")
         con.execute(f"COPY people TO '{tmp_path}/people.parquet'")
         people = ibis.duckdb.from_connection(con).table("people")
-        columns = {'a "%s': {"levels": ["ok", "sad"]}, "m": {"levels": [0, 1, 2]}}
-        schema = Schema(columns=columns, ignore=["id"])
+        schema = Schema(columns={'a "%s': {"levels": ["ok", "sad"]}, "m": {"levels": [0, 1, 2]}}, ignore=["id"])
         wanted = Table.read(tmp_path / "people.parquet", schema)
         assert Table.read(people, schema, counted=True).fingerprint == wanted.fingerprint
         found = Table.read(people.drop("id"), schema, counted=True)
@@ -189,8 +188,7 @@ def test_persons_and_other_columns_need_records_one_by_one(kind, tmp_path, reque
     with databases.snapshot(address) as people:
         for more in ({"ignore": ["year"]}, {"records": {"person": "year", "max_per_person": 80}}):
             schema = Schema.model_validate(described | more)
-            opened = dataclasses.replace(files.open_batches(people), distinct=iter(()))
-            found = counting.count(opened, schema)
+            found = counting.count(dataclasses.replace(files.open_batches(people), distinct=iter(())), schema)
             assert found.fingerprint == Table.read(file, schema, counted=False).fingerprint
 
 

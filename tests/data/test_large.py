@@ -102,8 +102,7 @@ def test_other_records_have_another_fingerprint(tmp_path):
     others = [frame.iloc[[*range(59), 0]], frame.iloc[[*range(58), 0, 0]], frame.iloc[:59], pd.concat([frame] * 3)]
     within_a_bin = frame.assign(rent=frame["rent"].replace(9.999, 9.998))
     for i, other in enumerate([*others, within_a_bin]):
-        path = write(other, tmp_path / f"{i}.parquet")
-        assert Table.read(path, SCHEMA, counted=True).fingerprint != known
+        assert Table.read(write(other, tmp_path / f"{i}.parquet"), SCHEMA, counted=True).fingerprint != known
     shuffled = write(frame.sample(frac=1, random_state=0), tmp_path / "shuffled.parquet")
     assert Table.read(shuffled, SCHEMA, counted=True).fingerprint == known
 
@@ -160,8 +159,7 @@ def test_messages_are_the_same(tmp_path, case, suffix):
     frame = random_frame(3).astype({"text": "str", "kids": "float64"} | types)
     for name, value in changes.items():
         frame.loc[40, name] = value
-    path = write(frame, tmp_path / f"t.{suffix}")
-    [said] = unread("", path, SCHEMA, InputError)
+    [said] = unread("", write(frame, tmp_path / f"t.{suffix}"), SCHEMA, InputError)
     assert "SECRET" not in said
 
 
@@ -292,8 +290,7 @@ def test_chunks_join_without_a_seam():
 
 def test_large_and_counted_compare_as_whole_ones_do(monkeypatch, tmp_path):
     small, large, table = large_and_small(monkeypatch, tmp_path)
-    whole = Table.read(tmp_path / "t.csv", ZONED, counted=False)
-    a, b = compare(whole, [small]), compare(table, [large])
+    a, b = compare(Table.read(tmp_path / "t.csv", ZONED, counted=False), [small]), compare(table, [large])
     assert a.l1.mean == pytest.approx(b.l1.mean, rel=1e-12)
     assert a.two_way.distance == [pytest.approx(row, rel=1e-9, abs=1e-12) for row in b.two_way.distance]
     for ours, theirs in zip(a.one_way, b.one_way, strict=True):

@@ -168,8 +168,7 @@ def test_weights_that_are_all_equal_change_no_estimate_and_whole_ones_repeat_rec
     even = fit_design(x, y, names, "logistic", np.full(N, 7.0))
     np.testing.assert_allclose(even.estimates, plain.estimates, rtol=1e-5)
     np.testing.assert_allclose(even.standard_errors, plain.standard_errors, rtol=0.2)
-    twice = np.where(np.arange(N) < 100, 2.0, 0.0)
-    some = fit_design(x, y, names, "logistic", twice)
+    some = fit_design(x, y, names, "logistic", np.where(np.arange(N) < 100, 2.0, 0.0))
     np.testing.assert_allclose(some.estimates, fit_design(x[:100], y[:100], names, "logistic").estimates, rtol=1e-5)
 
 

@@ -105,8 +105,7 @@ def test_exact_figures_are_those_of_other_code():
     others = [codes_of(frame, TINY) for frame in SETS]
     ks, tvd = steps_of(table_codes(table), others, score)
     ours, theirs = score.of(table_codes(table)), [score.of(other) for other in others]
-    distances = [stats.ks_2samp(ours, other).statistic for other in theirs]
-    assert ks == math.floor(n * np.mean(distances) + 0.5)
+    assert ks == math.floor(n * np.mean([stats.ks_2samp(ours, other).statistic for other in theirs]) + 0.5)
     margins = [*k_way(table, SETS, 1)["by_margin"].values(), *k_way(table, SETS, 2)["by_margin"].values()]
     assert tvd == math.floor(n * np.mean(margins) + 0.5)
 
@@ -128,8 +127,7 @@ def test_the_score_is_of_the_sets_alone_and_of_one_record_at_a_time():
     np.testing.assert_array_equal(fit_public_score(SETS, TINY).coefficients, score.coefficients)
     # it is about the log density of the sets: what they have most has the highest score
     many = decoded([(0, 0)] * 60 + [(1, 2)] * 30 + [(1, 0)] * 6 + [(0, 2)] * 3)
-    found = fit_public_score([many], TINY).of(np.array([(0, 0), (1, 2), (1, 0), (0, 2)]))
-    assert (np.diff(found) < 0).all()
+    assert (np.diff(fit_public_score([many], TINY).of(np.array([(0, 0), (1, 2), (1, 0), (0, 2)]))) < 0).all()
 
 
 def test_what_a_score_cant_be_made_of_is_refused():

@@ -79,16 +79,14 @@ def test_codes_take_bins_missing_values_and_the_person_key():
 
 
 def test_sets_that_break_a_structural_zero_are_measured():
-    schema = schema_of(2, 2, impossible=[{"a": [1], "b": [1]}])
-    table = table_of([(0, 0), (1, 0)], schema)
+    table = table_of([(0, 0), (1, 0)], schema_of(2, 2, impossible=[{"a": [1], "b": [1]}]))
     assert l1(table, [pd.DataFrame({"a": [1, 1], "b": [1, 1]})])["by_set"] == [2.0]
 
 
 @pytest.mark.parametrize("n_columns", [3, 60])
 def test_cells_however_many(n_columns):
     sizes = [10] * n_columns
-    rng = np.random.default_rng(0)
-    codes = np.repeat(rng.integers(0, 10, (20, n_columns)), 3, axis=0)
+    codes = np.repeat(np.random.default_rng(0).integers(0, 10, (20, n_columns)), 3, axis=0)
     ids = cell_ids(codes, sizes)
     np.testing.assert_array_equal(ids[:, None] == ids, (codes[:, None] == codes).all(axis=2))
 
@@ -168,8 +166,7 @@ def test_a_set_without_a_level_enters_at_its_own_p_value():
     found = chi_square(table_of(full.to_numpy(), schema), [full, short], rng=np.random.default_rng(0))
     d_full = stats.chi2_contingency(pd.crosstab(full["a"], full["b"]), correction=False).statistic
     p_short = stats.chi2_contingency(pd.crosstab(short["a"], short["b"]), correction=False).pvalue
-    wanted = combine_chi_square([d_full, stats.chi2.isf(p_short, 2)], 2)
-    np.testing.assert_allclose(found.p_synthetic, [wanted])
+    np.testing.assert_allclose(found.p_synthetic, [combine_chi_square([d_full, stats.chi2.isf(p_short, 2)], 2)])
     # and with a p-value below all doubles
     sure = pd.DataFrame({"a": [0, 1, 2] * 800, "b": [0, 1, 2] * 800})
     found = chi_square(table_of(sure.to_numpy(), schema_of(3, 3)), [sure, sure[sure["a"] < 2]])

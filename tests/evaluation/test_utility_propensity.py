@@ -152,8 +152,7 @@ def test_any_classifier_with_the_interface_will_do():
 
 
 def test_a_tree_takes_leaves_of_twenty_records():
-    schema = schema_of(2)
-    table, other = table_of([(0,)] * 30 + [(1,)] * 5, schema), pd.DataFrame({"a": [0] * 30 + [1] * 10})
+    table, other = table_of([(0,)] * 30 + [(1,)] * 5, schema_of(2)), pd.DataFrame({"a": [0] * 30 + [1] * 10})
     assert specks(table, [other], classifier="tree").mean == 0.0  # 15 records can't be a leaf
 
 

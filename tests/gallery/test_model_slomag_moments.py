@@ -142,8 +142,7 @@ def test_huge_epsilon_gives_the_logistic_regression_back():
     import statsmodels.api as sm
 
     table = simulated(20_000, np.random.default_rng(5))
-    measured = plan(10_000).sanitize(table, RandomBits(np.random.default_rng(6)))
-    means, found = mode(measured, "plug-in")
+    means, found = mode(plan(10_000).sanitize(table, RandomBits(np.random.default_rng(6))), "plug-in")
     u = table.frame[["z1", "z2"]].to_numpy() / 4
     np.testing.assert_allclose(means, u.mean(axis=0), atol=0.005)
     design = sm.add_constant((u - u.mean(axis=0)) / u.std(axis=0))
@@ -205,8 +204,7 @@ def simulated_table(n: int, seed: int) -> Table:
 
 
 def test_the_fit_of_a_population_balances_score_and_ridge():
-    rng = np.random.default_rng(1)
-    design, weights = rng.uniform(-0.5, 0.5, (200, 3)), np.full(200, 1 / 200)
+    design, weights = np.random.default_rng(1).uniform(-0.5, 0.5, (200, 3)), np.full(200, 1 / 200)
     shares = regression.level_shares(design, np.array([[2.0, -1, 0], [0.5, 3, -2]]))
     fit, _ = regression.population_fit(design, shares, weights, n=500, kappa=20.0)
     now = regression.level_shares(design, fit.reshape(2, 3))
@@ -231,8 +229,7 @@ def test_information_is_the_curvature_of_the_log_likelihood():
 
 def kolmogorov(scale: float) -> float:
     """Compare draws of a coefficient with its posterior by quadrature: b = beta / 2 + normal noise + Laplace noise."""
-    rng = np.random.default_rng(3)
-    settings = {"gaussian": False, "prior_scale": 2.0, "n_draws": 3000, "rng": rng}
+    settings = {"gaussian": False, "prior_scale": 2.0, "n_draws": 3000, "rng": np.random.default_rng(3)}
     draws = regression._gibbs(np.array([[0.5]]), np.array([[0.3]]), np.array([1.2]), scale, **settings)
     grid = np.linspace(-9, 9, 2001)
     exact = np.linspace(-12, 12, 4001)

@@ -78,8 +78,7 @@ def as_shipped():
 
 @pytest.mark.parametrize(("name", "old", "new", "variable"), MOVED)
 def test_a_moved_prior_moves_the_posterior(name, old, new, variable, tmp_path, as_shipped):
-    found = drawn(twin(name, old, new, tmp_path), given_of(name))
-    assert moved(as_shipped[name][variable], found[variable])
+    assert moved(as_shipped[name][variable], drawn(twin(name, old, new, tmp_path), given_of(name))[variable])
 
 
 def test_every_free_variable_of_a_sampler_has_a_twin():
@@ -146,8 +145,7 @@ def test_options_that_a_sampler_lacks_are_refused_before_the_charge(name, option
 
 def test_options_that_a_sampler_has_are_used():
     given = given_of("glom")
-    options = Options(draws=30, tune=20, chains=3)
-    lengths = options.lengths(5, 10)
+    lengths = Options(draws=30, tune=20, chains=3).lengths(5, 10)
     assert (lengths.draws, lengths.tune, lengths.chains) == (30, 20, 3)
     sampler = recognise(as_statistic_model("glom").built(given), given)
     assert set(sampler.options) == {"draws", "tune", "n_chains"}

@@ -180,8 +180,7 @@ def run(monkeypatch, folder: Path, name: str, *more: str, n_records: int | None 
 
 def check(out: Path, name: str) -> None:
     """Check what there is, and that the synthetic set is a table of the same schema."""
-    example = EXAMPLE[name]
-    schema = Schema.from_toml(example.schema_text)
+    schema = Schema.from_toml(EXAMPLE[name].schema_text)
     made = Table.read(out / "public/synthetic_1.parquet", schema.without_person())
     given = Table.read(out.parent / "t.parquet", schema)
     assert made.n_records == given.n_records
@@ -190,8 +189,7 @@ def check(out: Path, name: str) -> None:
     facts = json.loads((out / "public/privacy.json").read_text())
     assert facts["settings"]["model"] == f"{name}.py"
     assert "build_model" in facts["settings"]["model_source"]
-    run = json.loads((out / "confidential/run.json").read_text())
-    posterior = run["diagnostics"]["posterior"]
+    posterior = json.loads((out / "confidential/run.json").read_text())["diagnostics"]["posterior"]
     assert posterior["parameters"]
     assert posterior["bounds"].get("failed") is None
     assert posterior["bounds"]["bound"] > 0

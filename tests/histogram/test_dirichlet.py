@@ -89,8 +89,7 @@ def test_observed_counts_follow_the_law_that_is_audited(epsilon):
 def test_a_large_set_has_the_spread_of_its_posterior():
     # 4,000 sets of 1,000 records: the share of level 0 has the moments of the Beta-binomial law
     table = table_of([(0,)] * 700 + [(1,)] * 300, schema_of(2))
-    mechanism = MultinomialDirichlet(epsilon=3)
-    share = (record(mechanism, table, 4000, bits())[0] == 0).sum(axis=1)
+    share = (record(MultinomialDirichlet(epsilon=3), table, 4000, bits())[0] == 0).sum(axis=1)
     alpha = 1000 / math.expm1(3)
     expected = stats.betabinom(1000, 700 + alpha, 300 + alpha)
     assert stats.ks_1samp(share + np.random.default_rng(1).random(4000), lambda x: _smooth(expected, x)).pvalue > ACCEPT
@@ -106,8 +105,7 @@ def _smooth(law, x):
 
 def test_copies_of_copies_are_followed_to_their_first():
     # without records to speak of, an urn is nearly all copies of its own draws
-    source = np.array([0, 0, 1, 2, 3, 5, 5, 6])
-    assert first_drawn(source).tolist() == [0, 0, 0, 0, 0, 5, 5, 5]
+    assert first_drawn(np.array([0, 0, 1, 2, 3, 5, 5, 6])).tolist() == [0, 0, 0, 0, 0, 5, 5, 5]
 
 
 def test_sets_differ_by_more_than_sampling():

@@ -125,8 +125,7 @@ def test_observed_counts_follow_the_law_that_is_audited():
     (rows,) = record(mechanism, table, 100_000, bits())
     found, outcomes = Counter(map(tuple, rows.tolist())), exact_law(mechanism, table).outcomes
     assert p_value(*seen(found, outcomes)) > ACCEPT
-    other = exact_law(SmoothedHistogram(epsilon="2.1"), table).outcomes
-    assert p_value(*seen(found, other)) < REJECT
+    assert p_value(*seen(found, exact_law(SmoothedHistogram(epsilon="2.1"), table).outcomes)) < REJECT
 
 
 def test_smoothed_draws_stay_beside_their_public_records():
@@ -155,8 +154,7 @@ def test_numbers_are_spread_inside_public_bins():
 
 def measured(noisy, schema, relation="replace-one", records=((0, 0),) * 10):
     """The tree of a perturbed histogram whose noisy counts are given."""
-    plan = PerturbedHistogram(epsilon=1, neighbours=relation).plan(schema)
-    tree = grown(plan, table_of(records, schema))
+    tree = grown(PerturbedHistogram(epsilon=1, neighbours=relation).plan(schema), table_of(records, schema))
     return replace(tree, observed=[tree.observed[0], np.array(noisy)])
 
 
@@ -365,8 +363,7 @@ def test_urns_and_rows_show_no_record():
 def test_counts_too_large_to_add_up_still_give_records():
     noisy = np.full(4096, 2**54, dtype=np.int64)
     schema = schema_of(64, 64)
-    plan = PerturbedHistogram(epsilon=1).plan(schema)
-    measured = grown(plan, random_table(schema, 50, 1))
+    measured = grown(PerturbedHistogram(epsilon=1).plan(schema), random_table(schema, 50, 1))
     huge = replace(measured, observed=[measured.observed[0], noisy])
     drawn = draw_from_noisy(huge, n_public=True, rng=np.random.default_rng(1))
     assert len(drawn) == 50

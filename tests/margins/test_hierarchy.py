@@ -46,8 +46,7 @@ class Branching:
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 def test_cells_are_all_combinations_once_and_impossible_where_they_break_a_rule(depth):
-    domain = layers.domain_of(schema_of(2, 3, 2, 4, impossible=RULES))
-    bottom, levels = every_cell(domain, [branching] * depth)
+    bottom, levels = every_cell(layers.domain_of(schema_of(2, 3, 2, 4, impossible=RULES)), [branching] * depth)
     assert sorted(map(tuple, levels)) == sorted(product(range(2), range(3), range(2), range(4)))
     for (a, b, c, d), possible in zip(levels, bottom.layer.possible, strict=True):
         assert possible == (not (a == 1 and b in (0, 2)) and not (b == 1 and c == 0 and d == 1))
@@ -250,5 +249,4 @@ def test_too_many_cells_are_refused_by_their_public_number():
 
 
 def test_numeric_columns_need_bins():
-    schema = Schema.from_toml("[columns.x]\nlower = 0\nupper = 1")
-    refuses("column 'x' needs bins", layers.domain_of, schema)
+    refuses("column 'x' needs bins", layers.domain_of, Schema.from_toml("[columns.x]\nlower = 0\nupper = 1"))

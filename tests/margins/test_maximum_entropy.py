@@ -16,12 +16,10 @@ DOMAIN = domain_of(schema_of(4, 3, 5, 4, 3))
 
 
 def random_views(domain, groups, rng, n=100.0, variance=9.0):
-    cells = rng.dirichlet(np.ones(domain.n_cells)) * n
-    full = cells.reshape(tuple(domain.sizes))
+    full = (rng.dirichlet(np.ones(domain.n_cells)) * n).reshape(tuple(domain.sizes))
     views = []
     for columns in groups:
-        others = tuple(j for j in range(len(domain.sizes)) if j not in columns)
-        counts = full.sum(axis=others).ravel()
+        counts = full.sum(axis=tuple(j for j in range(len(domain.sizes)) if j not in columns)).ravel()
         views.append(Observation(counts + rng.normal(0, 3, len(counts)), np.full(len(counts), variance), columns))
     return views
 

@@ -114,8 +114,7 @@ def released_margins(neighbours: str) -> tuple[dict[str, np.ndarray], Steps]:
     levels = np.column_stack([bottom.levels(everything, place) for place in range(3)])
     found = {}
     for margin in margins_of(schema):
-        places = ["abc".index(name) for name in margin]
-        key = np.unique(levels[:, places], axis=0, return_inverse=True)[1]
+        key = np.unique(levels[:, ["abc".index(name) for name in margin]], axis=0, return_inverse=True)[1]
         found[" x ".join(margin)] = np.array([made[:, key == cell].sum(axis=1) for cell in range(key.max() + 1)])
     return found, mechanism
 

@@ -35,8 +35,7 @@ def off(values, expected):
 
 
 def shares_of(records, cells):
-    counts = location_model.cell_moments(records, cells)[0]
-    return counts[:, 0] / records.n
+    return location_model.cell_moments(records, cells)[0][:, 0] / records.n
 
 
 def test_data_of_simulation_3_have_their_moments():
@@ -195,8 +194,7 @@ def test_at_a_large_epsilon_models_find_the_data():
         for name, (estimate, variance) in cell_estimates.covariance_estimates(sets, 24).items():
             own = cell_estimates.covariance_estimates(data, 24)[name][0]
             assert (np.abs(estimate - own) < Z * np.sqrt(3 * variance)).all()
-        gap = shares_of(sets, 24) - shares_of(data, 24)
-        assert np.abs(gap).max() < Z * math.sqrt(2 * 0.12 / 1000)
+        assert np.abs(shares_of(sets, 24) - shares_of(data, 24)).max() < Z * math.sqrt(2 * 0.12 / 1000)
 
 
 def firths_by_package(x, y, tolerance=1e-7):
@@ -268,8 +266,7 @@ def test_noisy_modes_are_those_that_modips_sanitizes():
 
 
 def test_printed_noise_on_coefficients_has_its_length():
-    rng = np.random.default_rng(15)
-    noise = slomag.grown_noise((4000 * 5, 10), 0.25, rng)
+    noise = slomag.grown_noise((4000 * 5, 10), 0.25, np.random.default_rng(15))
     length = np.linalg.norm(noise, axis=1)[:, None]
     assert off(length, 2.5) < Z
     assert off(length, 2.25) > 2 * Z

@@ -169,8 +169,7 @@ def test_a_table_of_n_rows_comes_out(choose):
 
 @pytest.mark.parametrize(("change", "settings", "message"), cases(__file__, "bad_input_is_named"))
 def test_bad_input_is_named(change, settings, message):
-    frame = frame_of(20).assign(**change)
-    refuses(message, pmse_mechanism, frame, **{"epsilon": 1, **settings})
+    refuses(message, pmse_mechanism, frame_of(20).assign(**change), **{"epsilon": 1, **settings})
 
 
 def test_a_missing_column_and_an_empty_table_are_named():
@@ -201,8 +200,7 @@ def test_a_tree_fitted_to_records_moves_far_more_than_the_claim():
     # One record moved by one bin: the greedy tree splits on other columns and finds what it had missed.
     table, neighbour, synthetic = exclusive_or(n_moved=46), exclusive_or(n_moved=47), even()
     assert (table != neighbour).any(axis=1).sum() == 1
-    jump = abs(tree_pmse(table, synthetic) - tree_pmse(neighbour, synthetic))
-    assert jump > 200 / len(table)
+    assert abs(tree_pmse(table, synthetic) - tree_pmse(neighbour, synthetic)) > 200 / len(table)
 
 
 def test_the_printed_exponent_costs_far_more_than_epsilon():

@@ -49,8 +49,7 @@ def test_redrawn_counts_have_their_exact_law():
 @pytest.mark.parametrize("epsilon", [Fraction(1, 100), Fraction(1, 5), Fraction(3)])
 def test_redrawing_costs_what_the_page_says(n, epsilon):
     def loss(scale):
-        logs = np.log([truncated(ones, n, scale) for ones in range(n + 1)])
-        return np.abs(np.diff(logs, axis=0)).max()
+        return np.abs(np.diff(np.log([truncated(ones, n, scale) for ones in range(n + 1)]), axis=0)).max()
 
     assert loss(repaired_scale(epsilon)) <= epsilon * (1 + 1e-9)
     bound = float(epsilon) + math.log(2 - math.exp(-epsilon))

@@ -225,8 +225,7 @@ def test_a_killed_program_goes_on_where_it_stopped(tmp_path):
         os.kill(running.pid, signal.SIGKILL)
     kept = {path: path.stat().st_mtime_ns for path in out.glob("replicates/n*.json")}
     assert 2 <= len(kept) < 12
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "n = 1,000, π = 0.25" in done.stdout
+    assert "n = 1,000, π = 0.25" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
     study = find("proportions")
     at_once = study.table(measure(study, options(300, epsilons=("1",)), tmp_path / "once", workers=0))

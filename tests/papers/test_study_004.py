@@ -180,8 +180,7 @@ def test_verdicts_follow_the_figures(tiny):
 
 def salaries(n=60, seed=1):
     rng = np.random.default_rng(seed)
-    frame = pd.DataFrame({"sex": rng.choice(["f", "m"], n), "pay": rng.uniform(5, 45, n)})
-    return Table(frame, PAY)
+    return Table(pd.DataFrame({"sex": rng.choice(["f", "m"], n), "pay": rng.uniform(5, 45, n)}), PAY)
 
 
 PAY = schema_in("study_004_pay")
@@ -277,6 +276,5 @@ def test_the_salary_table_is_the_papers(monkeypatch, tmp_path):
     assert ("Mean", "staged, ϵ = 5") not in seen.index
     assert seen["ours"]["Mean", "Weighted"] == 20
     assert seen["ours"]["True ϵ", "Censor_uw"] == 10
-    block = Salary().layout(table)[0]
-    assert [row for row in block.rows if row != "True ϵ"] == list(SALARY_ROWS)
+    assert [row for row in Salary().layout(table)[0].rows if row != "True ϵ"] == list(SALARY_ROWS)
     assert "1,601 salaries" in (tmp_path / "out" / "study.html").read_text(encoding="utf-8")

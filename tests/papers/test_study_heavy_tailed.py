@@ -234,8 +234,7 @@ def test_the_papers_figures_stand_beside_its_epsilon_only(tiny):
     elsewhere = study.table(other)
     assert elsewhere["paper"].isna().all()
     assert [block.headline for block in study.layout(elsewhere)] == [True, True, False]
-    task = study.tasks(Options(replicates=1, epsilons=("2",)))[0]
-    assert task.arguments["epsilon"] == "2"
+    assert study.tasks(Options(replicates=1, epsilons=("2",)))[0].arguments["epsilon"] == "2"
     refuses("takes one --epsilon", study.tasks, Options(replicates=1, epsilons=("1", "2")))
 
 
@@ -288,8 +287,7 @@ def test_verdicts_follow_the_figures():
 
 def test_what_is_within_monte_carlo_error_is_undecided():
     assert [decided(right) for right in ([None], [None, False], [None, True])] == [UNDECIDED, "doesn't hold", PARTLY]
-    table = told().assign(standard_error=1e6)
-    seen = {finding.claim: finding.verdict for finding in findings_of(table)}
+    seen = {finding.claim: finding.verdict for finding in findings_of(told().assign(standard_error=1e6))}
     assert [seen[each] for each in seen if "slightly better" in each] == [UNDECIDED] * 2
     assert [seen[each] for each in seen if "pMSE mechanism or better" in each] == ["holds"] * 2
     assert verdict("pMSE mechanism or better", form="sound") == "holds"

@@ -88,8 +88,7 @@ def test_steps_by_groups_has_the_papers_noise():
 @pytest.mark.parametrize("form", list(FORMS))
 def test_privbayes_gives_four_sets_of_the_schema(form):
     what = model(1)
-    table = draw(what, 300, np.random.default_rng(8))
-    sets = release(table, "PrivBayes", form, "1", np.random.default_rng(9))
+    sets = release(draw(what, 300, np.random.default_rng(8)), "PrivBayes", form, "1", np.random.default_rng(9))
     assert len(sets) == 4
     for frame in sets:
         assert set(frame.columns) == set(what.schema.columns)

@@ -130,8 +130,7 @@ def test_printed_categories_of_p_values_say_the_same_as_the_printed_rates():
 def test_ranks_by_hand():
     ks, rate = voters.MEASURES["ks_distance"], voters.MEASURES["consistency_1"]
     assert set(voters.SMALLER_IS_BETTER) == {"ks_distance"}
-    values = pd.DataFrame({ks: [0.9, 0.50004, 0.5], rate: [0.2, 0.2, 0.7]}, index=["a", "b", "c"])
-    found = ranks(values)
+    found = ranks(pd.DataFrame({ks: [0.9, 0.50004, 0.5], rate: [0.2, 0.2, 0.7]}, index=["a", "b", "c"]))
     assert found[ks].tolist() == [3, 1, 1]  # equal to three decimals: both are first
     assert found[rate].tolist() == [2, 2, 1]
     assert found[voters.SCORE].tolist() == [5, 3, 2]
@@ -173,8 +172,7 @@ def test_regression_has_the_papers_coefficients(path):
 
 @pytest.mark.parametrize(("method", "loss"), [("flat Laplace", 2), ("STEPS-2", 3), ("STEPS-3", Fraction(8, 3))])
 def test_text_says_what_published_rows_really_spend(method, loss):
-    built = mechanism(method, "published", "1")
-    scales = [step.scale for step in built.plan(voters.voter_schema()).steps]
+    scales = [step.scale for step in mechanism(method, "published", "1").plan(voters.voter_schema()).steps]
     # Replacing a record changes two counts of each noised layer by 1; five sets of their own.
     assert 5 * sum(2 / scale for scale in scales) == loss
     assert (f"{float(loss):.3g} epsilon" if loss != 2 else "2 epsilon") in find("voter").text()
@@ -223,8 +221,7 @@ def test_findings_read_the_papers_own_table_as_the_paper_does():
         {"row": row, "column": column, "ours": value, "standard_error": math.nan, "paper": value}
         for (row, column), value in paper_figures().items()
     ]
-    verdicts = [finding.verdict for finding in Voter().findings(pd.DataFrame(rows))]
-    assert verdicts == ["holds"] * 5
+    assert [finding.verdict for finding in Voter().findings(pd.DataFrame(rows))] == ["holds"] * 5
 
 
 # The simulated table: shares that the paper prints, the structural zero, sparseness
@@ -246,8 +243,7 @@ def test_shares_are_the_papers_and_nobody_votes_unregistered(frame):
 
 
 def test_without_a_table_tasks_run_on_the_simulated_one():
-    study = Voter(cases=(("flat Laplace", "published"),))
-    tasks = study.tasks(Options(replicates=1, epsilons=("1",)))
+    tasks = Voter(cases=(("flat Laplace", "published"),)).tasks(Options(replicates=1, epsilons=("1",)))
     assert all("data" not in task.arguments for task in tasks)
     assert load(None).table.n_records == voters.N_RECORDS
 

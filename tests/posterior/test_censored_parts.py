@@ -41,8 +41,7 @@ def normal(data):
 
 @written
 def two_parameters(data):
-    mean = pm.Normal("mean", 0.0, 3.0)
-    pm.Normal("y", mean, pm.HalfNormal("spread", 4.0), observed=data["y"])
+    pm.Normal("y", pm.Normal("mean", 0.0, 3.0), pm.HalfNormal("spread", 4.0), observed=data["y"])
 
 
 @written
@@ -271,10 +270,8 @@ def test_references_that_differ_in_the_last_digit_are_two():
 
 
 def test_the_fit_to_cells_finds_the_parameters(two):
-    rng = np.random.default_rng(3)
-    table = Table(pd.DataFrame({"y": np.clip(rng.normal(1.0, 2.0, 5_000), -10, 10)}), SPAN)
-    cells = measured(table, 4)
-    mean, log_spread = reference.fit(two.likelihood, cells, two.prior)
+    table = Table(pd.DataFrame({"y": np.clip(np.random.default_rng(3).normal(1.0, 2.0, 5_000), -10, 10)}), SPAN)
+    mean, log_spread = reference.fit(two.likelihood, measured(table, 4), two.prior)
     assert mean == pytest.approx(1.0, abs=0.12)  # 4 standard errors
     assert np.exp(log_spread) == pytest.approx(2.0, abs=0.09)
 
@@ -288,8 +285,7 @@ def test_the_anchor_is_as_wide_as_the_posterior_there(two):
 
 def test_the_correction_keeps_a_narrow_window_from_moving_the_posterior(two):
     # Records are skewed, the window is narrow: without the correction the posterior goes to where a majority gains.
-    rng = np.random.default_rng(6)
-    y = np.sort(np.clip(rng.exponential(2.0, 2_000) - 2.0, -10, 10))
+    y = np.sort(np.clip(np.random.default_rng(6).exponential(2.0, 2_000) - 2.0, -10, 10))
     schema = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
     @written
@@ -376,8 +372,7 @@ def inverse(data):
     """A matrix that is singular for records with x = 3.5."""
     mean = pm.Normal("mean", 0.0, 3.0)
     x = pm.Uniform("x", 0, 9, observed=data["x"])
-    scale = pt.abs(pt.linalg.inv((x - 3.5)[:, None, None])[:, 0, 0])
-    pm.Normal("y", mean, scale, observed=data["y"])
+    pm.Normal("y", mean, pt.abs(pt.linalg.inv((x - 3.5)[:, None, None])[:, 0, 0]), observed=data["y"])
 
 
 def test_a_record_that_makes_the_model_raise_is_answered():

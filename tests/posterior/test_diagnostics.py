@@ -344,8 +344,7 @@ def test_pictures_have_their_marks(normal_terms):
     assert first.count("<use ") >= 30
     assert "stroke-dasharray" in first
     assert "pay in $ or $" in first
-    free = against_value(found.largest, values, "pay", "a", "bound")
-    assert "stroke-dasharray" not in free
+    assert "stroke-dasharray" not in against_value(found.largest, values, "pay", "a", "bound")
     assert against_value(np.linspace(0, 1, 30), values, "pay", "b", "weight").count("<use ") >= 30
     by_draw = censored_by_draw(found.share_by_draw, "c")
     assert "var(--series-1)" in by_draw
@@ -354,8 +353,7 @@ def test_pictures_have_their_marks(normal_terms):
 
 
 def test_a_picture_of_many_records_stays_small():
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=200_000)
+    values = np.random.default_rng(0).normal(size=200_000)
     assert len(against_value(np.exp(-(values**2)), values, "y", "a", "weight")) < 400_000
 
 

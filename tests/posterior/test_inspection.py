@@ -78,8 +78,7 @@ def test_public_weights_are_those_by_hand():
 def test_r_hat_and_effective_draws_are_those_of_arviz():
     import arviz as az
 
-    rng = np.random.default_rng(3)
-    draws = rng.normal(0, 1, (4, 200, 2)) + np.array([0, 0, 0, 1.0])[:, None, None]
+    draws = np.random.default_rng(3).normal(0, 1, (4, 200, 2)) + np.array([0, 0, 0, 1.0])[:, None, None]
     tree = xr.DataTree.from_dict({"posterior": az.from_dict({"posterior": {"b": draws}})["posterior"].to_dataset()})
     likelihood = blueprint(normal, WIDE).likelihood
     records = InspectedRecords(likelihood=likelihood, values={"y": Y[:1]}, counts=np.ones(1, int))

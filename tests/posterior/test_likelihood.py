@@ -50,8 +50,7 @@ def data_and_dims():
 def columns_that_read_columns():
     lam, p, s = pm.Gamma("lam", 2, 1, shape=2), pm.Beta("p", 1, 1), pm.HalfNormal("s")
     z = pm.Bernoulli("z", p, observed=pm.Data("z_data", Z))
-    c = pm.Poisson("c", lam[z], observed=pm.Data("c_data", COUNTS))
-    pm.Normal("y", c, s, observed=Y)
+    pm.Normal("y", pm.Poisson("c", lam[z], observed=pm.Data("c_data", COUNTS)), s, observed=Y)
 
 
 def multivariate():

@@ -142,8 +142,7 @@ GOOD = np.random.default_rng(6).normal(size=(4, 500))
 
 
 def test_chains_that_agree_pass():
-    constant = np.stack([GOOD, np.ones_like(GOOD)], axis=2)
-    found = converged(tree_of(GOOD, corner=constant))
+    found = converged(tree_of(GOOD, corner=np.stack([GOOD, np.ones_like(GOOD)], axis=2)))
     assert set(found.rhat) == {"mu", "corner"}
     assert min(found.ess_bulk.values()) > 400
     assert found.passed

@@ -40,8 +40,7 @@ def steps(u, w, clip="hard", levels=LEVELS):
 
 def law(score, unit):
     """Return the log probabilities of the cells, whose scores are whole numbers of ``unit`` nats."""
-    below = np.minimum(score.max(axis=-1, keepdims=True) - score, ceil(FLOOR / unit))
-    logits = -below * float(unit)
+    logits = -np.minimum(score.max(axis=-1, keepdims=True) - score, ceil(FLOOR / unit)) * float(unit)
     return logits - logsumexp(logits, axis=-1, keepdims=True)
 
 
@@ -223,8 +222,7 @@ def staged_worst(first, second, n=12, *, paid=True):
 
 
 def test_two_stages_cost_the_sum():
-    found = staged_worst(EPSILON / 4, 3 * EPSILON / 4)
-    assert 0.85 * EPSILON < found <= EPSILON + ROUNDING
+    assert 0.85 * EPSILON < staged_worst(EPSILON / 4, 3 * EPSILON / 4) <= EPSILON + ROUNDING
     assert staged_worst(EPSILON / 4, 3 * EPSILON / 4, paid=False) > 1.1 * EPSILON
 
 

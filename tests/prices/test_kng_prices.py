@@ -96,8 +96,7 @@ def test_a_quantile_attains_its_price_and_half_the_sensitivity_is_found_out(neig
     whole = Gradient.sensitivity
     assert 0.6 * EPSILON < found <= EPSILON
     monkeypatch.setattr(Gradient, "sensitivity", lambda self, neighbours: whole(self, neighbours) // 2)
-    broken = loss(*map(lines_law(plan, neighbours, n_candidates=64), pair))
-    assert broken > EPSILON
+    assert loss(*map(lines_law(plan, neighbours, n_candidates=64), pair)) > EPSILON
 
 
 ON_A_LINE = [(x, y) for x in (-1.0, 1.0) for y in (0.0, 1.0)]
@@ -126,8 +125,7 @@ def test_one_choice_on_two_predictors_costs_at_most_epsilon_in_every_norm(norm):
         logs = []
         for each in (rows, other):
             read, curator = regression_of(each[:, 2], each[:, :2], 0.0, 1.0), Exact(rng)
-            grid = fitter.beside(read, np.array([0.5, 0.0, 0.0]), slopes=True)
-            fitter.choose(read, grid, tau, step, curator)
+            fitter.choose(read, fitter.beside(read, np.array([0.5, 0.0, 0.0]), slopes=True), tau, step, curator)
             logs.append(choice_log_probabilities(curator.scores, curator.unit)[0])
         possible = np.isfinite(logs[0])
         assert (possible == np.isfinite(logs[1])).all()
@@ -140,8 +138,7 @@ def frame_law(made, schema):
     names = list(schema.columns)
 
     def law(records):
-        table = Table(pd.DataFrame(list(records), columns=names), schema)
-        return exact_law(made, table).outcomes
+        return exact_law(made, Table(pd.DataFrame(list(records), columns=names), schema)).outcomes
 
     return law
 
@@ -180,15 +177,13 @@ def test_confidential_strata_cost_epsilon_also_for_a_record_that_changes_stratum
     # an empty stratum costs and releases like any other; a residual's histogram attains the price
     made = kinds(neighbours)[-1].__class__(**{**kinds(neighbours)[-1].__dict__, "by": ("g",)})
     sizes = (1, 2) if neighbours == "replace-one" else (2,)
-    worst = worst_loss(frame_law(made, SECRET_G), SEPARATE, neighbours, sizes)
-    assert worst == pytest.approx(float(EPSILON))
+    assert worst_loss(frame_law(made, SECRET_G), SEPARATE, neighbours, sizes) == pytest.approx(float(EPSILON))
 
 
 @pytest.mark.parametrize("kind", [0, 2])
 def test_a_value_that_goes_missing_costs_at_most_epsilon(kind, neighbours):
     universe = [(0.0,), (1.0,), (None,)]
-    made = replace(kinds(neighbours)[kind], n_candidates=12)
-    law, worst = frame_law(made, MISSING), 0.0
+    law, worst = frame_law(replace(kinds(neighbours)[kind], n_candidates=12), MISSING), 0.0
     for a in universe:
         records = [(0.5,), a]
         others = [[(0.5,)]] if neighbours == "add-remove" else [[(0.5,), b] for b in universe if b != a]

@@ -78,8 +78,7 @@ def test_a_record_has_the_same_bits_whatever_records_are_beside_it(p):
 
     def records(rows):
         predictors = box.matrix({name: values[rows] for name, values in given.items()})
-        regression = regression_of(outcome[rows], predictors, 0.0, 1.0)
-        return records_of(instrumented(regression, task)[0])
+        return records_of(instrumented(regression_of(outcome[rows], predictors, 0.0, 1.0), task)[0])
 
     every, line = records(np.arange(n)), rng.normal(size=p + 1)
     assert np.abs(every.instruments).max() <= UNITS
@@ -311,8 +310,7 @@ def test_between_a_line_and_itself_there_is_that_line():
 
 def test_bounds_without_width_on_the_scale_are_refused_before_anything_is_spent():
     high = 1e100
-    low = float(np.nextafter(high, 0))
-    schema = Schema(columns={"y": {"lower": low, "upper": high, "scale": "log"}})
+    schema = Schema(columns={"y": {"lower": float(np.nextafter(high, 0)), "upper": high, "scale": "log"}})
     refuses("one and the same number", lambda: KNGResidual(epsilon=1).columns(schema))
 
 

@@ -171,8 +171,7 @@ def test_a_forgotten_clip_is_caught(name):
 def test_a_whitening_from_the_records_is_caught():
     # a record that moves changes how long the scores of all others are
     def total(score, clipping, values):
-        scores = score.of_public(clipping.place, values)
-        root = np.sqrt((scores**2).mean(axis=0))
+        root = np.sqrt((score.of_public(clipping.place, values) ** 2).mean(axis=0))
         return score.total(replace(clipping, whitening=clipping.whitening / np.maximum(root, 1e-6)), values)
 
     assert twin("two parameters", total, n=5) > 1.2
@@ -218,8 +217,7 @@ def schema_of(n_cells, k=1, public=()):
 
 
 def measured(statistic, schema, records):
-    frame = pd.DataFrame(list(records), columns=list(schema.columns))
-    return statistic.measure(Table(frame, schema)).ravel()
+    return statistic.measure(Table(pd.DataFrame(list(records), columns=list(schema.columns)), schema)).ravel()
 
 
 def changes(statistic, schema, neighbours, rest):

@@ -81,8 +81,7 @@ def test_what_is_protected_is_not_told():
 
 
 def test_public_columns_are_sorted_and_come_alone():
-    levels = {"a": {"levels": [0, 1], "public": True}, "b": {"levels": [0, 1, 2]}}
-    schema = Schema(columns=levels)
+    schema = Schema(columns={"a": {"levels": [0, 1], "public": True}, "b": {"levels": [0, 1, 2]}})
     part = Drawing(replace(plan_of(A), schema=schema), random_table(schema, 30), bits()).public
     assert list(part.codes) == ["a"]
     assert list(part.frame.columns) == ["a"]
@@ -93,8 +92,7 @@ def test_public_columns_are_sorted_and_come_alone():
 @pytest.mark.parametrize("cap", [1, 2, 5])
 @pytest.mark.parametrize(("relation", "places"), [("replace-one", 2), ("add-remove", 1)])
 def test_scale_times_price_is_the_sensitivity_of_a_person(cap, relation, places):
-    schema = schema_of(2, 3, records={"max_per_person": cap})
-    found = Sensitivity.of_counts(schema, relation, tables=3)
+    found = Sensitivity.of_counts(schema_of(2, 3, records={"max_per_person": cap}), relation, tables=3)
     laplace = step("x", times=4)
     laplace = replace(laplace, sensitivity=found, price=Fraction(1, 7))
     assert found.l1 == places * cap * 3
@@ -163,8 +161,7 @@ def test_recorded_runs_have_the_law_of_releases(steers):
     one_by_one = releases(made, 1_000)
     for number, block in enumerate(blocks):
         seen = np.array([answers[number][0] for answers in one_by_one])
-        both = np.concatenate([block[:, 0], seen])
-        values = np.unique(both)
+        values = np.unique(np.concatenate([block[:, 0], seen]))
         table = [[(part == value).sum() for value in values] for part in (block[:, 0], seen)]
         kept = np.array(table)[:, np.sum(table, axis=0) > 40]
         assert stats.chi2_contingency(kept).pvalue > REJECT

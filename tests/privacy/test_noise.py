@@ -93,8 +93,7 @@ def test_undecided_words_are_decided_by_more_bits(size):
 def test_guide_and_search_agree():
     digit = noise._Digit(Fraction(1, 30), None)
     draws = digit.sample(4000, seeded())
-    bits = seeded()
-    heads = bits.words(4000, np.uint16)
+    heads = seeded().words(4000, np.uint16)
     decided = digit.guide[heads] >= 0
     words = heads.astype(np.uint64) << np.uint64(48)
     assert decided.mean() > 0.9
@@ -167,8 +166,7 @@ def test_quantise_is_exact():
     assert abs(np.diff(exact)[0]) <= math.ceil((Fraction(0.25) - Fraction(0.15)) / step)
     naive = np.floor(values / 0.1 + 0.5)
     assert abs(np.diff(naive)[0]) == 2
-    rng = np.random.default_rng(0)
-    values = (rng.integers(-(10**6), 10**6, 4000) + 0.5) / 10
+    values = (np.random.default_rng(0).integers(-(10**6), 10**6, 4000) + 0.5) / 10
     for step in (Fraction(1, 10), Fraction(1, 3), Fraction(1)):
         exact = [math.floor(Fraction(float(v)) / step + Fraction(1, 2)) for v in values]
         assert noise.quantise(values, step).tolist() == exact

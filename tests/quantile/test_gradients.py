@@ -36,8 +36,7 @@ def changes(tau: Fraction, n_predictors: int, neighbours: str) -> np.ndarray:
 def norm_of(gradient: Gradient, change: np.ndarray) -> np.ndarray:
     """The norm of q times a gradient in whole steps, through the public function: total 0, below change / q."""
     scaled = Gradient(gradient.tau, gradient.n_predictors, gradient.norm)
-    q = scaled.tau.denominator
-    return scaled.steps(change, np.zeros(change.shape[-1], dtype=np.int64)) // q
+    return scaled.steps(change, np.zeros(change.shape[-1], dtype=np.int64)) // scaled.tau.denominator
 
 
 @pytest.mark.parametrize("p", [0, 1, 2, 3])
@@ -109,8 +108,7 @@ def test_the_nats_of_a_step_pay_for_two_sensitivities():
     for norm, p, neighbours in product(NORMS, range(3), ("replace-one", "add-remove")):
         fitter, price = Fitter(norm=norm, neighbours=neighbours), Fraction(2, 3)
         step = fitter.choice(budget_of(price, neighbours), "line", Fraction(3, 4), p, price)
-        moved = fitter.gradient(Fraction(3, 4), p).sensitivity(neighbours)
-        assert 2 * moved / step.scale == price
+        assert 2 * fitter.gradient(Fraction(3, 4), p).sensitivity(neighbours) / step.scale == price
 
 
 @pytest.mark.parametrize("tau", [Fraction(1, 2), Fraction(99, 100), Fraction(1, 10)])

@@ -110,8 +110,7 @@ def test_the_certified_error_holds_and_is_small():
         exact = [sum(exact[i] * weight(j, heights[g + 1] - heights[i + 1]) for i in range(g + 1)) for g in range(64)]
     found = tried.forward[6]
     ours = [Decimal(m) * Decimal(2) ** int(e) for m, e in zip(found.mantissa, found.exponent, strict=True)]
-    error = max(abs(a / b - 1) for a, b in zip(ours, exact, strict=True))
-    assert error < Decimal(float(rounding_price(5, 64)))
+    assert max(abs(a / b - 1) for a, b in zip(ours, exact, strict=True)) < Decimal(float(rounding_price(5, 64)))
 
 
 def test_the_law_of_halving_is_that_of_its_definition():
@@ -300,8 +299,7 @@ def test_quantiles_never_cross_and_are_points_of_the_grid(kind):
 
 def test_rank_errors_are_far_below_those_of_separate_quantiles():
     # standard errors of the means over 8 or 20 runs: about 5, 4 and 10 records
-    rng = np.random.default_rng(3)
-    values, n = np.sort(rng.exponential(10, 5_000)), 5_000
+    values, n = np.sort(np.random.default_rng(3).exponential(10, 5_000)), 5_000
     counts = np.searchsorted(values, np.geomspace(0.01, 1000, 512), side="right")
     targets = np.array([float(tau) for tau in FIFTIETHS]) * n
 

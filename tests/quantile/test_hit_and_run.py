@@ -48,8 +48,7 @@ def test_draws_have_the_law_of_a_fine_grid(norm):
 
 
 def test_directions_are_learnt_from_draws_that_move():
-    rng = np.random.default_rng(2)
-    draws = rng.standard_normal((500, 2)) @ [[3.0, 1.0], [0.0, 0.1]]
+    draws = np.random.default_rng(2).standard_normal((500, 2)) @ [[3.0, 1.0], [0.0, 0.1]]
     root = learn_directions(draws)
     np.testing.assert_allclose(root @ root.T, np.cov(draws.T))
     assert learn_directions(draws[:39]).shape == (0, 2)
@@ -184,8 +183,7 @@ def test_no_draw_crosses_a_line_or_leaves_the_box():
 
 
 def test_a_chain_may_start_on_a_line():
-    density = by_hand.skewed(floors=[2.5, 0.5])
-    assert np.ptp(chain(density, n_draws=50), axis=0).min() > 0.1
+    assert np.ptp(chain(by_hand.skewed(floors=[2.5, 0.5]), n_draws=50), axis=0).min() > 0.1
 
 
 def test_one_seed_gives_one_chain():

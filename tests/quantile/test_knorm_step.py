@@ -51,8 +51,7 @@ def test_chains_have_the_law_of_a_fine_grid():
     assert by_hand.p_value(draws, by_hand.cells(density)) > ACCEPT
     assert by_hand.p_value(draws, by_hand.cells(by_hand.skewed(scale=0.6))) < REJECT
     assert by_hand.p_value(draws, by_hand.cells(by_hand.skewed(norm="l1"))) < REJECT
-    agreed = converged(tree)
-    assert agreed.passed
+    assert converged(tree).passed
     assert tree["sample_stats"]["knorm"].dtype == np.float64
     norms = [by_hand.norm_at(density, theta) for theta in posterior[0, :5]]
     np.testing.assert_allclose(tree["sample_stats"]["knorm"][0, :5], norms)
@@ -204,8 +203,7 @@ def two_lines(*, base=None, order=True, scale=0.4):
 
 def law_of_two_lines(*, base=None, scale=0.4):
     """Return the ends of cells between outcomes, and the probability that each line lies in each pair of them."""
-    y = np.sort(by_hand.skewed().y)
-    ends = np.concatenate([[-1.0], y, [9.0]])
+    ends = np.concatenate([[-1.0], np.sort(by_hand.skewed().y), [9.0]])
     mass = np.diff(ends if base is None else stats.norm(*base).cdf(ends))
     of = [np.exp(-scale * np.abs(np.arange(10) - 9 * tau)) * mass for tau in (0.3, 0.7)]
     law = np.triu(np.outer(*of)) - np.diag(of[0] * of[1]) / 2  # in one cell each order is as likely

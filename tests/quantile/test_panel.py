@@ -103,8 +103,7 @@ def loss(mine, theirs):
 def test_parts_compose_in_parallel_and_years_in_sequence():
     schema = schema_of((1976, 1977))
     for share, expected in (("parallel", (1, 1 / 2, 1 / 2)), ("1/4", (1 / 2 + 3 / 8, 1 / 8, 1 / 2))):
-        mechanism = KNGResidual(epsilon=1, births_share=share, **PANEL)
-        found = worst_losses(mechanism, schema)
+        found = worst_losses(KNGResidual(epsilon=1, births_share=share, **PANEL), schema)
         assert found == pytest.approx(expected)  # noisy counts are tight, so a firm's loss is the sum of its parts'
 
 
@@ -203,8 +202,7 @@ def test_synthetic_firms_exist_in_the_years_of_the_public_ones(mechanism, levels
         shown, known = (sorted(zip(each["entry"], each["exit"], strict=True)) for each in (made, table.frame))
         assert shown == known
         for t in years:
-            there = (made["entry"] <= t) & (made["exit"] >= t)
-            assert (made[f"emp_{t}"].notna() == there).all()
+            assert (made[f"emp_{t}"].notna() == ((made["entry"] <= t) & (made["exit"] >= t))).all()
             assert made[f"emp_{t}"].dropna().between(1, 1000).all()
 
 
@@ -238,8 +236,7 @@ def test_one_synthesis_for_each_public_industry():
     shares = [1, Fraction(1, 4), Fraction(3, 4), Fraction(1, 4), Fraction(3, 4)]
     assert [epsilon_of(task) for task in tasks] == [share for share in shares for _ in range(3)]
     assert [task.n_records > 0 for task in tasks[3:9]] == [True, False, False, True, True, False]
-    sizes = [len(task.regression.read(table).outcome) for task in tasks]
-    assert [task.n_records for task in tasks] == sizes
+    assert [task.n_records for task in tasks] == [len(task.regression.read(table).outcome) for task in tasks]
     assert all(task.part.budget.in_stratum == "replace-one" for task in tasks)
     made = KNGResidual(epsilon=3, by=("industry",), **PANEL).release(table, rng=np.random.default_rng(5))[0].sets[0]
     assert made["industry"].value_counts().to_dict() == table.frame["industry"].value_counts().to_dict()

@@ -380,8 +380,7 @@ def test_sums_below_are_those_of_a_direct_count_also_where_records_lie_on_a_line
 
 def test_sums_below_without_records_are_zero():
     records = made_up(0, 2, np.random.default_rng(0))
-    fitter = Fitter(n_intercepts=16)
-    assert not below(records, fitter.around(records, records.start(), rounds(2)[0])).any()
+    assert not below(records, Fitter(n_intercepts=16).around(records, records.start(), rounds(2)[0])).any()
 
 
 def test_what_a_record_adds_depends_on_no_other_record():
@@ -507,6 +506,5 @@ def test_many_predictors_are_found_one_by_one():
     columns = {name: {"lower": 0, "upper": 1, "public": True} for name in names} | {"y": {"lower": 0, "upper": 100}}
     frame = pd.DataFrame(dict(zip(names, x.T, strict=True)) | {"y": y})
     made = KNGResidual(epsilon=20).release(Table(frame, Schema(columns=columns)), rng=rng)[0].sets[0]
-    design = np.column_stack([np.ones(len(made)), made[names]])
-    found = np.linalg.lstsq(design, made["y"], rcond=None)[0]
+    found = np.linalg.lstsq(np.column_stack([np.ones(len(made)), made[names]]), made["y"], rcond=None)[0]
     assert found[1:] == pytest.approx(slopes, abs=0.6)

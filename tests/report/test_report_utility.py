@@ -392,8 +392,7 @@ def test_a_damaged_evaluation_is_refused_by_key_without_its_value(here, keys, va
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\udcff"])
 def test_an_evaluation_that_is_no_json(here, text):
-    path = here / "out" / "confidential" / "evaluation.json"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    (here / "out" / "confidential" / "evaluation.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     refuses("is damaged: it", rewrite_report, here / "out")
 
 

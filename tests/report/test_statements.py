@@ -32,8 +32,7 @@ N = 60
 
 
 def table_of(schema: Schema) -> Table:
-    rng = np.random.default_rng(7)
-    frame = filled(schema, N, rng)
+    frame = filled(schema, N, np.random.default_rng(7))
     return Table(frame.assign(id=np.arange(N) // 2) if schema.records.person else frame, schema)
 
 

@@ -106,22 +106,19 @@ class Fussy(Op):
 
 @written
 def fussy(data):
-    a = pm.Normal("a", 0, 1)
-    pm.Normal("y", a * Fussy()(data["x"]), 1, observed=data["y"])
+    pm.Normal("y", pm.Normal("a", 0, 1) * Fussy()(data["x"]), 1, observed=data["y"])
 
 
 @written
 def shares(data):
     """A slope that grows without bound near 0."""
-    a = pm.LogNormal("a", 0, 1)
-    pm.Beta("y", a, 2, observed=data["y"])
+    pm.Beta("y", pm.LogNormal("a", 0, 1), 2, observed=data["y"])
 
 
 @written
 def rooted(data):
     """Below 1 the log-likelihood is no number."""
-    a = pm.Normal("a", 0, 1)
-    pm.Normal("y", a * pt.sqrt(data["y"] - 1), 1, observed=data["y"])
+    pm.Normal("y", pm.Normal("a", 0, 1) * pt.sqrt(data["y"] - 1), 1, observed=data["y"])
 
 
 def score_of(build, columns):

@@ -251,8 +251,7 @@ def test_models_are_weighed_by_the_statistics_that_they_share(frame, best):
 @pytest.mark.parametrize("twin", [False, True])
 def test_stacking_finds_the_law_of_the_measurements(twin):
     """Weight of the true law of 60 measurements, in 20 of 20 runs above 0.8; a twin without the noise scale fails."""
-    part = made().design(CELLS).parts[0]
-    scale, generator = float(part.scale), rng(5)
+    scale, generator = float(made().design(CELLS).parts[0].scale), rng(5)
     heavier = []
     for _ in range(20):
         measured = generator.laplace(0, scale, 60) + generator.normal(0, scale, 60)

@@ -205,8 +205,7 @@ def right(given):
 
 @written
 def discrete(given):
-    mean = pm.Normal("mean", pm.Poisson("k", 3), 1)
-    law(given, mean)
+    law(given, pm.Normal("mean", pm.Poisson("k", 3), 1))
 
 
 def no_numbers(draw, records, schema, rng):

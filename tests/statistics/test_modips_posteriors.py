@@ -147,8 +147,7 @@ def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares,
     noisy = regression.NoisyMoments(**seen, squares=squares, scale=scales[1], law=law)
     _, drawn = regression.noise_aware(model, noisy, 4000, np.random.default_rng(0))
     assert errors(drawn, grid, density).max() < 5.2
-    quarter = (scales[0], scales[1] / 4)
-    _, wrong = normal_density((np.array(sums), squares), quarter, 20, power)
+    _, wrong = normal_density((np.array(sums), squares), (scales[0], scales[1] / 4), 20, power)
     assert errors(drawn, grid, wrong).max() > 7
 
 

@@ -83,8 +83,7 @@ def test_large_counts_against_a_sum_over_all_tables():
 
 
 def test_fourier_transforms_give_the_same_draws(monkeypatch):
-    rng = np.random.default_rng(2)
-    noisy = rng.integers(-50, 300, size=13)
+    noisy = np.random.default_rng(2).integers(-50, 300, size=13)
     arguments = (noisy, NoiseLaw("laplace", Fraction(40)), 1500, 0.5, 2_000)
     direct = draw_counts(*arguments, np.random.default_rng(3))
     monkeypatch.setattr(exact_counts, "DIRECT", 0)
@@ -127,8 +126,7 @@ def test_an_unknown_number_of_records(noisy, alpha):
 
 
 def test_trees_of_other_tilts_say_the_same_of_the_number_of_records():
-    rng = np.random.default_rng(9)
-    noisy = rng.integers(-3, 9, size=200)
+    noisy = np.random.default_rng(9).integers(-3, 9, size=200)
     values, inverse = np.unique(noisy, return_inverse=True)
     law, inverse = NoiseLaw("laplace", Fraction(2)), np.sort(inverse)
     half, most = np.full(len(values), 0.5), int(noisy.clip(0).sum()) + 900
