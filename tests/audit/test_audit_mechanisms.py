@@ -258,23 +258,31 @@ def observed(made, table, n_runs, from_bits):
     return np.array(rows)
 
 
+def heavy_one(made, n_each):
+    """Return the counted bound of 1,000 runs a table, wrong with probability 1e-6, where one person weighs six."""
+    rest = [("f", 1.0), ("m", 1.0)] * n_each
+    sides = [Table(pd.DataFrame([*rest, last], columns=["sex", "w"]), SURVEY) for last in (("m", 6.0), ("f", 1.0))]
+    run, pair = partial(observed, made), Pair("a heavy one", *sides, "replace-one")
+    return counts_bound(run, pair, n_runs=1_000, alpha=1e-6, delta=0, rng=np.random.default_rng(0)).epsilon
+
+
+def noted(monkeypatch, kind, cap_of):
+    """Note what ``cap_of`` tells of the caps at which sums of this kind are counted."""
+    seen, count = set(), kind.count
+
+    def counted(self, table, **given):
+        seen.update(map(cap_of, given.values()))
+        return count(self, table, **given)
+
+    monkeypatch.setattr(kind, "count", counted)
+    return seen
+
+
 def test_many_runs_whose_cap_follows_from_noise_and_a_twin_whose_cap_is_the_largest_weight(monkeypatch):
-    # 1,000 runs a table, a bound is wrong with probability 1e-6; three caps and more are chosen in the small tables
-    made, caps, count = Pairs(epsilon=1, weighted=("sex",)), set(), WeightedSums.count
-
-    def noted(self, table, cap):
-        caps.add(cap)
-        return count(self, table, cap)
-
-    def bound(n_each):
-        rest = [("f", 1.0), ("m", 1.0)] * n_each
-        sides = [Table(pd.DataFrame([*rest, last], columns=["sex", "w"]), SURVEY) for last in (("m", 6.0), ("f", 1.0))]
-        run, pair = partial(observed, made), Pair("a heavy one", *sides, "replace-one")
-        return counts_bound(run, pair, n_runs=1_000, alpha=1e-6, delta=0, rng=np.random.default_rng(0)).epsilon
-
-    monkeypatch.setattr(WeightedSums, "count", noted)
-    assert bound(20) <= 1
-    assert bound(50) <= 1
+    # three caps and more are chosen in the small tables
+    made, caps = Pairs(epsilon=1, weighted=("sex",)), noted(monkeypatch, WeightedSums, lambda cap: cap)
+    assert heavy_one(made, 20) <= 1
+    assert heavy_one(made, 50) <= 1
     assert len(caps) >= 3
 
     def largest(self, curator, step, fine, counted, laws):
@@ -282,32 +290,20 @@ def test_many_runs_whose_cap_follows_from_noise_and_a_twin_whose_cap_is_the_larg
         return CappedSums(self, step, curator.count(step, partial(self.count, cap=cap)), cap, 0.0)
 
     monkeypatch.setattr(WeightedSums, "measure", largest)
-    assert bound(50) > 1.2
+    assert heavy_one(made, 50) > 1.2
 
 
 def test_many_runs_of_products_whose_caps_follow_from_noise_and_a_twin_whose_caps_are_the_largest_number(monkeypatch):
-    # 1,000 runs a table, a bound is wrong with probability 1e-6
-    made, seen, count = Pairs(epsilon=1, products=("sex", "w")), set(), SecondMoments.count
-
-    def noted(self, table, caps):
-        seen.add(caps["w"])
-        return count(self, table, caps)
-
-    def bound():
-        rest = [("f", 1.0), ("m", 1.0)] * 20
-        sides = [Table(pd.DataFrame([*rest, last], columns=["sex", "w"]), SURVEY) for last in (("m", 6.0), ("f", 1.0))]
-        run, pair = partial(observed, made), Pair("a heavy one", *sides, "replace-one")
-        return counts_bound(run, pair, n_runs=1_000, alpha=1e-6, delta=0, rng=np.random.default_rng(0)).epsilon
-
-    monkeypatch.setattr(SecondMoments, "count", noted)
-    assert bound() <= 1
+    made, count = Pairs(epsilon=1, products=("sex", "w")), SecondMoments.count
+    seen = noted(monkeypatch, SecondMoments, lambda caps: caps["w"])
+    assert heavy_one(made, 20) <= 1
     assert len(seen) >= 3
 
     def largest(self, table, caps):
         return count(self, table, {"w": (0.0, float(table.frame["w"].max()))})
 
     monkeypatch.setattr(SecondMoments, "count", largest)
-    assert bound() > 1.2
+    assert heavy_one(made, 20) > 1.2
 
 
 def test_a_household_costs_what_a_record_does_and_twins_are_caught(neighbours, monkeypatch):
@@ -408,8 +404,6 @@ class CrossingAtRecords(Flawed):
 
 def test_a_constraint_on_confidential_rows_is_caught():
     # whether a steep fall is possible depends on the largest firm alone; sizes are confidential here
-    from pdips import Schema
-
     schema = Schema(
         columns={name: {"lower": 0, "upper": 10, "bins": bins} for name, bins in (("size", 10), ("wage", 100))}
     )

@@ -81,14 +81,16 @@ def test_the_list_is_complete():
         assert not classes or module.name in homes or module.name in VIEWS
 
 
-@pytest.mark.parametrize("epsilon", [0, -1, float("inf"), float("nan"), "a lot", True, "-0.0"])
-def test_epsilon_must_be_finite_and_above_zero(mechanism, epsilon):
-    refuses("epsilon must be", mechanism, epsilon=epsilon)
+NO_NUMBERS = {"epsilon": [0, -1, float("inf"), float("nan"), "a lot", True, "-0.0"], "n_sets": [0, -3, 1.5, True]}
+NO_NUMBERS = [(name, value, "must be") for name, values in NO_NUMBERS.items() for value in values]
 
 
-@pytest.mark.parametrize("n_sets", [0, -3, 1.5, True])
-def test_n_sets_must_be_a_whole_number_of_at_least_one(mechanism, n_sets):
-    refuses("n_sets must be", mechanism, epsilon=1, n_sets=n_sets)
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [*NO_NUMBERS, ("epsilon", "1e7", "must be at most"), ("n_sets", 10**6, "must be at most")],
+)
+def test_epsilon_and_n_sets_have_a_range(mechanism, name, value, said):
+    refuses(f"{name} {said}", mechanism, **{"epsilon": 1, name: value})
 
 
 @pytest.mark.parametrize(("setting", "value"), [("neighbours", "near"), ("split", "twice"), ("variant", "best")])
@@ -191,8 +193,8 @@ def test_the_ledger_refuses_to_overspend(sound, ledger):
 
 @PRINTED
 def test_a_ledger_takes_no_release_without_guarantee(name, ledger):
-    with pytest.raises(InputError, match="none" if "sound" in find(name).variants else "asymptotic"):
-        printed(name).release(random_table(SCHEMA, 5), ledger=ledger)
+    said = "none" if "sound" in find(name).variants else "asymptotic"
+    refuses(said, printed(name).release, random_table(SCHEMA, 5), ledger=ledger)
 
 
 @pytest.mark.parametrize("name", [each for each in ALL if {"sound", "published"} <= {*variants_of(each)}])
@@ -200,8 +202,8 @@ def test_published_is_never_published(name, tmp_path):  # kind asymptotic may be
     release, _ = printed(name).release(random_table(SCHEMA, 20), rng=np.random.default_rng(0))
     assert release.loss.kind == "none"
     assert "NO GUARANTEE" in release.loss.statement
-    with pytest.raises(RefusedError, match="never published"):
-        release.publish(tmp_path / "out", allow=["seeded", "asymptotic", "none"])
+    allow = ["seeded", "asymptotic", "none"]
+    refuses("never published", release.publish, tmp_path / "out", allow=allow, error=RefusedError)
     assert not (tmp_path / "out").exists()
 
 
@@ -230,11 +232,6 @@ def test_a_great_epsilon_still_gives_all_records(mechanism):
         assert len(release.sets[0]) == 50
 
 
-@pytest.mark.parametrize(("name", "value"), [("epsilon", "1e7"), ("n_sets", 10**6)])
-def test_settings_have_a_largest_value(mechanism, name, value):
-    refuses(f"{name} must be at most", mechanism, **{"epsilon": 1, name: value})
-
-
 def test_releases_do_not_mix_in_a_folder(sound, tmp_path):
     release, _ = sound(epsilon=1).release(random_table(SCHEMA, 5))
     assert not release.reproducible  # random bits are the operating system's unless somebody says otherwise
@@ -260,14 +257,10 @@ def test_a_release_says_how_much_noise_it_has(mechanism):
 
 
 @NOISY_SIZE
-def test_under_add_remove_the_number_of_records_is_not_kept(mechanism):
+def test_under_add_remove_the_number_of_records_is_not_kept_and_may_be_none(mechanism):
     table = random_table(schema_of(2, 2), 200)
     sizes = {len(mechanism(epsilon="0.2", neighbours="add-remove").release(table)[0].sets[0]) for _ in range(12)}
     assert len(sizes) > 1
-
-
-@NOISY_SIZE
-def test_under_add_remove_there_may_be_no_records_at_all(mechanism):
     table = random_table(schema_of(2), 1)
     sizes = [
         len(mechanism(epsilon="0.01", neighbours="add-remove").release(table, rng=np.random.default_rng(s))[0].sets[0])

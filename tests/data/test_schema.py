@@ -24,16 +24,12 @@ def test_everything_is_read_and_written_back():
     refuses(r"'Job' is no column of the schema \(did you mean 'job'\?\)", schema.only, ["job", "Job"])
 
 
-def test_edges():
+def test_edges_and_names_of_levels_and_bins():
     columns = Schema.from_toml(FULL).columns
     np.testing.assert_allclose(columns["salary"].edges, [1, 10, 100, 1000])
     assert columns["employees"].edges.tolist() == [0, 2, 5, 8, 11]
     assert columns["age"].edges.tolist() == [18, 25, 66]
     assert (columns["age"].lower, columns["age"].upper) == (18, 65)
-
-
-def test_names_of_levels_and_bins():
-    columns = Schema.from_toml(FULL).columns
     assert columns["voted"].names() == ["no", "yes"]
     assert columns["employees"].names() == ["0-1", "2-4", "5-7", "8-10", "missing"]
     assert columns["born"].names()[:2] == ["1940-01 to 1940-12", "1941-01 to 1941-12"]

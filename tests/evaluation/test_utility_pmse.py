@@ -22,11 +22,15 @@ def with_outliers(n: int, seed: int) -> np.ndarray:
     return values
 
 
-def test_levels_by_hand():
+def test_levels_by_hand_and_half_separated_tables():
     # p is the level's share of synthetic records: 1/3, 1/2, 3/4; c = 6/11
     original = pd.DataFrame({"a": list("xxyyz")})
     synthetic = pd.DataFrame({"a": list("xyyzzz")})
     wanted = (3 * (1 / 3 - 6 / 11) ** 2 + 4 * (1 / 2 - 6 / 11) ** 2 + 4 * (3 / 4 - 6 / 11) ** 2) / 11
+    assert pmse(original, synthetic) == pytest.approx(wanted, rel=1e-6)
+    # level z is synthetic only, so that its log odds are infinite: chances 0.6, 0.25 and 1 are still right
+    original, synthetic = pd.DataFrame({"a": list("xxyyy")}), pd.DataFrame({"a": list("xxxyzz")})
+    wanted = (5 * (3 / 5 - 6 / 11) ** 2 + 4 * (1 / 4 - 6 / 11) ** 2 + 2 * (1 - 6 / 11) ** 2) / 11
     assert pmse(original, synthetic) == pytest.approx(wanted, rel=1e-6)
 
 
@@ -75,13 +79,6 @@ def test_separated_tables_reach_the_largest_value(interactions):
     assert pmse(a, a[:100] + 1_000, interactions=interactions) == pytest.approx(0.2 * 0.8, abs=1e-6)
     assert pmse(a, np.full((400, 3), 5.0), interactions=interactions) == pytest.approx(0.25, abs=1e-6)
     assert pmse(np.array([[1.0]]), np.array([[2.0]])) == pytest.approx(0.25, abs=1e-6)
-
-
-def test_half_separated_tables():
-    # level z is synthetic only, so that its log odds are infinite: chances 0.6, 0.25 and 1 are still right
-    original, synthetic = pd.DataFrame({"a": list("xxyyy")}), pd.DataFrame({"a": list("xxxyzz")})
-    wanted = (5 * (3 / 5 - 6 / 11) ** 2 + 4 * (1 / 4 - 6 / 11) ** 2 + 2 * (1 - 6 / 11) ** 2) / 11
-    assert pmse(original, synthetic) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_missing_values_are_a_level_or_filled():

@@ -161,9 +161,6 @@ def test_refusals():
     refuses("at least one synthetic set", specks, table, [], classifier="logistic")
     refuses("classifier must be one of", specks, table, [None], classifier="forest")
     refuses("predict_proba", specks, table, [None], classifier=object())
-
-
-def test_too_many_coefficients_are_refused():
     table = table_of([(0, 0), (1, 1)], Schema(columns={c: {"levels": list(range(101))} for c in "ab"}))
     refuses("10,200 coefficients", specks, table, [table.frame])
     assert specks(table, [table.frame], classifier="main-effects").mean == 0.0

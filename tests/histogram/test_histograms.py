@@ -168,14 +168,11 @@ def test_perturbed_draws_from_the_clamped_and_normalised_counts():
     assert drawn[0] != 60_000  # drawn, where the sanitizer rounds
 
 
-def test_perturbed_has_the_noisy_total_where_the_number_of_records_is_protected():
+def test_perturbed_has_the_noisy_total_and_without_a_count_above_zero_is_even():
     tree = measured([6, -5, 0, 3], schema_of(2, 2), "add-remove")
     assert len(draw_from_noisy(tree, n_public=False, rng=np.random.default_rng(0))) == 4
     tree = measured([-6, -5, 0, 3], schema_of(2, 2), "add-remove")
     assert len(draw_from_noisy(tree, n_public=False, rng=np.random.default_rng(0))) == 0
-
-
-def test_perturbed_without_a_count_above_zero_is_even_over_what_can_occur():
     tree = measured([-6, -5, 0, -3], RULES, records=((0, 0),) * 3000)
     drawn = np.bincount(draw_from_noisy(tree, n_public=True, rng=np.random.default_rng(0)), minlength=4)
     assert drawn[2] == 0
@@ -218,10 +215,12 @@ def test_n_records_must_be_a_number_of_records(value):
     refuses("n_records must be a whole number from 1", SmoothedHistogram, epsilon=1, n_records=value)
 
 
-def test_a_second_set_and_add_remove_without_a_public_number_are_refused():
+def test_a_second_set_add_remove_without_a_public_number_and_laws_too_large_are_refused():
     refuses(r"at most 1, got 2: each further set .* would cost epsilon again", SmoothedHistogram, epsilon=1, n_sets=2)
     with pytest.raises(InputError, match="protects the number of records, so give the number of synthetic ones"):
         SmoothedHistogram(epsilon=1, neighbours="add-remove")
+    refuses("too many synthetic sets", exact_law, SmoothedHistogram(epsilon=1), random_table(schema_of(5, 5), 10))
+    refuses("epsilon is too large", exact_law, SmoothedHistogram(epsilon=3000), random_table(schema_of(2), 2))
 
 
 @pytest.mark.parametrize(
@@ -240,11 +239,6 @@ def test_what_cannot_be_done_is_refused_before_the_spend(mechanism, schema, mess
         records = pd.DataFrame({"x": [0.5]})
     refuses(message, mechanism.release, Table(records, schema), ledger=ledger)
     assert not ledger.path.exists()
-
-
-def test_laws_too_large_to_write_out_are_refused():
-    refuses("too many synthetic sets", exact_law, SmoothedHistogram(epsilon=1), random_table(schema_of(5, 5), 10))
-    refuses("epsilon is too large", exact_law, SmoothedHistogram(epsilon=3000), random_table(schema_of(2), 2))
 
 
 # The flaws of SOUNDNESS section 8 that no variant of ours has, as mechanisms of their own.

@@ -183,11 +183,13 @@ def test_nonnegative_keeps_exact_counts_and_structural_zeros():
     assert found.tolist() == [3.0, 0.0, 7.0, 0.0]
 
 
-def test_nonnegative_of_nothing_is_nothing():
+def test_nothing_stays_nothing():
     assert (
         nonnegative([np.zeros(3, int)], [np.array([-5.0]), np.array([1.0, 2, 3])], [np.ones(1), np.ones(3)]).tolist()
         == [0] * 3
     )
+    cell, count = round_cells([np.zeros(4, int)], np.zeros(4), 0, np.random.default_rng(0))
+    assert len(cell) == len(count) == 0
 
 
 def rounded(parents, values, n, rng):
@@ -224,8 +226,3 @@ def test_rounding_does_not_alias_with_the_last_column():
     assert np.bincount(level, weights=rounded(parents, np.full(1600, 0.25), 400, rng)).max() < 160
     fixed_order = np.diff(np.floor(np.cumsum(np.full(1600, 0.25)) + 0.3), prepend=0)
     assert np.bincount(level, weights=fixed_order).max() == 400
-
-
-def test_rounding_an_empty_table():
-    cell, count = round_cells([np.zeros(4, int)], np.zeros(4), 0, np.random.default_rng(0))
-    assert len(cell) == len(count) == 0

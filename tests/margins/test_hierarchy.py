@@ -168,12 +168,9 @@ def test_order_and_spelling_of_public_columns_are_not_released():
     assert made[0].value_counts(dropna=False).to_dict() == {1994: 20, 1995: 10, pd.NA: 10}
 
 
-def test_public_columns_need_a_public_number_of_records():
+def test_public_columns_need_a_public_number_of_records_and_something_to_synthesize():
     with pytest.raises(InputError, match="need neighbours = replace-one"):
         LaplaceSanitizer(epsilon=1, neighbours="add-remove").release(public_table())
-
-
-def test_all_columns_public_leaves_nothing_to_do():
     schema = schema_of(2).model_copy(update={"columns": {"a": PUBLIC.columns["region"]}})
     refuses("nothing to synthesize", LaplaceSanitizer(epsilon=1).spends, schema)
 
@@ -244,9 +241,6 @@ def test_the_exact_law_is_that_of_the_runs():
     assert p_values[0] > ACCEPT > REJECT > p_values[1]
 
 
-def test_too_many_cells_are_refused_by_their_public_number():
+def test_too_many_cells_and_numbers_without_bins_are_refused():
     refuses("134,217,728 cells", layers.domain_of, schema_of(*[512] * 3))
-
-
-def test_numeric_columns_need_bins():
     refuses("column 'x' needs bins", layers.domain_of, Schema.from_toml("[columns.x]\nlower = 0\nupper = 1"))

@@ -189,6 +189,7 @@ def test_one_column_and_public_columns_are_suggested_for():
     found = suggest_layers(PUBLIC, 100, 1)
     assert found["one_way_median"].min() > 0  # the public column, which is exact, isn't counted
     assert set(found["layers"]) == {0, 1, 2}
+    refuses("'b' is no column of the schema that could be split by", suggest_layers, PUBLIC, 10, 1, order=("b",))
 
 
 @pytest.mark.parametrize("by", ["one-way", "two-way"])
@@ -251,7 +252,3 @@ def test_persons_with_several_records_have_more_noise():
 )
 def test_bad_settings(call, message):
     refuses(message, call, schema_of(2, 3, 2))
-
-
-def test_public_columns_are_no_part_of_an_order():
-    refuses("'b' is no column of the schema that could be split by", suggest_layers, PUBLIC, 10, 1, order=("b",))

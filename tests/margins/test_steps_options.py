@@ -11,7 +11,7 @@ from laws import ACCEPT, REJECT, two_samples
 from scipy import stats
 from tables import grown, random_table, refuses, runs_and_releases, scales_of, schema_of, table_of
 
-from pdips import InputError, LaplaceSanitizer, PrivBayes, Schema, Steps, Table
+from pdips import LaplaceSanitizer, PrivBayes, Schema, Steps, Table
 from pdips.evaluation.margins import k_way
 from pdips.margins import synthesis
 from pdips.margins.consistency import draw_cells
@@ -99,9 +99,7 @@ def test_many_stopping_runs_follow_the_law_of_single_ones(options):
 
 
 def test_a_stopping_tree_has_no_finite_law():
-    with pytest.raises(InputError, match="leave stop out") as error:
-        exact_law(Steps(epsilon=1, order=("a", "b"), stop=1), random_table(SCHEMA, 5))
-    assert "\n" not in str(error.value)
+    refuses("leave stop out", exact_law, Steps(epsilon=1, order=("a", "b"), stop=1), random_table(SCHEMA, 5))
 
 
 def test_a_group_is_one_layer():
@@ -188,10 +186,7 @@ def cases(found):
 
 @pytest.mark.parametrize(("message", "settings"), cases(SETTINGS))
 def test_settings_that_contradict_each_other(message, settings):
-    with pytest.raises(InputError) as error:
-        Steps(epsilon=1, **settings)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    assert message in refuses("", Steps, epsilon=1, **settings)
 
 
 UNPRINTED = {"below": "margins", "stop": 1, "budget": "equal", "elect": "groups", "utility": "bic"}
@@ -204,20 +199,16 @@ def test_the_printed_form_refuses_what_the_papers_have_not(option, value):
 
 @pytest.mark.parametrize(("message", "settings"), cases(SHAPES))
 def test_settings_that_do_not_fit_the_schema(message, settings):
-    mechanism = Steps(epsilon=1, **settings)
-    with pytest.raises(InputError) as error:
-        mechanism.spends(SCHEMA)
-    assert message in str(error.value)
+    assert message in refuses("", Steps(epsilon=1, **settings).spends, SCHEMA)
 
 
 def test_tables_that_are_too_large_or_too_small():
-    large = schema_of(300, 300, 300)
+    large, said = schema_of(300, 300, 300), "at most 16,777,216 cells; these columns have 27,000,000 together"
     for settings in ({}, {"below": "margins"}, {"layers": 2, "stop": 1}):
-        with pytest.raises(InputError, match="at most 16,777,216 cells; these columns have 27,000,000 together"):
-            Steps(epsilon=1, **settings).spends(large)
+        refuses(said, Steps(epsilon=1, **settings).spends, large)
     assert Steps(epsilon=1, below="cells").spends(large)
-    with pytest.raises(InputError, match="divides 2 to 16 columns that aren't public, not 1"):
-        Steps(epsilon=1, elect="groups").spends(schema_of(3))
+    said = "divides 2 to 16 columns that aren't public, not 1"
+    refuses(said, Steps(epsilon=1, elect="groups").spends, schema_of(3))
 
 
 def associated(n: int = 5000) -> Table:

@@ -34,9 +34,6 @@ def test_views_hold_every_pair_and_share_all_of_the_budget(schema):
 def test_a_small_table_is_one_view_and_a_wide_one_is_not():
     assert list(choose_views(domain_of(schema_of(2, 3, 2)))) == [(0, 1, 2)]
     assert len(choose_views(domain_of(schema_of(12, 12, 12)))) == 3
-
-
-def test_pairs_of_public_columns_are_not_paid_for():
     columns = {name: {"levels": list(range(30)), "public": name in "ab"} for name in "abc"}
     assert set(choose_views(domain_of(Schema.model_validate({"columns": columns})))) == {(0, 2), (1, 2)}
 

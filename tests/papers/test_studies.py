@@ -244,9 +244,12 @@ def test_processes_of_dask_find_the_same(tmp_path):
     assert told == [*range(10), *range(10)]
 
 
-def test_no_scheduler_answers(pdips, tmp_path):
+def test_unknown_studies_and_schedulers(pdips, tmp_path):
     words = ["study", "proportions", "--replicates", 1, "--scheduler", "tcp://localhost:no", "--out", tmp_path / "x"]
     pdips.fails("no dask scheduler answers at tcp://localhost:no", *words)
+    for words in (["study"], ["study", "magic"]):
+        err = pdips.fails("", *words)
+        assert all(name in err for name in names())
 
 
 def test_an_interrupt_says_that_results_stay(pdips, tmp_path, monkeypatch):
@@ -257,12 +260,6 @@ def test_an_interrupt_says_that_results_stay(pdips, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Proportions, "run", interrupted)
     pdips.fails("what is done is kept", "study", "proportions", "--workers", 0, "--out", tmp_path / "x", code=130)
-
-
-def test_unknown_studies_and_none(pdips):
-    for words in (["study"], ["study", "magic"]):
-        err = pdips.fails("", *words)
-        assert all(name in err for name in names())
 
 
 @pytest.mark.parametrize("name", names())

@@ -257,9 +257,13 @@ def test_the_first_stage_counts_cells_with_noise_of_its_price():
     assert halved != pytest.approx(2.0, abs=4 * 2.0 / np.sqrt(4_000))  # the broken twin: scale 1 / epsilon
 
 
-def test_a_first_stage_without_records_leaves_the_prior(two):
+def test_the_fit_to_cells_finds_the_parameters_and_without_records_the_prior(two):
     place = reference.fit(two.likelihood, reference.no_cells(reference.binned(SPAN)), two.prior)
     assert place == pytest.approx([0.0, np.log(4.0)], abs=0.01)
+    table = Table(pd.DataFrame({"y": np.clip(np.random.default_rng(3).normal(1.0, 2.0, 5_000), -10, 10)}), SPAN)
+    mean, log_spread = reference.fit(two.likelihood, measured(table, 4), two.prior)
+    assert mean == pytest.approx(1.0, abs=0.12)  # 4 standard errors
+    assert np.exp(log_spread) == pytest.approx(2.0, abs=0.09)
 
 
 def test_references_that_differ_in_the_last_digit_are_two():
@@ -267,13 +271,6 @@ def test_references_that_differ_in_the_last_digit_are_two():
     assert str(values[0]) == str(values[1])  # the broken twin: numpy shortens long arrays
     assert len({reference.key_of({"mean": value}) for value in values}) == 2
     assert reference.key_of("prior") == "prior"
-
-
-def test_the_fit_to_cells_finds_the_parameters(two):
-    table = Table(pd.DataFrame({"y": np.clip(np.random.default_rng(3).normal(1.0, 2.0, 5_000), -10, 10)}), SPAN)
-    mean, log_spread = reference.fit(two.likelihood, measured(table, 4), two.prior)
-    assert mean == pytest.approx(1.0, abs=0.12)  # 4 standard errors
-    assert np.exp(log_spread) == pytest.approx(2.0, abs=0.09)
 
 
 def test_the_anchor_is_as_wide_as_the_posterior_there(two):

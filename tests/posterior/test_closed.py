@@ -157,9 +157,12 @@ def test_a_function_without_a_source_says_so():
         assert "KNOTS = [0.0" in kind(epsilon=1, model=reads_constants).settings()["model_source"]
 
 
-def test_a_model_of_any_origin_is_looked_at():
+def test_a_model_of_any_origin_is_looked_at_and_one_in_place_of_its_function_refused():
     refuses("'FRAME'", as_source, reads_a_frame)
     refuses("'FRAME'", Blueprint, Source(reads_a_frame, "mine"), PAIRS)
+    with pm.Model() as model:
+        pm.Normal("x")
+    refuses(r"a function build_model\(data, schema\), and is of type Model", as_source, model)
 
 
 FILE = cases(__file__, "closed_file")
@@ -171,9 +174,3 @@ def test_a_file_may_hold_what_is_written_out_in_it(tmp_path):
     assert Blueprint(as_source(path), PAIRS).n_parameters == 1
     path.write_text(FILE.format(constants="HELD = np.linspace(1, 2, 200)"))
     refuses(r"mine\.py reads 'HELD' from outside of its code: ndarray", Blueprint, as_source(path), PAIRS)
-
-
-def test_a_model_in_place_of_its_function_is_refused_plainly():
-    with pm.Model() as model:
-        pm.Normal("x")
-    refuses(r"a function build_model\(data, schema\), and is of type Model", as_source, model)

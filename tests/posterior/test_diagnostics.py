@@ -299,16 +299,13 @@ def test_the_words_follow_what_was_done(normal_terms):
     assert "nothing can be said" in from_log_likelihood(foreign(normal_terms[:, :3])).certifies()
 
 
-def test_a_bound_that_never_moves_has_no_diagnostics():
+def test_a_bound_that_never_moves_has_no_diagnostics_and_one_chain_is_halved(normal_terms):
     found = from_log_likelihood(foreign(np.full((2, 50, 3), -1.0)))
     assert np.isnan([found.rhat, found.ess_bulk, found.ess_tail]).all()
     assert found.exceedance == 1
     assert from_log_likelihood(foreign(np.full((2, 50, 3), -1.0)), independent=True).exceedance == pytest.approx(
         1 / 101
     )
-
-
-def test_one_chain_is_halved_for_its_rhat(normal_terms):
     found = from_log_likelihood(foreign(normal_terms[:1]))
     assert found.rhat == pytest.approx(az.rhat(found.largest_by_draw.reshape(2, 50)))
 
@@ -337,7 +334,7 @@ def test_reprs_show_nothing(normal_terms):
         assert not any(letter.isdigit() for letter in shown)
 
 
-def test_pictures_have_their_marks(normal_terms):
+def test_pictures_have_their_marks_and_stay_small(normal_terms):
     found = from_log_likelihood(foreign(normal_terms), limit=3)
     values = np.linspace(0, 9, 30)
     first = against_value(found.largest, values, "pay in $ or $", "a", "bound", found.limit)
@@ -350,9 +347,6 @@ def test_pictures_have_their_marks(normal_terms):
     assert "var(--series-1)" in by_draw
     assert "var(--series-2)" in by_draw
     assert "var(--series-3)" not in by_draw
-
-
-def test_a_picture_of_many_records_stays_small():
     values = np.random.default_rng(0).normal(size=200_000)
     assert len(against_value(np.exp(-(values**2)), values, "y", "a", "weight")) < 400_000
 

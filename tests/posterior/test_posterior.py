@@ -155,10 +155,13 @@ def test_too_many_proposals_are_refused_before_any_charge(ledger):
     assert "rejection may take" in refused(made, NUMBER, ledger, RefusedError)
 
 
-def test_a_file_without_a_model_is_refused(tmp_path):
+def test_files_without_a_model_and_impossible_combinations_are_refused(tmp_path):
     (tmp_path / "m.py").write_text("x = 1\n", encoding="utf-8")
     refuses(r"m\.py has no function build_model", CensoredPosterior, epsilon=1, model=tmp_path / "m.py")
     refuses("there is no model file", CensoredPosterior, epsilon=1, model=tmp_path / "gone.py")
+    pair = {"levels": [0, 1]}
+    rules = Schema(columns={"y": {"lower": 0, "upper": 1}, "a": pair, "b": pair}, impossible=[{"a": 1, "b": 0}])
+    refuses(r"\[\[impossible\]\] combinations", lambda: CensoredPosterior(epsilon=1, model=beta).spends(rules))
 
 
 @pytest.mark.parametrize(("settings", "says"), cases(__file__, "settings_out_of_range"))
@@ -277,9 +280,3 @@ def test_chains_are_refused_where_the_number_of_records_is_protected():
     refuses("NUTS takes a model of as many records as there are", made.spends, UNIT)
     CensoredPosterior(epsilon=1, model=beta, sampler="nuts").spends(UNIT)
     CensoredPosterior(epsilon=1, model=beta, neighbours="add-remove", n_records=50).spends(UNIT)
-
-
-def test_impossible_combinations_are_refused():
-    pair = {"levels": [0, 1]}
-    rules = Schema(columns={"y": {"lower": 0, "upper": 1}, "a": pair, "b": pair}, impossible=[{"a": 1, "b": 0}])
-    refuses(r"\[\[impossible\]\] combinations", lambda: CensoredPosterior(epsilon=1, model=beta).spends(rules))

@@ -259,9 +259,6 @@ def test_a_public_potential_counts_as_part_of_the_prior_for_nuts(monkeypatch):
 def test_samplers_that_begin_with_the_prior_refuse_potentials_before_the_spend():
     with pytest.raises(InputError, match=r"Potential, 'known', .*sampler = grid or nuts"):
         CensoredPosterior(epsilon=1, model=KNOWN, sampler="rejection", reference={"m": 2.0}).spends(WIDE)
-
-
-def test_records_are_drawn_from_a_model_with_a_potential():
     drawn = Blueprint(KNOWN, WIDE).draw({"m": np.array(0.0)}, 9, {}, np.random.default_rng(0))
     assert drawn["y"].shape == (9,)
     assert CensoredPosterior(epsilon=1, model=KNOWN, reference="prior").spends(WIDE)

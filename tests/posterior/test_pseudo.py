@@ -44,14 +44,11 @@ def made():
 # What comes out
 
 
-def test_sets_are_records_of_the_schema(made):
+def test_sets_are_records_of_the_schema_and_follow_the_table(made):
     sets = made[0].sets
     assert [list(frame.columns) for frame in sets] == [["y"], ["y"]]
     assert all(len(frame) == 300 and frame["y"].between(0, 1).all() for frame in sets)
     assert not sets[0].equals(sets[1])
-
-
-def test_sets_follow_the_records(made):
     # the mean of 600 records is 1/7 with a standard error of .005, that of its parameter .01: six of them
     assert pd.concat(made[0].sets)["y"].mean() == pytest.approx(1 / 7, abs=0.065)
 

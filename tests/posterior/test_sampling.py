@@ -196,11 +196,8 @@ def test_numbers_too_small_are_refused(options):
     refuses(f"{next(iter(options))} must be at least", sample, normal(Y), rng=np.random.default_rng(0), **options)
 
 
-def test_an_unknown_sampler_is_refused():
+def test_a_sampler_that_is_unknown_or_not_there_is_refused(monkeypatch):
     refuses("sampler", sample, normal(Y), rng=np.random.default_rng(0), sampler="stan")
-
-
-def test_a_sampler_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(sampling, "find_spec", lambda name: None)
     refuses("numpyro and jax are not installed", sample, normal(Y), rng=np.random.default_rng(0), sampler="numpyro")
 

@@ -75,16 +75,14 @@ def lines_law(plan, relation, *, n_candidates=3, n_predictors=0):
 ALONE = [(value,) for value in VALUES]
 
 
-@pytest.mark.parametrize("scheme", ["plain", "stepwise", "sandwich"])
+@pytest.mark.parametrize("scheme", ["plain", "stepwise", "sandwich", "joint", "recursive"])
 def test_quantiles_of_a_column_cost_at_most_epsilon(scheme, neighbours):
-    plan = QuantilePlan(taus=THIRDS, scheme=scheme, main=THIRDS[1:])
-    assert 0.3 < worst_loss(lines_law(plan, neighbours), ALONE, neighbours, (1, 2)) <= EPSILON + ROUNDING
-
-
-@pytest.mark.parametrize("scheme", ["joint", "recursive"])
-def test_quantiles_at_once_cost_at_most_epsilon(scheme, neighbours):
-    plan = QuantilePlan(taus=THIRDS[1:], scheme=scheme)
-    assert 0.1 < worst_loss(lines_law(plan, neighbours, n_candidates=2), ALONE, neighbours, (1,)) <= EPSILON + ROUNDING
+    if scheme in ("joint", "recursive"):
+        plan, n_candidates, sizes, least = QuantilePlan(taus=THIRDS[1:], scheme=scheme), 2, (1,), 0.1
+    else:
+        plan, n_candidates, sizes, least = QuantilePlan(taus=THIRDS, scheme=scheme, main=THIRDS[1:]), 3, (1, 2), 0.3
+    law = lines_law(plan, neighbours, n_candidates=n_candidates)
+    assert least < worst_loss(law, ALONE, neighbours, sizes) <= EPSILON + ROUNDING
 
 
 def test_a_quantile_attains_its_price_and_half_the_sensitivity_is_found_out(neighbours, monkeypatch):

@@ -194,9 +194,8 @@ def test_a_forgotten_cap_is_caught(kind, times):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_that_counts_as_one_where_it_is_replaced_is_caught(kind, monkeypatch):
-    monkeypatch.setattr(
-        "pdips.scores.scores.Sensitivity", type("Halved", (Sensitivity,), {"of_record": classmethod(halved)})
-    )
+    twin = type("Halved", (Sensitivity,), {"of_record": classmethod(halved)})
+    monkeypatch.setattr("pdips.scores.scores.Sensitivity", twin)
     found, _, price = losses("one parameter", kind, "replace-one", 1)
     over = found["noisy scores, round 1"] / price["noisy scores, round 1"]
     assert float(over) == pytest.approx(2 if kind == "pure" else 4, rel=1e-5)
@@ -291,11 +290,7 @@ def test_public_values_in_confidential_cells(name):
 def test_public_statistics_cost_nothing():
     schema = schema_of(2, public=("g", "x", "y"))
     for statistic in (*STATISTICS.values(), Scatter(of="x")):
-        assert (
-            statistic.sensitivity(schema, "replace-one").l1
-            == statistic.sensitivity(schema, "replace-one").l2_squared
-            == 0
-        )
+        assert claimed_by(statistic, schema, "replace-one") == (0, 0)
 
 
 def test_lemma_4_is_not_exceeded_and_nearly_attained(neighbours):

@@ -356,10 +356,14 @@ def test_file_that_is_no_ledger(path: Path, content: str) -> None:
     assert path.read_bytes() == before
 
 
-def test_empty_file_is_a_ledger_not_begun(ledger: Ledger, path: Path) -> None:
+def test_empty_file_is_a_ledger_not_begun_and_one_without_its_tables_is_refused(ledger: Ledger, path: Path) -> None:
     path.touch()
     complaint(path, "is empty", ledger.summary)
     assert charge(ledger, pure("1")) == 1
+    charge(ledger, pure("1"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE entries")
+    complaint(path, "can't be used; SQLite reports error 1", ledger.summary)
 
 
 def test_damaged_file_or_none(ledger: Ledger, path: Path) -> None:
@@ -371,13 +375,6 @@ def test_damaged_file_or_none(ledger: Ledger, path: Path) -> None:
     path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
     for call in CALLS:
         complaint(path, "is damaged", call, ledger)
-
-
-def test_ledger_without_its_tables(ledger: Ledger, path: Path) -> None:
-    charge(ledger, pure("1"))
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP TABLE entries")
-    complaint(path, "can't be used; SQLite reports error 1", ledger.summary)
 
 
 @pytest.mark.parametrize("place", ["missing/table.sqlite", "file/table.sqlite", ""])

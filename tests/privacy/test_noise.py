@@ -114,12 +114,6 @@ def test_discrete_gaussian_has_its_law_and_no_other(variance):
     assert chi_square(draws, pmf_of(1.2 * float(variance))) < REJECT
 
 
-def test_gaussian_acceptance_is_the_same_when_every_coin_is_tossed_exactly(monkeypatch):
-    usual = noise.discrete_gaussian(Fraction(30), 300, seeded())
-    monkeypatch.setattr(noise, "FILTER", 2.0)
-    assert (noise.discrete_gaussian(Fraction(30), 300, seeded()) == usual).all()
-
-
 def test_a_wide_gaussian_is_a_normal():
     # sigma = 2^35, beyond any table of probabilities; Kolmogorov-Smirnov at 1e-6; twins 10 % off are rejected at 1e-9
     draws = noise.discrete_gaussian(Fraction(2**70), N, seeded()) / 2**35
@@ -141,13 +135,6 @@ def test_exponential_mechanism_has_its_law_and_no_other():
     assert not (chosen == 3).any()
     assert chi_square(chosen, lambda k: np.where((k >= 0) & (k < 5), softmax(1 / 500)[k % 5], 0)) > ACCEPT
     assert chi_square(chosen, lambda k: np.where((k >= 0) & (k < 5), softmax(1 / 400)[k % 5], 0)) < REJECT
-
-
-def test_exponential_mechanism_is_the_same_when_every_choice_is_made_exactly(monkeypatch):
-    scores = np.random.default_rng(3).integers(-4000, 0, (400, 6))
-    usual = noise.exponential_mechanism(scores, Fraction(1, 500), seeded())
-    monkeypatch.setattr(noise, "FILTER", 2.0)
-    assert (noise.exponential_mechanism(scores, Fraction(1, 500), seeded()) == usual).all()
 
 
 def test_scores_far_below_the_best_count_as_sixty_nats_below(monkeypatch):
@@ -235,10 +222,19 @@ def test_coins_have_their_probability(prior, balls, exponent):
     assert abs(wrong - right) < 0.006 or stats.binomtest(heads, COINS, wrong).pvalue < REJECT
 
 
-def test_doubles_and_rationals_decide_alike(monkeypatch):
-    fast = toss(7, 2, Fraction(1, 3), n=2000)
+CLOSE = np.random.default_rng(3).integers(-4000, 0, (400, 6))
+DECIDED = {
+    "coins": lambda: toss(7, 2, Fraction(1, 3), n=2000),
+    "gaussian acceptance": lambda: noise.discrete_gaussian(Fraction(30), 300, seeded()),
+    "choices": lambda: noise.exponential_mechanism(CLOSE, Fraction(1, 500), seeded()),
+}
+
+
+@pytest.mark.parametrize("draw", DECIDED.values(), ids=DECIDED)
+def test_doubles_and_rationals_decide_alike(draw, monkeypatch):
+    fast = draw()
     monkeypatch.setattr(noise, "FILTER", 2.0)
-    assert (toss(7, 2, Fraction(1, 3), n=2000) == fast).all()
+    assert (draw() == fast).all()
 
 
 class Scripted(RandomBits):

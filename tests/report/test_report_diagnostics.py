@@ -80,10 +80,13 @@ def test_what_keeps_every_rule_is_in_order(diagnostics, bfmi):
     assert judged(diagnostics, bfmi) == ("good", set())
 
 
-def test_exact_draws_have_no_chain_that_could_fail():
+def test_draws_without_chains_or_variables_are_in_order():
     assert judged({}, sampling="exact") == ("good", set())  # trees, histograms, urns, networks
     assert judged({"convergence": "independent draws"}, sampling="exact") == ("good", set())
     assert judged({"sampler": "rejection"}, sampling="exact") == ("good", set())
+    found = Convergence({}, {}, {}, 0)
+    assert judged({"convergence": found}) == ("good", set())
+    assert "effective draws at least unbounded" in agreement(found)
 
 
 PREDICTED = "posterior predictive check of records"
@@ -122,12 +125,6 @@ def test_noisy_statistics_outside_are_counted_against_chance(entries):
     for furthest, level in ((3.0, "good"), (9.0, "watch")):  # one that is far off is enough
         known = {"counts": {"entries": 9, "outside": 1 / 9, "smallest_p": 0.02, "furthest": furthest}}
         assert judged({"posterior": posterior_of(predictive=known, records=None)})[0] == level
-
-
-def test_chains_without_variables_are_in_order():
-    found = Convergence({}, {}, {}, 0)
-    assert judged({"convergence": found}) == ("good", set())
-    assert "effective draws at least unbounded" in agreement(found)
 
 
 def compared_of(error: float) -> Any:

@@ -29,11 +29,12 @@ TOOL = _tool()
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_stored_notebook_is_clean(path: Path) -> None:
+def test_stored_notebook_is_clean_and_what_it_imports_exists(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert TOOL.faults(notebook) == []
     assert path.stat().st_size < TOOL.MOST_BYTES
+    assert _missing(nbformat.read(path, as_version=4)) == []
 
 
 def _missing(notebook: Any) -> list[str]:
@@ -56,15 +57,14 @@ def _missing(notebook: Any) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_what_a_notebook_imports_exists(path: Path) -> None:
-    assert _missing(nbformat.read(path, as_version=4)) == []
-
-
-def test_an_import_of_what_is_gone_is_found() -> None:
+def test_an_import_of_what_is_gone_and_a_name_of_this_machine_are_found() -> None:
     notebook = _good()
     notebook.cells[1].source = "from pdips import Table, Gone\nfrom pdips.gone import Table"
     assert _missing(notebook) == ["pdips.Gone", "pdips.gone.Table"]
+    notebook = _good()
+    notebook.cells[1].outputs[0].text = "from bigserver17"
+    assert TOOL.output_faults(notebook, ["bigserver17"])
+    assert not TOOL.output_faults(notebook, ["localhost", "otherserver"])
 
 
 def test_readme_lists_every_notebook() -> None:
@@ -129,13 +129,6 @@ def test_each_fault_is_found(what: str) -> None:
     found = TOOL.faults(notebook)
     assert len(found) == 1
     assert what in found[0]
-
-
-def test_a_name_of_this_machine_is_found() -> None:
-    notebook = _good()
-    notebook.cells[1].outputs[0].text = "from bigserver17"
-    assert TOOL.output_faults(notebook, ["bigserver17"])
-    assert not TOOL.output_faults(notebook, ["localhost", "otherserver"])
 
 
 def test_unknown_name_is_refused() -> None:

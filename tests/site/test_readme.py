@@ -19,13 +19,10 @@ def shown(language: str, begins: str) -> str:
     return found.text
 
 
-def test_links_lead_somewhere():
+def test_links_lead_somewhere_and_the_schema_shown_is_valid():
     links = re.findall(r"\]\((?!http)([^)]+)\)", README)
     assert len(links) > 5
     assert [link for link in links if not (ROOT / link).exists()] == []
-
-
-def test_the_schema_shown_is_valid():
     from pdips import Schema
 
     assert Schema.from_toml(shown("toml", "[columns.voted]")).records.max_per_person == 2
