@@ -90,10 +90,6 @@ def test_a_folder_of_files_is_released_from_end_to_end(pdips, here, scheduler):
     assert Ledger(here / "l.sqlite").summary().spent_epsilon == 1
 
 
-def test_a_scheduler_for_one_file_is_refused(pdips, here):
-    pdips.fails("a scheduler is for a folder of .parquet files", *words(here, "--scheduler", "local"))
-
-
 @pytest.mark.parametrize(
     ("mechanism", "table", "file_format"),
     [("laplace-sanitizer", "t.csv", "parquet"), ("steps", "t.parquet", "csv"), ("steps", "t.csv", "parquet")],
@@ -273,11 +269,17 @@ def test_a_bad_epsilon(pdips, here, epsilon):
 
 
 def test_what_cannot_be_done(pdips, here):
+    complains(pdips, here, "`pdips schema draft TABLE`", "synthesize", "t.csv", "--epsilon", 1, "--out", "o")
+    complains(pdips, here, "a scheduler is for a folder of .parquet files", *words(here, "--scheduler", "local"))
     complains(pdips, here, "n_sets must be", *words(here, "--sets", 0))
     complains(pdips, here, "doesn't exist", *words(here, table="none.parquet"))
     complains(pdips, here, "mechanism must be one of censored-posterior, ", *words(here, mechanism="magic"))
     complains(pdips, here, "l.sqlite", "ledger", "show", here / "l.sqlite")
     complains(pdips, here, "release", "report", here)
+    (here / "file").write_text("")
+    complains(pdips, here, "is a file; name a folder", *words(here, out="file"))
+    complains(pdips, here, "can't write in", *words(here, out="/proc/pdips/out"))
+    complains(pdips, here, "is no folder", *words(here, out="file/out"))
     content = (here / "t.parquet").read_bytes()
     pd.read_parquet(here / "t.parquet").iloc[:0].to_parquet(here / "t.parquet")
     complains(pdips, here, "the table is refused", *words(here))
@@ -286,13 +288,6 @@ def test_what_cannot_be_done(pdips, here):
     complains(pdips, here, "damaged", *words(here))
     (here / "s.toml").write_text(SCHEMA.replace("bins", "bnis"))
     complains(pdips, here, "columns.wage.bnis: unknown key (did you mean 'bins'?)", *words(here))
-
-
-def test_a_folder_that_cannot_be_written(pdips, here):
-    (here / "file").write_text("")
-    complains(pdips, here, "is a file; name a folder", *words(here, out="file"))
-    complains(pdips, here, "can't write in", *words(here, out="/proc/pdips/out"))
-    complains(pdips, here, "is no folder", *words(here, out="file/out"))
 
 
 def test_a_locked_ledger(pdips, here, monkeypatch):
@@ -414,10 +409,6 @@ def test_a_step_that_lasts_says_so_where_nobody_watches(monkeypatch, capsys, qui
     said = capsys.readouterr().err.splitlines()
     assert bool(said) is not quiet
     assert all(re.fullmatch(r"working   (starting|fitting a field) \(0 s\)", line) for line in said)
-
-
-def test_without_a_schema_the_command_that_drafts_one_is_named(pdips, here):
-    complains(pdips, here, "`pdips schema draft TABLE`", "synthesize", "t.csv", "--epsilon", 1, "--out", "o")
 
 
 @pytest.mark.parametrize(("model", "said"), [("m.py", [COMPILING]), (None, [])])

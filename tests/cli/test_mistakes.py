@@ -135,8 +135,7 @@ def test_one_call_does_what_the_command_does(pdips, here):
     pd.testing.assert_frame_equal(release.sets[0], pd.read_parquet("out/confidential/synthetic_1.parquet"))
     document = json.loads((here / "out/confidential/privacy.json").read_text())
     assert document["privacy"] == release.describe()["privacy"]
-    with pytest.raises(library.RefusedError, match="made from a seed"):
-        release.publish("p")
+    refuses("made from a seed", release.publish, "p", error=library.RefusedError)
 
 
 def test_a_call_without_budget_reads_nothing(here):

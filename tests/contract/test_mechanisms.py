@@ -114,8 +114,10 @@ def test_what_a_mechanism_offers_is_what_it_takes(name):
 
 
 @PRINTED
-def test_published_needs_a_public_number_of_records(name):
+def test_what_is_printed_needs_a_public_number_of_records_and_no_ledger_takes_it(name, ledger):
     refuses("replace-one", printed, name, neighbours="add-remove")
+    said = "none" if "sound" in find(name).variants else "asymptotic"
+    refuses(said, printed(name).release, random_table(SCHEMA, 5), ledger=ledger)
 
 
 def every_price():
@@ -189,12 +191,6 @@ def test_the_ledger_refuses_to_overspend(sound, ledger):
     assert release.describe()["receipt"]["number"] == 1
     refuses("", lambda: sound(epsilon="0.6").release(table, ledger=ledger), error=RefusedError)
     assert len(ledger.entries()) == 1
-
-
-@PRINTED
-def test_a_ledger_takes_no_release_without_guarantee(name, ledger):
-    said = "none" if "sound" in find(name).variants else "asymptotic"
-    refuses(said, printed(name).release, random_table(SCHEMA, 5), ledger=ledger)
 
 
 @pytest.mark.parametrize("name", [each for each in ALL if {"sound", "published"} <= {*variants_of(each)}])

@@ -134,7 +134,7 @@ def test_bounds_of_another_table_than_the_model_was_built_on():
     assert plain.share_by_draw.shape == (1, 20)
 
 
-def test_records_that_see_each_other_are_taken_all_at_once():
+def test_records_that_see_each_other_are_taken_all_at_once_and_rows_of_several_columns_are_one():
     y = np.random.default_rng(1).normal(3, 2, N)
     with pm.Model() as model:
         seen, mu = pm.Data("y_data", y), pm.Normal("mu")
@@ -143,9 +143,6 @@ def test_records_that_see_each_other_are_taken_all_at_once():
     found = stream(model, None, {"mu": mu}, block=7, chunk=5, mode=FAST)
     assert found.block == N
     np.testing.assert_allclose(all_pieces(found), stats.norm.logpdf(y - y.mean(), mu[:, None]), atol=1e-10)
-
-
-def test_rows_of_several_columns_are_one_record():
     y = np.random.default_rng(1).normal(size=(N, 3))
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu", shape=3), observed=y)
@@ -179,13 +176,10 @@ def test_a_foreign_tree(normal_terms):
     assert tree["log_likelihood"]["log_lik"].equals(foreign(normal_terms)["log_likelihood"]["log_lik"])
 
 
-def test_variables_of_the_same_records_are_summed(normal_terms):
+def test_variables_of_the_same_records_and_columns_beside_them_are_summed(normal_terms):
     tree = foreign(normal_terms, other=normal_terms**3)
     assert_same(from_log_likelihood(tree), by_hand(normal_terms + normal_terms**3))
     assert_same(from_log_likelihood(tree, variable="other"), by_hand(normal_terms**3))
-
-
-def test_columns_beside_the_records_are_summed(normal_terms):
     array = xr.DataArray(normal_terms.reshape(2, 100, 3, 10), dims=("chain", "draw", "column", "person"))
     tree = xr.DataTree.from_dict({"log_likelihood": array.to_dataset(name="y")})
     refuses("dims column, person besides chain and draw; say which one", from_log_likelihood, tree)

@@ -360,7 +360,7 @@ def test_several_columns_in_one_variable_are_transformed_one_by_one():
     refuses("can't be brought back to column 'x'", blueprint, together(lambda data: data.matrix(["y", "x"])), PAIR)
 
 
-def test_a_column_in_another_number_type_is_the_column_itself():
+def test_whole_numbers_in_another_type_or_on_the_log_scale_come_back():
     schema = Schema(columns={"k": {"levels": ["a", "b"]}, "n": {"lower": 0, "upper": 9, "integer": True}})
 
     @written
@@ -370,9 +370,6 @@ def test_a_column_in_another_number_type_is_the_column_itself():
         pm.Bernoulli("k", logit_p=theta, observed=pt.cast(data["k"], "float64"))
 
     assert blueprint(build, schema).transformations == {}
-
-
-def test_counts_on_the_log_scale_come_back_as_whole_numbers():
     schema = Schema(columns={"n": {"lower": 0, "upper": 90, "integer": True}})
 
     @written

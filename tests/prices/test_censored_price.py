@@ -145,10 +145,12 @@ def test_several_records_of_a_person_divide_the_window(neighbours):
     assert worst(Bernoulli, window(EPSILON, neighbours), neighbours, 3) > 2.8 * EPSILON
 
 
-def test_draws_add_up():
+def test_draws_and_stages_add_up():
     """Two independent draws lose the sum on the product of their worst cells: half of epsilon each."""
     half = worst(Bernoulli, window(EPSILON / 2, "replace-one"), "replace-one")
     assert 0.95 * EPSILON <= 2 * half <= EPSILON + ROUNDING
+    assert 0.85 * EPSILON < staged_worst(EPSILON / 4, 3 * EPSILON / 4) <= EPSILON + ROUNDING
+    assert staged_worst(EPSILON / 4, 3 * EPSILON / 4, paid=False) > 1.1 * EPSILON
 
 
 @pytest.mark.parametrize("levels", [1, 2, 8])
@@ -217,11 +219,6 @@ def staged_worst(first, second, n=12, *, paid=True):
     )
 
 
-def test_two_stages_cost_the_sum():
-    assert 0.85 * EPSILON < staged_worst(EPSILON / 4, 3 * EPSILON / 4) <= EPSILON + ROUNDING
-    assert staged_worst(EPSILON / 4, 3 * EPSILON / 4, paid=False) > 1.1 * EPSILON
-
-
 # Theorem 3: bounded range and zero-concentrated loss
 
 
@@ -241,13 +238,10 @@ def excess(model, epsilon, relation, claimed):
     )
 
 
-def test_a_draw_is_zero_concentrated(neighbours):
+def test_a_draw_is_zero_concentrated_and_its_price_nearly_attained(neighbours):
     for model in MODELS:
         assert excess(model, EPSILON, neighbours, EPSILON) <= 1 + ROUNDING
         assert excess(model, 2 * EPSILON, neighbours, EPSILON) > 1.2
-
-
-def test_the_zero_concentrated_price_is_nearly_attained():
     assert excess(Bernoulli, EPSILON / 8, "replace-one", EPSILON / 8) > 0.9
 
 

@@ -78,6 +78,8 @@ def test_what_is_protected_is_not_told():
     for name in ("n_records", "public"):
         refuses("add-remove", getattr, curator, name, error=PlanError)
     assert str(TABLE.n_records) not in repr(curator)
+    refuses("ask nothing", plan_of)
+    refuses("one name", plan_of, A, A)
 
 
 def test_public_columns_are_sorted_and_come_alone():
@@ -110,11 +112,6 @@ def test_prices_add_up_exactly():
     zcdp = replace(plan, steps=gauss, kind="zcdp", delta=Fraction(1, 10**6))
     assert zcdp.loss.rho == 4
     assert sum(spend.epsilon for spend in zcdp.spends) == zcdp.loss.epsilon
-
-
-def test_a_plan_without_steps_or_with_two_of_one_name_is_refused():
-    refuses("ask nothing", plan_of)
-    refuses("one name", plan_of, A, A)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,9 +166,11 @@ def test_bits_come_from_the_operating_system_unless_seeded():
     assert seeded(5).integer(256) == seeded(5).integer(256)
 
 
-def test_variance_formula():
+def test_variance_formula_and_tiny_scales():
     draws = noise.discrete_laplace(Fraction(8), 400_000, seeded())
     assert draws.var() == pytest.approx(noise.discrete_laplace_variance(Fraction(8)), rel=0.02)
+    for scale in (Fraction(1, 1000), Fraction(1, 10**7)):
+        assert not noise.discrete_laplace(scale, 1000, seeded()).any()
 
 
 SMALLEST = np.iinfo(np.int64).min
@@ -192,11 +194,6 @@ REFUSED = [
 @pytest.mark.parametrize(("draw", "message"), REFUSED)
 def test_what_cannot_be_drawn_is_refused(draw, message):
     refuses(message, draw)
-
-
-def test_tiny_scales_give_no_noise_and_no_hang():
-    for scale in (Fraction(1, 1000), Fraction(1, 10**7)):
-        assert not noise.discrete_laplace(scale, 1000, seeded()).any()
 
 
 # Coins and integers: a true law fails with probability 1e-6, a twin must score below 1e-9

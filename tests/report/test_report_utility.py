@@ -270,7 +270,7 @@ def row(name: str, original: float | None, combined: float | None, half: float =
     }  # fmt: skip
 
 
-def test_the_forest_draws_coefficients_that_the_table_tells():
+def test_the_forest_draws_coefficients_that_the_table_tells_in_its_standard_errors():
     rows = [row("a", 1.0, 1.5), row("b", 2.0, 90.0), row("c", 0.5, None), row("d", None, 1.0)]
     drawn = drawing.forest(check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
     assert "for 1 of 3 the table's estimate lies inside" in unescape(drawn)
@@ -285,6 +285,16 @@ def test_the_forest_draws_coefficients_that_the_table_tells():
     assert [one.coefficient for one in kept] == [f"x{i}" for i in range(50, 90)]
     constant = check(AnalysisComparison, {**analysed(1, 1), "coefficients": [row("a", 1.0, 1.0, 0.0 + 1e-300)]}, "x")
     assert "<svg" in drawing.forest(constant, "x")
+    rows = [row("a", 1.0, 1.5), row("b", 2.0, 0.0)]  # intervals of half-width 1 at 95 %: a standard error is 1 / 1.96
+    drawn = drawing.forest(check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
+    style = r'<path d="M (\S+) \S+ \nL (\S+) \S+ \n"[^>]*var\(--(bar|accent)\)'
+    found = [(kind, float(low), float(high)) for low, high, kind in re.findall(style, drawn)]
+    assert [kind for kind, _, _ in found] == ["bar", "accent"] * 2
+    (_, low, high), (_, first, last), (_, again, _), (_, down, up) = found
+    assert again == low  # both bands reach 1.96 standard errors to both sides
+    half = (high - low) / 2
+    assert (first - low, last - high) == (pytest.approx(half / 2), pytest.approx(half / 2))
+    assert (down - low, up - high) == (pytest.approx(-2 * half), pytest.approx(-2 * half))
 
 
 # ---- the page ----
@@ -451,19 +461,6 @@ def test_hostile_names_many_columns_and_an_earlier_version(here):
     assert "evaluate again to see them" in report
     assert "3-marginal score" in report
     assert "Propensity scores of the table" not in report
-
-
-def test_the_forest_measures_from_the_tables_estimate_in_its_standard_errors():
-    rows = [row("a", 1.0, 1.5), row("b", 2.0, 0.0)]  # intervals of half-width 1 at 95 %: a standard error is 1 / 1.96
-    drawn = drawing.forest(check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
-    style = r'<path d="M (\S+) \S+ \nL (\S+) \S+ \n"[^>]*var\(--(bar|accent)\)'
-    found = [(kind, float(low), float(high)) for low, high, kind in re.findall(style, drawn)]
-    assert [kind for kind, _, _ in found] == ["bar", "accent"] * 2
-    (_, low, high), (_, first, last), (_, again, _), (_, down, up) = found
-    assert again == low  # both bands reach 1.96 standard errors to both sides
-    half = (high - low) / 2
-    assert (first - low, last - high) == (pytest.approx(half / 2), pytest.approx(half / 2))
-    assert (down - low, up - high) == (pytest.approx(-2 * half), pytest.approx(-2 * half))
 
 
 def test_times_as_far_counts_from_what_equal_tables_score():

@@ -194,7 +194,7 @@ def test_far_from_the_anchors_nothing_is_said(regression):
     assert wider[1] > 0.5 * sums.n_records  # one record's worth of information, not thousands'
 
 
-def test_a_prior_ten_standard_deviations_off_is_left_behind():
+def test_a_prior_far_off_is_left_behind_and_noise_louder_than_records_leaves_it():
     rng = np.random.default_rng(4)
     table = numbers(rng.normal(50, 5, 3_000), -200, 200)
     release, _ = Scores(epsilon=1, model=normal, kind="zcdp").release(table, rng=rng)
@@ -203,9 +203,6 @@ def test_a_prior_ten_standard_deviations_off_is_left_behind():
     assert draws["mu"].std() < 0.3
     assert abs(draws["sd"].mean() - 5) < 4 * draws["sd"].std()
     assert draws["sd"].std() < 0.3
-
-
-def test_noise_louder_than_records_leaves_the_prior():
     rng = np.random.default_rng(6)
     table = numbers(rng.normal(1, 2, 50), -20, 20)
     release, record = Scores(epsilon="1/20", model=normal).release(table, rng=rng)

@@ -89,14 +89,11 @@ def test_a_release_publishes_statistics_noise_and_posterior(tmp_path):
     assert rule_for(release) == "posterior-predictive"
 
 
-def test_sets_come_from_draws_of_their_own():
+def test_sets_come_from_draws_of_their_own_and_per_set_from_noise_of_their_own():
     release, _ = made(n_sets=4).release(table(400), rng=rng())
     shares = [frame["a"].eq(0).mean() for frame in release.sets]
     assert len(set(shares)) == 4
     assert {len(frame) for frame in release.sets} == {400}
-
-
-def test_per_set_sanitizes_each_set():
     release, _ = made(n_sets=3, split="per-set", epsilon=3).release(table(), rng=rng())
     told = release.tables["statistics"]
     assert told.groupby("set").size().tolist() == [7, 7, 7]
@@ -131,7 +128,7 @@ def test_more_sets_need_the_same_statistics(settings, message):
 
 
 @pytest.mark.usefixtures("no_chains")
-def test_gaussian_noise_is_read_at_delta():
+def test_gaussian_noise_is_read_at_delta_and_under_add_remove_the_number_of_records_is_noisy():
     release, _ = made(kind="zcdp", delta="1/1000000", model=OF_MOMENTS).release(numbers(), rng=rng())
     assert (release.loss.kind, float(release.loss.delta)) == ("zcdp", 1e-6)
     assert release.loss.epsilon <= 1
@@ -140,10 +137,6 @@ def test_gaussian_noise_is_read_at_delta():
     rho = (2 / told.loc["total", "scale"]) ** 2 / 2 + (1 / told.loc["squares", "scale"]) ** 2 / 2
     assert rho == pytest.approx(float(release.loss.rho))
     assert (told.loc[["total", "squares"], "noise"] == "discrete gaussian").all()
-
-
-@pytest.mark.usefixtures("no_chains")
-def test_under_add_remove_the_number_of_records_is_noisy():
     release, _ = made(neighbours="add-remove", model=OF_MOMENTS, n_records=25).release(numbers(), rng=rng())
     told = release.tables["statistics"]
     assert told["statistic"].tolist() == ["total", "squares", "records"]
@@ -208,9 +201,6 @@ def test_what_a_model_sees_of_public_columns_has_none_of_the_tables_order():
         plan.sanitize(Table(rows, schema), RandomBits(rng())).public["x"].tolist() for rows in (frame, frame.iloc[::-1])
     ]
     assert seen[0] == seen[1] == sorted(frame["x"])
-
-
-def test_a_model_with_public_columns_is_checked_like_any_other():
     schema = Schema(columns={"x": {"levels": ["a", "b"], "public": True}, "v": {"levels": [0, 1]}})
     frame = pd.DataFrame({"x": list("abbab" * 8), "v": [0, 1, 1, 0] * 10})
     model = replace(OF_STATISTICS, statistics=lambda schema: {"cells": Counts(by=("v",))})
