@@ -96,8 +96,7 @@ class Lines:
 
     @property
     def steps(self):
-        budget = budget_of(self.epsilon, self.fitter.neighbours)
-        return self.quantiles.steps(self.fitter, budget, self.n_predictors)
+        return self.quantiles.steps(self.fitter, budget_of(self.epsilon, self.fitter.neighbours), self.n_predictors)
 
     def plan(self, schema: Schema) -> Plan:
         steps = tuple(step for each in self.steps.values() for step in each)

@@ -57,8 +57,7 @@ def four(data, schema):
     """Too many parameters for a lattice."""
     with pm.Model() as model:
         b = pm.Normal("b", 0, 5, shape=3)
-        sigma = pm.HalfNormal("sigma", 3)
-        pm.Normal("y", b[0] + b[1] * data["x"] + b[2] * data["x"] ** 2, sigma, observed=data["y"])
+        pm.Normal("y", b[0] + b[1] * data["x"] + b[2] * data["x"] ** 2, pm.HalfNormal("sigma", 3), observed=data["y"])
     return model
 
 

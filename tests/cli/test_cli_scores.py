@@ -77,8 +77,7 @@ def test_noise_that_would_make_sets_of_millions_is_refused(pdips, here):
 
 
 def test_a_release_from_end_to_end(pdips, here):
-    out = pdips.ok(*words(here, "--option", "kind=zcdp", "--option", "score_rounds=1", "--sets", 2))
-    assert "by scores" in out
+    assert "by scores" in pdips.ok(*words(here, "--option", "kind=zcdp", "--option", "score_rounds=1", "--sets", 2))
     public = here / "out" / "public"
     facts = json.loads((public / "privacy.json").read_text())
     assert facts["privacy"]["kind"] == "zcdp"

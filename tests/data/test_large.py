@@ -81,8 +81,7 @@ def records(table: Table) -> pd.Series:
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_a_counted_table_has_the_records_and_the_fingerprint_of_the_whole(tmp_path, suffix):
     for seed in range(N_TABLES):
-        path = write(random_frame(seed), tmp_path / f"{seed}.{suffix}", statistics=bool(seed % 2))
-        whole, counted = both(path)
+        whole, counted = both(write(random_frame(seed), tmp_path / f"{seed}.{suffix}", statistics=bool(seed % 2)))
         pd.testing.assert_series_equal(records(whole), records(counted))
         assert counted.n_records == whole.n_records == 60
         assert counted.fingerprint == whole.fingerprint
@@ -186,8 +185,7 @@ def test_the_cap_on_records_of_a_person(tmp_path, ids):
     assert list(counted.codes) == ["text", "flag"]
     assert whole.fingerprint == counted.fingerprint
     frame.loc[frame["id"].isna() | frame["id"].isin(range(100, 120)), "id"] = frame["id"].dropna().iloc[0]
-    path = write(frame, tmp_path / "u.parquet")
-    unread(r"more records than records\.max_per_person = 2 allows", path, PERSONS)
+    unread(r"more records than records\.max_per_person = 2 allows", write(frame, tmp_path / "u.parquet"), PERSONS)
 
 
 def test_who_is_counted(tmp_path, monkeypatch):

@@ -96,8 +96,7 @@ def test_the_table_itself_scores_best_and_nonsense_scores_badly():
 
 
 def test_a_set_without_records_has_reasons_not_figures_where_there_are_none():
-    table = Table(voters(100), SCHEMA)
-    found = {measure.name: measure for measure in general_utility(table, [voters(100).iloc[:0]])}
+    found = {measure.name: measure for measure in general_utility(Table(voters(100), SCHEMA), [voters(100).iloc[:0]])}
     assert (found["SPECKS"].mean, found["TVD of 2-way margins"].mean) == (1.0, 1.0)
     assert "no records" in found["pMSE"].reason
 

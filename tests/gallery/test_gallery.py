@@ -307,8 +307,7 @@ def test_to_list_models_nothing_heavy_is_imported() -> None:
         "import sys; from pdips.posterior import model_file; model_file.names(); "
         "print(*({'pymc', 'numpy'} & set(sys.modules)))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 def test_list_names_all_models() -> None:

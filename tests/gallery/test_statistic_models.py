@@ -226,8 +226,7 @@ def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, n
         stacked = {
             key: np.stack([one[key] for one in each]).reshape(chains, 50, *each[0][key].shape) for key in each[0]
         }
-        stats = {"diverging": np.zeros((chains, 50), dtype=bool)}
-        return az.from_dict({"posterior": stacked, "sample_stats": stats})
+        return az.from_dict({"posterior": stacked, "sample_stats": {"diverging": np.zeros((chains, 50), dtype=bool)}})
 
     monkeypatch.setattr(stages, "SIMULATED", 128)
     monkeypatch.setattr(chains, "sample", near)
@@ -317,8 +316,7 @@ def test_intervals_hold_pairs_of_the_population() -> None:
             model = latent.margins_model(each, records, 4)
             made = made or SimpleNamespace(model=model, compiled={}, record_parameters=())
             pm.set_data(given(model), model=made.model)
-            tree = sample(made, draws=400, tune=400, chains=2, rng=rng)
-            pairs = tree.posterior["pairs"].to_numpy()[:, :, ACROSS]
+            pairs = sample(made, draws=400, tune=400, chains=2, rng=rng).posterior["pairs"].to_numpy()[:, :, ACROSS]
             assert each is not margins or az.rhat({"pairs": pairs})["pairs"].max() < 1.05
             low, high = np.quantile(pairs, [0.025, 0.975], axis=(0, 1))
             found.append(((low <= true[ACROSS]) & (true[ACROSS] <= high)).mean())

@@ -330,8 +330,7 @@ def test_a_share_for_another_number_of_records_is_caught():
     pair = Pair("two records", *tables, "add-remove")
     assert audit(FixedShare(), pair, engine="exact").bound == pytest.approx(405.6, abs=0.3)
     assert check(FixedShare(), pair).bound > 3
-    sound = SmoothedHistogram(epsilon=1, neighbours="add-remove", n_records=8)
-    assert check(sound, pair).verdict == "consistent"
+    assert check(SmoothedHistogram(epsilon=1, neighbours="add-remove", n_records=8), pair).verdict == "consistent"
 
 
 def test_replacements_are_covered_by_small_pairs():

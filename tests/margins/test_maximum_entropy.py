@@ -50,8 +50,7 @@ def test_the_fit_is_that_of_brute_force():
         return entropy + ((counts - adds @ x) ** 2).sum() / 18
 
     limits = {"constraints": LinearConstraint(np.ones(12), 100, 100), "bounds": [(1e-9, None)] * 12}
-    options = {"maxiter": 1000, "ftol": 1e-13}
-    best = minimize(loss, np.full(12, 100 / 12), method="SLSQP", options=options, **limits)
+    best = minimize(loss, np.full(12, 100 / 12), method="SLSQP", options={"maxiter": 1000, "ftol": 1e-13}, **limits)
     assert loss(found) <= best.fun + 1e-3
     assert np.abs(found - best.x).max() < 0.05
     assert np.abs(found - 100 / 12).max() > 1  # not where it started

@@ -130,8 +130,7 @@ def test_the_table_has_what_is_printed(tiny):
     blocks = CensoredBeta().layout(table)
     for block in blocks:
         assert any((row, column) in places for row in block.rows for column in block.columns), block.title
-    counts = next(block for block in blocks if "Tables 1 and 3" in block.title)
-    assert list(counts.columns.values()) == list(COUNTED)
+    assert list(next(block for block in blocks if "Tables 1 and 3" in block.title).columns.values()) == list(COUNTED)
     printed = table.set_index(["row", "column"])["paper"]
     assert [printed["Censor_w, epsilon = 4", f"{COUNT}: {name}"] for name in COUNTED] == list(
         COUNTS["Censor_w, epsilon = 4"]

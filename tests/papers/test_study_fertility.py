@@ -89,8 +89,7 @@ def test_bad_tables_are_refused(tmp_path):
 def test_distances_by_hand_and_bounds(path):
     table = forms.read_fertility(str(path))
     assert forms.distances(table, table) == dict.fromkeys(forms.TVD.values(), 0.0)
-    other = table.frame.assign(smoking=table.frame["smoking"].iloc[0])
-    apart = forms.distances(table, Table(other, table.schema))
+    apart = forms.distances(table, Table(table.frame.assign(smoking=table.frame["smoking"].iloc[0]), table.schema))
     shares = table.frame["smoking"].value_counts(normalize=True)
     assert apart[forms.TVD[1]] == pytest.approx(2 * (1 - shares[table.frame["smoking"].iloc[0]]) / 8)
     made = forms.distances(table, Table(forms.even(table, np.random.default_rng(0)), table.schema))

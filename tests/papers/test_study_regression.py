@@ -225,8 +225,7 @@ def test_it_says_what_is_wrong_with_it(printed, weights, wrong):
     assert "by a factor" not in loss.statement
     assert re.search(wrong, loss.statement)
     assert made.settings()["variant"] == "published"
-    table = Table(pd.DataFrame({"y": beta_records(200)}), UNIT)
-    release, record = made.release(table, rng=np.random.default_rng(0))
+    release, record = made.release(Table(pd.DataFrame({"y": beta_records(200)}), UNIT), rng=np.random.default_rng(0))
     assert len(release.sets[0]) == 200
     assert record.diagnostics["sampler"] == "grid"
     assert set(record.diagnostics["convergence"]) == {"probability at the grid's edge"}

@@ -91,7 +91,7 @@ def drawn_prior():
     return dict(zip((value.name for value in model.value_vars), prior_of(model)(8000, generator), strict=True))
 
 
-def test_a_prior_is_drawn_in_value_space(drawn_prior):
+def test_a_prior_is_drawn_in_value_space_and_children_follow_their_own_parents(drawn_prior):
     assert {name: values.shape for name, values in drawn_prior.items()} == {
         "a": (8000,), "b": (8000,), "scale_log__": (8000,), "c": (8000, 3), "u_interval__": (8000,)
     }  # fmt: skip
@@ -101,8 +101,6 @@ def test_a_prior_is_drawn_in_value_space(drawn_prior):
     assert stats.kstest(1.15 * scale, "expon").pvalue < REJECT
     assert stats.kstest(drawn_prior["u_interval__"], "logistic").pvalue > ACCEPT
 
-
-def test_children_follow_their_own_parents(drawn_prior):
     # rows of c are normal given the parents of their row; with the parents of another row they aren't
     def standard(shift):
         parents = np.roll(drawn_prior["a"], shift), np.exp(np.roll(drawn_prior["scale_log__"], shift))
@@ -110,9 +108,6 @@ def test_children_follow_their_own_parents(drawn_prior):
 
     assert stats.kstest(standard(0), "norm").pvalue > ACCEPT
     assert stats.kstest(standard(1), "norm").pvalue < REJECT
-
-
-def test_variables_of_one_law_are_not_one_variable(drawn_prior):
     # two nodes with the same generator would be merged; correlation of independent draws: |r| < 5.5 sd = 0.0615
     pairs = [(drawn_prior["a"], drawn_prior["b"]), tuple((drawn_prior["c"] - drawn_prior["a"][:, None]).T[:2] > 0)]
     assert all(abs(np.corrcoef(one, other)[0, 1]) < 0.0615 for one, other in pairs)

@@ -370,7 +370,7 @@ def test_one_spend_of_all():
 F = np.array([2.0, 4.0, 3.0, 10.0])
 
 
-def test_linear_weights_by_hand():
+def test_weights_and_the_local_bound_by_hand():
     np.testing.assert_allclose(linear_weights(F), [1, 0.75, 0.875, 0])
     np.testing.assert_allclose(linear_weights(F, scale=0.8), [0.8, 0.6, 0.7, 0])
     np.testing.assert_allclose(linear_weights(F, scale=1.2, shift=-0.1), [1, 0.8, 0.95, 0])
@@ -378,9 +378,6 @@ def test_linear_weights_by_hand():
     assert (linear_weights([np.inf, np.inf]) == 0).all()
     np.testing.assert_allclose(linear_weights([3.0, 3.0]), 1)
     np.testing.assert_allclose(linear_weights([3.0, 3.0, np.inf], scale=0.5), [0.5, 0.5, 0])
-
-
-def test_weighted_e_and_the_local_bound_by_hand():
     np.testing.assert_allclose(weighted_e(linear_weights(F), F, 5), [1, 0, 0, 0])
     np.testing.assert_allclose(weighted_e(linear_weights(F), F, "5.25"), [1, 0, 0.875, 0])
     assert (weighted_e([0, 1], [np.inf, 1], 5) == [0, 1]).all()

@@ -326,10 +326,7 @@ def test_the_loss_with_confidential_weights_grows_with_the_table():
         found.append(loss(p, q))
     assert found[1] > 2 * found[0] > 8 * EPSILON
     assert found[2] > 2 * found[1]
-
-
-def test_weighting_without_censoring_has_no_price():
-    """Claimed epsilon 5."""
+    # claimed epsilon 5
     theta, log_prior, a, b = normal_pair(1, 10, 400)
     p, q = (weighted(log_prior, x, confidential_weights(log_prior, x)) for x in (a, b))
     event = np.abs(theta) > 3

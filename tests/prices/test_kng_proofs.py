@@ -301,8 +301,7 @@ def test_between_a_line_and_itself_there_is_that_line():
     fitter, line = Fitter(), np.array([5.0, 2.5])
     step = fitter.choice(budget_of(1), "line", TAUS[2], 1, Fraction(1))
     candidates, curator = fitter.beside(regression, line, slopes=True), Anything(np.random.default_rng(0))
-    found = fitter.choose(regression, candidates, TAUS[2], step, curator, floor=line, ceiling=line)
-    assert (found == line).all()
+    assert (fitter.choose(regression, candidates, TAUS[2], step, curator, floor=line, ceiling=line) == line).all()
 
 
 # what is refused is public

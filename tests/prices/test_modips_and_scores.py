@@ -168,7 +168,7 @@ def test_a_forgotten_clip_is_caught(name):
     assert twin(name, total) > 100
 
 
-def test_a_whitening_from_the_records_is_caught():
+def test_a_whitening_from_the_records_and_a_reference_that_nobody_paid_for_are_caught():
     # a record that moves changes how long the scores of all others are
     def total(score, clipping, values):
         root = np.sqrt((score.of_public(clipping.place, values) ** 2).mean(axis=0))
@@ -176,8 +176,6 @@ def test_a_whitening_from_the_records_is_caught():
 
     assert twin("two parameters", total, n=5) > 1.2
 
-
-def test_a_reference_that_nobody_paid_for_is_caught():
     # the parameters that are most probable for the table: all records' scores turn about when one moves
     def total(score, clipping, values):
         mean = np.clip(values["x"].mean() / 2, 0.01, 0.99)

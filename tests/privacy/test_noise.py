@@ -252,8 +252,7 @@ def test_a_word_beside_the_threshold_is_decided_exactly():
     threshold = int(Fraction(7) / (7 + 2 * Fraction(ratio)) * 2**64)
     one = np.ones(1, dtype=np.int64)
     for word, head in ((threshold - 1, True), (threshold + 1, False)):
-        found = noise.smoothing_coins(7 * one, 2 * one, [Fraction(1)], 0 * one, Scripted(word))
-        assert found.tolist() == [head]
+        assert noise.smoothing_coins(7 * one, 2 * one, [Fraction(1)], 0 * one, Scripted(word)).tolist() == [head]
 
 
 def test_coins_that_are_nearly_sure():

@@ -174,9 +174,6 @@ def test_the_papers_shares_of_births_and_continuers():
     table = Table(firms(), schema_of())
     tasks = spied(KNG(epsilon=3, quantiles=3, births_share="1/4", **PANEL), table)
     assert [epsilon_of(task) for task in tasks] == [1, Fraction(1, 4), Fraction(3, 4), Fraction(1, 4), Fraction(3, 4)]
-
-
-def test_years_share_the_budget_equally_and_it_adds_up():
     mechanism, schema = KNGResidual(epsilon=1, **PANEL), schema_of()
     spends = mechanism.spends(schema)
     assert [spend.epsilon for spend in spends] == [Fraction(1, 3)] * 3

@@ -204,8 +204,7 @@ def test_shares_of_the_budget_are_as_asked_for():
 
 
 def test_a_column_by_itself_has_the_bins_of_the_schema():
-    edges = [20, 30, 40, 50, 65]
-    schema = Schema(columns={"age": {"lower": 20, "upper": 65, "integer": True, "bin_edges": edges}})
+    schema = Schema(columns={"age": {"lower": 20, "upper": 65, "integer": True, "bin_edges": [20, 30, 40, 50, 65]}})
     ages = np.repeat([22, 34, 47, 60], [100, 300, 200, 400])
     release, _ = KNGResidual(epsilon=50).release(Table(pd.DataFrame({"age": ages}), schema))
     found = np.histogram(release.sets[0]["age"], [20, 30, 40, 50, 66])[0]

@@ -108,9 +108,6 @@ def test_rounds_and_the_worst_numbers_are_read_from_sentences():
     assert (second.largest_rhat, second.divergences, second.rounds) == (1.2, 2, 3)
     for words in ("independent draws", [], {"total variation distance to half the lattice": 0.1}):
         assert Diagnostics.model_validate({"convergence": words}).convergence == []
-
-
-def test_infinite_numbers_of_chains_survive_a_file():
     found = Convergence({"a": math.inf}, {"a": 1.0}, {"a": math.inf}, 0)
     written = Diagnostics(convergence=[found]).model_dump_json()
     json.loads(written, parse_constant=lambda word: pytest.fail(word))

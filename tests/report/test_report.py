@@ -329,7 +329,7 @@ def test_code_for_csv_reads_levels_back_as_they_are(tmp_path: Path) -> None:
     assert [len(each) for each in names["sets"]] == [3, 3]
 
 
-def test_a_test_detects_no_more_than_the_bound() -> None:
+def test_a_test_detects_no_more_than_the_bound_which_randomized_response_attains() -> None:
     assert detection_bound(1, 0, 0.05) == pytest.approx(0.05 * math.e)
     assert detection_bound(5, 0, 0.05) == pytest.approx(1 - 0.95 * math.exp(-5))
     assert detection_bound(1, 1e-3, 0.05) == pytest.approx(0.05 * math.e + 1e-3)
@@ -337,9 +337,6 @@ def test_a_test_detects_no_more_than_the_bound() -> None:
     assert detection_bound(1000, 0, 0.05) == detection_bound(5000, 0, 0.1) == 1
     assert [detection_bound(epsilon, 0, 0.05) for epsilon in (0, 1e-9)] == pytest.approx([0.05, 0.05])
     assert detection_bound(1, 0.5, 0.99) == 1
-
-
-def test_randomized_response_attains_the_bound() -> None:
     epsilon = 1.3
     keep = math.exp(epsilon) / (1 + math.exp(epsilon))
     assert detection_bound(epsilon, 0, 1 - keep) == pytest.approx(keep)

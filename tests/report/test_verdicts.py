@@ -54,8 +54,7 @@ def released(table: Table, mechanism: str, **settings: Any) -> list[pd.DataFrame
 
 def verdicts_of(table: Table, sets: list[pd.DataFrame], *, sampling: str = "exact") -> dict[str, str]:
     """Return the levels of the verdicts on diagnostics and utility of a release that has nothing but its sets."""
-    facts = facts_of(dict(table.schema.to_dict()["columns"]), (), sampling=sampling)
-    public = PrivacyDocument.model_validate(facts)
+    public = PrivacyDocument.model_validate(facts_of(dict(table.schema.to_dict()["columns"]), (), sampling=sampling))
     comparison = compare(with_decile_bins(table), sets, np.random.default_rng(3))
     ran = {"seconds": {}, "peak_memory_mib": 1, "ledger": None, "published": True, "comparison": comparison}
     run = RunDocument.model_validate(ran)

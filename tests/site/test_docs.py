@@ -113,9 +113,6 @@ def test_the_pages_are_short_and_their_code_is_narrow():
     texts |= {name: (ROOT / name).read_text(encoding="utf-8") for name in OTHERS}
     assert sum(map(prose, texts.values())) <= MOST_WORDS
     assert {name: found for name, text in texts.items() if (found := wide(text))} == {}
-
-
-def test_a_long_page_and_wide_code_would_be_seen():
     # the broken twins
     page = f"One two.\n\n<!-- setup\nx = 1\n-->\n```python\n{'x' * 89}\n```\n\n| a | b |\n\n"
     assert prose(page + "three " * 45_000) == 45_002

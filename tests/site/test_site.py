@@ -37,14 +37,10 @@ def site(tmp_path_factory) -> Path:
 
 
 @pytest.mark.long
-def test_every_page_is_there(site):
+def test_every_page_is_there_and_asks_no_other_host(site):
     wanted = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
     assert len(wanted) > 60
     assert [page for page in wanted if not (site / page.with_suffix(".html")).exists()] == []
-
-
-@pytest.mark.long
-def test_no_page_asks_another_host(site):
     loads = re.compile(
         r'(?:src|srcset|data)="(?:https?:)?//|<link[^>]+href="(?:https?:)?//|@import|url\((?:https?:)?//'
     )

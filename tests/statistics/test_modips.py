@@ -64,8 +64,7 @@ def no_chains(monkeypatch):
         mean = np.broadcast_to(0.1 * np.random.default_rng(0).standard_normal(draws), (2, draws))
         posterior = xr.Dataset({"mean": (("chain", "draw"), mean)})
         stats_ = xr.Dataset({"diverging": (("chain", "draw"), np.zeros((2, draws), dtype=bool))})
-        tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats_})
-        return tree, Convergence({}, {}, {}, 0)
+        return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats_}), Convergence({}, {}, {}, 0)
 
     monkeypatch.setattr(statistic_fit, "agreeing", near)
 

@@ -192,16 +192,13 @@ def test_gaussian_noise_on_many_records():
     assert np.abs(drawn.std(axis=0)[counts > 100] / 10 - 1).max() < 0.25
 
 
-def test_trivial_tables():
+def test_trivial_tables_and_refusals():
     rng = np.random.default_rng(0)
     assert draw_counts([7], NoiseLaw("laplace", Fraction(1)), 3, 1.0, 2, rng).tolist() == [[3], [3]]
     assert draw_counts([7, -2], NoiseLaw("laplace", Fraction(1)), 0, 1.0, 1, rng).tolist() == [[0, 0]]
     assert draw_counts([900, -900], NoiseLaw("laplace", Fraction(1, 50)), 3, 1.0, 1, rng).sum() == 3
     assert np.allclose(draw_proportions(np.array([[5, 0], [0, 5]]), 0.5, rng).sum(axis=1), 1)
     assert abs(draw_proportions(np.full((20_000, 2), [3, 1]), [1.0, 2.0], rng)[:, 0].mean() - 4 / 7) < 0.01
-
-
-def test_refusals():
     rng = np.random.default_rng(0)
     for alpha in (0.0, [1.0, 1.0, 1.0]):
         refuses("alpha must be", draw_counts, [1, 2], NoiseLaw("laplace", Fraction(1)), 3, alpha, 1, rng)
@@ -266,10 +263,7 @@ def right() -> dict[str, float]:
     return p_values(ranks_of(1.0, seed=8))
 
 
-def test_ranks_are_even(right):
+def test_ranks_are_even_and_too_little_noise_is_seen(right):
     # five chi-squares at 1e-6 each
     assert min(right.values()) > ACCEPT, right
-
-
-def test_too_little_noise_is_seen():
     assert min(p_values(ranks_of(0.2, seed=8, runs=RUNS // 2)).values()) < REJECT

@@ -177,9 +177,6 @@ def noisy(values, known=None, **settings):
 def test_counts_that_are_all_negative_are_shared_out_evenly():
     used = settle(noisy({"counts": [-5, -5, -5], "sums": [0, 0, 0], "squares": [0]}))
     np.testing.assert_allclose(used["counts"], 10)
-
-
-def test_settled_statistics_are_those_of_some_table():
     used = settle(noisy({"counts": [40, -3, 0], "sums": [100, -90, 3], "squares": [-500]}))
     assert used["counts"].sum() == pytest.approx(30)
     assert (used["counts"] >= 1).all()
