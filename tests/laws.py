@@ -1,9 +1,14 @@
 """Statistical checks that the tests share. Their error rates are stated where they are used."""
 
 from collections.abc import Callable
+from math import comb
 
 import numpy as np
+import pytest
 from scipy import stats
+from tables import schema_of, table_of
+
+from pdips.privacy.replay import exact_law
 
 ACCEPT = 1e-6  # A true law fails a check with this probability; the seed is fixed, so it does so always or never
 REJECT = 1e-9  # A broken twin must score below this
@@ -47,3 +52,12 @@ def seen(found, outcomes) -> tuple[list[int], np.ndarray]:
     probabilities = np.exp([outcome.log_probability for outcome in outcomes])
     assert abs(probabilities.sum() - 1) < 1e-6
     return [found[outcome.key] for outcome in outcomes], probabilities / probabilities.sum()
+
+
+def assert_law(mechanism, records, n_levels: int, logpmf: Callable[[np.ndarray], float]) -> None:
+    """Check the exact law of the counts that a mechanism draws from records of one column: each outcome is there."""
+    outcomes = exact_law(mechanism, table_of(records, schema_of(n_levels))).outcomes
+    assert len(outcomes) == comb(len(records) + n_levels - 1, n_levels - 1)
+    for outcome in outcomes:
+        counts = np.bincount(outcome.key, minlength=n_levels)
+        assert outcome.log_probability == pytest.approx(logpmf(counts), abs=1e-9)

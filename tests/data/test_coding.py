@@ -397,9 +397,6 @@ def test_a_person_has_one_key_however_it_is_spelt():
     keys = [{person_key(value) for value in same} for same in [*ONE_PERSON, *([other] for other in OTHERS)]]
     assert {len(found) for found in keys} == {1}
     assert len(set.union(*keys)) == len(keys)
-
-
-def test_keys_that_are_left_as_they_are_need_nothing_done():
     # the quick path and the careful one agree, on texts made of what numbers are made of and of letters
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list("0012.-+eEx "), rng.integers(1, 7))) for _ in range(20_000)]

@@ -399,14 +399,11 @@ def test_a_set_that_is_missing_or_in_excess_is_called_so(pdips, here):
     assert "synthetic set 1 of 2 is missing" in pdips("evaluate", here / "t.parquet", here / "out")[2]
 
 
-def test_an_analysis_without_an_answer_on_the_table_is_refused(here):
+def test_analyses_without_an_answer_counted_tables_and_no_sets_are_refused(here):
     opened = open_release(here / "out")
     few = Table(pd.read_parquet(here / "t.parquet").iloc[:3], opened.schema)
     with pytest.raises(InputError, match="doesn't fit the table"):
         specific_utility(few, opened, read_analysis("voted ~ age + college", opened.schema))
-
-
-def test_counted_tables_and_no_sets_are_refused():
     table = Table(voters(20), SCHEMA)
     refuses("at least one synthetic set", general_utility, table, [])
     table.counts = np.ones(20, dtype=np.int64)

@@ -36,16 +36,12 @@ def test_a_ratio_by_hand():
 
 
 @pytest.mark.parametrize("n", [60, 45])
-def test_the_pooled_distance_is_scipys_on_all_entries(n):
+def test_the_pooled_distance_is_scipys_and_columns_are_over_their_scales(n):
     a, b = skewed(60, 0).round(-1), skewed(n, 1).round(-1)
     found = wasserstein_randomization(a, b, n_permutations=9)
     assert found.distance == pytest.approx(stats.wasserstein_distance(a.ravel(), b.ravel()))
     assert wasserstein_randomization(a, b[:, ::-1], n_permutations=9).distance == pytest.approx(found.distance)
     assert wasserstein_randomization(a, b[:, ::-1], distance="columns", n_permutations=9).distance > 0.5
-
-
-@pytest.mark.parametrize("n", [60, 45])
-def test_columns_are_scipys_over_their_scales(n):
     a, b = skewed(60, 0), skewed(n, 1)
     wanted = []
     for x, y in zip(a.T, b.T, strict=True):
@@ -134,13 +130,18 @@ def test_it_is_quick():
     assert min(times) < 0.15  # 0.03 s on a quiet machine, and sorting
 
 
-def test_bad_requests_for_a_distance():
+def test_bad_requests_for_a_distance_or_a_margin():
     a = skewed(5, 0)
     for options, message in [({"distance": "energy"}, "distance must"), ({"n_permutations": 0}, "at least 1")]:
         refuses(message, wasserstein_randomization, a, a, **options)
     refuses("column 'a' must be numeric", wasserstein_randomization, mixed(5, 0), mixed(5, 1))
     with pytest.raises(InputError, match="column 'x2' must have no missing"):
         wasserstein_randomization(a, np.where(a == a[1, 1], np.nan, a), distance="sliced")
+    a = np.random.default_rng(0).normal(size=(9, 100))
+    for k in (0, 101):
+        refuses("k must be from 1", k_marginal, a, a, k=k)
+    refuses("more than 100,000", k_marginal, a, a, k=4)
+    refuses("n_draws", k_marginal, a, a, n_draws=0)
 
 
 def test_a_k_marginal_score_by_hand():
@@ -188,14 +189,6 @@ def test_wide_tables_take_the_mean_over_sets_of_columns():
     assert some.score == pytest.approx(np.mean([every.by_columns[chosen] for chosen in some.by_columns]))
     wide = rng.normal(size=(9, 100))
     assert len(k_marginal(wide, wide, k=4, n_draws=5, rng=rng).by_columns) == 5
-
-
-def test_bad_requests_for_a_margin():
-    a = np.random.default_rng(0).normal(size=(9, 100))
-    for k in (0, 101):
-        refuses("k must be from 1", k_marginal, a, a, k=k)
-    refuses("more than 100,000", k_marginal, a, a, k=4)
-    refuses("n_draws", k_marginal, a, a, n_draws=0)
 
 
 def test_coefficients_by_hand():

@@ -173,7 +173,7 @@ def test_simulated_nulls_agree_with_the_formula(null):
     )
 
 
-def test_ratio_and_z():
+def test_ratio_and_z_and_a_penalised_null_is_simulated():
     a, b = skewed(300, 0), with_outliers(250, 1)
     found = standardised_pmse(a, b)
     assert found.pmse == pmse(a, b)
@@ -181,9 +181,6 @@ def test_ratio_and_z():
     assert found.ratio == pytest.approx(found.pmse / found.expected)
     assert found.z == pytest.approx((found.pmse - found.expected) / found.standard_deviation)
     assert np.isnan(standardised_pmse(np.ones((5, 1)), np.ones((5, 1))).ratio)
-
-
-def test_a_penalised_null_is_simulated():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(30, 2)), rng.normal(1.5, size=(30, 2))
     found = standardised_pmse(a, b, penalty="ridge", n_draws=3, rng=np.random.default_rng(1))

@@ -302,15 +302,12 @@ def test_the_gallery_ships_with_the_wheel_and_is_found_there(tmp_path, monkeypat
     assert model_file.names() == {"mine": "A model."}
 
 
-def test_to_list_models_nothing_heavy_is_imported() -> None:
+def test_to_list_all_models_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; from pdips.posterior import model_file; model_file.names(); "
         "print(*({'pymc', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
-
-
-def test_list_names_all_models() -> None:
     found = CliRunner().invoke(program, ["models", "list"])
     assert found.exit_code == 0
     assert [line.split()[0] for line in found.output.splitlines()] == sorted([*MODELS, *OF_STATISTICS, *ALONE])

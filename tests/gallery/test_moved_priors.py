@@ -125,13 +125,10 @@ def test_samplers_recognise_what_ships(name, likelihood):
         assert recognise(as_statistic_model(name).built(given), given) is not None
 
 
-def test_a_fit_whose_coefficients_have_another_prior_is_refused(tmp_path):
+def test_files_with_another_prior_of_coefficients_or_draws_of_their_own_are_refused(tmp_path):
     model = twin("slomag", "0, PRIOR, shape", "1, PRIOR, shape", tmp_path)
     with pytest.raises(InputError, match="law without density"):
         find("modips")(epsilon=2, model=model).spends(Schema(columns=COLUMNS["slomag"]))
-
-
-def test_a_file_with_draws_of_its_own_is_refused(tmp_path):
     path = tmp_path / "model.py"
     path.write_text(text_of("bernoulli") + "\n\ndef draw_posterior(given, n_draws, schema, rng):\n    return {}\n")
     refuses("the posterior is that of build_model", as_statistic_model, path)

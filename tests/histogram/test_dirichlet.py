@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from laws import ACCEPT, REJECT, p_value, seen
+from laws import ACCEPT, REJECT, assert_law, p_value, seen
 from scipy import stats
 from tables import Flawed, bits, refuses, schema_of, table_of
 
@@ -33,22 +33,11 @@ PUBLIC = Schema(columns={"a": {"levels": [0, 1]}, "g": {"levels": [0, 1], "publi
 
 def test_the_law_is_the_dirichlet_multinomial_of_the_paper():
     alpha = 4 / math.expm1(1)
-    expected = stats.dirichlet_multinomial([3 + alpha, alpha, 1 + alpha], 4)
-    for outcome in exact_law(
-        MultinomialDirichlet(epsilon=1), table_of([(0,), (0,), (0,), (2,)], schema_of(3))
-    ).outcomes:
-        assert outcome.log_probability == pytest.approx(
-            expected.logpmf(np.bincount(outcome.key, minlength=3)), abs=1e-9
-        )
-
-
-def test_two_levels_are_the_beta_binomial_of_the_paper():
-    alpha = 3 / math.expm1(2)
-    expected = stats.betabinom(3, 2 + alpha, 1 + alpha)
-    outcomes = exact_law(MultinomialDirichlet(epsilon=2), table_of([(0,), (0,), (1,)], schema_of(2))).outcomes
-    assert len(outcomes) == 4
-    for outcome in outcomes:
-        assert outcome.log_probability == pytest.approx(expected.logpmf(outcome.key.count(0)), abs=1e-9)
+    law = stats.dirichlet_multinomial([3 + alpha, alpha, 1 + alpha], 4).logpmf
+    assert_law(MultinomialDirichlet(epsilon=1), [(0,), (0,), (0,), (2,)], 3, law)
+    alpha = 3 / math.expm1(2)  # of two levels it is the beta-binomial
+    law = stats.betabinom(3, 2 + alpha, 1 + alpha).logpmf
+    assert_law(MultinomialDirichlet(epsilon=2), [(0,), (0,), (1,)], 2, lambda counts: law(counts[0]))
 
 
 def test_each_set_has_its_share():
@@ -132,14 +121,11 @@ def test_a_million_records_are_drawn():
 
 def test_mcclure_reiter_is_the_binomial_of_the_paper():
     n, n_1, a = 5, 2, 1 / math.expm1(1 / 5)
-    expected = stats.binom(n, (n_1 + a) / (n + 2 * a))
-    outcomes = exact_law(McClureReiter(epsilon=1), table_of([(0,)] * 2 + [(1,)] * 3, schema_of(2))).outcomes
-    assert len(outcomes) == n + 1
-    for outcome in outcomes:
-        assert outcome.log_probability == pytest.approx(expected.logpmf(outcome.key.count(0)), abs=1e-9)
+    law = stats.binom(n, (n_1 + a) / (n + 2 * a)).logpmf
+    assert_law(McClureReiter(epsilon=1), [(0,)] * 2 + [(1,)] * 3, 2, lambda counts: law(counts[0]))
 
 
-def test_mcclure_reiter_is_the_smoothed_histogram_of_n_records():
+def test_mcclure_reiter_is_the_smoothed_histogram_of_n_records_and_makes_one_set():
     table = table_of([(0, 0), (1, 2), (1, 2)], schema_of(2, 3))
     laws = [exact_law(mechanism(epsilon=2), table).outcomes for mechanism in (McClureReiter, SmoothedHistogram)]
     assert laws[0] == laws[1]
@@ -148,9 +134,6 @@ def test_mcclure_reiter_is_the_smoothed_histogram_of_n_records():
         for mechanism in (McClureReiter, SmoothedHistogram)
     ]
     pd.testing.assert_frame_equal(*made)
-
-
-def test_mcclure_reiter_makes_one_set():
     refuses("would cost epsilon again", McClureReiter, epsilon=1, n_sets=5)
 
 

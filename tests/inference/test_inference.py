@@ -33,9 +33,6 @@ def test_sets_that_agree_or_have_no_variance():
     np.testing.assert_allclose(found.interval, (2 - stats.norm.ppf(0.975), 2 + stats.norm.ppf(0.975)))
     assert combine([1.0, 2.0, 4.0], [0.0, 0.0, 0.0]).degrees_of_freedom == 2
     assert combine([3.0, 3.0], [0.0, 0.0]).interval == (3.0, 3.0)
-
-
-def test_a_coefficient_missing_from_one_set_is_missing():
     found = combine([[1.0, np.nan], [2.0, 1.0]], [[1.0, np.nan], [1.0, 1.0]])
     for values in (found.estimate, found.variance, found.degrees_of_freedom, *found.interval):
         np.testing.assert_array_equal(np.isnan(values), [False, True])

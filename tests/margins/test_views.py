@@ -178,15 +178,12 @@ def test_errors_are_those_that_were_planned():
         assert item.standard_error == pytest.approx(planned.loc[name, "se_records"])
 
 
-def test_a_flat_histogram_adds_up_its_cells():
+def test_a_flat_histogram_adds_up_its_cells_and_public_margins_are_left_out():
     release, _ = LaplaceSanitizer(epsilon=1, neighbours="add-remove").release(random_table(SCHEMA, 30))
     errors = {item.columns: item.standard_error for item in release.margin_errors}
     each = discrete_laplace_variance(Fraction(1))
     assert errors[("a",)] == pytest.approx(math.sqrt(24 * each))
     assert errors[("b", "d")] == pytest.approx(math.sqrt(4 * each))
-
-
-def test_public_margins_have_no_error_and_are_left_out():
     columns = {
         "a": {"levels": [0, 1], "public": True},
         "b": {"levels": [0, 1], "public": True},

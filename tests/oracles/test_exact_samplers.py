@@ -138,15 +138,12 @@ def test_losses_stay_below_epsilon(n):
     assert worst({t: rejection_law(share(t)) for t in tables}, pairs) <= EPSILON
 
 
-def test_epsilon_is_nearly_reached():
+def test_epsilon_is_nearly_reached_and_a_cap_and_known_proposals_would_leak():
     # two thetas, nearly all prior mass on one of them: the construction of docs/proofs/censored-posterior.md, theorem 1
     mass = np.array([1 - 1e-6, 1e-6])
     h = np.exp([[0, -2 * float(WINDOW)], [-2 * float(WINDOW), 0]])
     laws = [each * mass / (each @ mass) for each in h]
     assert 0.999 * EPSILON < np.abs(np.log(laws[0] / laws[1])).max() <= EPSILON
-
-
-def test_a_cap_and_known_proposals_would_leak():
     # the event "nothing accepted in 1,000 proposals"
     tables, pairs = neighbours(3)
     failing = {t: 1000 * math.log1p(-share(t) @ MU) for t in tables}

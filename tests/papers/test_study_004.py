@@ -61,7 +61,7 @@ def test_distances_of_distribution_functions():
     assert ecdf_distances(np.array([1.0, 1, 5, 1]), np.array([4.0, 1, 3, 2]))[1] != pytest.approx(average)
 
 
-def test_counts_are_of_the_censored_fits_own_draws():
+def test_counts_are_of_the_censored_fits_own_draws_and_weighted_e_drops_by_the_unweighted_fit():
     made = published()
     risks, _ = made.refit(np.ones(N))
     found = made.censored("Censor_uw", np.ones(N), "2").censored
@@ -69,9 +69,6 @@ def test_counts_are_of_the_censored_fits_own_draws():
     # by integration about 168, and about 157 by the draws of the uncensored fit, which is the wrong definition
     assert found == pytest.approx((own > 1).sum(), abs=0.1 * N)
     assert censored_count(np.ones(N), risks, 1.0) < found - 3
-
-
-def test_weighted_e_drops_by_the_unweighted_fit():
     made = published()
     risks, _ = made.refit(np.ones(N))
     for scale in (1.0, 0.8):

@@ -119,7 +119,7 @@ def firms() -> pd.DataFrame:
     )
 
 
-def test_rates_by_hand():
+def test_rates_by_hand_and_a_year_without_anybody_has_none():
     found = job_flows(firms(), YEARS)
     assert list(found.index) == [1976, 1977, 1978]
     assert list(found["employment"]) == [40, 40, 24]
@@ -128,9 +128,6 @@ def test_rates_by_hand():
     assert found.loc[1977, ["creation", "destruction", "net"]].tolist() == pytest.approx([10 / 40, 10 / 40, 0])
     # 1978: Z = (40 + 24) / 2 = 32; created 8 (a birth), destroyed 4 and 20 (an exit).
     assert found.loc[1978, ["creation", "destruction", "net"]].tolist() == pytest.approx([8 / 32, 24 / 32, -16 / 32])
-
-
-def test_a_year_without_anybody_has_no_rates():
     frame = pd.DataFrame({"a": [np.nan, np.nan], "b": [np.nan, np.nan], "c": [3.0, np.nan]})
     found = job_flows(frame, {1: "a", 2: "b", 3: "c"})
     assert np.isnan(found.loc[2, "creation"])

@@ -40,16 +40,13 @@ def test_models_are_the_papers():
     assert model(2).beta is saturated.beta  # the same in all repeats
 
 
-def test_least_squares_by_cell_is_least_squares():
+def test_least_squares_and_ridge_by_cell_are_those_of_records():
     what = model(1)
     frame = draw(what, 700, np.random.default_rng(3)).frame
     reference = sm.OLS(frame["y"].to_numpy(), what.design[cell_of(frame)]).fit()
     estimate, variance = fit(what, frame)
     np.testing.assert_allclose(estimate, reference.params, atol=1e-9)
     np.testing.assert_allclose(variance, reference.bse**2, rtol=1e-9)
-
-
-def test_ridge_by_cell_is_ridge():
     what = model(2)
     frame = draw(what, 900, np.random.default_rng(3)).frame
     x, y = what.design[cell_of(frame)], frame["y"].to_numpy()

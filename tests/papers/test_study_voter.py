@@ -69,13 +69,10 @@ def test_codes_and_levels_and_names_of_the_paper_read_alike(path, tmp_path):
         assert all((again.codes[name] == by_code.codes[name]).all() for name in schema.columns)
 
 
-def test_missing_column_is_named_with_all_that_are_needed(tmp_path):
+def test_missing_column_is_named_and_foreign_value_is_refused_without_showing_it(tmp_path):
     simulated(50, 2).drop(columns="income").to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=r"lacks a column 'income' \(or 'Family Income'\).*these 15: voted, prereg_st"):
         voters.read_voter(tmp_path / "t.csv")
-
-
-def test_foreign_value_is_refused_without_showing_it(tmp_path):
     frame = simulated(50, 2)
     frame.loc[7, "age"] = 77
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -136,16 +133,13 @@ def test_ranks_by_hand():
     assert found[voters.SCORE].tolist() == [5, 3, 2]
 
 
-def test_glm_stops_where_r_does():
+def test_glm_stops_where_r_does_and_is_maximum_likelihood_where_that_exists():
     # glm(y ~ x, binomial) in R for x = y = 0, 1, three times each: -24.57 (75639.11), 49.13 (106969.85)
     x, y = np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([0.0, 1.0])
     estimate, error, converged = irls(x, y, np.array([3.0, 3.0]))
     assert converged
     np.testing.assert_allclose(estimate, [-24.57, 49.13], atol=0.01)
     np.testing.assert_allclose(error, [75639.11, 106969.85], rtol=1e-3)
-
-
-def test_glm_is_maximum_likelihood_where_that_exists():
     rng = np.random.default_rng(4)
     x = np.column_stack([np.ones(300), rng.normal(size=(300, 2))])
     y = (rng.random(300) < 1 / (1 + np.exp(-x @ [0.2, 1.0, -0.5]))).astype(float)

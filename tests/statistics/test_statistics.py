@@ -182,9 +182,6 @@ def test_counts_that_are_all_negative_are_shared_out_evenly():
     assert (used["counts"] >= 1).all()
     assert (np.abs(used["sums"]) <= used["counts"] + 1e-12).all()
     assert used["squares"][0] <= 30 * (1 + LEAST_VARIANCE)
-
-
-def test_nearest_positive_keeps_what_is_positive_and_lifts_the_rest():
     good = np.array([[2.0, 0.5], [0.5, 1.0]])
     np.testing.assert_allclose(nearest_positive(good, 0.1), good)
     lifted = nearest_positive(np.array([[1.0, 2.0], [2.0, 1.0]]), 0.1)
