@@ -45,14 +45,11 @@ def matrix(frame: pd.DataFrame) -> np.ndarray:
 # ---- measures ----
 
 
-def test_ecdf_distances_by_hand():
+def test_ecdf_distances_by_hand_and_scipys():
     # at 1, 2, 3, 4, 5 the functions differ by 1/4, 1/4, 0, 1/4, 0; of the eight records 3, 2, 1, 1, 1 lie there
     largest, average = distances(np.array([1.0, 2, 3, 4]), np.array([1.0, 1, 2, 5]))
     assert largest == 0.25
     assert average == pytest.approx((3 + 2 + 1) / 16 / 8)
-
-
-def test_the_largest_ecdf_distance_is_scipys_and_equal_tables_have_none():
     a, b = voters(), voters(300, 2)
     found = ecdf_distances(Table(a, SCHEMA), b)
     assert found.largest["income"] == pytest.approx(stats.ks_2samp(a["income"], b["income"]).statistic)

@@ -98,7 +98,7 @@ def test_rounding_moves_by_whole_steps_where_half_to_even_doesnt():
     assert round(1.5) - round(0.5) == 2
 
 
-def test_exact_figures_are_those_of_other_code():
+def test_exact_figures_are_those_of_other_code_and_by_hand():
     rng, n = np.random.default_rng(1), 37
     table = Table(decoded([RECORDS[j] for j in rng.integers(6, size=n)]), TINY)
     score = fit_public_score(SETS, TINY)
@@ -108,9 +108,6 @@ def test_exact_figures_are_those_of_other_code():
     assert ks == math.floor(n * np.mean([stats.ks_2samp(ours, other).statistic for other in theirs]) + 0.5)
     margins = [*k_way(table, SETS, 1)["by_margin"].values(), *k_way(table, SETS, 2)["by_margin"].values()]
     assert tvd == math.floor(n * np.mean(margins) + 0.5)
-
-
-def test_figures_by_hand():
     first, second = np.array([0, 0, 1, 2]), np.array([0, 2])
     assert ks_steps(first, [second]) == 1  # 3/4 against 1/2
     assert ks_steps(first, [second, first[:0]]) == 3  # the mean of 1/4 and 1, 2.5 steps, rounded up

@@ -37,16 +37,13 @@ def test_k_way_is_pandas(k):
     assert found["max"] == pytest.approx(max(wanted.values()))
 
 
-def test_by_hand():
+def test_by_hand_and_degenerate_sets():
     table = table_of([(0, 0), (0, 1), (1, 0), (1, 1)], schema_of(2, 2))
     synthetic = pd.DataFrame({"a": [0, 0, 0, 1], "b": [0, 0, 1, 1]})
     # a: 1/2, 1/2 against 3/4, 1/4; b: equal; cells: 1/4 each against 1/2, 1/4, 0, 1/4
     assert k_way(table, [synthetic], 1)["by_margin"] == {("a",): 0.25, ("b",): 0.0}
     assert k_way(table, [synthetic], 2)["by_margin"] == {("a", "b"): 0.25}
     assert l1(table, [synthetic]) == {"by_set": [0.5], "mean": 0.5}
-
-
-def test_degenerate_sets():
     table = table_of([(0, 0), (0, 0)], schema_of(2, 2))
     empty, same, apart = (pd.DataFrame(rows, columns=["a", "b"]) for rows in ([], [(0, 0)], [(1, 1)]))
     assert l1(table, [empty, same, apart])["by_set"] == [2.0, 0.0, 2.0]

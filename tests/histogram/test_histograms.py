@@ -125,16 +125,13 @@ def test_observed_counts_follow_the_law_that_is_audited():
     assert p_value(*seen(found, exact_law(SmoothedHistogram(epsilon="2.1"), table).outcomes)) < REJECT
 
 
-def test_smoothed_draws_stay_beside_their_public_records():
+def test_smoothed_draws_stay_beside_their_public_records_or_are_in_random_order():
     frame = pd.DataFrame({"a": [0] * 300 + [1] * 300, "g": [1] * 300 + [0] * 300}).sample(frac=1, random_state=0)
     release, _ = SmoothedHistogram(epsilon=600_000).release(Table(frame, PUBLIC), rng=np.random.default_rng(0))
     made = release.sets[0]
     assert list(made.columns) == ["a", "g"]
     assert made["g"].tolist() == [0] * 300 + [1] * 300
     assert (made["a"] == 1 - made["g"]).all()  # at so great an epsilon nothing is smoothed
-
-
-def test_smoothed_records_are_in_random_order():
     table = table_of([(0,)] * 500 + [(1,)] * 500, schema_of(2))
     made = SmoothedHistogram(epsilon=10_000).release(table, rng=np.random.default_rng(0))[0].sets[0]["a"].to_numpy()
     assert stats.binomtest(int((np.diff(made) != 0).sum()), 999, 0.5).pvalue > ACCEPT

@@ -36,9 +36,6 @@ def test_a_small_table_is_one_view_and_a_wide_one_is_not():
     assert len(choose_views(domain_of(schema_of(12, 12, 12)))) == 3
     columns = {name: {"levels": list(range(30)), "public": name in "ab"} for name in "abc"}
     assert set(choose_views(domain_of(Schema.model_validate({"columns": columns})))) == {(0, 2), (1, 2)}
-
-
-def test_more_budget_goes_to_views_with_more_cells():
     views = choose_views(domain_of(schema_of(40, 40, 2, 2, 2)))
     sizes = {columns: math.prod((40, 40, 2, 2, 2)[j] for j in columns) for columns in views}
     assert max(views, key=views.get) == max(sizes, key=sizes.get)

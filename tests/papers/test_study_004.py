@@ -61,7 +61,7 @@ def test_distances_of_distribution_functions():
     assert ecdf_distances(np.array([1.0, 1, 5, 1]), np.array([4.0, 1, 3, 2]))[1] != pytest.approx(average)
 
 
-def test_counts_are_of_the_censored_fits_own_draws_and_weighted_e_drops_by_the_unweighted_fit():
+def test_counts_and_bounds_are_of_the_censored_fit_and_weighted_e_of_the_unweighted_one():
     made = published()
     risks, _ = made.refit(np.ones(N))
     found = made.censored("Censor_uw", np.ones(N), "2").censored
@@ -77,9 +77,6 @@ def test_counts_are_of_the_censored_fits_own_draws_and_weighted_e_drops_by_the_u
         found = made.dropped(alpha, risks, "2", scale)
         assert found.row == row_of("Weighted-e", "2", scale)
         assert found.censored == (weights == 0).sum() - (alpha == 0).sum() > 0
-
-
-def test_bounds_after_censoring_stop_at_the_window():
     forms = {made.row: made for made in published().all(["5", "4"])}
     assert list(forms)[:2] == ["Unweighted", "Censor_uw, epsilon = 5"]
     assert "Censor_w, epsilon = 4, c1 = 0.8" in forms

@@ -226,7 +226,7 @@ def frame():
     return voters.simulated_voters(rng=np.random.default_rng(0))
 
 
-def test_shares_are_the_papers_and_nobody_votes_unregistered(frame):
+def test_shares_and_sparseness_are_the_papers_and_nobody_votes_unregistered(frame):
     table = Table(frame, voters.voter_schema())  # refuses the impossible combination
     assert list(frame) == list(voters.voter_schema().columns)
     assert len(frame) == voters.N_RECORDS
@@ -234,19 +234,16 @@ def test_shares_are_the_papers_and_nobody_votes_unregistered(frame):
         shares = np.bincount(table.codes[name], minlength=len(percentages)) / voters.N_RECORDS
         assert shares == pytest.approx(np.array(percentages) / sum(percentages), abs=1.5 / voters.N_RECORDS)
     assert set(frame.loc[frame["voted"] == "yes", "registered"]) == {"yes"}
+    # Bowen et al. (2021), table 2: 21,329 of 1,290,240 cells hold somebody, 14,061 of them one
+    sizes = frame.groupby(list(frame), observed=True).size()
+    assert 17_000 < len(sizes) < 26_000
+    assert 11_000 < (sizes == 1).sum() < 18_000
 
 
 def test_without_a_table_tasks_run_on_the_simulated_one():
     tasks = Voter(cases=(("flat Laplace", "published"),)).tasks(Options(replicates=1, epsilons=("1",)))
     assert all("data" not in task.arguments for task in tasks)
     assert load(None).table.n_records == voters.N_RECORDS
-
-
-def test_is_as_sparse_as_the_paper_says(frame):
-    """Bowen et al. (2021), table 2: 21,329 of 1,290,240 cells hold somebody, 14,061 of them one."""
-    sizes = frame.groupby(list(frame), observed=True).size()
-    assert 17_000 < len(sizes) < 26_000
-    assert 11_000 < (sizes == 1).sum() < 18_000
 
 
 # The earlier paper

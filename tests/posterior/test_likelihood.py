@@ -384,7 +384,7 @@ def test_updates_that_do_not_fit_are_refused(build, new, words):
     refuses(words, censor(build(), window=1.0).update, **new)
 
 
-def test_what_reads_records_is_not_drawn():
+def test_what_reads_records_is_not_drawn_and_record_parameters_are_told_from_others():
     with pm.Model() as model:
         x, b = pm.Data("x_data", X), pm.Normal("b")
         mu = pm.Deterministic("mu", b * x)
@@ -394,9 +394,6 @@ def test_what_reads_records_is_not_drawn():
     assert made.dropped == ("mu",)
     assert [each.name for each in made.model.deterministics] == ["twice"]
     assert "mu" in model.named_vars
-
-
-def test_record_parameters_are_told_from_others_of_the_same_shape():
     with pm.Model() as model:
         own, shared = pm.Normal("own", shape=N), pm.Normal("shared", shape=N)
         pm.Normal("y", own + shared[pm.Data("code_data", (np.arange(N) * 7 + 3) % N)], 1.0, observed=Y)

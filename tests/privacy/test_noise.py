@@ -274,14 +274,11 @@ def test_integers_are_even(bound):
     assert bound < 10 or stats.chisquare(np.bincount(drawn % (bound - 1), minlength=bound)[:-1]).pvalue < REJECT
 
 
-def test_each_integer_has_its_own_bound():
+def test_each_integer_has_its_own_bound_and_the_incomplete_last_block_is_drawn_again():
     bounds = np.arange(1, 2001)
     drawn = np.array([noise.integers_below(bounds, seeded(seed)) for seed in range(40)])
     assert (drawn < bounds).all()
     assert (drawn.max(axis=0)[100:] > bounds[100:] * 0.7).all()
-
-
-def test_the_incomplete_last_block_is_drawn_again():
     # 2^64 modulo 3 is 1, so the last word is refused, and without that 0 would be likelier than 1 and 2
     last = 2**64 - 1
     assert noise.integers_below(np.array([3]), Scripted(last, 5)).tolist() == [2]

@@ -19,13 +19,18 @@ def shown(language: str, begins: str) -> str:
     return found.text
 
 
-def test_links_lead_somewhere_and_the_schema_shown_is_valid():
+def test_links_lead_somewhere_and_the_schemas_shown_are_valid():
+    from pdips import Schema
+
     links = re.findall(r"\]\((?!http)([^)]+)\)", README)
     assert len(links) > 5
     assert [link for link in links if not (ROOT / link).exists()] == []
-    from pdips import Schema
-
     assert Schema.from_toml(shown("toml", "[columns.voted]")).records.max_per_person == 2
+    block = re.search(r"(?s)```toml\n(.*?)```", (ROOT / "docs" / "schema.md").read_text(encoding="utf-8"))
+    assert block is not None
+    schema = Schema.from_toml(block.group(1))
+    assert schema.columns["salary"].n_levels == 21
+    assert schema.public_columns == ("region",)
 
 
 def test_the_model_shown_can_be_built():
@@ -37,16 +42,6 @@ def test_the_model_shown_can_be_built():
     exec(shown("python", "import pymc as pm\n\n\ndef build_model"), names)
     schema = Schema.from_toml("[columns.salary]\nlower = 1000\nupper = 500000")
     assert Blueprint(Source(names["build_model"], "readme"), schema).n_parameters == 2
-
-
-def test_the_schema_page_is_valid():
-    from pdips import Schema
-
-    block = re.search(r"(?s)```toml\n(.*?)```", (ROOT / "docs" / "schema.md").read_text(encoding="utf-8"))
-    assert block is not None
-    schema = Schema.from_toml(block.group(1))
-    assert schema.columns["salary"].n_levels == 21
-    assert schema.public_columns == ("region",)
 
 
 def test_the_lock_file_names_no_host():
