@@ -146,7 +146,7 @@ def test_several_records_of_a_person_divide_the_window(neighbours):
 
 
 def test_draws_and_stages_add_up():
-    """Two independent draws lose the sum on the product of their worst cells: half of epsilon each."""
+    # two independent draws lose the sum on the product of their worst cells: half of epsilon each
     half = worst(Bernoulli, window(EPSILON / 2, "replace-one"), "replace-one")
     assert 0.95 * EPSILON <= 2 * half <= EPSILON + ROUNDING
     assert 0.85 * EPSILON < staged_worst(EPSILON / 4, 3 * EPSILON / 4) <= EPSILON + ROUNDING

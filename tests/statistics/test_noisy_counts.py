@@ -199,7 +199,6 @@ def test_trivial_tables_and_refusals():
     assert draw_counts([900, -900], NoiseLaw("laplace", Fraction(1, 50)), 3, 1.0, 1, rng).sum() == 3
     assert np.allclose(draw_proportions(np.array([[5, 0], [0, 5]]), 0.5, rng).sum(axis=1), 1)
     assert abs(draw_proportions(np.full((20_000, 2), [3, 1]), [1.0, 2.0], rng)[:, 0].mean() - 4 / 7) < 0.01
-    rng = np.random.default_rng(0)
     for alpha in (0.0, [1.0, 1.0, 1.0]):
         refuses("alpha must be", draw_counts, [1, 2], NoiseLaw("laplace", Fraction(1)), 3, alpha, 1, rng)
     refuses("too wide", draw_counts, [1, 2], NoiseLaw("laplace", Fraction(10**9)), 10**9, 1.0, 1, rng)
