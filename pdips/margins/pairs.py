@@ -96,7 +96,7 @@ class Pairs(LaplaceOrGaussian):
     products : tuple of str, optional
         Columns of a regression: sums of their products are measured, with a quarter of the price, from which
         :meth:`pdips.outside.NoisyMargins.ols` gives slopes of numbers without bins, and sets come near these. Left out:
-        numbers without bins where sets carry the noise, if there are two or more, for intervals of slopes to cover.
+        numbers without bins where sets carry the noise, if there are two or more and no members of households.
     single_share : int, float, str or Fraction, optional
         Part of the price that single columns get, above 0 and below 1.
     second_share : int, float, str or Fraction, optional
@@ -234,7 +234,8 @@ class Pairs(LaplaceOrGaussian):
         names = self.products
         if names is None:
             numbers = [n for n, column in schema.columns.items() if not column.is_categorical and not column.is_binned]
-            names = tuple(numbers) if self._sets() == "posterior" and 1 < len(numbers) < MOST_TERMS else ()
+            sums = self._sets() == "posterior" and 1 < len(numbers) < MOST_TERMS and not schema.members
+            names = tuple(numbers) if sums else ()  # few households have all members
         return SecondMoments(schema, tuple(names)) if names else None
 
     def _design(self, schema: Schema, fine: IntervalDesign) -> ResidualDesign:
