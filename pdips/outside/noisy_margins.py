@@ -125,9 +125,10 @@ class NoisyMargins:
         check_laws(document)
         schema, moments = document.table_schema, None
         n_records = len(records) if document.privacy.neighbours == "replace-one" else None
-        if {"products", "caps"} <= {*tables}:
+        if document.mechanism == "pairs" and {"products", "caps"} <= {*tables}:
             made = find(document.mechanism)(**settings_of(document))
-            moments = NoisyProducts.read(made.moments(schema), made.plan(schema).named(PRODUCTS), n_records, tables)
+            if (asked := made.moments(schema)) is not None:
+                moments = NoisyProducts.read(asked, made.plan(schema).named(PRODUCTS), n_records, tables)
         measured, columns = with_groups(measured, schema.columns)
         axes = {axis.columns[0]: axis for each in measured for axis in each.law.axes}
         for name, column in schema.columns.items():
@@ -491,8 +492,7 @@ def check_laws(document: PrivacyDocument) -> None:
     known = {each.scale for each in document.noise}
     planned = document.mechanism in ("pairs", "steps", "laplace-sanitizer", "universal-histogram")
     if planned and document.software.get("pdips") == VERSION:
-        given = {name: value for name, value in settings_of(document).items() if name != "delta" or value}
-        plan, known = find(document.mechanism)(**given).plan(document.table_schema), set()
+        plan, known = find(document.mechanism)(**settings_of(document)).plan(document.table_schema), set()
         for step in plan.steps:
             weights = [1] if step.image is None else np.unique(step.image.weights).tolist()
             scales = [step.image.scale(step, weight) if step.image else None for weight in weights]
@@ -506,5 +506,9 @@ def check_laws(document: PrivacyDocument) -> None:
 
 
 def settings_of(document: PrivacyDocument) -> dict[str, Any]:
-    """Return the settings of a release; where ``pairs`` says nothing of second counts or products, there were none."""
-    return {**({"second_share": 0, "products": ()} if document.mechanism == "pairs" else {}), **document.settings}
+    """Return the settings of a release, without a delta of pure losses.
+
+    Where ``pairs`` says nothing of second counts or products, there were none.
+    """
+    given = {name: value for name, value in document.settings.items() if name != "delta" or value}
+    return {**({"second_share": 0, "products": ()} if document.mechanism == "pairs" else {}), **given}

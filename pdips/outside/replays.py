@@ -209,11 +209,7 @@ def mechanism_of(document: PrivacyDocument) -> Mechanism:
             f"{document.mechanism} can't be replayed: a certificate is for releases of mechanisms that count, as they "
             "come with pdips; check a model's intervals by simulated tables (docs/inference.md)"
         )
-    kept = {
-        name: value
-        for name, value in settings_of(document).items()
-        if name in names and not (value is None or (name == "delta" and not value))
-    }
+    kept = {name: value for name, value in settings_of(document).items() if name in names and value is not None}
     made: Mechanism = kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()})
     return made
 

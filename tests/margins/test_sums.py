@@ -281,7 +281,7 @@ def test_noise_that_is_louder_than_the_sums_leaves_slopes_open():
 
 
 def released(n_sets: int = 1, **settings):
-    made = Pairs(epsilon=4, kind="zcdp", n_sets=n_sets, **settings)
+    made = Pairs(**{"epsilon": 4, "kind": "zcdp", "n_sets": n_sets, **settings})
     return made.release(Table(workers(), moments().schema), rng=np.random.default_rng(5))[0]
 
 
@@ -372,11 +372,14 @@ def test_where_sets_carry_the_noise_products_of_numbers_are_measured_unless_told
         made = Pairs(epsilon=1, **settings)
         assert made.moments(given) is None
         assert all(step.name != PRODUCTS for step in made.plan(given).steps)
-    release = released(2)
-    document = release.document()
-    assert document.settings["products"] is None
-    answer = NoisyMargins.of(release).ols("pay ~ age").summary()
-    assert np.isfinite(answer["standard_error"]).all()
+    for settings in ({"kind": "pure"}, {"neighbours": "add-remove"}):
+        release = released(2, **settings)
+        document = release.document()
+        assert document.settings["products"] is None
+        answer = NoisyMargins.of(release).ols("pay ~ age").summary()
+        assert np.isfinite(answer["standard_error"]).all()
+    stray = replace(released(), tables={**release.tables, **released().tables})
+    assert NoisyMargins.of(stray).moments is None
     # releases of before didn't measure them
     old = {name: value for name, value in document.settings.items() if name != "products"}
     assert settings_of(document.model_copy(update={"settings": old}))["products"] == ()
