@@ -401,7 +401,7 @@ class NoisyProducts:
     ) -> pd.DataFrame:
         """Return records whose values have been exchanged; ``variance`` is of the noise on the pairs of columns.
 
-        ``levels`` are of these columns first. Sums by what levels of others say of a number are kept as they are.
+        ``levels`` holds these columns first, then all others, whose means of each number by level are kept.
         """
         schema = self.design.schema
         known, vectors = self.design.vectors(Table(made, schema.without_person()), self.caps)

@@ -89,8 +89,8 @@ def test_sets_meet_totals_for_the_same_price(mechanism, names):
         assert max(missed(made, frame, each) for each in names) <= most
         Table(made, schema.without_person())  # no combination that can't occur
     assert max(check.gap for check in release.totals) <= most
-    twin, _ = mechanism.release(Table(frame, plain), rng=np.random.default_rng(3))  # the broken twin ignores them
-    assert max(missed(made, frame, each) for made in twin.sets for each in names) > 2
+    twin, _ = mechanism.release(Table(frame, plain), rng=np.random.default_rng(4))  # the broken twin ignores them
+    assert min(max(missed(made, frame, each) for each in names) for made in twin.sets) > 2
     assert release.loss.epsilon == twin.loss.epsilon
     assert mechanism.spends(schema) == mechanism.spends(plain)
 
