@@ -191,12 +191,13 @@ def _counted(plan: Any, columns: Columns) -> NoiseSum | None:
 
     It must count these columns, or these and others, with noise on every count.
     """
-    size, sums = math.prod(plan.schema.columns[name].n_levels for name in columns), []
+    sums = []
     for part in plan.parts:
         by, counts = getattr(part.statistic, "by", ()), not hasattr(part.statistic, "of")
         cells = math.prod(part.statistic.shape(plan.schema))
         whole = part.n_noised == cells or set(by) == set(columns)
         if counts and part.n_noised and set(columns) <= set(by) and whole:
+            size = math.prod(plan.schema.columns[name].n_levels for name in columns)
             sums.append(NoiseSum((Terms(1.0, cells // size, part.scale, part.law),)))
     return min(sums, key=lambda found: found.variance, default=None)
 

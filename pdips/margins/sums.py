@@ -451,8 +451,7 @@ class NoisyProducts:
 def _means(values: FloatArray, levels: Codes) -> FloatArray:
     """Return for each record the mean of its level, centred and as widely spread as the values."""
     many = np.bincount(levels)
-    found = (np.bincount(levels, values) / np.maximum(many, 1))[levels]
-    found = found - found.mean()
+    found = (np.bincount(levels, values) / np.maximum(many, 1))[levels] - values.mean()
     return np.asarray(found * (values.std() / max(found.std(), 1e-12)))
 
 
