@@ -78,18 +78,18 @@ class PairPriors:
     ) -> Self:
         """Return the priors, as wide as squares beyond the noise's, and ``least`` times their standard error.
 
-        That is, up to ``most``: what noise hides is thought of as no stronger. Parameters of variance 1 would have
-        squares that add up to ``unit``. How far a pair is trusted is learned from all of them.
+        What noise hides is thought of as no stronger than ``most``, nothing as stronger than ``WIDEST`` times that.
+        Parameters of variance 1 would have squares that add up to ``unit``. Trust in a pair is learned from all.
         """
         seen = ~np.eye(len(freedom), dtype=bool) & (noisy.variance > 0) & np.isfinite(noisy.variance) & (freedom > 0)
-        variance, unit = np.where(seen, noisy.variance, 0), unit.clip(1e-300)
+        variance, unit, top = np.where(seen, noisy.variance, 0), unit.clip(1e-300), WIDEST * np.minimum(most, 1)
         excess, error = squares - freedom * variance, variance * np.sqrt(2 * freedom)
         kept, likely = np.zeros((2, *unit.shape))
         if seen.any():
             kept[seen] = part = _kept(squares[seen], freedom[seen], variance[seen], unit[seen])
             likely[seen] = part / (1 - part).clip(EXACT) * (variance * freedom / unit)[seen]
         wide = np.where(seen, np.maximum(excess / unit, np.minimum(least * error / unit, most)), 0)
-        return cls(wide.clip(0, WIDEST), likely.clip(0, WIDEST), seen & (excess > 0), kept)
+        return cls(wide.clip(0, top), likely.clip(0, top), seen & (excess > 0), kept)
 
     def narrower(self) -> Self:
         """Return priors half as wide."""

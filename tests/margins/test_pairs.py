@@ -318,6 +318,18 @@ def test_strong_parameters_that_noise_hides_leave_no_set_astray(monkeypatch):
     assert worst() > 0.2
 
 
+def test_the_prior_of_a_slope_is_limited_where_noise_alone_stands_out():
+    counts, sizes = np.diag([4990.0, 10, 4990, 10]), np.array([0, 2, 4])
+    counts[:2, 2:], counts[2:, :2] = [[4980, 10], [10, 0]], [[4980, 10], [10, 0]]
+    loud = counts + np.array([[0, 0, 400, -400], [0, 0, -400, 400], [400, -400, 0, 0], [-400, 400, 0, 0]])
+    noisy = NoisyPairs(sizes, loud, np.where(np.eye(2) > 0, 1.0, 90_000.0), 5_000, ordered=(2, 2))
+    target = chains.PairTarget.of(noisy)
+    wide, limit = target.sloped.wide, chains.WIDEST**2 * target.scores.most  # no parameter of variance above 16
+    assert (wide <= limit).all()
+    assert np.isclose(wide, limit)[wide > 0].any()
+    assert limit.max() < 0.01 * chains.WIDEST
+
+
 RULES = {
     "columns": {
         "age": {"levels": ["child", "adult"], "public": True},
