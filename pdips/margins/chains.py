@@ -39,9 +39,10 @@ EXACT, EVEN = 1e-12, 1e-3
 ROUNDS = 5  # In which places within intervals are drawn given each other
 
 WIDEST = 4.0  # Largest variance of the prior of a pair's parameters
-RETRIES, ASTRAY, LEAST_OFF = 6, 2.0, 0.02
-"""A draw whose chains end farther off their levels than so many times those of the first fit, and this, is fitted again
-around half the draw of the prior: strong parameters that noise hides can leave chains apart in two crowds."""
+RETRIES, ASTRAY, LEAST_OFF, MOST_OFF = 6, 2.0, 0.02, 0.1
+"""A draw whose chains end farther off their levels than so many times those of the first fit, and this on average or
+the last in one column, is fitted again around half the draw of the prior, of that column's parameters or of all:
+strong ones that noise hides can leave chains apart in two crowds."""
 
 LEAST_APART, LEAST_SLOPE = 0.5, 3.0
 """Standard errors of squares that priors of draws are wide for at least, of parameters and of slopes."""
@@ -91,9 +92,9 @@ class PairPriors:
         wide = np.where(seen, np.maximum(excess / unit, np.minimum(least * error / unit, most)), 0)
         return cls(wide.clip(0, top), likely.clip(0, top), seen & (excess > 0), kept)
 
-    def narrower(self) -> Self:
-        """Return priors half as wide."""
-        return replace(self, wide=self.wide / 4)
+    def narrower(self, part: FloatArray) -> Self:
+        """Return priors narrower by a factor for each pair of blocks."""
+        return replace(self, wide=self.wide * part**2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,12 +327,13 @@ class PairField:
         theta, bias, third = (total / np.float32(n_sums) for total in sums)
         return replace(field, theta=theta, bias=bias, third=third, passed=tuple(passed))
 
-    def off(self, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, rng: np.random.Generator) -> float:
-        """Return how far levels are from the target's where chains move on, the mean distance of blocks."""
-        made = replace(self, codes=self.codes.copy())
+    def off(self, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, rng: np.random.Generator) -> FloatArray:
+        """Return how far levels of each block are from the target's where chains move on, and how far by chance."""
+        made, shares = replace(self, codes=self.codes.copy()), target.levels / noisy.n
         made.moved(noisy, groups, FINAL_SWEEPS, rng)
         counts = np.bincount((made.codes + noisy.offsets[:-1]).ravel(), minlength=noisy.offsets[-1])
-        return float(np.abs(counts / len(self.codes) - target.levels / noisy.n).sum() / 2 / len(noisy.sizes))
+        chance = np.sqrt(2 / math.pi * shares * (1 - shares) / len(self.codes))
+        return noisy.over(np.array([np.abs(counts / len(self.codes) - shares), chance]), 1) / 2
 
     def triple_cells(self) -> IntArray:
         """Return the cell of each record in each triple, shape (records, triples)."""
@@ -427,21 +429,27 @@ def redrawn(
     moved: Mapping[int, tuple[FloatArray, float]],
     n_records: int,
     rng: np.random.Generator,
-) -> tuple[PairField, LevelGroups]:
-    """Return the field of one draw, and its groups: fitted to margins with fresh noise, around a draw of the prior."""
+    first: FloatArray,
+) -> tuple[PairField, LevelGroups, FloatArray]:
+    """Return a field fitted to margins with fresh noise around a draw of the prior, its groups, and how far off it is.
+
+    ``first`` is how far off the first field is, as :meth:`PairField.off` says.
+    """
     again = noisy.again(rng, moved)
     around, other = target.drawn(noisy, rng), target.moved(again)
     groups = other.groups.drawn(n_records, rng, even=False)
     begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
-    found = begun.fitted(again, other, groups, rng, around)
-    for _ in range(RETRIES):
-        off = found.off(again, other, groups, rng)
-        if off <= LEAST_OFF or off <= ASTRAY * field.off(noisy, target, target.groups, rng):
-            break
-        around = around[0] / 2, around[1] / 2
-        other = replace(other, apart=other.apart.narrower(), sloped=other.sloped.narrower())
+    part = np.ones_like(target.apart.wide)
+    for _ in range(RETRIES + 1):
+        around = around[0] * noisy.spread(part), around[1] * target.scores.spread(part)
+        other = replace(other, apart=other.apart.narrower(part), sloped=other.sloped.narrower(part))
         found = begun.fitted(again, other, groups, rng, around)
-    return found, groups
+        off = found.off(again, other, groups, rng)
+        astray = off[0] > np.maximum(MOST_OFF, ASTRAY * first[0]) + off[1]
+        if not astray.any() and off[0].mean() <= max(LEAST_OFF, ASTRAY * first[0].mean()):
+            break
+        part = np.where(astray[:, None] | astray | ~astray.any(), 0.5, 1.0)
+    return found, groups, off
 
 
 def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> float:

@@ -422,14 +422,16 @@ class Pairs(LaplaceOrGaussian):
             target = PairTarget.of(found, groups_of(design, public, plan.schema.members))
             groups = target.groups.drawn(n_records, rng, even=True)
             field = PairField.start(found, target, groups, rng).fitted(found, target, groups, rng)
+            off = [field.off(found, target, groups, rng.spawn(1)[0])]
         for number in range(1, self.n_sets + 1):
             with curator.timed(f"drawing synthetic set {number} of {self.n_sets}"):
                 own, held = field, groups
                 if posterior:
                     drawn = fine.redrawn(counted, laws, n_public, rng)
                     again = fine.singles(drawn, cuts, n)
-                    other = {k: again[name] for k, name in numeric.items()}
-                    own, held = redrawn(field, found, target, found.moved(known, other), n_records, rng)
+                    other = found.moved(known, {k: again[name] for k, name in numeric.items()})
+                    own, held, away = redrawn(field, found, target, other, n_records, rng, off[0])
+                    off.append(away)
                 codes = own.records(found, target, held, n_records, rng, kept=not posterior)
                 made = {
                     name: block.levels[codes[:, k], place]
@@ -455,7 +457,8 @@ class Pairs(LaplaceOrGaussian):
             | ({} if moments is None else moments.tables()),
             margins=[*measured(design, step, noisy, axes, known), *second, *(margin for _, margin in coded.values())],
             margin_errors=tuple(pair_errors(design, found, {n: m.law.variance for n, (_, m) in coded.items()})),
-            diagnostics={"telling_pairs": target.telling} if len(design.sizes) > 1 else {},
+            diagnostics={"levels_off": max(float((far - chance).max()) for far, chance in off)}
+            | ({"telling_pairs": target.telling} if len(design.sizes) > 1 else {}),
         )
 
     def _again(

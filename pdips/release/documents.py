@@ -440,6 +440,7 @@ class Diagnostics(Findings):
     posterior: PosteriorSummary | None = None
     solver_arrived: bool | None = None
     telling_pairs: float | None = None
+    levels_off: Finite | None = None
 
 
 class RunDocument(Document):

@@ -32,6 +32,7 @@ OFF, FAR_OFF = 0.05, 0.25  # Of a column from what the model draws, in total var
 CHANCE = 0.01
 EXPECTED_OUTSIDE, MOST_OUTSIDE = 0.05, 0.5
 MOST_CENSORED, ALL_BUT_CENSORED = 0.5, 0.9
+MOST_OFF, ASTRAY = 0.05, 0.15  # Distance of levels in a field from the noisy counts it was fitted to, beyond chance
 TELLING = 0.6  # Part of the pairs that must say more than noise, for sets to be more than independent columns
 NOISE_FACTOR = 3.0  # How much further a margin may lie from the table than noise and sampling alone bring it
 MOST_WIDENED, MOST_MOVED = 2.0, 3.0
@@ -76,6 +77,14 @@ def judge(
     if telling is not None:
         rule = f"at least {percent(TELLING)}: about half would by chance"
         found.append(Check("pairs of columns above the noise", percent(telling), rule, graded(telling >= TELLING)))
+    off = run.diagnostics.levels_off
+    if off is not None:
+        name, rule = (
+            "levels in the chains, of the column farthest from its noisy counts",
+            f"at most {percent(MOST_OFF)}",
+        )
+        level = graded(off <= MOST_OFF, bad=off > ASTRAY)
+        found.append(Check(name, percent(max(off, 0)), f"{rule} beyond chance", level))
     if noise is not None:
         found += _margins(noise)
     found += [check for check in compared_at_release(release, run.comparison) if check.name != "pairs of columns"]

@@ -318,6 +318,29 @@ def test_strong_parameters_that_noise_hides_leave_no_set_astray(monkeypatch):
     assert worst() > 0.2
 
 
+@pytest.mark.parametrize(("far", "again"), [([0.2] + [0] * 11, [0]), ([0.03] * 12, range(12)), ([0.01] * 12, [])])
+def test_a_column_that_is_astray_is_fitted_again_around_half_its_prior(monkeypatch, far, again):
+    rng, d = np.random.default_rng(0), 12
+    counts = 250 + np.kron(np.eye(d), [[250.0, -250], [-250, 250]])
+    noisy = NoisyPairs(np.arange(0, 2 * d + 1, 2), counts, np.full((d, d), 900.0), 1_000)
+    target, groups = chains.PairTarget.of(noisy), chains.LevelGroups.one(noisy.sizes)
+    field, fits, offs = chains.PairField.start(noisy, target, groups, rng, 100), [], iter([far])
+
+    def fitted(self, noisy, target, groups, rng, around):
+        fits.append((target.apart.wide, around[0]))
+        return self
+
+    monkeypatch.setattr(chains.PairField, "fitted", fitted)
+    monkeypatch.setattr(chains.PairField, "off", lambda *_: np.array([next(offs, [0] * d), [0] * d]))
+    *_, off = chains.redrawn(field, noisy, target, {}, 1_000, rng, np.zeros((2, d)))
+    assert len(fits) == 1 + bool(again)
+    assert off.sum() == pytest.approx(0 if again else sum(far))
+    touched = np.isin(np.arange(d)[:, None], again) | np.isin(np.arange(d), again)
+    assert np.allclose(fits[-1][0], np.where(touched, fits[0][0] / 4, fits[0][0]))
+    assert np.allclose(fits[-1][1], fits[0][1] * np.where(np.kron(touched, np.ones((2, 2))), 0.5, 1))
+    assert (fits[0][0] > 0).any()
+
+
 def test_the_prior_of_a_slope_is_limited_where_noise_alone_stands_out():
     counts, sizes = np.diag([4990.0, 10, 4990, 10]), np.array([0, 2, 4])
     counts[:2, 2:], counts[2:, :2] = [[4980, 10], [10, 0]], [[4980, 10], [10, 0]]

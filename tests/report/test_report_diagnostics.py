@@ -72,6 +72,7 @@ GOOD = [
     ({"posterior": posterior_of(sampler="moves", bounds=None, records=None)}, ()),
     ({"convergence": [chains_of(), chains_of(1.009)]}, ()),  # a line for each fit
     ({"convergence": {"chains": chains_of()}}, ()),  # as pseudo-posterior says it
+    ({"convergence": [chains_of()], "levels_off": 0.05, "telling_pairs": 0.6, "solver_arrived": True}, ()),
 ]
 
 
@@ -90,6 +91,7 @@ def test_draws_without_chains_or_variables_are_in_order():
 
 
 PREDICTED = "posterior predictive check of records"
+FARTHEST = "levels in the chains, of the column farthest from its noisy counts"
 MOSTLY_CUT = BOUNDS | {"window": WINDOW | {"released_share": [0.1, MOST_CENSORED + 0.01]}}
 BROKEN = [
     ({"posterior": posterior_of(convergence=chains_of(RHAT))}, (1.0,), "bad", "R-hat, largest"),
@@ -107,6 +109,10 @@ BROKEN = [
     ({"posterior": posterior_of(records={"failed": "ValueError"})}, (), "open", PREDICTED),
     ({"posterior": posterior_of(bounds=MOSTLY_CUT)}, (), "watch", "records cut off at a released draw"),
     ({"posterior": posterior_of(bounds=BOUNDS | {"rhat": RHAT})}, (), "watch", "R-hat of the bound of records' terms"),
+    ({"convergence": [chains_of()], "levels_off": 0.051}, (), "watch", FARTHEST),
+    ({"convergence": [chains_of()], "levels_off": 0.151}, (), "bad", FARTHEST),
+    ({"convergence": [chains_of()], "telling_pairs": 0.59}, (), "watch", "pairs of columns above the noise"),
+    ({"convergence": [chains_of()], "solver_arrived": False}, (), "watch", "table of maximum entropy"),
 ]
 
 
