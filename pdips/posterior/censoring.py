@@ -424,7 +424,7 @@ def censor_records(
 
 
 def censored_from(
-    model: pm.Model, parts: Parts, own: tuple[str, ...], clip: Clip, n: int, correction: FloatArray | None
+    model: pm.Model, parts: Parts, own: tuple[str, ...], clip: Clip, n: int, correction: FloatArray | None = None
 ) -> Censored:
     """Return a model that was taken apart with its terms bounded, weights 1 and centres 0.
 

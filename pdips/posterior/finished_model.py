@@ -29,7 +29,6 @@ from pdips.posterior.censoring import (
     Parts,
     censored_from,
     check_variables,
-    check_vector,
     natural_points,
     read_by,
     take_apart,
@@ -67,7 +66,6 @@ def censor(
     n_records: int | None = None,
     public_potentials: Collection[str] = (),
     neighbours: Neighbours = "replace-one",
-    correction: ArrayLike | None = None,
 ) -> Censored:
     """Return a model like the given one in which no record's part of the log density leaves a window.
 
@@ -96,9 +94,6 @@ def censor(
         Potentials of the model that read no record.
     neighbours : {"replace-one", "add-remove"}
         Which tables are to look alike.
-    correction : array_like, shape (records,), optional
-        Where not 0, the row is a public record, and what counts is how much censoring takes from it, times this number
-        (:func:`pdips.posterior.censoring.corrected`).
 
     Raises
     ------
@@ -145,8 +140,7 @@ def censor(
     looked_at = probe(parts, n)
     check_records(looked_at, points)
     own = record_parameters(looked_at, points[0], parts, neighbours)
-    public = None if correction is None else check_vector(correction, n, "correction")
-    return censored_from(model, parts, own, clip, n, public).update(
+    return censored_from(model, parts, own, clip, n).update(
         weights=1.0 if weights is None else weights, centre=0.0 if centre is None else centre, window=window
     )
 
@@ -424,6 +418,8 @@ def draws_by_name(draws: Draws) -> dict[str, NDArray[Any]]:
         found = {name: np.asarray(value) for name, value in draws.items()}
     elif "posterior" not in draws.children:
         raise InputError("the tree of draws has no posterior group")
+    elif not {"chain", "draw"} <= set(draws["posterior"].sizes):
+        raise InputError("the group posterior must have the dims chain and draw")
     else:
         posterior = {str(name): array.transpose("chain", "draw", ...) for name, array in draws["posterior"].items()}
         found = {name: array.to_numpy() for name, array in posterior.items()}
