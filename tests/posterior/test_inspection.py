@@ -146,15 +146,6 @@ def test_files_give_the_bounds_that_a_hand_works_out(tmp_path, kind, group):
     np.testing.assert_allclose(found.chain_spread, spread, rtol=1e-6)
 
 
-def test_what_pymc_computed_is_read(tmp_path):
-    with pm.Model():
-        pm.Normal("y", pm.Normal("mean", 0, 5), 1, observed=ROWS)
-        draws = pm.compute_log_likelihood(posterior(), progressbar=False)
-    draws.to_netcdf(tmp_path / "draws.nc")
-    by_hand = check_bounds(posterior(group="log_likelihood")).largest
-    assert check_bounds(tmp_path / "draws.nc").largest == pytest.approx(by_hand)
-
-
 def run(*arguments: object):
     return CliRunner().invoke(program, ["bounds", *map(str, arguments)])
 
