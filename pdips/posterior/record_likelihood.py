@@ -98,14 +98,6 @@ def record_terms(model: pm.Model) -> Any:
     return sum(terms[1:], terms[0])
 
 
-def terms_and_prior(model: pm.Model) -> tuple[Any, Any]:
-    """Return :func:`record_terms` and :func:`log_prior` of a model, worked out in one go."""
-    observed = model.observed_RVs
-    found = model.logp(vars=[*observed, *model.free_RVs, *model.potentials], sum=False)
-    terms = [on_first_axis(term) for term in found[: len(observed)]]
-    return sum(terms[1:], terms[0]), sum((each.sum() for each in found[len(observed) :]), pt.zeros(()))
-
-
 def on_first_axis(term: Any) -> Any:
     """Sum a log-likelihood over all axes but its first."""
     return term.reshape((term.shape[0], -1)).sum(axis=1) if term.ndim > 1 else term
