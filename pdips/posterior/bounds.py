@@ -109,25 +109,23 @@ class Bounds:
         if len(chains) == 1:
             half = chains.shape[1] // 2
             chains = np.stack([chains[0, :half], chains[0, half : 2 * half]])
-        return float(az.rhat(chains)) if _moves(chains) else NAN
+        return _by_arviz(az.rhat, chains)
 
     @cached_property
     def ess_bulk(self) -> float:
         """Effective number of draws of ``largest_by_draw``, for its middle; NaN if it can't be said."""
-        return float(az.ess(self.largest_by_draw, method="bulk")) if _moves(self.largest_by_draw) else NAN
+        return _by_arviz(az.ess, self.largest_by_draw, method="bulk")
 
     @cached_property
     def ess_tail(self) -> float:
         """Effective number of draws of ``largest_by_draw`` for its upper 5 percent; NaN if it can't be said."""
-        chains = self.largest_by_draw
-        return float(az.ess(chains, method="quantile", prob=0.95)) if _moves(chains) else NAN
+        return _by_arviz(az.ess, self.largest_by_draw, method="quantile", prob=0.95)
 
     @cached_property
     def upper_draws(self) -> tuple[float, float]:
         """The 95 % quantile of ``largest_by_draw``, nats, and its Monte Carlo standard error; NaN if not known."""
-        chains = self.largest_by_draw
-        error = float(az.mcse(chains, method="quantile", prob=0.95)) if _moves(chains) else NAN
-        return float(np.quantile(chains, 0.95, method="inverted_cdf")), error
+        error = _by_arviz(az.mcse, self.largest_by_draw, method="quantile", prob=0.95)
+        return float(np.quantile(self.largest_by_draw, 0.95, method="inverted_cdf")), error
 
     @property
     def chain_spread(self) -> FloatArray:
@@ -389,8 +387,10 @@ def _piece(part: xr.DataArray, records: str) -> FloatArray:
     return found.reshape(*found.shape[:2], -1).sum(axis=2) if found.ndim > 2 else found
 
 
-def _moves(chains: FloatArray) -> bool:
-    return chains.shape[1] >= FEWEST_DRAWS and bool(np.all(np.isfinite(chains))) and float(np.ptp(chains)) > 0
+def _by_arviz(measure: Any, chains: FloatArray, **how: Any) -> float:
+    """Return what ArviZ says of chains; NaN of too few draws, and of those that never move or aren't finite."""
+    known = chains.shape[1] >= FEWEST_DRAWS and np.isfinite(chains).all() and np.ptp(chains) > 0
+    return float(measure(chains, **how)) if known else NAN
 
 
 def _five(values: NDArray[Any]) -> dict[str, float | None]:
