@@ -281,14 +281,14 @@ MUTANTS = [
         "posterior/censored_posterior.py",
         "return self.draw / (2 * sensitivity.l1)",
         "return self.draw / sensitivity.l1",
-        f"{CONTRACT} tests/posterior/test_posterior.py -k 'censored or concentrated'",
+        f"{CONTRACT} -k censored",
     ),
     Mutant(
         "square roots of a price are rounded up",
         "privacy/loss.py",
         "return Fraction(math.isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)",
         "return Fraction(math.isqrt(square.numerator * DIGITS**2 // square.denominator) + 1, DIGITS)",
-        "tests/posterior/test_censored_parts.py -k concentrated",
+        "tests/contract/test_contract.py -k concentrated",
     ),
     Mutant(
         "a first stage by Steps is priced as a bounded range",

@@ -363,9 +363,6 @@ def _spell(label: object) -> str:
     return ":".join(map(str, label)) if isinstance(label, tuple) else str(label)
 
 
-Draws = NDArray[Any]
-
-
 def mix(posteriors: Sequence[Any]) -> Any:
     """Pool draws of the posteriors that an analyst has from each set, with equal weights.
 
@@ -411,26 +408,25 @@ def mix(posteriors: Sequence[Any]) -> Any:
         raise InputError("posteriors must all be of one kind: arrays, dicts of arrays, or DataTrees")
     if all(trees):
         return _trees(items)
-    if not all(dicts):
-        return _pooled([np.asarray(one) for one in items], "posteriors")
-    named = [{name: np.asarray(value) for name, value in one.items()} for one in items]
-    _same_names([list(one) for one in named])
-    for one in named:
-        if len({len(value) if value.ndim else -1 for value in one.values()}) != 1:
-            raise InputError("all parameters of one posterior need the same number of draws, and at least one")
-    return {name: _pooled([one[name] for one in named], name) for name in named[0]}
+    pooled = _pooled(items if all(dicts) else [{"posteriors": one} for one in items])
+    return pooled if all(dicts) else pooled["posteriors"]
 
 
-def _same_names(names: list[list[str]]) -> None:
-    if not names[0] or any({*each} != {*names[0]} for each in names):
+def _pooled(items: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    """Return draws of the mixture by parameter."""
+    named = [{str(name): np.asarray(value) for name, value in one.items()} for one in items]
+    if not named[0] or any({*each} != {*named[0]} for each in named):
         raise InputError("every posterior must have the same parameters")
-
-
-def _pooled(draws: list[Draws], name: str) -> Draws:
-    if any(one.ndim < 1 or not len(one) for one in draws) or len({one.shape[1:] for one in draws}) > 1:
-        raise InputError(f"{name} must have draws first, at least one, and the same shape in every posterior")
-    least = min(len(one) for one in draws)
-    return np.concatenate([one[np.arange(least) * len(one) // least] for one in draws])
+    found = {}
+    for name in named[0]:
+        draws = [one[name] for one in named]
+        if any(one.ndim < 1 or not len(one) for one in draws) or len({one.shape[1:] for one in draws}) > 1:
+            raise InputError(f"{name} must have draws first, at least one, and the same shape in every posterior")
+        least = min(len(one) for one in draws)
+        found[name] = np.concatenate([one[np.arange(least) * len(one) // least] for one in draws])
+    if any(len({len(value) for value in one.values()}) > 1 for one in named):
+        raise InputError("all parameters of one posterior need the same number of draws")
+    return found
 
 
 def _trees(items: list[Any]) -> Any:
@@ -444,12 +440,8 @@ def _trees(items: list[Any]) -> Any:
             one = one["posterior"].to_dataset()
         if not isinstance(one, xr.Dataset) or not {"chain", "draw"} <= {*map(str, one.dims)}:
             raise InputError("a posterior must be a DataTree or Dataset with dimensions chain and draw")
-        groups.append(one)
-    _same_names([[str(name) for name in group.data_vars] for group in groups])
-    pooled = {}
-    for name in groups[0].data_vars:
-        first = [group[name].transpose("chain", "draw", ...) for group in groups]
-        flat = [each.to_numpy().reshape(-1, *each.shape[2:]) for each in first]
-        pooled[name] = (first[0].dims, _pooled(flat, str(name))[None])
+        groups.append(one.map(lambda each: each.transpose("chain", "draw", ...)))
+    flat = [{str(name): each.to_numpy().reshape(-1, *each.shape[2:]) for name, each in one.items()} for one in groups]
+    pooled = {name: (groups[0][name].dims, draws[None]) for name, draws in _pooled(flat).items()}
     kept = {name: value for name, value in groups[0].coords.items() if not {"chain", "draw"} & {*value.dims}}
     return xr.DataTree.from_dict({"posterior": xr.Dataset(pooled, coords=kept)})

@@ -3,7 +3,7 @@
 Computed from the confidential records, and no epsilon pays for it: inside only. ``docs/diagnostics.md`` is its page.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -32,29 +32,28 @@ class Bounds:
     contributes nothing, whatever its log-likelihood.
     """
 
-    largest: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
-    lowest: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
-    highest: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
-    mean: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
+    by_chain: FloatArray  # shape (chains, records): the largest ``|u|`` over the draws of each chain, nats
+    lowest: FloatArray  # shape (records,): of ``u`` over all draws, nats
+    highest: FloatArray  # shape (records,): of ``u`` over all draws, nats
+    mean: FloatArray  # shape (records,): of ``u`` over all draws, nats
     draws_beyond: IntArray  # shape (records,): draws at which ``|u| > limit``
     largest_by_draw: FloatArray  # shape (chains, draws): the largest ``|u|`` of all records at each draw
     records_beyond: IntArray  # shape (chains, draws): records with ``|u| > limit`` at each draw
     limit: float | None  # where a censored posterior would cut, nats; None for nowhere
     weighted: bool  # whether weights ``alpha`` were given
     independent: bool  # whether the draws are independent draws from the posterior; False for a Markov chain's
-    by_chain: FloatArray | None = None  # shape (chains, records): of ``|u|`` over the draws of each chain
 
     def __repr__(self) -> str:
         return "Bounds(confidential: describe() and certifies() say what was found)"
 
     @classmethod
-    def of(cls, tally: Tally, chains: int, independent: bool) -> "Bounds":
+    def of(cls, tally: Tally, independent: bool) -> "Bounds":
         """Return the bounds of each record, out of what was kept of each row."""
-        each = np.repeat(np.arange(len(tally.counts)), tally.counts)
+        each, chains = np.repeat(np.arange(len(tally.counts)), tally.counts), len(tally.lowest)
         return cls(
-            largest=np.maximum(tally.highest, -tally.lowest)[each],
-            lowest=tally.lowest[each],
-            highest=tally.highest[each],
+            by_chain=np.maximum(tally.highest, -tally.lowest)[:, each],
+            lowest=tally.lowest.min(axis=0)[each],
+            highest=tally.highest.max(axis=0)[each],
             mean=(tally.total / len(tally.largest_by_draw))[each],
             draws_beyond=tally.draws_beyond.astype(np.int64)[each],
             largest_by_draw=tally.largest_by_draw.reshape(chains, -1),
@@ -64,20 +63,10 @@ class Bounds:
             independent=independent,
         )
 
-    @classmethod
-    def joined(cls, parts: "list[Bounds]") -> "Bounds":
-        """Return the bounds over several chains, each chain's own kept by record."""
-        return replace(
-            parts[0],
-            largest=np.array([part.largest for part in parts]).max(axis=0),
-            lowest=np.array([part.lowest for part in parts]).min(axis=0),
-            highest=np.array([part.highest for part in parts]).max(axis=0),
-            mean=np.mean([part.mean for part in parts], axis=0),
-            draws_beyond=np.sum([part.draws_beyond for part in parts], axis=0),
-            largest_by_draw=np.concatenate([part.largest_by_draw for part in parts]),
-            records_beyond=np.concatenate([part.records_beyond for part in parts]),
-            by_chain=np.array([part.largest for part in parts]),
-        )
+    @cached_property
+    def largest(self) -> FloatArray:
+        """The largest ``|u|`` of each record over all draws, shape (records,), nats."""
+        return np.asarray(self.by_chain.max(axis=0))
 
     @property
     def n_records(self) -> int:
@@ -120,30 +109,28 @@ class Bounds:
         if len(chains) == 1:
             half = chains.shape[1] // 2
             chains = np.stack([chains[0, :half], chains[0, half : 2 * half]])
-        return float(az.rhat(chains)) if _moves(chains) else NAN
+        return _by_arviz(az.rhat, chains)
 
     @cached_property
     def ess_bulk(self) -> float:
         """Effective number of draws of ``largest_by_draw``, for its middle; NaN if it can't be said."""
-        return float(az.ess(self.largest_by_draw, method="bulk")) if _moves(self.largest_by_draw) else NAN
+        return _by_arviz(az.ess, self.largest_by_draw, method="bulk")
 
     @cached_property
     def ess_tail(self) -> float:
         """Effective number of draws of ``largest_by_draw`` for its upper 5 percent; NaN if it can't be said."""
-        chains = self.largest_by_draw
-        return float(az.ess(chains, method="quantile", prob=0.95)) if _moves(chains) else NAN
+        return _by_arviz(az.ess, self.largest_by_draw, method="quantile", prob=0.95)
 
     @cached_property
     def upper_draws(self) -> tuple[float, float]:
         """The 95 % quantile of ``largest_by_draw``, nats, and its Monte Carlo standard error; NaN if not known."""
-        chains = self.largest_by_draw
-        error = float(az.mcse(chains, method="quantile", prob=0.95)) if _moves(chains) else NAN
-        return float(np.quantile(chains, 0.95, method="inverted_cdf")), error
+        error = _by_arviz(az.mcse, self.largest_by_draw, method="quantile", prob=0.95)
+        return float(np.quantile(self.largest_by_draw, 0.95, method="inverted_cdf")), error
 
     @property
     def chain_spread(self) -> FloatArray:
         """Largest less least bound over chains, as a share of the largest, shape (records,); NaN for one chain."""
-        if self.by_chain is None or len(self.by_chain) < 2:
+        if len(self.by_chain) < 2:
             return np.full(self.n_records, NAN)
         gap = self.largest - self.by_chain.min(axis=0)
         with np.errstate(all="ignore"):
@@ -263,7 +250,6 @@ def stream_bounds(
     weights: FloatArray | None = None,
     centre: FloatArray | None = None,
     limit: float | None = None,
-    counts: IntArray | None = None,
     independent: bool = False,
     mode: str | None = None,
 ) -> Bounds:
@@ -285,8 +271,6 @@ def stream_bounds(
         ``c``, nats, 0 by default.
     limit : float, optional
         Half-width of the window of a censored posterior, nats.
-    counts : ndarray of int, shape (records,), optional
-        How many records each row stands for, where equal ones were put together.
     independent : bool
         Whether the draws are independent draws from the posterior, as those on a grid are.
     mode : str, optional
@@ -310,10 +294,10 @@ def stream_bounds(
     """
     pieces = stream(model, values, draws, mode=mode)
     chains = draws["posterior"].sizes["chain"] if isinstance(draws, xr.DataTree) else 1
-    tally = Tally(pieces.n_records, pieces.n_draws, weights, centre, limit, counts)
-    for records, some, found in pieces.pieces():
-        tally.add(records, some, found)
-    return Bounds.of(tally, chains, independent)
+    tally = Tally(pieces.n_records, (chains, pieces.n_draws // chains), weights, centre, limit)
+    for piece in pieces.pieces():
+        tally.add(*piece)
+    return Bounds.of(tally, independent)
 
 
 def from_log_likelihood(
@@ -355,21 +339,21 @@ def from_log_likelihood(
     arrays, records = _arrays(tree, variable, record_dim)
     sizes = arrays[0].sizes
     n_records, chains, n_draws = sizes[records], sizes["chain"], sizes["draw"]
-    tally = Tally(n_records, chains * n_draws, weights, centre, limit)
+    tally = Tally(n_records, (chains, n_draws), weights, centre, limit)
     chunk = max(1, MOST_AT_ONCE // (2 * n_records))
     for chain, some in ((chain, some) for chain in range(chains) for some in slices(n_draws, chunk)):
         found = sum(_piece(array.isel(chain=chain, draw=some), records) for array in arrays)
         draws = slice(chain * n_draws + some.start, chain * n_draws + some.stop)
         tally.add(slice(0, n_records), draws, np.ascontiguousarray(found))
-    return Bounds.of(tally, chains, independent)
+    return Bounds.of(tally, independent)
 
 
 def _arrays(tree: xr.DataTree, variable: str | None, record_dim: str | None) -> tuple[list[xr.DataArray], str]:
     """Return log-likelihoods with dims chain, draw, that of the records, and any others; and that of the records."""
     if not isinstance(tree, xr.DataTree) or "log_likelihood" not in tree.children:
         raise InputError(
-            "the tree has no log_likelihood group; PyMC adds one by pm.compute_log_likelihood, and for Stan name the "
-            "generated quantity when you call az.from_cmdstanpy(..., log_likelihood=...)"
+            "the tree has no log_likelihood group, such as pm.compute_log_likelihood adds, or log_likelihood=... where "
+            "ArviZ converts draws of NumPyro and Stan; or give a model with a posterior group"
         )
     group = tree["log_likelihood"].to_dataset()
     names = [str(name) for name in group.data_vars] if variable is None else [variable]
@@ -403,8 +387,10 @@ def _piece(part: xr.DataArray, records: str) -> FloatArray:
     return found.reshape(*found.shape[:2], -1).sum(axis=2) if found.ndim > 2 else found
 
 
-def _moves(chains: FloatArray) -> bool:
-    return chains.shape[1] >= FEWEST_DRAWS and bool(np.all(np.isfinite(chains))) and float(np.ptp(chains)) > 0
+def _by_arviz(measure: Any, chains: FloatArray, **how: Any) -> float:
+    """Return what ArviZ says of chains; NaN of too few draws, and of those that never move or aren't finite."""
+    known = chains.shape[1] >= FEWEST_DRAWS and np.isfinite(chains).all() and np.ptp(chains) > 0
+    return float(measure(chains, **how)) if known else NAN
 
 
 def _five(values: NDArray[Any]) -> dict[str, float | None]:

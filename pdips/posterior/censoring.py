@@ -11,7 +11,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from pymc.distributions.distribution import PartialObservedRV
 from pymc.model.fgraph import (
@@ -374,16 +373,9 @@ class Censored:
     def _point(self) -> dict[str, NDArray[Any]]:
         return natural_points(self.model, 1)[0]
 
-    def log_likelihood(self, draws: Mapping[str, ArrayLike] | xr.Dataset | xr.DataTree) -> FloatArray:
+    def log_likelihood(self, draws: Mapping[str, ArrayLike]) -> FloatArray:
         """Return the plain log-likelihood of each record at each draw of the free variables, shape (draws, records)."""
-        names = [each.name for each in self._parts.parameters]
-        if isinstance(draws, xr.DataTree):
-            draws = draws["posterior"].to_dataset()
-        if isinstance(draws, xr.Dataset):
-            cubes = [draws[name].transpose("chain", "draw", ...).to_numpy() for name in names]
-            stacked = [cube.reshape((-1, *cube.shape[2:])) for cube in cubes]
-        else:
-            stacked = [np.asarray(draws[name]) for name in names]
+        stacked = [np.asarray(draws[each.name]) for each in self._parts.parameters]
         with np.errstate(all="ignore"):
             found = [self._terms(*point, *self._records()) for point in zip(*stacked, strict=True)]
         return np.asarray(found, dtype=np.float64)
@@ -424,7 +416,7 @@ def censor_records(
 
 
 def censored_from(
-    model: pm.Model, parts: Parts, own: tuple[str, ...], clip: Clip, n: int, correction: FloatArray | None
+    model: pm.Model, parts: Parts, own: tuple[str, ...], clip: Clip, n: int, correction: FloatArray | None = None
 ) -> Censored:
     """Return a model that was taken apart with its terms bounded, weights 1 and centres 0.
 

@@ -29,7 +29,6 @@ from pdips.posterior.censoring import (
     Parts,
     censored_from,
     check_variables,
-    check_vector,
     natural_points,
     read_by,
     take_apart,
@@ -67,7 +66,6 @@ def censor(
     n_records: int | None = None,
     public_potentials: Collection[str] = (),
     neighbours: Neighbours = "replace-one",
-    correction: ArrayLike | None = None,
 ) -> Censored:
     """Return a model like the given one in which no record's part of the log density leaves a window.
 
@@ -96,9 +94,6 @@ def censor(
         Potentials of the model that read no record.
     neighbours : {"replace-one", "add-remove"}
         Which tables are to look alike.
-    correction : array_like, shape (records,), optional
-        Where not 0, the row is a public record, and what counts is how much censoring takes from it, times this number
-        (:func:`pdips.posterior.censoring.corrected`).
 
     Raises
     ------
@@ -145,8 +140,7 @@ def censor(
     looked_at = probe(parts, n)
     check_records(looked_at, points)
     own = record_parameters(looked_at, points[0], parts, neighbours)
-    public = None if correction is None else check_vector(correction, n, "correction")
-    return censored_from(model, parts, own, clip, n, public).update(
+    return censored_from(model, parts, own, clip, n).update(
         weights=1.0 if weights is None else weights, centre=0.0 if centre is None else centre, window=window
     )
 
@@ -347,21 +341,12 @@ class Stream:
     def pieces(self) -> Iterator[tuple[slice, slice, FloatArray]]:
         """Yield records, draws and their log-likelihoods, shape (draws, records); all draws of a block in a row."""
         for records in slices(self.n_records, self.block):
-            known = self.known(records)
+            known = _quietly(self.of_records, [each[records] for each in self.columns])
             for draws in slices(self.n_draws, self.chunk):
-                yield records, draws, self.piece(known, records, draws)
-
-    def known(self, records: slice) -> list[Any]:
-        """Return what can be worked out from some records alone."""
-        return list(_quietly(self.of_records, [each[records] for each in self.columns]))
-
-    def piece(self, known: list[Any], records: slice, draws: slice) -> FloatArray:
-        """Return the log-likelihoods of some records, given what is known of them, at some draws."""
-        found = _quietly(self.joint, [*(each[draws] for each in self.draws), *known])
-        found = np.require(found, np.float64, ["C", "W"])
-        if found.shape != (len(self.draws[0][draws]), len(self.columns[0][records])):
-            raise InputError(NOT_EACH)
-        return found
+                found = _quietly(self.joint, [*(each[draws] for each in self.draws), *known])
+                if np.shape(found) != (draws.stop - draws.start, records.stop - records.start):
+                    raise InputError(NOT_EACH)
+                yield records, draws, np.require(found, np.float64, ["C", "W"])
 
 
 def _quietly(function: Any, arguments: list[Any]) -> Any:
@@ -424,6 +409,8 @@ def draws_by_name(draws: Draws) -> dict[str, NDArray[Any]]:
         found = {name: np.asarray(value) for name, value in draws.items()}
     elif "posterior" not in draws.children:
         raise InputError("the tree of draws has no posterior group")
+    elif not {"chain", "draw"} <= set(draws["posterior"].sizes):
+        raise InputError("the group posterior must have the dims chain and draw")
     else:
         posterior = {str(name): array.transpose("chain", "draw", ...) for name, array in draws["posterior"].items()}
         found = {name: array.to_numpy() for name, array in posterior.items()}
@@ -485,14 +472,10 @@ def _columns_of(model: pm.Model, graph: Any, values: Values | None) -> dict[Any,
 
 def _same_at_one_draw(blocked: Stream, whole: Stream) -> bool:
     """Tell whether blocks of records give what all records at once give, at the first draw."""
-    first = slice(0, 1)
-    everything = slice(0, whole.n_records)
-    together = whole.piece(whole.known(everything), everything, first)
-    for records in slices(whole.n_records, blocked.block):
-        try:
-            found = blocked.piece(blocked.known(records), records, first)
-        except InputError:
-            return False
-        if not np.allclose(found, together[:, records], rtol=1e-9, atol=1e-12, equal_nan=True):
-            return False
-    return True
+    one, other = (replace(each, draws=tuple(values[:1] for values in each.draws)) for each in (blocked, whole))
+    [(_, _, together)] = other.pieces()
+    try:
+        pieces = [(found, together[:, records]) for records, _, found in one.pieces()]
+    except InputError:
+        return False
+    return all(np.allclose(*each, rtol=1e-9, atol=1e-12, equal_nan=True) for each in pieces)

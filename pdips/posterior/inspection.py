@@ -229,7 +229,7 @@ def _bounds(records: InspectedRecords, posterior: Posterior) -> tuple[Bounds, di
     wanted = max(LEAST_DRAWS, WORK // rows) // chains
     kept = all_draws.isel(draw=slice(None, None, max(1, -(-n_draws // max(wanted, 1)))))
     draws = draws_by_name(xr.DataTree.from_dict({"posterior": kept}))
-    bounds = Bounds.of(_tallied(records, unconstrained(model, draws)), chains, posterior.independent)
+    bounds = Bounds.of(_tallied(records, unconstrained(model, draws), chains), posterior.independent)
     if records.limit is None:
         return bounds, None
     names = [variable.name for variable in model.free_RVs]
@@ -244,10 +244,10 @@ def _bounds(records: InspectedRecords, posterior: Posterior) -> tuple[Bounds, di
     }
 
 
-def _tallied(records: InspectedRecords, points: Points) -> Tally:
-    """Return what there is to know of records' terms at some points."""
+def _tallied(records: InspectedRecords, points: Points, chains: int = 1) -> Tally:
+    """Return what there is to know of records' terms at some points, those of each chain as many."""
     rows, n_draws = len(records.counts), len(points[0])
-    tally = Tally(rows, n_draws, records.weights, records.centre, records.limit, records.counts)
+    tally = Tally(rows, (chains, n_draws // chains), records.weights, records.centre, records.limit, records.counts)
     mode = None if rows * n_draws > COMPILED else "FAST_COMPILE"
     for some, found in records.likelihood.blocks(records.values, points, mode):
         tally.add(slice(0, rows), some, found)
@@ -361,7 +361,7 @@ def check_bounds(
     limit: float | None = None,
     independent: bool = False,
 ) -> Bounds:
-    """Bound the log-likelihoods of anybody's posterior, chain by chain: ``pdips bounds``.
+    """Bound the log-likelihoods of anybody's posterior: ``pdips bounds``.
 
     Parameters
     ----------
@@ -377,7 +377,7 @@ def check_bounds(
     Returns
     -------
     Bounds
-        Confidential; with ``by_chain``.
+        Confidential.
 
     Raises
     ------
@@ -394,27 +394,11 @@ def check_bounds(
     """
     tree = draws if isinstance(draws, xr.DataTree) else _opened(Path(draws))
     common: dict[str, Any] = {"weights": weights, "centre": centre, "limit": limit, "independent": independent}
-    group = "log_likelihood" if model is None else "posterior"
-    if model is not None and (variable is not None or record_dim is not None):
+    if model is None:
+        return from_log_likelihood(tree, variable=variable, record_dim=record_dim, **common)
+    if variable is not None or record_dim is not None:
         raise InputError("variable and record_dim choose among stored log-likelihoods: leave them out with a model")
-    if group not in tree.children or not tree[group].data_vars:
-        raise InputError(
-            f"there is no {group} group in the draws; they need log_likelihood (PyMC: pm.compute_log_likelihood; "
-            "NumPyro, Stan: log_likelihood=... where ArviZ converts them), or posterior and a model"
-        )
-    if not {"chain", "draw"} <= set(tree[group].sizes):
-        raise InputError(f"the group {group} must have the dims chain and draw")
-    if 0 in tree[group].sizes.values():
-        raise InputError(f"the group {group} has no chains, draws or records")
-    built = _finished(model) if isinstance(model, str | Path) else model
-    parts = []
-    for chain in range(tree[group].sizes["chain"]):
-        one = xr.DataTree.from_dict({group: tree[group].to_dataset().isel(chain=[chain])})
-        if built is None:
-            parts.append(from_log_likelihood(one, variable=variable, record_dim=record_dim, **common))
-        else:
-            parts.append(stream_bounds(built, None, one, **common))
-    return Bounds.joined(parts)
+    return stream_bounds(_finished(model) if isinstance(model, str | Path) else model, None, tree, **common)
 
 
 def _opened(path: Path) -> xr.DataTree:

@@ -24,7 +24,7 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.posterior.columns import SUFFIX, model_columns, stand_ins
-from pdips.posterior.record_likelihood import ONE_EACH, SIMPLER, alone, inputs_of, over_records, terms_and_prior
+from pdips.posterior.record_likelihood import ONE_EACH, SIMPLER, RecordLikelihood, inputs_of, log_prior, record_terms
 
 Table = dict[str, NDArray[Any]]
 Terms = Callable[[Mapping[str, Any], Table], tuple[FloatArray, float]]
@@ -170,12 +170,9 @@ def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Terms:
     columns = inputs_of(model, names)
     many = {name: shared.type.clone(shape=(None,))(name=name) for name, shared in columns.items()}
     with on_stand_ins("the log-likelihood"), np.errstate(all="ignore"):
-        graph, prior = terms_and_prior(model)
-        if single:
-            term, record = alone(graph, columns)
-            graph = over_records(term, {record[name]: column for name, column in many.items()})
+        graph = RecordLikelihood(model, names).graph(many) if single else record_terms(model)
         replaced = {shared: many[name] for name, shared in columns.items()}
-        graph, prior = clone_replace([graph, prior], replaced, rebuild_strict=False)
+        graph, prior = clone_replace([graph, log_prior(model)], replaced, rebuild_strict=False)
         graphs = [rewrite_graph(each, include=SIMPLER) for each in (graph, prior)]
         inputs = [*model.value_vars, *many.values()]
         function = pytensor.function(inputs, graphs, mode="FAST_COMPILE", on_unused_input="ignore")

@@ -98,14 +98,6 @@ def record_terms(model: pm.Model) -> Any:
     return sum(terms[1:], terms[0])
 
 
-def terms_and_prior(model: pm.Model) -> tuple[Any, Any]:
-    """Return :func:`record_terms` and :func:`log_prior` of a model, worked out in one go."""
-    observed = model.observed_RVs
-    found = model.logp(vars=[*observed, *model.free_RVs, *model.potentials], sum=False)
-    terms = [on_first_axis(term) for term in found[: len(observed)]]
-    return sum(terms[1:], terms[0]), sum((each.sum() for each in found[len(observed) :]), pt.zeros(()))
-
-
 def on_first_axis(term: Any) -> Any:
     """Sum a log-likelihood over all axes but its first."""
     return term.reshape((term.shape[0], -1)).sum(axis=1) if term.ndim > 1 else term
@@ -384,7 +376,7 @@ class Tally:
     def __init__(
         self,
         n: int,
-        n_draws: int,
+        n_draws: tuple[int, int],  # chains, and draws of each
         weights: FloatArray | None,
         centre: FloatArray | None,
         limit: float | None,
@@ -397,9 +389,10 @@ class Tally:
         if self.limit is not None and not 0 < self.limit < np.inf:
             raise InputError("limit must be a finite number of nats above 0")
         self.weighted = weights is not None
-        self.lowest, self.highest, self.total = np.full(n, np.inf), np.full(n, -np.inf), np.zeros(n)
-        self.draws_beyond = np.zeros(n)
-        self.largest_by_draw, self.records_beyond = np.zeros(n_draws), np.zeros(n_draws, np.int64)
+        self.chains, (chains, _) = np.repeat(np.arange(n_draws[0]), n_draws[1]), n_draws  # of each draw; how many
+        self.lowest, self.highest = np.full((chains, n), np.inf), np.full((chains, n), -np.inf)
+        self.total, self.draws_beyond = np.zeros(n), np.zeros(n)
+        self.largest_by_draw, self.records_beyond = np.zeros(len(self.chains)), np.zeros(len(self.chains), np.int64)
 
     def add(self, records: slice, draws: slice, found: FloatArray) -> None:
         """Take in the log-likelihoods of some records at some draws, shape (draws, records), which are overwritten."""
@@ -410,8 +403,10 @@ class Tally:
             found[:, weights == 0] = 0.0
             if np.isnan(found.sum()):
                 np.copyto(found, -np.inf, where=np.isnan(found))
-        self.lowest[records] = np.minimum(self.lowest[records], found.min(axis=0))
-        self.highest[records] = np.maximum(self.highest[records], found.max(axis=0))
+        chains, first = np.unique(self.chains[draws], return_index=True)
+        for chain, part in zip(chains, np.split(found, first[1:]), strict=True):
+            self.lowest[chain, records] = np.minimum(self.lowest[chain, records], part.min(axis=0))
+            self.highest[chain, records] = np.maximum(self.highest[chain, records], part.max(axis=0))
         self.total[records] += found.sum(axis=0)
         sizes = np.abs(found, out=found)
         self.largest_by_draw[draws] = np.maximum(self.largest_by_draw[draws], sizes.max(axis=1))

@@ -16,7 +16,7 @@ from gallery_by_hand import ByHand, effects_by_hand, observed_of
 from gallery_tables import EXAMPLE
 from pytensor.graph.replace import clone_replace
 from scipy import special, stats
-from tables import refuses
+from tables import cases, refuses
 
 from pdips import InputError, Schema, Table
 from pdips.cli import program
@@ -189,50 +189,16 @@ def test_a_mixture_on_the_log_scale_is_of_lognormals() -> None:
 
 
 LEVELS = "[columns.a]\nlevels = ['x', 'y']\n"
-NUMBER = "[columns.y]\nlower = 0\nupper = 9\n"
-COUNT = "[columns.n]\nlower = 0\nupper = 9\ninteger = true\n"
-GROUP = "[columns.g]\nlevels = ['x', 'y']\npublic = true\n"
-TWO = LEVELS + LEVELS.replace("a", "b", 1)
-IMPOSSIBLE = "[[impossible]]\na = 'x'\nb = 'x'\n"
-RULE = "[[rule]]\nif = {a = 'y'}\nthen = {b = ['y']}\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("normal", LEVELS, "normal.py describes one numeric column that isn't integer"),
-        ("normal", NUMBER + LEVELS, r"all others public; the schema has \['y', 'a'\]"),
-        ("beta", COUNT, "beta.py describes one numeric column that isn't integer"),
-        ("beta", GROUP, r"the schema has \[\]"),
-        ("beta_regression", COUNT + GROUP, "beta_regression.py describes one numeric column that isn't integer"),
-        ("beta_regression", NUMBER, "needs public columns to regress on; without any, beta.py is the model"),
-        ("lognormal_regression", LEVELS, "lognormal_regression.py describes one numeric column"),
-        ("lognormal_regression", NUMBER, "needs a lower bound above 0 for column 'y'"),
-        ("negative_binomial", NUMBER, "negative_binomial.py describes one integer column with lower = 0"),
-        ("negative_binomial", COUNT.replace("lower = 0", "lower = 1"), "one integer column with lower = 0"),
-        ("hierarchical_normal", LEVELS + GROUP, "hierarchical_normal.py describes one numeric column"),
-        (
-            "hierarchical_normal",
-            NUMBER,
-            r"needs one public column with levels, which is the group; the schema has \[\]",
-        ),
-        ("hierarchical_normal", NUMBER + GROUP + GROUP.replace("g", "h", 1), r"the schema has \['g', 'h'\]"),
-        ("mixture", COUNT, "mixture.py describes one numeric column that isn't integer"),
-        ("dpmpm", LEVELS + NUMBER, r"dpmpm.py describes columns with levels, not all of them public; numeric: \['y'\]"),
-        ("dpmpm", GROUP, "not all of them public"),
-        ("dpmpm", TWO + IMPOSSIBLE, "combinations, of which a model knows nothing"),
-        ("dpmpm", TWO + RULE, r"the schema has a \[\[rule\]\], of which a model knows nothing"),
-        ("dpmpm", TWO + RULE + IMPOSSIBLE, r"has a \[\[rule\]\] and \[\[impossible\]\] combinations, of which"),
-    ],
-)
-def test_schemas_that_do_not_suit_are_refused(name: str, text: str, message: str) -> None:
-    refuses(message, Blueprint, as_source(name), Schema.from_toml(text))
+@pytest.mark.parametrize(("name", "content", "message"), cases(__file__, "schemas_that_do_not_suit"))
+def test_schemas_that_do_not_suit_are_refused(name: str, content: dict, message: str) -> None:
+    refuses(message, Blueprint, as_source(name), Schema.model_validate(content))
 
 
-@pytest.mark.parametrize("name", ["lognormal_regression", "negative_binomial"])
-def test_covariates_are_optional(name: str) -> None:
-    schema = Schema.from_toml(COUNT if name == "negative_binomial" else NUMBER.replace("lower = 0", "lower = 1"))
-    assert Blueprint(as_source(name), schema).n_parameters == 2
+def test_covariates_are_optional() -> None:
+    for name, column in (("lognormal_regression", {"lower": 1}), ("negative_binomial", {"lower": 0, "integer": True})):
+        assert Blueprint(as_source(name), Schema(columns={"y": column | {"upper": 9}})).n_parameters == 2
 
 
 def test_numbers_that_may_be_missing_add_a_term_of_their_own() -> None:
@@ -278,15 +244,11 @@ def test_a_bare_name_is_one_of_the_gallery(tmp_path, monkeypatch) -> None:
     refuses("no Python file", as_source, "beta")
 
 
-@pytest.mark.parametrize("model", ["bety", "models/beta", "beta.py"])
-def test_unknown_models(model: str, tmp_path, monkeypatch) -> None:
+def test_unknown_models(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    message = (
-        "there is no model 'bety'; pdips comes with bernoulli, beta, beta_regression"
-        if model == "bety"
-        else "no model file"
-    )
-    refuses(message, as_source, model)
+    refuses("there is no model 'bety'; pdips comes with bernoulli, beta, beta_regression", as_source, "bety")
+    for model in ("models/beta", "beta.py"):
+        refuses("no model file", as_source, model)
 
 
 def test_the_gallery_ships_with_the_wheel_and_is_found_there(tmp_path, monkeypatch) -> None:

@@ -432,23 +432,3 @@ def test_mixing_trees():
 )
 def test_mixing_refuses(items, message):
     refuses(message, mix, items)
-
-
-def noisy_share_coverage(rule: str, m: int, n: int = 200, epsilon: float = 0.2, n_runs: int = 2_000) -> float:
-    """Coverage for a share: one count of n with discrete Laplace noise, released once; sets from its posterior."""
-    rng, truth = np.random.default_rng(8), 0.3
-    grid = (np.arange(400) + 0.5) / 400
-    counts, released = np.arange(n + 1), np.arange(-150, n + 151)
-    likelihood = np.exp(-epsilon * np.abs(released[:, None] - counts)) @ stats.binom.pmf(counts[:, None], n, grid)
-    below = np.cumsum(likelihood, axis=1) / likelihood.sum(axis=1, keepdims=True)
-    shift = stats.dlaplace(epsilon).rvs(n_runs, random_state=rng)
-    observed = np.clip(rng.binomial(n, truth, n_runs) + shift, -150, n + 150) + 150
-    q = rng.binomial(n, grid[(rng.random((m, n_runs))[..., None] > below[observed]).sum(axis=-1)]) / n
-    lower, upper = combine(q, q * (1 - q) / n, rule=rule).interval
-    return float(np.mean((lower <= truth) & (truth <= upper)))
-
-
-def test_the_posterior_predictive_rule_covers_a_noisy_share():
-    # standard error 0.5 %; the twin is the paper's rule, which takes each set to have noise of its own
-    assert 0.915 < noisy_share_coverage("posterior-predictive", 10) < 0.975
-    assert noisy_share_coverage("sanitized", 10) < 0.9

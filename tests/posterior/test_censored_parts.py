@@ -17,7 +17,6 @@ from tables import bits, refuses
 
 from pdips import CensoredPosterior, Schema, Table
 from pdips.posterior import private_reference as reference
-from pdips.posterior.censored_posterior import concentrated, pure
 from pdips.posterior.censoring import CLIPS, clip_graph, clip_values
 from pdips.posterior.columns import collapse, distinct, record_values, stand_ins
 from pdips.posterior.model import Blueprint, constrained, join, split
@@ -29,7 +28,6 @@ from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import _choose_exactly, _LazyUniform, exponential_mechanism
 from pdips.privacy.plan import Plan
 from pdips.privacy.replay import exact_law
-from pdips.privacy.sensitivity import Sensitivity
 
 SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
@@ -88,22 +86,13 @@ def test_what_a_record_adds_is_the_same_to_the_last_bit_whatever_others_there_ar
 
 
 def test_a_parameter_may_be_a_vector_and_a_lookup_beyond_it_is_no_number():
-    text = (
-        "[columns.group]\nlower = 0\nupper = 5\ninteger = true\npublic = true\n[columns.y]\nlower = -9.0\nupper = 9.0\n"
-    )
-    likelihood = RecordLikelihood(lookup(_data(Schema.from_toml(text)), None))
+    group = {"lower": 0, "upper": 5, "integer": True, "public": True}
+    schema = Schema(columns={"group": group, "y": {"lower": -9, "upper": 9}})
+    likelihood = Blueprint(as_source(lookup), schema).likelihood
     likelihood.at([np.array([[0.0, 1.0], [2.0, -1.0]])])
     known, beyond = likelihood.rows({"group": np.array([1, 5]), "y": np.array([0.5, 0.5])})
     np.testing.assert_allclose(likelihood(known), stats.norm.logpdf(0.5, [1.0, -1.0], 1))
     assert np.isnan(likelihood(beyond)).all()
-
-
-def _data(schema):
-    class Plain(dict):
-        def __missing__(self, name):
-            return pm.Data(f"{name}_data", np.zeros(3) if name == "y" else np.zeros(3, dtype=np.int64))
-
-    return Plain()
 
 
 # Whole-number scores
@@ -120,13 +109,6 @@ def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
     assert np.abs(total - expected).max() <= counts.sum()  # a last bit at a rounding edge
     assert np.abs(total).max() <= counts.sum() * STEPS
     np.testing.assert_allclose(target.excess(points, {"y": y}), (u - by_hand(u, 1 / 3)).mean(axis=0), atol=1e-12)
-
-
-@pytest.mark.parametrize("clip", ["hard", "tanh", "algebraic"])
-def test_no_term_leaves_the_window(clip):
-    hostile = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0])
-    with np.errstate(all="ignore"):
-        np.testing.assert_allclose(clip_values(hostile, clip), [-1, 1, -1, 1, -1, 0], atol=1e-12)
 
 
 @pytest.mark.parametrize("clip", CLIPS)
@@ -313,26 +295,6 @@ def test_the_correction_keeps_a_narrow_window_from_moving_the_posterior(two):
 
 
 # Prices
-
-
-def test_windows_cost_what_they_should():
-    price = pure("1", Fraction(1, 2), 1)
-    assert (price.stage, price.draw) == (Fraction(1, 2), Fraction(1, 2))
-    three = SPAN.model_copy(update={"records": SPAN.records.model_copy(update={"max_per_person": 3})})
-    assert price.window(Sensitivity.of_counts(SPAN, "replace-one")) == Fraction(1, 8)
-    assert price.window(Sensitivity.of_counts(SPAN, "add-remove")) == Fraction(1, 4)
-    assert price.window(Sensitivity.of_counts(three, "replace-one")) == Fraction(1, 24)
-    assert pure(3, Fraction(0), 5).draw == Fraction(3, 5)
-
-
-@pytest.mark.parametrize("n_draws", [1, 20])
-def test_concentrated_prices_stay_below_epsilon_at_delta(n_draws):
-    price = concentrated(2, "1e-6", Fraction(1, 4), n_draws)
-    assert price.rho == price.stage**2 / 2 + n_draws * price.draw**2 / 8
-    orders, rho = 1 + np.geomspace(1, 100, 1_000_001), float(price.rho)
-    reading = rho * orders + np.log(1e6 / orders) / (orders - 1) + np.log1p(-1 / orders)  # Canonne et al. (2020)
-    assert 2 - 1e-6 < reading.min() <= 2 + 1e-9
-    assert price.stage**2 / 2 == pytest.approx(price.rho / 4, rel=1e-9)
 
 
 def test_a_long_choice_is_decided_by_bisection():

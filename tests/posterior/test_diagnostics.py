@@ -205,7 +205,7 @@ def test_all_records_at_all_draws_are_never_held():
     rng = np.random.default_rng(0)
     draws = {"mean": rng.uniform(0.1, 0.2, n_draws), "size": rng.uniform(3, 4, n_draws)}
     found = stream(Blueprint(Source(build_model, "beta"), SCHEMA).model, {"y": rng.random(n)}, draws, mode=FAST)
-    tally = Tally(n, n_draws, None, None, 2.5)
+    tally = Tally(n, (1, n_draws), None, None, 2.5)
     assert found.block < n
     all_at_once = 8 * n * n_draws
     assert peak(lambda: [tally.add(*piece) for piece in found.pieces()]) < all_at_once / 5
@@ -234,9 +234,9 @@ def test_a_tree_in_a_file_is_read_piece_by_piece(tmp_path, monkeypatch):
 
 def exceeds(chains: np.ndarray, further: np.ndarray) -> tuple[bool, Bounds]:
     """Tell whether a further draw goes beyond the bound; chains of shape (draws, records), one further row."""
-    tally = Tally(chains.shape[1], len(chains), None, None, None)
+    tally = Tally(chains.shape[1], (1, len(chains)), None, None, None)
     tally.add(slice(0, chains.shape[1]), slice(0, len(chains)), chains.copy())
-    bounds = Bounds.of(tally, 1, independent=True)
+    bounds = Bounds.of(tally, independent=True)
     return bool(np.abs(further).max() > bounds.overall), bounds
 
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pymc as pm
@@ -97,15 +98,16 @@ def test_a_tally_in_pieces_agrees_with_all_at_once(limit):
     found = rng.normal(0, 1, (9, 21))
     found[2, 3], found[4, 5], found[1, 20] = -np.inf, np.nan, np.inf
     weights, centre = rng.uniform(0, 1, 21) * (np.arange(21) % 3 > 0), rng.normal(0, 1, 21)
-    each = Tally(21, 9, weights, centre, limit, counts := rng.integers(1, 4, 21))
-    for rows in (slice(0, 13), slice(13, 21)):
-        each.add(rows, slice(0, 9), found[:, rows].copy())
-    made, found = Bounds.of(each, 3, False), np.where(np.isnan(found), -np.inf, found) - centre
+    each = Tally(21, (3, 3), weights, centre, limit, counts := rng.integers(1, 4, 21))
+    for rows, draws in product((slice(0, 13), slice(13, 21)), (slice(0, 4), slice(4, 9))):
+        each.add(rows, draws, found[draws, rows].copy())
+    made, found = Bounds.of(each, False), np.where(np.isnan(found), -np.inf, found) - centre
     terms = np.repeat(np.where(weights == 0, 0.0, found) * weights, counts, axis=1)
     beyond = np.abs(terms) > (np.inf if limit is None else limit)
     seen = (made.largest, made.lowest, made.highest, made.mean, made.draws_beyond)
     wanted = (np.abs(terms).max(axis=0), terms.min(axis=0), terms.max(axis=0), terms.mean(axis=0), beyond.sum(axis=0))
     seen, wanted = (*seen, made.largest_by_draw), (*wanted, np.abs(terms).max(axis=1).reshape(3, -1))
+    seen, wanted = (*seen, made.by_chain), (*wanted, np.abs(terms).reshape(3, 3, -1).max(axis=1))
     for one, other in zip((*seen, made.records_beyond.ravel()), (*wanted, beyond.sum(axis=1)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
     assert made.n_records == counts.sum()
@@ -142,15 +144,6 @@ def test_files_give_the_bounds_that_a_hand_works_out(tmp_path, kind, group):
     np.testing.assert_allclose(found.largest, terms.max(axis=(0, 1)), rtol=1e-6)
     spread = np.ptp(terms.max(axis=1), axis=0) / terms.max(axis=(0, 1))
     np.testing.assert_allclose(found.chain_spread, spread, rtol=1e-6)
-
-
-def test_what_pymc_computed_is_read(tmp_path):
-    with pm.Model():
-        pm.Normal("y", pm.Normal("mean", 0, 5), 1, observed=ROWS)
-        draws = pm.compute_log_likelihood(posterior(), progressbar=False)
-    draws.to_netcdf(tmp_path / "draws.nc")
-    by_hand = check_bounds(posterior(group="log_likelihood")).largest
-    assert check_bounds(tmp_path / "draws.nc").largest == pytest.approx(by_hand)
 
 
 def run(*arguments: object):

@@ -1,6 +1,5 @@
 """censored-posterior from its settings to its sets: what it refuses before it spends, what it must not depend on."""
 
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -12,7 +11,6 @@ from tables import cases, refuses
 
 from pdips import CensoredPosterior, InputError, RefusedError, Schema, Table
 from pdips.posterior import private_reference as stages
-from pdips.privacy.loss import zcdp
 
 NUMBER = Schema(columns={"y": {"lower": -50, "upper": 50}})
 SECRET = 31.415926
@@ -233,25 +231,6 @@ def parameters_drawn(monkeypatch, **settings):
 def test_sets_share_a_draw_unless_each_pays_for_its_own(monkeypatch):
     assert len(set(parameters_drawn(monkeypatch))) == 1
     assert len(set(parameters_drawn(monkeypatch, split="per-set"))) == 3
-
-
-def test_sets_of_one_draw_are_said_to_be_so():
-    says = "All 3 sets share one draw"
-    assert says in CensoredPosterior(epsilon=1, model=normal, n_sets=3).privacy_loss(NUMBER).statement
-    assert (
-        says not in CensoredPosterior(epsilon=1, model=normal, n_sets=3, split="per-set").privacy_loss(NUMBER).statement
-    )
-
-
-def test_a_concentrated_price_is_within_epsilon_at_delta():
-    made = CensoredPosterior(epsilon=1, model=normal, n_sets=4, split="per-set", kind="zcdp", reference="prior")
-    loss = made.privacy_loss(NUMBER)
-    assert (loss.kind, loss.delta, loss.sampling) == ("zcdp", Fraction(1, 10**6), "exact")
-    assert loss.epsilon <= 1
-    draw = 4 * made.window(NUMBER)
-    assert loss.epsilon == zcdp(4 * draw**2 / 8, "1e-6", "replace-one", "").epsilon
-    assert draw > Fraction(1, 4) * Fraction(1, 2)  # four draws of a share each, and more than half of a pure one
-    assert sum(spend.epsilon for spend in made.spends(NUMBER)) == loss.epsilon
 
 
 @pytest.mark.parametrize(("cells", "law"), [(4_096, "laplace"), (1, "distribution")])

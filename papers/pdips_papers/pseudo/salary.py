@@ -20,7 +20,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
 from pdips.posterior.censoring import Censored
 from pdips.posterior.columns import record_values
-from pdips.posterior.finished_model import censor
+from pdips.posterior.finished_model import censor, draws_by_name
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
 from pdips.posterior.nuts import sample
@@ -205,7 +205,7 @@ class PublishedRegressions:
         chains, draws, tune = self._settings
         tree = sample(self._censored, rng=self._rng, chains=chains, draws=draws, tune=tune)
         posterior = tree["posterior"].to_dataset()
-        largest = np.abs(self._censored.log_likelihood(posterior) - self._centre).max(axis=0)
+        largest = np.abs(self._censored.log_likelihood(draws_by_name(tree)) - self._centre).max(axis=0)
         chain, draw = (int(self._rng.integers(posterior.sizes[each])) for each in ("chain", "draw"))
         one = posterior.isel(chain=chain, draw=draw)
         values = {rv.name: one[rv.name].to_numpy() for rv in self._blueprint.model.free_RVs}
