@@ -208,11 +208,16 @@ def discrete(given):
     law(given, pm.Normal("mean", pm.Poisson("k", 3), 1))
 
 
+def fails(given, schema):
+    raise ValueError("no such thing")
+
+
 def no_numbers(draw, records, schema, rng):
     return draw_records(draw, records, schema, rng) | {"y": np.array(["x"] * records.n)}
 
 
 LATE = {
+    "build_model": (fails, draw_records, {}, "build_model failed: ValueError: no such thing"),
     "density": (infinite, draw_records, {}, "is not a finite number"),
     "gradient": (no_gradient, draw_records, {}, "is not a finite number"),
     "shape": (wrong_shape, draw_records, {}, "some model"),
