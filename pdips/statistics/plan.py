@@ -107,11 +107,6 @@ class StatisticPart:
         """Of the discrete Laplace law in whole units, or sigma^2 of the discrete Gaussian one; 0 for what is public."""
         return Fraction(0) if self.step is None else self.step.parameter
 
-    @property
-    def standard_deviation(self) -> float:
-        """That of the noise, in whole units."""
-        return 0.0 if self.step is None else self.step.standard_deviation
-
     def noise(self, n: int, bits: RandomBits) -> IntArray:
         """Draw noise for all noised entries of ``n`` runs, shape (n, n_noised)."""
         nothing = np.zeros(self.n_noised, dtype=np.int64)
