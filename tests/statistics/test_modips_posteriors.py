@@ -151,6 +151,18 @@ def test_a_prior_mean_moves_coefficients_and_sums_alike():
     assert stats.ks_2samp(found[0], found[1] + 0.05).pvalue < REJECT
 
 
+def assert_nuts_agrees(model, measured, likelihood, names, rng):
+    """Check draws of the sampler made for a model against chains: Kolmogorov-Smirnov, and draws that are moved."""
+    chains = fit(model, measured, likelihood, n_draws=5, rng=rng, options=by_nuts(2000))
+    own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
+    assert own.convergence is None
+    nuts = chains.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    for name in names:
+        for a, b in zip(*(np.asarray(each).reshape(8000, -1).T for each in (nuts[name], own.draws[name])), strict=True):
+            assert stats.ks_2samp(a, b).statistic < 0.09  # 8,000 draws, worth an eighth at least
+            assert stats.ks_2samp(a, b + 0.5 * b.std()).statistic > 0.15  # the broken twin
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("likelihood", ["noise-aware", "plug-in"])
 def test_a_regression_has_the_posterior_of_nuts(likelihood):
@@ -161,36 +173,15 @@ def test_a_regression_has_the_posterior_of_nuts(likelihood):
     frame["y"] = np.clip(1 + frame["x"] - 2 * (frame["g"] == "b") + rng.standard_normal(n), -5, 5)
     model = as_statistic_model("linear_regression")
     measured = plan_of(model, schema, 1).sanitize(Table(frame, schema), RandomBits(rng))
-    chains = fit(model, measured, likelihood, n_draws=5, rng=rng, options=by_nuts(2000))
-    own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
-    assert own.convergence is None
-    nuts = chains.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
-    pairs = [
-        (nuts["sd"].to_numpy(), own.draws["sd"]),
-        *zip(nuts["beta"].to_numpy().T, own.draws["beta"].T, strict=True),
-    ]
-    for a, b in pairs:
-        assert stats.ks_2samp(a, b).statistic < 0.09  # 8,000 draws, worth an eighth at least
-        assert stats.ks_2samp(a, b + 0.5 * b.std()).statistic > 0.15  # the broken twin
+    assert_nuts_agrees(model, measured, likelihood, ("sd", "beta"), rng)
 
 
 @pytest.mark.long
-def test_a_normal_law_has_the_posterior_of_nuts():
+@pytest.mark.parametrize(("total", "squares"), [(50_000, 100_000_000), (-700_000, 260_000_000)])
+def test_a_normal_law_has_the_posterior_of_nuts(total, squares):
     model = as_statistic_model("normal_moments")
-    plan = plan_of(model, NUMBER, "1/2")
-    for place, (total, squares) in enumerate([(50_000, 100_000_000), (-700_000, 260_000_000)]):
-        measured, rng = measured_of(plan, 1000, total=[total], squares=[squares]), np.random.default_rng(place)
-        chains = fit(model, measured, "noise-aware", n_draws=5, rng=rng, options=by_nuts(2000))
-        own = fit(model, measured, "noise-aware", n_draws=8000, rng=rng)
-        assert own.convergence is None
-        for name in ("mu", "sigma"):
-            a, b = chains.tree["posterior"][name].to_numpy().ravel(), own.draws[name]
-            # Kolmogorov-Smirnov distance of 8,000 draws, worth an eighth at least
-            assert stats.ks_2samp(a, b).statistic < 0.09
-        plain = fit(model, measured, "plug-in", n_draws=8000, rng=rng)  # the broken twin
-        assert (
-            stats.ks_2samp(chains.tree["posterior"]["sigma"].to_numpy().ravel(), plain.draws["sigma"]).statistic > 0.15
-        )
+    measured = measured_of(plan_of(model, NUMBER, "1/2"), 1000, total=[total], squares=[squares])
+    assert_nuts_agrees(model, measured, "noise-aware", ("mu", "sigma"), np.random.default_rng(0))
 
 
 def test_plug_in_normal_draws_have_their_exact_law():
