@@ -221,8 +221,6 @@ class Leaf:
     def trimmed(self, negligible: float) -> "Leaf":
         """Return the same without values at the ends that hardly weigh anything."""
         kept = np.flatnonzero(self.weights > negligible * self.weights.max())
-        if not len(kept):
-            return self
         weights = np.ascontiguousarray(self.weights[kept[0] : kept[-1] + 1])
         return Leaf(self.low + int(kept[0]), weights, self.log_scale)
 
