@@ -388,14 +388,14 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
     noisy = {each.parameter for each in plan.steps if each.law in NOISY}
     if len(noisy) > 1 and not getattr(design, "views", ()) and not isinstance(design, ResidualDesign):
         raise InputError("--html takes no tree whose layers differ in noise: leave order and layers out")
-    per, floor = (2 * price if gaussian else Fraction(1)), None
+    per, floor, shapes = (2 * price if gaussian else Fraction(1)), None, {"parts": design}
     is_pairs = isinstance(design, ResidualDesign)
     step = plan.named(MARGINS) if is_pairs else plan.steps[-1]
     if is_pairs and gaussian:
         part = 1 - sum((each.rho for each in plan.steps if each is not step), Fraction(0)) / price
-        own = {"whole": replace(design, whole=True).squared, "differences": replace(design, whole=False).squared}
-        floor = {name: float(value) for name, value in own.items()}
-        floor |= {"part": float(part), "least": float(replace(design, whole=False).smooth(Fraction(0)))}
+        shapes = {"parts": replace(design, whole=False), "whole": replace(design, whole=True)}
+        floor = {"whole": float(shapes["whole"].squared), "differences": float(shapes["parts"].squared)}
+        floor |= {"part": float(part), "least": float(shapes["parts"].smooth(Fraction(0)))}
 
     def shown(scale: Fraction) -> list[float | int]:
         if floor is not None and scale not in fine:
@@ -403,9 +403,6 @@ def page_form(mechanism: Mechanism, schema: Schema, n_records: int | None, most:
         return [float(scale * per)]
 
     fine = {each.parameter for each in plan.steps if each is not step} if is_pairs else set[Fraction]()
-    shapes = {"parts": design}
-    if floor is not None:
-        shapes = {"parts": replace(design, whole=False), "whole": replace(design, whole=True)}
     found = [
         sorted(prospects(replace(plan, design=shape), n_records), key=lambda each: len(each.columns))
         for shape in shapes.values()

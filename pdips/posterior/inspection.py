@@ -105,8 +105,13 @@ def censored_records(target: Target, values: Values, counts: IntArray) -> Inspec
 
 def tree_of(draws: Sequence[Draws]) -> xr.DataTree:
     """Return independent draws, one mapping each, as a tree of one chain."""
-    stacked = {name: np.stack([np.asarray(draw[name]) for draw in draws])[None] for name in draws[0]}
-    made = az.from_dict({"posterior": stacked})["posterior"].to_dataset().drop_attrs()  # which files do not take
+    return chains_of({name: np.stack([np.asarray(draw[name]) for draw in draws]) for name in draws[0]})
+
+
+def chains_of(draws: Draws, chains: int = 1) -> xr.DataTree:
+    """Return draws, shape (draws, ...), of chains one after the other as a tree."""
+    shaped = {name: values.reshape((chains, -1, *values.shape[1:])) for name, values in draws.items()}
+    made = az.from_dict({"posterior": shaped})["posterior"].to_dataset().drop_attrs()  # which files do not take
     return xr.DataTree.from_dict({"posterior": made})
 
 

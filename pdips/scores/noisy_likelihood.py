@@ -203,41 +203,28 @@ class Linearised:
         return self.noise + np.diag(1e-12 * np.trace(self.sampling + self.noise) - self.laplace)
 
     @cached_property
-    def _whitened(self) -> tuple[FloatArray, FloatArray, float]:
+    def whitened(self) -> tuple[FloatArray, FloatArray, float]:
+        """Slopes and residuals of sums made independent with variance 1, and the log determinant of the covariance."""
         covariance = self.sampling + self.noise
         root = cholesky(covariance + np.eye(len(covariance)) * 1e-12 * np.trace(covariance), lower=True)
         found = solve_triangular(root, np.column_stack([self.slopes, self.residual]), lower=True)
         return found[:, :-1], found[:, -1], 2 * float(np.log(np.diag(root)).sum())
 
-    @property
-    def whitened_slopes(self) -> FloatArray:
-        """Derivatives of sums made independent with variance 1, shape (sums, parameters)."""
-        return self._whitened[0]
-
-    @property
-    def whitened_residual(self) -> FloatArray:
-        """Those sums minus their expectation, shape (sums,)."""
-        return self._whitened[1]
-
     @cached_property
     def curvature(self) -> FloatArray:
         """Minus the second derivative of the log-likelihood, shape (parameters, parameters)."""
-        return self.whitened_slopes.T @ self.whitened_slopes
+        return self.whitened[0].T @ self.whitened[0]
 
     @cached_property
     def slope(self) -> FloatArray:
         """The derivative of the log-likelihood, shape (parameters,)."""
-        return self.whitened_slopes.T @ self.whitened_residual
-
-    @property
-    def log_determinant(self) -> float:
-        """Of the covariance of the sums."""
-        return self._whitened[2]
+        return self.whitened[0].T @ self.whitened[1]
 
     @property
     def log_likelihood(self) -> float:
         """Log density of the sums, up to a constant, under normal noise."""
-        return -(float(self.whitened_residual @ self.whitened_residual) + self.log_determinant) / 2
+        _, residual, log_determinant = self.whitened
+        return -(float(residual @ residual) + log_determinant) / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -467,11 +454,11 @@ class NoisyLikelihood:
 def _numbers(here: Linearised, noises: Noises) -> dict[str, FloatArray]:
     """Return what the model of noisy sums reads, by name; with a row for each of several noises."""
     mixed = [replace(here, noise=noise) for noise, _ in noises] or [here]
-    slopes, residual = [each.whitened_slopes for each in mixed], [each.whitened_residual for each in mixed]
+    slopes, residuals, determinants = map(np.array, zip(*(each.whitened for each in mixed), strict=True))
     if len(mixed) == 1:
-        return {PLACE: here.place, SLOPES: slopes[0], RESIDUAL: residual[0]}
-    logs = np.array([share for _, share in noises]) - [each.log_determinant / 2 for each in mixed]
-    return {PLACE: here.place, SLOPES: np.array(slopes), RESIDUAL: np.array(residual), LOGS: logs}
+        return {PLACE: here.place, SLOPES: slopes[0], RESIDUAL: residuals[0]}
+    logs = np.array([share for _, share in noises]) - determinants / 2
+    return {PLACE: here.place, SLOPES: slopes, RESIDUAL: residuals, LOGS: logs}
 
 
 def _mixed(value: Any, expected: Any, logs: Any) -> Any:

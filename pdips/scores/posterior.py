@@ -377,7 +377,8 @@ def predictive_check(
     root = np.linalg.cholesky(covariance + np.eye(len(covariance)) * 1e-12 * np.trace(covariance))
     expected = sums.noisy - here.residual + (places - here.place) @ here.slopes.T
     simulated = expected + rng.standard_normal(expected.shape) @ root.T
-    residuals = here.whitened_residual - (places - here.place) @ here.whitened_slopes.T
+    slopes, residual, _ = here.whitened
+    residuals = residual - (places - here.place) @ slopes.T
     likely = -(residuals**2) / 2 - np.log(np.diag(root)) - np.log(2 * np.pi) / 2
     ends = np.cumsum([len(each.noisy) for each in sums.measurements])[:-1]
     names = [each.step for each in sums.measurements]

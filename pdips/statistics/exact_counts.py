@@ -21,7 +21,7 @@ NATS = 50.0  # How far below a cell's largest weight, in nats, its values are le
 NEGLIGIBLE, FFT_NEGLIGIBLE = 1e-22, 1e-13  # Of the largest: smaller entries are left out; an FFT errs by 1e-16 of it
 DIRECT = 1 << 24  # Products up to which sums are worked out term by term
 MOST_WEIGHTS = 1 << 25  # Most weights held for the cells of one table: 256 MiB
-LARGEST_TILT, SMALLEST_STEP = 1e3, 1e-12
+LARGEST_TILT, SMALLEST_STEP, MOST_TILTS = 1e3, 1e-12, 150
 
 LEAST_LOG = 25.0  # The number of records is followed until its log posterior is this far below the best
 TRUSTED = 1e-11  # Least weight, over the largest, of the sums of a tree that are used: the rest is for other tilts
@@ -221,8 +221,6 @@ class Leaf:
     def trimmed(self, negligible: float) -> "Leaf":
         """Return the same without values at the ends that hardly weigh anything."""
         kept = np.flatnonzero(self.weights > negligible * self.weights.max())
-        if not len(kept):
-            return self
         weights = np.ascontiguousarray(self.weights[kept[0] : kept[-1] + 1])
         return Leaf(self.low + int(kept[0]), weights, self.log_scale)
 
@@ -289,27 +287,20 @@ class Kinds:
     def tilt(self, aim: float) -> float:
         """Return the tilt at which the cells add up to ``aim`` on average, nearly: its weight must not vanish."""
         mean, deviation = self._moments(0.0)
-        low, high, step = 0.0, 0.0, 1 / max(deviation, 1.0)
-        while abs(mean - aim) > 0.25 * deviation and abs(high - low) < LARGEST_TILT and deviation > 0:
-            above = mean > aim
-            edge, way = (low, -1) if above else (high, 1)
-            while step > SMALLEST_STEP and _width(self._windows(edge + way * step)) > MOST_WEIGHTS:
-                step /= 4  # the law of a count would hardly fall any more
-            low, high = (low - step, low) if above else (high, high + step)
-            step *= 2
-            mean, deviation = self._moments(low if above else high)
-            if (mean > aim) != above:
-                return self._between(low, high, aim)
-        return low if low < 0 else high
-
-    def _between(self, low: float, high: float, aim: float) -> float:
-        for _ in range(60):
-            middle = (low + high) / 2
-            mean, deviation = self._moments(middle)
-            if abs(mean - aim) <= 0.25 * deviation:
+        tilt, ends, step = 0.0, [-math.inf, math.inf], 1 / max(deviation, 1.0)
+        for _ in range(MOST_TILTS):
+            if abs(mean - aim) <= 0.25 * deviation or abs(tilt) >= LARGEST_TILT or not deviation:
                 break
-            low, high = (low, middle) if mean > aim else (middle, high)
-        return middle
+            way = -1 if mean > aim else 1
+            ends[mean > aim] = tilt
+            if all(map(math.isfinite, ends)):
+                tilt = sum(ends) / 2
+            else:
+                while step > SMALLEST_STEP and _width(self._windows(tilt + way * step)) > MOST_WEIGHTS:
+                    step /= 4  # the law of a count would hardly fall any more
+                tilt, step = tilt + way * step, 2 * step
+            mean, deviation = self._moments(tilt)
+        return tilt
 
 
 def _width(windows: list[tuple[int, int]]) -> int:

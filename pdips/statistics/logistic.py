@@ -11,9 +11,9 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.encoding import Scale
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -21,7 +21,7 @@ from pdips.posterior.columns import Values, record_values
 from pdips.privacy.loss import Neighbours, Number, exact, positive
 from pdips.privacy.noise import quantise
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.statistics.statistic import column_of
+from pdips.statistics.statistic import column_of, unit_of
 
 GRID_BITS = 12  # The grid's step is between 2^-12 and 2^-13 of what one record can do
 LARGEST_KAPPA = 2**40
@@ -188,16 +188,11 @@ def newton(logits: Logits, goal: float) -> FloatArray:
 
 def _evaluate(logits: Logits, b: FloatArray) -> tuple[float, FloatArray, FloatArray]:
     """Return the objective, weighted residuals and probabilities, the latter of shape (n_levels - 1, rows)."""
-    eta = np.vstack([np.zeros(len(logits.x)), b @ logits.x.T])
-    top = eta.max(axis=0)
-    powers = np.exp(eta - top)
-    total = powers.sum(axis=0)
-    rows = np.arange(len(logits.x))
-    loss = (logits.weight * (np.log(total) + top - eta[logits.level, rows])).sum()
-    p = powers / total
+    log_p = special.log_softmax(np.vstack([np.zeros(len(logits.x)), b @ logits.x.T]), axis=0)
+    own, p = (logits.level, np.arange(len(logits.x))), np.exp(log_p)
     residuals = p.copy()
-    residuals[logits.level, rows] -= 1.0
-    value = float(logits.kappa) / 2 * float((b * b).sum()) + float(loss)
+    residuals[own] -= 1.0
+    value = float(logits.kappa) / 2 * float((b * b).sum()) - float(logits.weight @ log_p[own])
     return value, logits.weight * residuals[1:], p[1:]
 
 
@@ -292,10 +287,6 @@ class Logistic:
         rows = [(level, term) for level in levels for term in terms]
         return pd.DataFrame(rows, columns=[self.outcome, "predictor" if self.outcome != "predictor" else "term"])
 
-    def names(self, schema: Schema) -> list[str]:
-        """Return what each coefficient is called, in the order of ``measure(...).ravel()``."""
-        return [f"{self.outcome} = {level}: {term}" for level, term in self.labels(schema).itertuples(index=False)]
-
     def _accuracy(self, schema: Schema) -> Accuracy:
         n_logits, d = self.shape(schema)
         return Accuracy(n_logits + 1, d, exact(self.kappa, "kappa"))
@@ -345,9 +336,7 @@ class Logistic:
             if column.is_categorical:
                 columns += [(values[name] == level).astype(np.float64) for level in range(1, column.n_levels)]
                 continue
-            low, high = Scale(column).bounds
-            share = (Scale(column).there(np.asarray(values[name], dtype=np.float64)) - low) / (high - low)
-            columns.append(np.clip(2 * share - 1, -1.0, 1.0))
+            columns.append(np.clip(unit_of(schema, name).of(np.asarray(values[name], dtype=np.float64)), -1.0, 1.0))
         return np.ascontiguousarray(np.column_stack(columns) * _scale(len(self.predictors)))
 
     def measure(self, table: Table) -> IntArray:

@@ -21,6 +21,7 @@ from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
 from pdips.posterior.closures import check_closed
 from pdips.posterior.finished_model import draws_by_name
+from pdips.posterior.inspection import chains_of
 from pdips.posterior.model import quiet
 from pdips.posterior.model_checks import Tried, check_gradient, check_proper, check_unused
 from pdips.posterior.model_file import load
@@ -239,7 +240,7 @@ def fit(
         priors_of_fits(given, model.name)
         if trial:
             flat = model.completed(given, _at_start(model.name, built, given, wanted, n_draws), rng)
-            return PosteriorFit(flat, tree_of(flat))
+            return PosteriorFit(flat, chains_of(flat))
         with _lock:
             drawn, stats = _by_nuts(model.name, built, kept, given, wanted, n_draws, rng)
     found = None if trial else drawn.convergence
@@ -249,7 +250,9 @@ def fit(
     total, taken = len(next(iter(flat.values()))), np.arange(n_draws)
     if found is not None:
         taken = sampling.far_apart(total, n_draws, rng)
-    tree = tree_of(flat, drawn.chains, stats)
+    tree = chains_of(flat, drawn.chains)
+    if stats is not None:
+        tree["sample_stats"] = xr.DataTree(stats)
     return PosteriorFit({name: values[taken] for name, values in flat.items()}, tree, found)
 
 
@@ -323,19 +326,6 @@ def _by_nuts(
     known = {str(variable.name) for variable in (*built.free_RVs, *built.deterministics)} - set(given.latents)
     drawn = {name: values for name, values in draws_by_name(tree).items() if name in known}
     return SamplerDraws(values=drawn, chains=chains, convergence=found), tree["sample_stats"].to_dataset()
-
-
-def tree_of(flat: Draws, chains: int = 1, stats: xr.Dataset | None = None) -> xr.DataTree:
-    """Return draws, shape (draws, ...), of chains one after the other as a tree."""
-    held = {
-        name: (
-            ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(values.ndim - 1))),
-            values.reshape((chains, -1, *values.shape[1:])),
-        )
-        for name, values in flat.items()
-    }
-    groups = {"posterior": xr.Dataset(held)}
-    return xr.DataTree.from_dict(groups if stats is None else groups | {"sample_stats": stats})
 
 
 def start_of(model: pm.Model) -> dict[str, NDArray[Any]]:

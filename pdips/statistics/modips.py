@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -154,11 +153,6 @@ class Modips(LaplaceOrGaussian):
             if len(models) > 1 and self.split == "per-set":
                 raise InputError("several models go with split = once: they are weighed by one sanitization")
             object.__setattr__(self, "model", models if len(models) > 1 else models[0])
-
-    @property
-    def rho(self) -> Fraction:
-        """The total as a zero-concentrated loss; 0 for a pure one."""
-        return Fraction(0) if self.kind == "pure" else self.total
 
     @property
     def _sources(self) -> tuple[StatisticModel, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pandas as pd
@@ -43,9 +43,6 @@ Statistic = Counts | Sums | Products | Scatter | Logistic
 
 SHIPPED: tuple[type, ...] = get_args(Statistic)
 
-SEVERAL = {(Counts, "by"), (Sums, "by"), (Products, "by"), (Products, "of"), (Logistic, "predictors")}
-"""Fields that hold several names of columns; the others hold one, ``kappa`` a number."""
-
 
 def shipped(statistics: Any, model: str = "the model") -> dict[str, Statistic]:
     """Return statistics by name as new objects of the shipped types, read once; refuse anything else.
@@ -71,21 +68,21 @@ def _copied(name: Any, statistic: Any, model: str) -> Statistic:
             f"{model}: statistics(schema) returns {name!r}, which is none of {names} itself; the sensitivity of other "
             "statistics, and of subclasses of these, isn't proved: declare what you need by these types"
         )
-    own = [field.name for field in fields(kind)]
+    own = {field.name: get_origin(field.type) is tuple for field in fields(kind)}
     if sorted(vars(statistic)) != sorted(own):
         raise InputError(f"{model}: statistic {name!r} has attributes that a {kind.__name__} doesn't have")
-    values = {field: _plain(kind, field, vars(statistic)[field], f"{model}: {name!r}") for field in own}
+    values = {field: _plain(field, vars(statistic)[field], own[field], f"{model}: {name!r}") for field in own}
     made: Statistic = kind(**values)
     return made
 
 
-def _plain(kind: type, field: str, value: Any, label: str) -> Any:
-    """Return the value of a field as plain Python objects."""
+def _plain(field: str, value: Any, several: bool, label: str) -> Any:
+    """Return the value of a field, one name of a column or several, as plain Python objects; ``kappa`` is a number."""
     if field == "kappa":
         if type(value) not in (int, float, str, Fraction):
             raise InputError(f"{label}: kappa must be a number")
         return value
-    if (kind, field) not in SEVERAL:
+    if not several:
         if type(value) is not str:
             raise InputError(f"{label}: {field} must be the name of a column")
         return value
@@ -109,11 +106,6 @@ class StatisticPart:
     def scale(self) -> Fraction:
         """Of the discrete Laplace law in whole units, or sigma^2 of the discrete Gaussian one; 0 for what is public."""
         return Fraction(0) if self.step is None else self.step.parameter
-
-    @property
-    def standard_deviation(self) -> float:
-        """That of the noise, in whole units."""
-        return 0.0 if self.step is None else self.step.standard_deviation
 
     def noise(self, n: int, bits: RandomBits) -> IntArray:
         """Draw noise for all noised entries of ``n`` runs, shape (n, n_noised)."""

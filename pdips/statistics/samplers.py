@@ -354,16 +354,17 @@ def cells(reading: ModelLaws) -> Sampler | None:
     Priors must be called m (normal), tau and sd (gamma) and, for several columns, correlation, evenly distributed;
     their constants are taken from the model. Noise-aware, with a public number of records.
     """
-    laws, priors, n = {each.law: each for each in reading.laws}, reading.priors, reading.n
+    priors, n, stated = reading.priors, reading.n, reading.stated("normal", "wishart")
+    stated = stated or reading.stated("dirichlet_multinomial", "normal", "wishart")
     d = len(priors["m"].constants[0]) if "m" in priors and priors["m"].shape else 0
     kinds = {"m": "normal", "tau": "gamma", "sd": "gamma"} | ({"correlation": "beta"} if d > 1 else {})
-    counted = laws.pop("dirichlet_multinomial", None)
-    if {name: prior.law for name, prior in priors.items()} != kinds or set(laws) != {"normal", "wishart"}:
+    if {name: prior.law for name, prior in priors.items()} != kinds:
         return None
-    if len(reading.laws) != len(laws) + (counted is not None) or n is None or not reading.given.aware:
+    if stated is None or n is None or not reading.given.aware:
         return None
     m, tau, sd = (priors[name] for name in ("m", "tau", "sd"))
-    sums, products = laws["normal"], laws["wishart"]
+    *shared, sums, products = stated
+    counted = shared[0] if shared else None
     if {m.shape, tau.shape, sd.shape} != {(d,)} or len(sums.names) != d or sums.arguments["between"] is None:
         return None
     if d > 1 and any(not np.allclose(each, evenly(d)) for each in priors["correlation"].constants):

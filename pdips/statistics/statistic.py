@@ -195,6 +195,13 @@ class _ByCell:
         """Return a whole unit as part of the most that a record adds."""
         return 1 / self._most(schema)
 
+    def spread(self, schema: Schema) -> FloatArray:
+        """Return the variance of even spreads over [-1, 1], of their squares or products, over the number of cells."""
+        [cells] = self.shape(schema)
+        first, *others = self._columns
+        each = 1 / 3 if not others else 4 / 45 if others == [first] else 1 / 9
+        return np.full(cells, each / cells)
+
     def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
         """Return the sensitivity, in whole units; squares aren't signed, and move to another cell if there is one."""
         if _are_public(schema, (*self._columns, *self.by)):
@@ -275,11 +282,6 @@ class Sums(_ByCell):
 
     of: str
 
-    def spread(self, schema: Schema) -> FloatArray:
-        """Return 1/3 over the number of cells, the variance of an even spread over [-1, 1]."""
-        [cells] = self.shape(schema)
-        return np.full(cells, 1 / (3 * cells))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Products(_ByCell):
@@ -307,11 +309,6 @@ class Products(_ByCell):
                 f"Products multiplies two columns, such as of=('x', 'y') or ('x', 'x'); got {len(self.of)}"
             )
         super().check(schema)
-
-    def spread(self, schema: Schema) -> FloatArray:
-        """Return the variance of a product of even spreads: 4/45 for a square, 1/9 otherwise, over the cells."""
-        [cells] = self.shape(schema)
-        return np.full(cells, (4 / 45 if self.of[0] == self.of[1] else 1 / 9) / cells)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,7 +347,3 @@ class Scatter(_ByCell):
         nowhere, n = np.zeros(len(values), dtype=np.int64), len(values)
         [total], [squares] = total_by(nowhere, values, 1, most), total_by(nowhere, values**2, 1, most**2)
         return np.array([(n * int(squares) - int(total) ** 2) // n])
-
-    def spread(self, schema: Schema) -> FloatArray:
-        """Return 4/45, the variance of the square of an even spread."""
-        return np.array([4 / 45])

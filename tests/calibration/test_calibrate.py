@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -13,13 +12,14 @@ import pandas as pd
 import pytest
 from tables import random_table, refuses, schema_of
 
-from pdips import InputError, LaplaceSanitizer, Modips, PrivBayes, PseudoPosterior, Schema, Steps, Table, calibrate
+from pdips import LaplaceSanitizer, Modips, PrivBayes, PseudoPosterior, Schema, Steps, Table, calibrate
 from pdips.cli import program
 from pdips.margins import planning
 from pdips.registry import MECHANISMS, find, published
 
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = schema_of(3, 2, 2)
+OTHER = random_table(schema_of(2, 2), 20)
 CLOSED = ("laplace-sanitizer", "modips", "pairs", "steps")
 
 
@@ -90,15 +90,10 @@ def test_functions_classes_and_budgets_by_layer():
     )
     refuses("one with this epsilon", calibrate, lambda epsilon: LaplaceSanitizer(epsilon=1), SCHEMA, standard_error=10)
     assert repr(found).startswith("Calibration(epsilon=")
-    assert json.loads(json.dumps(found.describe()))["epsilon"] == float(found.epsilon)
-
-
-def test_an_epsilon_that_is_too_small_is_none_in_json():
-    found = calibrate(LaplaceSanitizer, SCHEMA, standard_error=10)
     tried = pd.DataFrame({"epsilon": [0.01], "reached": [math.inf], "monte_carlo_error": [0.0], "worst": ["none"]})
-    plain = replace(found, by_epsilon=tried).describe()
-    assert plain["by_epsilon"][0]["reached"] is None
-    assert json.dumps(plain, allow_nan=False)
+    plain = json.loads(json.dumps(replace(found, by_epsilon=tried).describe(), allow_nan=False))
+    assert plain["epsilon"] == float(found.epsilon)
+    assert plain["by_epsilon"][0]["reached"] is None  # too small an epsilon
 
 
 def test_statistics_of_a_model():
@@ -187,6 +182,7 @@ def test_every_mechanism_works_or_says_why_not(name):
         (PrivBayes(epsilon=1), {"standard_error": 1, "n_records": 50, "replicates": 2}, "replicates must be"),
         (PrivBayes(epsilon=1), {"interval_width": 1, "n_records": 50, "replicates": 5}, "replicates must be at least"),
         (PrivBayes(epsilon=1), {"standard_error": 1, "n_records": 50, "sampling_share": 0.5}, "no closed form"),
+        (PrivBayes(epsilon=1), {"standard_error": 5, "public_table": OTHER}, "another schema"),
         (Steps(epsilon=1, elect="node"), {"standard_error": 1}, "elected"),
         ("steps", {"standard_error": 1}, "mechanism must be"),
     ],
@@ -195,14 +191,10 @@ def test_refusals(made, asked, message):
     refuses(message, calibrate, made, SCHEMA, **asked)
 
 
-def test_a_table_of_another_schema_is_refused():
-    other = schema_of(2, 2)
-    with pytest.raises(InputError, match="another schema"):
-        calibrate(PrivBayes(epsilon=1), SCHEMA, standard_error=5, public_table=random_table(other, 20))
-    public = SCHEMA.model_copy(
-        update={"columns": {**SCHEMA.columns, "a": SCHEMA.columns["a"].model_copy(update={"public": True})}}
-    )
-    refuses("exact at any epsilon", calibrate, LaplaceSanitizer(epsilon=1), public, standard_error=5, of="a")
+def test_a_margin_of_public_columns_is_refused():
+    schema = schema_of(3, 2, 2)
+    schema.columns["a"] = schema.columns["a"].model_copy(update={"public": True})
+    refuses("exact at any epsilon", calibrate, LaplaceSanitizer(epsilon=1), schema, standard_error=5, of="a")
 
 
 def test_the_closed_form_reads_no_table(monkeypatch):
@@ -245,13 +237,7 @@ def test_a_file_that_could_not_be_written_is_refused_first(tmp_path, capsys, pat
     assert capsys.readouterr().out == ""
 
 
-def test_the_page_runs(tmp_path, monkeypatch, capsys):
-    page = (REPOSITORY / "docs" / "calibrate.md").read_text(encoding="utf-8")
-    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for block in re.findall(r"(?s)```python\n(.*?)```", page):
-        exec(block, names)
-    shown = capsys.readouterr().out
-    for number in re.findall(r"(?m)^# (.+)$", "\n".join(re.findall(r"(?s)```python\n(.*?)```", page))):
-        assert number in shown
+def test_the_page_shows_what_is_found():
+    youth, asked = Schema.load(REPOSITORY / "examples" / "youth.toml"), {"in_": "share", "n_records": 48_371}
+    found = calibrate(Steps(epsilon=1), youth, standard_error=0.01, **asked)
+    assert f"\n# {found}\n" in (REPOSITORY / "docs" / "calibrate.md").read_text(encoding="utf-8")

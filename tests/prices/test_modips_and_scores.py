@@ -252,18 +252,20 @@ STATISTICS = {
 }
 
 
-@pytest.mark.parametrize("n_cells", [2, 3])
+@pytest.mark.parametrize("n_cells", [1, 2, 3])
 @pytest.mark.parametrize("name", STATISTICS)
 def test_lemmas_1_to_3_are_attained_and_never_exceeded(name, n_cells, neighbours):
     statistic, schema = STATISTICS[name], schema_of(n_cells)
     claimed = claimed_by(statistic, schema, neighbours)
-    if name == "number" and neighbours == "replace-one":
+    if isinstance(statistic, Counts) and not statistic.n_noised(schema, neighbours):
         assert claimed == (0, 0)
         return
-    assert largest(statistic, schema, neighbours) == claimed
+    found = largest(statistic, schema, neighbours)
+    one_cell = name == "squares by cell" and n_cells == 1  # no cell to change; taken as several on the safe side
+    assert found[0] <= claimed[0] if one_cell else found == claimed
 
 
-@pytest.mark.parametrize("name", ["counts", "squares by cell"])
+@pytest.mark.parametrize("name", ["counts", "sum", "products", "squares by cell"])
 def test_a_person_with_two_records(name, neighbours):
     statistic, schema = STATISTICS[name], schema_of(2, k=2)
     claimed, once = (claimed_by(statistic, each, neighbours) for each in (schema, schema_of(2)))
@@ -271,9 +273,12 @@ def test_a_person_with_two_records(name, neighbours):
     assert claimed == (2 * once[0], 4 * once[1])
 
 
-@pytest.mark.parametrize("name", ["sums", "products by cell", "squares by cell"])
-def test_public_cells(name):
-    statistic, schema = STATISTICS[name], schema_of(2, public=("g",))
+@pytest.mark.parametrize(
+    ("name", "public"),
+    [*product(["sums", "products by cell", "squares by cell"], ["g"]), ("products", "x"), ("products by cell", "gx")],
+)
+def test_public_cells_and_factors(name, public):
+    statistic, schema = STATISTICS[name], schema_of(2, public=tuple(public))
     claimed = claimed_by(statistic, schema, "replace-one")
     assert largest(statistic, schema, "replace-one") == claimed
     assert claimed[0] <= statistic.sensitivity(schema_of(2), "replace-one").l1

@@ -70,6 +70,13 @@ def sums_of(mechanism, release):
     return restored(space, kit.score, kit.prior, tables, known[1])
 
 
+@pytest.fixture(scope="module")
+def fitted(regression):
+    """The noisy sums of the regression, and what they say near the most probable parameters."""
+    sums = sums_of(*regression[:2])
+    return sums, sums.precise(sums.last_reference)
+
+
 def exact_posterior(sums):
     """Return probabilities of the share given noisy sums: all numbers of ill records, exact laws of the noise."""
     n, scales = round(sums.n_records), sums.deviations / np.sqrt(2)
@@ -169,12 +176,11 @@ def test_diagnostics_have_the_groups_that_arviz_reads(regression):
     assert sum(sizes) == len(release.tables[SUMS]) - 1
 
 
-def test_draws_whose_weights_have_no_shape_are_no_passed_check(regression, monkeypatch):
-    mechanism, release, record = regression
-    sums = sums_of(mechanism, release)
+def test_draws_whose_weights_have_no_shape_are_no_passed_check(regression, fitted, monkeypatch):
+    _, release, record = regression
     monkeypatch.setattr("pdips.scores.posterior.FEWEST_WEIGHTS", 10**9)
     monkeypatch.setattr("pdips.scores.posterior.by_chains", lambda *given, **more: None)  # chains can't start
-    found = posterior_draws(sums, sums.precise(sums.last_reference), np.random.default_rng(8), 400)
+    found = posterior_draws(*fitted, np.random.default_rng(8), 400)
     assert SumsSummary.model_validate(found.facts["noisy_sums"]).pareto_k is None
     facts, _ = record.look_closer()
     for k, level in ((0.3, "good"), (0.9, "bad"), (None, "bad")):
@@ -183,11 +189,8 @@ def test_draws_whose_weights_have_no_shape_are_no_passed_check(regression, monke
         assert [check.level for check in _draw(release.document(), run, [])] == [level]
 
 
-def test_far_from_the_anchors_nothing_is_said(regression):
-    mechanism, release, _ = regression
-    sums = sums_of(mechanism, release)
-    here = sums.precise(sums.last_reference)
-    rng = np.random.default_rng(0)
+def test_far_from_the_anchors_nothing_is_said(fitted):
+    (sums, here), rng = fitted, np.random.default_rng(0)
     likelihood = Reweighted(sums, here, here.place + rng.normal(size=(8, 4)) * 0.05, noises_of(sums, here, rng))
     _, wider = likelihood(np.stack([here.place, here.place + 40.0]))
     assert wider[0] < 1.05
@@ -221,28 +224,24 @@ def test_each_pass_takes_rows_from_all_over_public_columns():
     assert abs(np.bincount(rows) - [4_000, 4_000, 4_001]).max() <= simulator.rows
 
 
-def test_where_weights_and_chains_fail_draws_are_spread_and_said_to_be_bad(regression, monkeypatch):
+def test_where_weights_and_chains_fail_draws_are_spread_and_said_to_be_bad(fitted, monkeypatch):
     """Without tempering, the broken twin, one draw has all the weight, and the draws have no spread."""
-    sums = sums_of(*regression[:2])
-    here = sums.precise(sums.last_reference)
-    spread = posterior_draws(sums, here, np.random.default_rng(7), 500).places.std(axis=0)
+    spread = posterior_draws(*fitted, np.random.default_rng(7), 500).places.std(axis=0)
     rough = np.random.default_rng(8)  # a likelihood that no proposal can follow
     monkeypatch.setattr(Reweighted, "__call__", lambda self, at: (rough.normal(0, 200, len(at)), np.ones(len(at))))
     monkeypatch.setattr("pdips.scores.posterior.by_chains", lambda *args, **nuts: 1 / 0)
-    made = posterior_draws(sums, here, np.random.default_rng(7), 500)
+    made = posterior_draws(*fitted, np.random.default_rng(7), 500)
     assert made.facts["noisy_sums"]["effective"] < 5
     assert (made.places.std(axis=0) > spread / 2).all()
     monkeypatch.setattr("pdips.scores.posterior.tempered", lambda shares: shares)
-    assert posterior_draws(sums, here, np.random.default_rng(7), 500).places.std(axis=0).max() < 1e-9
+    assert posterior_draws(*fitted, np.random.default_rng(7), 500).places.std(axis=0).max() < 1e-9
 
 
-def test_chains_take_over_where_weights_cannot_be_relied_on(regression, monkeypatch):
-    mechanism, release, _ = regression
-    sums = sums_of(mechanism, release)
-    here, rng = sums.precise(sums.last_reference), np.random.default_rng(7)
-    by_weights = posterior_draws(sums, here, rng, 1_000)
+def test_chains_take_over_where_weights_cannot_be_relied_on(fitted, monkeypatch):
+    rng = np.random.default_rng(7)
+    by_weights = posterior_draws(*fitted, rng, 1_000)
     monkeypatch.setattr("pdips.scores.posterior.MOST_K", -np.inf)
-    by_chains = posterior_draws(sums, here, rng, 1_000, draws=500, tune=500, chains=2)
+    by_chains = posterior_draws(*fitted, rng, 1_000, draws=500, tune=500, chains=2)
     assert by_chains.facts["sampler"] == "nuts"
     assert by_chains.facts["convergence"].largest_rhat < 1.05
     one, two = by_weights.places, by_chains.places

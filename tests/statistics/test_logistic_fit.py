@@ -234,7 +234,7 @@ def test_predictors_are_read_from_public_bounds():
     assert found == pytest.approx(np.array([[1, -1, -1, 0, 0], [1, 0, 0, 1, 0], [1, 1, 1, 0, 1]]) / 2)
     assert max(sum(Fraction(float(v)) ** 2 for v in row) for row in found) <= 1
     predictors = ("1", "dose", "age", "sex = m", "sex = missing")
-    assert statistic.names(MIXED) == [f"ill = True: {name}" for name in predictors]
+    assert statistic.labels(MIXED).to_numpy().tolist() == [["True", name] for name in predictors]
     assert statistic.shape(MIXED) == (1, 5)
     assert len(statistic.spread(MIXED)) == len(statistic.labels(MIXED)) == 5
     assert statistic.sensitivity(MIXED, "replace-one") == Sensitivity(l1=18332, l2_squared=67215093)

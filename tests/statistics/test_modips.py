@@ -11,7 +11,7 @@ import xarray as xr
 from small_models import OF_STATISTICS, written
 from tables import random_table, refuses, schema_of
 
-from pdips import InputError, Modips, RefusedError, Schema, Table
+from pdips import Modips, RefusedError, Schema, Table
 from pdips.convergence import Convergence
 from pdips.inference import rule_for
 from pdips.privacy.noise import RandomBits
@@ -180,16 +180,6 @@ def test_chains_that_disagree_withhold_the_release_and_stay_charged(ledger, monk
     ledger.set_total(5)
     refuses("", made(model=OF_MOMENTS).release, numbers(), ledger=ledger, error=RefusedError)
     assert ledger.summary().spent_epsilon == 1
-
-
-def test_a_broken_model_is_found_before_the_charge(ledger):
-    def fails(given, schema):
-        raise ValueError("no such thing")
-
-    ledger.set_total(5)
-    with pytest.raises(InputError, match="build_model failed: ValueError: no such thing"):
-        made(model=replace(OF_MOMENTS, build_model=fails)).release(numbers(), ledger=ledger)
-    assert ledger.summary().spent_epsilon == 0
 
 
 def test_what_a_model_sees_of_public_columns_has_none_of_the_tables_order():

@@ -43,7 +43,7 @@ def measured_of(plan, n, **values):
     return replace(plan.tried(), n_records=n, values={name: np.array(each) for name, each in values.items()})
 
 
-def by_nuts(draws=1000):
+def by_nuts(draws):
     """Options under which NUTS draws, whatever sampler there is for a model."""
     return Options(nuts="nutpie", draws=draws)
 
@@ -86,17 +86,6 @@ def test_a_coin_has_the_posterior_of_brute_force(n, noisy, epsilon):
         assert errors(each, grid, density).max() < 5.2  # 2 x 9 checks, one in a million
     wrong = coin_density(n, noisy, 4 * epsilon)[1]  # the broken twin: a quarter of the noise
     assert errors(drawn, grid, wrong).max() > 7
-
-
-@pytest.mark.long
-def test_a_coin_has_the_posterior_of_nuts():
-    model = as_statistic_model("bernoulli")
-    given = measured_of(plan_of(model, COIN, "1/4"), 40, counts=[4, 36])
-    found = fit(model, given, "noise-aware", n_draws=5, rng=np.random.default_rng(0), options=by_nuts())
-    drawn = found.tree["posterior"][SHARE].to_numpy().ravel()
-    grid, density = coin_density(40, 4, 0.25)
-    assert errors(drawn, grid, density).max() < 5.2 * 3  # chains' draws are worth a tenth at least
-    assert errors(drawn, grid, coin_density(40, 4, 1)[1]).max() > 25  # the broken twin
 
 
 def test_plug_in_coins_take_the_noisy_count_for_the_true_one():
@@ -162,6 +151,18 @@ def test_a_prior_mean_moves_coefficients_and_sums_alike():
     assert stats.ks_2samp(found[0], found[1] + 0.05).pvalue < REJECT
 
 
+def assert_nuts_agrees(model, measured, likelihood, names, rng):
+    """Check draws of the sampler made for a model against chains: Kolmogorov-Smirnov, and draws that are moved."""
+    chains = fit(model, measured, likelihood, n_draws=5, rng=rng, options=by_nuts(2000))
+    own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
+    assert own.convergence is None
+    nuts = chains.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    for name in names:
+        for a, b in zip(*(np.asarray(each).reshape(8000, -1).T for each in (nuts[name], own.draws[name])), strict=True):
+            assert stats.ks_2samp(a, b).statistic < 0.09  # 8,000 draws, worth an eighth at least
+            assert stats.ks_2samp(a, b + 0.5 * b.std()).statistic > 0.15  # the broken twin
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("likelihood", ["noise-aware", "plug-in"])
 def test_a_regression_has_the_posterior_of_nuts(likelihood):
@@ -172,36 +173,15 @@ def test_a_regression_has_the_posterior_of_nuts(likelihood):
     frame["y"] = np.clip(1 + frame["x"] - 2 * (frame["g"] == "b") + rng.standard_normal(n), -5, 5)
     model = as_statistic_model("linear_regression")
     measured = plan_of(model, schema, 1).sanitize(Table(frame, schema), RandomBits(rng))
-    chains = fit(model, measured, likelihood, n_draws=5, rng=rng, options=by_nuts(2000))
-    own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
-    assert own.convergence is None
-    nuts = chains.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
-    pairs = [
-        (nuts["sd"].to_numpy(), own.draws["sd"]),
-        *zip(nuts["beta"].to_numpy().T, own.draws["beta"].T, strict=True),
-    ]
-    for a, b in pairs:
-        assert stats.ks_2samp(a, b).statistic < 0.09  # 8,000 draws, worth an eighth at least
-        assert stats.ks_2samp(a, b + 0.5 * b.std()).statistic > 0.15  # the broken twin
+    assert_nuts_agrees(model, measured, likelihood, ("sd", "beta"), rng)
 
 
 @pytest.mark.long
-def test_a_normal_law_has_the_posterior_of_nuts():
+@pytest.mark.parametrize(("total", "squares"), [(50_000, 100_000_000), (-700_000, 260_000_000)])
+def test_a_normal_law_has_the_posterior_of_nuts(total, squares):
     model = as_statistic_model("normal_moments")
-    plan = plan_of(model, NUMBER, "1/2")
-    for place, (total, squares) in enumerate([(50_000, 100_000_000), (-700_000, 260_000_000)]):
-        measured, rng = measured_of(plan, 1000, total=[total], squares=[squares]), np.random.default_rng(place)
-        chains = fit(model, measured, "noise-aware", n_draws=5, rng=rng, options=by_nuts(2000))
-        own = fit(model, measured, "noise-aware", n_draws=8000, rng=rng)
-        assert own.convergence is None
-        for name in ("mu", "sigma"):
-            a, b = chains.tree["posterior"][name].to_numpy().ravel(), own.draws[name]
-            # Kolmogorov-Smirnov distance of 8,000 draws, worth an eighth at least
-            assert stats.ks_2samp(a, b).statistic < 0.09
-        plain = fit(model, measured, "plug-in", n_draws=8000, rng=rng)  # the broken twin
-        assert (
-            stats.ks_2samp(chains.tree["posterior"]["sigma"].to_numpy().ravel(), plain.draws["sigma"]).statistic > 0.15
-        )
+    measured = measured_of(plan_of(model, NUMBER, "1/2"), 1000, total=[total], squares=[squares])
+    assert_nuts_agrees(model, measured, "noise-aware", ("mu", "sigma"), np.random.default_rng(0))
 
 
 def test_plug_in_normal_draws_have_their_exact_law():
@@ -234,40 +214,26 @@ def known_sd():
 
 
 def mean_densities(noisy, scale, n):
-    """Posterior densities of the mean on a grid, one a row, by brute force over the exact sum."""
+    """The posterior density of the mean on a grid, by brute force over the exact sum."""
     means = np.linspace(-2, 2, 801)
     noise = np.arange(-4000, 4001) * 0.05
     law = np.convolve(stats.norm.pdf(noise, 0, np.sqrt(n) * KNOWN / HALF), np.exp(-np.abs(noise) / scale), "same")
-    return means, np.interp(noisy[:, None] - n * means, noise, law, left=0, right=0) * stats.norm.pdf(means, 0, 0.5)
+    return means, np.interp(noisy - n * means, noise, law, left=0, right=0) * stats.norm.pdf(means, 0, 0.5)
 
 
 @pytest.mark.long
-def test_a_mean_by_nuts_has_the_posterior_of_brute_force():
-    plan, rng = plan_of(known_sd(), NUMBER, "1/5"), np.random.default_rng(0)
-    measured = measured_of(plan, 200, total=[120_000])
-    drawn = fit(known_sd(), measured, "noise-aware", n_draws=5, rng=rng, options=by_nuts(2000)).tree["posterior"][
-        "mean"
-    ]
-    scale = measured.scale("total")
-    assert scale == pytest.approx(10)
-    grid, [density] = mean_densities(measured.value("total"), scale, 200)
-    assert errors(drawn.to_numpy().ravel(), grid, density).max() < 5.2 * 3
-    _, [wrong] = mean_densities(measured.value("total"), scale / 2, 200)
-    assert errors(drawn.to_numpy().ravel(), grid, wrong).max() > 25
-
-
-def test_plug_in_covers_40_percent_where_noise_aware_covers_95():
-    # n = 200, epsilon = 0.2, a standard normal within five standard deviations: noise of scale 50, sums of deviation 14
-    rng, n, runs = np.random.default_rng(1), 200, 4000
-    [part] = plan_of(known_sd(), NUMBER, "1/5").parts
-    exact = np.rint(np.sqrt(n) * rng.standard_normal(runs) / HALF * 4096).astype(np.int64)
-    noisy = (exact + part.noise(runs, RandomBits(rng))[:, 0]) / 4096
-    _, densities = mean_densities(noisy, float(part.scale) / 4096, n)
-    at_truth = (np.cumsum(densities, axis=1) / densities.sum(axis=1, keepdims=True))[:, 400]
-    aware = np.mean((at_truth > 0.025) & (at_truth < 0.975))
-    plain = np.mean(np.abs(noisy / n) < 1.96 * KNOWN / HALF / np.sqrt(n))
-    assert 0.935 < aware < 0.975  # five standard errors are 0.017
-    assert 0.36 < plain < 0.45
+def test_nuts_has_the_posterior_of_brute_force():
+    coin = measured_of(plan_of(as_statistic_model("bernoulli"), COIN, "1/4"), 40, counts=[4, 36])
+    mean = measured_of(plan_of(known_sd(), NUMBER, "1/5"), 200, total=[120_000])
+    (grid, right), (_, wrong) = (mean_densities(mean.value("total")[0], scale, 200) for scale in (10, 5))
+    assert mean.scale("total") == pytest.approx(10)
+    cases = [(as_statistic_model("bernoulli"), coin, SHARE, *coin_density(40, 4, 0.25), coin_density(40, 4, 1)[1])]
+    for model, measured, name, *law, twin in [*cases, (known_sd(), mean, "mean", grid, right, wrong)]:
+        rng, options = np.random.default_rng(0), by_nuts(2000)
+        found = fit(model, measured, "noise-aware", n_draws=5, rng=rng, options=options)
+        drawn = found.tree["posterior"][name].to_numpy().ravel()
+        assert errors(drawn, *law).max() < 5.2 * 3  # chains' draws are worth a tenth at least
+        assert errors(drawn, law[0], twin).max() > 25  # the broken twin
 
 
 @pytest.mark.parametrize(("n", "share", "epsilon"), [(40, 0.1, "1/8"), (40, 0.5, "1/3"), (100, 0.25, "1/4")])

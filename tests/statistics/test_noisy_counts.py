@@ -91,23 +91,6 @@ def test_fourier_transforms_give_the_same_draws(monkeypatch):
     assert (direct == by_transform).mean() > 0.999  # a draw may fall on the other side of a rounded threshold
 
 
-def ranks(broken, rng):
-    """Return the rank of the true count among draws, for counts from the prior."""
-    bits, law = RandomBits(rng), NoiseLaw("laplace", Fraction(1, 2) if broken else Fraction(3))
-    found = []
-    for _ in range(200):
-        counts = rng.multinomial(30, rng.dirichlet(np.full(5, 0.6)))
-        drawn = draw_counts(counts + discrete_laplace(Fraction(3), 5, bits), law, 30, 0.6, 19, rng)[:, 0]
-        below, equal = (drawn < counts[0]).sum(), (drawn == counts[0]).sum()
-        found.append(below + rng.integers(equal + 1))
-    return np.bincount(found, minlength=20)
-
-
-def test_ranks_of_the_truth_are_even():
-    assert stats.chisquare(ranks(False, np.random.default_rng(7))).pvalue > 1e-6
-    assert stats.chisquare(ranks(True, np.random.default_rng(7))).pvalue < 1e-9
-
-
 @pytest.mark.parametrize(("noisy", "alpha"), [([3, -1, 4], 0.7), ([-5, -8, -4], 0.2), ([10, 2], [1.0, 2.5])])
 def test_an_unknown_number_of_records(noisy, alpha):
     """Flat on the number of records: against all tables with counts below 50, of which the rest is 1e-12."""
@@ -140,17 +123,6 @@ def test_trees_of_other_tilts_say_the_same_of_the_number_of_records():
     assert all(a.high + 1 == b.low for a, b in pairwise(joined))
     step = np.diff(np.concatenate([each.logs for each in joined]))
     assert np.abs(np.diff(step)).max() < 0.1  # no jump where stretches meet
-
-
-def test_cells_alike_are_drawn_alike_and_in_their_places():
-    noisy = np.array([40, 0, 0, 7, 0, 40])
-    drawn = draw_counts(noisy, NoiseLaw("laplace", Fraction(1)), 90, 1.0, 4_000, np.random.default_rng(0))
-    mean, error = drawn.mean(axis=0), drawn.std(axis=0) / np.sqrt(4_000)
-    assert (drawn.sum(axis=1) == 90).all()
-    assert abs(mean[0] - mean[5]) < 7 * error[0]
-    assert np.ptp(mean[[1, 2, 4]]) < 7 * error[1]
-    assert abs(mean[3] - 7) < 2
-    assert len(np.unique(drawn, axis=0)) > 300  # independent draws, not one repeated
 
 
 @pytest.mark.parametrize(("law", "width", "power"), [("laplace", 4, 1), ("gaussian", 20, 2)])
