@@ -17,7 +17,7 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import are_two
 from pdips.errors import InputError, RefusedError
-from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_release, open_table
+from pdips.evaluation.document import ReleaseFolder, open_release, open_table
 from pdips.evaluation.encoding import codes_of, grouped, resampled, sizes_of, table_codes
 from pdips.evaluation.logistic import indicators_at, places_of, ridge_logistic
 from pdips.mechanism import LARGEST_EPSILON, Drawn, Mechanism
@@ -27,7 +27,7 @@ from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, positive, spell
 from pdips.privacy.noise import LARGEST_SCALE
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.documents import PaidDocument, write_json
+from pdips.release.documents import PaidDocument, ReleaseIdentity, write_json
 
 FILE = PaidDocument.file
 MEASURES = {

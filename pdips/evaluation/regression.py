@@ -94,8 +94,9 @@ def compare_fits(
         One row a coefficient: ``original``, ``original_lower``, ``original_upper``; ``combined``, ``combined_lower``,
         ``combined_upper`` by :func:`pdips.inference.combine` (a single set's own estimate and interval);
         ``ci_overlap``; ``same_sign``; ``standardized_difference``, (combined - original) / standard error on the
-        original. A coefficient that some set can't tell has no combined estimate: overlap 0, not the same sign. One
-        that the table can't tell has overlap NaN.
+        original; ``covered``, whether the original's estimate lies inside the combined interval. A coefficient that
+        some set can't tell has no combined estimate: overlap 0, not the same sign. One that the table can't tell has
+        overlap NaN.
 
     Raises
     ------
@@ -131,6 +132,7 @@ def compare_fits(
             "ci_overlap": ci_overlap(lower, upper, low, high),
             "same_sign": np.sign(original_fit.estimates) == np.sign(estimate),
             "standardized_difference": (estimate - original_fit.estimates) / original_fit.standard_errors,
+            "covered": (low <= original_fit.estimates) & (original_fit.estimates <= high),
         },
         index=pd.Index(original_fit.names, name="coefficient"),
     )

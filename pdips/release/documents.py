@@ -124,12 +124,23 @@ class PrivacyDocument(Document):
         return schema.to_dict()
 
 
-class MeasuredRelease(Findings):
-    """The release that an evaluation is of."""
+class ReleaseIdentity(BaseModel):
+    """What tells the release that an evaluation is of from others."""
 
     mechanism: str
     epsilon: Finite
+    kind: Kind
     n_sets: int
+
+    @classmethod
+    def of(cls, release: PrivacyDocument) -> Self:
+        loss = release.privacy
+        return cls(mechanism=release.mechanism, epsilon=loss.epsilon, kind=loss.kind, n_sets=release.n_sets)
+
+    def differs(self, release: PrivacyDocument) -> list[str]:
+        """Return the names of what isn't true of a release."""
+        here = self.of(release)
+        return [name for name in type(self).model_fields if getattr(self, name) != getattr(here, name)]
 
 
 class PaidMeasure(Findings):
@@ -147,7 +158,7 @@ class PaidDocument(Document, Findings):
 
     file: ClassVar[str] = "evaluation.json"
 
-    release: MeasuredRelease
+    release: ReleaseIdentity
     measures: Annotated[list[PaidMeasure], Field(min_length=1)]
     privacy: StatedLoss
     spends: list[StatedSpend]
@@ -159,8 +170,7 @@ class PaidDocument(Document, Findings):
         if not path.is_file():
             return None
         paid = cls.read(public)
-        of, kept = paid.release, (release.mechanism, release.privacy.epsilon, release.n_sets)
-        if (of.mechanism, of.epsilon, of.n_sets) != kept:
+        if paid.release.differs(release):
             raise InputError(f"{path} is of another release than privacy.json beside it: move it away")
         return paid
 
@@ -462,9 +472,10 @@ def home_of(directory: Path) -> Path | None:
     return next((place for place in places if (place / PrivacyDocument.file).is_file()), None)
 
 
-def release_home(directory: str | Path) -> Path:
-    """Return where a release folder has its sets, or refuse a folder without a release."""
-    home = home_of(Path(directory))
+def release_home(directory: str | Path, *, received: bool = False) -> Path:
+    """Return where a release folder has its sets, or refuse one without; ``received``: or a public folder alone."""
+    alone = received and (Path(directory) / PrivacyDocument.file).is_file()
+    home = Path(directory) if alone else home_of(Path(directory))
     if home is None:
         raise InputError(
             f"{directory} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
