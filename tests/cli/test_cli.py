@@ -255,14 +255,6 @@ def complains(
     assert left_behind(here) - before == leaves
 
 
-@pytest.mark.parametrize("change", ["missing", "excess"])
-def test_a_column_missing_or_in_excess(pdips, here, change):
-    frame = pd.read_parquet(here / "t.parquet")
-    frame = frame.drop(columns="size") if change == "missing" else frame.assign(shoe="SECRET")
-    frame.to_parquet(here / "t.parquet")
-    complains(pdips, here, "column 'size'" if change == "missing" else "column 'shoe'", *words(here))
-
-
 @pytest.mark.parametrize("epsilon", ["0", "-1", "inf", "nan", "much"])
 def test_a_bad_epsilon(pdips, here, epsilon):
     complains(pdips, here, "epsilon must be", *words(here, epsilon=epsilon))
@@ -298,13 +290,6 @@ def test_a_locked_ledger(pdips, here, monkeypatch):
     connection.execute("BEGIN EXCLUSIVE")
     complains(pdips, here, "is locked", *words(here, "--ledger", ledger))
     connection.close()
-
-
-def test_a_ledger_of_another_table(pdips, here):
-    Ledger(here / "l.sqlite").set_total(9)
-    Ledger(here / "l.sqlite").adopt("another table's fingerprint")
-    complains(pdips, here, "the table is refused", *words(here, "--ledger", here / "l.sqlite"))
-    complains(pdips, here, "another table", *words(here, "--ledger", here / "l.sqlite", "--explain"))
 
 
 @pytest.mark.parametrize(("more", "message"), cases(__file__, "options_that_make_no_sense"))

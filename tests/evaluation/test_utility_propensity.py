@@ -12,7 +12,7 @@ from tables import random_table, refuses, schema_of, table_of
 from pdips import Schema, Table
 from pdips.evaluation.encoding import grouped
 from pdips.evaluation.logistic import ridge_logistic
-from pdips.evaluation.propensity import CLASSIFIERS, indicator_matrix, ks_distance, specks
+from pdips.evaluation.propensity import CLASSIFIERS, indicator_matrix, specks
 
 SIZES = (2, 3, 4)
 
@@ -35,14 +35,6 @@ def dummies(frame: pd.DataFrame, interactions: bool, drop: dict[str, int]) -> np
     if interactions:
         columns += [u * v for i, j in ("ab", "ac", "bc") for u in main[i] for v in main[j]]
     return np.column_stack(columns)
-
-
-def test_ks_is_scipys():
-    rng = np.random.default_rng(0)
-    scores = rng.integers(0, 9, 30) / 8
-    a, b = rng.integers(0, 5, (2, 30))
-    wanted = stats.ks_2samp(np.repeat(scores, a), np.repeat(scores, b)).statistic
-    assert ks_distance(scores, a.astype(float), b.astype(float))[0] == pytest.approx(wanted)
 
 
 def test_without_a_penalty_it_is_maximum_likelihood():

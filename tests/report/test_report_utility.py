@@ -400,12 +400,6 @@ def test_a_damaged_evaluation_is_refused_by_key_without_its_value(here, keys, va
     assert (here / "out" / "confidential" / "report.html").read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "\udcff"])
-def test_an_evaluation_that_is_no_json(here, text):
-    (here / "out" / "confidential" / "evaluation.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    refuses("is damaged: it", rewrite_report, here / "out")
-
-
 def test_an_evaluation_of_another_release_is_marked_and_not_shown(here):
     found, release = stored(here), PrivacyDocument.read(here / "out" / "public")
     for changed in ({"mechanism": "privbayes"}, {"kind": "none"}, {"epsilon": 2.0, "n_sets": 3}):
