@@ -341,11 +341,6 @@ class EvaluationDocument(Document):
     seconds: dict[str, Finite] = Field(default_factory=dict)
     software: dict[str, str] = Field(default_factory=dict)
 
-    @classmethod
-    def inside(cls, confidential: Path) -> Self | None:
-        """Read the evaluation in the folder ``confidential``, or return None if there is none."""
-        return cls.read(confidential) if (confidential / cls.file).exists() else None
-
     def __str__(self) -> str:
         """Return the figures as ``pdips evaluate`` prints them."""
         return "\n".join(self._rows())

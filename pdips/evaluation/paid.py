@@ -18,7 +18,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import are_two
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import ReleaseFolder, open_release, open_table
-from pdips.evaluation.encoding import codes_of, grouped, resampled, sizes_of, table_codes
+from pdips.evaluation.encoding import codes_of, grouped, sizes_of, table_codes
 from pdips.evaluation.logistic import indicators_at, places_of, ridge_logistic
 from pdips.mechanism import LARGEST_EPSILON, Drawn, Mechanism
 from pdips.privacy.curator import Clock, Curator
@@ -137,8 +137,7 @@ class PaidEvaluation(Mechanism):
     def references(self, n: int) -> tuple[float, float]:
         """Return what n records drawn from the first set score in the place of the table: public, and free."""
         first = next(codes for codes in self.codes if len(codes))
-        rng = np.random.default_rng(SEED)
-        drawn = resampled(first, rng) if len(first) == n else first[rng.integers(len(first), size=n)]
+        drawn = first[np.random.default_rng(SEED).integers(len(first), size=n)]
         ks, tvd = steps_of(drawn, [first], self.score)
         return ks / n, tvd / n
 

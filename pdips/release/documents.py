@@ -54,6 +54,11 @@ class Document(BaseModel):
         path = folder / cls.file
         return check(cls, read_json(path), str(path))
 
+    @classmethod
+    def found(cls, folder: Path) -> Self | None:
+        """Read the file of that name in a folder, or return None where there is none."""
+        return cls.read(folder) if (folder / cls.file).is_file() else None
+
     def write(self, folder: Path) -> Path:
         """Write the file into a folder, and return its path."""
         path = folder / self.file
@@ -139,8 +144,7 @@ class ReleaseIdentity(BaseModel):
 
     def differs(self, release: PrivacyDocument) -> list[str]:
         """Return the names of what isn't true of a release."""
-        here = self.of(release)
-        return [name for name in type(self).model_fields if getattr(self, name) != getattr(here, name)]
+        return [name for name, value in self if value != getattr(self.of(release), name)]
 
 
 class PaidMeasure(Findings):
@@ -166,12 +170,9 @@ class PaidDocument(Document, Findings):
     @classmethod
     def beside(cls, public: Path, release: PrivacyDocument) -> Self | None:
         """Read the paid evaluation that was published beside a release, or return None where there is none."""
-        path = public / cls.file
-        if not path.is_file():
-            return None
-        paid = cls.read(public)
-        if paid.release.differs(release):
-            raise InputError(f"{path} is of another release than privacy.json beside it: move it away")
+        paid = cls.found(public)
+        if paid is not None and paid.release.differs(release):
+            raise InputError(f"{public / cls.file} is of another release than privacy.json beside it: move it away")
         return paid
 
 
@@ -212,15 +213,14 @@ class AccountState(BaseModel):
         account = ledger.summary()
         charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
         rho = rho_of(charged.kind, charged.epsilon, charged.rho)
-        sums = [f"{when}_{unit}" for when in ("total", "spent", "remaining") for unit in ("epsilon", "delta", "rho")]
-        known = {name: getattr(account, name) for name in sums if name in cls.model_fields}
+        known = {name: getattr(account, name) for name in cls.model_fields if hasattr(account, name)}
         known |= {"charged_epsilon": charged.epsilon, "charged_delta": charged.delta, "charged_rho": rho}
         entries = [
             {name: getattr(entry, name) for name in ("number", "time", "mechanism")}
             | {name: getattr(entry, f"charged_{name}") for name in ("epsilon", "delta", "rho")}
             for entry in ledger.entries()
         ]
-        return cls.model_validate({"neighbours": account.neighbours, **known, "entries": entries})
+        return cls.model_validate({**known, "entries": entries})
 
 
 class FullTable(BaseModel):

@@ -404,7 +404,7 @@ def test_an_evaluation_of_another_release_is_marked_and_not_shown(here):
     found, release = stored(here), PrivacyDocument.read(here / "out" / "public")
     for changed in ({"mechanism": "privbayes"}, {"kind": "none"}, {"epsilon": 2.0, "n_sets": 3}):
         store(here, found | {"release": found["release"] | changed})
-        assert EvaluationDocument.inside(here / "out" / "confidential").release.differs(release) == [*changed]
+        assert EvaluationDocument.found(here / "out" / "confidential").release.differs(release) == [*changed]
     found["general"][0]["reading"] = "sentinel reading"
     store(here, found | {"release": found["release"] | changed})
     report = rewrite(here / "out")[1].read_text()
