@@ -220,13 +220,6 @@ def test_release_without_guarantee_gets_only_the_report(tmp_path: Path) -> None:
     refuses("never published", write_card, folder / "confidential", error=RefusedError)
 
 
-def test_public_folder_alone_gets_only_the_card(folder: Path) -> None:
-    for path in (folder / "confidential").iterdir():
-        path.unlink()
-    (folder / "confidential").rmdir()
-    assert rewrite(folder) == [folder / "public" / "card.html"]
-
-
 @pytest.mark.parametrize(("file", "keys"), cases(__file__, "missing_key_is_named"))
 def test_missing_key_is_named(folder: Path, file: str, keys: tuple[str, ...]) -> None:
     path = folder / file
