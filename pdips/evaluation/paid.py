@@ -60,9 +60,7 @@ class PaidEvaluation(Mechanism):
     Raises
     ------
     InputError
-        If epsilon is no number above 0, or too large.
-    RefusedError
-        For add-remove neighbours.
+        If epsilon is no number above 0, or too large, or for add-remove neighbours.
 
     Notes
     -----
@@ -85,8 +83,6 @@ class PaidEvaluation(Mechanism):
     def __post_init__(self, published: ReleaseFolder | None) -> None:
         if positive(self.epsilon, "--paid-epsilon") > LARGEST_EPSILON:
             raise InputError(f"--paid-epsilon must be at most {LARGEST_EPSILON:,}, which gives no protection")
-        if self.neighbours not in self.relations:
-            raise RefusedError("a paid evaluation needs replace-one neighbours: its figures show the number of records")
         super().__post_init__()
         object.__setattr__(self, "_published", published)
 

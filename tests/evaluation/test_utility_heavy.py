@@ -1,10 +1,8 @@
 """Wasserstein randomization, k-marginal scores and regressions by hand, against scipy and statsmodels."""
 
-import re
 import time
 from collections import Counter
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -272,11 +270,3 @@ def test_tables_that_dont_match_are_refused():
         assert "secret" not in said
     for n_draws, table in [(0, frame), (1, frame[:0])]:
         refuses("", reference, lambda a, b: 0.0, table, n_draws=n_draws)
-
-
-def test_the_page_on_utility_runs(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "utility.md").read_text(encoding="utf-8")
-    blocks = [block for block in re.findall(r"(?s)```python\n(.*?)```", page) if "pmse" in block]
-    assert len(blocks) == 1
-    exec(blocks[0], {})
-    assert "StandardisedPmse(pmse=0.0" in capsys.readouterr().out
