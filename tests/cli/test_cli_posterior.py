@@ -199,19 +199,8 @@ def test_a_crash_before_the_release_is_whole_keeps_the_earlier_one(pdips, here, 
 
 
 HEAD = cases(__file__, "cli_posterior_head")
-PLAIN = 'pm.Normal("y", mu * data["x"], 5, observed=data["y"])'
-MEANT_OTHERWISE = {
-    "a square": ("", 'pm.Normal("y", mu, 5, observed=data["y"] ** 2)', "or a function of it that rises or falls"),
-    "a logarithm": ("", 'pm.Normal("y", mu, 5, observed=np.log(data["y"]))', "a logarithm needs bounds above 0"),
-    "another column": ("", 'pm.Normal("y", mu, 5, observed=data["x"])', "write observed=data['y']"),
-    "values": ("", 'x = data["x"].get_value(); pm.Normal("y", mu * x.std(), 5, observed=data["y"])', "get_value"),
-    "a mean": ("", 'pm.Normal("y", mu * data["x"].mean().eval(), 5, observed=data["y"])', "built before a record is"),
-    "a number": ("", 'pm.Normal("y", mu / data.n_records, 5, observed=data["y"])', "n_records is for shapes only"),
-    "a table": ("T = pd.DataFrame({'y': [1.0]})", 'pm.Normal("y", mu + T.y[0], 5, observed=data["y"])', "reads 'T'"),
-    "flat": ("", 'm = pm.Flat("m"); pm.Normal("y", m + mu, 5, observed=data["y"])', "give it a distribution"),
-    "own density": ("", 'pm.CustomDist("m", logp=lambda v: -v**2); ' + PLAIN, "CustomDist(..., dist=...)"),
-    "potential": ("", 'pm.Potential("p", -mu**2); ' + PLAIN, "PUBLIC_POTENTIALS = ('p',)"),
-}
+MEANT_OTHERWISE = cases(__file__, "meant_otherwise")
+"""The top of a model file, a line of its model, and what is said of it."""
 
 
 @pytest.mark.parametrize("name", MEANT_OTHERWISE)

@@ -186,41 +186,10 @@ def found_of(general: list[dict[str, Any]], specific: Any = None) -> EvaluationD
     return check(EvaluationDocument, content, "x")
 
 
-PAIRS, SINGLES = MARGINS
-NEAR = [measure(PAIRS, 0.02, 0.01), measure(SPECKS, 0.1, 0.01)]
-
-
-@pytest.mark.parametrize(
-    ("general", "specific", "level"),
-    [
-        (NEAR, None, "good"),
-        ([measure(PAIRS, 0.01, 1e-6), NEAR[1]], None, "good"),
-        ([measure(PAIRS, 0.021, 0.01), NEAR[1]], None, "watch"),
-        ([measure(PAIRS, 0.049, 0.001), NEAR[1]], None, "watch"),
-        ([measure(PAIRS, 0.051, 0.011), NEAR[1]], None, "watch"),
-        ([measure(PAIRS, 0.051, 0.01), NEAR[1]], None, "bad"),
-        ([NEAR[0], measure(SPECKS, 0.11, 0.05)], None, "watch"),
-        ([NEAR[0], measure(SPECKS, 0.31, 0.06)], None, "bad"),
-        ([NEAR[0], measure(SPECKS, 0.31, 0.16)], None, "good"),
-        (NEAR, analysed(2.0, 0.8), "good"),
-        (NEAR, analysed(2.1, 0.8), "watch"),
-        (NEAR, analysed(2.0, 0.4), "watch"),
-        (NEAR, analysed(2.1, 0.49), "bad"),
-        (NEAR, analysed(10.1, 0.9), "bad"),
-        (NEAR, analysed(None, 0.0), "bad"),
-        (NEAR, analysed(None, None), "good"),
-        ([measure(SINGLES, 0.5, 0.01)], None, "bad"),
-        ([measure(PAIRS, None, None), measure(SINGLES, 0.001, 0.001)], None, "good"),
-        ([measure(PAIRS, 0.0, 0.0), measure(SPECKS, 0.0, 0.0)], None, "good"),
-        ([measure(PAIRS, None, None)], None, "open"),
-        ([], analysed(0.5, 1.0), "good"),
-        ([*NEAR, measure(f"{PAIRS}, largest", 0.29, 0.1)], None, "good"),
-        ([*NEAR, measure(f"{PAIRS}, largest", 0.31, 0.1)], None, "watch"),
-        ([*NEAR, measure(f"{PAIRS}, largest", 0.51, 0.1)], None, "bad"),
-    ],
-)
+@pytest.mark.parametrize(("general", "specific", "level"), cases(__file__, "the_verdict_follows_its_rule"))
 def test_the_verdict_follows_its_rule(general, specific, level):
-    given = verdict(found_of(general, specific))
+    measures = [measure(name, *figures) for name, figures in general.items()]
+    given = verdict(found_of(measures, specific and analysed(*specific)))
     assert given.level == level
     if level != "open":
         assert "not fit for every use" in given.line
@@ -228,7 +197,8 @@ def test_the_verdict_follows_its_rule(general, specific, level):
 
 def test_no_evaluation_is_open_and_the_line_names_what_is_off():
     assert verdict(None).level == "open"
-    line = verdict(found_of([measure(PAIRS, 0.2, 0.01), NEAR[1]], analysed(0.5, 0.9))).line
+    far = [measure(MARGINS[0], 0.2, 0.01), measure(SPECKS, 0.1, 0.01)]
+    line = verdict(found_of(far, analysed(0.5, 0.9))).line
     assert line.startswith("Two-way margins are far off (0.200, a resample 0.0100); SPECKS is near (0.100")
     assert "the analysis is near (estimates 0.500 standard errors off on average, 90.0" in line
 
@@ -458,7 +428,7 @@ def test_hostile_names_many_columns_and_an_earlier_version(here):
 
 
 def test_times_as_far_counts_from_what_equal_tables_score():
-    score, other = {**measure("3-marginal score", 982, 994), "best": 1000.0}, measure(PAIRS, 0.03, 0.01)
+    score, other = {**measure("3-marginal score", 982, 994), "best": 1000.0}, measure(MARGINS[0], 0.03, 0.01)
     found = found_of([score, other, measure(SPECKS, 0.1, 0.0), measure("x", None, None)])
     assert [one.times for one in found.general] == [pytest.approx(3), pytest.approx(3), None, None]
 
