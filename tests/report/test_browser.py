@@ -12,7 +12,7 @@ from test_report import facts_of, run_of, write_folder
 
 from pdips import Ledger, Pairs, Schema, Steps
 from pdips.calibration.closed_form import prospects
-from pdips.cli import main
+from pdips.cli import program
 from pdips.cli.plan import LEVEL, MOST_ROWS, page
 from pdips.report.card import odds_factor, power_bound
 from pdips.report.pages import rewrite
@@ -46,9 +46,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"evaluate {home}/t.parquet {home}/out",
         f"evaluate {home}/t.parquet {home}/out --paid-epsilon 0.5 --ledger {home}/l.sqlite",
     ):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.argv", ["pdips", *command.split()])
-            main()
+        program.main(command.split(), standalone_mode=False)
     rewrite(home / "out")
     return home / "out"
 

@@ -5,8 +5,7 @@ import json
 import math
 import re
 import shutil
-import sys
-from contextlib import suppress
+from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from pdips.evaluation.document import (
 from pdips.evaluation.evaluate import evaluate, general_utility
 from pdips.evaluation.pictures import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictures
 from pdips.evaluation.propensity import N_CELLS, specks
+from pdips.evaluation.regression import Fit, compare_fits
 from pdips.release.documents import PrivacyDocument, check, write_json
 from pdips.report import figures as drawing
 from pdips.report.formats import MINUS
@@ -228,35 +228,27 @@ def test_each_picture_says_its_result():
     assert level.count(">0<") == 2
 
 
-def row(name: str, original: float | None, combined: float | None, half: float = 1.0) -> dict[str, Any]:
-    def ends(middle: float | None) -> tuple[float | None, float | None]:
-        return (None, None) if middle is None else (middle - half, middle + half)
-
-    return {
-        "coefficient": name, "original": original, "original_lower": ends(original)[0],
-        "original_upper": ends(original)[1], "combined": combined, "combined_lower": ends(combined)[0],
-        "combined_upper": ends(combined)[1], "ci_overlap": 0.5, "same_sign": True, "covered": name == "a",
-        "standardized_difference": None if None in (original, combined) else (combined - original) / half * 1.96,
-    }  # fmt: skip
+def compared(names: Sequence[str], original: Any, combined: Any, half: float = 1.0) -> AnalysisComparison:
+    """Return the comparison of two fits whose intervals reach so far to both sides; None for what a fit can't tell."""
+    known = {"names": tuple(names), "standard_errors": np.full(len(names), half / 1.959964), "converged": True}
+    ours, theirs = (Fit(estimates=np.array(each, dtype=float), **known) for each in (original, combined))
+    rows = compare_fits(ours, [theirs]).reset_index().to_dict("records")
+    return check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x")
 
 
 def test_the_forest_draws_coefficients_that_the_table_tells_in_its_standard_errors():
-    rows = [row("a", 1.0, 1.5), row("b", 2.0, 90.0), row("c", 0.5, None), row("d", None, 1.0)]
-    drawn = drawing.forest(check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
+    drawn = drawing.forest(compared("abcd", [1.0, 2.0, 0.5, None], [1.5, 90.0, None, 1.0]), "x")
     assert "for 1 of 3 the table's estimate lies inside" in unescape(drawn)
     assert "furthest apart: b, 2.00 from the table, 90.0 from the sets" in drawn
     assert [f">{name}<" in drawn for name in "abcd"] == [True, True, True, False]
     assert "▸" in drawn
     assert "◂" not in drawn
     assert ">+12<" in drawn
-    many = check(AnalysisComparison, {**analysed(1, 1), "coefficients": [row(f"x{i}", 1.0, i) for i in range(90)]}, "x")
-    kept = drawing.coefficients(many)
+    kept = drawing.coefficients(compared([f"x{i}" for i in range(90)], np.ones(90), range(90)))
     assert len(kept) == drawing.MOST_COEFFICIENTS
     assert [one.coefficient for one in kept] == [f"x{i}" for i in range(50, 90)]
-    constant = check(AnalysisComparison, {**analysed(1, 1), "coefficients": [row("a", 1.0, 1.0, 0.0 + 1e-300)]}, "x")
-    assert "<svg" in drawing.forest(constant, "x")
-    rows = [row("a", 1.0, 1.5), row("b", 2.0, 0.0)]  # intervals of half-width 1 at 95 %: a standard error is 1 / 1.96
-    drawn = drawing.forest(check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
+    assert "<svg" in drawing.forest(compared("a", [1.0], [1.0], 1e-300), "x")
+    drawn = drawing.forest(compared("ab", [1.0, 2.0], [1.5, 0.0]), "x")  # a standard error is 1 / 1.96
     style = r'<path d="M (\S+) \S+ \nL (\S+) \S+ \n"[^>]*var\(--(bar|accent)\)'
     found = [(kind, float(low), float(high)) for low, high, kind in re.findall(style, drawn)]
     assert [kind for kind, _, _ in found] == ["bar", "accent"] * 2
@@ -278,14 +270,11 @@ def released(tmp_path_factory):
     people().to_parquet(folder / "t.parquet")
     (folder / "s.toml").write_text(binned.to_toml())
     words = ["--schema", folder / "s.toml", "--mechanism", "steps", "--epsilon", "3", "--sets", "2"]
-    with pytest.MonkeyPatch.context() as patch:
-        for line in (
-            ["synthesize", folder / "t.parquet", *words, "--out", folder / "out"],
-            ["evaluate", folder / "t.parquet", folder / "out", "--analysis", FORMULA],
-        ):
-            patch.setattr(sys, "argv", ["pdips", *map(str, line)])
-            with suppress(SystemExit):
-                cli.main()
+    for line in (
+        ["synthesize", folder / "t.parquet", *words, "--out", folder / "out"],
+        ["evaluate", folder / "t.parquet", folder / "out", "--analysis", FORMULA],
+    ):
+        cli.program.main([*map(str, line)], standalone_mode=False)
     assert (folder / "out" / "confidential" / "evaluation.json").is_file()
     return folder
 
