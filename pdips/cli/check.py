@@ -22,13 +22,10 @@ def check(directory: str) -> None:
     DIR is the folder of a release, or its public folder alone. Nothing but privacy.json is read. Exit code: 0 no known
     fault touches it, 3 one does or may, 2 no release.
     """
-    from pdips.release.documents import PrivacyDocument, home_of, read_json
+    from pdips.release.documents import PrivacyDocument, read_json, release_home
     from pdips.release.known_faults import examine
 
-    path = (home_of(Path(directory)) or Path(directory)) / PrivacyDocument.file
-    if not path.is_file():
-        raise InputError(f"{directory} is no folder of a pdips release: it holds no privacy.json, nor does its public")
-    found = examine(read_json(path))
+    found = examine(read_json(release_home(directory, received=True) / PrivacyDocument.file))
     click.echo(f"release   {found.mechanism}, made by {found.described}")
     for fault in found.faults:
         _show(f"{fault.identifier:<4}      {fault.severity.upper()}: {fault.wrong}")
@@ -55,13 +52,12 @@ def certify(directory: str, replays: int, formula: str | None, scheduler: str | 
     """
     from pdips.outside.replays import certify as replayed
     from pdips.release.certificate import SILENT
-    from pdips.release.documents import PrivacyDocument, release_home
+    from pdips.release.documents import release_home
     from pdips.report.pages import write_card
 
     with show_progress() as progress:
         found = replayed(directory, replays=replays, formula=formula, scheduler=scheduler, progress=progress)
-    alone = Path(directory)
-    home = alone if (alone / PrivacyDocument.file).is_file() else release_home(alone)
+    home = release_home(directory, received=True)
     path = found.write(home)
     click.echo(f"rule      {found.rule}; {found.replays} replays from public files, at no further price")
     for row in found.rows:

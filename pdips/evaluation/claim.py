@@ -18,7 +18,7 @@ from pdips.arrays import FloatArray, IntArray, finite
 from pdips.data.schema import Schema, read_formula, terms_of
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
-from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_table
+from pdips.evaluation.document import ReleaseFolder, open_table
 from pdips.mechanism import Drawn, LaplaceOrGaussian
 from pdips.privacy.account import Receipt
 from pdips.privacy.curator import Clock, Curator
@@ -32,6 +32,7 @@ from pdips.release.documents import (
     Finite,
     FiniteOrNone,
     PrivacyDocument,
+    ReleaseIdentity,
     StatedLoss,
     StatedSpend,
     release_home,

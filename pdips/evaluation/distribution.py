@@ -92,7 +92,6 @@ class WassersteinTest:
     ratio: float
     ratio_error: float
     p_value: float
-    n_permutations: int
 
 
 def wasserstein_randomization(
@@ -168,7 +167,6 @@ def wasserstein_randomization(
         ratio=ratio,
         ratio_error=ratio * float(high - low) / 2 / middle if middle > 0 else 0.0,
         p_value=(1 + int((null >= found * (1 - 1e-12)).sum())) / (1 + n_permutations),
-        n_permutations=n_permutations,
     )
 
 

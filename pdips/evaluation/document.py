@@ -14,8 +14,16 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table, are_two
 from pdips.errors import DataError, InputError
 from pdips.html import spelt
-from pdips.privacy.loss import Kind
-from pdips.release.documents import Document, Findings, Finite, FiniteOrNone, PrivacyDocument, release_home, write_json
+from pdips.release.documents import (
+    Document,
+    Findings,
+    Finite,
+    FiniteOrNone,
+    PrivacyDocument,
+    ReleaseIdentity,
+    release_home,
+    write_json,
+)
 from pdips.release.folder import json_target
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
@@ -47,8 +55,7 @@ class ReleaseFolder:
 
 def open_release(directory: str | Path, *, received: bool = False) -> ReleaseFolder:
     """Read the synthetic sets of a release, or of a public folder alone if it may be ``received``, and check them."""
-    alone = received and (Path(directory) / PrivacyDocument.file).is_file()
-    home = Path(directory) if alone else release_home(directory)
+    home = release_home(directory, received=received)
     document = PrivacyDocument.read(home)
     found: dict[int, Path] = {}
     for path in sorted(home.iterdir()):
@@ -94,25 +101,6 @@ def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
             f"{path} doesn't fit the schema in privacy.json: {error}. It was edited by hand, or is of another release"
         ) from None
     return frame
-
-
-class ReleaseIdentity(BaseModel):
-    """What tells the release that an evaluation is of from others."""
-
-    mechanism: str
-    epsilon: Finite
-    kind: Kind
-    n_sets: int
-
-    @classmethod
-    def of(cls, release: PrivacyDocument) -> Self:
-        loss = release.privacy
-        return cls(mechanism=release.mechanism, epsilon=loss.epsilon, kind=loss.kind, n_sets=release.n_sets)
-
-    def differs(self, release: PrivacyDocument) -> list[str]:
-        """Return the names of what isn't true of a release."""
-        here = self.of(release)
-        return [name for name in type(self).model_fields if getattr(self, name) != getattr(here, name)]
 
 
 class PropensitySpread(BaseModel):
@@ -352,11 +340,6 @@ class EvaluationDocument(Document):
     pictures: Pictures | None = None
     seconds: dict[str, Finite] = Field(default_factory=dict)
     software: dict[str, str] = Field(default_factory=dict)
-
-    @classmethod
-    def inside(cls, confidential: Path) -> Self | None:
-        """Read the evaluation in the folder ``confidential``, or return None if there is none."""
-        return cls.read(confidential) if (confidential / cls.file).exists() else None
 
     def __str__(self) -> str:
         """Return the figures as ``pdips evaluate`` prints them."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import comb
+from math import comb, prod
 from typing import Any, Self
 
 import numpy as np
@@ -125,13 +125,12 @@ def cell_ids(codes: IntArray, sizes: Sequence[int]) -> IntArray:
 
     It is the cell's place in the full table where 64 bits hold that, else an equally good label.
     """
-    cells, n_cells = np.zeros(len(codes), dtype=np.int64), 1
-    for column, size in zip(codes.T, sizes, strict=True):
-        if n_cells * size >= 2**62:
-            found, cells = np.unique(cells, return_inverse=True)
-            n_cells = len(found)
-        cells, n_cells = cells * size + column, n_cells * size
-    return cells
+    if prod(map(int, sizes)) < 2**62:
+        return np.asarray(np.ravel_multi_index(tuple(codes.T), tuple(sizes)))
+    half = len(sizes) // 2
+    parts = cell_ids(codes[:, :half], sizes[:half]), cell_ids(codes[:, half:], sizes[half:])
+    first, second = (np.unique(cells, return_inverse=True)[1] for cells in parts)
+    return first * len(codes) + second
 
 
 def grouped(original: IntArray, synthetic: IntArray, sizes: Sequence[int]) -> tuple[IntArray, FloatArray, FloatArray]:

@@ -24,7 +24,6 @@ from pdips.evaluation.document import (
     MeasureDetail,
     PropensitySpread,
     ReleaseFolder,
-    ReleaseIdentity,
     open_release,
     open_table,
 )
@@ -33,10 +32,10 @@ from pdips.evaluation.formula import Analysis, read_analysis
 from pdips.evaluation.margins import k_marginal, k_way, mean_sd
 from pdips.evaluation.pictures import pictures
 from pdips.evaluation.propensity import specks, standardised_pmse
-from pdips.evaluation.regression import Family, Fit, compare_fits
+from pdips.evaluation.regression import Family, compare_fits
 from pdips.inference.rules import Rule, nearest_rule
 from pdips.privacy.curator import Clock
-from pdips.release.documents import mean
+from pdips.release.documents import ReleaseIdentity, mean
 from pdips.release.release import Release, software
 
 SEED = 0  # Of resamples and re-splits: a second run gives the same figures
@@ -412,9 +411,10 @@ def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -
     note: str | None = "one set can't show the privacy noise: its interval is too short"
     if len(release.sets) > 1:
         rule, note = nearest_rule(release.document.contents())
-    coefficients = _coverage(original, [analysis.fit(frame) for frame in release.sets], rule)
+    coefficients = compare_fits(original, [analysis.fit(frame) for frame in release.sets], level=LEVEL, rule=rule)
     rng = np.random.default_rng(SEED)
-    again = [summary(_coverage(original, [analysis.fit(resample(table, rng))], None)) for _ in range(RESAMPLES)]
+    fits = [analysis.fit(resample(table, rng)) for _ in range(RESAMPLES)]
+    again = [summary(compare_fits(original, [fit], level=LEVEL)) for fit in fits]
     return AnalysisComparison.model_validate(
         {
             "formula": analysis.formula,
@@ -432,20 +432,6 @@ def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -
 
 def summary(coefficients: pd.DataFrame) -> dict[str, float]:
     """Return means over the coefficients that the table tells; one that a set can't tell counts as missed."""
-    known = coefficients[coefficients["original"].notna()]
-    if not len(known):
-        return dict.fromkeys(SUMMARIES, float("nan"))
-    values = (
-        known["ci_overlap"].mean(),
-        known["standardized_difference"].abs().mean(),
-        known["same_sign"].mean(),
-        known["covered"].mean(),
-    )
-    return dict(zip(SUMMARIES, map(float, values), strict=True))
-
-
-def _coverage(original: Fit, fits: Sequence[Fit], rule: Rule | None) -> pd.DataFrame:
-    """Return the comparison of fits, and which of the original's estimates lie inside the interval of the sets."""
-    found = compare_fits(original, fits, level=LEVEL, rule=rule)
-    inside = (found["combined_lower"] <= found["original"]) & (found["original"] <= found["combined_upper"])
-    return found.assign(covered=inside)
+    known = coefficients[coefficients["original"].notna()].abs()
+    columns = ("ci_overlap", "standardized_difference", "same_sign", "covered")
+    return {name: float(known[column].mean()) for name, column in zip(SUMMARIES, columns, strict=True)}

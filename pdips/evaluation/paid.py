@@ -17,8 +17,8 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import are_two
 from pdips.errors import InputError, RefusedError
-from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_release, open_table
-from pdips.evaluation.encoding import codes_of, grouped, resampled, sizes_of, table_codes
+from pdips.evaluation.document import ReleaseFolder, open_release, open_table
+from pdips.evaluation.encoding import codes_of, grouped, sizes_of, table_codes
 from pdips.evaluation.logistic import indicators_at, places_of, ridge_logistic
 from pdips.mechanism import LARGEST_EPSILON, Drawn, Mechanism
 from pdips.privacy.curator import Clock, Curator
@@ -27,7 +27,7 @@ from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, positive, spell
 from pdips.privacy.noise import LARGEST_SCALE
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.documents import PaidDocument, write_json
+from pdips.release.documents import PaidDocument, ReleaseIdentity, write_json
 
 FILE = PaidDocument.file
 MEASURES = {
@@ -60,9 +60,7 @@ class PaidEvaluation(Mechanism):
     Raises
     ------
     InputError
-        If epsilon is no number above 0, or too large.
-    RefusedError
-        For add-remove neighbours.
+        If epsilon is no number above 0, or too large, or for add-remove neighbours.
 
     Notes
     -----
@@ -85,8 +83,6 @@ class PaidEvaluation(Mechanism):
     def __post_init__(self, published: ReleaseFolder | None) -> None:
         if positive(self.epsilon, "--paid-epsilon") > LARGEST_EPSILON:
             raise InputError(f"--paid-epsilon must be at most {LARGEST_EPSILON:,}, which gives no protection")
-        if self.neighbours not in self.relations:
-            raise RefusedError("a paid evaluation needs replace-one neighbours: its figures show the number of records")
         super().__post_init__()
         object.__setattr__(self, "_published", published)
 
@@ -137,8 +133,7 @@ class PaidEvaluation(Mechanism):
     def references(self, n: int) -> tuple[float, float]:
         """Return what n records drawn from the first set score in the place of the table: public, and free."""
         first = next(codes for codes in self.codes if len(codes))
-        rng = np.random.default_rng(SEED)
-        drawn = resampled(first, rng) if len(first) == n else first[rng.integers(len(first), size=n)]
+        drawn = first[np.random.default_rng(SEED).integers(len(first), size=n)]
         ks, tvd = steps_of(drawn, [first], self.score)
         return ks / n, tvd / n
 

@@ -1,6 +1,5 @@
 """What the pictures of an evaluation need: shares of cells, never a record. For inside use only."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -138,13 +137,7 @@ def _merged(column: Column, apart: FloatArray) -> tuple[list[str], IntArray]:
     else:
         starts = np.linspace(0, n, most + 1).round().astype(np.int64)
         groups = np.searchsorted(starts, np.arange(n), side="right") - 1
-        found = [_joined(*column.edges[[low, high]], whole=column.integer) for low, high in itertools.pairwise(starts)]
+        found = column.model_copy(update={"bin_edges": tuple(column.edges[starts])}).names()[:most]
     if column.missing:
         groups = np.append(groups, len(found))
     return [*found, *last], groups
-
-
-def _joined(a: float, b: float, *, whole: bool) -> str:
-    if whole:
-        return f"{a:.0f}" if b - a == 1 else f"{a:.0f}-{b - 1:.0f}"
-    return f"{a:g} to {b:g}"

@@ -263,14 +263,13 @@ class PropensityScores:
 class Specks:
     """Kolmogorov-Smirnov distances of propensity scores, from 0 (can't be told apart) to 1 (wholly apart).
 
-    ``by_set`` has 1 for a set without records, ``mean`` is the figure that the paper reports, ``standard_deviation``
-    has m - 1 below (None for a single set), ``reference`` is of a sample of the table's size drawn with replacement
-    from the table itself, and ``scores`` are of the sets that have records.
+    ``by_set`` has 1 for a set without records, ``mean`` is the figure that the paper reports, ``reference`` is of a
+    sample of the table's size drawn with replacement from the table itself, and ``scores`` are of the sets that have
+    records.
     """
 
     by_set: tuple[float, ...]
     mean: float
-    standard_deviation: float | None
     reference: float
     scores: tuple[PropensityScores, ...]
 
@@ -323,7 +322,6 @@ def specks(
     return Specks(
         by_set=by_set,
         mean=float(np.mean(by_set)),
-        standard_deviation=float(np.std(by_set, ddof=1)) if len(by_set) > 1 else None,
         reference=1.0 if reference is None else reference.distance,
         scores=tuple(one for one in found if one is not None),
     )

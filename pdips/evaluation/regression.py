@@ -94,8 +94,9 @@ def compare_fits(
         One row a coefficient: ``original``, ``original_lower``, ``original_upper``; ``combined``, ``combined_lower``,
         ``combined_upper`` by :func:`pdips.inference.combine` (a single set's own estimate and interval);
         ``ci_overlap``; ``same_sign``; ``standardized_difference``, (combined - original) / standard error on the
-        original. A coefficient that some set can't tell has no combined estimate: overlap 0, not the same sign. One
-        that the table can't tell has overlap NaN.
+        original; ``covered``, whether the original's estimate lies inside the combined interval. A coefficient that
+        some set can't tell has no combined estimate: overlap 0, not the same sign. One that the table can't tell has
+        overlap NaN.
 
     Raises
     ------
@@ -131,6 +132,7 @@ def compare_fits(
             "ci_overlap": ci_overlap(lower, upper, low, high),
             "same_sign": np.sign(original_fit.estimates) == np.sign(estimate),
             "standardized_difference": (estimate - original_fit.estimates) / original_fit.standard_errors,
+            "covered": (low <= original_fit.estimates) & (original_fit.estimates <= high),
         },
         index=pd.Index(original_fit.names, name="coefficient"),
     )
@@ -141,18 +143,15 @@ def fit_design(
 ) -> Fit:
     """Fit least squares, logistic regression with Firth's correction, or log-linear (Poisson) regression of a design.
 
-    The first column of ``x`` is the intercept. NaN for a coefficient that depends linearly on those before it; all NaN
-    if there is no fit (too few records, one outcome only). Without weights standard errors are those of the model: n -
-    k below for least squares; for logistic regression from the information augmented by Firth's (1993) correction,
-    which keeps estimates finite under separation (``docs/utility.md#logistic-regression``); the package firthmodels
-    fits groups of equal records. With weights, which are scaled to a mean of 1, estimates solve the weighted score
-    equations (Firth's correction included) and standard errors are Binder's (1983) linearisation for records drawn one
-    by one, A^-1 B A^-1 n / (n - 1) with B the sum of squared weighted scores: strata and clusters are not known here.
+    The first column of ``x`` is the intercept; a logistic ``y`` is 0 or 1. NaN for a coefficient that depends linearly
+    on those before it; all NaN if there is no fit (too few records, one outcome only). Without weights standard errors
+    are those of the model: n - k below for least squares; for logistic regression from the information augmented by
+    Firth's (1993) correction, which keeps estimates finite under separation (``docs/utility.md#logistic-regression``);
+    the package firthmodels fits groups of equal records. With weights, which are scaled to a mean of 1, estimates solve
+    the weighted score equations (Firth's correction included) and standard errors are Binder's (1983) linearisation for
+    records drawn one by one, A^-1 B A^-1 n / (n - 1) with B the sum of squared weighted scores: strata and clusters are
+    not known here.
     """
-    if family not in FAMILIES:
-        raise InputError(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
-    if family == "logistic" and not np.isin(y, (0.0, 1.0)).all():
-        raise InputError("logistic regression needs an outcome with two levels")
     if family == "poisson" and (y < 0).any():
         raise InputError("Poisson regression needs an outcome that is never below 0")
     w = np.ones(len(y))

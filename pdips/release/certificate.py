@@ -50,10 +50,8 @@ class Certificate(Document):
     @classmethod
     def beside(cls, public: Path) -> "Certificate | None":
         """Read the certificate of the release in a public folder, or return None where there is none."""
-        if not (public / cls.file).is_file():
-            return None
-        found = cls.read(public)
-        if found.release != file_digest(public / PrivacyDocument.file):
+        found = cls.found(public)
+        if found is not None and found.release != file_digest(public / PrivacyDocument.file):
             raise InputError(f"{public / cls.file} is of another release than privacy.json beside it: certify again")
         return found
 

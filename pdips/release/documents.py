@@ -51,8 +51,12 @@ class Document(BaseModel):
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the file of that name in a folder."""
-        path = folder / cls.file
-        return check(cls, read_json(path), str(path))
+        return check(cls, read_json(folder / cls.file), str(folder / cls.file))
+
+    @classmethod
+    def found(cls, folder: Path) -> Self | None:
+        """Read the file of that name in a folder, or return None where there is none."""
+        return cls.read(folder) if (folder / cls.file).is_file() else None
 
     def write(self, folder: Path) -> Path:
         """Write the file into a folder, and return its path."""
@@ -124,12 +128,22 @@ class PrivacyDocument(Document):
         return schema.to_dict()
 
 
-class MeasuredRelease(Findings):
-    """The release that an evaluation is of."""
+class ReleaseIdentity(BaseModel):
+    """What tells the release that an evaluation is of from others."""
 
     mechanism: str
     epsilon: Finite
+    kind: Kind
     n_sets: int
+
+    @classmethod
+    def of(cls, release: PrivacyDocument) -> Self:
+        loss = release.privacy
+        return cls(mechanism=release.mechanism, epsilon=loss.epsilon, kind=loss.kind, n_sets=release.n_sets)
+
+    def differs(self, release: PrivacyDocument) -> list[str]:
+        """Return the names of what isn't true of a release."""
+        return [name for name, value in self if value != getattr(self.of(release), name)]
 
 
 class PaidMeasure(Findings):
@@ -147,7 +161,7 @@ class PaidDocument(Document, Findings):
 
     file: ClassVar[str] = "evaluation.json"
 
-    release: MeasuredRelease
+    release: ReleaseIdentity
     measures: Annotated[list[PaidMeasure], Field(min_length=1)]
     privacy: StatedLoss
     spends: list[StatedSpend]
@@ -155,13 +169,9 @@ class PaidDocument(Document, Findings):
     @classmethod
     def beside(cls, public: Path, release: PrivacyDocument) -> Self | None:
         """Read the paid evaluation that was published beside a release, or return None where there is none."""
-        path = public / cls.file
-        if not path.is_file():
-            return None
-        paid = cls.read(public)
-        of, kept = paid.release, (release.mechanism, release.privacy.epsilon, release.n_sets)
-        if (of.mechanism, of.epsilon, of.n_sets) != kept:
-            raise InputError(f"{path} is of another release than privacy.json beside it: move it away")
+        paid = cls.found(public)
+        if paid is not None and paid.release.differs(release):
+            raise InputError(f"{public / cls.file} is of another release than privacy.json beside it: move it away")
         return paid
 
 
@@ -202,15 +212,14 @@ class AccountState(BaseModel):
         account = ledger.summary()
         charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
         rho = rho_of(charged.kind, charged.epsilon, charged.rho)
-        sums = [f"{when}_{unit}" for when in ("total", "spent", "remaining") for unit in ("epsilon", "delta", "rho")]
-        known = {name: getattr(account, name) for name in sums if name in cls.model_fields}
+        known = {name: getattr(account, name) for name in cls.model_fields if hasattr(account, name)}
         known |= {"charged_epsilon": charged.epsilon, "charged_delta": charged.delta, "charged_rho": rho}
         entries = [
             {name: getattr(entry, name) for name in ("number", "time", "mechanism")}
             | {name: getattr(entry, f"charged_{name}") for name in ("epsilon", "delta", "rho")}
             for entry in ledger.entries()
         ]
-        return cls.model_validate({"neighbours": account.neighbours, **known, "entries": entries})
+        return cls.model_validate({**known, "entries": entries})
 
 
 class FullTable(BaseModel):
@@ -463,9 +472,10 @@ def home_of(directory: Path) -> Path | None:
     return next((place for place in places if (place / PrivacyDocument.file).is_file()), None)
 
 
-def release_home(directory: str | Path) -> Path:
-    """Return where a release folder has its sets, or refuse a folder without a release."""
-    home = home_of(Path(directory))
+def release_home(directory: str | Path, *, received: bool = False) -> Path:
+    """Return where a release folder has its sets, or refuse one without; ``received``: or a public folder alone."""
+    alone = received and (Path(directory) / PrivacyDocument.file).is_file()
+    home = Path(directory) if alone else home_of(Path(directory))
     if home is None:
         raise InputError(
             f"{directory} is no folder of a pdips release: it has no public/privacy.json; name the folder that "

@@ -7,7 +7,6 @@ it from light to dark.
 import html
 import math
 import re
-import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
+from rich.cells import cell_len  # in letters, of which those of East Asia take two
 
 from pdips.evaluation.document import AnalysisComparison, Coefficient, ColumnDensity, PairDifference, PropensitySpread
 from pdips.release.documents import Margin, TwoWay
@@ -183,7 +183,7 @@ def two_way(pairs: TwoWay, key: str) -> str:
     cell = 19 if n <= 18 else 14 if n <= 40 else 10
     size = min(11.0, cell * 0.75)
     names = [fit(name, 16) for name in pairs.columns]
-    figure, axes = sheet(max(cell * i + 8 + _width(name) * size * 0.6 for i, name in enumerate(names)), cell * n + 2)
+    figure, axes = sheet(max(cell * i + 8 + cell_len(name) * size * 0.6 for i, name in enumerate(names)), cell * n + 2)
     furthest, a, b = pairs.pairs()[0]
     known = [(i, j, value) for i in range(n) for j in range(i) if (value := pairs.distance[i][j]) is not None]
     axes.scatter(
@@ -411,17 +411,12 @@ def fit(text: str, most: int) -> str:
     """Return printable text cut in the middle, for levels often differ only at their ends."""
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     keep, short = len(text), text
-    while _width(short) > most:
+    while cell_len(short) > most:
         keep -= 1
         short = f"{text[: keep - keep // 3]}\N{HORIZONTAL ELLIPSIS}{text[len(text) - keep // 3 :]}"
     return short
 
 
-def _width(text: str) -> int:
-    """Return the width in letters; those of East Asia take two."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
 def _widest(names: Sequence[str], size: float) -> float:
     """Return about how many pixels the longest name takes."""
-    return max(map(_width, names)) * size * 0.6
+    return max(map(cell_len, names)) * size * 0.6

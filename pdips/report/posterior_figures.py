@@ -21,7 +21,7 @@ from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.posterior.model_file import stored_name
 from pdips.release.documents import PosteriorSummary
-from pdips.report.figures import ACCENT, BAR, INK, QUIET, SERIES, as_svg, panel, styled
+from pdips.report.figures import ACCENT, BAR, INK, QUIET, SERIES, as_svg, fit, panel, styled
 from pdips.report.formats import number, percent, plural
 
 if TYPE_CHECKING:
@@ -286,11 +286,8 @@ def _column(observed: FloatArray, simulated: FloatArray, edges: FloatArray, name
     for row in simulated:
         axes.stairs(row, edges, color=ACCENT, linewidth=0.6, alpha=0.6, baseline=None)
     if column.is_categorical and column.n_levels <= MOST_NAMED:  # of many levels only the numbers stand there
-        named = [str(level) for level in column.levels or ()]
-        named += ["missing"] * (column.n_levels - len(named))
-        room = max(4, LONGEST * 4 // max(column.n_levels, 1))
-        short = [level if len(level) <= room else f"{level[: room - 1]}\N{HORIZONTAL ELLIPSIS}" for level in named]
-        axes.set_xticks(range(column.n_levels), short)
+        room = max(4, LONGEST * 4 // column.n_levels)
+        axes.set_xticks(range(column.n_levels), [fit(level, room) for level in column.names()])
     axes.set_ylim(0, None)
     label = f"Shares of {name} in the table, and in records drawn from the model at {len(simulated)} draws"
     return as_svg(figure, label, key)

@@ -62,7 +62,7 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
     """
     comparison = run.comparison
     margins, pairs = comparison.margins(), comparison.two_way.pairs()
-    inside = EvaluationDocument.inside(confidential)
+    inside = EvaluationDocument.found(confidential)
     stale = [] if inside is None else inside.release.differs(release)
     evaluation = None if stale else inside
     specific = None if evaluation is None else evaluation.specific

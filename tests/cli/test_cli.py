@@ -132,15 +132,13 @@ def test_the_files_have_all_that_others_rely_on(pdips, here):
 
 def test_a_seed_marks_the_release(pdips, here):
     code, out, err = pdips(*words(here, "--seed", 1, "--allow", "asymptotic"))  # which is another thing
-    assert code == 0
-    assert "Do not publish" in err
+    assert (code, "Do not publish" in err) == (0, True)
     assert "public    nothing: the synthetic sets stay inside unless you say --allow seeded" in out
     assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
     assert json.loads((here / "out/confidential/privacy.json").read_text())["reproducible"] is True
     assert "seed: 1" not in (here / "out/confidential/run.json").read_text()
     code, out, err = pdips(*words(here, "--seed", 1, "--allow", "seeded", out="again"))
-    assert code == 0
-    assert "Do not publish" in err
+    assert (code, "Do not publish" in err) == (0, True)
     assert "again/public: card.html" in out
     places = ("out/confidential", "again/public")
     first, again = (pd.read_parquet(here / place / "synthetic_1.parquet") for place in places)
@@ -183,8 +181,7 @@ def test_another_version_of_the_table_is_adopted_by_name(pdips, here):
     ledger = here / "l.sqlite"
     pdips(*words(here, "--ledger", ledger))
     pd.read_parquet(here / "t.parquet").iloc[1:].to_parquet(here / "t.parquet")
-    code, _, err = pdips(*words(here, "--ledger", ledger, out="more"))
-    assert code == 2
+    err = pdips.fails("", *words(here, "--ledger", ledger, out="more"))
     assert "another table" not in err  # that the table differs from another one is an answer about its records
     pdips.fails("another table", *words(here, "--ledger", ledger, "--explain", out="more"))
     assert pdips("ledger", "adopt", ledger, here / "t.parquet", "--schema", here / "s.toml")[0] == 0
@@ -239,28 +236,14 @@ def test_a_bad_value_in_the_table(pdips, here, column, value):
     complains(pdips, here, f"column '{column}'", *words(here, "--explain", table="t.csv"))
 
 
-def complains(
-    pdips, here, message: str, *arguments: object, code: int = 2, leaves: frozenset[str] = frozenset()
-) -> None:
+def complains(pdips, here, message: str, *arguments: object, code: int = 2) -> None:
     """Check for one line on stderr that has ``message`` and no record's value or position, and nothing left behind."""
     before = left_behind(here)
-    found, out, err = pdips(*arguments)
-    assert found == code, err
-    assert out == ""
-    assert err.count("\n") == 1
+    err = pdips.fails(message, *arguments, code=code)
     assert err.startswith("pdips: ")
-    assert message in err
     said = err.replace(str(here), "")  # the folder's own name has digits that say nothing of the table
     assert not any(word in said for word in ("SECRET", "31415", "17"))
-    assert left_behind(here) - before == leaves
-
-
-@pytest.mark.parametrize("change", ["missing", "excess"])
-def test_a_column_missing_or_in_excess(pdips, here, change):
-    frame = pd.read_parquet(here / "t.parquet")
-    frame = frame.drop(columns="size") if change == "missing" else frame.assign(shoe="SECRET")
-    frame.to_parquet(here / "t.parquet")
-    complains(pdips, here, "column 'size'" if change == "missing" else "column 'shoe'", *words(here))
+    assert left_behind(here) <= before
 
 
 @pytest.mark.parametrize("epsilon", ["0", "-1", "inf", "nan", "much"])
@@ -298,13 +281,6 @@ def test_a_locked_ledger(pdips, here, monkeypatch):
     connection.execute("BEGIN EXCLUSIVE")
     complains(pdips, here, "is locked", *words(here, "--ledger", ledger))
     connection.close()
-
-
-def test_a_ledger_of_another_table(pdips, here):
-    Ledger(here / "l.sqlite").set_total(9)
-    Ledger(here / "l.sqlite").adopt("another table's fingerprint")
-    complains(pdips, here, "the table is refused", *words(here, "--ledger", here / "l.sqlite"))
-    complains(pdips, here, "another table", *words(here, "--ledger", here / "l.sqlite", "--explain"))
 
 
 @pytest.mark.parametrize(("more", "message"), cases(__file__, "options_that_make_no_sense"))

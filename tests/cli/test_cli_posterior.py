@@ -82,9 +82,7 @@ def test_a_posterior_on_a_grid_from_end_to_end(pdips, here):
     for path in rewrite(here / "out"):
         assert path.stat().st_size > 1000
     (here / "out/confidential/diagnostics/posterior.nc").write_bytes(b"no netCDF")
-    code, _, err = pdips("report", here / "out")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "diagnostics is damaged" in err
+    pdips.fails("diagnostics is damaged", "report", here / "out")
 
 
 @pytest.fixture
@@ -150,8 +148,7 @@ def test_a_useless_epsilon_is_one_line_and_a_bound_that_cannot_be_worked_out_sto
 
 
 def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
-    code, out, _ = pdips(*words(here, mechanism="pseudo-posterior"))
-    assert code == 0
+    out = pdips.ok(*words(here, mechanism="pseudo-posterior"))
     assert "NO BOUND (kind asymptotic)" in out
     assert "unless you say --allow asymptotic" in out
     assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
@@ -162,9 +159,8 @@ def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
         assert phrase in page
     assert pdips(*words(here, "--allow", "asymptotic", "--overwrite", mechanism="pseudo-posterior"))[0] == 0
     assert "No bound holds for these sets." in (here / "out/public/card.html").read_text()
-    code, _, err = pdips(*words(here, "--ledger", here / "l.sqlite", mechanism="pseudo-posterior", out="more"))
-    assert code != 0
-    assert "asymptotic" in err
+    charged = words(here, "--ledger", here / "l.sqlite", mechanism="pseudo-posterior", out="more")
+    pdips.fails("asymptotic", *charged)
 
 
 @pytest.mark.parametrize(
@@ -182,9 +178,8 @@ def test_a_paid_release_outlives_a_crash_after_it(pdips, here, monkeypatch, what
     arguments = [*without_model(here), "--ledger", here / "l.sqlite"]
     assert pdips(*arguments)[0] == 0
     monkeypatch.setattr(what, broken)
-    found, out, err = pdips(*arguments, "--overwrite")
-    assert (found, out, err.count("\n")) == (code, "", 1)
-    assert f"{here / 'out' / 'public'} holds the whole release, which is paid for" in err
+    said = f"{here / 'out' / 'public'} holds the whole release, which is paid for"
+    err = pdips.fails(said, *arguments, "--overwrite", code=code)
     assert f"missing is {here / 'out' / 'confidential'}" in err
     assert "SECRET" not in err
     assert {path.name for path in (here / "out").iterdir()} == {"public"}
@@ -204,19 +199,8 @@ def test_a_crash_before_the_release_is_whole_keeps_the_earlier_one(pdips, here, 
 
 
 HEAD = cases(__file__, "cli_posterior_head")
-PLAIN = 'pm.Normal("y", mu * data["x"], 5, observed=data["y"])'
-MEANT_OTHERWISE = {
-    "a square": ("", 'pm.Normal("y", mu, 5, observed=data["y"] ** 2)', "or a function of it that rises or falls"),
-    "a logarithm": ("", 'pm.Normal("y", mu, 5, observed=np.log(data["y"]))', "a logarithm needs bounds above 0"),
-    "another column": ("", 'pm.Normal("y", mu, 5, observed=data["x"])', "write observed=data['y']"),
-    "values": ("", 'x = data["x"].get_value(); pm.Normal("y", mu * x.std(), 5, observed=data["y"])', "get_value"),
-    "a mean": ("", 'pm.Normal("y", mu * data["x"].mean().eval(), 5, observed=data["y"])', "built before a record is"),
-    "a number": ("", 'pm.Normal("y", mu / data.n_records, 5, observed=data["y"])', "n_records is for shapes only"),
-    "a table": ("T = pd.DataFrame({'y': [1.0]})", 'pm.Normal("y", mu + T.y[0], 5, observed=data["y"])', "reads 'T'"),
-    "flat": ("", 'm = pm.Flat("m"); pm.Normal("y", m + mu, 5, observed=data["y"])', "give it a distribution"),
-    "own density": ("", 'pm.CustomDist("m", logp=lambda v: -v**2); ' + PLAIN, "CustomDist(..., dist=...)"),
-    "potential": ("", 'pm.Potential("p", -mu**2); ' + PLAIN, "PUBLIC_POTENTIALS = ('p',)"),
-}
+MEANT_OTHERWISE = cases(__file__, "meant_otherwise")
+"""The top of a model file, a line of its model, and what is said of it."""
 
 
 @pytest.mark.parametrize("name", MEANT_OTHERWISE)

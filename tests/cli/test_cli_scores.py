@@ -37,8 +37,7 @@ def words(here, *more, schema="s.toml"):
 
 def refused(pdips, here, *arguments):
     """Check for one line, with nothing of the table, nothing written, and nothing spent; return it."""
-    code, out, err = pdips(*arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1), err
+    err = pdips.fails("", *arguments)
     assert "317" not in err.replace(str(here), "")
     assert not (here / "out").exists()
     entries = Ledger(here / "l.sqlite").entries() if (here / "l.sqlite").exists() else []

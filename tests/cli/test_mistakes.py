@@ -31,17 +31,10 @@ def frame():
     return pd.DataFrame({"ill": rng.choice(["no", "yes"], 200), "sex": rng.choice(["f", "m"], 200)})
 
 
-WORDS = cases(__file__, "words")
-
-
-@pytest.mark.parametrize(("more", "message"), WORDS.values(), ids=WORDS)
-def test_words_on_the_command_line(pdips, here, more, message):
-    complains(pdips, here, message, *words(here), *more)
-
-
 def change(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     changed = {
         "extra columns": lambda: frame.assign(shoe=1, hat=2),
+        "missing column": lambda: frame.drop(columns="size"),
         "trailing blank": lambda: frame.assign(colour=frame["colour"] + " "),
         "lists": lambda: frame.assign(colour=[["red"]] * len(frame)),
         "dates": lambda: frame.assign(colour=pd.Timestamp("2020-01-01")),

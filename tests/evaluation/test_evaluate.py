@@ -2,11 +2,11 @@
 
 import json
 import re
-import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
 from firthmodels import FirthLogisticRegression
 from scipy import stats
 from tables import cases, refuses, schema_in, schema_text
@@ -131,16 +131,9 @@ def test_the_schema_of_sets_keeps_the_weight_and_weights_of_0_are_refused():
 # ---- regressions ----
 
 
-def statsmodels():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import statsmodels.api as sm
-    return sm
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_linear_and_poisson_fits_are_those_of_statsmodels(weighted):
-    sm, frame = statsmodels(), voters()
+    frame = voters()
     x, names = matrix(frame), ("intercept", "age", "college")
     w = np.random.default_rng(0).uniform(0.5, 3, N)
     for family, outcome in (("linear", "income"), ("poisson", "visits")):
@@ -181,13 +174,8 @@ def test_what_a_fit_cant_tell_is_nan(family):
 
 def test_outcomes_and_weights_that_a_family_cant_have_are_refused():
     x, names = np.column_stack([np.ones(4), np.arange(4.0)]), ("intercept", "x")
-    for y, family, weights, message in (
-        (np.arange(4.0), "probit", None, "family must be one of"),
-        (np.arange(4.0), "logistic", None, "two levels"),
-        (np.arange(4.0) - 1, "poisson", None, "never below 0"),
-        (np.arange(4.0), "linear", np.zeros(4), "must not all be 0"),
-    ):
-        refuses(message, fit_design, x, y, names, family, weights)
+    refuses("never below 0", fit_design, x, np.arange(4.0) - 1, names, "poisson")
+    refuses("must not all be 0", fit_design, x, np.arange(4.0), names, "linear", np.zeros(4))
 
 
 def test_weights_enter_an_analysis_and_missing_outcomes_leave_it():

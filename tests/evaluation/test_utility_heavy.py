@@ -1,10 +1,8 @@
 """Wasserstein randomization, k-marginal scores and regressions by hand, against scipy and statsmodels."""
 
-import re
 import time
 from collections import Counter
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -144,13 +142,6 @@ def test_bad_requests_for_a_distance_or_a_margin():
     refuses("n_draws", k_marginal, a, a, n_draws=0)
 
 
-def test_a_k_marginal_score_by_hand():
-    # quartiles 1, 2, 3, 4, 5: bins 0, 1, 2, 3, 4 of the original; 0, 0, 1, 4, 5 of the set; four bins are 1/5 apart
-    found = k_marginal(np.array([3, 1, 2, 5, 4]), np.array([0, 1, 2, 5, 6]), k=1)
-    assert found.score == pytest.approx(1000 * (2 - 4 / 5) / 2)
-    assert found.by_columns == {("x1",): found.score}
-
-
 def test_bins_are_open_on_the_left_and_levels_constants_and_missing_values_have_some():
     original = np.array([1.0, 2, 4, 8])  # quartiles 1, 1.75, 3, 5, 8
     values = np.array([0.5, 1, 1.75, 1.8, 3, 5, 5.1, 8, 9, np.nan])
@@ -189,15 +180,6 @@ def test_wide_tables_take_the_mean_over_sets_of_columns():
     assert some.score == pytest.approx(np.mean([every.by_columns[chosen] for chosen in some.by_columns]))
     wide = rng.normal(size=(9, 100))
     assert len(k_marginal(wide, wide, k=4, n_draws=5, rng=rng).by_columns) == 5
-
-
-def test_coefficients_by_hand():
-    # y = x + (0, 1, 0, ...): slopes by hand are awkward, shifts are not; SE of the mean slope cancels in the intercept
-    x = np.array([-1.0, 0, 1])
-    original = pd.DataFrame({"x": x, "y": [0.0, 3, 0]})  # intercept 1, slope 0, residuals -1, 2, -1: s^2 = 6
-    synthetic = pd.DataFrame({"x": x, "y": [1.0, 2, 3]})  # intercept 2, slope 1
-    found = standardised_differences(original, synthetic, "y", ["x"])
-    assert found.to_dict() == {"intercept": pytest.approx(1 / np.sqrt(2)), "x": pytest.approx(1 / np.sqrt(3))}
 
 
 def test_coefficients_are_statsmodels():
@@ -288,11 +270,3 @@ def test_tables_that_dont_match_are_refused():
         assert "secret" not in said
     for n_draws, table in [(0, frame), (1, frame[:0])]:
         refuses("", reference, lambda a, b: 0.0, table, n_draws=n_draws)
-
-
-def test_the_page_on_utility_runs(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "utility.md").read_text(encoding="utf-8")
-    blocks = [block for block in re.findall(r"(?s)```python\n(.*?)```", page) if "pmse" in block]
-    assert len(blocks) == 1
-    exec(blocks[0], {})
-    assert "StandardisedPmse(pmse=0.0" in capsys.readouterr().out

@@ -7,12 +7,10 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
-from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from tables import refuses, skewed
 
 from pdips.evaluation import logistic
-from pdips.evaluation.encoding import reference
 from pdips.evaluation.propensity import MOST_PMSE_COEFFICIENTS, null_moments, pmse, standardised_pmse
 
 
@@ -188,25 +186,6 @@ def test_ratio_and_z_and_a_penalised_null_is_simulated():
     first, again = (pmse(a, b, penalty="ridge", rng=np.random.default_rng(1)) for _ in range(2))
     assert first == again == found.pmse <= pmse(a, b)
     refuses("no formula", standardised_pmse, a, b, penalty="ridge", null="formula")
-
-
-def test_reference_is_the_expected_value():
-    # mean of 200 chi-squares with 3 degrees of freedom: 5.8 % off, so 30 % is 5.2 standard errors: 2e-7
-    original, expected = np.random.default_rng(0).normal(size=(200, 3)), null_moments(4, 200, 200)[0]
-    assert reference(pmse, original, n_draws=200, rng=np.random.default_rng(1)) == pytest.approx(expected, rel=0.3)
-    # broken twin: fresh records instead of resamples are twice as far
-    rng = np.random.default_rng(2)
-    fresh = np.mean([pmse(original, rng.normal(size=(200, 3))) for _ in range(200)])
-    assert fresh != pytest.approx(expected, rel=0.3)
-
-
-def test_chances_are_those_of_the_fit():
-    # the fit's own equations: residuals are orthogonal to every column
-    x = logistic.orthonormal(logistic.standardised(np.vstack([skewed(200, 0), with_outliers(150, 1)])))
-    y = np.repeat([0.0, 1.0], [200, 150])
-    chance = logistic.maximum_likelihood(x, y)
-    assert np.abs(x.T @ (y - chance)).max() < 1e-4
-    assert np.abs(x.T @ (y - expit(1.01 * np.log(chance / (1 - chance))))).max() > 1e-2  # broken twin
 
 
 def test_it_is_quick():

@@ -86,14 +86,6 @@ def test_constant_and_copied_columns_and_missing_levels_are_dropped():
     assert list(names) == ["registered[T.yes]", "prereg[T.yes]:registered[T.yes]"]
 
 
-@pytest.mark.parametrize("n", [0, 1, 5])
-def test_one_outcome_only_tells_nothing(n):
-    frame = voters(50, 0)
-    found = fit(frame[frame["voted"] == "no"].head(n))
-    assert np.isnan(found.estimates).all()
-    assert not found.converged
-
-
 def test_numbers_enter_as_they_are_and_missing_ones_leave():
     frame = voters(400, 2)
     frame.loc[:9, "hours"] = np.nan

@@ -12,7 +12,7 @@ from test_report import facts_of, run_of, write_folder
 
 from pdips import Ledger, Pairs, Schema, Steps
 from pdips.calibration.closed_form import prospects
-from pdips.cli import main
+from pdips.cli import program
 from pdips.cli.plan import LEVEL, MOST_ROWS, page
 from pdips.report.card import odds_factor, power_bound
 from pdips.report.pages import rewrite
@@ -46,9 +46,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"evaluate {home}/t.parquet {home}/out",
         f"evaluate {home}/t.parquet {home}/out --paid-epsilon 0.5 --ledger {home}/l.sqlite",
     ):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.argv", ["pdips", *command.split()])
-            main()
+        program.main(command.split(), standalone_mode=False)
     rewrite(home / "out")
     return home / "out"
 
@@ -80,11 +78,10 @@ def complaints(browser: Any, path: Path, *, width: int = 1280, scheme: str = "li
     from axe_playwright_python.sync_playwright import Axe
 
     found: list[str] = []
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.on("console", lambda said: found.append(f"console: {said.text}"))
-    page.on("pageerror", lambda error: found.append(f"error: {error}"))
-    page.on("request", lambda asked: found.append(f"request: {asked.url}") if asked.url != path.as_uri() else None)
-    try:
+    with browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+        page.on("console", lambda said: found.append(f"console: {said.text}"))
+        page.on("pageerror", lambda error: found.append(f"error: {error}"))
+        page.on("request", lambda asked: found.append(f"request: {asked.url}") if asked.url != path.as_uri() else None)
         page.goto(path.as_uri())
         ready = page.evaluate("performance.getEntriesByType('navigation')[0].domInteractive")
         found += [f"slow: {ready:.0f} ms"] * (ready > MOST_MS)
@@ -97,8 +94,6 @@ def complaints(browser: Any, path: Path, *, width: int = 1280, scheme: str = "li
         if axe:
             told = Axe().run(page, options=RULES).response["violations"]
             found += [f"axe: {one['id']} ({one['nodes'][0]['html'][:120]})" for one in told]
-    finally:
-        page.close()
     return found
 
 
@@ -114,15 +109,12 @@ def test_pages_are_quiet_accessible_and_fit(
 
 
 def printed_width(browser: Any, path: Path) -> int:
-    page = browser.new_page(viewport={"width": PAPER, "height": 1000})
-    try:
+    with browser.new_page(viewport={"width": PAPER, "height": 1000}) as page:
         page.goto(path.as_uri())
         page.emulate_media(media="print")
         across: int = page.evaluate("document.documentElement.scrollWidth")
         assert page.pdf(format="A4").startswith(b"%PDF")
         return across
-    finally:
-        page.close()
 
 
 @pytest.mark.parametrize("which", ["released", "by_hand"])
@@ -208,13 +200,10 @@ def in_python(mechanism: Any, schema: Schema, at: dict[str, Any]) -> tuple[list[
 def test_a_plan_in_the_browser_agrees_with_python(browser: Any, mechanism: Any, schema: Schema, tmp_path: Path) -> None:
     path = tmp_path / "plan.html"
     path.write_text(page(mechanism(epsilon=1), schema, "s.toml", 5_000), encoding="utf-8")
-    opened = browser.new_page()
-    try:
+    with browser.new_page() as opened:
         opened.goto(path.as_uri())
         told = opened.evaluate("settings => settings.map(evaluate)", SETTINGS)
         doubled = opened.evaluate("at => evaluate({...at, cap: 2 * at.cap})", SETTINGS[0])
-    finally:
-        opened.close()
     for at, found in zip(SETTINGS, told, strict=True):
         errors, odds = in_python(mechanism, schema, at)
         assert len(errors) == len(found["errors"]) <= MOST_ROWS
@@ -236,16 +225,13 @@ def test_the_page_of_a_plan_is_quiet_accessible_and_fits(browser: Any, scheme: s
 def test_the_page_of_a_plan_writes_the_command_of_its_sliders(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.html"
     path.write_text(page(Steps(epsilon=1), SCHEMA, "a b.toml", None), encoding="utf-8")
-    opened = browser.new_page()
-    try:
+    with browser.new_page() as opened:
         opened.goto(path.as_uri())
         opened.select_option("#kind", "zcdp")
         opened.select_option("#neighbours", "add-remove")
         for name, value in (("epsilon", "-0.3"), ("delta", "-8"), ("cap", "3"), ("importance-0", "0")):
             opened.fill(f"#{name}", value)
         command, note = opened.inner_text("#command"), opened.inner_text("#command-note")
-    finally:
-        opened.close()
     assert command == (
         "pdips synthesize TABLE --schema 'a b.toml' --mechanism steps --epsilon 0.5 --neighbours add-remove "
         "--option kind=zcdp --option delta=1e-8 --columns voted,wage --ledger TABLE.sqlite --out DIR"

@@ -220,13 +220,6 @@ def test_release_without_guarantee_gets_only_the_report(tmp_path: Path) -> None:
     refuses("never published", write_card, folder / "confidential", error=RefusedError)
 
 
-def test_public_folder_alone_gets_only_the_card(folder: Path) -> None:
-    for path in (folder / "confidential").iterdir():
-        path.unlink()
-    (folder / "confidential").rmdir()
-    assert rewrite(folder) == [folder / "public" / "card.html"]
-
-
 @pytest.mark.parametrize(("file", "keys"), cases(__file__, "missing_key_is_named"))
 def test_missing_key_is_named(folder: Path, file: str, keys: tuple[str, ...]) -> None:
     path = folder / file
@@ -237,12 +230,6 @@ def test_missing_key_is_named(folder: Path, file: str, keys: tuple[str, ...]) ->
     write_json(path, content)
     refuses(rf"is damaged: {'.'.join(keys)}", rewrite, folder)
     assert not list(folder.rglob("*.html"))
-
-
-def test_message_about_a_damaged_run_shows_no_value(folder: Path) -> None:
-    path = folder / "confidential" / "run.json"
-    write_json(path, {**json.loads(path.read_text()), "peak_memory_mib": "sentinel"})
-    assert "sentinel" not in refuses("", rewrite, folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\udcff"])

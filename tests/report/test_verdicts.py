@@ -2,7 +2,6 @@
 
 import json
 import logging
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +11,10 @@ import pytest
 from small_models import normal
 from tables import cases
 from test_report import facts_of, pages, run_of, write_folder
+from test_report_diagnostics import chains_of
 
 from pdips import Schema, Steps, Table
-from pdips.convergence import ROUNDS, Convergence, announce
+from pdips.convergence import ROUNDS, announce
 from pdips.evaluation.encoding import with_decile_bins
 from pdips.evaluation.margins import compare, moments
 from pdips.registry import find
@@ -242,15 +242,11 @@ def test_a_verdict_counts_and_names_what_did_not_pass():
 # Rounds of chains
 
 
-def chains_of(rounds: int) -> dict[str, Any]:
-    return asdict(Convergence({"a": 1.001}, {"a": 900}, {"a": 900}, 0, rounds=rounds))
-
-
 @pytest.mark.parametrize("mechanism", ["censored-posterior", "modips", "scores"])
 def test_further_rounds_need_review_and_the_words_fit_the_mechanism(tmp_path, mechanism):
     facts = facts_of(sampling="mcmc") | {"mechanism": mechanism}
     for rounds, level in ((1, "good"), (2, "watch"), (3, "watch")):
-        run = run_of(facts) | {"diagnostics": {"convergence": [chains_of(1), chains_of(rounds)]}}
+        run = run_of(facts) | {"diagnostics": {"convergence": [chains_of(), chains_of() | {"rounds": rounds}]}}
         verdict, _ = judge(PrivacyDocument.model_validate(facts), RunDocument.model_validate(run), (), None)
         assert verdict.level == level
         assert (f"they agreed in round {rounds} of {ROUNDS}" in verdict.line) == (rounds > 1)
