@@ -176,7 +176,7 @@ MUTANTS = [
         "histogram/laplace.py",
         "price=self.per_round(self.rounds)",
         "price=self.per_round(1)",
-        "tests/prices/test_price.py -k sets_of_their_own",
+        f"{CONTRACT} -k laplace",
     ),
     Mutant(
         "a person's draws from an urn cost what a record's do",
