@@ -296,9 +296,8 @@ def test_large_and_counted_compare_as_whole_ones_do(monkeypatch, tmp_path):
 def test_a_file_in_which_text_is_stored_otherwise(tmp_path):
     table = pa.table({"text": pa.array(["a", None, "b"] * 9), "flag": pa.array([False] * 27)})
     for i, kind in enumerate((pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string()))):
-        path = tmp_path / f"{i}.parquet"
-        pq.write_table(table.set_column(0, "text", table["text"].cast(kind)), path)
-        whole, counted = (Table.read(path, PAIR, counted=counted) for counted in (False, True))
+        pq.write_table(table.set_column(0, "text", table["text"].cast(kind)), tmp_path / f"{i}.parquet")
+        whole, counted = both(tmp_path / f"{i}.parquet", PAIR)
         assert whole.fingerprint == counted.fingerprint
 
 
