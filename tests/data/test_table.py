@@ -123,18 +123,6 @@ def test_files_that_cannot_be_read(tmp_path, name, content, message):
     assert "SECRET" not in refuses(message, read_frame, tmp_path / name)
 
 
-def test_fingerprint_is_of_the_records_whatever_their_order_and_the_schema():
-    table = table_with()
-    assert Table(pd.DataFrame(GOOD).iloc[[2, 0, 1]][list(reversed(GOOD))], SCHEMA).fingerprint == table.fingerprint
-    coarser = SCHEMA.model_copy(
-        update={"columns": SCHEMA.columns | {"wage": SCHEMA.columns["wage"].model_copy(update={"bins": 2})}}
-    )
-    assert Table(pd.DataFrame(GOOD), coarser).fingerprint == table.fingerprint
-    assert table_with(kids=[0, 9, 4]).fingerprint != table.fingerprint
-    assert table_with(kids=[9, 0, 3]).fingerprint != table.fingerprint
-    assert table_with(kids=[0, 9, 3]).fingerprint == table.fingerprint
-
-
 def test_decoding_stays_in_the_bin_and_keeps_types():
     codes = {name: np.repeat(values, 200) for name, values in table_with().codes.items()}
     frame = decode(SCHEMA, codes, np.random.default_rng(0))
