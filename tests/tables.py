@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement, pairwise, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
-from pdips.privacy.replay import exact_law, joined, record
+from pdips.privacy.replay import ExactLaw, exact_law, joined, record
 from pdips.privacy.sensitivity import Sensitivity
 
 RELATIONS = ("replace-one", "add-remove")
@@ -133,6 +134,14 @@ def worst_loss(mechanism, schema, sizes=(2,), pairs=None, only="") -> float:
 
     tried = pairs or [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
     return max(exact_bound(Remembered(), pair).epsilon for pair in tried)
+
+
+def loss_between(one, other) -> float:
+    """The worst log ratio over all outcomes of two exact laws."""
+    laws = [SimpleNamespace(law=ExactLaw(outcomes=outcomes)) for outcomes in (one, other)]
+    return exact_bound(
+        SimpleNamespace(law=lambda table: table.law), SimpleNamespace(first=laws[0], second=laws[1])
+    ).epsilon
 
 
 def runs_of(mechanism, table: Table, n_runs: int, from_bits: RandomBits | None = None) -> np.ndarray:

@@ -166,8 +166,8 @@ MUTANTS = [
     Mutant(
         "the statement says nothing of records without a person",
         "privacy/plan.py",
-        "    elif records:",
-        "    elif public and not records:",
+        '    else:\n        parts.append(f"Records without',
+        '    elif public:\n        parts.append(f"Records without',
         f"{CONTRACT} -k statement",
     ),
     # each mechanism's sensitivities, shares and caps
@@ -176,7 +176,7 @@ MUTANTS = [
         "histogram/laplace.py",
         "price=self.per_round(self.rounds)",
         "price=self.per_round(1)",
-        "tests/prices/test_price.py -k sets_of_their_own",
+        f"{CONTRACT} -k laplace",
     ),
     Mutant(
         "a person's draws from an urn cost what a record's do",

@@ -169,15 +169,7 @@ def _rows(table: Table) -> Iterator[tuple[object, ...]]:
     return zip(*parts, strict=True)
 
 
-def pair_of_files(
-    name: str,
-    first: str | Path,
-    second: str | Path,
-    schema: Schema,
-    neighbours: Neighbours,
-    *,
-    counted: bool | None = None,
-) -> Pair:
+def pair_of_files(name: str, first: str | Path, second: str | Path, schema: Schema, neighbours: Neighbours) -> Pair:
     """Return the pair of two ``.csv`` or ``.parquet`` files, read as users read them.
 
     An audit of it sees what happens before records are codes. The files' records themselves must be neighbours, and the
@@ -193,8 +185,6 @@ def pair_of_files(
         Of both.
     neighbours : {"replace-one", "add-remove"}
         The relation in which they are neighbours.
-    counted : bool, optional
-        As in :meth:`Table.read`.
 
     Raises
     ------
@@ -209,7 +199,7 @@ def pair_of_files(
     >>> pair_of_files("one falls ill", "a.csv", "b.csv", schema, "replace-one").written[1]
     [('no',), ('yes',)]
     """
-    one, other = (Table.read(path, schema, counted=counted) for path in (first, second))
+    one, other = (Table.read(path, schema) for path in (first, second))
     return Pair(name, one, other, neighbours, written=(_written(Path(first), schema), _written(Path(second), schema)))
 
 

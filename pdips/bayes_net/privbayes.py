@@ -415,11 +415,12 @@ class PrivBayes(Mechanism):
 
     def useful_families(self, plan: Plan, n_records: int) -> Families:
         """Return the families whose joint tables hold enough records, by public facts."""
-        families, usefulness = plan.design, exact(self.usefulness, "usefulness")
+        families: Families = plan.design
+        usefulness = exact(self.usefulness, "usefulness")
         if not usefulness:
-            return Families(families.domain, self.degree, families.most_cells)
+            return families
         least = usefulness * plan.steps[-1].scale * max(len(families.domain.names) - self.degree, 1)
-        return Families(families.domain, self.degree, min(families.most_cells, math.floor(n_records / least)))
+        return replace(families, most_cells=min(families.most_cells, math.floor(n_records / least)))
 
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than the scores have room for."""

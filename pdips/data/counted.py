@@ -134,14 +134,17 @@ def records_of(fingerprint: str) -> int:
 
 
 def coded(batch: pa.RecordBatch, coders: Sequence["Coder"], *, hashed: bool) -> tuple[dict[str, IntArray], HashArray]:
-    """Return the codes of the records of a batch by column, and their hashes (zeros if they aren't wanted)."""
+    """Return what each column, and the key of persons, adds to the numbers of a batch's records, and their hashes.
+
+    If these aren't wanted, they are zeros, and columns besides are not looked at.
+    """
     codes, total = dict[str, IntArray](), np.zeros(len(batch), dtype=np.uint64)
     for coder in coders:
         if hashed or coder.column is not None:
             index, steps, hashes = coder.look_up(batch.column(coder.name))
             if hashed:
                 total += hashes.take(index, mode="clip")
-            if coder.column is not None:
+            if coder.is_key or coder.column is not None:
                 codes[coder.name] = steps.take(index, mode="clip")
     return codes, pd.util.hash_array(total) if hashed else total
 
@@ -265,18 +268,12 @@ def _parallel(batches: Iterator[pa.RecordBatch], coders: list[Coder], *, weighte
 
 def _numbered(batch: pa.RecordBatch, coders: list[Coder], weighted: bool) -> _Part:
     """Return the number of each record, how often it occurs if that isn't once, its hash, and that of its person."""
-    number, total = np.zeros(len(batch), dtype=np.int64), np.zeros(len(batch), dtype=np.uint64)
+    steps, hashes = coded(batch, coders, hashed=True)
     persons, times = None, batch.column(len(coders)).to_numpy() if weighted else None
-    for coder in coders:
-        values = batch.column(coder.name)
-        index, steps, hashes = coder.look_up(values)
-        total += hashes.take(index, mode="clip")
-        if coder.column is not None:
-            number += steps.take(index, mode="clip")
-        elif coder.is_key:
-            keys = steps.take(index, mode="clip").view(np.uint64)
-            persons = keys[~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)]
-    return number, times, pd.util.hash_array(total), persons
+    for key in (coder.name for coder in coders if coder.is_key):
+        known = ~batch.column(key).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+        persons = steps.pop(key).view(np.uint64)[known]
+    return np.sum([*steps.values()], axis=0), times, hashes, persons
 
 
 class _Tally:

@@ -1,4 +1,4 @@
-"""Privacy losses: what one is, how losses add up, and how a total is itemised.
+"""Privacy losses: what one is, what it adds to others, and how a total is itemised.
 
 All numbers are exact rationals (:class:`fractions.Fraction`), so that "does this overspend" has one answer.
 """
@@ -267,48 +267,6 @@ def rho_of(kind: Kind, epsilon: Fraction, rho: Fraction) -> Fraction | None:
     A pure loss adds epsilon^2 / 2: Bun and Steinke (2016), proposition 1.4.
     """
     return rho if kind == "zcdp" else epsilon**2 / 2 if kind == "pure" else None
-
-
-def compose(losses: Sequence[PrivacyLoss]) -> PrivacyLoss:
-    """Return the loss of running mechanisms one after the other on the same table.
-
-    Pure and approximate losses add in epsilon and delta, zero-concentrated ones in rho (sequential composition,
-    adaptive choices included). Losses for different neighbours or of different kinds don't add: convert them first.
-
-    Raises
-    ------
-    InputError
-        If there are no losses, they differ in kind or neighbours, or one of them is no finite guarantee.
-
-    Examples
-    --------
-    >>> loss = PrivacyLoss(epsilon="0.1", neighbours="replace-one", kind="pure", statement="One count.")
-    >>> compose([loss, loss, loss]).epsilon
-    Fraction(3, 10)
-    """
-    if not losses:
-        raise InputError("nothing to compose: the list of losses is empty")
-    if len({(loss.neighbours, loss.kind) for loss in losses}) > 1:
-        raise InputError("losses compose only for one relation of neighbours and one kind; convert them first")
-    first = losses[0]
-    if not first.is_finite:
-        raise InputError(f"losses of kind {first.kind!r} bound nothing, so they have no sum")
-    statement = " ".join(dict.fromkeys(loss.statement for loss in losses))
-    sampling: Sampling = "exact" if all(loss.sampling == "exact" for loss in losses) else "mcmc"
-    if first.kind == "zcdp":
-        if len({loss.delta for loss in losses}) > 1:
-            raise InputError("zero-concentrated losses are read at one delta; convert them first")
-        rho, tau = (sum((getattr(loss, part) for loss in losses), Fraction(0)) for part in ("rho", "tau"))
-        total = zcdp(rho, first.delta, first.neighbours, statement, tau)
-        return replace(total, sampling=sampling)
-    return PrivacyLoss(
-        epsilon=sum((loss.epsilon for loss in losses), Fraction(0)),
-        delta=sum((loss.delta for loss in losses), Fraction(0)),
-        neighbours=first.neighbours,
-        kind=first.kind,
-        statement=statement,
-        sampling=sampling,
-    )
 
 
 def to_replace_one(loss: PrivacyLoss) -> PrivacyLoss:

@@ -128,7 +128,7 @@ class KNG(ColumnSynthesis):
         """Which quantiles, in which order."""
         taus, shares = quantiles_of(self.quantiles), dict[str, Fraction | None]()
         for name, share in (("median_share", self.median_share), ("main_share", self.main_share)):
-            shares[name] = None if share is None else exact(share, name)
+            shares[name] = None if share is None else proper_share(share, name)
         main = tuple(tau for tau in quantiles_of(self.main) if tau in taus)
         return QuantilePlan(taus=taus, scheme=self.scheme or "joint", slopes=self.slopes, main=main, **shares)
 

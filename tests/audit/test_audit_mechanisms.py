@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from tables import RELATIONS, Flawed, refuses, schema_in
+from test_audit import RUNS, SURE, accused, findings
 
 from pdips import KNG, Modips, Pairs, Schema, Table
-from pdips.audit import Case, Pair, audit, audit_cases, overspending, registered_cases
+from pdips.audit import Case, Pair, audit, audit_cases, registered_cases
 from pdips.audit.cases import statistics as audit_modips
 from pdips.audit.cases.margins import COLUMNS, HOMES, WEIGHTED
 from pdips.audit.cases.quantile import FIRMS, WAGES
@@ -32,9 +33,6 @@ from pdips.statistics.logistic import Logits
 from pdips_papers.modips import as_printed as modips_published
 from pdips_papers.modips.as_printed import PrintedCovariance, PrintedRegression, posterior_draws, redrawn
 
-RUNS = 40_000
-SURE = 1 - 1e-6
-
 
 def cases_for(relation, **settings):
     def build(**usual):
@@ -43,26 +41,15 @@ def cases_for(relation, **settings):
     return list(audit_modips.modips(build))
 
 
-def findings(cases, n_runs=RUNS, **more):
-    return audit_cases(cases, n_runs=n_runs, confidence=SURE, rng=np.random.default_rng(0), **more)
-
-
-def accused(found):
-    return {finding.engine for finding in found if finding.verdict == "VIOLATION"}
-
-
 def loss_on(found, pair):
     return max(finding.bound for finding in found if finding.engine == "exact" and finding.pair.startswith(pair))
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("settings", [{}, {"split": "per-set", "n_sets": 2}, {"kind": "zcdp"}])
-def test_sanitized_statistics_are_accused_of_nothing(relation, settings):
-    found = findings(cases_for(relation, **settings), n_runs=RUNS // 4)
+def test_statistics_with_gaussian_noise_are_accused_of_nothing(relation):
+    found = findings(cases_for(relation, kind="zcdp"), n_runs=RUNS // 4)
     assert accused(found) == set()
-    assert {finding.kind for finding in found} == {settings.get("kind", "pure")}
-    if settings.get("kind") != "zcdp":
-        assert max(finding.bound for finding in found if finding.engine == "exact") == pytest.approx(1)
+    assert {finding.kind for finding in found} == {"zcdp"}
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -78,13 +65,6 @@ def test_what_the_worst_pairs_lose_exactly(relation):
         1 if relation == "add-remove" else (1 + 1 / 2 + 1 / 2 + 2 + 1 / 2) / 6
     )
     assert 0.2 < loss_on(found, "regression") < 1
-
-
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_a_twin_that_overspends_by_a_quarter_is_caught(relation):
-    cases = cases_for(relation)
-    twins = [Case(overspending(case.mechanism, Fraction(5, 4)), case.pair, case.engine) for case in cases]
-    assert accused(findings(twins, claim=1)) == {"exact", "counts"}
 
 
 @pytest.mark.parametrize(
@@ -333,22 +313,6 @@ def test_members_who_count_as_persons_of_their_own_are_caught(neighbours):
 # Audits of quantile lines: the flaws of Tran et al. (2023) and their programs are caught, the sound form is
 
 
-def found_by(cases, **more):
-    return audit_cases(cases, n_runs=20_000, confidence=SURE, rng=np.random.default_rng(0), **more)
-
-
-def cases_of(start: str, **settings) -> list[Case]:
-    return [case for case in registered_cases("kng", **settings) if case.pair.name.startswith(start)]
-
-
-def test_the_published_sensitivity_is_caught_at_the_top_percentile():
-    exact, counts = found_by(cases_of("percentile", variant="published"))
-    assert exact.claim == counts.claim == pytest.approx(0.1)
-    assert exact.bound == pytest.approx(4.711, abs=0.0005)
-    assert counts.bound > 3
-    assert {found.verdict for found in found_by(cases_of("percentile"))} == {"consistent"}
-
-
 def program(pdips, *words) -> dict[str, dict]:
     """Audit kng by the program; what it found for the 99th percentile, by engine."""
     found = json.loads(pdips.ok("audit", "kng", "--runs", 1_000, "--seed", 1, "--json", *words))["findings"]
@@ -361,6 +325,7 @@ def test_the_program_finds_the_violation(pdips):
     assert {each["verdict"] for each in own.values()} == {"VIOLATION"}
     assert {each["claim"] for each in own.values()} == {0.1}
     assert own["exact"]["bound"] == pytest.approx(4.711, abs=0.0005)
+    assert own["counts"]["bound"] > 3
     spelt = program(pdips, "--variant", "published", "--epsilon", "0.10")
     assert spelt == own  # the seed repeats the counted bound too
     assert {each["verdict"] for each in program(pdips).values()} == {"consistent"}
@@ -377,18 +342,6 @@ def test_settings_are_compared_as_numbers():
     assert where_allowed(lambda **usual: build(**usual | {"epsilon": 1}), epsilon="1/2") is None
     assert where_allowed(build, scheme="plain") is None
     assert where_allowed(build, quantiles=()) is None
-
-
-@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
-def test_a_line_that_overspends_by_a_quarter_is_caught_by_both_engines(relation):
-    more = {"neighbours": relation} | ({"n_records": 9} if relation == "add-remove" else {})
-    cases = cases_of("turning", **more)
-    honest = audit_cases(cases, n_runs=40_000, confidence=SURE, rng=np.random.default_rng(0))
-    claim = max(found.bound for found in honest if found.engine == "exact")
-    assert 0.8 < claim < 1
-    twins = [Case(overspending(case.mechanism, Fraction(5, 4)), case.pair, case.engine) for case in cases]
-    more = {"n_runs": 40_000, "confidence": 0.999, "rng": np.random.default_rng(0), "claim": claim}
-    assert {found.verdict for found in audit_cases(twins, **more)} == {"VIOLATION"}
 
 
 @dataclass(frozen=True, kw_only=True)

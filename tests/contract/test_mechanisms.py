@@ -120,26 +120,6 @@ def test_what_is_printed_needs_a_public_number_of_records_and_no_ledger_takes_it
     refuses(said, printed(name).release, random_table(SCHEMA, 5), ledger=ledger)
 
 
-def every_price():
-    for name in (name for name in ALL if "sound" in find(name).variants):
-        mechanism = find(name)
-        for neighbours in mechanism.relations:
-            for split in mechanism.splits:
-                settings = {"split": split} if "split" in mechanism.__dataclass_fields__ else {}
-                n_sets = min(3, mechanism.most_sets)
-                yield pytest.param(
-                    mechanism, neighbours, {"n_sets": n_sets, **settings}, id=f"{name}-{neighbours}-{split}"
-                )
-
-
-@pytest.mark.parametrize(("mechanism", "neighbours", "settings"), list(every_price()))
-def test_the_items_add_up_to_the_price(mechanism, neighbours, settings):
-    made = mechanism(epsilon="0.7", neighbours=neighbours, **needs(mechanism, neighbours), **settings)
-    assert sum(spend.epsilon for spend in made.spends(SCHEMA)) == made.privacy_loss().epsilon == Fraction(7, 10)
-    assert made.privacy_loss().kind == "pure"
-    assert made.privacy_loss().neighbours == neighbours
-
-
 @cache
 def seeded(name):
     """A release of thirty records from a seed, and its record; a test that changes neither may share it."""

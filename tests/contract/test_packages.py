@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from tables import cases, refuses
+from test_house import ROOT, imports
 
 from pdips import registry
 
-ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = {"pdips": (ROOT, ("pdips", "models")), "pdips-papers": (ROOT / "papers", ("pdips_papers",))}
 MODULES = {"ibis-framework": "ibis", "ipython": "IPython", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}
 """What distributions are imported as, where that is another name."""
@@ -81,7 +81,7 @@ def test_published_forms_are_found_by_entry_point(monkeypatch):
 
 
 # Lower rooms never reach up, and a quick import stays quick.
-PACKAGE = Path(__file__).parents[2] / "pdips"
+PACKAGE = ROOT / "pdips"
 
 RANKS = cases(__file__, "ranks")
 """Rooms by rank, as docs/architecture.md draws them. Within a rank, rooms may not form a cycle."""
@@ -89,28 +89,16 @@ RANKS = cases(__file__, "ranks")
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 
 
-def rooms_imported(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pdips":
-            below = (node.module or "").split(".")[1:2]
-            found |= set(below) or {alias.name for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("pdips.")}
-    return found & set(RANK)
-
-
 def steps_up(imports: dict[str, set[str]]) -> list[tuple[str, str]]:
     return [(room, other) for room, others in imports.items() for other in others if RANK[other] > RANK[room]]
 
 
 def all_imports() -> dict[str, set[str]]:
-    imports: dict[str, set[str]] = {}
-    for path in PACKAGE.rglob("*.py"):
-        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if room != "__init__":
-            imports.setdefault(room, set()).update(rooms_imported(path) - {room})
-    return imports
+    rooms: dict[str, set[str]] = {}
+    for module, others in imports(ROOT).items():
+        if room := module.partition(".")[2].partition(".")[0]:
+            rooms.setdefault(room, set()).update({other.split(".")[1] for other in others if "." in other} - {room})
+    return rooms
 
 
 def test_every_module_has_a_rank_and_imports_from_none_that_is_higher():

@@ -341,15 +341,6 @@ def test_whole_numbers_stay_whole_beside_a_missing_one(tmp_path, kind):
     assert read_frame(tmp_path / "u.parquet")["x"].dtype == np.int64
 
 
-TRUTH = Schema(columns={"x": {"lower": 0, "upper": 9, "bins": 2, "missing": True}})
-
-
-def test_true_is_no_number_whether_or_not_another_is_missing(tmp_path):
-    for i, cells in enumerate(([True, False], [True, None])):
-        pq.write_table(pa.table({"x": pa.array(cells)}), tmp_path / f"{i}.parquet")
-        unread("column 'x' has values that are no numbers", tmp_path / f"{i}.parquet", TRUTH)
-
-
 def test_of_two_broken_rules_the_first_is_named_wherever_it_is_broken(tmp_path, monkeypatch):
     monkeypatch.setattr("pdips.data.readers.BATCH_RECORDS", 1)
     schema = Schema(columns={"x": {"lower": 0, "upper": 9, "bins": 3, "integer": True}})

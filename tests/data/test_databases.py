@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tables import refuses, schema_in
+from test_large import records
 
 from pdips import Ledger, Pairs, Schema, Table, synthesize
 from pdips.data import counted as counting
@@ -121,11 +122,6 @@ def stored(kind: str, names, folder: Path, request, rows=None) -> tuple[str, Pat
     with psycopg.connect(address) as con:
         filled(con, kind, names, rows)
     return f"{address}#public.people", folder / "people.parquet"
-
-
-def records(table: Table) -> pd.Series:
-    weighed = pd.DataFrame(table.codes).assign(n=1 if table.counts is None else table.counts)
-    return weighed.groupby([*table.codes])["n"].sum()
 
 
 KINDS = pytest.mark.parametrize("kind", ["duckdb", "postgres"])

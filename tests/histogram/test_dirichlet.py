@@ -15,7 +15,7 @@ from laws import ACCEPT, REJECT, assert_law, p_value, seen
 from scipy import stats
 from tables import Flawed, bits, refuses, schema_of, table_of
 
-from pdips import McClureReiter, MultinomialDirichlet, Schema, SmoothedHistogram, Table
+from pdips import McClureReiter, MultinomialDirichlet, SmoothedHistogram
 from pdips.audit import audit
 from pdips.audit.neighbour_pairs import Pair, small_pairs
 from pdips.histogram.urns import UrnRule, Urns, first_drawn
@@ -25,7 +25,6 @@ from pdips.privacy.replay import Outcome, exact_law, record
 
 ROUNDING = 1e-9
 SURE = 1 - 1e-6
-PUBLIC = Schema(columns={"a": {"levels": [0, 1]}, "g": {"levels": [0, 1], "public": True}})
 
 
 # The price
@@ -45,15 +44,6 @@ def test_each_set_has_its_share():
     assert [spend.epsilon for spend in one.spends(schema_of(2))] == [Fraction(1, 4)] * 4
     pair = next(iter(small_pairs(schema_of(3), "replace-one", 2)))
     assert audit(one, pair, engine="exact").bound == pytest.approx(1, abs=ROUNDING)
-
-
-def test_public_groups_are_urns_of_their_own():
-    table = table_of([(0, 0), (0, 0), (1, 0), (0, 1)], PUBLIC)
-    other = table_of([(0, 0), (0, 0), (0, 0), (0, 1)], PUBLIC)
-    found = audit(MultinomialDirichlet(epsilon=1), Pair("public", table, other, "replace-one"), engine="exact")
-    assert found.bound == pytest.approx(1, abs=ROUNDING)
-    release, _ = MultinomialDirichlet(epsilon=1000, n_sets=2).release(table, rng=np.random.default_rng(0))
-    assert [made["g"].tolist() for made in release.sets] == [[0, 0, 0, 1]] * 2
 
 
 # What is drawn
@@ -95,19 +85,6 @@ def _smooth(law, x):
 def test_copies_of_copies_are_followed_to_their_first():
     # without records to speak of, an urn is nearly all copies of its own draws
     assert first_drawn(np.array([0, 0, 1, 2, 3, 5, 5, 6])).tolist() == [0, 0, 0, 0, 0, 5, 5, 5]
-
-
-def test_sets_differ_by_more_than_sampling():
-    frame = pd.DataFrame({"a": [0, 1] * 2000})
-    release, _ = MultinomialDirichlet(epsilon=60, n_sets=20).release(
-        Table(frame, schema_of(2)), rng=np.random.default_rng(0)
-    )
-    shares = [float(made["a"].mean()) for made in release.sets]
-    alpha = 4000 / math.expm1(3)
-    expected = stats.betabinom(4000, 2000 + alpha, 2000 + alpha).var() / 4000**2
-    # chi-square with 19 degrees of freedom, two-sided at 1e-6
-    ratio = 19 * np.var(shares, ddof=1) / expected
-    assert stats.chi2(19).ppf(5e-7) < ratio < stats.chi2(19).ppf(1 - 5e-7)
 
 
 def test_a_million_records_are_drawn():

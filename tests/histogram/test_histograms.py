@@ -273,31 +273,6 @@ def test_bins_by_scotts_rule_are_caught_and_public_ones_are_not():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truncated(Flawed):
-    """One noisy count of two cells: drawn again until it lies in [0, n], or clamped."""
-
-    redraw: bool = True
-
-    def observe(self, table, n_runs, bits):
-        count, rng = int((table.codes["a"] == 0).sum()), bits.generator()
-        noisy = count + rng.laplace(scale=1 / self.epsilon, size=n_runs)
-        outside = (noisy < 0) | (noisy > table.n_records)
-        while self.redraw and outside.any():
-            noisy[outside] = count + rng.laplace(scale=1 / self.epsilon, size=int(outside.sum()))
-            outside = (noisy < 0) | (noisy > table.n_records)
-        return np.clip(noisy, 0, table.n_records)[:, None]
-
-
-def test_drawing_again_is_caught_and_clamping_is_not():
-    tables = [table_of([(0,)] * k + [(1,)] * (30 - k), schema_of(2)) for k in (0, 1)]
-    low = Pair("no record or one", *tables, "replace-one", lambda rows: rows[:, 0] < 0.1, "count below 0.1")
-    found = check(Truncated(), low)
-    assert found.verdict == "VIOLATION"
-    assert found.bound < 1.49  # epsilon + log(2 - e^-epsilon)
-    assert check(Truncated(redraw=False), low).verdict == "consistent"
-
-
-@dataclass(frozen=True, kw_only=True)
 class FixedShare(Flawed):
     """Bowen and Liu's smoothed histogram with lambda from a public N, add-remove: n_k / n moves too much if n < N."""
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from quantile_tables import Exact, Lines, budget_of, regression_of
 from tables import RELATIONS
+from tables import loss_between as loss
 
 from pdips import KNG, KNGResidual, Schema, Table
 from pdips.privacy.noise import choice_log_probabilities
@@ -25,19 +26,6 @@ EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
 THIRDS = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
 VALUES = (0.0, 0.01, 1.0)
-
-
-def loss(first, second) -> float:
-    """The worst log ratio over all outcomes of two laws."""
-    sides = [{each.key: each for each in law} for law in (first, second)]
-    assert sides[0].keys() == sides[1].keys()
-    worst = 0.0
-    for key, a in sides[0].items():
-        b = sides[1][key]
-        counted = zip(a.statistics, b.statistics, a.scales, strict=True)
-        noise = sum(float(abs(x - y) / scale) for x, y, scale in counted)
-        worst = max(worst, abs(a.log_probability - b.log_probability) + noise)
-    return worst
 
 
 def neighbours_of(records, universe, relation):

@@ -125,7 +125,6 @@ def few(monkeypatch):
 
     Lines and groups are asked of tiny tables too.
     """
-    monkeypatch.setattr(kng, "ENOUGH", 1e-3)
     monkeypatch.setattr(kng, "ENOUGH", 0.1)
     monkeypatch.setattr(column_synthesis, "RECORDS_PER_CELL", 1e-3)
 
@@ -262,23 +261,6 @@ def test_strata_that_are_public_cost_epsilon_at_its_full_share(which):
     before, after = [("a", 9.0, 900.0)], [("a", 9.0, 1.5)]
     found = price(MECHANISMS[which](), *tables(schema_of(public=True), before, after, "replace-one"))
     assert Fraction(1, 8) < found <= 1
-
-
-@pytest.mark.usefixtures("few")
-def test_strata_that_each_spend_epsilon_cost_twice_as_much(monkeypatch):
-    whole = ColumnPlan.budget
-    alone = {"neighbours": "add-remove", "confidential": False}
-    monkeypatch.setattr(ColumnPlan, "budget", lambda *words, **part: replace(whole(*words, **part), **alone))
-    first, second = tables(schema_of(), *MOVES["moves"], "replace-one")
-    assert price(MECHANISMS["residual"](), first, second) > Fraction(5, 4)
-
-
-@pytest.mark.usefixtures("few")
-def test_a_person_with_two_records_costs_twice_as_much_if_one_is_declared():
-    first, second = (
-        Table(each.frame, schema_of(cap=1)) for each in tables(schema_of(), *MOVES["moves"], "replace-one")
-    )
-    assert price(MECHANISMS["residual"](), first, second) > Fraction(5, 4)
 
 
 def test_the_published_sensitivity_costs_fifty_times_epsilon_at_the_99th_percentile():

@@ -47,12 +47,6 @@ def test_a_published_histogram_costs_twice_what_it_says(name):
     assert found == pytest.approx(float(2 * EPSILON), abs=ROUNDING)
 
 
-def test_sets_of_their_own_share_the_price():
-    made, schema = LaplaceSanitizer(epsilon=EPSILON, n_sets=5, split="per-set"), schema_of(2, 2)
-    assert worst_loss(made, schema) == pytest.approx(float(EPSILON), abs=ROUNDING)
-    assert 5 * 2 / made.plan(schema).steps[0].scale == EPSILON
-
-
 @pytest.mark.parametrize("share", [None, "1/100", "9/10"])
 def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(neighbours, share, monkeypatch):
     made, schema = (

@@ -219,6 +219,7 @@ def test_several_tables_of_the_same_persons_share_one_account(ledger: Ledger) ->
     ledger.adopt("2024, corrected")
     ledger.adopt("2025", role="other-table")
     ledger.adopt("2025", role="other-table")
+    refuses("belongs to another table", charge, ledger, pure("1/4"), fingerprint="2026")
     for fingerprint in ("2024, corrected", "2025", "2024"):
         charge(ledger, pure("1/4"), fingerprint=fingerprint)
     assert ledger.summary().remaining_epsilon == 0

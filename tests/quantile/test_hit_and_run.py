@@ -188,14 +188,6 @@ def test_a_chain_may_start_on_a_line():
     assert not any(str(value)[:6] in repr(density) for value in (*density.y, *density.x[:, 1]))
 
 
-def test_one_seed_gives_one_chain():
-    settings = {"start": 0, "lower": -9, "upper": 9, "n_draws": 10, "thin": 4}
-    one, same, other = (walk(by_hand.skewed(), seed=seed, **settings) for seed in (1, 1, 2))
-    assert one.shape == (10, 2)
-    assert (one == same).all()
-    assert (one != other).all()
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

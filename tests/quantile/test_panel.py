@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from tables import cases, refuses
+from tables import cases, loss_between, refuses
 
 from pdips import KNG, Column, InputError, KNGResidual, Schema, Table
 from pdips.privacy.curator import Drawing
@@ -81,23 +81,13 @@ def tiny_tables(schema, values):
 
 def worst_losses(mechanism, schema, values=(2.0, 30.0, 900.0)):
     """Return for each firm the largest loss over all tables and all other values of it."""
-    known = {
-        rows: {outcome.key: outcome for outcome in exact_law(mechanism, table).outcomes}
-        for rows, table in tiny_tables(schema, values)
-    }
+    known = {rows: exact_law(mechanism, table).outcomes for rows, table in tiny_tables(schema, values)}
     worst = [0.0] * len(LIVES)
     for (rows, mine), (others, theirs) in itertools.permutations(known.items(), 2):
         changed = [k for k in range(len(LIVES)) if repr(rows[k]) != repr(others[k])]
         if len(changed) == 1:
-            worst[changed[0]] = max(worst[changed[0]], *(loss(mine[key], theirs[key]) for key in mine))
+            worst[changed[0]] = max(worst[changed[0]], loss_between(mine, theirs))
     return worst
-
-
-def loss(mine, theirs):
-    """Return the log ratio at the outcome with these choices and the worst noisy counts."""
-    counts = zip(mine.statistics, theirs.statistics, mine.scales, strict=True)
-    noise = sum(abs(a - b) / scale for a, b, scale in counts)
-    return abs(mine.log_probability - theirs.log_probability) + float(noise)
 
 
 def test_parts_compose_in_parallel_and_years_in_sequence():
