@@ -18,6 +18,7 @@ from pdips.errors import InputError
 from pdips.privacy.curator import Clock, Curator, Drawing, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import (
+    Kind,
     Neighbours,
     Number,
     PrivacyLoss,
@@ -28,9 +29,10 @@ from pdips.privacy.loss import (
     largest_rho,
     positive,
     proper_share,
+    zcdp,
 )
 from pdips.privacy.noise import RandomBits
-from pdips.privacy.plan import SEEDED, Noise, Plan, Step
+from pdips.privacy.plan import SEEDED, Noise, Plan, Step, paragraph
 from pdips.release.known_totals import check_totals
 from pdips.release.large_set import LargeSet
 from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, stacked
@@ -41,6 +43,10 @@ Split = Literal["once", "per-set"]
 
 LARGEST_EPSILON = 1_000_000
 MOST_SETS = 10_000
+
+UNPLANNED = (
+    "What is asked of the table, and with which noise, is fixed by its schema and priced before the table is read."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +120,7 @@ class Mechanism(ABC):
     adds_up: ClassVar[bool] = False
     meets_totals: ClassVar[bool] = False
     takes_households: ClassVar[bool] = False
+    loss_kind: ClassVar[Kind] = "pure"
 
     epsilon: Number
     n_sets: int = 1
@@ -185,10 +192,18 @@ class Mechanism(ABC):
         """Return settings that are published otherwise than they were given."""
         return {}
 
+    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
+        """Return the price as it is known before there is a schema, with a paragraph for the disclosure board."""
+        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind=self.loss_kind, statement=text)
+
     @final
-    def privacy_loss(self, schema: Schema) -> PrivacyLoss:
-        """Return the price of a release; its statement says what is asked of the table."""
-        return self.plan(schema).loss
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return the price of a release. With a schema, the statement says what is asked of the table."""
+        if schema is not None:
+            return self.plan(schema).loss
+        epsilon = exact(self.epsilon, "epsilon")
+        text = paragraph(self.name, None, self.neighbours, self.n_sets, UNPLANNED, epsilon=epsilon, delta=Fraction(0))
+        return self.without_schema(epsilon, text)
 
     @final
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
@@ -352,6 +367,17 @@ class LaplaceOrGaussian(Mechanism):
     def noise_law(self) -> Literal["laplace", "gaussian"]:
         """The law of the noise."""
         return "laplace" if self.kind == "pure" else "gaussian"
+
+    @property
+    def loss_kind(self) -> Kind:  # type: ignore[override]
+        """What sort of guarantee there is as long as no schema is known: a zero-concentrated loss has no rho then."""
+        return "pure" if self.kind == "pure" else "approximate"
+
+    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
+        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
+        if self.kind == "zcdp":
+            return zcdp(self.total, self.delta, self.neighbours, text)
+        return super().without_schema(epsilon, text)
 
     def shown(self) -> dict[str, Any]:
         """Return delta as a plain value: 0 where losses are pure."""

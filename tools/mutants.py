@@ -166,8 +166,8 @@ MUTANTS = [
     Mutant(
         "the statement says nothing of records without a person",
         "privacy/plan.py",
-        '    else:\n        parts.append(f"Records without',
-        '    elif public:\n        parts.append(f"Records without',
+        "    elif records:",
+        "    elif public and not records:",
         f"{CONTRACT} -k statement",
     ),
     # each mechanism's sensitivities, shares and caps

@@ -229,10 +229,12 @@ def calibrate(
     )
     build = _builder(mechanism)
     first = build(Fraction(1))
-    loss = first.privacy_loss(schema) if "sound" in first.variants else None
-    if loss is None or not loss.is_finite:
+    loss = first.privacy_loss()
+    loss = first.privacy_loss(schema) if loss.is_finite else loss
+    if not loss.is_finite:
         raise InputError(
-            f"the epsilon of {first.name} with these settings bounds nothing: there is no price to be found for it"
+            f"the epsilon of {first.name} with these settings bounds nothing (kind {loss.kind}): "
+            "there is no price to be found for it"
         )
     largest = positive(largest_epsilon, "largest_epsilon")
     if not SMALLEST_SIMULATED <= largest <= LARGEST_EPSILON:

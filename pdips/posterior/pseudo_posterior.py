@@ -23,7 +23,7 @@ from pdips.posterior.nuts import far_apart, sample
 from pdips.posterior.private_reference import Anchor, zoom
 from pdips.posterior.target import NODES, Grid
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Neighbours, Number, as_float, check_whole, choice, exact, positive, spell
+from pdips.privacy.loss import Kind, Neighbours, Number, as_float, check_whole, choice, exact, positive, spell
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -131,6 +131,7 @@ class PseudoPosterior(ModelMechanism):
     name: ClassVar[str] = "pseudo-posterior"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     variants: ClassVar[tuple[Variant, ...]] = ("published",)
+    loss_kind: ClassVar[Kind] = "asymptotic"
     variant: ClassVar[str] = "published"
 
     weights: Weights = "weighted"

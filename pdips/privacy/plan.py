@@ -293,7 +293,7 @@ class Plan:
 
 def paragraph(
     mechanism: str,
-    schema: Schema,
+    schema: Schema | None,
     neighbours: Neighbours,
     n_sets: int,
     law: str,
@@ -301,10 +301,11 @@ def paragraph(
     epsilon: Fraction,
     delta: Fraction,
 ) -> str:
-    """Return the statement for a disclosure board."""
-    records, public, whose, members = schema.records, schema.public_columns, schema.unit, schema.members
-    most = records.max_per_person
+    """Return the statement for a disclosure board; without a schema, of one record a person and no public columns."""
+    records, public = (schema.records, schema.public_columns) if schema is not None else (None, ())
+    most = records.max_per_person if records is not None else 1
     cap, upto = (f"{most} records", "up to ") if most > 1 else ("one record", "")
+    whose, members = (schema.unit, schema.members) if schema is not None else ("person", None)
     if members is not None:
         upto, cap = "its own record and those of ", f"up to {members.most} members"
     factor = "the probability of any output by a factor of at most e^epsilon"
@@ -335,11 +336,11 @@ def paragraph(
             f"The unit is the household: all records with the same {members.key!r}. A larger one "
             f"{more[members.too_many]}."
         )
-    elif records.person is None:
+    elif records and records.person is None:
         parts.append(f"That no person has more than {cap} is declared, not checked.")
-    else:
+    elif records:
         parts.append(f"Records without a value in {records.person!r} are taken to be of a different person each.")
-    clipped = [name for name, column in schema.columns.items() if column.out_of_range == "clip"]
+    clipped = [name for name, column in schema.columns.items() if column.out_of_range == "clip"] if schema else []
     if clipped:
         parts.append(f"Values beyond the schema's bounds are read as the nearest bound: {', '.join(clipped)}.")
     if public:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pdips.data.schema import Schema
 from pdips.mechanism import Mechanism
-from pdips.privacy.loss import Neighbours
+from pdips.privacy.loss import Kind, Neighbours
 from pdips.privacy.plan import Plan
 from pdips.registry import variant_class
 
@@ -41,6 +41,7 @@ class Printed(Mechanism):
 
     variant: ClassVar[str] = "published"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    loss_kind: ClassVar[Kind] = "none"
 
     @property
     def flaw(self) -> str:
