@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -273,7 +274,7 @@ def _numbered(batch: pa.RecordBatch, coders: list[Coder], weighted: bool) -> _Pa
     for key in (coder.name for coder in coders if coder.is_key):
         known = ~batch.column(key).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
         persons = steps.pop(key).view(np.uint64)[known]
-    return np.sum([*steps.values()], axis=0), times, hashes, persons
+    return reduce(np.add, steps.values()), times, hashes, persons
 
 
 class _Tally:
