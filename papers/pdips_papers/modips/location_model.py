@@ -126,7 +126,7 @@ def statistics_of(plan: StatisticPlan, noisy: Mapping[str, FloatArray], n: int) 
         sums=np.stack([noisy[part.name] for part in sums], axis=-1),
         products=np.concatenate([noisy[f"product {place}"] for place in range(len(PAIRS))], axis=1),
         n=n,
-        noise=max(part.step.noise.standard_deviation for part in sums) ** 2,
+        noise=max(part.step.noise.standard_deviation for part in sums if part.step) ** 2,
     )
 
 
