@@ -39,7 +39,7 @@ MANY = 100  # Levels of a column about which a warning may be due
 ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
 """Part of the price that single columns get: pairs say little where their columns are wrong (tried: .1 to .75)."""
 
-ALONE_NUMERIC = Fraction(4, 5)
+ALONE_NUMERIC = {"gaussian": Fraction(4, 5), "laplace": Fraction(9, 10)}
 """With numeric columns without bins, whose cuts and spikes hang on their own counts (tried: .6 to .9)."""
 
 ALONE_TWICE = Fraction(2, 5)
@@ -339,7 +339,8 @@ class Pairs(LaplaceOrGaussian):
         n_pairs = self.chosen or math.comb(len(schema.columns), 2) - math.comb(len(schema.public_columns), 2)
         if self.intervals is not None or not n_pairs:
             return self.intervals or MOST_CUTS
-        moved, price = Sensitivity.of_counts(schema, self.neighbours, tables=n_pairs), self.total * (1 - ALONE_NUMERIC)
+        moved = Sensitivity.of_counts(schema, self.neighbours, tables=n_pairs)
+        price = self.total * (1 - ALONE_NUMERIC[self.noise_law])
         step = Step(name=PAIRS, counts="each count", sensitivity=moved, price=price, law=self.noise_law)
         halvings = round(math.log2(BEARABLE / max(step.standard_deviation, 1)) / 2)
         return int(min(max(2**halvings, FEWEST_CUTS), MOST_CUTS))
@@ -355,7 +356,7 @@ class Pairs(LaplaceOrGaussian):
         if self.single_share is not None:
             return exact(self.single_share, "single_share")
         if fine.numeric:
-            return ALONE_NUMERIC
+            return ALONE_NUMERIC[self.noise_law]
         return (ALONE_QUIET if quiet else ALONE_TWICE) if twice else ALONE[self.noise_law]
 
     def _second_share(self) -> Fraction:

@@ -77,8 +77,7 @@ def judge(
     if telling is not None:
         rule = f"at least {percent(TELLING)}: about half would by chance"
         found.append(Check("pairs of columns above the noise", percent(telling), rule, graded(telling >= TELLING)))
-    off = run.diagnostics.levels_off
-    if off is not None:
+    if (off := run.diagnostics.levels_off) is not None:
         name, rule = (
             "levels in the chains, of the column farthest from its noisy counts",
             f"at most {percent(MOST_OFF)}",

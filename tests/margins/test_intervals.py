@@ -110,7 +110,7 @@ def test_all_that_is_asked_costs_what_was_given(kind, codes):
     assert [spend.step for spend in plan.spends] == asked
     further = [step for step in plan.steps if step.name not in (MARGINS, PAIRS_AGAIN)]
     fine = [(step.item, step.rho if kind == "zcdp" else step.price) for step in further]
-    given = made.total * ALONE_NUMERIC * (Fraction(13, 19) if codes else Fraction(9, 11))
+    given = made.total * ALONE_NUMERIC[made.noise_law] * (Fraction(13, 19) if codes else Fraction(9, 11))
     assert sum(price for _, price in fine) == given
     of_levels = [price for item, price in fine if item == "noisy counts of levels"]
     assert of_levels == ([given * Fraction(4, 13)] if codes else [])
