@@ -385,8 +385,8 @@ MUTANTS = [
     Mutant(
         "replacing a value moves the counts of intervals as much as adding one",
         "margins/intervals.py",
-        "moved, steps, ratio = Sensitivity.of_counts(schema, neighbours), []",
-        'moved, steps, ratio = Sensitivity.of_counts(schema, "add-remove"), []',
+        "moved, steps = Sensitivity.of_counts(schema, neighbours), []",
+        'moved, steps = Sensitivity.of_counts(schema, "add-remove"), []',
         f"{INTERVALS} -k sensitivity",
     ),
     Mutant(
@@ -394,6 +394,13 @@ MUTANTS = [
         "margins/intervals.py",
         "price=price * column.worth / sum(c.worth for c in self.columns) * part",
         "price=price * part",
+        f"{INTERVALS} -k costs",
+    ),
+    Mutant(
+        "layers of a column spend more than the column may",
+        "margins/intervals.py",
+        "(1 - OF_FIRST) * part / sum(below)",
+        "part / sum(below)",
         f"{INTERVALS} -k costs",
     ),
     Mutant(
