@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from tables import bits, random_table, refuses, schema_of
 
-from pdips import LaplaceSanitizer, Schema
+from pdips import LaplaceSanitizer, RefusedError, Schema
 from pdips.errors import PlanError
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Drawing
@@ -126,7 +126,7 @@ class Chooser(Mechanism):
         return plan_of(CHOICE, A, *last)
 
     def synthesize(self, plan, curator, rng):
-        (column,) = curator.choose(CHOICE, lambda table: np.array([[0, int((table.codes["b"] == 0).sum())]]))
+        (column,) = curator.choose(CHOICE, lambda table: np.array([[0, int((table.codes["b"] == 0).sum()) // 4]]))
         name = "ab"[column]
         noisy = curator.count(A, lambda table: table.count(table.codes[name], SCHEMA.columns[name].n_levels))
         if self.steers:
@@ -197,7 +197,7 @@ def test_the_exact_law_has_every_choice_once():
     found = {outcome.key: outcome for outcome in law.outcomes}
     assert set(found) == {(0,), (1,)}
     assert math.fsum(math.exp(each.log_probability) for each in law.outcomes) == pytest.approx(1)
-    score = int((TABLE.codes["b"] == 0).sum())
+    score = int((TABLE.codes["b"] == 0).sum()) // 4
     assert found[1,].log_probability - found[0,].log_probability == pytest.approx(score)
     assert found[0,].statistics == tuple(first_column(TABLE))
     assert found[1,].scales == (Fraction(1),) * 3
@@ -219,3 +219,17 @@ def test_rounds_are_recorded_one_beside_the_other():
     assert abs(np.corrcoef(a[:, 0], b[:, 0])[0, 1]) < 0.08  # 5.6 standard errors
     assert c.var() > 1.5 * 2 * 3**2  # the scale of a third of the budget, not of all of it
     assert exact_law(made, TABLE).repeats == 3
+
+
+def test_a_curator_that_is_asked_through_a_mechanism_charges_first(neighbours, ledger):
+    ledger.set_total("1/2")
+    read: list[str] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Spy(LaplaceSanitizer):
+        def synthesize(self, plan, curator, rng):
+            read.append("asked")
+            return super().synthesize(plan, curator, rng)
+
+    refuses("", lambda: Spy(epsilon=1, neighbours=neighbours).release(TABLE, ledger=ledger), error=RefusedError)
+    assert not read
