@@ -328,7 +328,7 @@ class PairField:
         return replace(field, theta=theta, bias=bias, third=third, passed=tuple(passed))
 
     def off(self, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, rng: np.random.Generator) -> FloatArray:
-        """Return how far levels of each block are from the target's where chains move on, and how far by chance."""
+        """Return how far each block's levels are from the target's where chains move on, and by chance: (2, blocks)."""
         made, shares = replace(self, codes=self.codes.copy()), target.levels / noisy.n
         made.moved(noisy, groups, FINAL_SWEEPS, rng)
         counts = np.bincount((made.codes + noisy.offsets[:-1]).ravel(), minlength=noisy.offsets[-1])

@@ -230,6 +230,14 @@ def test_an_evaluation_without_a_release_has_a_price_and_no_figures():
     refuses("needs the published release", price.release, Table(SETS[0], TINY))
 
 
+def test_an_overspent_ledger_draws_and_writes_nothing(pdips, here):
+    ledger = Ledger(here / "l.sqlite")
+    ledger.set_total("0.5")
+    pdips.fails("would be overspent", *paid(here, "--ledger", here / "l.sqlite"), code=3)
+    assert ledger.entries() == []
+    assert not (here / "out/public" / FILE).exists()
+
+
 def test_another_table_or_other_neighbours_in_the_ledger_are_refused(pdips, here):
     other = Table(confidential_table().iloc[:-1], SENTINEL_SCHEMA)
     LaplaceSanitizer(epsilon=1).release(other, ledger=Ledger(here / "l.sqlite"))

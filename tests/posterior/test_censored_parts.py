@@ -111,6 +111,13 @@ def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
     np.testing.assert_allclose(target.excess(points, {"y": y}), (u - by_hand(u, 1 / 3)).mean(axis=0), atol=1e-12)
 
 
+@pytest.mark.parametrize("clip", ["hard", "tanh", "algebraic"])
+def test_no_term_leaves_the_window(clip):
+    hostile = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0])
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(clip_values(hostile, clip), [-1, 1, -1, 1, -1, 0], atol=1e-12)
+
+
 @pytest.mark.parametrize("clip", CLIPS)
 def test_the_clip_function_is_the_same_in_numbers_and_as_a_graph(clip):
     u = np.append(np.random.default_rng(0).normal(0, 3, 400), [np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0])

@@ -79,6 +79,12 @@ def test_it_claims_asymptotics_and_no_guarantee(weights):
 # Two tables that differ by one record, and how likely an event is that was fixed in advance
 
 
+def test_no_ledger_holds_it(ledger):
+    ledger.set_total(100)
+    table = Table(pd.DataFrame({"y": [1.0, 2.0]}), WIDE)
+    refuses("bounds nothing", lambda: PseudoPosterior(epsilon=CLAIM, model=normal).release(table, ledger=ledger))
+
+
 def posterior_of(y, weights):
     """The normal law of theta under weights, by conjugacy."""
     precision = 0.01 + weights.sum()

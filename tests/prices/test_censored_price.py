@@ -12,7 +12,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
+from scipy.special import betaln, logsumexp
 
 from pdips.privacy.noise import choice_log_probabilities
 
@@ -253,8 +253,34 @@ def test_log_ratios_lie_in_an_interval_of_length_epsilon(neighbours):
 # The published forms
 
 
+def paper_beta(size=500):
+    """Return the paper's beta model and priors (its Stan program) on cells of equal prior mass."""
+    share = (np.arange(size) + 0.5) / size
+    mean, precision = np.meshgrid(share, 0.1 * share ** (-2 / 3), indexing="ij")
+    a, b = precision * mean, precision * (1 - mean)
+    log_beta = betaln(a, b)
+    return lambda x: (a - 1) * np.log(x) + (b - 1) * np.log1p(-x) - log_beta
+
+
 def normalised(log_weights):
     return log_weights - logsumexp(log_weights)
+
+
+def test_published_window_costs_twice_what_it_says():
+    """Claimed epsilon 1, {.8, .8, .7} against {.8, .8, 1e-6}."""
+    log_density, half = paper_beta(), float(EPSILON) / 2
+    shared, old, new = (log_density(x) for x in (0.8, 0.7, 1e-6))
+
+    def pair(w):
+        clipped = [np.clip(f, -w, w) for f in (shared, old, new)]
+        return normalised(2 * clipped[0] + clipped[1]), normalised(2 * clipped[0] + clipped[2])
+
+    p, q = pair(half)
+    event = (old >= half) & (new <= -half)
+    assert np.exp(logsumexp(p[event])) == pytest.approx(0.0146, abs=5e-5)
+    assert np.exp(logsumexp(q[event])) == pytest.approx(0.0021, abs=5e-5)
+    assert 1.9 * EPSILON < loss(p, q) <= 2 * EPSILON + ROUNDING
+    assert loss(*pair(float(window(EPSILON, "replace-one")))) <= EPSILON + ROUNDING
 
 
 def normal_pair(scale, prior_scale, outlier, n=20):

@@ -321,6 +321,13 @@ def test_lines_never_cross_in_the_public_box(scheme, slopes, n_releases):
     assert sum(crossings(release(scheme, slopes, p, rng, 8)) for p in (1, 1, 2, 3) for _ in range(n_releases)) == 0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("scheme", "slopes"), [*WAYS, ("joint", "fixed"), ("recursive", "fixed")])
+def test_ten_thousand_releases_have_no_crossing_lines(scheme, slopes):
+    rng = np.random.default_rng(5)
+    assert sum(crossings(release(scheme, slopes, p, rng, 8)) for p in (1, 1, 2, 3) for _ in range(2_500)) == 0
+
+
 def test_plain_lines_do_cross_and_are_found_out():
     # the broken twin of the test above: nothing keeps these lines apart
     rng = np.random.default_rng(4)

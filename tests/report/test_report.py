@@ -232,6 +232,12 @@ def test_missing_key_is_named(folder: Path, file: str, keys: tuple[str, ...]) ->
     assert not list(folder.rglob("*.html"))
 
 
+def test_message_about_a_damaged_run_shows_no_value(folder: Path) -> None:
+    path = folder / "confidential" / "run.json"
+    write_json(path, {**json.loads(path.read_text()), "peak_memory_mib": "sentinel"})
+    assert "sentinel" not in refuses("", rewrite, folder)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\udcff"])
 def test_damaged_json(folder: Path, text: str) -> None:
     for file in ("public/privacy.json", "confidential/run.json"):

@@ -182,6 +182,16 @@ def test_chains_that_disagree_withhold_the_release_and_stay_charged(ledger, monk
     assert ledger.summary().spent_epsilon == 1
 
 
+def test_a_broken_model_is_found_before_the_charge(ledger):
+    def fails(given, schema):
+        raise ValueError("no such thing")
+
+    ledger.set_total(5)
+    broken = made(model=replace(OF_MOMENTS, build_model=fails))
+    refuses("build_model failed: ValueError: no such thing", broken.release, numbers(), ledger=ledger)
+    assert ledger.summary().spent_epsilon == 0
+
+
 def test_what_a_model_sees_of_public_columns_has_none_of_the_tables_order():
     schema = Schema(columns={"x": {"levels": [0, 1, 2], "public": True}, "v": {"levels": [0, 1]}})
     frame = pd.DataFrame({"x": [2, 0, 1, 2, 0, 1, 1], "v": [0, 1, 1, 0, 1, 0, 0]})
