@@ -133,12 +133,12 @@ def test_sets_have_weights_with_these_sums():
 def test_posterior_sets_carry_the_noise_of_the_sums():
     table = survey()
     made = Pairs(epsilon=1, kind="zcdp", weighted=("sex",), n_sets=20)
-    release, _ = made.release(table, rng=np.random.default_rng(0))
+    release, _ = made.release(table, rng=np.random.default_rng(1))
     rows = release.tables["weighted_sums"]
     spread = np.std([shares(frame) for frame in release.sets], ddof=1)
     assert 0.6 < spread / rows["standard_error"][0] < 1.6  # 19 degrees of freedom, error rate about 0.003
     # the broken twin: all sets have the published sums
-    same = replace(made, sets="fitted").release(table, rng=np.random.default_rng(0))[0].sets
+    same = replace(made, sets="fitted").release(table, rng=np.random.default_rng(1))[0].sets
     assert np.std([shares(frame) for frame in same], ddof=1) < 0.01 * spread
 
 
