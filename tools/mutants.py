@@ -399,8 +399,8 @@ MUTANTS = [
     Mutant(
         "layers of a column spend more than the column may",
         "margins/intervals.py",
-        "(1 - OF_FIRST) * part / sum(below)",
-        "part / sum(below)",
+        "return [weight / sum(weights) for weight in weights]",
+        "return [weight for weight in weights]",
         f"{INTERVALS} -k costs",
     ),
     Mutant(

@@ -35,7 +35,7 @@ MOST_CELLS = 200_000
 MOST_ON_TOP = 26  # Cells up to which all are counted at once; below the first layer, widths are powers of ten
 EVENLY = 20  # Equal parts of the range in the first layer, as in histograms: others would need louder counts
 N_HALVES = 5  # How often the equal part next to 0 is halved where it is cut finer: two intervals a halving
-OF_FIRST = Fraction(3, 4)  # Of a column's price, for its first layer; each further one has half of that above
+OF_FIRST, HALVED = Fraction(3, 4), 2  # Part of a column's price for its first layer; the others have half of that above
 STANDS_OUT = 6.0  # Standard deviations of the noise that an interval must count to be looked into
 WORTH = Fraction(3, 2)  # Times the price of a column with few levels that a number gets, for its layers (tried: 1 to 2)
 AT_ENDS = 0.25  # Prior probability that a half of an interval holds nothing, and that it holds all (tried: .1 to .4)
@@ -138,11 +138,12 @@ class IntervalColumn:
         cells, n = encode(self.name, table.frame[self.name], self.fine), int(self.nodes[layer][-1]) + 1
         return table.count(np.append(self.nodes[layer], n)[cells], n + 1)[: self.n_counts(layer)]
 
-    @property
-    def parts(self) -> list[Fraction]:
-        """The share of each layer in the price."""
-        below = [Fraction(1, 2**layer) for layer in range(1, len(self.nodes))]
-        return [OF_FIRST, *((1 - OF_FIRST) * part / sum(below) for part in below)] if below else [Fraction(1)]
+    def parts(self, ratio: int, first: Fraction | None = None) -> list[Fraction]:
+        """Return the share of each layer in the price: of the ``first``, if given; each has so many times the next."""
+        weights = [Fraction(1, ratio**layer) for layer in range(len(self.nodes))]
+        if first is not None and len(weights) > 1:
+            weights[0] = sum(weights[1:]) * first / (1 - first)
+        return [weight / sum(weights) for weight in weights]
 
     def measure(self, curator: Curator, steps: Sequence[Step], ask: Ask | None = None) -> list[FloatArray]:
         """Return the noisy counts of each layer, NaN where none was asked. ``ask`` counts some intervals of a layer."""
@@ -393,7 +394,7 @@ class IntervalDesign:
                         price=price * column.worth / sum(c.worth for c in self.columns) * part,
                         law=law,
                     )
-                    for layer, part in enumerate(column.parts)
+                    for layer, part in enumerate(column.parts(HALVED, OF_FIRST))
                 )
             )
         return replace(self, steps=tuple(steps))

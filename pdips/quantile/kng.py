@@ -171,6 +171,7 @@ Continuers = Literal["growth", "line"]
 ENOUGH = 150  # Records times a line's epsilon, by coefficient: at least, and at most if it only ranks
 MOST_RANKED = 667  # Thousandths of the price of a line that only ranks, at most
 OF_MEAN = 2  # A run of a column's own intervals needs at most their average count divided by this
+FIRST = 4  # How many times the price of the next layer of intervals a layer has
 EACH, SURE = 1.2, 8  # Deviations of noise above which a run of bins on average, and a bin by itself, hold records
 KAPPA = 0.3  # Instruments reach their bounds this many standard deviations from the middle
 COUNTS = (
@@ -241,7 +242,7 @@ class KNGResidual(ColumnSynthesis):
     def steps(self, part: NumericPart) -> tuple[Step, ...]:
         """Return what is asked of each stratum: a line, where there is anything to predict by, and a histogram."""
         share = exact(self.line_share, "line_share") if self.reads_pilot(part) else Fraction(0)
-        smallest = part.own.parts[-1] if part.own else 1
+        smallest = part.own.parts(FIRST)[-1] if part.own else 1
         if part.budget.per_record * (1 - share) * smallest < SMALLEST_EPSILON:
             raise InputError(
                 f"line_share leaves the histogram of {part.budget.item} less than 1e-9 for each record: take a larger "
@@ -252,7 +253,7 @@ class KNGResidual(ColumnSynthesis):
         left, name = budget.epsilon * (1 - share), "residuals" if p else "histogram"
         if part.own is None:
             return *line, budget.histogram(name, left, f"{name} of {budget.item}")
-        layers = [(f"intervals, layer {n}", left * part) for n, part in enumerate(part.own.parts, start=1)]
+        layers = [(f"intervals, layer {n}", left * part) for n, part in enumerate(part.own.parts(FIRST), start=1)]
         return *line, *(budget.histogram(name, price, f"{name} of {budget.item}") for name, price in layers)
 
     def reads_pilot(self, part: NumericPart) -> bool:
