@@ -152,6 +152,10 @@ def fit_design(
     records drawn one by one, A^-1 B A^-1 n / (n - 1) with B the sum of squared weighted scores: strata and clusters are
     not known here.
     """
+    if family not in FAMILIES:
+        raise InputError(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
+    if family == "logistic" and not np.isin(y, (0.0, 1.0)).all():
+        raise InputError("logistic regression needs an outcome with two levels")
     if family == "poisson" and (y < 0).any():
         raise InputError("Poisson regression needs an outcome that is never below 0")
     w = np.ones(len(y))

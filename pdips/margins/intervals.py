@@ -35,7 +35,7 @@ MOST_CELLS = 200_000
 MOST_ON_TOP = 26  # Cells up to which all are counted at once; below the first layer, widths are powers of ten
 EVENLY = 20  # Equal parts of the range in the first layer, as in histograms: others would need louder counts
 N_HALVES = 5  # How often the equal part next to 0 is halved where it is cut finer: two intervals a halving
-OF_FIRST, HALVED = Fraction(3, 4), 2  # Part of a column's price for its first layer; the others have half of that above
+OF_FIRST, HALVED = Fraction(3, 4), 2  # Part of a column's price for its first layer; others have twice the next
 STANDS_OUT = 6.0  # Standard deviations of the noise that an interval must count to be looked into
 WORTH = Fraction(3, 2)  # Times the price of a column with few levels that a number gets, for its layers (tried: 1 to 2)
 AT_ENDS = 0.25  # Prior probability that a half of an interval holds nothing, and that it holds all (tried: .1 to .4)
@@ -139,7 +139,7 @@ class IntervalColumn:
         return table.count(np.append(self.nodes[layer], n)[cells], n + 1)[: self.n_counts(layer)]
 
     def parts(self, ratio: int, first: Fraction | None = None) -> list[Fraction]:
-        """Return the share of each layer in the price: of the ``first``, if given; each has so many times the next."""
+        """Return the share of each layer in the price, each so many times the next; the ``first`` may be given."""
         weights = [Fraction(1, ratio**layer) for layer in range(len(self.nodes))]
         if first is not None and len(weights) > 1:
             weights[0] = sum(weights[1:]) * first / (1 - first)

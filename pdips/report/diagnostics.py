@@ -78,12 +78,9 @@ def judge(
         rule = f"at least {percent(TELLING)}: about half would by chance"
         found.append(Check("pairs of columns above the noise", percent(telling), rule, graded(telling >= TELLING)))
     if (off := run.diagnostics.levels_off) is not None:
-        name, rule = (
-            "levels in the chains, of the column farthest from its noisy counts",
-            f"at most {percent(MOST_OFF)}",
-        )
-        level = graded(off <= MOST_OFF, bad=off > ASTRAY)
-        found.append(Check(name, percent(max(off, 0)), f"{rule} beyond chance", level))
+        name = "levels in the chains, of the column farthest from its noisy counts"
+        rule, level = f"at most {percent(MOST_OFF)} beyond chance", graded(off <= MOST_OFF, bad=off > ASTRAY)
+        found.append(Check(name, percent(max(off, 0)), rule, level))
     if noise is not None:
         found += _margins(noise)
     found += [check for check in compared_at_release(release, run.comparison) if check.name != "pairs of columns"]
