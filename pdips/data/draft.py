@@ -25,12 +25,13 @@ FEW = 12  # Whole numbers of so many values are taken for codes, and more only w
 _NAMED_LIKE_CODES = re.compile(
     r"code|class|cat|group|type|region|state|country|county|district|zip|postal|industr|occup|isco|nace|icd|sic"
 )
-FEWEST_KEYS = 100  # Whole numbers of which so many records have a different one each are taken for identifiers
+FEWEST_KEYS = 100  # Whole numbers of which so many records, or runs of records, have a different one each are keys
 _TEXTS = {
     r"\d+/\d+/\d{4}|\d{4}[-/]\d+[-/].+": "dates are read as 2020-12-31 or 31.12.2020: rewrite them in the file",
     r"-?[\d.]+(,\d+)?": 'numbers with a decimal comma: add [csv] decimal = ",", then give it lower and upper',
     "": "many different texts, or none; codes need levels or levels_file, the key of a person [records] person",
 }
+_IN_RUNS = 'rows of one value stand together: if they are of one person, [records] person = "{}" and max_per_person'
 _KEYS = "another whole number in each record, as identifiers have; a measurement needs lower, upper, and out of ignore"
 
 
@@ -38,9 +39,17 @@ def draft(frame: pd.DataFrame, most_levels: int) -> str:
     """Return the TOML text of a first guess: see :meth:`pdips.data.schema.Schema.draft`."""
     columns = {str(name): _column(str(name), frame[name], most_levels) for name in frame.columns}
     left_out = [name for name, drafted in columns.items() if not drafted]
-    note = "".join(f"# {name}: {_advice(frame[name])}\n" for name in left_out)
+    advice = {name: _advice(frame[name]) for name in left_out}
+    advice |= {str(name): _IN_RUNS.format(name) for name in frame.columns if _in_runs(frame[name])}
+    note = "".join(f"# {name}: {said}\n" for name, said in advice.items())
     content = {"columns": {name: drafted for name, drafted in columns.items() if drafted}}
     return f"{DRAFT_WARNING}{note}{DRAFT_HINT}\n{tomli_w.dumps(({'ignore': left_out} if left_out else {}) | content)}"
+
+
+def _in_runs(values: pd.Series) -> bool:
+    """Whether each of many values stands in one run of rows, as the key of persons with several records does."""
+    n_different = values.nunique()
+    return FEWEST_KEYS <= n_different <= len(values) / 2 and n_different == int((values != values.shift()).sum())
 
 
 def _advice(values: pd.Series) -> str:

@@ -155,8 +155,7 @@ def wasserstein_randomization(
         def measure(chosen: BoolArray) -> float:
             return float(np.mean([part(chosen) for part in parts]))
 
-    n_first = int(own.sum())
-    null = np.array([measure(random_split(n_first, len(own), rng)) for _ in range(n_permutations)])
+    null = np.array([measure(rng.permutation(own)) for _ in range(n_permutations)])
     found, middle = measure(own), float(np.median(null))
     half = 0.5 / np.sqrt(n_permutations)
     low, high = np.quantile(null, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)])
@@ -168,13 +167,6 @@ def wasserstein_randomization(
         ratio_error=ratio * float(high - low) / 2 / middle if middle > 0 else 0.0,
         p_value=(1 + int((null >= found * (1 - 1e-12)).sum())) / (1 + n_permutations),
     )
-
-
-def random_split(n_first: int, n: int, rng: np.random.Generator) -> BoolArray:
-    """Return which of ``n`` things go to the first part, all sets of ``n_first`` equally likely."""
-    chosen = np.zeros(n, dtype=np.bool_)
-    chosen[rng.choice(n, n_first, replace=False, shuffle=False)] = True
-    return chosen
 
 
 def _line(values: FloatArray, n_first: int) -> Distance:

@@ -358,23 +358,16 @@ def _ecdf(table: Table, every: Sequence[pd.DataFrame], weighted: bool) -> tuple[
     found = [ecdf_distances(table, frame, weighted=weighted) for frame in every]
     figures = [tuple(float(np.mean([*one.values()])) for one in (each.largest, each.average)) for each in found]
     by_column = {
-        name: {
-            "largest": float(np.mean([one.largest[name] for one in found[:-1]])),
-            "average": float(np.mean([one.average[name] for one in found[:-1]])),
-        }
+        name: {of: float(np.mean([getattr(one, of)[name] for one in found[:-1]])) for of in ("largest", "average")}
         for name in table.schema.columns
     }
     return figures, {"by_column": by_column}
 
 
 def _margins(table: Table, every: Sequence[pd.DataFrame], k: int, weighted: bool) -> tuple[Figures, dict[str, Any]]:
-    found = [
-        k_way(table, [frame], k, weighted=weighted, n_draws=MOST_MARGINS, rng=np.random.default_rng(SEED))
-        for frame in every
-    ]
-    apart = {
-        columns: float(np.mean([one["by_margin"][columns] for one in found[:-1]])) for columns in found[0]["by_margin"]
-    }
+    options: dict[str, Any] = {"weighted": weighted, "n_draws": MOST_MARGINS}
+    found = [k_way(table, [frame], k, **options, rng=np.random.default_rng(SEED)) for frame in every]
+    apart = {of: float(np.mean([one["by_margin"][of] for one in found[:-1]])) for of in found[0]["by_margin"]}
     worst = sorted(apart, key=lambda columns: -apart[columns])[:WORST]
     furthest = [{"columns": list(columns), "distance": apart[columns]} for columns in worst]
     return [(one["mean"], one["max"]) for one in found], {"furthest": furthest}

@@ -31,6 +31,7 @@ from pdips.evaluation.encoding import (
     weights_of,
 )
 from pdips.release.documents import Comparison, FullTable, Margin, Moments, TwoWay
+from pdips.release.documents import mean as mean_of
 from pdips.release.large_set import LargeSet
 
 SyntheticSet = pd.DataFrame | LargeSet  # Records, or counts of distinct records
@@ -65,7 +66,7 @@ def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator
     by_set = [_full_distance(original, rows, sizes) for rows in synthetic]
     distance, reference = (_two_way(original, each, sizes) for each in (synthetic, [resample]))
     return Comparison(
-        l1=FullTable(by_set=by_set, mean=_mean(by_set), reference=_full_distance(original, resample, sizes)),
+        l1=FullTable(by_set=by_set, mean=mean_of(by_set), reference=_full_distance(original, resample, sizes)),
         one_way=[_one_way(schema, j, original, synthetic) for j in range(len(names))],
         two_way=TwoWay(columns=names, distance=distance, reference=reference),
         numeric=moments(table, sets),
@@ -115,17 +116,19 @@ def _moments(name: str, ours: WeightedValues, theirs: Sequence[WeightedValues], 
     synthetic = [mean_sd(each) for each in theirs]
     unit, n = sd or width / sqrt(12) or 1.0, min([ours[1].sum(), *(each[1].sum() for each in theirs)])
     kurtosis = float(np.average(((ours[0] - mean) / sd) ** 4, weights=ours[1])) if sd else 1.0
-    synthetic_sd = _mean([each[1] for each in synthetic])
+    synthetic_sd = mean_of([each[1] for each in synthetic])
+    ends = np.quantile(ours[0], (0.01, 0.99), weights=ours[1], method="inverted_cdf").tolist()
     return Moments(
         column=name,
         mean=mean,
         sd=sd,
-        synthetic_mean=_mean([each[0] for each in synthetic]),
+        synthetic_mean=mean_of([each[0] for each in synthetic]),
         synthetic_sd=synthetic_sd,
-        shift=_mean([abs(each[0] - mean) / unit for each in synthetic]),
+        shift=mean_of([abs(each[0] - mean) / unit for each in synthetic]),
         shift_error=sqrt(1 / n),
         ratio=synthetic_sd / sd if sd and synthetic_sd is not None else None,
         ratio_error=sqrt(max(kurtosis - 1, 0.0) / (4 * n)),
+        span=(ends[1] - ends[0]) / sd if sd else None,
     )
 
 
@@ -142,7 +145,7 @@ def l1(table: Table, sets: Sequence[SyntheticSet]) -> dict[str, Any]:
     """
     schema, original = table.schema, CodedRecords.of_table(table)
     by_set = [_full_distance(original, CodedRecords.of_set(one, schema), sizes_of(schema)) for one in _some(sets)]
-    return {"by_set": by_set, "mean": _mean(by_set)}
+    return {"by_set": by_set, "mean": mean_of(by_set)}
 
 
 def k_way(
@@ -214,10 +217,6 @@ def _some[T](sets: Sequence[T]) -> Sequence[T]:
     return sets
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
-
-
 def _full_distance(a: CodedRecords, b: CodedRecords, sizes: Sequence[int]) -> float:
     """Return the L1 distance of the full tables, laying out their cells only where they are few."""
     if not len(b.codes):
@@ -241,7 +240,7 @@ def _one_way(schema: Schema, j: int, original: CodedRecords, synthetic: Sequence
         levels=column.shown(),
         table=ours.tolist(),
         synthetic=np.mean(theirs, axis=0).tolist() if theirs else [],
-        distance=_mean([float(np.abs(ours - share).sum() / 2) for share in theirs]),
+        distance=mean_of([float(np.abs(ours - share).sum() / 2) for share in theirs]),
         # Half the sum over levels of the mean absolute value of a normal whose variance is that of a resampled share.
         reference=min(float(np.sqrt(ours * (1 - ours) / size).sum()) / sqrt(2 * pi), 1.0),
     )

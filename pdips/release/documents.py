@@ -250,10 +250,8 @@ class Margin(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.levels or len(self.table) != len(self.levels):
-            raise ValueError("levels and table must be of the same length, at least 1")
-        if self.synthetic and len(self.synthetic) != len(self.levels):
-            raise ValueError("levels and synthetic must be of the same length")
+        if not self.levels or {len(self.table), len(self.synthetic) or len(self.levels)} != {len(self.levels)}:
+            raise ValueError("levels, table and synthetic, if any, must be of the same length, at least 1")
         return self
 
     @property
@@ -311,6 +309,7 @@ class Moments(BaseModel):
     shift_error: Finite
     ratio: FiniteOrNone
     ratio_error: Finite
+    span: FiniteOrNone = None  # From the table's 1st to its 99th percentile, in its standard deviations
 
 
 class Comparison(BaseModel):

@@ -1,5 +1,6 @@
 """The section on what the synthetic sets kept of the table: what was compared at release, and an evaluation."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ NEAR_TIMES_ONE_WAY = 4.0  # Times a resample's mean, which is beyond it once in 
 NEAR_SHIFT, FAR_SHIFT = 0.2, 0.5  # Difference of means, in standard deviations of the table
 FAR_MEANS, LEAST_SHIFT = 2.0, 0.25  # Ratio of means of a nonnegative column, if standard deviations apart too
 NEAR_RATIO, FAR_RATIO = 1.25, 2.0  # Ratio of standard deviations, either way round
+NEAR_SPAN = 0.03  # Of the way from the table's 1st to its 99th percentile, for means and standard deviations
 NEAR_ERRORS, FAR_ERRORS = 3.0, 5.0  # Standard errors of a resample that means and deviations may be off by in any case
 MARGINS = ("TVD of 2-way margins", "TVD of 1-way margins")
 SPECKS = "SPECKS"
@@ -38,6 +40,7 @@ RULES = {
     "large or small",
     "standard deviations": f"at most {NEAR_RATIO:g} times too large or small; failed above {FAR_RATIO:g}",
 }
+SPAN = f"; also at most {100 * NEAR_SPAN:g} % of the way from the 1st to the 99th percentile, or as two samples differ"
 RELATIVE = "Near means near what a resample of the table scores, not fit for every use."
 type Limits = tuple[float, float]
 """So many times a reference, and so much in any case."""
@@ -141,11 +144,12 @@ def checks(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
 
     A run of an earlier version, which compared less, is judged by what it compared.
     """
+    more = dict.fromkeys(("means", "standard deviations"), SPAN if any(m.span for m in comparison.numeric) else "")
     return [
         Check(
             name,
             "; ".join(one.shown for one in each if one.level != "good") or "near those of the table",
-            RULES[name],
+            RULES[name] + more.get(name, ""),
             worst_of(one.level for one in each),
         )
         for name, each in judged(release, comparison).items()
@@ -164,7 +168,7 @@ def _against(value: float | None, reference: float | None, near: Limits, far: Li
 def _of_means(one: Moments, lower: float) -> Level:
     if one.shift is None or one.synthetic_mean is None:
         return "bad"
-    if one.shift <= max(NEAR_SHIFT, NEAR_ERRORS * one.shift_error):
+    if one.shift <= max(min(NEAR_SHIFT, _bearable(one, one.shift_error)), NEAR_ERRORS * one.shift_error):
         return "good"
     if one.shift <= FAR_ERRORS * one.shift_error:
         return "watch"
@@ -179,8 +183,13 @@ def _of_spreads(one: Moments) -> Level:
     if one.ratio is None:  # all values of the table are equal: means say how far off those of the sets are
         return "good"
     times = max(one.ratio, 1 / one.ratio) if one.ratio else float("inf")
-    near = times <= max(NEAR_RATIO, 1 + NEAR_ERRORS * one.ratio_error)
+    near = times <= max(min(NEAR_RATIO, 1 + _bearable(one, one.ratio_error)), 1 + NEAR_ERRORS * one.ratio_error)
     return graded(near, bad=times > max(FAR_RATIO, 1 + FAR_ERRORS * one.ratio_error))
+
+
+def _bearable(one: Moments, error: float) -> float:
+    """Return by how much a mean or a deviation may be off: by a part of the span, or as two samples of one law are."""
+    return float("inf") if one.span is None else max(NEAR_SPAN * one.span, NEAR_ERRORS * math.sqrt(2) * error)
 
 
 def evaluation_verdict(found: EvaluationDocument | None) -> Verdict:

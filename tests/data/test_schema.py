@@ -139,6 +139,7 @@ def test_a_draft_ignores_identifiers_and_texts_and_says_what_to_do():
         "met": [f"{1 + i % 28}.{1 + i % 12}.{1990 + i % 30}" for i in n],
         "note": [f"text {i}" for i in n],
         "size": np.arange(200) // 2 * 3.0,
+        "mixed": n * 7 % 100,
     }
     text = Schema.draft(pd.DataFrame(columns))
     schema = Schema.from_toml(replaced(text))
@@ -148,6 +149,9 @@ def test_a_draft_ignores_identifiers_and_texts_and_says_what_to_do():
     told = ["another whole number", "numbers with a decim", "dates are read as 20", "many different texts"]
     assert [line[2:].split(": ", 1)[1].split(":")[0][:20] for line in said] == told
     assert "lower = 0\nupper = 300\ninteger = true" in text
+    [panel] = [line for line in text.splitlines() if "stand together" in line]
+    assert panel.startswith("# size: ")
+    assert panel.endswith('[records] person = "size" and max_per_person')
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ from scipy import stats
 from tables import refuses, skewed
 
 from pdips.errors import InputError
-from pdips.evaluation.distribution import DISTANCES, random_split, wasserstein_randomization
+from pdips.evaluation.distribution import DISTANCES, wasserstein_randomization
 from pdips.evaluation.encoding import paired, reference
 from pdips.evaluation.margins import bins_of, k_marginal
 from pdips.evaluation.regression import normalised_rmse, standardised_differences
@@ -74,28 +73,6 @@ def test_only_slices_see_the_joint_distribution():
         for name in DISTANCES[1:]
     )
     assert columns < 2 < 5 < sliced
-
-
-def lazy_split(n_first: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """The broken twin: what is in excess is taken from the front."""
-    chosen = rng.random(n) < n_first / n
-    excess = int(chosen.sum()) - n_first
-    chosen[np.flatnonzero(chosen == (excess > 0))[: abs(excess)]] = excess < 0
-    return chosen
-
-
-@pytest.mark.parametrize(("n_first", "n"), [(2, 4), (2, 5), (4, 5), (1, 6)])
-def test_all_splits_are_equally_likely(n_first, n):
-    # chi-square on 6,000 splits: fails by chance with 1e-6
-    def p_value(split) -> float:
-        rng = np.random.default_rng(9)
-        found = Counter(tuple(np.flatnonzero(split(n_first, n, rng))) for _ in range(6_000))
-        subsets = list(combinations(range(n), n_first))
-        assert set(found) <= set(subsets)
-        return stats.chisquare([found[subset] for subset in subsets]).pvalue
-
-    assert p_value(random_split) > 1e-6
-    assert n != 4 or p_value(lazy_split) < 1e-9
 
 
 @pytest.mark.parametrize("n", [40, 25])

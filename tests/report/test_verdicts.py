@@ -127,6 +127,17 @@ def test_records_of_the_same_law_pass_every_check():
     assert levels.count("watch") <= 2
 
 
+def test_a_mean_that_is_off_by_more_than_three_percent_of_where_most_values_lie_needs_review():
+    table, sd = Table(people(20_000)[["sex", "pay"]], OPEN), people(20_000)["pay"].std()
+    [one] = moments(table, [table.frame.assign(pay=table.frame["pay"] + 0.17 * sd)])
+    assert 3.5 < one.span < 5  # a normal column's is 4.65
+    assert utility._of_means(one, 0) == "watch"
+    assert utility._of_means(one.model_copy(update={"shift": 0.1}), 0) == "good"
+    assert utility._of_means(one.model_copy(update={"span": None}), 0) == "good"  # a run of an early version
+    assert utility._of_spreads(one.model_copy(update={"ratio": 1.2})) == "watch"
+    assert utility._of_spreads(one.model_copy(update={"ratio": 1.1})) == "good"
+
+
 # The comparison
 
 

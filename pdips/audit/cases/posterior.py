@@ -67,9 +67,7 @@ def mean(data: Columns, schema: Schema) -> pm.Model:
 
 def gaps(data: Columns, schema: Schema) -> pm.Model:
     """Return numbers about an unknown mean, half of which are missing."""
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 2)
-        pm.Normal("x", mu, 1, observed=data["x"])
+    with mean(data, schema) as model:
         pm.Bernoulli("x_missing", 0.5, observed=data["x_missing"])
     return model
 
