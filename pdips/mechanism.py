@@ -188,6 +188,10 @@ class Mechanism(ABC):
             If a public number, such as that of records under replace-one, is out of range.
         """
 
+    def settled(self, schema: Schema) -> Self:
+        """Return the mechanism with settings as they are at this noise, where they would change with it."""
+        return self
+
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than they were given."""
         return {}

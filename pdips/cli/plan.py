@@ -118,8 +118,12 @@ def page(
     for kind, chosen_kind in (kinds or {"pure": {}}).items():
         for relation in mechanism.relations:
             with suppress(InputError):
-                other = replace(mechanism, neighbours=relation, **chosen_kind)  # type: ignore[arg-type]
-                forms[f"{kind} {relation}"] = page_form(other, schema, n_records, MOST_ROWS)
+                given = replace(mechanism, neighbours=relation, **chosen_kind)  # type: ignore[arg-type]
+                other = given.settled(schema)
+                asked = given.settings()
+                settled = [f"{key}={value}" for key, value in other.settings().items() if value != asked[key]]
+                form = page_form(other, schema, n_records, MOST_ROWS)
+                forms[f"{kind} {relation}"] = form | {"options": settled}
     if not any(form["rows"] for form in forms.values()):
         raise InputError(f"--html: the errors of {mechanism.name} aren't known in closed form; take steps or pairs")
     data = {

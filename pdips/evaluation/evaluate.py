@@ -29,7 +29,7 @@ from pdips.evaluation.document import (
 )
 from pdips.evaluation.encoding import weights_of, with_decile_bins
 from pdips.evaluation.formula import Analysis, read_analysis
-from pdips.evaluation.margins import k_marginal, k_way, mean_sd
+from pdips.evaluation.margins import k_marginal, k_way, mean_sd, some
 from pdips.evaluation.pictures import pictures
 from pdips.evaluation.propensity import specks, standardised_pmse
 from pdips.evaluation.regression import Family, compare_fits
@@ -258,13 +258,11 @@ def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | N
     >>> [measure.name for measure in general_utility(table, release.sets)][:2]
     ['SPECKS', 'pMSE']
     """
-    if not len(sets):
-        raise InputError("a measure of utility needs at least one synthetic set")
     if table.counts is not None:
         raise InputError("an evaluation reads records one by one: read the table with counted=False")
     clock = clock or Clock()
     weighted = table.schema.records.weight is not None
-    every = [*sets, resample(table, np.random.default_rng(SEED))]
+    every = [*some(sets), resample(table, np.random.default_rng(SEED))]
     whole = with_decile_bins(table)
     framed: list[pd.DataFrame] = []
 

@@ -138,16 +138,6 @@ def mean_sd(weighted: WeightedValues) -> tuple[float, float]:
     return mean, sqrt(float(np.average((values - mean) ** 2, weights=weights)))
 
 
-def l1(table: Table, sets: Sequence[SyntheticSet]) -> dict[str, Any]:
-    """Return the L1 distance of the full tables, a sum over all cells of abs(share - share).
-
-    ``by_set`` is from 0 (equal) to 2 (disjoint, or a set without records), ``mean`` over the sets.
-    """
-    schema, original = table.schema, CodedRecords.of_table(table)
-    by_set = [_full_distance(original, CodedRecords.of_set(one, schema), sizes_of(schema)) for one in _some(sets)]
-    return {"by_set": by_set, "mean": mean_of(by_set)}
-
-
 def k_way(
     table: Table,
     sets: Sequence[SyntheticSet],
@@ -189,12 +179,10 @@ def k_way(
     True
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
-    if k > len(names):
-        raise InputError(f"needs {k} columns with levels or bins, and the schema has {len(names)}: k must be no more")
-    if k < 1:
-        raise InputError(f"k must be from 1 to the number of columns with levels or bins, {len(names)}, not {k}")
+    if not 1 <= k <= len(names):
+        raise InputError(f"needs {k} columns with levels or bins of {len(names)}: k must be from 1 to their number")
     original = CodedRecords.of_table(table)
-    synthetic = [CodedRecords.of_set(one, table.schema) for one in _some(sets)]
+    synthetic = [CodedRecords.of_set(one, table.schema) for one in some(sets)]
     if weighted:
         sources: list[Any] = [table.frame, *sets]
         if any(isinstance(source, LargeSet) for source in sources):
@@ -211,7 +199,8 @@ def k_way(
     return {"k": k, "mean": float(np.mean(list(found.values()))), "max": max(found.values()), "by_margin": found}
 
 
-def _some[T](sets: Sequence[T]) -> Sequence[T]:
+def some[T](sets: Sequence[T]) -> Sequence[T]:
+    """Return sets, of which there must be one."""
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")
     return sets
@@ -376,7 +365,7 @@ def chi_square(table: Table, sets: Sequence[pd.DataFrame], *, rng: np.random.Gen
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
     original = table_codes(table)
     ours = _p_values([original], sizes)
-    theirs = _p_values([codes_of(frame, table.schema) for frame in _some(sets)], sizes)
+    theirs = _p_values([codes_of(frame, table.schema) for frame in some(sets)], sizes)
     crosstab = np.zeros((len(CATEGORIES), len(CATEGORIES)), dtype=np.int64)
     np.add.at(crosstab, (np.searchsorted(LEVELS, ours), np.searchsorted(LEVELS, theirs)), 1)
     return Association(

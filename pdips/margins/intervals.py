@@ -19,7 +19,7 @@ from scipy.special import ndtr
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.coding import encode
 from pdips.data.schema import Column, Schema
-from pdips.data.table import Table
+from pdips.data.table import Table, decode
 from pdips.errors import InputError
 from pdips.margins.consistency import earlier, simplex_projection
 from pdips.margins.residuals import MOST_LEVELS
@@ -462,6 +462,18 @@ class IntervalDesign:
     def schema(self, schema: Schema) -> Schema:
         """Return a schema with cells as bins."""
         return schema.model_copy(update={"columns": {**schema.columns, **{c.name: c.fine for c in self.columns}}})
+
+    def records(
+        self, schema: Schema, made: Mapping[str, IntArray], public: Table | None, rng: Generator
+    ) -> pd.DataFrame:
+        """Return records as values, beside the public columns, from the cells or levels of the others."""
+        drawn = {name: made[name] for name in schema.columns if name not in schema.public_columns}
+        frame = decode(self.schema(schema), drawn, rng)
+        for each in self.numeric:
+            frame[each.name] = each.rounded(frame[each.name])
+        if public is not None:
+            frame = pd.concat([pd.DataFrame({n: public.spelt(n) for n in schema.public_columns}), frame], axis=1)
+        return frame[list(schema.columns)]
 
     def again(self, noisy: Sequence[Sequence[FloatArray]], rng: np.random.Generator) -> list[list[FloatArray]]:
         """Return noisy counts with fresh noise (normal) on top."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
-from pdips.data.table import Table, decode
+from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.margins.chains import PairField, PairTarget, redrawn
 from pdips.margins.consistency import groups_of, meet
@@ -175,18 +175,14 @@ class Pairs(LaplaceOrGaussian):
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: one noisy answer that holds all margins of one and two columns."""
-        fine = IntervalDesign.of(schema, self._n_cuts(schema))
-        design, asked = self._design(schema, fine), sum(column.worth for column in fine.columns)
+        fine, design, n_again, whole, twice = self._shares(schema)
+        asked = sum(column.worth for column in fine.columns)
         others = len(design.domain.names) - len(design.domain.public) - len(fine.numeric)
         part = Fraction(asked, max(others, int(self.chosen is not None)) + asked)
-        n_again = self._n_again(design)
-        twice = self._second_share() if n_again else Fraction(0)
         if self.chosen is not None:
             design, twice = replace(design, pairs=False), Fraction(1)
             if n_again == len(_open_pairs(design)):
                 raise InputError(f"chosen is as many as the {n_again} pairs that there are, or more: leave it out")
-        moved = Sensitivity.of_counts(schema, self.neighbours)
-        whole = self._single_share(fine, twice, moved.l2_squared < 2 * QUIET * self.total)
         alone, once = whole * (1 - part), (1 - whole) * (1 - twice)
         design = replace(design, alone=alone / (alone + once) or None if design.pairs else None)
         if not any(design.margins) and fine.numeric:
@@ -352,12 +348,21 @@ class Pairs(LaplaceOrGaussian):
         n_pairs = sum(len(margin) == 2 for margin in design.margins)
         return math.ceil(PART_AGAIN * n_open) if n_pairs >= FEWEST_PAIRS else 0
 
-    def _single_share(self, fine: IntervalDesign, twice: Fraction, quiet: bool) -> Fraction:
-        if self.single_share is not None:
-            return exact(self.single_share, "single_share")
-        if fine.numeric:
-            return ALONE_NUMERIC[self.noise_law]
-        return (ALONE_QUIET if quiet else ALONE_TWICE) if twice else ALONE[self.noise_law]
+    def _shares(self, schema: Schema) -> tuple[IntervalDesign, ResidualDesign, int, Fraction, Fraction]:
+        """Return what is counted, how many pairs again, and parts of the price: single columns', of pairs' these."""
+        fine = IntervalDesign.of(schema, self._n_cuts(schema))
+        design = self._design(schema, fine)
+        n_again = self._n_again(design)
+        twice = self._second_share() if n_again else Fraction(0)
+        quiet = Sensitivity.of_counts(schema, self.neighbours).l2_squared < 2 * QUIET * self.total
+        found = (ALONE_QUIET if quiet else ALONE_TWICE) if twice else ALONE[self.noise_law]
+        found = ALONE_NUMERIC[self.noise_law] if fine.numeric else found
+        return fine, design, n_again, exact(self.single_share or found, "single_share"), twice
+
+    def settled(self, schema: Schema) -> Self:
+        """Return the mechanism with settings that change with the noise: intervals, and the part of single columns."""
+        fine, _, _, share, _ = self._shares(schema)
+        return replace(self, intervals=self._n_cuts(schema) if fine.numeric else self.intervals, single_share=share)
 
     def _second_share(self) -> Fraction:
         return AGAIN[self.noise_law] if self.second_share is None else exact(self.second_share, "second_share")
@@ -446,7 +451,7 @@ class Pairs(LaplaceOrGaussian):
                     name = each.name
                     place = within.get(name, rng.random(len(codes)))
                     made[name] = each.cells(made[name], cuts[name], drawn[name], rng, not posterior, place)
-                sets.append(_frame(fine, plan.schema, made, public, rng))
+                sets.append(fine.records(plan.schema, made, public, rng))
                 if moments is not None:
                     sets[-1] = moments.met(sets[-1], codes, design, found, rng, posterior=posterior)
                 if sums is not None:
@@ -504,16 +509,3 @@ def _gain(
     other = design.blocks[block].codes([columns[names[column]] for column in design.blocks[block].columns])
     found = field.gain(design.codes([present[one] for one in names]), block, np.maximum(other, 0), design.offsets)
     return np.where(other < 0, -np.inf, found)
-
-
-def _frame(
-    fine: IntervalDesign, schema: Schema, made: dict[str, IntArray], public: Table | None, rng: np.random.Generator
-) -> pd.DataFrame:
-    """Return records as values, beside the public columns."""
-    drawn = {name: made[name] for name in schema.columns if name not in schema.public_columns}
-    frame = decode(fine.schema(schema), drawn, rng)
-    for each in fine.numeric:
-        frame[each.name] = each.rounded(frame[each.name])
-    if public is not None:
-        frame = pd.concat([pd.DataFrame({n: public.spelt(n) for n in schema.public_columns}), frame], axis=1)
-    return frame[list(schema.columns)]

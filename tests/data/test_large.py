@@ -190,14 +190,11 @@ def test_the_cap_on_records_of_a_person(tmp_path, ids):
 
 
 def test_who_is_counted(tmp_path, monkeypatch):
-    path = write(random_frame(0), tmp_path / "t.parquet")
-    assert Table.read(path, SCHEMA).counts is None
-    monkeypatch.setattr(files, "LARGE_RECORDS", 59)
-    assert Table.read(path, SCHEMA).counts is not None
-    text = write(random_frame(0), tmp_path / "t.csv")
-    assert Table.read(text, SCHEMA).counts is None
-    monkeypatch.setattr(files, "LARGE_CSV_BYTES", 59)
-    assert Table.read(text, SCHEMA).counts is not None
+    for name, limit in (("t.parquet", "LARGE_RECORDS"), ("t.csv", "LARGE_CSV_BYTES")):
+        path = write(random_frame(0), tmp_path / name)
+        assert Table.read(path, SCHEMA).counts is None
+        monkeypatch.setattr(files, limit, 59)
+        assert Table.read(path, SCHEMA).counts is not None
 
 
 @pytest.mark.parametrize(

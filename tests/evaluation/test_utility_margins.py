@@ -10,7 +10,7 @@ from tables import random_table, refuses, schema_of, table_of
 
 from pdips import Schema, Table
 from pdips.evaluation.encoding import cell_ids, coded_columns, codes_of, with_decile_bins
-from pdips.evaluation.margins import CATEGORIES, chi_square, combine_chi_square, compare, k_way, l1
+from pdips.evaluation.margins import CATEGORIES, chi_square, combine_chi_square, compare, k_way
 
 
 def by_pandas(a: pd.DataFrame, b: pd.DataFrame, names: list[str]) -> float:
@@ -29,7 +29,7 @@ def test_k_way_is_pandas(k):
     }
     assert list(found["by_margin"]) == list(wanted)
     report = compare(table, others, np.random.default_rng(0))
-    assert l1(table, others)["by_set"] == report.l1.by_set
+    assert report.l1.mean == pytest.approx(2 * k_way(table, others, 4)["mean"])
     if k == 2:
         assert found["by_margin"]["a", "c"] == pytest.approx(report.two_way.distance[0][2])
     np.testing.assert_allclose(list(found["by_margin"].values()), list(wanted.values()))
@@ -43,11 +43,13 @@ def test_by_hand_and_degenerate_sets():
     # a: 1/2, 1/2 against 3/4, 1/4; b: equal; cells: 1/4 each against 1/2, 1/4, 0, 1/4
     assert k_way(table, [synthetic], 1)["by_margin"] == {("a",): 0.25, ("b",): 0.0}
     assert k_way(table, [synthetic], 2)["by_margin"] == {("a", "b"): 0.25}
-    assert l1(table, [synthetic]) == {"by_set": [0.5], "mean": 0.5}
+    assert compare(table, [synthetic]).l1.by_set == [0.5]
     table = table_of([(0, 0), (0, 0)], schema_of(2, 2))
     empty, same, apart = (pd.DataFrame(rows, columns=["a", "b"]) for rows in ([], [(0, 0)], [(1, 1)]))
-    assert l1(table, [empty, same, apart])["by_set"] == [2.0, 0.0, 2.0]
+    assert compare(table, [empty, same, apart]).l1.by_set == [0.0, 2.0]
     assert k_way(table, [empty], 1)["mean"] == 1.0
+    table = table_of([(0, 0), (1, 0)], schema_of(2, 2, impossible=[{"a": [1], "b": [1]}]))
+    assert compare(table, [apart]).l1.by_set == [2.0]  # a set that breaks a structural zero
     assert k_way(table_of([(0, 0)], schema_of(1, 1)), [same], 2)["max"] == 0.0
 
 
@@ -58,7 +60,6 @@ def test_bad_requests():
         (lambda: k_way(table, [frame], 3), "k must be"),
         (lambda: k_way(table, [frame], 1, n_draws=0), "n_draws must be at least 1"),
         (lambda: k_way(table, [], 1), "at least one synthetic set"),
-        (lambda: l1(table, []), "at least one synthetic set"),
         (lambda: coded_columns(Schema(columns={"a": {"lower": 0, "upper": 1}})), "levels or bins"),
     ]:
         refuses(message, ask)
@@ -73,11 +74,6 @@ def test_codes_take_bins_missing_values_and_the_person_key():
     np.testing.assert_array_equal(codes_of(frame, schema), [[1, 0], [2, 1]])
     np.testing.assert_array_equal(codes_of(frame.assign(id=[7, 8]), schema), [[1, 0], [2, 1]])
     assert codes_of(frame.iloc[:0], schema).shape == (0, 2)
-
-
-def test_sets_that_break_a_structural_zero_are_measured():
-    table = table_of([(0, 0), (1, 0)], schema_of(2, 2, impossible=[{"a": [1], "b": [1]}]))
-    assert l1(table, [pd.DataFrame({"a": [1, 1], "b": [1, 1]})])["by_set"] == [2.0]
 
 
 @pytest.mark.parametrize("n_columns", [3, 60])

@@ -483,6 +483,17 @@ def test_pairs_that_say_most_are_counted_again(kind, neighbours):
     assert len(more_sets(release, 2, rng=np.random.default_rng(3))) == 2
 
 
+def test_settings_that_change_with_the_noise_can_be_settled():
+    levels, number = {name: {"levels": list("abc")} for name in "fghij"}, {"y": {"lower": 0, "upper": 9}}
+    for more, settings in (({}, {("2/5", None), ("1/4", None)}), (number, {("4/5", 4), ("4/5", 16)})):
+        schema = Schema(columns=levels | more)
+        loud, quiet = (Pairs(epsilon=epsilon, kind="zcdp").settled(schema) for epsilon in (0.25, 25))
+        assert {(str(each.single_share), each.intervals) for each in (loud, quiet)} == settings
+        asked = Pairs(epsilon=25, kind="zcdp").plan(schema)
+        assert [step.price for step in quiet.plan(schema).steps] == [step.price for step in asked.steps]
+        assert more or asked.steps[0].price != replace(loud, epsilon=25).plan(schema).steps[0].price
+
+
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
 def test_pairs_are_chosen_that_link_all_columns_and_say_most(kind, neighbours):
     table, schema = along(20_000)

@@ -225,21 +225,21 @@ def claims(n: int = 2_000) -> Table:
     return Table(pd.DataFrame({**columns, "paid": paid}), Schema(columns=described))
 
 
-def mean_error(made: KNGResidual, table: Table) -> float:
-    """Error of the mean amount, in standard errors of a noisy histogram of 20 bins at the same price."""
+def mean_error(made: KNGResidual, table: Table, releases: int) -> float:
+    """Mean error of the mean amount, in standard errors of a noisy histogram of 20 bins at the same price."""
     noise = np.sqrt(8) * len(table.frame.columns) / float(made.epsilon)
     error = noise * np.linalg.norm(np.arange(20) + 0.5) * 10_000 / table.n_records
-    sets = [made.release(table, rng=np.random.default_rng(seed))[0].sets[0] for seed in (20, 21, 22)]
+    sets = [made.release(table, rng=np.random.default_rng(20 + seed))[0].sets[0] for seed in range(releases)]
     return float(np.mean([abs(each["paid"].mean() - table.frame["paid"].mean()) for each in sets]) / error)
 
 
 def test_a_heavy_tail_after_many_levels_keeps_its_mean():
-    # the limit is 35 % of the mean; errors of six single releases were at most 28 %
+    # the mean of 20 errors has a standard error of .005 about .033, 38 % of the mean amount: fails by chance with 1e-3
     table, names = claims(), tuple(claims().schema.columns)
-    assert mean_error(KNGResidual(epsilon=0.5), table) < 0.03
+    assert mean_error(KNGResidual(epsilon=0.5), table, 20) < 0.05
     # the broken twin: the schema's order, and every column predicted by all before
     before = {name: names[:place] for place, name in enumerate(names)}
-    assert mean_error(KNGResidual(epsilon=0.5, order=names, predictors=before, n_candidates=100), table) > 0.1
+    assert mean_error(KNGResidual(epsilon=0.5, order=names, predictors=before, n_candidates=100), table, 3) > 0.1
 
 
 def test_bins_of_a_column_are_about_as_good_as_those_of_an_independent_histogram(monkeypatch):

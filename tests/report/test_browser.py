@@ -1,6 +1,7 @@
 """Both pages in headless Chromium: wide and narrow, light and dark, printed; with axe and a watch on the network."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,8 @@ PLANNED = Schema.from_toml(
     SCHEMA.to_toml().replace("bins = 5", "") + "[columns.age]\nlower = 0\nupper = 90\nbins = 9\n"
 )
 """With a numeric column without bins, for pairs."""
+MANY = Schema(columns={name: {"levels": list("abc")} for name in "fghij"})  # Pairs are counted twice
+SETTLED = ("single_share", "intervals")
 SETTINGS = [
     {"epsilon": epsilon, "delta": delta, "kind": kind, "neighbours": neighbours, "cap": cap}
     for epsilon in (0.01, 0.37, 1, 4.2, 25)
@@ -185,10 +188,10 @@ SETTINGS = [
 
 def in_python(mechanism: Any, schema: Schema, at: dict[str, Any]) -> tuple[list[float], dict[str, float]]:
     """Return standard errors, single columns first, and what an attacker gains, by the plan of the mechanism itself."""
-    kind = {"kind": at["kind"], "delta": at["delta"]}
     records = schema.records.model_copy(update={"max_per_person": at["cap"]})
-    made = mechanism(epsilon=at["epsilon"], neighbours=at["neighbours"], **kind)
-    plan = made.plan(schema.model_copy(update={"records": records}))
+    settled = mechanism(epsilon=1, neighbours=at["neighbours"], kind=at["kind"]).settled(schema)
+    asked = replace(settled, epsilon=at["epsilon"], delta=at["delta"])
+    plan = asked.plan(schema.model_copy(update={"records": records}))
     loss, found = plan.loss, prospects(plan, 5_000)
     errors = [each.standard_error for size in (1, 2) for each in found if len(each.columns) == size]
     power = power_bound(float(loss.epsilon), float(loss.delta), LEVEL, rho=float(loss.rho))
@@ -196,15 +199,17 @@ def in_python(mechanism: Any, schema: Schema, at: dict[str, Any]) -> tuple[list[
     return errors, odds | ({"factor": odds_factor(at["epsilon"])} if at["kind"] == "pure" else {})
 
 
-@pytest.mark.parametrize(("mechanism", "schema"), [(Steps, SCHEMA), (Pairs, SCHEMA), (Pairs, PLANNED)])
+@pytest.mark.parametrize(("mechanism", "schema"), [(Steps, SCHEMA), (Pairs, SCHEMA), (Pairs, PLANNED), (Pairs, MANY)])
 def test_a_plan_in_the_browser_agrees_with_python(browser: Any, mechanism: Any, schema: Schema, tmp_path: Path) -> None:
     path = tmp_path / "plan.html"
     path.write_text(page(mechanism(epsilon=1), schema, "s.toml", 5_000), encoding="utf-8")
     with browser.new_page() as opened:
         opened.goto(path.as_uri())
         told = opened.evaluate("settings => settings.map(evaluate)", SETTINGS)
+        commands = opened.evaluate("settings => settings.map(at => command(at, facts.columns.map(() => 1)))", SETTINGS)
         doubled = opened.evaluate("at => evaluate({...at, cap: 2 * at.cap})", SETTINGS[0])
-    for at, found in zip(SETTINGS, told, strict=True):
+    for at, found, command in zip(SETTINGS, told, commands, strict=True):
+        assert (mechanism is Pairs, schema is PLANNED) == tuple(f"--option {o}=" in command for o in SETTLED)
         errors, odds = in_python(mechanism, schema, at)
         assert len(errors) == len(found["errors"]) <= MOST_ROWS
         assert found["errors"] == pytest.approx(errors, rel=1e-9), at
