@@ -40,7 +40,7 @@ RULES = {
     "large or small",
     "standard deviations": f"at most {NEAR_RATIO:g} times too large or small; failed above {FAR_RATIO:g}",
 }
-SPAN = f"; also at most {100 * NEAR_SPAN:g} % of the way from the 1st to the 99th percentile, or as two samples differ"
+SPAN = f", and {100 * NEAR_SPAN:g} % of the way from the 1st to the 99th percentile, or as two samples differ;"
 RELATIVE = "Near means near what a resample of the table scores, not fit for every use."
 type Limits = tuple[float, float]
 """So many times a reference, and so much in any case."""
@@ -144,12 +144,12 @@ def checks(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
 
     A run of an earlier version, which compared less, is judged by what it compared.
     """
-    more = dict.fromkeys(("means", "standard deviations"), SPAN if any(m.span for m in comparison.numeric) else "")
+    spanned = ("means", "standard deviations") if any(one.span for one in comparison.numeric) else ()
     return [
         Check(
             name,
             "; ".join(one.shown for one in each if one.level != "good") or "near those of the table",
-            RULES[name] + more.get(name, ""),
+            RULES[name].replace(";", SPAN, int(name in spanned)),
             worst_of(one.level for one in each),
         )
         for name, each in judged(release, comparison).items()
