@@ -224,7 +224,7 @@ def _block(step: Step) -> tuple[str, str, int]:
 
 
 class Drawing(Curator):
-    """Answers a release, with exact noise from random bits."""
+    """Answers a release, with exact noise from random bits; no floating-point warning tells of a record."""
 
     def __init__(self, plan: Plan, table: Table, bits: RandomBits, clock: Clock | None = None) -> None:
         super().__init__(plan, table)
@@ -235,13 +235,16 @@ class Drawing(Curator):
         with self._clock.step(name):
             yield
 
+    @np.errstate(all="ignore")
     def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray:
         noisy: IntArray = noisy_counts(self._table.total(statistic), possible, step, self._bits)[0]
         return noisy
 
+    @np.errstate(all="ignore")
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
         return exponential_mechanism(scores(self._table), 1 / step.scale, self._bits)
 
+    @np.errstate(all="ignore")
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         return distribution(self._table).draw(self._bits)[0]
 

@@ -318,8 +318,7 @@ def paragraph(
         "replace-one": f"replacing all that one {whose} ({upto}{cap}) contributed by any other values that the schema "
         f"allows changes {factor}; the number of {'households' if members else 'records'} is public",
         "add-remove": f"adding or removing all that one {whose} ({upto}{cap}) contributed changes {factor}, "
-        "for all tables of at least one record; the number of records is "
-        "protected too",
+        "for all tables of one record or more, up to the mechanism's limit; the number of records is protected too",
     }[neighbours]
     plural = "s" if n_sets > 1 else ""
     parts = [

@@ -144,7 +144,7 @@ def checks(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
 
     A run of an earlier version, which compared less, is judged by what it compared.
     """
-    spanned = ("means", "standard deviations") if any(one.span for one in comparison.numeric) else ()
+    spanned = ("means", "standard deviations") if any(one.span is not None for one in comparison.numeric) else ()
     return [
         Check(
             name,

@@ -78,6 +78,7 @@ def test_what_is_protected_is_not_told():
     for name in ("n_records", "public"):
         refuses("add-remove", getattr, curator, name, error=PlanError)
     assert str(TABLE.n_records) not in repr(curator)
+    curator.count(A, lambda table: first_column(table) + (np.exp(np.float64(999)) < 1))  # whose overflow isn't told
     refuses("ask nothing", plan_of)
     refuses("one name", plan_of, A, A)
 
