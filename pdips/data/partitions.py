@@ -167,6 +167,7 @@ def _check(file: Any, schema: Schema) -> Checked:
     return counting.sum_of_digests(digests), tuple(broken)
 
 
+@np.errstate(all="ignore")
 def _count(file: Any, schema: Schema, statistic: Callable[[Table], IntArray]) -> IntArray | int:
     return sum((statistic(part) for part in chunks(file, schema)), start=0)
 

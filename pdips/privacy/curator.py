@@ -237,8 +237,7 @@ class Drawing(Curator):
 
     @np.errstate(all="ignore")
     def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray:
-        noisy: IntArray = noisy_counts(self._table.total(statistic), possible, step, self._bits)[0]
-        return noisy
+        return np.asarray(noisy_counts(self._table.total(statistic), possible, step, self._bits)[0])
 
     @np.errstate(all="ignore")
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
