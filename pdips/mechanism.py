@@ -189,7 +189,7 @@ class Mechanism(ABC):
         """
 
     def settled(self, schema: Schema) -> Self:
-        """Return the mechanism with settings as they are at this noise, where they would change with it."""
+        """Return the same mechanism, with settings that would follow from its noise given as they are now."""
         return self
 
     def shown(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ FEW = 12  # Whole numbers of so many values are taken for codes, and more only w
 _NAMED_LIKE_CODES = re.compile(
     r"code|class|cat|group|type|region|state|country|county|district|zip|postal|industr|occup|isco|nace|icd|sic"
 )
-FEWEST_KEYS = 100  # Whole numbers of which so many records, or runs of records, have a different one each are keys
+FEWEST_KEYS = 100  # So many values, each of one record or of one run of records, are taken for keys of persons
 _TEXTS = {
     r"\d+/\d+/\d{4}|\d{4}[-/]\d+[-/].+": "dates are read as 2020-12-31 or 31.12.2020: rewrite them in the file",
     r"-?[\d.]+(,\d+)?": 'numbers with a decimal comma: add [csv] decimal = ",", then give it lower and upper',

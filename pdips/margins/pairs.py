@@ -349,7 +349,7 @@ class Pairs(LaplaceOrGaussian):
         return math.ceil(PART_AGAIN * n_open) if n_pairs >= FEWEST_PAIRS else 0
 
     def _shares(self, schema: Schema) -> tuple[IntervalDesign, ResidualDesign, int, Fraction, Fraction]:
-        """Return what is counted, how many pairs again, and parts of the price: single columns', of pairs' these."""
+        """Return what is counted, how many pairs twice, single columns' share of the price, and the second count's."""
         fine = IntervalDesign.of(schema, self._n_cuts(schema))
         design = self._design(schema, fine)
         n_again = self._n_again(design)
@@ -360,7 +360,7 @@ class Pairs(LaplaceOrGaussian):
         return fine, design, n_again, exact(self.single_share or found, "single_share"), twice
 
     def settled(self, schema: Schema) -> Self:
-        """Return the mechanism with settings that change with the noise: intervals, and the part of single columns."""
+        """Return the same with the two settings given that would follow from its noise: intervals, and single_share."""
         fine, _, _, share, _ = self._shares(schema)
         return replace(self, intervals=self._n_cuts(schema) if fine.numeric else self.intervals, single_share=share)
 
