@@ -58,43 +58,26 @@ OF_TRIPLES = 0.25  # Variance of the prior of the parameters of three blocks
 class PairPriors:
     """Of normal priors of parameters whose mean is 0, by blocks, shape (blocks, blocks).
 
-    ``wide`` is their variance in draws, ``likely`` that for the likeliest field, smaller for pairs that may be noise,
-    ``told`` which pairs say more than noise alone would, and ``kept`` which part of what they say isn't noise.
+    ``likely`` is their variance for the likeliest field, smaller for pairs that may be noise, ``told`` which pairs say
+    more than noise alone would, and ``kept`` which part of what they say isn't noise.
     """
 
-    wide: FloatArray
     likely: FloatArray
     told: BoolArray
     kept: FloatArray
 
     @classmethod
-    def of(
-        cls,
-        noisy: NoisyPairs,
-        squares: FloatArray,
-        freedom: IntArray,
-        unit: FloatArray,
-        least: FloatArray | float,
-        most: FloatArray,
-    ) -> Self:
-        """Return the priors, as wide as squares beyond the noise's, and ``least`` times their standard error.
+    def of(cls, noise: FloatArray, squares: FloatArray, freedom: IntArray, unit: FloatArray, most: FloatArray) -> Self:
+        """Return the priors: trust in a pair is learned from all, and nothing is stronger than ``WIDEST`` times most.
 
-        What noise hides is thought of as no stronger than ``most``, nothing as stronger than ``WIDEST`` times that.
-        Parameters of variance 1 would have squares that add up to ``unit``. Trust in a pair is learned from all.
+        Parameters of variance 1 would have squares that add up to ``unit``.
         """
-        seen = ~np.eye(len(freedom), dtype=bool) & (noisy.variance > 0) & np.isfinite(noisy.variance) & (freedom > 0)
-        variance, unit, top = np.where(seen, noisy.variance, 0), unit.clip(1e-300), WIDEST * np.minimum(most, 1)
-        excess, error = squares - freedom * variance, variance * np.sqrt(2 * freedom)
+        seen = (noise > 0) & (freedom > 0)
         kept, likely = np.zeros((2, *unit.shape))
         if seen.any():
-            kept[seen] = part = _kept(squares[seen], freedom[seen], variance[seen], unit[seen])
-            likely[seen] = part / (1 - part).clip(EXACT) * (variance * freedom / unit)[seen]
-        wide = np.where(seen, np.maximum(excess / unit, np.minimum(least * error / unit, most)), 0)
-        return cls(wide.clip(0, top), likely.clip(0, top), seen & (excess > 0), kept)
-
-    def narrower(self, part: FloatArray) -> Self:
-        """Return priors narrower by a factor for each pair of blocks."""
-        return replace(self, wide=self.wide * part**2)
+            kept[seen] = part = _kept(squares[seen], freedom[seen], noise[seen], unit[seen])
+            likely[seen] = part / (1 - part).clip(EXACT) * (noise * freedom / unit)[seen]
+        return cls(likely.clip(0, WIDEST * np.minimum(most, 1)), seen & (squares > freedom * noise), kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +87,8 @@ class PairTarget:
     ``levels``, shape (levels,), are above 0. ``pairs``, shape (levels, levels), are unbiased, so that some may be below
     0; ``shrunk``, of that shape, are above 0, agree with the levels, and are as far from independence as stands out
     from the noise. A parameter is a slope times the scores of both levels, with the prior ``sloped``, plus one of its
-    own, with the prior ``apart``. ``told`` pairs say more than noise would; ``groups`` has the shares of levels in
-    kinds of records.
+    own, with the prior ``apart``. ``wide`` has the variances of these in draws: of parameters, shape (levels, levels),
+    and of slopes. ``told`` pairs say more than noise would; ``groups`` has the shares of levels in kinds of records.
     """
 
     levels: FloatArray
@@ -114,22 +97,23 @@ class PairTarget:
     scores: SlopeBasis
     apart: PairPriors
     sloped: PairPriors
+    wide: tuple[FloatArray, FloatArray]
     told: BoolArray
     groups: LevelGroups
 
     @classmethod
     def of(cls, noisy: NoisyPairs, groups: LevelGroups | None = None) -> "PairTarget":
-        """Return the target: the prior of a pair is as wide as its distance from independence beyond the noise's.
+        """Return the target: priors of draws are as wide as the distance from independence beyond the noise's.
 
-        It is at least half the standard error of this distance, three of them for single slopes, so that draws don't
+        They are at least half the standard error of this distance, three of them for each slope, so that draws don't
         shrink these, but as far as no parameter gets a variance above 1, or of 4 by a slope. Parameters of variance v
         that are independent of each other, less their means by shares p, have squares that add up to v (n K)^2 on
         average, K^2 the product of ``sum p^2 - 2 sum p^3 + (sum p^2)^2`` of both blocks. A slope r with scores s and t
         moves counts by n r times the product of p s and q t: so the noise on what they say along it is that of one
-        count. An ordered block has a slope with each level of one that isn't.
+        count. An ordered block has a slope with each level of one that isn't; rare levels often have steep ones.
         """
         n, sizes, groups = noisy.n, noisy.sizes, _shared(noisy, groups or LevelGroups.one(noisy.sizes))
-        shares = groups.shares
+        shares, noise = groups.shares, noisy.noise
         scores = SlopeBasis.of(noisy, shares)
         alone = n * np.outer(shares, shares)
         beyond = noisy.centred(noisy.counts - alone)
@@ -139,16 +123,21 @@ class PairTarget:
         squared = noisy.over(shares**2, 0)
         centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
         lines, free = scores.over(line**2), scores.freedom
-        other, fewer, unit = squares - lines - lines.T, freedom - free - free.T, np.outer(centred, centred)
-        apart = PairPriors.of(noisy, other, fewer, n * n * unit, LEAST_APART, np.ones_like(unit))
-        unit, least = scores.unit(centred), np.where(free > 1, LEAST_APART, LEAST_SLOPE)
-        sloped = PairPriors.of(noisy, lines, free, n * n * unit, least, WIDEST * scores.most)
+        other, fewer, even = squares - lines - lines.T, freedom - free - free.T, np.ones_like(squares)
+        one, slope = (np.maximum(n * n * each, 1e-300) for each in (np.outer(centred, centred), scores.unit))
+        apart, most = PairPriors.of(noise, other, fewer, one, even), WIDEST * scores.most
+        sloped = PairPriors.of(noise, lines, free, np.maximum(scores.over(slope), 1e-300), most)
+        each, single = scores.spread(noise) / slope, np.ones(line.shape, dtype=np.int64)
+        wide = (
+            noisy.spread(_wide(other / one, noise / one, fewer, LEAST_APART, even)),
+            _wide(line**2 / slope, each, single, LEAST_SLOPE, scores.spread(most)),
+        )
         trusted = noisy.spread(apart.kept) * beyond + scores.back(scores.spread(sloped.kept - apart.kept) * line)
         shrunk = np.maximum(alone + trusted, 1e-3 * alone)
         for _ in range(FITTED):
             shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
             shrunk *= n * shares / np.repeat(noisy.over(shrunk, 0), sizes, axis=0)
-        return cls(n * shares, alone + beyond, shrunk, scores, apart, sloped, told, groups)
+        return cls(n * shares, alone + beyond, shrunk, scores, apart, sloped, wide, told, groups)
 
     @property
     def telling(self) -> float:
@@ -162,10 +151,13 @@ class PairTarget:
         pairs = alone + noisy.centred(noisy.counts - alone)
         return replace(self, levels=noisy.n * groups.shares, pairs=pairs, groups=groups)
 
-    def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    def narrower(self, noisy: NoisyPairs, part: FloatArray) -> "PairTarget":
+        """Return the target with priors of draws that are narrower by a factor for each pair of blocks."""
+        return replace(self, wide=(self.wide[0] * noisy.spread(part**2), self.wide[1] * self.scores.spread(part**2)))
+
+    def drawn(self, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         """Return a draw of the priors: of parameters, shape (levels, levels), and of slopes."""
-        wide = np.sqrt(noisy.spread(self.apart.wide)), np.sqrt(self.scores.spread(self.sloped.wide))
-        apart, slopes = (rng.standard_normal(each.shape) * each for each in wide)
+        apart, slopes = (rng.standard_normal(each.shape) * np.sqrt(each) for each in self.wide)
         return (upper := np.triu(apart, 1)) + upper.T, np.asarray(slopes)
 
 
@@ -176,6 +168,15 @@ def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
     nearest = simplex_projection(np.diagonal(noisy.counts), np.full(len(noisy.sizes), noisy.n), block)
     raised = np.maximum(nearest, FLOOR * error)
     return groups.with_shares(raised / np.repeat(noisy.over(raised, 0), noisy.sizes))
+
+
+def _wide(told: FloatArray, noise: FloatArray, freedom: IntArray, least: float, most: FloatArray) -> FloatArray:
+    """Return variances in draws, as wide as what is told beyond the noise, and ``least`` times its standard error.
+
+    What noise hides is thought of as no stronger than ``most``, nothing as stronger than ``WIDEST`` times that.
+    """
+    found = np.maximum(told - freedom * noise, np.minimum(least * noise * np.sqrt(2 * freedom), most))
+    return np.where((noise > 0) & (freedom > 0), found, 0).clip(0, WIDEST * np.minimum(most, 1))
 
 
 def _kept(squares: FloatArray, freedom: IntArray, variance: FloatArray, unit: FloatArray) -> FloatArray:
@@ -282,14 +283,13 @@ class PairField:
         ridges = np.concatenate([[], *(np.full(t.beyond.size, t.variance / OF_TRIPLES) for t in noisy.triples)])
         around_third = 0.0 if around is None else rng.standard_normal(len(third)) * math.sqrt(OF_TRIPLES)
         ones, passed, sweeps = np.ones(len(self.codes), dtype=np.int64), list[Codes](), MOST_SWEEPS
-        variance = np.where(np.isfinite(noisy.variance), noisy.variance, 0)
-        on, steep = (p.told if around is None else p.wide > 0 for p in (target.apart, target.sloped))
-        penalty, stiff = (
-            variance / np.maximum(p.likely if around is None else p.wide, 1e-12) for p in (target.apart, target.sloped)
-        )
-        scores = target.scores
-        on, penalty = noisy.spread(on.astype(float)) > 0, noisy.spread(penalty)
-        steep, stiff = scores.spread(steep.astype(float)) > 0, scores.spread(stiff)
+        scores, wide = target.scores, target.wide
+        if around is None:
+            own = [each.likely * each.told for each in (target.apart, target.sloped)]
+            wide = noisy.spread(own[0]), scores.spread(own[1])
+        on, steep = (each > 0 for each in wide)
+        penalty = noisy.spread(noisy.noise) / np.maximum(wide[0], EXACT)
+        stiff = scores.spread(noisy.noise) / np.maximum(wide[1], EXACT)
         centre, middle = (0.0, 0.0) if around is None else around
         moves, slopes = n * np.outer(scores.length, scores.lengths), np.where(steep, scores.fitting(theta), 0)
         apart = theta - scores.parameters(slopes)
@@ -436,13 +436,13 @@ def redrawn(
     ``first`` is how far off the first field is, as :meth:`PairField.off` says.
     """
     again = noisy.again(rng, moved)
-    around, other = target.drawn(noisy, rng), target.moved(again)
+    around, other = target.drawn(rng), target.moved(again)
     groups = other.groups.drawn(n_records, rng, even=False)
     begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
-    part = np.ones_like(target.apart.wide)
+    part = np.ones_like(target.apart.kept)
     for _ in range(RETRIES + 1):
         around = around[0] * noisy.spread(part), around[1] * target.scores.spread(part)
-        other = replace(other, apart=other.apart.narrower(part), sloped=other.sloped.narrower(part))
+        other = other.narrower(again, part)
         found = begun.fitted(again, other, groups, rng, around)
         off = found.off(again, other, groups, rng)
         astray = off[0] > np.maximum(MOST_OFF, ASTRAY * first[0]) + off[1]

@@ -81,6 +81,12 @@ class NoisyPairs:
         """The number of records, at least 1."""
         return max(self.n_records, 1.0)
 
+    @property
+    def noise(self) -> FloatArray:
+        """The variance of the noise on a count of each two blocks, 0 where there is no such noise or no such count."""
+        seen = np.isfinite(self.variance) & ~np.eye(len(self.sizes), dtype=bool)
+        return np.where(seen, self.variance, 0)
+
     @cached_property
     def variances(self) -> dict[tuple[int, ...], float]:
         """Of the noise on the number of records (), on a level of blocks (i,) and on a count of pairs (i, j)."""
@@ -204,10 +210,15 @@ class SlopeBasis:
         """Return values of pairs of blocks as values of slopes, 0 where these have no freedom."""
         return np.asarray(np.where(self.freedom > 0, values, 0)[:, self.home])
 
-    def unit(self, centred: FloatArray) -> FloatArray:
-        """Return the sum of squares along the directions, by shares, where slopes have variance 1."""
-        one = np.where((self.length > 0) & (self.length[:, None] > 0), self.length**2, centred)
-        return np.asarray(self.length[:, None] ** 2 * one)
+    @property
+    def unit(self) -> FloatArray:
+        """Return the mean square along each direction, in parts of the records, where slopes have variance 1.
+
+        Slopes of levels count less their mean by shares.
+        """
+        squares = self.lengths**2
+        centred = 1 - 2 * self.lengths + np.bincount(self.home, squares)[self.home]
+        return np.asarray(np.outer(self.length**2, squares * np.where(self.length[self.home] > 0, 1, centred)))
 
     def parameters(self, slopes: FloatArray) -> FloatArray:
         """Return what slopes say of each two levels."""
