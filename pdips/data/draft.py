@@ -91,7 +91,7 @@ def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:
 
 def _rounded(lower: float, upper: float, finest: float) -> tuple[float, float]:
     """Return bounds of two digits of their distance around two numbers."""
-    step = max(finest, 10.0 ** np.floor(np.log10(max(upper - lower, 1e-9)) - 1))
+    step = max(finest, 10.0 ** np.floor(np.log10(upper - lower or abs(upper) or 1.0) - 1))
     low, high = (round(float(end * step), 10) for end in (np.floor(lower / step), np.ceil(upper / step)))
     high = high if low < high else low + 1
     return (int(low), int(high)) if finest else (low, high)
