@@ -9,7 +9,7 @@ which can be drawn from at once. Everything here is post-processing of noisy and
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numba
 import numpy as np
@@ -55,48 +55,22 @@ OF_TRIPLES = 0.25  # Variance of the prior of the parameters of three blocks
 
 
 @dataclass(frozen=True, eq=False)
-class PairPriors:
-    """Of normal priors of parameters whose mean is 0, by blocks, shape (blocks, blocks).
-
-    ``likely`` is their variance for the likeliest field, smaller for pairs that may be noise, ``told`` which pairs say
-    more than noise alone would, and ``kept`` which part of what they say isn't noise.
-    """
-
-    likely: FloatArray
-    told: BoolArray
-    kept: FloatArray
-
-    @classmethod
-    def of(cls, noise: FloatArray, squares: FloatArray, freedom: IntArray, unit: FloatArray, most: FloatArray) -> Self:
-        """Return the priors: trust in a pair is learned from all, and nothing is stronger than ``WIDEST`` times most.
-
-        Parameters of variance 1 would have squares that add up to ``unit``.
-        """
-        seen = (noise > 0) & (freedom > 0)
-        kept, likely = np.zeros((2, *unit.shape))
-        if seen.any():
-            kept[seen] = part = _kept(squares[seen], freedom[seen], noise[seen], unit[seen])
-            likely[seen] = part / (1 - part).clip(EXACT) * (noise * freedom / unit)[seen]
-        return cls(likely.clip(0, WIDEST * np.minimum(most, 1)), seen & (squares > freedom * noise), kept)
-
-
-@dataclass(frozen=True, eq=False)
 class PairTarget:
     """What a field is fitted to: expected counts, and priors of each pair's parameters.
 
     ``levels``, shape (levels,), are above 0. ``pairs``, shape (levels, levels), are unbiased, so that some may be below
     0; ``shrunk``, of that shape, are above 0, agree with the levels, and are as far from independence as stands out
-    from the noise. A parameter is a slope times the scores of both levels, with the prior ``sloped``, plus one of its
-    own, with the prior ``apart``. ``wide`` has the variances of these in draws: of parameters, shape (levels, levels),
-    and of slopes. ``told`` pairs say more than noise would; ``groups`` has the shares of levels in kinds of records.
+    from the noise. A parameter is a slope times the scores of both levels, plus one of its own. Normal priors of both,
+    of parameters, shape (levels, levels), and of slopes, have mean 0 and variances ``wide`` in draws; ``likely`` are
+    those for the likeliest field, smaller for pairs that may be noise. ``told`` pairs say more than noise would;
+    ``groups`` has the shares of levels in kinds of records.
     """
 
     levels: FloatArray
     pairs: FloatArray
     shrunk: FloatArray
     scores: SlopeBasis
-    apart: PairPriors
-    sloped: PairPriors
+    likely: tuple[FloatArray, FloatArray]
     wide: tuple[FloatArray, FloatArray]
     told: BoolArray
     groups: LevelGroups
@@ -119,25 +93,26 @@ class PairTarget:
         beyond = noisy.centred(noisy.counts - alone)
         line = scores.along(beyond)
         squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1), np.outer(sizes - 1, sizes - 1)
-        told = (squares > freedom * noisy.variance) & (noisy.variance > 0) & ~np.eye(len(sizes), dtype=bool)
+        told = (squares > freedom * noise) & (noise > 0)
         squared = noisy.over(shares**2, 0)
         centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
         lines, free = scores.over(line**2), scores.freedom
         other, fewer, even = squares - lines - lines.T, freedom - free - free.T, np.ones_like(squares)
         one, slope = (np.maximum(n * n * each, 1e-300) for each in (np.outer(centred, centred), scores.unit))
-        apart, most = PairPriors.of(noise, other, fewer, one, even), WIDEST * scores.most
-        sloped = PairPriors.of(noise, lines, free, np.maximum(scores.over(slope), 1e-300), most)
-        each, single = scores.spread(noise) / slope, np.ones(line.shape, dtype=np.int64)
+        most, single = WIDEST * scores.most, np.ones(line.shape, dtype=np.int64)
+        apart, kept = _likely(noise, other, fewer, one, even)
+        sloped, along = _likely(noise, lines, free, np.maximum(scores.over(slope), 1e-300), most)
         wide = (
             noisy.spread(_wide(other / one, noise / one, fewer, LEAST_APART, even)),
-            _wide(line**2 / slope, each, single, LEAST_SLOPE, scores.spread(most)),
+            _wide(line**2 / slope, scores.spread(noise) / slope, single, LEAST_SLOPE, scores.spread(most)),
         )
-        trusted = noisy.spread(apart.kept) * beyond + scores.back(scores.spread(sloped.kept - apart.kept) * line)
+        trusted, likely = noisy.spread(kept) * beyond, (noisy.spread(apart), scores.spread(sloped))
+        trusted += scores.back(scores.spread(along - kept) * line)
         shrunk = np.maximum(alone + trusted, 1e-3 * alone)
         for _ in range(FITTED):
             shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
             shrunk *= n * shares / np.repeat(noisy.over(shrunk, 0), sizes, axis=0)
-        return cls(n * shares, alone + beyond, shrunk, scores, apart, sloped, wide, told, groups)
+        return cls(n * shares, alone + beyond, shrunk, scores, likely, wide, told, groups)
 
     @property
     def telling(self) -> float:
@@ -168,6 +143,22 @@ def _shared(noisy: NoisyPairs, groups: LevelGroups) -> LevelGroups:
     nearest = simplex_projection(np.diagonal(noisy.counts), np.full(len(noisy.sizes), noisy.n), block)
     raised = np.maximum(nearest, FLOOR * error)
     return groups.with_shares(raised / np.repeat(noisy.over(raised, 0), noisy.sizes))
+
+
+def _likely(
+    noise: FloatArray, squares: FloatArray, freedom: IntArray, unit: FloatArray, most: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return variances for the likeliest field, and which part of the distance of each pair from independence is kept.
+
+    They are 0 where noise alone would say as much, at most ``WIDEST`` times ``most``, and learned from all pairs.
+    Parameters of variance 1 would have squares that add up to ``unit``.
+    """
+    seen, (kept, likely) = (noise > 0) & (freedom > 0), np.zeros((2, *unit.shape))
+    if seen.any():
+        kept[seen] = part = _kept(squares[seen], freedom[seen], noise[seen], unit[seen])
+        likely[seen] = part / (1 - part).clip(EXACT) * (noise * freedom / unit)[seen]
+    likely[squares <= freedom * noise] = 0
+    return likely.clip(0, WIDEST * np.minimum(most, 1)), kept
 
 
 def _wide(told: FloatArray, noise: FloatArray, freedom: IntArray, least: float, most: FloatArray) -> FloatArray:
@@ -283,10 +274,7 @@ class PairField:
         ridges = np.concatenate([[], *(np.full(t.beyond.size, t.variance / OF_TRIPLES) for t in noisy.triples)])
         around_third = 0.0 if around is None else rng.standard_normal(len(third)) * math.sqrt(OF_TRIPLES)
         ones, passed, sweeps = np.ones(len(self.codes), dtype=np.int64), list[Codes](), MOST_SWEEPS
-        scores, wide = target.scores, target.wide
-        if around is None:
-            own = [each.likely * each.told for each in (target.apart, target.sloped)]
-            wide = noisy.spread(own[0]), scores.spread(own[1])
+        scores, wide = target.scores, target.likely if around is None else target.wide
         on, steep = (each > 0 for each in wide)
         penalty = noisy.spread(noisy.noise) / np.maximum(wide[0], EXACT)
         stiff = scores.spread(noisy.noise) / np.maximum(wide[1], EXACT)
@@ -439,7 +427,7 @@ def redrawn(
     around, other = target.drawn(rng), target.moved(again)
     groups = other.groups.drawn(n_records, rng, even=False)
     begun = replace(field, fixed=groups.of(len(field.codes), rng)) if len(groups.kinds) > 1 else field
-    part = np.ones_like(target.apart.kept)
+    part = np.ones_like(noisy.variance)
     for _ in range(RETRIES + 1):
         around = around[0] * noisy.spread(part), around[1] * target.scores.spread(part)
         other = other.narrower(again, part)
