@@ -286,6 +286,20 @@ def test_the_prior_of_slopes_by_level_is_as_wide_as_slopes_that_make_counts():
     assert not found[:, 1].any()
 
 
+def test_draws_hold_the_steep_slope_of_a_rare_level():
+    rng, n, shares = np.random.default_rng(6), 1e5, [np.full(4, 0.25), np.array([0.005, 0.195, 0.4, 0.4])]
+    scores, slopes, twin = np.array([-3, -1, 1, 3]) / math.sqrt(5), np.array([1.2, 0.1, 0.05, -0.1]), []
+    counts, exact = n * np.diag(np.concatenate(shares)), n * np.outer(*shares) * (1 + np.outer(scores, slopes))
+    for _ in range(100):
+        counts[:4, 4:] = exact + centred(rng.normal(0, 300, exact.shape))
+        counts[4:, :4] = counts[:4, 4:].T
+        noisy = NoisyPairs(np.array([0, 4, 8]), counts, np.full((2, 2), 300.0**2), n, ordered=(4, 0))
+        target = PairTarget.of(noisy)
+        twin.append(target.likely[1][0, 1])
+        assert target.wide[1][0, 1] > (300 / 250) ** 2  # the noise on the slope: it moves counts by 250
+    assert max(twin) < (1.2 / 5) ** 2  # the twin, one variance for all levels: the slope is five deviations away
+
+
 def test_a_number_by_level_stands_out_from_noise_that_hides_cells():
     rng, off = np.random.default_rng(5), {True: [], False: []}
     for _ in range(40):
