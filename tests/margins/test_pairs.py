@@ -164,16 +164,11 @@ def test_margins_are_unbiased_with_the_standard_error_that_is_stated(kind, neigh
 def test_fresh_noise_is_as_loud_as_the_noise_that_was_paid_for(neighbours):
     """2,000 draws: a variance off by 20 % has probability 1e-9. A block of one level has no noise of its own."""
     plan = Pairs(epsilon=1, kind="zcdp", neighbours=neighbours).plan(schema_of(2, 3, 1, 4))
-    found = estimate(
-        plan.design,
-        plan.steps[0],
-        np.zeros(len(plan.design.image.show(plan.design.image.weights[None])[0]), dtype=np.int64),
-        None if neighbours == "add-remove" else 50,
-    )
+    nothing = np.zeros(len(plan.design.image.show(plan.design.image.weights[None])[0]), dtype=np.int64)
+    found = estimate(plan.design, plan.steps[0], nothing, None if neighbours == "add-remove" else 50)
     rng = np.random.default_rng(4)
     drawn = [found.again(rng) for _ in range(2_000)]
-    cells = np.array([each.counts for each in drawn])
-    of = found.variances
+    cells, of = np.array([each.counts for each in drawn]), found.variances
     for margin, place in (((0, 1), (1, 3)), ((1, 3), (2, 8)), ((3,), (6, 6)), ((0, 2), (0, 5))):
         assert cells[:, *place].var() == pytest.approx(plan.design.cell_variance(margin, of), rel=0.2)
     np.testing.assert_allclose(cells, cells.transpose(0, 2, 1))
@@ -237,11 +232,10 @@ def test_noise_louder_than_the_table_gives_independent_columns_and_says_so():
 
 
 def test_sets_differ_by_the_noise_and_a_fitted_one_less():
-    frame, spread = linked(5_000), {}
+    table, spread = Table(linked(5_000), LINKED), {}
     for sets in ("posterior", "fitted"):
-        release, _ = Pairs(epsilon="0.05", kind="zcdp", n_sets=6, sets=sets).release(
-            Table(frame, LINKED), rng=np.random.default_rng(2)
-        )
+        made = Pairs(epsilon="0.05", kind="zcdp", n_sets=6, sets=sets)
+        release, _ = made.release(table, rng=np.random.default_rng(2))
         spread[sets] = np.std([(made["a"] == 0).mean() for made in release.sets], ddof=1)
     sampling = math.sqrt(2 / 9 / 5_000)
     assert spread["fitted"] < 2 * sampling < spread["posterior"]
@@ -266,49 +260,40 @@ def test_the_prior_of_a_pair_is_as_wide_as_parameters_that_make_its_distance_fro
     assert np.mean(naive) < 0.02 * v  # the twin: parameters as if their means by shares were not taken out
 
 
-def by_levels(
-    rng: np.random.Generator, v: float, noise: float, ordered: tuple[int, int]
-) -> tuple[NoisyPairs, np.ndarray]:
-    """Return noisy counts of four ordered levels beside six others, each with a slope of variance v, and exact ones."""
-    n, shares = 1e6, [np.full(4, 0.25), np.array([0.1, 0.1, 0.1, 0.2, 0.2, 0.3])]
-    slopes = rng.normal(0, math.sqrt(v), 6)
+def by_levels(rng, slopes, noise: float, shares=(0.1, 0.1, 0.1, 0.2, 0.2, 0.3)) -> tuple[NoisyPairs, np.ndarray]:
+    """Return noisy counts of four ordered levels beside others, each with a slope, and the exact ones."""
+    n, shares = 1e6, [np.full(4, 0.25), np.array(shares)]
     counts, scores = n * np.diag(np.concatenate(shares)), np.array([-3, -1, 1, 3]) / math.sqrt(5)
     exact = n * np.outer(*shares) * (1 + np.outer(scores, slopes - slopes @ shares[1]))
-    noisy = exact + centred(rng.normal(0, noise, exact.shape))
-    counts[:4, 4:], counts[4:, :4] = noisy, noisy.T
-    return NoisyPairs(np.array([0, 4, 10]), counts, np.full((2, 2), noise**2), n, ordered=ordered), exact
+    counts[:4, 4:] = exact + centred(rng.normal(0, noise, exact.shape))
+    counts[4:, :4] = counts[:4, 4:].T
+    return NoisyPairs(np.array([0, 4, len(counts)]), counts, np.full((2, 2), noise**2), n, ordered=(4, 0)), exact
 
 
 def test_the_prior_of_slopes_by_level_is_as_wide_as_slopes_that_make_counts():
     rng, v = np.random.default_rng(4), 0.01
-    found = np.array([PairTarget.of(by_levels(rng, v, 1e-3, (4, 0))[0]).wide[1] for _ in range(400)])
+    fields = (by_levels(rng, rng.normal(0, math.sqrt(v), 6), 1e-3)[0] for _ in range(400))
+    found = np.array([PairTarget.of(each).wide[1] for each in fields])
     assert found[:, 0, 1:].mean(axis=0) == pytest.approx(v, rel=5 * found[:, 0, 1:].std() / v / 20)
     assert not found[:, 1].any()
 
 
 def test_draws_hold_the_steep_slope_of_a_rare_level():
-    rng, n, shares = np.random.default_rng(6), 1e5, [np.full(4, 0.25), np.array([0.005, 0.195, 0.4, 0.4])]
-    scores, slopes, twin = np.array([-3, -1, 1, 3]) / math.sqrt(5), np.array([1.2, 0.1, 0.05, -0.1]), []
-    counts, exact = n * np.diag(np.concatenate(shares)), n * np.outer(*shares) * (1 + np.outer(scores, slopes))
+    rng, slopes, twin = np.random.default_rng(6), np.array([1.2, 0.1, 0.05, -0.1]), []
     for _ in range(100):
-        counts[:4, 4:] = exact + centred(rng.normal(0, 300, exact.shape))
-        counts[4:, :4] = counts[:4, 4:].T
-        noisy = NoisyPairs(np.array([0, 4, 8]), counts, np.full((2, 2), 300.0**2), n, ordered=(4, 0))
-        target = PairTarget.of(noisy)
+        target = PairTarget.of(by_levels(rng, slopes, 3_000, (0.005, 0.195, 0.4, 0.4))[0])
         twin.append(target.likely[1][0, 1])
-        assert target.wide[1][0, 1] > (300 / 250) ** 2  # the noise on the slope: it moves counts by 250
+        assert target.wide[1][0, 1] > (3_000 / 2_500) ** 2  # the noise on the slope: it moves counts by 2,500
     assert max(twin) < (1.2 / 5) ** 2  # the twin, one variance for all levels: the slope is five deviations away
 
 
 def test_a_number_by_level_stands_out_from_noise_that_hides_cells():
-    rng, off = np.random.default_rng(5), {True: [], False: []}
+    rng, off = np.random.default_rng(5), []
     for _ in range(40):
-        noisy, exact = by_levels(rng, 0.01, 3_000, (4, 0))
-        # the twin: no level is ordered
-        for ordered in off:
-            target = PairTarget.of(noisy if ordered else replace(noisy, ordered=()))
-            off[ordered].append(np.abs(target.shrunk[:4, 4:] - exact).sum())
-    assert np.mean(off[True]) < 0.75 * np.mean(off[False])
+        noisy, exact = by_levels(rng, rng.normal(0, 0.1, 6), 3_000)
+        targets = [PairTarget.of(each) for each in (noisy, replace(noisy, ordered=()))]  # the twin: no level is ordered
+        off.append([np.abs(each.shrunk[:4, 4:] - exact).sum() for each in targets])
+    assert np.mean(off, axis=0) @ [1, -0.75] < 0
 
 
 def test_strong_parameters_that_noise_hides_leave_no_set_astray(monkeypatch):
@@ -362,8 +347,7 @@ def test_the_prior_of_a_slope_is_limited_where_noise_alone_stands_out():
     loud = counts + np.array([[0, 0, 400, -400], [0, 0, -400, 400], [400, -400, 0, 0], [-400, 400, 0, 0]])
     noisy = NoisyPairs(sizes, loud, np.where(np.eye(2) > 0, 1.0, 90_000.0), 5_000, ordered=(2, 2))
     target = chains.PairTarget.of(noisy)
-    limit = target.scores.spread(chains.WIDEST**2 * target.scores.most)  # no parameter of variance above 16
-    wide = target.wide[1]
+    limit, wide = target.scores.spread(chains.WIDEST**2 * target.scores.most), target.wide[1]  # no variance above 16
     assert (wide <= limit).all()
     assert np.isclose(wide, limit)[wide > 0].any()
     assert limit.max() < 0.01 * chains.WIDEST
