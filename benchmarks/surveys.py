@@ -58,6 +58,8 @@ FORMULAS = {
     "cps_mixtape": "re78 ~ re75 + age + educ + marr",
     "loans_full_schema": "debt_to_income ~ annual_income + total_credit_limit + homeownership",
     "attrition": "MonthlyIncome ~ TotalWorkingYears + Age + Gender",
+    "CPSSW8": "earnings ~ age + gender + region + C(education)",
+    "NMES1988": "visits ~ nvisits + ovisits + C(emergency) + C(hospital) + health + C(chronic)",
 }
 N_BINS, MOST_LEVELS, FEW, MOST_DRAWN = 20, 60, 12, 10_000
 STRONG = 0.3
@@ -112,7 +114,10 @@ def tables(folder: Path, aside: bool) -> dict[str, Callable[[], pd.DataFrame]]:
     return found
 
 
-FURTHER = {"attrition": partial(packaged, "modeldata", "attrition", None)}
+FURTHER = {
+    name: partial(packaged, package, name, None)
+    for name, package in (("attrition", "modeldata"), ("CPSSW8", "AER"), ("NMES1988", "AER"))
+}
 
 
 def noise_of(kind: str, epsilon: str, delta: str, n_columns: int) -> float:

@@ -41,7 +41,7 @@ def draft(frame: pd.DataFrame, most_levels: int) -> str:
     left_out = [name for name, drafted in columns.items() if not drafted]
     advice = {name: _advice(frame[name]) for name in left_out}
     advice |= {str(name): _IN_RUNS.format(name) for name in frame.columns if _in_runs(frame[name])}
-    note = "".join(f"# {name}: {said}\n" for name, said in advice.items())
+    note = "".join(" ".join(f"# {name}: {said}".split()) + "\n" for name, said in advice.items())
     content = {"columns": {name: drafted for name, drafted in columns.items() if drafted}}
     return f"{DRAFT_WARNING}{note}{DRAFT_HINT}\n{tomli_w.dumps(({'ignore': left_out} if left_out else {}) | content)}"
 
