@@ -98,10 +98,10 @@ class PairTarget:
         centred = squared - 2 * noisy.over(shares**3, 0) + squared**2
         lines, free = scores.over(line**2), scores.freedom
         other, fewer, even = squares - lines - lines.T, freedom - free - free.T, np.ones_like(squares)
-        one, slope = (np.maximum(n * n * each, 1e-300) for each in (np.outer(centred, centred), scores.unit))
+        one, slope = (np.maximum(n * n * each, 1e-100) for each in (np.outer(centred, centred), scores.unit))
         most, single = WIDEST * scores.most, np.ones(line.shape, dtype=np.int64)
         apart, kept = _likely(noise, other, fewer, one, even)
-        sloped, along = _likely(noise, lines, free, np.maximum(scores.over(slope), 1e-300), most)
+        sloped, along = _likely(noise, lines, free, np.maximum(scores.over(slope), 1e-100), most)
         wide = (
             noisy.spread(_wide(other / one, noise / one, fewer, LEAST_APART, even)),
             _wide(line**2 / slope, scores.spread(noise) / slope, single, LEAST_SLOPE, scores.spread(most)),
