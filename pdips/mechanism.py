@@ -189,7 +189,7 @@ class Mechanism(ABC):
         """
 
     def settled(self, schema: Schema) -> Self:
-        """Return the same mechanism, with settings that would follow from its noise given as they are now."""
+        """Return the same mechanism, in which settings that were left out and depend on the noise are filled in."""
         return self
 
     def shown(self) -> dict[str, Any]:

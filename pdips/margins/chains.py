@@ -162,9 +162,9 @@ def _likely(
 
 
 def _wide(told: FloatArray, noise: FloatArray, freedom: IntArray, least: float, most: FloatArray) -> FloatArray:
-    """Return variances in draws, as wide as what is told beyond the noise, and ``least`` times its standard error.
+    """Return variances of priors in draws, from the squares ``told`` and the noise in them, both over their unit.
 
-    What noise hides is thought of as no stronger than ``most``, nothing as stronger than ``WIDEST`` times that.
+    It is what exceeds the noise, or ``least`` standard errors up to ``most``, and at most ``WIDEST`` times ``most``.
     """
     found = np.maximum(told - freedom * noise, np.minimum(least * noise * np.sqrt(2 * freedom), most))
     return np.where((noise > 0) & (freedom > 0), found, 0).clip(0, WIDEST * np.minimum(most, 1))
