@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from tables import cases, refuses
 
-from pdips import InputError, PrivacyLoss, Spend
+from pdips import PrivacyLoss, Spend
 from pdips.privacy.loss import as_float, epsilon_of, exact, largest_rho, spell, to_replace_one, zcdp
 
 
@@ -42,6 +42,7 @@ def test_prices_are_rounded_up_if_at_all():
         ("1e16", "1e-6"),
         ("0.5", Fraction(10**20 - 1, 10**20)),
         (1, Fraction(1, 10**400)),
+        ("0.01", "1e-6"),
     ):
         loss = zcdp(rho, delta, "replace-one", "s")
         assert 0 <= loss.epsilon - max(least_reading(Decimal(rho), loss.delta), 0) < Fraction(2, 10**12)
@@ -81,13 +82,7 @@ def test_the_rho_for_an_epsilon_is_rounded_down(epsilon, delta):
     asked, at = Fraction(epsilon), Fraction(delta)
     rho = largest_rho(asked, at)
     assert epsilon_of(rho, at) <= asked < epsilon_of(rho * (1 + Fraction(2, 10**9)), at)
-    if (epsilon, delta) == ("1", "1e-6"):
-        assert float(rho) == pytest.approx(0.024356, abs=5e-7)
     refuses("too small for kind 'zcdp'", largest_rho, Fraction(1, 10**13), at)
-
-
-def test_a_reading_of_rho_is_below_that_of_bun_and_steinke():
-    assert zcdp("0.01", "1e-6", "replace-one", "s").epsilon < 0.01 + 2 * math.sqrt(0.01 * math.log(1e6))  # theirs: 2016
 
 
 @pytest.mark.parametrize("changes", cases(__file__, "a_loss_that_makes_no_sense_is_refused"))
@@ -104,5 +99,5 @@ def test_replacing_is_removing_and_adding():
     assert to_replace_one(zcdp(Fraction(1, 2), "1e-6", "add-remove", "s")).rho == Fraction(2**2, 2)
     approximate = to_replace_one(loss(neighbours="add-remove", kind="approximate", delta="1e-6"))
     assert float(approximate.delta) >= (1 + math.e) * 1e-6
-    with pytest.raises(InputError, match="no replace-one reading"):
-        to_replace_one(loss(800, neighbours="add-remove", kind="approximate", delta="1e-6"))
+    far = loss(800, neighbours="add-remove", kind="approximate", delta="1e-6")
+    refuses("no replace-one reading", to_replace_one, far)
