@@ -154,7 +154,7 @@ MUTANTS = [
         '        if ledger is not None:\n            with clock.step("charging the ledger"):',
         "        self.synthesize(plan, Drawing(plan, table, RandomBits(rng)), RandomBits(rng).generator())\n"
         '        if ledger is not None:\n            with clock.step("charging the ledger"):',
-        f"{CURATOR} -k charges_first",
+        "tests/contract/test_mechanisms.py -k charged_before_any_noise",
     ),
     Mutant(
         "a seeded release isn't marked",

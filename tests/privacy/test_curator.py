@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from tables import bits, random_table, refuses, schema_of
 
-from pdips import LaplaceSanitizer, RefusedError, Schema
+from pdips import LaplaceSanitizer, Schema
 from pdips.errors import PlanError
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Drawing
@@ -220,17 +220,3 @@ def test_rounds_are_recorded_one_beside_the_other():
     assert abs(np.corrcoef(a[:, 0], b[:, 0])[0, 1]) < 0.08  # 5.6 standard errors
     assert c.var() > 1.5 * 2 * 3**2  # the scale of a third of the budget, not of all of it
     assert exact_law(made, TABLE).repeats == 3
-
-
-def test_a_curator_that_is_asked_through_a_mechanism_charges_first(neighbours, ledger):
-    ledger.set_total("1/2")
-    read: list[str] = []
-
-    @dataclass(frozen=True, kw_only=True)
-    class Spy(LaplaceSanitizer):
-        def synthesize(self, plan, curator, rng):
-            read.append("asked")
-            return super().synthesize(plan, curator, rng)
-
-    refuses("", lambda: Spy(epsilon=1, neighbours=neighbours).release(TABLE, ledger=ledger), error=RefusedError)
-    assert not read
