@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from pydantic import ValidationError
 from tables import cases, refuses, schema_text
 
 from pdips import InputError, Schema
@@ -151,12 +150,3 @@ def test_a_draft_ignores_identifiers_and_texts_and_says_what_to_do():
     assert "lower = 0\nupper = 300\ninteger = true" in text
     [panel] = [line for line in text.splitlines() if "stand together" in line]
     assert (panel[:8], panel[-44:]) == ("# size: ", '[records] person = "size" and max_per_person')
-
-
-@pytest.mark.parametrize(
-    "column",
-    [{"levels": [1, 1.0]}, {"levels": [9, 8], "missing": [9.0]}, {"levels": [True, False], "missing": ["true"]}],
-)
-def test_two_spellings_of_one_level_are_refused(column):
-    with pytest.raises(ValidationError, match=r"differ from each other|a level too"):
-        Schema.model_validate({"columns": {"a": column}})
