@@ -23,9 +23,7 @@ def _as_levels(value: Any) -> tuple[Level, ...]:
 
 
 def _as_list(value: Any) -> tuple[Level, ...] | None:
-    if value is not None and not isinstance(value, (list, tuple)):
-        raise ValueError("must be a list of at least one text, number, true or false")
-    return None if value is None else _as_levels(value)
+    return None if value is None else _as_levels(value if isinstance(value, (list, tuple)) else ())
 
 
 def _is_ordinary(value: Level) -> bool:

@@ -97,7 +97,7 @@ def count(opened: Batches, schema: Schema) -> Counted:
     for part in _parallel(distinct or opened.batches, coders, weighted=distinct is not None):
         tally.add(*part)
     refuse_for([coder.problem() for coder in coders if coder.problems])
-    number, counts = tally.distinct()
+    number, counts = tally.merged()
     return Counted(
         codes={c.name: number // c.stride % c.radix for c in coders if c.column is not None},
         values={c.name: np.array(list(c.known), dtype=np.float64) for c in coders if c.is_copied},
@@ -127,11 +127,6 @@ def sum_of_digests(digests: Iterable[str]) -> str:
     for n, added, mixed in (each.split("-") for each in digests):
         n_records, total, parity = n_records + int(n), (total + int(added, 16)) % (1 << 64), parity ^ int(mixed, 16)
     return digest(n_records, total, parity)
-
-
-def records_of(fingerprint: str) -> int:
-    """Return how many records a digest is of."""
-    return int(fingerprint.split("-")[0])
 
 
 def coded(batch: pa.RecordBatch, coders: Sequence["Coder"], *, hashed: bool) -> tuple[dict[str, IntArray], HashArray]:
@@ -286,7 +281,6 @@ class _Tally:
         self._number, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         self._new: list[IntArray] = []
         self._times: list[IntArray] = []
-        self._n_new = 0
         self._persons: list[HashArray] = []
 
     def add(self, number: IntArray, times: IntArray | None, hashes: HashArray, persons: HashArray | None) -> None:
@@ -300,15 +294,11 @@ class _Tally:
         if persons is not None:
             self._persons.append(persons)
         self._new.append(number)
-        self._n_new += len(number)
-        if self._n_new >= max(MERGE_RECORDS, len(self._number)):
-            self._merge()
+        if sum(map(len, self._new)) >= max(MERGE_RECORDS, len(self._number)):
+            self.merged()
 
-    def distinct(self) -> tuple[IntArray, IntArray]:
-        self._merge()
-        return self._number, self._counts
-
-    def _merge(self) -> None:
+    def merged(self) -> tuple[IntArray, IntArray]:
+        """Return the distinct numbers so far, and how often each occurs."""
         number = np.concatenate([*self._new, np.empty(0, dtype=np.int64)])
         if self._times:
             new, place = np.unique(number, return_inverse=True)
@@ -323,8 +313,8 @@ class _Tally:
         counts = np.zeros(len(both), dtype=np.int64)
         counts[place[: len(self._number)]] = self._counts
         counts[place[len(self._number) :]] += times
-        self._number, self._counts = both, counts
-        self._new, self._times, self._n_new = [], [], 0
+        self._number, self._counts, self._new, self._times = both, counts, [], []
+        return both, counts
 
     def most_of_a_person_exceed(self, cap: int) -> bool:
         """Whether a key occurs more often than the cap. Two keys of one 64-bit hash would count as one person."""

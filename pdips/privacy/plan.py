@@ -162,10 +162,8 @@ class Step:
         """Return the step with a sensitivity so many times as large, at the same price."""
         if units == 1:
             return self
-        sensitivity = Sensitivity.of_person(
-            l1=units * self.sensitivity.l1, l2_squared=Fraction(units) ** 2 * self.sensitivity.l2_squared
-        )
-        return replace(self, sensitivity=sensitivity)
+        one = self.sensitivity
+        return replace(self, sensitivity=Sensitivity(l1=units * one.l1, l2_squared=units**2 * one.l2_squared))
 
     @property
     def noise(self) -> Noise:
@@ -233,14 +231,13 @@ class Plan:
     @property
     def loss(self) -> PrivacyLoss:
         """The steps composed, with the paragraph for the disclosure board."""
+        beyond = self.repeats * sum((step.delta for step in self.steps), Fraction(0))
         if self.kind == "zcdp":
-            tau = self.repeats * sum((step.delta for step in self.steps), Fraction(0))
-            total = zcdp(self._sum(), self.delta, self.neighbours, "", tau)
-            parts: dict[str, Any] = {"epsilon": total.epsilon, "delta": total.delta, "rho": total.rho, "tau": tau}
+            total = zcdp(self._sum(), self.delta, self.neighbours, "", beyond)
+            parts: dict[str, Any] = {"epsilon": total.epsilon, "delta": total.delta, "rho": total.rho, "tau": beyond}
         else:
-            delta = self.repeats * sum((step.delta for step in self.steps), Fraction(0))
             claimed = self.claim if self.kind in ("none", "asymptotic") else None
-            parts = {"epsilon": claimed or self._sum(), "delta": delta}
+            parts = {"epsilon": claimed or self._sum(), "delta": beyond}
         text = self.law
         if self.kind not in ("none", "asymptotic"):
             asked = max(parts["epsilon"], self.claim or Fraction(0))
