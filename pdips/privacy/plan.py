@@ -162,8 +162,10 @@ class Step:
         """Return the step with a sensitivity so many times as large, at the same price."""
         if units == 1:
             return self
-        one = self.sensitivity
-        return replace(self, sensitivity=Sensitivity(l1=units * one.l1, l2_squared=units**2 * one.l2_squared))
+        sensitivity = Sensitivity.of_person(
+            l1=units * self.sensitivity.l1, l2_squared=Fraction(units) ** 2 * self.sensitivity.l2_squared
+        )
+        return replace(self, sensitivity=sensitivity)
 
     @property
     def noise(self) -> Noise:
