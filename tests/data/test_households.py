@@ -9,7 +9,7 @@ import pytest
 from household_tables import schema_of, simulated
 from tables import cases, refuses
 
-from pdips import Column, Ledger, Pairs, PrivBayes, Schema, Steps, Table, synthesize
+from pdips import Column, Ledger, Pairs, Schema, Table, synthesize
 from pdips.data.households import Members
 from pdips.errors import DataError
 from pdips.privacy.account import Unit
@@ -131,10 +131,7 @@ def test_a_larger_household_counts_by_its_first_members_if_the_schema_says_so():
     assert "is refused" in Pairs(epsilon=1).privacy_loss(small()).statement
 
 
-MISTAKES = cases(__file__, "mistakes")
-
-
-@pytest.mark.parametrize(("change", "message"), MISTAKES)
+@pytest.mark.parametrize(("change", "message"), cases(__file__, "mistakes"))
 def test_mistakes_in_the_section_are_named(change, message):
     refuses(message, small, **change)
 
@@ -159,10 +156,8 @@ def test_the_schema_is_written_as_it_was_read():
 
 def test_levels_of_members_may_be_in_a_file(tmp_path):
     (tmp_path / "jobs.txt").write_text("11\tBaker\n12\n")
-    text = (
-        '[columns.a]\nlevels = [1]\n[members]\nkey = "id"\nmost = 1\n[members.columns.job]\nlevels_file = "jobs.txt"\n'
-    )
-    (tmp_path / "s.toml").write_text(text)
+    members = '[members]\nkey = "id"\nmost = 1\n[members.columns.job]\nlevels_file = "jobs.txt"\n'
+    (tmp_path / "s.toml").write_text(f"[columns.a]\nlevels = [1]\n{members}")
     assert Schema.load(tmp_path / "s.toml").columns["job_1"].levels == (11, 12)
 
 
@@ -191,13 +186,6 @@ def test_other_mechanisms_refuse_before_the_spend(name):
     settings = {"model": model} if "model" in find(name).__dataclass_fields__ else {}
     schema = small(columns={"sex": {"levels": ["f", "m"]}})
     refuses("takes no households: take pairs", lambda: find(name)(epsilon=1, **settings).spends(schema))
-
-
-def test_the_schema_of_sets_has_plain_columns():
-    assert small().plain().members is None
-    assert [*small().plain().columns] == [*small().columns]
-    for mechanism in (Steps(epsilon=1), PrivBayes(epsilon=1)):
-        assert mechanism.spends(small().plain())
 
 
 @pytest.fixture

@@ -37,7 +37,6 @@ def test_edges_and_names_of_levels_and_bins():
 
 
 CODES = '[columns.job]\nlevels = ["111", "112", "211"]\n'
-MISTAKES = cases(__file__, "schema_mistakes")
 
 
 @pytest.mark.parametrize(("lines", "found"), cases(__file__, "levels_from_a_file_beside_the_schema"))
@@ -59,7 +58,7 @@ def test_groups_of_levels_are_read_back(groups):
     assert Schema.from_toml(schema.to_toml()) == schema
 
 
-@pytest.mark.parametrize(("text", "message"), MISTAKES)
+@pytest.mark.parametrize(("text", "message"), cases(__file__, "schema_mistakes"))
 def test_a_mistake_is_blamed_on_its_key_in_one_line(text, message):
     assert message in refuses("", Schema.from_toml, text)
 

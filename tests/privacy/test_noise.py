@@ -157,15 +157,13 @@ def test_variance_formula_and_tiny_scales():
         assert not noise.discrete_laplace(scale, 1000, seeded()).any()
 
 
-SMALLEST = np.iinfo(np.int64).min
 REFUSED = [
-    (lambda: noise.discrete_laplace(Fraction(0), 1, seeded()), "scale of the noise"),
-    (lambda: noise.discrete_laplace(Fraction(-1), 1, seeded()), "scale of the noise"),
-    (lambda: noise.discrete_laplace(Fraction(2**51), 1, seeded()), "scale of the noise"),
-    (lambda: noise.discrete_gaussian(Fraction(0), 1, seeded()), "variance of the noise"),
-    (lambda: noise.discrete_gaussian(Fraction(1, 10**330), 1, seeded()), "variance of the noise"),
-    (lambda: noise.discrete_gaussian(Fraction(2**81), 1, seeded()), "variance of the noise"),
-    (lambda: noise.exponential_mechanism(np.full((2, 3), SMALLEST), Fraction(1), seeded()), "at least one available"),
+    *((partial(noise.discrete_laplace, Fraction(bad), 1, seeded()), "scale of the noise") for bad in (0, -1, 2**51)),
+    *(
+        (partial(noise.discrete_gaussian, Fraction(bad), 1, seeded()), "variance of the noise")
+        for bad in (0, f"1/1{'0' * 330}", 2**81)
+    ),
+    (partial(noise.exponential_mechanism, np.full((2, 3), -(2**63)), Fraction(1), seeded()), "at least one available"),
     *(
         (partial(noise.exponential_mechanism, np.array([scores]), Fraction(unit), seeded()), "unit above 0 and scores")
         for scores, unit in (([0, 2**62], 1), ([0, -(2**62)], 1), ([0, 1], 0), ([0, 1], -1))

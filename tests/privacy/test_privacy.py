@@ -17,12 +17,11 @@ def loss(epsilon=1, **changes) -> PrivacyLoss:
     return PrivacyLoss(**{"epsilon": epsilon, "neighbours": "replace-one", "kind": "pure", "statement": "s"} | changes)
 
 
-WRITTEN = [(0.1, Fraction(1, 10)), ("1/3", Fraction(1, 3)), (np.float64(0.7), Fraction(7, 10)), (3, 3)]
-
-
-@pytest.mark.parametrize(("value", "wanted"), [*WRITTEN, ("2e-3", Fraction(1, 500))])
+@pytest.mark.parametrize(
+    ("value", "wanted"), [(0.1, "1/10"), ("1/3", "1/3"), (np.float64(0.7), "7/10"), (3, "3"), ("2e-3", "1/500")]
+)
 def test_a_number_is_what_it_is_written_as(value, wanted):
-    assert exact(value, "x") == wanted
+    assert exact(value, "x") == Fraction(wanted)
 
 
 @pytest.mark.parametrize(
