@@ -9,7 +9,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, final, get_args
@@ -156,8 +156,7 @@ class Ledger:
                     file.create_tables(connection, file.RHO_TOTALS, file.FORMAT)
                 file.append(connection, "rho_totals", number, file.text(total_rho))
 
-    @contextmanager
-    def reserve(self, mechanism: Priced, schema: "Schema", *, explain: bool = False) -> Iterator[None]:
+    def reserve(self, mechanism: Priced, schema: "Schema", *, explain: bool = False) -> AbstractContextManager[None]:
         """Reserve a price before the table is read; the release made inside turns it into its charge.
 
         If the table is refused (``DataError``) or something else fails before the charge, that is recorded and nothing
@@ -178,14 +177,11 @@ class Ledger:
         """
         loss = mechanism.privacy_loss(schema)
         _validate_price(loss, mechanism.spends(schema))
-        with self._holding(mechanism.name, loss, schema, explain=explain):
-            yield
+        return self._holding(mechanism.name, loss, schema, explain=explain)
 
-    @contextmanager
-    def reading(self, schema: "Schema", *, explain: bool = False) -> Iterator[None]:
+    def reading(self, schema: "Schema", *, explain: bool = False) -> AbstractContextManager[None]:
         """Record that a table is read to be adopted, and what came of it; nothing is charged."""
-        with self._holding("adopt", None, schema, explain=explain):
-            yield
+        return self._holding("adopt", None, schema, explain=explain)
 
     def charge(
         self, loss: PrivacyLoss, spends: Sequence[Spend], *, mechanism: str, schema: "Schema", fingerprint: str

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import reduce
@@ -36,9 +36,7 @@ def pure(epsilon: str, neighbours: str = "replace-one") -> PrivacyLoss:
 
 
 def approximate(epsilon: str, delta: str, neighbours: str = "replace-one") -> PrivacyLoss:
-    return PrivacyLoss(
-        epsilon=Fraction(epsilon), delta=Fraction(delta), neighbours=neighbours, kind="approximate", statement="A test."
-    )
+    return replace(pure(epsilon, neighbours), kind="approximate", delta=Fraction(delta))
 
 
 def charge(ledger: Ledger, loss: PrivacyLoss, spends=None, *, fingerprint="table-1", schema: Schema = SCHEMA) -> int:
