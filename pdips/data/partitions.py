@@ -26,9 +26,6 @@ from pdips.errors import DataError, InputError
 LOCAL = "local"  # In place of a scheduler's address: processes on this machine, one a core
 PATIENCE = 10.0  # Seconds that a scheduler and its first worker have to answer, and until it is asked again
 
-type Checked = tuple[str, tuple[str, ...]]
-"""The digest of a file's records, and which rules they break."""
-
 
 class PartitionedTable(Table):
     """Records in a folder of Parquet files, or in a database, of which only sums over records can be asked.
@@ -156,7 +153,8 @@ def client_of(scheduler: str, n_tasks: int, workers: int | None = None) -> Itera
         yield client
 
 
-def _check(file: Any, schema: Schema) -> Checked:
+def _check(file: Any, schema: Schema) -> tuple[str, set[str]]:
+    """Return the digest of a file's records, and which rules they break."""
     digests, broken = [counting.digest(0, 0, 0)], set[str]()
     try:
         for part in chunks(file, schema, broken):
@@ -164,7 +162,7 @@ def _check(file: Any, schema: Schema) -> Checked:
             broken.update(map(str, part.impossible()))
     except DataError as error:
         broken.add(str(error))
-    return counting.sum_of_digests(digests), tuple(broken)
+    return counting.sum_of_digests(digests), broken
 
 
 @np.errstate(all="ignore")
