@@ -11,9 +11,7 @@ from tables import refuses
 from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
 from pdips_papers import find
-from pdips_papers.harness.page import write
-from pdips_papers.harness.run import measure
-from pdips_papers.harness.study import COLUMNS, Options
+from pdips_papers.harness.study import Options
 from pdips_papers.modips import fertility as forms
 from pdips_papers.modips.fertility import PAPER_4, PAPER_5, PAPERS, row_name
 from pdips_papers.modips.private_svm import (
@@ -168,11 +166,9 @@ def test_noise_of_the_sound_form():
         refuses(message, sound, *arguments, 1, 1, bits)
 
 
-def test_a_tiny_run(path, tmp_path):
-    study, options = find("fertility"), Options(replicates=2, data=path)
-    measurements = measure(study, options, tmp_path, seed=1, workers=0)
-    table = study.table(measurements)
-    assert tuple(table.columns) == COLUMNS
+def test_a_tiny_run(path, studied):
+    study = find("fertility")
+    measurements, table, page = studied(study, Options(replicates=2, data=path))
     ours, paper = (table.set_index(["row", "column"])[side] for side in ("ours", "paper"))
     for form in (*forms.FORMS, *forms.SVMS):
         row = row_name(forms.EPSILONS[0], form)
@@ -189,8 +185,7 @@ def test_a_tiny_run(path, tmp_path):
     assert paper[forms.ORIGINAL, forms.RATE] == 85
     for method, form in PAPERS.items():
         assert paper[row_name(forms.EPSILONS[0], form), forms.RATE] == PAPER_4[method][4]
-    write(study, options, measurements, tmp_path, seed=1, seconds=1.0, command="test")
-    assert "Rubinstein" in (tmp_path / "study.html").read_text()
+    assert "Rubinstein" in page
     found = study.findings(table)
     assert len(found) == 8
     assert "Impossible" in found[5].found
