@@ -38,12 +38,6 @@ def printed(name: str, **settings):
     return (find(name) if variant else with_model(form))(epsilon=1, **variant, **settings)
 
 
-def needs(mechanism, neighbours: str) -> dict[str, int]:
-    """Return the settings without which a mechanism can't claim a relation: a public number of synthetic records."""
-    wanted = neighbours == "add-remove" and "n_records" in mechanism.__dataclass_fields__
-    return {"n_records": 30} if wanted else {}
-
-
 NOISY_SIZE = pytest.mark.parametrize(
     "mechanism",
     [find(n) for n in ALL if "add-remove" in find(n).relations and "n_records" not in find(n).__dataclass_fields__],
@@ -193,7 +187,7 @@ def test_a_seeded_release_is_published_only_by_name_and_into_a_folder_of_its_own
 def test_nothing_is_charged_for_what_cannot_be_done(mechanism, ledger):
     table = random_table(SCHEMA, 5)
     for neighbours, epsilon in zip(mechanism.relations, ("1e-17", "1e-14"), strict=False):
-        made = mechanism(epsilon=epsilon, neighbours=neighbours, **needs(mechanism, neighbours))
+        made = mechanism(epsilon=epsilon, neighbours=neighbours)
         refuses("epsilon is too small", made.release, table, ledger=ledger)
     assert not ledger.path.exists()
 
