@@ -1,40 +1,47 @@
-"""What a censored posterior costs in two stages and in rho, and what breaks its price, from formulas alone.
+"""What a censored posterior costs, from its formula alone (``docs/proofs/censored-posterior.md``).
 
-Of ``docs/proofs/censored-posterior.md``. That the code's own laws cost epsilon and no more: ``tests/audit``; persons
-with several records: ``tests/contract``; that terms stay in the window: ``tests/posterior/test_censored_parts.py``.
 Every law here is spelt out on a fine public grid, so every loss is exact up to rounding: no randomness, no error rate.
-``w`` is the half-width of the window, R is replace-one, A is add-remove; a record's terms are whole numbers of steps
-of ``w / LEVELS``.
+Nothing of ``pdips.bayes`` enters, so that the formulas and the code are tested apart. ``w`` is the half-width of the
+window, R is replace-one, A is add-remove; a record's terms are whole numbers of steps of ``w / LEVELS``.
 """
 
 from fractions import Fraction
 from functools import cache
 from itertools import product
+from math import ceil
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
+from scipy.special import betaln, logsumexp
 
 from pdips.privacy.noise import choice_log_probabilities
 
 EPSILON = Fraction(1)
 LEVELS = 64
+FLOOR = 60
 ROUNDING = 1e-9
+CLIPS = {
+    "hard": lambda u, w: np.clip(u, -w, w),
+    "tanh": lambda u, w: w * np.tanh(u / w),
+    "algebraic": lambda u, w: w * np.sign(u) / (1 + w / np.maximum(np.abs(u), 1e-300)),
+}
 
 
-def window(epsilon, relation):
+def window(epsilon, relation, records=1):
     """Return the half-width that costs epsilon: theorem 1."""
-    return epsilon / (4 if relation == "replace-one" else 2)
+    return epsilon / ((4 if relation == "replace-one" else 2) * records)
 
 
-def steps(u, w):
-    """Return terms in whole steps."""
-    return np.floor(LEVELS * np.clip(u, -float(w), float(w)) / float(w) + 0.5).astype(np.int64)
+def steps(u, w, clip="hard", levels=LEVELS):
+    """Return terms in whole steps; -inf and NaN are the lower end of the window."""
+    clipped = CLIPS[clip](np.where(np.isnan(u), -np.inf, u), float(w))
+    return np.floor(levels * clipped / float(w) + 0.5).astype(np.int64)
 
 
 def law(score, unit):
     """Return the log probabilities of the cells, whose scores are whole numbers of ``unit`` nats."""
-    return choice_log_probabilities(np.atleast_2d(score), unit)
+    logits = -np.minimum(score.max(axis=-1, keepdims=True) - score, ceil(FLOOR / unit)) * float(unit)
+    return logits - logsumexp(logits, axis=-1, keepdims=True)
 
 
 def loss(p, q):
@@ -67,9 +74,13 @@ class NormalMean:
         return -((cls.values[:, None] - cls.grid) ** 2) / 2
 
 
-def terms(model, w):
+MODELS = (Bernoulli, NormalMean)
+
+
+def terms(model, w, *, clip="hard", weight=1.0, centred=True, levels=LEVELS):
     """Return the terms of each possible record at each point, whole steps, shape (values, points)."""
-    return steps(model.log_likelihood() - model.centre[:, None], w)
+    centre = model.centre[:, None] if centred else 0.0
+    return steps(weight * (model.log_likelihood() - centre), w, clip, levels)
 
 
 def prior(model, unit):
@@ -89,13 +100,68 @@ def tables(model, sizes=(0, 4, 64)):
     return np.array(sorted(found))
 
 
-def laws(model, w, change):
+def laws(model, w, change, **kwargs):
     """Return the laws of all tables of :func:`tables`, with ``change`` added to their terms, shape (tables, points)."""
-    unit = Fraction(w) / LEVELS
-    return law(tables(model) @ terms(model, w) + change + prior(model, unit), unit)
+    unit = Fraction(w) / kwargs.get("levels", LEVELS)
+    return law(tables(model) @ terms(model, w, **kwargs) + change + prior(model, unit), unit)
 
 
-# Lemma 2: rounding and centres
+def worst(model, w, relation, records=1, **kwargs):
+    """Return the largest loss over neighbours that differ in one person's records, which are alike."""
+    each = terms(model, w, **kwargs)
+    with_record = [laws(model, w, records * term, **kwargs) for term in each]
+    if relation == "add-remove":
+        without = laws(model, w, 0, **kwargs)
+        return max(loss(p, without) for p in with_record)
+    return max(loss(p, q) for p, q in product(with_record, repeat=2))
+
+
+# Theorem 1 and its lemmas
+
+
+def test_own_law_is_that_of_the_exponential_mechanism():
+    score = np.random.default_rng(7).integers(-9000, 9000, (5, 40))
+    unit = Fraction(1, 97)
+    assert loss(law(score, unit), choice_log_probabilities(score, unit)) < ROUNDING
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_price_is_epsilon_and_is_attained_and_a_window_twice_as_wide_is_caught(model, neighbours):
+    assert 0.95 * EPSILON <= worst(model, window(EPSILON, neighbours), neighbours) <= EPSILON + ROUNDING
+    assert worst(model, window(EPSILON, neighbours), neighbours, centred=False) <= EPSILON + ROUNDING
+    assert worst(model, 2 * window(EPSILON, neighbours), neighbours) > 1.5 * EPSILON
+
+
+@pytest.mark.parametrize("clip", ["tanh", "algebraic"])
+@pytest.mark.parametrize("weight", [1.0, 0.3])
+def test_other_clips_and_weights_cost_no_more(clip, weight):
+    for model, relation in product(MODELS, ["replace-one", "add-remove"]):
+        found = worst(model, window(EPSILON, relation), relation, clip=clip, weight=weight)
+        assert 0.5 * EPSILON < found <= EPSILON + ROUNDING
+
+
+def test_several_records_of_a_person_divide_the_window(neighbours):
+    assert worst(Bernoulli, window(EPSILON, neighbours, 3), neighbours, 3) <= EPSILON + ROUNDING
+    assert worst(Bernoulli, window(EPSILON, neighbours), neighbours, 3) > 2.8 * EPSILON
+
+
+def test_draws_and_stages_add_up():
+    # two independent draws lose the sum on the product of their worst cells: half of epsilon each
+    half = worst(Bernoulli, window(EPSILON / 2, "replace-one"), "replace-one")
+    assert 0.95 * EPSILON <= 2 * half <= EPSILON + ROUNDING
+    assert 0.85 * EPSILON < staged_worst(EPSILON / 4, 3 * EPSILON / 4) <= EPSILON + ROUNDING
+    assert staged_worst(EPSILON / 4, 3 * EPSILON / 4, paid=False) > 1.1 * EPSILON
+
+
+@pytest.mark.parametrize("levels", [1, 2, 8])
+def test_coarse_steps_cost_no_more(levels):
+    assert worst(NormalMean, window(EPSILON, "replace-one"), "replace-one", levels=levels) <= EPSILON + ROUNDING
+
+
+def test_infinite_and_missing_log_likelihoods_stay_inside_the_window():
+    u = np.array([-np.inf, np.inf, np.nan, -1e200, 1e200, 0.0])
+    for clip in CLIPS:
+        assert steps(u, Fraction(1, 4), clip).tolist() == [-64, 64, -64, -64, 64, 0]
 
 
 def test_rounding_the_sum_in_place_of_each_record_costs_more():
@@ -126,11 +192,6 @@ def test_a_centre_read_from_the_table_is_caught():
 
 
 # Theorem 2: a paid first stage
-
-
-def test_stages_add_up():
-    assert 0.85 * EPSILON < staged_worst(EPSILON / 4, 3 * EPSILON / 4) <= EPSILON + ROUNDING
-    assert staged_worst(EPSILON / 4, 3 * EPSILON / 4, paid=False) > 1.1 * EPSILON
 
 
 def staged_worst(first, second, n=12, *, paid=True):
@@ -178,7 +239,7 @@ def excess(model, epsilon, relation, claimed):
 
 
 def test_a_draw_is_zero_concentrated_and_its_price_nearly_attained(neighbours):
-    for model in (Bernoulli, NormalMean):
+    for model in MODELS:
         assert excess(model, EPSILON, neighbours, EPSILON) <= 1 + ROUNDING
         assert excess(model, 2 * EPSILON, neighbours, EPSILON) > 1.2
     assert excess(Bernoulli, EPSILON / 8, "replace-one", EPSILON / 8) > 0.9
@@ -192,8 +253,34 @@ def test_log_ratios_lie_in_an_interval_of_length_epsilon(neighbours):
 # The published forms
 
 
+def paper_beta(size=500):
+    """Return the paper's beta model and priors (its Stan program) on cells of equal prior mass."""
+    share = (np.arange(size) + 0.5) / size
+    mean, precision = np.meshgrid(share, 0.1 * share ** (-2 / 3), indexing="ij")
+    a, b = precision * mean, precision * (1 - mean)
+    log_beta = betaln(a, b)
+    return lambda x: (a - 1) * np.log(x) + (b - 1) * np.log1p(-x) - log_beta
+
+
 def normalised(log_weights):
     return log_weights - logsumexp(log_weights)
+
+
+def test_published_window_costs_twice_what_it_says():
+    """Claimed epsilon 1, {.8, .8, .7} against {.8, .8, 1e-6}."""
+    log_density, half = paper_beta(), float(EPSILON) / 2
+    shared, old, new = (log_density(x) for x in (0.8, 0.7, 1e-6))
+
+    def pair(w):
+        clipped = [np.clip(f, -w, w) for f in (shared, old, new)]
+        return normalised(2 * clipped[0] + clipped[1]), normalised(2 * clipped[0] + clipped[2])
+
+    p, q = pair(half)
+    event = (old >= half) & (new <= -half)
+    assert np.exp(logsumexp(p[event])) == pytest.approx(0.0146, abs=5e-5)
+    assert np.exp(logsumexp(q[event])) == pytest.approx(0.0021, abs=5e-5)
+    assert 1.9 * EPSILON < loss(p, q) <= 2 * EPSILON + ROUNDING
+    assert loss(*pair(float(window(EPSILON, "replace-one")))) <= EPSILON + ROUNDING
 
 
 def normal_pair(scale, prior_scale, outlier, n=20):
