@@ -19,6 +19,7 @@ import pytest
 from pdips import InputError, PrivacyLoss, Schema, Table
 from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import small_pairs
+from pdips.data.schema import Records
 from pdips.errors import DataError
 from pdips.margins.domain import domain_of
 from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign
@@ -88,6 +89,11 @@ def schema_of(*sizes: int, **extra) -> Schema:
     """Columns a, b, c, ... with levels 0, 1, ..."""
     columns = {name: {"levels": list(range(size))} for name, size in zip("abcdefgh", sizes, strict=False)}
     return Schema.model_validate({"columns": columns, **extra})
+
+
+def with_cap(schema: Schema, cap: int, person: str | None = "person") -> Schema:
+    """The same columns where a person has up to so many records, and a key unless there is none."""
+    return schema.model_copy(update={"records": Records(max_per_person=cap, person=person)})
 
 
 def all_records(schema: Schema) -> list[tuple[int, ...]]:

@@ -6,7 +6,7 @@ Laws are enumerated by the code that releases run (``law``), so there is no rand
 import math
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from small_models import PAIRS, cells_of, draw_cells, ready, shares_of_cells
-from tables import schema_in
+from tables import cases, schema_in, with_cap
 
 from pdips import InputError, Ledger, PrivBayes, Schema, Table
 from pdips.audit import overspending
@@ -33,66 +33,34 @@ from pdips.statistics.statistic import Counts
 
 ROUNDING = 1e-9
 CAPS = (1, 2, 3)
-FOUR = Schema(columns={name: {"levels": [0, 1]} for name in "ab"})
-AGES = Schema(columns={"age": {"lower": 0, "upper": 9, "integer": True, "bins": 9}})
-STRATA = Schema(columns={"g": {"levels": ["a", "b"], "public": True}, "wage": {"lower": 0, "upper": 1000, "bins": 100}})
-FEW = {"quantiles": ("1/4", "1/2"), "n_candidates": 2}
 NUMBERS = Schema(columns={"x": {"lower": -4, "upper": 4, "bins": 8}})
 ALONG = table_of([(0,), (2,), (4,), (6,)], NUMBERS)
 """Of which the noisy numbers are on which the references of scores depend."""
 ALL_BUT = "0.999"
-HARDLY = "0.001"
+
+OBJECTS = {"coin": coin, "mean": mean, "ALONG": ALONG}
+SCHEMAS = {"COIN": COIN, "WAGES": WAGES, "ABSENT": ABSENT, "FIRMS": FIRMS, "TINY": TINY, "BITS": BITS}
+SCHEMAS |= {
+    "NUMBERS": NUMBERS,
+    "FOUR": Schema(columns={name: {"levels": [0, 1]} for name in "ab"}),
+    "AGES": Schema(columns={"age": {"lower": 0, "upper": 9, "integer": True, "bins": 9}}),
+    "STRATA": Schema(columns={"g": {"levels": ["a", "b"], "public": True}, "wage": WAGES.columns["wage"]}),
+}
+
+
+def with_objects(settings):
+    return settings | {key: OBJECTS[value] for key, value in settings.items() if key in ("model", "along")}
+
 
 LAWS = {
-    "censored-posterior": [({"model": coin, "centre": "reference", "reference": {"theta": 0.0}}, COIN, 0.6)],
-    "kng": [
-        *(({"scheme": scheme, **FEW}, WAGES, 0.1) for scheme in ("plain", "joint")),
-        ({"scheme": "recursive", "quantiles": ("1/4", "1/2"), "n_candidates": 2}, WAGES, 0.1),
-        ({"scheme": "sandwich", "main": ("1/2",), "main_share": ALL_BUT, **FEW}, WAGES, 0.15),
-        ({"scheme": "stepwise", "median_share": ALL_BUT, **FEW}, WAGES, 0.15),
-        ({"scheme": "stepwise", "median_share": HARDLY, **FEW}, WAGES, 0.15),
-    ],
-    "kng-residual": [
-        ({"bins": 4}, WAGES, 1),
-        ({"bins": 4}, ABSENT, 0.6),
-        ({"bins": 4, "by": ("g",)}, STRATA, 1),
-        ({"bins": 2, "line_share": HARDLY, "n_candidates": 2}, FIRMS, 0.4),
-        ({"bins": 2, "line_share": ALL_BUT, "n_candidates": 4}, FIRMS, 0.05),
-    ],
-    "laplace-sanitizer": [({}, TINY, 1), ({"n_sets": 3, "split": "per-set"}, TINY, 1)],
-    "mcclure-reiter": [({}, FOUR, 0.9)],
-    "modips": [({}, TINY, 1), ({"n_sets": 2, "split": "per-set"}, TINY, 1)],
-    "multinomial-dirichlet": [({"n_records": 2}, FOUR, 0.7)],
-    "pairs": [({}, TINY, 1)],
-    "perturbed-histogram": [({}, TINY, 1)],
-    "privbayes": [
-        ({}, TINY, 1),
-        ({"degree": 1, "network_share": HARDLY, "usefulness": 0}, BITS, 0.99),
-        *(
-            ({"degree": 1, "network_share": ALL_BUT, "usefulness": 0, "score": score}, BITS, 0.1)
-            for score in ("r", "mi")
-        ),
-        ({"degree": 1, "n_sets": 2, "split": "per-set"}, BITS, 0.5),
-        ({"degree": 2, "usefulness": "1/2"}, BITS, 0.9),
-    ],
-    "pseudo-posterior": [],  # kind asymptotic: it has no law that is priced
-    "scores": [({"model": mean, "along": ALONG}, NUMBERS, 1)],
-    "smoothed-histogram": [({"n_records": 2}, FOUR, 0.7)],
-    "steps": [
-        ({}, TINY, 1),
-        ({"layers": 1, "election_share": HARDLY}, TINY, 0.99),
-        ({"layers": 1, "election_share": ALL_BUT, "utility": "bic"}, TINY, 0.1),
-        *(({"elect": elect, "election_share": ALL_BUT}, TINY, 0.1) for elect in ("node", "layer", "groups")),
-        ({"layers": 1, "election_share": "1/2", "n_sets": 2, "split": "per-set"}, TINY, 0.1),
-        ({"order": ("ill",), "layers": 1, "budget": "half-to-leaves", "n_sets": 2, "split": "per-set"}, TINY, 1),
-    ],
-    "universal-histogram": [({"layers": 2}, TINY, 1), ({"attribute": "age", "fan_out": 3}, AGES, 1)],
+    name: [(with_objects(settings), SCHEMAS[schema], shown) for settings, schema, shown in rows]
+    for name, rows in cases(__file__, "laws").items()
 }
 """Settings, a schema, and how much of epsilon the pairs below show at least."""
 
 
 def laws(least: float = 0):
-    for name, settings, schema, shown in ((n, *each) for n, cases in LAWS.items() for each in cases):
+    for name, settings, schema, shown in ((n, *each) for n, rows in LAWS.items() for each in rows):
         for relation in ready(name).relations:
             if not (relation == "add-remove" and (schema.public_columns or settings.get("utility") == "bic")):
                 words = [f"{key}={value}" for key, value in settings.items() if isinstance(value, (str, int))]
@@ -105,17 +73,6 @@ def made_of(name, relation, settings, epsilon=1):
     if relation == "add-remove" and "n_records" in mechanism.__dataclass_fields__:
         settings = {"n_records": 4, **settings}
     return mechanism(epsilon=epsilon, neighbours=relation, **settings)
-
-
-@cache
-def capped(schema_text: str, cap: int, person: str | None = "person") -> Schema:
-    schema = Schema.model_validate_json(schema_text)
-    records = {"max_per_person": cap, "person": person}
-    return Schema.model_validate({**schema.model_dump(exclude_none=True), "records": records})
-
-
-def with_cap(schema: Schema, cap: int, person: str | None = "person") -> Schema:
-    return capped(schema.model_dump_json(exclude_none=True), cap, person)
 
 
 def moved(schema: Schema, relation: str, cap: int) -> list[Pair]:
@@ -141,7 +98,7 @@ def moved(schema: Schema, relation: str, cap: int) -> list[Pair]:
 def test_every_registered_mechanism_is_held_to_the_contract():
     assert set(LAWS) == set(MECHANISMS) == set(AUDITS)
     priced = {name for name in MECHANISMS if "sound" in ready(name).variants}
-    assert {name for name, cases in LAWS.items() if cases} == priced
+    assert {name for name, rows in LAWS.items() if rows} == priced
     assert all(hasattr(ready(name), "law") or hasattr(ready(name), "synthesize") for name in priced)
     covered = {(name, relation) for name, relation, *_ in (each.values for each in laws())}
     assert covered == {(name, relation) for name in priced for relation in ready(name).relations}
@@ -343,32 +300,11 @@ PANEL = Schema(columns={"first": SPAN, "last": SPAN, "e_1": YEAR, "e_2": YEAR})
 UNITS = pd.DataFrame(
     {"first": [1, 1, 2, 1], "last": [2, 2, 2, 1], "e_1": [3.0, 4.0, None, 9.0], "e_2": [4.0, 9.0, 3.0, None]}
 )
-YEARS = {"panel": ("first", "last"), "panel_columns": ("e_",)}
-LINES = {"quantiles": ("1/4", "1/2"), "n_candidates": 16}
 
-TWICE = StatisticModel(
+OBJECTS["TWICE"] = StatisticModel(
     lambda schema: cells_of(schema) | {"again": Counts(by=("g",))}, shares_of_cells, draw_cells, "twice"
 )
-
-SHARES = [
-    ("kng-residual", "line_share", {}),
-    ("kng-residual", "births_share", YEARS),
-    ("kng-residual", "births_share", {**YEARS, "continuers": "line", "line_share": "0.999"}),
-    ("kng-residual", "budget", {}),
-    ("kng-residual", "line_share", {"by": ("g",)}),
-    ("kng", "births_share", {**YEARS, **LINES}),
-    *(("kng", "median_share", {"scheme": scheme, **LINES}) for scheme in ("plain", "stepwise", "joint", "recursive")),
-    ("kng", "median_share", {"slopes": "varying", **LINES}),
-    ("kng", "main_share", {"scheme": "sandwich", "main": ("1/2",), **LINES}),
-    ("kng", "budget", LINES),
-    ("steps", "election_share", {}),
-    ("steps", "election_share", {"elect": "groups"}),
-    ("privbayes", "network_share", {"degree": 1}),
-    ("privbayes", "network_share", {"degree": 1, "score": "mi"}),
-    *(("pairs", f"{part}_share", {"kind": kind}) for part in ("single", "second") for kind in ("pure", "zcdp")),
-    ("modips", "budget", {"model": TWICE}),
-    ("modips", "delta", {"kind": "zcdp"}),
-]
+SHARES = [(name, option, with_objects(settings)) for name, option, settings in cases(__file__, "shares")]
 EXTREME = [*product(("1e-12", "0.999999999999"), ("1e-6", "1e-3"))]
 EXTREME += [("1e-6", "1e-3"), ("0.999999", "1e-6"), ("0.999999", "50")]
 """A share, and an epsilon."""

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from small_models import ready as find
 from small_models import with_model
-from tables import cases, random_table, refuses, scales_of, schema_of
+from tables import RELATIONS, cases, random_table, refuses, scales_of, schema_of
 
 from pdips import InputError, RefusedError
 from pdips.registry import MECHANISMS, published, variant_class, variants_of
@@ -38,12 +38,6 @@ def printed(name: str, **settings):
     return (find(name) if variant else with_model(form))(epsilon=1, **variant, **settings)
 
 
-def needs(mechanism, neighbours: str) -> dict[str, int]:
-    """Return the settings without which a mechanism can't claim a relation: a public number of synthetic records."""
-    wanted = neighbours == "add-remove" and "n_records" in mechanism.__dataclass_fields__
-    return {"n_records": 30} if wanted else {}
-
-
 NOISY_SIZE = pytest.mark.parametrize(
     "mechanism",
     [find(n) for n in ALL if "add-remove" in find(n).relations and "n_records" not in find(n).__dataclass_fields__],
@@ -53,7 +47,9 @@ NOISY_SIZE = pytest.mark.parametrize(
 
 @pytest.fixture(params=ALL)
 def mechanism(request):
-    return find(request.param)
+    found = find(request.param)
+    assert found.name == request.param
+    return found
 
 
 @pytest.fixture(params=[name for name in ALL if "sound" in find(name).variants])
@@ -93,23 +89,15 @@ def test_epsilon_and_n_sets_have_a_range(mechanism, name, value, said):
     refuses(f"{name} {said}", mechanism, **{"epsilon": 1, name: value})
 
 
-@pytest.mark.parametrize(("setting", "value"), [("neighbours", "near"), ("split", "twice"), ("variant", "best")])
-def test_words_must_be_known(mechanism, setting, value):
+def test_words_must_be_known_and_offered(mechanism):
     fields = {field.name for field in dataclasses.fields(mechanism)}
-    offered = {"neighbours": mechanism.relations, "split": mechanism.splits, "variant": mechanism.variants}[setting]
-    assert setting in fields or len(offered) == 1
-    expected = f"{setting} must be" if setting in fields else setting
-    with pytest.raises((InputError, TypeError), match=expected):
-        mechanism(epsilon=1, **{setting: value})
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_what_a_mechanism_offers_is_what_it_takes(name):
-    mechanism = find(name)
-    assert mechanism.name == name
-    for neighbours in ("replace-one", "add-remove"):
-        if neighbours not in mechanism.relations:
-            refuses("neighbours must be", mechanism, epsilon=1, neighbours=neighbours)
+    words = {"neighbours": mechanism.relations, "split": mechanism.splits, "variant": mechanism.variants}
+    for setting, offered in words.items():
+        assert setting in fields or len(offered) == 1
+        expected = f"{setting} must be" if setting in fields else setting
+        for value in {"near", *(RELATIONS if setting == "neighbours" else ())} - {*offered}:
+            with pytest.raises((InputError, TypeError), match=expected):
+                mechanism(epsilon=1, **{setting: value})
     assert mechanism(epsilon=1).neighbours == mechanism.relations[0]
 
 
@@ -167,6 +155,7 @@ def test_the_ledger_refuses_to_overspend(sound, ledger):
     table = random_table(SCHEMA, 5)
     ledger.set_total(1)
     release, _ = sound(epsilon="0.6").release(table, ledger=ledger)
+    assert not release.reproducible  # random bits are the operating system's unless somebody says otherwise
     assert release.receipt == ledger.receipt(1)
     assert release.describe()["receipt"]["number"] == 1
     refuses("", lambda: sound(epsilon="0.6").release(table, ledger=ledger), error=RefusedError)
@@ -183,7 +172,7 @@ def test_published_is_never_published(name, tmp_path):  # kind asymptotic may be
     assert not (tmp_path / "out").exists()
 
 
-def test_a_seeded_release_is_published_only_by_name(sound, tmp_path):
+def test_a_seeded_release_is_published_only_by_name_and_into_a_folder_of_its_own(sound, tmp_path):
     release, _ = seeded(sound.name)
     for allow in ([], ["asymptotic"], ["reproducible"]):  # the last word is that of version 0.1
         with pytest.raises(RefusedError, match=r"made from a seed.*allow=\['seeded'\]"):
@@ -191,13 +180,14 @@ def test_a_seeded_release_is_published_only_by_name(sound, tmp_path):
     assert not (tmp_path / "out").exists()
     release.publish(tmp_path / "out", allow=["seeded"])
     assert (tmp_path / "out" / "synthetic_1.parquet").exists()
+    refuses("would mix", release.publish, tmp_path / "out", allow=["seeded"])
 
 
 @pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("steps")])
 def test_nothing_is_charged_for_what_cannot_be_done(mechanism, ledger):
     table = random_table(SCHEMA, 5)
     for neighbours, epsilon in zip(mechanism.relations, ("1e-17", "1e-14"), strict=False):
-        made = mechanism(epsilon=epsilon, neighbours=neighbours, **needs(mechanism, neighbours))
+        made = mechanism(epsilon=epsilon, neighbours=neighbours)
         refuses("epsilon is too small", made.release, table, ledger=ledger)
     assert not ledger.path.exists()
 
@@ -206,13 +196,6 @@ def test_a_great_epsilon_still_gives_all_records(mechanism):
     for epsilon in (1440, 100_000):
         release, _ = mechanism(epsilon=epsilon).release(random_table(SCHEMA, 50), rng=np.random.default_rng(0))
         assert len(release.sets[0]) == 50
-
-
-def test_releases_do_not_mix_in_a_folder(sound, tmp_path):
-    release, _ = sound(epsilon=1).release(random_table(SCHEMA, 5))
-    assert not release.reproducible  # random bits are the operating system's unless somebody says otherwise
-    release.publish(tmp_path / "out")
-    refuses("would mix", release.publish, tmp_path / "out")
 
 
 def test_published_steps_of_one_column_states_its_loss():

@@ -95,8 +95,7 @@ def test_rejection_has_its_law_and_no_other():
     assert chi_square(drawn, on(rejection_law(np.sqrt(share(table))))) < REJECT  # half the exponent
     assert chi_square(drawn, on(rejection_law(share(table[:3])))) < REJECT  # a record forgotten
     assert chi_square(drawn, on(MU)) < REJECT
-    table = (1, 1, 1, 0)
-    [drawn] = reject(score_of(table), prior, n_draws=20_000, bound=4 * STEPS, unit=UNIT / 2, bits=bits())
+    [drawn] = reject(score_of(table), prior, n_draws=n_draws, bound=4 * STEPS, unit=UNIT / 2, bits=bits())
     assert chi_square(drawn, on(rejection_law(share(table)))) < REJECT
 
 

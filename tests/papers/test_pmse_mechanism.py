@@ -177,43 +177,34 @@ def test_a_missing_column_and_an_empty_table_are_named():
     refuses("from 1 to", pmse_mechanism, frame_of(20).head(0), 1)
 
 
-def decoys(tilt):
-    """Shares of 32 levels, tilted by the same ratio at every one of five halvings."""
+def per_level(tilt):
+    """How many records have each of 32 levels, whose shares tilt by the same ratio at every one of five halvings."""
     bits = (np.arange(32)[:, None] >> np.arange(5)) & 1
-    return np.prod(np.where(bits == 1, 1 + tilt, 1 - tilt), axis=1)
+    shares = np.prod(np.where(bits == 1, 1 + tilt, 1 - tilt), axis=1)
+    return np.diff(np.floor(np.cumsum(4 * 39 * shares) + 0.5).astype(int), prepend=0)
 
 
-def exclusive_or(w=39, n_moved=0):
+def exclusive_or(n_moved):
     """Records on the diagonal of two columns, with a third that a greedy tree likes a little better."""
-    per_level = np.diff(np.floor(np.cumsum(4 * w * decoys(0.05)) + 0.5).astype(int), prepend=0)
-    table = np.array([(int(i >= k // 2),) * 2 + (c,) for c, k in enumerate(per_level) for i in range(k)])
+    table = np.array([(int(i >= k // 2),) * 2 + (c,) for c, k in enumerate(per_level(0.05)) for i in range(k)])
     moved = np.random.default_rng(0).permutation(np.flatnonzero(table[:, 0] == 0))[:n_moved]
     table[moved, :2] = 1
     return table
 
 
-def even(w=39):
-    return np.array([(a, b, c) for a in (0, 1) for b in (0, 1) for c in range(32)] * w)
-
-
-def test_a_tree_fitted_to_records_moves_far_more_than_the_claim():
+def test_a_tree_fitted_to_records_moves_far_more_than_the_claim_and_the_printed_exponent_costs_as_much():
     # One record moved by one bin: the greedy tree splits on other columns and finds what it had missed.
-    table, neighbour, synthetic = exclusive_or(n_moved=46), exclusive_or(n_moved=47), even()
-    assert (table != neighbour).any(axis=1).sum() == 1
-    assert abs(tree_pmse(table, synthetic) - tree_pmse(neighbour, synthetic)) > 200 / len(table)
-
-
-def test_the_printed_exponent_costs_far_more_than_epsilon():
-    # Two candidates: the one above, and one whose table differs from both by its third column alone.
-    table, neighbour, n = exclusive_or(n_moved=46), exclusive_or(n_moved=47), len(exclusive_or())
-    third = np.repeat(np.arange(32), np.diff(np.floor(np.cumsum(4 * 39 * decoys(-0.2)) + 0.5).astype(int), prepend=0))
+    # Two candidates: an even table, and one that differs from both by its third column alone.
+    table, neighbour = exclusive_or(46), exclusive_or(47)
+    n, third = len(table), np.repeat(np.arange(32), per_level(-0.2))
+    even = np.array([(a, b, c) for a in (0, 1) for b in (0, 1) for c in range(32)] * 39)
     other = np.column_stack([np.arange(len(third)) % 2, np.arange(len(third)) // 2 % 2, third])
-    laws = []
-    for one in (table, neighbour):
-        exponents = np.array([-n / 2 * tree_pmse(one, made) for made in (even(), other)])
-        laws.append(exponents - np.logaddexp.reduce(exponents))
-    assert laws[0][0] > np.log(0.99)
-    assert laws[1][0] < -20  # at epsilon 1
+    assert (table != neighbour).any(axis=1).sum() == 1
+    pmse = np.array([[tree_pmse(one, made) for made in (even, other)] for one in (table, neighbour)])
+    assert abs(pmse[0, 0] - pmse[1, 0]) > 200 / n
+    laws = -n / 2 * pmse - np.logaddexp.reduce(-n / 2 * pmse, axis=1, keepdims=True)
+    assert laws[0, 0] > np.log(0.99)
+    assert laws[1, 0] < -20  # at epsilon 1
 
 
 def test_one_split_keeps_the_claim():

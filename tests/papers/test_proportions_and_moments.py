@@ -17,7 +17,7 @@ from pdips import Schema, Table, registry
 from pdips.registry import find
 from pdips_papers import find as find_study
 from pdips_papers.harness.batch import release_each, stacked
-from pdips_papers.harness.curves import EPSILONS, batches, epsilons_of, short
+from pdips_papers.harness.curves import EPSILONS, batches, short
 from pdips_papers.harness.study import Options
 from pdips_papers.modips import normal_moments, proportions
 from pdips_papers.modips.normal_moments import STEPS, Sample
@@ -90,30 +90,6 @@ def test_noise_on_the_moments_has_the_stated_size(monkeypatch):
             assert variance.std() == pytest.approx(math.sqrt(2) * spread, rel=0.05)
         # unbiased, to within five standard errors
         assert abs(variance.mean() - X.var(ddof=1)) < 5 * variance.std() / math.sqrt(variance.size)
-
-
-SMALL = {"proportions": 30, "normal-moments": 5}
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_a_small_run_from_end_to_end(name):
-    study, options = find_study(name), Options(replicates=SMALL[name], epsilons=("0.5", "2"))
-    rows = [row for task in study.tasks(options) for row in study.run(task.arguments, 7)]
-    table = study.table(pd.DataFrame(rows))
-    assert set(epsilons_of(table)) == {"0.5", "2"}
-    assert not table.duplicated(["row", "column"]).any()
-    assert table["ours"].notna().all()
-    assert table["row"].str.startswith("modips-posterior").any()
-    assert table["paper"].isna().all()
-    blocks = study.layout(table)
-    assert sum(block.headline for block in blocks) == 2
-    shown = {(row, column) for block in blocks for row in block.rows for column in block.columns}
-    assert shown == set(zip(table["row"], table["column"], strict=True))
-    pictures = study.pictures(pd.DataFrame(rows), table)
-    assert all(len(picture.panels) == 4 for picture in pictures)
-    findings = study.findings(table)
-    assert len(findings) >= 7
-    assert not any("nan" in finding.found for finding in findings)
 
 
 def test_epsilons_are_those_of_the_paper():

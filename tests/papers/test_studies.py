@@ -19,10 +19,8 @@ from tables import refuses
 from pdips.inference import combine as combine_by_rule
 from pdips_papers import find, names
 from pdips_papers.harness.measures import at_each, combine, pooled, summary
-from pdips_papers.harness.page import write
-from pdips_papers.harness.run import SETTINGS, measure, perform, seconds
+from pdips_papers.harness.run import SETTINGS, measure, perform
 from pdips_papers.harness.study import (
-    COLUMNS,
     Block,
     Finding,
     Options,
@@ -44,16 +42,13 @@ class Dice(Study):
     default_replicates = 6
     data = "optional"
 
-    def __init__(self, fail_at: int | None = None) -> None:
+    def __init__(self) -> None:
         self.ran: list[str] = []
-        self.fail_at = fail_at
 
     def tasks(self, options):
         return [Task(key=f"replicate={i}", arguments={"n": 10}) for i in range(options.replicates)]
 
     def run(self, arguments, seed):
-        if self.fail_at == len(self.ran):
-            raise RuntimeError("killed")
         self.ran.append(str(seed))
         throws = np.random.default_rng(seed).integers(1, 7, arguments["n"])
         return [{"row": "dice", "column": "mean", "value": throws.mean()}]
@@ -89,24 +84,6 @@ def run_dice(out, study=None, **more):
     return study, measure(study, options(), out, **{"workers": 0, **more})
 
 
-def test_a_run_that_was_killed_runs_only_what_is_missing(tmp_path):
-    broken = Dice(fail_at=3)
-    with pytest.raises(RuntimeError, match="killed"):
-        run_dice(tmp_path / "half", broken)
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "half/replicates").iterdir()}
-    assert len(kept) == 3 + 1
-    again, resumed = run_dice(tmp_path / "half")
-    assert len(again.ran) == 3
-    assert not set(again.ran) & set(broken.ran)
-    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "half/replicates").iterdir()}
-    assert all(after[name] == when for name, when in kept.items())
-    _, at_once = run_dice(tmp_path / "once")
-    pd.testing.assert_frame_equal(resumed, at_once)
-    third, _ = run_dice(tmp_path / "half")
-    assert third.ran == []
-    assert seconds(tmp_path / "half") >= 0
-
-
 @pytest.mark.parametrize("content", ["", '{"arguments": {"n": 10}', '{"arguments": {"n": 11}, "measurements": []}'])
 def test_a_damaged_or_foreign_result_is_run_again(tmp_path, content):
     _, first = run_dice(tmp_path)
@@ -124,28 +101,31 @@ def test_seeds_depend_on_study_seed_and_key_only(tmp_path):
     assert list(first["value"]) != list(other["value"])
 
 
-def test_other_settings_are_refused(tmp_path):
-    run_dice(tmp_path / "out")
+@pytest.fixture
+def given(tmp_path):
+    """A table that is given."""
     (tmp_path / "t.csv").write_text("a\n1\n")
+    return tmp_path / "t.csv"
+
+
+def test_other_settings_and_another_table_are_refused_and_the_folder_of_a_table_is_closed(tmp_path, given):
+    run_dice(tmp_path / "out")
     changes = [
         ({"replicates": 7}, {}, "replicates = 6, not 7"),
         ({"epsilons": ("1",)}, {}, "epsilons"),
-        ({"data": tmp_path / "t.csv"}, {}, "another table"),
+        ({"data": given}, {}, "another table"),
         ({}, {"seed": 2}, "seed = 1, not 2"),
     ]
     for more, settings, message in changes:
         refuses(message, measure, Dice(), options(**more), tmp_path / "out", workers=0, **settings)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"replicates"}
-
-
-def test_a_table_that_changed_is_refused(tmp_path):
-    table = tmp_path / "t.csv"
-    table.write_text("a\n1\n")
-    measure(Dice(), options(data=table), tmp_path / "out", workers=0)
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
-    assert str(table) not in (tmp_path / "out/replicates" / SETTINGS).read_text()
-    table.write_text("a\n2\n")
-    refuses("another table", measure, Dice(), options(data=table), tmp_path / "out", workers=0)
+    (tmp_path / "open").mkdir(mode=0o755)
+    for name in ("new", "open"):
+        measure(Dice(), options(data=given), tmp_path / name, workers=0)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
+        assert str(given) not in (tmp_path / name / "replicates" / SETTINGS).read_text()
+    given.write_text("a\n2\n")
+    refuses("another table", measure, Dice(), options(data=given), tmp_path / "new", workers=0)
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path):
@@ -156,7 +136,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_bad_requests(tmp_path):
+def test_bad_requests(tmp_path, given):
     refuses("replicates must be at least 1", options, 0)
     refuses("epsilon must be", options, epsilons=("-1",))
     refuses("given twice", options, epsilons=("1", "1.0"))
@@ -167,26 +147,15 @@ def test_bad_requests(tmp_path):
     study.data = "required"
     refuses("needs a table", run_dice, tmp_path, study)
     study.data = "none"
-    (tmp_path / "t.csv").write_text("a\n1\n")
-    refuses("takes no --data", measure, study, options(data=tmp_path / "t.csv"), tmp_path / "out", workers=0)
+    refuses("takes no --data", measure, study, options(data=given), tmp_path / "out", workers=0)
     study.tasks = lambda options: [Task(key="one"), Task(key="one")]
     with pytest.raises(ValueError, match="same key"):
         run_dice(tmp_path / "out", study)
 
 
-def page_of(tmp_path, **more):
-    study, chosen = Dice(), options(**more)
-    measurements = measure(study, chosen, tmp_path / "out", workers=0)
-    table = write(study, chosen, measurements, tmp_path / "out", seed=1, seconds=2.5, command="pdips study dice")
-    return table, (tmp_path / "out/study.html").read_text(encoding="utf-8")
-
-
-def test_the_table(tmp_path):
-    table, _ = page_of(tmp_path)
-    stored = pd.read_csv(tmp_path / "out/table.csv")
-    assert tuple(stored.columns) == COLUMNS
-    pd.testing.assert_frame_equal(stored, table, check_dtype=False)
-    rows = stored.set_index(["row", "column"])
+def test_the_table(studied):
+    _, table, _ = studied(Dice(), options())
+    rows = table.set_index(["row", "column"])
     assert rows.loc[("dice", "mean"), "paper"] == 3.5
     assert abs(rows.loc[("dice", "mean"), "ours"] - 3.5) < 6 * rows.loc[("dice", "mean"), "standard_error"]
     assert math.isnan(rows.loc[("dice", "best"), "ours"])
@@ -194,8 +163,8 @@ def test_the_table(tmp_path):
     assert rows.loc[("coins", "mean")].isna().all()
 
 
-def test_the_page_needs_no_other_file(tmp_path):
-    _, page = page_of(tmp_path)
+def test_the_page_needs_no_other_file_and_that_of_a_table_that_was_given_stays_inside(studied, given):
+    *_, page = studied(Dice(), options())
     assert not re.search(r"<(script|link|img|iframe|object)\b|url\((?!#)|@import|src=|https?://", page)
     for text in ("Dice &amp; &lt;coins&gt;", "<p>Dice were thrown.</p>", "pdips study dice", "3.5 &amp; more", "holds"):
         assert text in page
@@ -206,11 +175,7 @@ def test_the_page_needs_no_other_file(tmp_path):
     assert "Inside only" not in page
     for tag in ("table", "svg", "section", "figure", "details", "div"):
         assert page.count(f"<{tag}") == page.count(f"</{tag}>")
-
-
-def test_the_page_of_a_table_that_was_given_stays_inside(tmp_path):
-    (tmp_path / "t.csv").write_text("a\n1\n")
-    _, page = page_of(tmp_path, data=tmp_path / "t.csv")
+    *_, page = studied(Dice(), options(data=given))
     assert page.count("Inside only") == 2
 
 
@@ -288,13 +253,6 @@ def test_batches_pool_into_what_all_replicates_say():
     assert set(at_each(table.reset_index(), [", epsilon=1", ", epsilon=2"])["column"]) == {
         f"{name}, epsilon={epsilon}" for name in ours for epsilon in (1, 2)
     }
-
-
-def test_a_folder_that_was_there_is_closed_to_others(tmp_path):
-    (tmp_path / "t.csv").write_text("a\n1\n")
-    (tmp_path / "out").mkdir(mode=0o755)
-    measure(Dice(), options(data=tmp_path / "t.csv"), tmp_path / "out", workers=0)
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
 
 
 class Quoting(Dice):

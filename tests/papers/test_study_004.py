@@ -2,6 +2,7 @@
 
 import html
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,12 +11,9 @@ import xarray as xr
 from scipy import stats
 from tables import refuses, schema_in
 
-from pdips import RefusedError, Schema, Table
+from pdips import Schema, Table
 from pdips.posterior.pseudo_posterior import PseudoPosterior, linear_weights
-from pdips.registry import MECHANISMS
-from pdips_papers.harness.page import write
-from pdips_papers.harness.run import measure
-from pdips_papers.harness.study import COLUMNS, Options, Task, schema_beside
+from pdips_papers.harness.study import Options, Task, schema_beside
 from pdips_papers.pseudo import salary
 from pdips_papers.pseudo.censored_beta import COUNTED, COUNTS, CensoredBeta, summaries
 from pdips_papers.pseudo.salary import SALARY, SALARY_ROWS, Salary, confidential_column
@@ -110,16 +108,12 @@ class Tiny(CensoredBeta):
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    out, options = tmp_path_factory.mktemp("study") / "out", Options(replicates=2)
-    measurements = measure(Tiny(), options, out, workers=0)
-    table = write(Tiny(), options, measurements, out, seed=1, seconds=1.0, command="pdips study censored-beta")
-    return out, measurements, table
+def tiny(studied):
+    return studied(Tiny(), Options(replicates=2))
 
 
-def test_the_table_has_what_is_printed(tiny):
-    _, measurements, table = tiny
-    assert list(table.columns) == list(COLUMNS)
+def test_the_table_has_what_is_printed_and_the_page_is_drawn(tiny):
+    measurements, table, page = tiny
     places = set(zip(table["row"], table["column"], strict=True))
     blocks = CensoredBeta().layout(table)
     for block in blocks:
@@ -131,11 +125,6 @@ def test_the_table_has_what_is_printed(tiny):
     )
     assert set(measurements["task"]) == {"replicate=0", "replicate=1"}
     assert sound_row("staged", "1") in set(table["row"])
-
-
-def test_the_page_is_drawn(tiny):
-    out, measurements, table = tiny
-    page = (out / "study.html").read_text(encoding="utf-8")
     assert "Why isn't known: the paper gives its weights up to proportionality" in html.unescape(page)
     assert "Lipschitz bounds (figures 2 and 10)" in page
     assert "true ϵ 8" in page  # Censor_uw at a claim of 4
@@ -157,7 +146,7 @@ def changed(table, row, column, value):
 
 
 def test_verdicts_follow_the_figures(tiny):
-    _, _, table = tiny
+    _, table, _ = tiny
     staged = sound_row("staged", "1")
     assert verdict_of(changed(table, staged, "max-ECDF", 0.089), "(Ours)") == "holds"
     assert verdict_of(changed(table, staged, "max-ECDF", 0.091), "(Ours)") == "doesn't hold"
@@ -210,7 +199,7 @@ def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):
     given = xr.Dataset({name: (dims[: each.ndim], each) for name, each in posterior.items()})
     given = xr.DataTree.from_dict({"posterior": given})
     monkeypatch.setattr(salary, "sample", lambda *_, **__: given)
-    monkeypatch.setattr(salary, "worst_rhat", lambda _: 1.0)
+    monkeypatch.setattr(salary, "converged", lambda _: SimpleNamespace(rhat={"lambda": 1.0}))
     largest, synthetic, _ = salary.PublishedRegressions(table, rng).refit(np.ones(60), 2.5)
     y, male = table.frame["pay"].to_numpy() / 50, (table.frame["sex"] == "m").to_numpy()
     mean = 1 / (1 + np.exp(-(posterior["intercept"][..., None] + posterior["coefficients"] * male)))
@@ -244,25 +233,13 @@ def test_published_forms_differ_in_weights_and_window():
     assert answers["Weighted"].true is answers["Censor_w"].true is None
 
 
-class Withholds:
-    """A mechanism whose chains never agree."""
-
-    def __init__(self, **settings):
-        pass
-
-    def release(self, table, *, rng):
-        raise RefusedError("chains")
-
-
-def test_the_salary_table_is_the_papers(monkeypatch, tmp_path):
+@pytest.mark.usefixtures("withheld")
+def test_the_salary_table_is_the_papers(monkeypatch, studied, tmp_path):
     monkeypatch.setattr(salary, "PublishedRegressions", Recorded)
-    monkeypatch.setitem(MECHANISMS, "censored-posterior", Withholds)
     path = tmp_path / "pay.parquet"
     salaries().frame.to_parquet(path)
     path.with_suffix(".toml").write_text(PAY.to_toml(), encoding="utf-8")
-    options = Options(replicates=2, data=path)
-    measurements = measure(Salary(), options, tmp_path / "out", workers=0)
-    table = write(Salary(), options, measurements, tmp_path / "out", seed=1, seconds=1.0, command="pdips study salary")
+    _, table, page = studied(Salary(), Options(replicates=2, data=path))
     seen = table.set_index(["row", "column"])
     assert seen["paper"]["max-ECDF", "PH"] == SALARY["PH"][SALARY_ROWS.index("max-ECDF")]
     assert seen["ours"]["Sets released", "staged, ϵ = 5"] == 0
@@ -270,4 +247,4 @@ def test_the_salary_table_is_the_papers(monkeypatch, tmp_path):
     assert seen["ours"]["Mean", "Weighted"] == 20
     assert seen["ours"]["True ϵ", "Censor_uw"] == 10
     assert [row for row in Salary().layout(table)[0].rows if row != "True ϵ"] == list(SALARY_ROWS)
-    assert "1,601 salaries" in (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
+    assert "1,601 salaries" in page

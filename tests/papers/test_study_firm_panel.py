@@ -7,9 +7,7 @@ from tables import refuses
 
 from pdips.registry import find as find_mechanism
 from pdips_papers import find
-from pdips_papers.harness.page import write
-from pdips_papers.harness.run import measure
-from pdips_papers.harness.study import COLUMNS, Options
+from pdips_papers.harness.study import Options
 from pdips_papers.kng import firm_panel
 from pdips_papers.kng.firm_panel import (
     BOUNDS,
@@ -60,16 +58,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(firm_panel, "PENALTY", None)  # cross-validation takes seconds
 
 
-@pytest.fixture
-def tiny() -> FirmPanelStudy:
-    return FirmPanelStudy(panels=("EmplUK",), forms=(NON_PRIVATE, VARYING, RESIDUAL))
-
-
-def test_a_tiny_run(tiny, tmp_path):
-    options = Options(replicates=2, epsilons=("1",))
-    measurements = measure(tiny, options, tmp_path, seed=1, workers=0)
-    table = tiny.table(measurements)
-    assert tuple(table.columns) == COLUMNS
+def test_a_tiny_run(studied):
+    tiny = FirmPanelStudy(panels=("EmplUK",), forms=(NON_PRIVATE, VARYING, RESIDUAL))
+    measurements, table, page = studied(tiny, Options(replicates=2, epsilons=("1",)))
     figures = table.set_index(["row", "column"])["ours"]
     raw = figures["EmplUK: raw"]
     assert raw["employment 1976"] == pytest.approx(787_594, abs=100)
@@ -80,8 +71,7 @@ def test_a_tiny_run(tiny, tmp_path):
         assert 0 <= mine[KM] <= 1000
         assert np.isfinite([mine[name] for name in (LEVEL, *ERRORS.values())]).all()
     assert figures[f"EmplUK: {NON_PRIVATE}"][KM] > 500  # noise or not, this form hears none
-    write(tiny, options, measurements, tmp_path, seed=1, seconds=1.0, command="test")
-    assert "Snmesp" in (tmp_path / "study.html").read_text()
+    assert "Snmesp" in page
     (picture,) = tiny.pictures(measurements, table)
     assert len(picture.panels) == 4
     assert list(picture.key) == ["raw", NON_PRIVATE, VARYING, RESIDUAL]

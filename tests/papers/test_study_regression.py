@@ -2,7 +2,6 @@
 
 import math
 import re
-import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -13,13 +12,11 @@ from scipy import stats
 from small_models import UNIT, beta, beta_records
 from tables import cases, refuses
 
-from pdips import RefusedError, Table
+from pdips import Table
 from pdips.margins.steps import Steps
-from pdips.registry import MECHANISMS, published
+from pdips.registry import published
 from pdips_papers import find
-from pdips_papers.harness.page import write
-from pdips_papers.harness.run import measure
-from pdips_papers.harness.study import COLUMNS, Options
+from pdips_papers.harness.study import Options
 from pdips_papers.pseudo import model_mechanisms as study
 from pdips_papers.pseudo.model_designs import DESIGNS
 from pdips_papers.steps.linear_models import N_CELLS, RIDGE, Model, cell_of, draw, fit, levels_of, model
@@ -93,14 +90,9 @@ def test_privbayes_gives_four_sets_of_the_schema(form):
         assert np.isfinite(fit(what, frame)[0]).all()
 
 
-def test_tiny_run(tmp_path):
+def test_tiny_run(studied):
     study = StepsRegression(methods=("STEPS", "UH modified"), samples=(300,))
-    options = Options(replicates=2, epsilons=("2", "50"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        measurements = measure(study, options, tmp_path / "out", workers=0)
-        table = write(study, options, measurements, tmp_path / "out", seed=1, seconds=1.0, command="pdips study")
-    assert list(table.columns) == list(COLUMNS)
+    _, table, page = studied(study, Options(replicates=2, epsilons=("2", "50")))
     values = table.set_index(["row", "column"])["ours"]
     for number in (1, 2):
         rows = [Place(number, 300, method, form, "2") for method in study.methods for form in FORMS]
@@ -110,7 +102,6 @@ def test_tiny_run(tmp_path):
             assert values[str(row), SUMMARIES["prediction"]] > 0.3
     near, far = (values[str(Place(1, 300, "STEPS", "sound", epsilon)), SUMMARIES["rmse"]] for epsilon in ("50", "2"))
     assert near < far
-    page = (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
     assert "What the paper says, and what we find" in page
     assert page.count('<svg class="picture"') == 2 * (3 * 2 + 3)
 
@@ -171,13 +162,6 @@ def test_designs_have_parameters_of_their_models(name):
     assert all(np.array_equal(back[key], value) for key, value in design.truth.items())
 
 
-class Withholds:
-    """A mechanism whose chains never agree."""
-
-    def __init__(self, **settings):
-        raise RefusedError("the chains don't agree; more advice")
-
-
 class Normal(study.ModelMechanisms):
     """One design."""
 
@@ -185,20 +169,15 @@ class Normal(study.ModelMechanisms):
         return [task for task in super().tasks(options) if task.arguments["design"] == "normal"]
 
 
-def test_a_refusal_is_a_row(monkeypatch, tmp_path):
-    monkeypatch.setitem(MECHANISMS, "censored-posterior", Withholds)
-    options = Options(replicates=1)
-    measurements = measure(Normal(), options, tmp_path, workers=0)
-    table = write(
-        Normal(), options, measurements, tmp_path, seed=1, seconds=1.0, command="pdips study model-mechanisms"
-    )
+@pytest.mark.usefixtures("withheld")
+def test_a_refusal_is_a_row(studied):
+    _, table, page = studied(Normal(), Options(replicates=1))
     seen = table.set_index(["row", "column"])["ours"]
     assert seen["normal, censored-posterior, ϵ = 1: refused: the chains don't agree", "releases"] == 0
     assert seen["normal, scores, ϵ = 1", "releases"] == seen["normal, no privacy", "releases"] == 1
     for mechanism in ("modips", "scores", "plug-in"):
         assert seen[f"normal, {mechanism}, ϵ = 1", "epsilon"] == 1
         assert 0.05 < seen[f"normal, {mechanism}, ϵ = 1", "rmse"] < 8
-    page = (tmp_path / "study.html").read_text(encoding="utf-8")
     assert "refused: the chains don&#39;t agree" in page
     assert "refuses a design for which pdips has no model of statistics" in page
 
@@ -206,16 +185,11 @@ def test_a_refusal_is_a_row(monkeypatch, tmp_path):
 # The censored posterior as Hu et al. (2022) have it: what it claims, refuses and makes
 
 
-@pytest.fixture(scope="module")
-def printed():
-    return published("censored-posterior")
-
-
 @pytest.mark.parametrize(
     ("weights", "wrong"), [("none", "loses up to 2|true loss .* up to 2"), ("confidential", "no finite")]
 )
-def test_it_says_what_is_wrong_with_it(printed, weights, wrong):
-    made = printed(epsilon=1, model=beta, weights=weights)
+def test_it_says_what_is_wrong_with_it(weights, wrong):
+    made = published("censored-posterior")(epsilon=1, model=beta, weights=weights)
     loss = made.privacy_loss(UNIT)
     assert loss.kind == "none"
     assert loss.statement.startswith("NO GUARANTEE")
@@ -229,5 +203,5 @@ def test_it_says_what_is_wrong_with_it(printed, weights, wrong):
 
 
 @pytest.mark.parametrize(("settings", "says"), cases(__file__, "it_refuses_what_the_paper_does_not_do"))
-def test_it_refuses_what_the_paper_does_not_do(printed, settings, says):
-    refuses(says, printed, **{"epsilon": 1, "model": beta} | settings)
+def test_it_refuses_what_the_paper_does_not_do(settings, says):
+    refuses(says, published("censored-posterior"), **{"epsilon": 1, "model": beta} | settings)

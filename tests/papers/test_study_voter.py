@@ -1,20 +1,17 @@
 """The voter study: reading the table, the paper's table 3, ranks, the regression as R fits it, a tiny run."""
 
 import math
-import warnings
 from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from tables import refuses
+from tables import cases, refuses
 
-from pdips import InputError, Table, registry
+from pdips import Table, registry
 from pdips_papers import find
-from pdips_papers.harness.page import write
-from pdips_papers.harness.run import measure
-from pdips_papers.harness.study import COLUMNS, Options
+from pdips_papers.harness.study import Options
 from pdips_papers.steps import voter_2018 as earlier
 from pdips_papers.steps import voter_table as voters
 from pdips_papers.steps.voter import (
@@ -30,15 +27,6 @@ from pdips_papers.steps.voter import (
     paper_figures,
     ranks,
 )
-
-MISPRINTED_RANKS = {
-    (-2, "flat Laplace", "overlap_prereg"): (4, 3),
-    (-2, "UH modified-2", "overlap_prereg"): (3, 4),
-    (1, "STEPS-3", "consistency_5"): (2, 3),
-    (2, "PrivBayes", "consistency_10"): (7, 6),
-    (2, "UH modified-2", "consistency_10"): (6, 5),
-}
-"""Printed rank, and the one that the printed figures have."""
 
 
 def simulated(n: int, seed: int) -> pd.DataFrame:
@@ -69,30 +57,19 @@ def test_codes_and_levels_and_names_of_the_paper_read_alike(path, tmp_path):
         assert all((again.codes[name] == by_code.codes[name]).all() for name in schema.columns)
 
 
-def test_missing_column_is_named_and_foreign_value_is_refused_without_showing_it(tmp_path):
-    simulated(50, 2).drop(columns="income").to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match=r"lacks a column 'income' \(or 'Family Income'\).*these 15: voted, prereg_st"):
-        voters.read_voter(tmp_path / "t.csv")
-    frame = simulated(50, 2)
-    frame.loc[7, "age"] = 77
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    said = refuses(r"column 'age' .* must hold 18, 19, 20, 21, 22; or 0 to 4", voters.read_voter, tmp_path / "t.csv")
-    assert "77" not in said
-
-
-def test_a_wrong_table_is_refused(tmp_path):
-    study, path = find("voter"), tmp_path / "t.csv"
-    for frame, message in (
-        (simulated(50, 2).assign(voted=1, registered=0), "impossible: voted = yes, registered = no"),
-        (simulated(50, 2).drop(columns="dmv"), "lacks a column 'dmv'"),
+def test_a_wrong_table_is_refused_without_showing_a_value(tmp_path):
+    study, path, frame = find("voter"), tmp_path / "t.csv", simulated(50, 2)
+    for wrong, message in (
+        (frame.assign(voted=1, registered=0), "impossible: voted = yes, registered = no"),
+        (frame.drop(columns="income"), r"lacks a column 'income' \(or 'Family Income'\).*these 15: voted, prereg_st"),
+        (frame.assign(age=[77, *frame["age"][1:]]), "column 'age' .* must hold 18, 19, 20, 21, 22; or 0 to 4"),
     ):
-        frame.to_csv(path, index=False)
-        refuses(message, study.tasks, Options(replicates=1, data=path))
+        wrong.to_csv(path, index=False)
+        assert "77" not in refuses(message, study.tasks, Options(replicates=1, data=path))
 
 
 def test_printed_ranks_and_scores_are_those_of_the_figures_but_for_misprints():
-    found = {}
-    wrong_scores = set()
+    found, wrong_scores = [], set()
     for power, group in voters.paper_table().groupby("log_epsilon"):
         mine = group.set_index("method")
         ours = ranks(mine[list(voters.MEASURES)].rename(columns=voters.MEASURES))
@@ -100,7 +77,7 @@ def test_printed_ranks_and_scores_are_those_of_the_figures_but_for_misprints():
             for method in voters.PAPER_METHODS:
                 printed, computed = int(mine.loc[method, f"{key}_rank"]), int(ours.loc[method, label])
                 if printed != computed:
-                    found[power, method, key] = (printed, computed)
+                    found.append((power, method, key, printed, computed))
         # The printed scores are the sums of the printed ranks, misprints included.
         printed_sum = mine[[f"{key}_rank" for key in voters.MEASURES]].sum(axis=1)
         assert (printed_sum == mine["score"]).all()
@@ -109,8 +86,8 @@ def test_printed_ranks_and_scores_are_those_of_the_figures_but_for_misprints():
             for method in voters.PAPER_METHODS
             if ours.loc[method, voters.SCORE] != mine["score"][method]
         }
-    assert found == MISPRINTED_RANKS
-    assert wrong_scores == {(power, method) for power, method, _ in MISPRINTED_RANKS}
+    assert sorted(found) == sorted(cases(__file__, "misprinted_ranks"))
+    assert wrong_scores == {(power, method) for power, method, *_ in found}
 
 
 def test_printed_categories_of_p_values_say_the_same_as_the_printed_rates():
@@ -179,14 +156,9 @@ def test_sound_rows_spend_what_they_say():
         assert sum(spend.epsilon for spend in built.spends(voters.voter_schema())) == 1
 
 
-def test_tiny_run(path, tmp_path):
+def test_tiny_run(path, studied):
     study = Voter(cases=(("flat Laplace", "published"), ("STEPS-2", "sound")))
-    options = Options(replicates=1, data=path, epsilons=("1",))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        measurements = measure(study, options, tmp_path / "out", workers=0)
-        table = write(study, options, measurements, tmp_path / "out", seed=1, seconds=1.0, command="pdips study voter")
-    assert list(table.columns) == list(COLUMNS)
+    _, table, page = studied(study, Options(replicates=1, data=path, epsilons=("1",)))
     rows = {"log epsilon = 0: flat Laplace (published)", "log epsilon = 0: STEPS-2 (sound)", voters.RESAMPLE}
     assert rows <= set(table["row"])
     values = table.set_index(["row", "column"])
@@ -204,7 +176,6 @@ def test_tiny_run(path, tmp_path):
     )
     rate = voters.MEASURES["consistency_5"]
     assert values.loc[(voters.NEVER, rate), "ours"] + values.loc[(voters.ALWAYS, rate), "ours"] == pytest.approx(1)
-    page = (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
     assert "Inside only" in page
     assert page.count('<svg class="picture"') == 16  # 8 measures, published and sound
     assert Voter().findings(table) == []  # claims are about all six methods
@@ -221,12 +192,8 @@ def test_findings_read_the_papers_own_table_as_the_paper_does():
 # The simulated table: shares that the paper prints, the structural zero, sparseness
 
 
-@pytest.fixture(scope="module")
-def frame():
-    return voters.simulated_voters(rng=np.random.default_rng(0))
-
-
-def test_shares_and_sparseness_are_the_papers_and_nobody_votes_unregistered(frame):
+def test_shares_and_sparseness_are_the_papers_and_nobody_votes_unregistered():
+    frame = voters.simulated_voters(rng=np.random.default_rng(0))
     table = Table(frame, voters.voter_schema())  # refuses the impossible combination
     assert list(frame) == list(voters.voter_schema().columns)
     assert len(frame) == voters.N_RECORDS

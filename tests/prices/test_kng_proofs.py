@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from quantile_tables import Anything, budget_of, records_of, regression_of
-from tables import refuses
+from tables import cases, refuses
 
 from pdips import Schema, Table
 from pdips.data.encoding import UNITS, Box, in_units
@@ -176,11 +176,7 @@ def others(n):
     return [(str(rng.choice(["a", "b"])), rng.uniform(0, 10), np.exp(rng.uniform(0, 6.9))) for _ in range(n)]
 
 
-MOVES = {
-    "moves": ([("a", 9.0, 900.0)], [("b", 0.5, 1.5)]),
-    "far": ([("a", 0.0, 1.0)], [("a", 10.0, 1000.0)]),
-    "goes missing": ([("a", 9.0, 900.0)], [("a", np.nan, np.nan)]),
-}
+MOVES = cases(__file__, "moves")
 FEW = {"by": ("s",), "quantiles": ("1/4", "1/2", "9/10")}
 MECHANISMS = {
     "residual": lambda **more: KNGResidual(epsilon=1, by=("s",), bins=8, **more),
@@ -189,12 +185,11 @@ MECHANISMS = {
 }
 
 
-def tables(schema, before, after, neighbours, shuffle=True):
+def tables(schema, before, after, neighbours):
     """Two neighbours; a person has the cap's number of records, all alike; the second file is in another order."""
     shared, cap = others(7), schema.records.max_per_person
-    second = frame([*shared, *(after * cap if neighbours == "replace-one" else [])])
-    second = second.sample(frac=1, random_state=1) if shuffle else second
-    return Table(frame([*shared, *before * cap]), schema), Table(second, schema)
+    second = frame([*shared, *([after] * cap if neighbours == "replace-one" else [])]).sample(frac=1, random_state=1)
+    return Table(frame([*shared, *[before] * cap]), schema), Table(second, schema)
 
 
 @pytest.mark.usefixtures("few")
@@ -258,8 +253,8 @@ def test_a_record_that_changes_its_confidential_stratum_spends_all_of_epsilon(mo
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("which", ["residual", "sandwich"])
 def test_strata_that_are_public_cost_epsilon_at_its_full_share(which):
-    before, after = [("a", 9.0, 900.0)], [("a", 9.0, 1.5)]
-    found = price(MECHANISMS[which](), *tables(schema_of(public=True), before, after, "replace-one"))
+    pair = tables(schema_of(public=True), ("a", 9.0, 900.0), ("a", 9.0, 1.5), "replace-one")
+    found = price(MECHANISMS[which](), *pair)
     assert Fraction(1, 8) < found <= 1
 
 

@@ -15,9 +15,10 @@ from itertools import combinations, combinations_with_replacement, product
 import numpy as np
 import pandas as pd
 import pytest
-from tables import schema_of, table_of, worst_loss
+from tables import all_records, schema_of, table_of, worst_loss
 
 from pdips import LaplaceSanitizer, Pairs, PerturbedHistogram, Schema, Steps, Table
+from pdips.audit.neighbour_pairs import either
 from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
@@ -61,18 +62,21 @@ def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(neighbours
 
 
 def test_a_second_count_of_pairs_costs_its_share_whichever_pairs_they_are(neighbours, monkeypatch):
-    # two of six pairs, all fifteen choices
+    # two of six pairs, all fifteen choices; counts are sums, so one record beside that which moves or leaves is enough
     made, schema = Pairs(epsilon=EPSILON, neighbours=neighbours, second_share="3/5"), schema_of(2, 2, 2, 2)
+    cells, table = all_records(schema), partial(table_of, schema=schema)
+    ends = combinations(cells, 2) if neighbours == "replace-one" else zip(cells, cells, strict=True)
+    moves = [either("one of two", table, [rest], *each, neighbours) for each in ends for rest in (cells[0], cells[-1])]
     monkeypatch.setattr(Enumerating, "decide", lambda self, noisy, rule: rule(noisy))
     losses = []
     for chosen in combinations(range(6), 2):
         monkeypatch.setattr("pdips.margins.pairs.most_telling", lambda *_, chosen=chosen: np.array(chosen))
-        losses.append(worst_loss(made, schema))
+        losses.append(worst_loss(made, schema, pairs=moves))
     assert losses == pytest.approx([float(EPSILON)] * 15, rel=1e-6)
     # the broken twin: a record is taken to be in one of the two pairs, which have .45 of the price
     of_counts = Sensitivity.of_counts
     monkeypatch.setattr(Sensitivity, "of_counts", lambda *given, tables=1: of_counts(*given))
-    assert worst_loss(made, schema) == pytest.approx(1.45 * float(EPSILON), rel=1e-6)
+    assert worst_loss(made, schema, pairs=moves) == pytest.approx(1.45 * float(EPSILON), rel=1e-6)
 
 
 def test_chosen_pairs_cost_what_the_choice_and_the_counts_may(neighbours, monkeypatch):

@@ -294,11 +294,6 @@ def place_name(column: str, number: int) -> str:
     return f"{column} up to {PLACES[column][number]:.4g}"
 
 
-def is_place(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """Return which measurements are shares of values up to a place."""
-    return names.str.partition(" up to ")[0].isin(PLACES)
-
-
 def distributions(frame: pd.DataFrame) -> dict[str, float]:
     """Return the distribution function of each column at :data:`PLACES`."""
     found: dict[str, float] = {}

@@ -96,9 +96,8 @@ class HeavyTailed(study.Study):
         claimed = measurements.loc[measurements["column"] == CLAIMED, "value"]
         made = set(measurements["row"]) if (claimed == float(EPSILON)).all() else set()
         paper = {place: value for place, value in paper_figures().items() if place[0] in made}
-        found = study.summarise(
-            measurements[(measurements["row"] != TRAINING) & ~heavy.is_place(measurements["column"])], paper
-        )
+        measured = (measurements["row"] != TRAINING) & ~measurements["column"].str.contains(" up to ")
+        found = study.summarise(measurements[measured], paper)
         return pd.concat([found, _errors(found)], ignore_index=True)
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
@@ -146,8 +145,20 @@ class HeavyTailed(study.Study):
         return [*charts, *(_distributions(values, column) for column in heavy.PLACES)]
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
-        """Hold the paper's claims and our targets against the table."""
-        return findings_of(table)
+        """Return the paper's claims as far as their rows were made, its price, and our targets."""
+        found = []
+        for form, row_of in FORMS_OF_CLAIMS.items():
+            seen = HeavyFigures(table, row_of)
+            if seen.has(*(row_of(method) for method in (*heavy.SCHEMES, heavy.PMSE))):
+                found += claims.judge(seen, form=form)
+        for claim, row_of in AGREEMENT.items():
+            rows = [row for row in (heavy.NON_PRIVATE, *map(row_of, (*heavy.SCHEMES, heavy.PMSE))) if seen.has(row)]
+            if any(seen.has(row_of(method)) for method in heavy.SCHEMES):
+                found.append(_agreement(seen, claim, rows))
+        if seen.has(heavy.as_run_row(KNG), heavy.as_run_row(heavy.STARTED), heavy.as_run_row(EXTENDED[1])):
+            found += starts.judge(seen)
+        found += price.judge(seen)
+        return found + ([_target(seen, column) for column in heavy.TARGETS] if seen.has(heavy.RECOMMENDED) else [])
 
 
 def paper_figures(printed: Mapping[str, Sequence[float]] = heavy.PRINTED) -> dict[tuple[str, str], float]:
@@ -267,22 +278,6 @@ def decided(right: Sequence[bool | None]) -> str:
 
 
 claims, starts, price = (study.Claims[HeavyFigures]("heavy-tailed") for _ in range(3))
-
-
-def findings_of(table: pd.DataFrame) -> list[study.Finding]:
-    """Return the paper's claims as far as their rows were made, its price, and the targets."""
-    found = []
-    for form, row_of in FORMS_OF_CLAIMS.items():
-        seen = HeavyFigures(table, row_of)
-        if seen.has(*(row_of(method) for method in (*heavy.SCHEMES, heavy.PMSE))):
-            found += claims.judge(seen, form=form)
-    for claim, row_of in AGREEMENT.items():
-        rows = [row for row in (heavy.NON_PRIVATE, *map(row_of, (*heavy.SCHEMES, heavy.PMSE))) if seen.has(row)]
-        found += [_agreement(seen, claim, rows)] if any(seen.has(row_of(method)) for method in heavy.SCHEMES) else []
-    if seen.has(heavy.as_run_row(KNG), heavy.as_run_row(heavy.STARTED), heavy.as_run_row(EXTENDED[1])):
-        found += starts.judge(seen)
-    found += price.judge(seen)
-    return found + ([_target(seen, column) for column in heavy.TARGETS] if seen.has(heavy.RECOMMENDED) else [])
 
 
 def better(column: str, one: float, other: float) -> bool:

@@ -73,7 +73,8 @@ def pmse_mechanism(
     records = records_of(frame)
     source = RandomBits() if bits is None else bits
     theta = (choose or chosen)(records, price, n_candidates=n_candidates, stages=stages, bits=source)
-    return draw_table(theta, len(records), source)
+    waits = -np.log1p(-source.generator().random((len(records), len(COLUMNS))))
+    return pd.DataFrame(synthesise(np.asarray(theta, dtype=np.float64), waits), columns=list(COLUMNS))
 
 
 def chosen(records: FloatArray, epsilon: Fraction, *, n_candidates: int, stages: int, bits: RandomBits) -> FloatArray:
@@ -93,13 +94,6 @@ def records_of(frame: pd.DataFrame) -> FloatArray:
         if not np.isfinite(frame[name].to_numpy(np.float64, na_value=np.nan)).all():
             raise InputError(f"column {name} must hold finite numbers only: drop or fill in missing values first")
     return np.ascontiguousarray(frame[list(COLUMNS)].to_numpy(dtype=np.float64))
-
-
-def draw_table(theta: FloatArray, n: int, bits: RandomBits) -> pd.DataFrame:
-    """Draw ``n`` records of the model at ``theta``, shape (8,): post-processing."""
-    waits = -np.log1p(-bits.generator().random((n, len(COLUMNS))))
-    made = synthesise(np.asarray(theta, dtype=np.float64), waits)
-    return pd.DataFrame(made, columns=list(COLUMNS))
 
 
 @dataclass(frozen=True, kw_only=True)

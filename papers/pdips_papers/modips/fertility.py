@@ -292,7 +292,10 @@ class Fertility(study.Study):
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return means over replicates, the paper's figures beside the rows at epsilon = e."""
-        return study.summarise(measurements, all_figures(set(measurements["row"])))
+        paper = {ORIGINAL: "original"} | {row_name(EPSILONS[0], form): method for method, form in PAPERS.items()}
+        rows = set(measurements["row"]) & set(paper)
+        shown = {place: value for row in rows for place, value in paper_figures(row, paper[row]).items()}
+        return study.summarise(measurements, shown)
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print tables 4 and 5, and rates by class."""
@@ -377,12 +380,6 @@ def paper_figures(row: str, method: str) -> dict[tuple[str, str], float]:
     found = {(row, column): value for column, value in zip((*CONFUSION, RATE), PAPER_4.get(method, ()), strict=False)}
     five = zip((*MOMENTS, *TVD.values()), PAPER_5.get(method, ()), strict=False)
     return found | {(row, column): value for column, value in five}
-
-
-def all_figures(rows: set[str]) -> dict[tuple[str, str], float]:
-    """Return all figures of the paper, of the rows at its epsilon that there are."""
-    paper = {ORIGINAL: "original"} | {row_name(EPSILONS[0], form): method for method, form in PAPERS.items()}
-    return {place: value for row in rows & set(paper) for place, value in paper_figures(row, paper[row]).items()}
 
 
 class FertilityFigures(study.Figures):

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
@@ -92,10 +91,10 @@ class Salary(study.Study):
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Synthesize the table, or records of it taken at random, by every form."""
         rng = np.random.default_rng(seed)
-        table = subsample(_load(arguments["data"]), arguments.get("records", MOST_RECORDS), rng)
+        table = subsample(_load(arguments["data"]), rng)
         y = table.frame[confidential_column(table.schema)].to_numpy(dtype=np.float64)
         answers = [Answer(column=synth.CONFIDENTIAL, synthetic=y)]
-        answers += PublishedRegressions(table, rng, **arguments.get("fit", {})).all()
+        answers += PublishedRegressions(table, rng).all()
         answers += sound_answers(table, rng)
         return [row for answer in answers for row in answered(y, answer)]
 
@@ -139,11 +138,11 @@ def _load(path: str) -> Table:
     return Table.read(path, _schema(Path(path)))
 
 
-def subsample(table: Table, most: int, rng: np.random.Generator) -> Table:
-    """Return as many records of a table, taken at random without replacement; the table itself if it has no more."""
-    if table.n_records <= most:
+def subsample(table: Table, rng: np.random.Generator) -> Table:
+    """Return ``MOST_RECORDS`` of a table, taken at random without replacement; the table itself if it has no more."""
+    if table.n_records <= MOST_RECORDS:
         return table
-    rows = np.sort(rng.choice(table.n_records, size=most, replace=False))
+    rows = np.sort(rng.choice(table.n_records, size=MOST_RECORDS, replace=False))
     return Table(table.frame.iloc[rows].reset_index(drop=True), table.schema)
 
 
@@ -180,11 +179,8 @@ class PublishedRegressions:
     Log-likelihoods are those of the number scaled to [0, 1] by its public bounds, as in the paper.
     """
 
-    def __init__(
-        self, table: Table, rng: np.random.Generator, *, chains: int = CHAINS, draws: int = DRAWS, tune: int = TUNE
-    ) -> None:
+    def __init__(self, table: Table, rng: np.random.Generator) -> None:
         self._table, self._rng = table, rng
-        self._settings = (chains, draws, tune)
         self._name = confidential_column(table.schema)
         column = table.schema.columns[self._name]
         self._lower, self._upper = float(column.lower or 0), float(column.upper or 0)
@@ -202,14 +198,13 @@ class PublishedRegressions:
     def refit(self, weights: FloatArray, window: float) -> tuple[FloatArray, FloatArray, float]:
         """Return the largest log-likelihoods, shape (records,), a synthetic set from one draw, and the worst R-hat."""
         self._censored.update(weights=weights, window=window)
-        chains, draws, tune = self._settings
-        tree = sample(self._censored, rng=self._rng, chains=chains, draws=draws, tune=tune)
+        tree = sample(self._censored, rng=self._rng, chains=CHAINS, draws=DRAWS, tune=TUNE)
         posterior = tree["posterior"].to_dataset()
         largest = np.abs(self._censored.log_likelihood(draws_by_name(tree)) - self._centre).max(axis=0)
         chain, draw = (int(self._rng.integers(posterior.sizes[each])) for each in ("chain", "draw"))
         one = posterior.isel(chain=chain, draw=draw)
         values = {rv.name: one[rv.name].to_numpy() for rv in self._blueprint.model.free_RVs}
-        return largest, self._drawn(values), worst_rhat(tree)
+        return largest, self._drawn(values), max(converged(tree).rhat.values())
 
     def _drawn(self, values: Mapping[str, NDArray[Any]]) -> FloatArray:
         public = record_values(self._table, self._table.schema.public_columns)
@@ -234,11 +229,6 @@ class PublishedRegressions:
             claimed = 2 * bound if math.isinf(half) else float(synth.EPSILON)
             true = 2.0 * synth.EPSILON if column == synth.CENSOR_UW else None
             yield Answer(column=column, synthetic=synthetic, bound=bound, claimed=claimed, true=true, rhat=rhat)
-
-
-def worst_rhat(tree: xr.DataTree) -> float:
-    """Return the largest R-hat of any parameter."""
-    return max(converged(tree).rhat.values())
 
 
 def sound_answers(table: Table, rng: np.random.Generator) -> Iterator[Answer]:

@@ -1,6 +1,6 @@
 """The pairs and events on which posterior mechanisms are audited."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -150,7 +150,7 @@ def censored(build: Build) -> Iterator[Case]:
         pair = _flip(coin_table, CROWD, counted.neighbours)
         pair = toward_counts(pair, counts_of(pair.first), counts_of(pair.second))
         yield Case(counted, with_event(pair, partial(_of_counts, pair), pair.event_name))
-    plain = _centred(build, switch, "prior")
+    plain = where_allowed(partial(build, model=switch), centre="reference", reference="prior")
     if plain is not None:
         yield Case(plain, _flip(coin_table, _crowd(plain, 3), plain.neighbours))
 
@@ -163,7 +163,7 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
         (mean, mean_table, {"mu": 0.0}),
         (gaps, gaps_table, {"mu": 0.0}),
     ):
-        made = _centred(build, model, reference)
+        made = where_allowed(partial(build, model=model), centre="reference", reference=reference)
         if made is not None:
             yield Case(made, _flip(table_of, _crowd(made, LIGHT), made.neighbours), "exact")
     zero = where_allowed(partial(build, model=shares), centre="zero")
@@ -174,12 +174,6 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
 def _of_counts(pair: Pair, rows: NDArray[Any]) -> Any:
     """Return the pair's event for the noisy counts, which come first; the cells that are drawn come after them."""
     return pair.event(rows[:, : len(counts_of(pair.first))]) if pair.event else None
-
-
-def _centred(build: Build, model: Any, reference: str | Mapping[str, float]) -> CensoredPosterior | None:
-    """Return a mechanism with a public centre."""
-    made: CensoredPosterior | None = where_allowed(partial(build, model=model), centre="reference", reference=reference)
-    return made
 
 
 def _staged(build: Build, share: str) -> Staged | None:
