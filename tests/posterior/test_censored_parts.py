@@ -154,6 +154,8 @@ def test_stand_ins_have_both_ends_of_every_column():
     made = stand_ins(schema, 30)
     assert {0, 2} <= set(made["a"])
     assert {2, 9} <= set(made["b"])
+    for end, ends in ((0, (0, 2)), (1, (2, 9))):
+        assert [set(values) for values in stand_ins(schema, 3, end=end).values()] == [{value} for value in ends]
 
 
 # The grid
