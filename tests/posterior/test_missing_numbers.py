@@ -7,15 +7,13 @@ import pytensor.tensor as pt
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import special, stats
-from small_models import blueprint, grid_of, written
+from small_models import about, blueprint, grid_of, written
 from tables import refuses
 
 from pdips import CensoredPosterior, PseudoPosterior, Schema, Scores, Table
 from pdips.posterior import private_reference as stages
 from pdips.posterior.columns import fixed_numbers, record_values
 from pdips.posterior.finished_model import stream
-from pdips.posterior.model import Blueprint
-from pdips.posterior.model_file import as_source
 from pdips.scores.noisy_likelihood import Simulator
 from pdips.scores.record_score import Clipping, RecordScore
 
@@ -49,7 +47,7 @@ LAWS = {
 
 @pytest.mark.parametrize("name", LAWS)
 def test_a_missing_number_leaves_the_term_of_its_absence_alone(name):
-    space = Blueprint(as_source(hurdle(LAWS[name])), ALONE)
+    space = blueprint(hurdle(LAWS[name]), ALONE)
     share, odds = 1 / (1 + np.exp(-PLACE[0])), np.array([PLACE[:1], [-2.0]]).ravel()
     points = [odds, np.full(2, PLACE[1]), np.full(2, PLACE[2])]
     rows = {"pay": np.array([20.0, 7.0, 20.0]), "pay_missing": np.array([1, 1, 0])}
@@ -104,7 +102,7 @@ def covariate(data):
 
 
 def test_simulated_records_have_the_fixed_number_and_others_read_what_is_there():
-    space = Blueprint(as_source(covariate), BOTH)
+    space = blueprint(covariate, BOTH)
     space.check()
     number, place = fixed_numbers(BOTH)["pay"], np.array([4.0])
     parameters = {"at": np.array(4.0)}
@@ -251,23 +249,18 @@ PAID = Schema(columns={"x": {"lower": -1, "upper": 1, "public": True}, "pay": {"
 LOW, SPAN = 1.0, 99_999.0
 
 
-def observed_as(function, name="pay"):
-    """A normal law of a function of a column."""
+def observed_as(function, law=pm.Normal):
+    """A law of a function of a column, by default normal."""
 
     @written
     def build(data):
-        pm.Normal(name, pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"], 0.5, observed=function(data))
+        law("pay", pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"], 0.5, observed=function(data))
 
     return build
 
 
 on_log_scale = observed_as(lambda data: pt.log(data["pay"]))
-
-
-@written
-def lognormal(data):
-    """The same law of the same column, as PyMC has it."""
-    pm.LogNormal("pay", pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"], 0.5, observed=data["pay"])
+lognormal = observed_as(lambda data: data["pay"], pm.LogNormal)  # the same law of the same column, as PyMC has it
 
 
 def share(data):
@@ -372,11 +365,8 @@ def test_whole_numbers_in_another_type_or_on_the_log_scale_come_back():
     assert blueprint(build, schema).transformations == {}
     schema = Schema(columns={"n": {"lower": 0, "upper": 90, "integer": True}})
 
-    @written
-    def build(data):
-        pm.Normal("n", pm.Normal("theta"), 1, observed=pt.log1p(data["n"]))
-
-    made = blueprint(build, schema).transformations["n"]
+    logs = about(name="n", observed=lambda data: pt.log1p(data["n"]))
+    made = blueprint(logs, schema).transformations["n"]
     np.testing.assert_array_equal(np.rint(made.back(np.log1p(np.arange(91)))), np.arange(91))
 
 

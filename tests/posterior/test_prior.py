@@ -126,9 +126,6 @@ def test_rows_of_a_distribution_that_knows_no_rows():
 
 
 def test_priors_that_cannot_be_drawn():
-    with pm.Model() as with_potential:
-        pm.Potential("p", -(pm.Normal("a") ** 2))
-    refuses("Potential, 'p'", prior_of, with_potential)
     with pm.Model() as reads_data:
         pm.Normal("a", pm.Data("wage_data", np.zeros(3)).mean())
     refuses("reads column 'wage'", prior_of, reads_data)
