@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 import pytest
 from scipy import special
 from small_models import about, blueprint, grid_of, written
-from tables import refuses
+from tables import cases, refuses
 
 from pdips import CensoredPosterior, PseudoPosterior, Schema, Scores, Table
 from pdips.posterior import private_reference as stages
@@ -80,12 +80,7 @@ def test_what_stands_at_a_missing_place_is_no_part_of_a_record():
 
 
 def test_the_fixed_number_is_public_and_may_occur():
-    numbers = {
-        "even": ({"lower": -1.0, "upper": 4.0}, 1.5),
-        "log": ({"lower": 1.0, "upper": 400.0, "scale": "log"}, 20.0),
-        "whole": ({"lower": 0, "upper": 5, "integer": True}, 2.0),
-        "coarse": ({"lower": 0.0, "upper": 10.0, "resolution": 2.5}, 6.25),
-    }
+    numbers = cases(__file__, "fixed_numbers")
     columns = {name: {**column, "missing": True} for name, (column, _) in numbers.items()}
     schema = Schema(columns=columns)
     assert fixed_numbers(schema) == {name: pytest.approx(number) for name, (_, number) in numbers.items()}

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 from small_models import UNIT, beta, beta_records, blueprint
-from tables import refuses
+from tables import cases, refuses
 
 from pdips.errors import RefusedError
 from pdips.posterior import nuts as sampling
@@ -181,26 +181,11 @@ def test_only_what_is_watched_counts():
 def test_the_rule_is_the_one_of_the_docs():
     good = {"rhat": {"a": 1.0099}, "ess_bulk": {"a": 401.0}, "ess_tail": {"a": 401.0}, "divergences": 0}
     assert Convergence(**good).passed
-    for worse in (
-        {"rhat": {"a": 1.01}},
-        {"ess_bulk": {"a": 400.0}},
-        {"ess_tail": {"a": 400.0}},
-        {"divergences": 1},
-        {"rhat": {"a": np.nan}},
-    ):
+    for worse in cases(__file__, "chains_at_the_edge"):
         assert not Convergence(**good | worse).passed
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"draws": 0}, "draws must be at least"),
-        ({"tune": 5}, "tune must be at least"),
-        ({"chains": 0}, "chains must be at least"),
-        ({"sampler": "stan"}, "sampler must be"),
-        ({"sampler": "numpyro"}, "numpyro and jax are not installed"),
-    ],
-)
+@pytest.mark.parametrize(("options", "says"), cases(__file__, "settings_of_chains_out_of_range"))
 def test_settings_out_of_range_and_samplers_that_are_not_there_are_refused(options, says, monkeypatch):
     monkeypatch.setattr(sampling, "find_spec", lambda name: None)
     refuses(says, sample, normal(Y), rng=np.random.default_rng(0), **options)
