@@ -110,24 +110,27 @@ def test_simulated_records_have_the_fixed_number_and_others_read_what_is_there()
 # ---- refused ----
 
 
-def observing(**lines):
-    """A model of some observed variables, each a function of its column, the model's parameter and those before."""
+def observing(*lines):
+    """A model of some observed variables, each a function of the columns and a parameter."""
 
-    @written
-    def build(data):
-        at, made = pm.Beta("at", 1, 1), {}
-        for name, line in lines.items():
-            made[name] = line(name, data, at, made)
+    def write(data):
+        at = pm.Beta("at", 1, 1)
+        for line in lines:
+            line(data, at)
 
-    return build
-
-
-def number(name, data, at, made):
-    return pm.LogNormal(name, at, 1, observed=data[name])
+    return written(write)
 
 
-def absence(name, data, at, made):
-    return pm.Bernoulli(name, at, observed=data[name])
+def number(data, at):
+    return pm.LogNormal("pay", at, 1, observed=data["pay"])
+
+
+def absence(data, at):
+    return pm.Bernoulli("pay_missing", at, observed=data["pay_missing"])
+
+
+def by_its_number(data, at):
+    absence(data, at * pm.math.invlogit(number(data, at)))
 
 
 def labelled(data, schema):
@@ -137,24 +140,16 @@ def labelled(data, schema):
     return model
 
 
-def by_its_number(name, data, at, made):
-    return pm.Bernoulli(name, at * pm.math.invlogit(made["pay"]), observed=data[name])
-
-
 OWN = Schema(columns={"pay": PAY, "pay_missing": {"levels": [0, 1]}})
 
 
 @pytest.mark.parametrize(
     ("model", "schema", "says"),
     [
-        (observing(pay=number), ALONE, r'add pm.Bernoulli\("pay_missing", p, observed=data\["pay_missing"\]\)'),
-        (observing(pay_missing=absence), ALONE, r'add pm.Normal\("pay", mu, sd, observed=data\["pay"\]\)'),
-        (observing(pay=number, pay_missing=absence), OWN, "'pay' is missing 'pay_missing'; rename that column"),
-        (
-            observing(pay=number, pay_missing=by_its_number),
-            ALONE,
-            "whether 'pay' is missing can't depend on its number",
-        ),
+        (observing(number), ALONE, r'add pm.Bernoulli\("pay_missing", p, observed=data\["pay_missing"\]\)'),
+        (observing(absence), ALONE, r'add pm.Normal\("pay", mu, sd, observed=data\["pay"\]\)'),
+        (observing(number, absence), OWN, "'pay' is missing 'pay_missing'; rename that column"),
+        (observing(by_its_number), ALONE, "whether 'pay' is missing can't depend on its number"),
         (labelled, BOTH, "'pay' may be missing: observe it by itself, not in 'both'"),
     ],
 )
