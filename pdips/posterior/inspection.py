@@ -146,14 +146,10 @@ def inspect(records: InspectedRecords, posterior: Posterior) -> Found:
 
 
 def _facts(posterior: Posterior) -> dict[str, Any]:
-    """Return what there is to say of a posterior, with its first parameters and the number of draws and chains."""
-    rows, sizes = listed(posterior), posterior.tree["posterior"].sizes
-    known = {"parameters": rows[:MOST_LISTED], "more": max(0, len(rows) - MOST_LISTED)}
-    return dict(posterior.facts) | known | {"draws": int(sizes["draw"]), "chains": int(sizes["chain"])}
+    """Return what there is to say of a posterior, with the number of draws and chains.
 
-
-def listed(posterior: Posterior) -> list[dict[str, Any]]:
-    """Return mean, standard deviation, R-hat and effective draws of each parameter, and the value that was released."""
+    Of its first parameters: mean, standard deviation, R-hat, effective draws, and the value that was released.
+    """
     found, names = posterior.tree["posterior"].to_dataset(), list(posterior.released[0])
     found = found[[name for name in names if name in found]]
     parts: dict[str, Any] = {}
@@ -177,7 +173,9 @@ def listed(posterior: Posterior) -> list[dict[str, Any]]:
             row |= {key: finite(part[name].values[place]) for key, part in parts.items()}
             row["released"] = [finite(np.asarray(draw[str(name)])[place]) for draw in posterior.released]
             rows.append(row)
-    return rows
+    sizes = posterior.tree["posterior"].sizes
+    known = {"parameters": rows[:MOST_LISTED], "more": max(0, len(rows) - MOST_LISTED)}
+    return dict(posterior.facts) | known | {"draws": int(sizes["draw"]), "chains": int(sizes["chain"])}
 
 
 def published_draws(tree: xr.DataTree) -> pd.DataFrame:

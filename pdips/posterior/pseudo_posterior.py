@@ -72,18 +72,14 @@ def weighted_e(weights: Any, bounds: Any, epsilon: Number) -> FloatArray:
     """Return the weights of the paper's Weighted-e: 0 where weight times bound is above epsilon / 2."""
     f = check_bounds(bounds)
     alpha = check_weights(weights, len(f))
-    return np.where(_product(alpha, f) > as_float(positive(epsilon, "epsilon")) / 2, 0.0, alpha)
+    return np.where(alpha * np.where(alpha == 0, 0.0, f) > as_float(positive(epsilon, "epsilon")) / 2, 0.0, alpha)
 
 
 def lipschitz_bound(weights: Any, bounds: Any) -> float:
     """Return the paper's local bound Delta = max_i alpha_i f_i, with f of the weighted fit."""
     f = check_bounds(bounds)
-    return float(_product(check_weights(weights, len(f)), f).max())
-
-
-def _product(weights: FloatArray, bounds: FloatArray) -> FloatArray:
-    """Return weights times bounds; a record of weight 0 has none, whatever its bound."""
-    return np.where(weights == 0, 0.0, np.where(weights == 0, 1.0, weights) * np.where(weights == 0, 0.0, bounds))
+    alpha = check_weights(weights, len(f))
+    return float((alpha * np.where(alpha == 0, 0.0, f)).max())  # without weight a record has no part, whatever its f
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,10 +39,6 @@ def mean_of_records():
     return RECORDS.mean()
 
 
-def through_a_helper(data, schema):
-    return line(mean_of_records())
-
-
 def in_an_inner_function(data, schema):
     def scale():
         return RECORDS.std()
@@ -77,10 +73,6 @@ class Settings:
     HELD = RECORDS
 
 
-def through_a_class(data, schema):
-    return line(Settings.HELD[0])
-
-
 @functools.cache
 def remembered():
     return line(RECORDS[0])
@@ -88,7 +80,7 @@ def remembered():
 
 HOLDING = {
     "a global frame": (reads_a_frame, "'FRAME'", "DataFrame"),
-    "a helper's global": (through_a_helper, "'RECORDS'", "ndarray"),
+    "a helper's global": (lambda data, schema: line(mean_of_records()), "'RECORDS'", "ndarray"),
     "an inner function's global": (in_an_inner_function, "'RECORDS'", "ndarray"),
     "a default": (by_default, "'a default of by_default'", "ndarray"),
     "a closure": (in_a_closure(FRAME["y"]), "'held'", "Series"),
@@ -99,7 +91,7 @@ HOLDING = {
     "a partial": (functools.partial(given, held=RECORDS), "'partial'", "ndarray"),
     "an object": (Model(RECORDS), "'Model.held'", "ndarray"),
     "a method": (Model(RECORDS).build, "'build.held'", "ndarray"),
-    "a class": (through_a_class, "'Settings.HELD'", "ndarray"),
+    "a class": (lambda data, schema: line(Settings.HELD[0]), "'Settings.HELD'", "ndarray"),
     "a cached function": (remembered, "'RECORDS'", "ndarray"),
 }
 
@@ -116,21 +108,13 @@ def reads_constants(data, schema):
     return line(KNOTS[1] + SCALES["y"] + natural_log(2.0) + math.pi + np.pi)
 
 
-def reads_a_graph_function(data, schema):
-    return line(exp(0.0).eval())
-
-
 def test_small_constants_are_written_down_and_attributes_of_their_names_are_not():
     assert check_closed(reads_constants, "m") == {"KNOTS": "[0.0, 0.5, 1.0]", "SCALES": "{'y': 3}"}
     assert check_closed(in_a_closure(np.array([1, 2])), "m") == {"held": "array([1, 2])"}
     assert check_closed(functools.partial(given, held=[3]), "m") == {"partial": "[3]"}
     assert check_closed(Model(2.5), "m") == {"Model.held": "2.5"}
-    assert check_closed(reads_a_graph_function, "m") == {}
-
-    def build(data, schema):
-        return line(schema.FRAME)
-
-    assert check_closed(build, "m") == {}
+    assert check_closed(lambda data, schema: line(exp(0.0).eval()), "m") == {}
+    assert check_closed(lambda data, schema: line(schema.FRAME), "m") == {}
 
 
 def test_the_source_of_a_function_holds_its_helpers_and_constants():
@@ -143,12 +127,9 @@ def test_the_source_of_a_function_holds_its_helpers_and_constants():
     assert "held = [1]" in one.text
 
 
-UNRECORDED = cases(__file__, "closed_unrecorded")
-
-
 def test_a_function_without_a_source_says_so():
     space, schema = {}, Schema(columns={"y": {"lower": -9, "upper": 9}})
-    exec(UNRECORDED, space)
+    exec(cases(__file__, "closed_unrecorded"), space)
     assert as_source(space["build"]).text == ""
     for kind in (CensoredPosterior, PseudoPosterior):
         assert "source is not recorded" in kind(epsilon=1, model=space["build"]).privacy_loss(schema).statement
@@ -165,12 +146,9 @@ def test_a_model_of_any_origin_is_looked_at_and_one_in_place_of_its_function_ref
     refuses(r"a function build_model\(data, schema\), and is of type Model", as_source, model)
 
 
-FILE = cases(__file__, "closed_file")
-
-
 def test_a_file_may_hold_what_is_written_out_in_it(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(FILE.format(constants=f"HELD = {list(range(1, 200))}"))
+    path, text = tmp_path / "mine.py", cases(__file__, "closed_file")
+    path.write_text(text.format(constants=f"HELD = {list(range(1, 200))}"))
     assert Blueprint(as_source(path), PAIRS).n_parameters == 1
-    path.write_text(FILE.format(constants="HELD = np.linspace(1, 2, 200)"))
+    path.write_text(text.format(constants="HELD = np.linspace(1, 2, 200)"))
     refuses(r"mine\.py reads 'HELD' from outside of its code: ndarray", Blueprint, as_source(path), PAIRS)

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from itertools import product
 
 import arviz as az
 import numpy as np
@@ -10,27 +11,17 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from scipy import stats
-from small_models import written
+from scipy.signal import lfilter
+from small_models import UNIT, beta, blueprint
 from tables import refuses
 
-from pdips import Schema
 from pdips.posterior.bounds import Bounds, from_log_likelihood, stream_bounds
 from pdips.posterior.finished_model import stream
-from pdips.posterior.model import Blueprint
-from pdips.posterior.model_file import Source
 from pdips.posterior.record_likelihood import Tally
 from pdips.report.posterior_figures import against_value, censored_by_draw
 
 FAST = "FAST_COMPILE"
 N, DRAWS = 50, 24
-
-SCHEMA = Schema(columns={"y": {"lower": 0, "upper": 1}})
-
-
-@written
-def build_model(data):
-    mean, size = pm.Uniform("mean", 0, 1), pm.Pareto("size", alpha=1.5, m=0.1)
-    pm.Beta("y", size * mean, size * (1 - mean), observed=data["y"])
 
 
 def two_columns(n: int = N, *, data: bool = True) -> pm.Model:
@@ -82,6 +73,7 @@ def by_hand(terms, weights=1.0, centre=0.0, limit=np.inf):
     u = weights * (terms.reshape(-1, terms.shape[-1]) - centre)
     size = np.abs(u)
     return {
+        "by_chain": size.reshape(terms.shape).max(axis=1),
         "largest": size.max(axis=0),
         "lowest": u.min(axis=0),
         "highest": u.max(axis=0),
@@ -92,39 +84,51 @@ def by_hand(terms, weights=1.0, centre=0.0, limit=np.inf):
     }
 
 
-def assert_same(bounds: Bounds, expected: dict[str, np.ndarray]) -> None:
+def assert_same(bounds: Bounds, expected: dict[str, np.ndarray], *, rtol=1e-10, atol=1e-10) -> None:
     for name, values in expected.items():
-        np.testing.assert_allclose(getattr(bounds, name), values, rtol=1e-10, atol=1e-10, err_msg=name)
+        np.testing.assert_allclose(getattr(bounds, name), values, rtol=rtol, atol=atol, err_msg=name)
 
 
 # What is computed
 
 
-@pytest.mark.parametrize("data", [True, False])
-def test_blocks_give_what_pymc_gives(data):
-    model, draws = two_columns(data=data), draws_of_two_columns()
+@pytest.mark.parametrize("given", ["data", "constants", "transformed draws"])
+def test_blocks_give_what_pymc_gives(given):
+    model, draws = two_columns(data=given != "constants"), draws_of_two_columns()
     tree = as_tree(draws)
     pm.compute_log_likelihood(tree, model=model, progressbar=False, compile_kwargs={"mode": FAST})
     expected = sum(tree["log_likelihood"][name].to_numpy() for name in ("y", "z")).reshape(DRAWS, N)
+    if given == "transformed draws":
+        draws["spread_log__"] = np.log(draws.pop("spread"))
     found = stream(model, None, draws, block=7, chunk=5, mode=FAST)
     assert found.block == 7
     np.testing.assert_allclose(all_pieces(found), expected, rtol=0, atol=1e-10)
 
 
-def test_transformed_draws_give_the_same():
-    model, draws = two_columns(), draws_of_two_columns()
-    transformed = {"spread_log__": np.log(draws["spread"]), "level": draws["level"]}
-    one, other = [all_pieces(stream(model, None, given, mode=FAST)) for given in (draws, transformed)]
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_a_tally_in_pieces_agrees_with_all_at_once(limit):
+    rng = np.random.default_rng(1)
+    found = rng.normal(0, 1, (9, 21))
+    found[2, 3], found[4, 5], found[1, 20] = -np.inf, np.nan, np.inf
+    weights, centre = rng.uniform(0, 1, 21) * (np.arange(21) % 3 > 0), rng.normal(0, 1, 21)
+    each = Tally(21, (3, 3), weights, centre, limit, counts := rng.integers(1, 4, 21))
+    for rows, draws in product((slice(0, 13), slice(13, 21)), (slice(0, 4), slice(4, 9))):
+        each.add(rows, draws, found[draws, rows].copy())
+    read = np.where(weights == 0, 0.0, np.where(np.isnan(found), -np.inf, found))
+    terms, weights, centre = (np.repeat(values, counts, axis=-1) for values in (read, weights, centre))
+    expected = by_hand(terms.reshape(3, 3, -1), weights, centre, np.inf if limit is None else limit)
+    made = Bounds.of(each, False)
+    assert_same(made, expected, rtol=1e-12, atol=0)
+    assert made.n_records == counts.sum()
+    assert made.describe()["bound"] is None
 
 
 def test_bounds_of_another_table_than_the_model_was_built_on():
     rng = np.random.default_rng(0)
     y, weights, centre = rng.beta(0.5, 3, 5000), rng.random(5000), rng.normal(size=5000)
-    draws = {"mean": rng.uniform(0.1, 0.2, 20), "size": rng.uniform(3, 4, 20)}
-    a, b = draws["mean"] * draws["size"], (1 - draws["mean"]) * draws["size"]
-    terms = stats.beta.logpdf(y, a[:, None], b[:, None])[None]
-    model = Blueprint(Source(build_model, "beta"), SCHEMA).model
+    phi, lam = rng.uniform(0.1, 0.2, 20), rng.uniform(3, 4, 20)
+    terms = stats.beta.logpdf(y, (phi * lam)[:, None], ((1 - phi) * lam)[:, None])[None]
+    model, draws = blueprint(beta, UNIT).model, {"phi": phi, "lam": lam}
     plain = stream_bounds(model, {"y": y}, draws, limit=2.5, mode=FAST)
     assert_same(plain, by_hand(terms, limit=2.5))
     weighted = stream_bounds(model, {"y": y}, draws, weights=weights, centre=centre, limit=1, mode=FAST)
@@ -149,15 +153,6 @@ def test_records_that_see_each_other_are_taken_all_at_once_and_rows_of_several_c
     mu = np.random.default_rng(2).normal(size=(DRAWS, 3))
     found = all_pieces(stream(model, None, {"mu": mu}, block=7, mode=FAST))
     np.testing.assert_allclose(found, stats.norm.logpdf(y, mu[:, None]).sum(axis=2), atol=1e-10)
-
-
-def test_a_record_without_density_is_infinitely_large_unless_its_weight_is_0():
-    terms = np.array([[[-1.0, -np.inf, np.nan], [-2.0, -1.0, -3.0]]])
-    found = from_log_likelihood(foreign(terms), limit=2.5)
-    assert found.largest.tolist() == [2, np.inf, np.inf]
-    assert found.draws_beyond.tolist() == [0, 1, 2]
-    assert found.describe()["bound"] is None
-    assert from_log_likelihood(foreign(terms), weights=[1, 0, 0.5], limit=2.5).largest.tolist() == [2, 0, np.inf]
 
 
 # Trees that others made
@@ -203,8 +198,8 @@ def peak(job) -> int:
 def test_all_records_at_all_draws_are_never_held():
     n, n_draws = 30_000, 200
     rng = np.random.default_rng(0)
-    draws = {"mean": rng.uniform(0.1, 0.2, n_draws), "size": rng.uniform(3, 4, n_draws)}
-    found = stream(Blueprint(Source(build_model, "beta"), SCHEMA).model, {"y": rng.random(n)}, draws, mode=FAST)
+    draws = {"phi": rng.uniform(0.1, 0.2, n_draws), "lam": rng.uniform(3, 4, n_draws)}
+    found = stream(blueprint(beta, UNIT).model, {"y": rng.random(n)}, draws, mode=FAST)
     tally = Tally(n, (1, n_draws), None, None, 2.5)
     assert found.block < n
     all_at_once = 8 * n * n_draws
@@ -257,17 +252,11 @@ def test_a_further_draw_exceeds_the_bound_once_in_the_number_of_draws_plus_one()
     assert stuck / repeats > 0.1 + 0.024
 
 
-def chain_of(rng, n_draws: int, keep: float) -> np.ndarray:
-    steps = rng.normal(size=(4, n_draws)) * np.sqrt(1 - keep**2)
-    found = np.empty((4, n_draws))
-    found[:, 0] = rng.normal(size=4)
-    for draw in range(1, n_draws):
-        found[:, draw] = keep * found[:, draw - 1] + steps[:, draw]
-    return found
-
-
 def test_a_chain_counts_its_effective_draws():
-    terms = -(chain_of(np.random.default_rng(2), 500, 0.9)[..., None] ** 2) * np.array([0.5, 1.0])
+    rng = np.random.default_rng(2)
+    steps = rng.normal(size=(4, 500)) * np.sqrt(1 - 0.9**2)
+    steps[:, 0] = rng.normal(size=4)
+    terms = -(lfilter([1], [1, -0.9], steps)[..., None] ** 2) * np.array([0.5, 1.0])
     found, same = from_log_likelihood(foreign(terms)), from_log_likelihood(foreign(terms), independent=True)
     assert same.exceedance == pytest.approx(1 / 2001)
     assert found.exceedance == pytest.approx(1 / (1 + min(found.ess_bulk, found.ess_tail)))
@@ -294,20 +283,20 @@ def test_the_words_follow_what_was_done(normal_terms):
 
 
 def test_a_bound_that_never_moves_has_no_diagnostics_and_one_chain_is_halved(normal_terms):
-    found = from_log_likelihood(foreign(np.full((2, 50, 3), -1.0)))
+    still = foreign(np.full((2, 50, 3), -1.0))
+    found = from_log_likelihood(still)
     assert np.isnan([found.rhat, found.ess_bulk, found.ess_tail]).all()
     assert found.exceedance == 1
-    assert from_log_likelihood(foreign(np.full((2, 50, 3), -1.0)), independent=True).exceedance == pytest.approx(
-        1 / 101
-    )
+    assert from_log_likelihood(still, independent=True).exceedance == pytest.approx(1 / 101)
     found = from_log_likelihood(foreign(normal_terms[:1]))
     assert found.rhat == pytest.approx(az.rhat(found.largest_by_draw.reshape(2, 50)))
+    assert np.isnan(found.chain_spread).all()
 
 
 # What comes out
 
 
-def test_findings_are_plain_and_the_tree_is_whole(normal_terms):
+def test_findings_are_plain_the_tree_is_whole_and_reprs_show_nothing(normal_terms):
     found = from_log_likelihood(foreign(normal_terms), limit=3)
     said = json.loads(json.dumps(found.describe(), allow_nan=False))
     assert said["bound"] == pytest.approx(found.overall)
@@ -317,12 +306,9 @@ def test_findings_are_plain_and_the_tree_is_whole(normal_terms):
     assert group["largest"].dims == ("record",)
     assert group["share_by_draw"].dims == ("chain", "draw")
     assert group.attrs["limit"] == 3
-    assert "censored" not in from_log_likelihood(foreign(normal_terms)).describe()
-    assert "draws_beyond" not in from_log_likelihood(foreign(normal_terms)).to_tree()["pdips"]
-
-
-def test_reprs_show_nothing(normal_terms):
-    found = from_log_likelihood(foreign(normal_terms), limit=3)
+    unlimited = from_log_likelihood(foreign(normal_terms))
+    assert "censored" not in unlimited.describe()
+    assert "draws_beyond" not in unlimited.to_tree()["pdips"]
     pieces = stream(two_columns(), None, draws_of_two_columns(), mode=FAST)
     for shown in (repr(found), str(found), repr(pieces), f"{pieces}"):
         assert not any(letter.isdigit() for letter in shown)

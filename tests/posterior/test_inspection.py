@@ -3,23 +3,18 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
 
 import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 from scipy import stats
 from small_models import WIDE, blueprint, normal
 from tables import cases, refuses
 
-from pdips.cli import program
-from pdips.posterior.bounds import Bounds
 from pdips.posterior.inspection import InspectedRecords, Posterior, censored_records, check_bounds, inspect, tree_of
 from pdips.posterior.model import split
 from pdips.posterior.private_reference import Anchor, Stage
-from pdips.posterior.record_likelihood import Tally
 from pdips.posterior.target import Target
 
 Y = np.array([-3.0, 0.0, 0.5, 4.0])
@@ -92,27 +87,6 @@ def test_r_hat_and_effective_draws_are_those_of_arviz():
     assert found["posterior"]["bounds"] == {"failed": "KeyError"}  # a model of other parameters
 
 
-@pytest.mark.parametrize("limit", [None, 1.0])
-def test_a_tally_in_pieces_agrees_with_all_at_once(limit):
-    rng = np.random.default_rng(1)
-    found = rng.normal(0, 1, (9, 21))
-    found[2, 3], found[4, 5], found[1, 20] = -np.inf, np.nan, np.inf
-    weights, centre = rng.uniform(0, 1, 21) * (np.arange(21) % 3 > 0), rng.normal(0, 1, 21)
-    each = Tally(21, (3, 3), weights, centre, limit, counts := rng.integers(1, 4, 21))
-    for rows, draws in product((slice(0, 13), slice(13, 21)), (slice(0, 4), slice(4, 9))):
-        each.add(rows, draws, found[draws, rows].copy())
-    made, found = Bounds.of(each, False), np.where(np.isnan(found), -np.inf, found) - centre
-    terms = np.repeat(np.where(weights == 0, 0.0, found) * weights, counts, axis=1)
-    beyond = np.abs(terms) > (np.inf if limit is None else limit)
-    seen = (made.largest, made.lowest, made.highest, made.mean, made.draws_beyond)
-    wanted = (np.abs(terms).max(axis=0), terms.min(axis=0), terms.max(axis=0), terms.mean(axis=0), beyond.sum(axis=0))
-    seen, wanted = (*seen, made.largest_by_draw), (*wanted, np.abs(terms).max(axis=1).reshape(3, -1))
-    seen, wanted = (*seen, made.by_chain), (*wanted, np.abs(terms).reshape(3, 3, -1).max(axis=1))
-    for one, other in zip((*seen, made.records_beyond.ravel()), (*wanted, beyond.sum(axis=1)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)
-    assert made.n_records == counts.sum()
-
-
 # Bounds of anybody's posterior from files: ``pdips bounds``
 
 
@@ -120,15 +94,15 @@ MODEL = cases(__file__, "bounds_of_files_model")
 ROWS = np.array([0.0, 1.0, 4.0])
 
 
-def posterior(n_chains: int = 2, group: str = "posterior") -> xr.DataTree:
+def posterior(group: str = "posterior") -> xr.DataTree:
     """Draws of the model's mean, or log-likelihoods of its three records by hand."""
-    mean = np.random.default_rng(0).standard_normal((n_chains, 50))
+    mean = np.random.default_rng(0).standard_normal((2, 50))
     if group == "posterior":
         data = xr.Dataset({"mean": (("chain", "draw"), mean)})
     else:
         terms = -0.5 * np.log(2 * np.pi) - (ROWS - mean[..., None]) ** 2 / 2
         data = xr.Dataset({"y": (("chain", "draw", "record"), terms)})
-    return xr.DataTree.from_dict({group: data.assign_coords({"chain": np.arange(n_chains), "draw": np.arange(50)})})
+    return xr.DataTree.from_dict({group: data.assign_coords({"chain": np.arange(2), "draw": np.arange(50)})})
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
@@ -137,35 +111,34 @@ def posterior(n_chains: int = 2, group: str = "posterior") -> xr.DataTree:
 def test_files_give_the_bounds_that_a_hand_works_out(tmp_path, kind, group):
     path, model = tmp_path / f"draws.{kind}", tmp_path / "m.py"
     model.write_text(MODEL)
-    getattr(posterior(group=group), f"to_{kind}")(path)
+    getattr(posterior(group), f"to_{kind}")(path)
     found = check_bounds(path, model if group == "posterior" else None)
-    terms = np.abs(posterior(group="log_likelihood")["log_likelihood"]["y"].to_numpy())
+    terms = np.abs(posterior("log_likelihood")["log_likelihood"]["y"].to_numpy())
     np.testing.assert_allclose(found.by_chain, terms.max(axis=1), rtol=1e-6)
     np.testing.assert_allclose(found.largest, terms.max(axis=(0, 1)), rtol=1e-6)
     spread = np.ptp(terms.max(axis=1), axis=0) / terms.max(axis=(0, 1))
     np.testing.assert_allclose(found.chain_spread, spread, rtol=1e-6)
 
 
-def run(*arguments: object):
-    return CliRunner().invoke(program, ["bounds", *map(str, arguments)])
-
-
-def test_the_command_says_that_it_is_inside_and_writes_both_files(tmp_path):
-    posterior(group="log_likelihood").to_netcdf(tmp_path / "draws.nc")
-    done = run(tmp_path / "draws.nc", "--limit", 2, "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("INSIDE ONLY")
+def test_the_command_says_that_it_is_inside_and_writes_both_files(tmp_path, pdips):
+    posterior("log_likelihood").to_netcdf(tmp_path / "draws.nc")
+    command = ("bounds", tmp_path / "draws.nc", "--out", tmp_path / "out")
+    assert pdips.ok(*command, "--limit", 2).startswith("INSIDE ONLY")
     said = json.loads((tmp_path / "out" / "bounds.json").read_text())
     assert (said["records"], said["chains"], said["upper_draws"]["monte_carlo_error"] > 0) == (3, 2, True)
     assert len((tmp_path / "out" / "bounds.csv").read_text().splitlines()) == 4
     page = (tmp_path / "out" / "bounds.html").read_text()
     assert page.count("<svg") == 2
     assert "records go beyond 2 nats in some draw</td>" in page
-    assert "can't write" in str(run(tmp_path / "draws.nc", "--out", tmp_path / "out").exception)
+    assert "can't write" in pdips(*command)[2]
 
 
-def test_one_chain_says_nothing_of_another():
-    assert np.isnan(check_bounds(posterior(1, "log_likelihood")).chain_spread).all()
+def test_a_term_that_is_no_number_is_said_to_be_infinite(tmp_path, pdips):
+    tree = posterior("log_likelihood")
+    tree["log_likelihood"]["y"][1, 3, 2] = np.nan
+    tree.to_netcdf(tmp_path / "draws.nc")
+    said = pdips.ok("bounds", tmp_path / "draws.nc", "--out", tmp_path / "out")
+    assert all(words in said for words in ("bound     inf nats; by", "It is infinite", "bounds.html"))
 
 
 @pytest.mark.parametrize(("text", "said"), cases(__file__, "a_model_that_does_not_fit_is_refused_without_quoting_it"))
@@ -174,29 +147,9 @@ def test_a_model_that_does_not_fit_is_refused_without_quoting_it(tmp_path, text,
     assert "4.0" not in refuses(said, check_bounds, posterior(), tmp_path / "m.py")
 
 
-@pytest.mark.parametrize(
-    ("tree", "settings", "said"),
-    [
-        (posterior(), {}, "no log_likelihood group"),
-        (posterior(group="log_likelihood"), {"model": pm.Model()}, "no posterior group"),
-        (posterior(), {"model": pm.Model(), "variable": "y"}, "leave them out with a model"),
-        (xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": ("record", ROWS)})}), {}, "dims chain and draw"),
-        (posterior(group="log_likelihood"), {"variable": "z"}, "."),
-    ],
-)
-def test_draws_without_what_is_needed_are_refused(tree, settings, said):
-    refuses(said, check_bounds, tree, **settings)
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path):
+def test_draws_and_settings_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "draws.nc").write_text("no netCDF")
-    for name, said in (("draws.nc", "no netCDF file and no zarr folder"), ("other.nc", "isn't there")):
-        refuses(said, check_bounds, tmp_path / name)
-
-
-def test_a_term_that_is_no_number_is_said_to_be_infinite(tmp_path):
-    tree = posterior(group="log_likelihood")
-    tree["log_likelihood"]["y"][1, 3, 2] = np.nan
-    tree.to_netcdf(tmp_path / "draws.nc")
-    said = run(tmp_path / "draws.nc", "--out", tmp_path / "out").output
-    assert all(words in said for words in ("bound     inf nats; by", "It is infinite", "bounds.html"))
+    refuses("no netCDF file and no zarr folder", check_bounds, tmp_path / "draws.nc")
+    refuses("isn't there", check_bounds, tmp_path / "other.nc")
+    refuses("leave them out with a model", check_bounds, posterior(), pm.Model(), variable="y")
+    refuses("no such variable", check_bounds, posterior("log_likelihood"), variable="z")

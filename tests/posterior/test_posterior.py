@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-from small_models import PAIRS, UNIT, beta, beta_records, four, grid_of, line, normal, written
+from small_models import PAIRS, UNIT, about, beta, beta_records, four, grid_of, line, normal, written
 from tables import cases, refuses
 
 from pdips import CensoredPosterior, InputError, RefusedError, Schema, Table
@@ -20,21 +20,18 @@ pytestmark = pytest.mark.usefixtures("few_simulated")
 class Unread(Table):
     """A table whose records are not to be looked at."""
 
+    locked = False
+    n_records = 60
+
     def __init__(self, schema):
         values = {name: np.full(60, float(column.lower or 0)) for name, column in schema.columns.items()}
         super().__init__(pd.DataFrame(values), schema)
-        self._locked = True
-
-    @property
-    def n_records(self):
-        return 60
+        self.locked = True
 
     def __getattribute__(self, name):
-        if name in ("frame", "codes", "fingerprint", "counts") and object.__getattribute__(self, "__dict__").get(
-            "_locked"
-        ):
+        if name in ("frame", "codes", "fingerprint", "counts") and super().__getattribute__("locked"):
             raise AssertionError("the records were looked at")
-        return object.__getattribute__(self, name)
+        return super().__getattribute__(name)
 
 
 def refused(mechanism, schema, ledger, error=InputError):
@@ -53,21 +50,8 @@ def test_a_look_at_records_would_be_seen():
 # What is refused
 
 
-def theta(_=None):
-    return pm.Normal("theta", 0, 1)
-
-
-def about(mean, name="y"):
-    """A model of y about something worked out of the columns."""
-    return written(lambda data: pm.Normal(name, mean(data), 1, observed=data["y"]))
-
-
 def undrawable(_):
     return pm.CustomDist("theta", logp=lambda value: -(value**2) / 2)
-
-
-def values_observed(data):
-    pm.Normal("y", theta() + data["x"], 1, observed=data["y"].get_value())
 
 
 def beyond(data):
@@ -75,21 +59,22 @@ def beyond(data):
 
 
 def observes_public(data):
-    mean = theta()
+    mean = pm.Normal("theta", 0, 1)
     pm.Normal("x", mean, 1, observed=data["x"])
     pm.Normal("y", mean, 1, observed=data["y"])
 
 
 def half(data):
     """A density that is zero for half of what the schema allows, where theta is 0."""
-    pm.Uniform("y", -50, 100 * pm.math.sigmoid(theta()) - 50, observed=data["y"])
+    pm.Uniform("y", -50, 100 * pm.math.sigmoid(pm.Normal("theta", 0, 1)) - 50, observed=data["y"])
 
 
 def undrawable_records(data):
-    pm.CustomDist("y", theta(), logp=lambda value, theta: -((value - theta) ** 2), observed=data["y"])
+    pm.CustomDist("y", pm.Normal("theta", 0, 1), logp=lambda value, theta: -((value - theta) ** 2), observed=data["y"])
 
 
 BOTH = Schema(columns={"y": {"lower": 0, "upper": 1}, "other": {"lower": 0, "upper": 1}})
+ADDED = {"neighbours": "add-remove", "n_records": 9}
 MISSING = Schema(columns={"y": {"lower": 0, "upper": 1, "missing": True}})
 
 
@@ -97,30 +82,31 @@ MISSING = Schema(columns={"y": {"lower": 0, "upper": 1, "missing": True}})
     ("model", "schema", "settings", "says"),
     [
         (None, NUMBER, {}, "needs a model: --model"),
-        (written(theta), NUMBER, {}, "no observed variable"),
-        (about(theta, "wage"), NUMBER, {}, "'wage', which is no column of the schema"),
+        (lambda data, schema: None, NUMBER, {}, "must return a pm.Model"),
+        (written(lambda data: pm.Normal("theta", 0, 1)), NUMBER, {}, "no observed variable"),
+        (about(name="wage"), NUMBER, {}, "'wage', which is no column of the schema"),
         (written(observes_public), PAIRS, {}, "'x', but the schema calls that column public"),
         (normal, BOTH, {}, "'other' is neither public nor observed"),
         (normal, MISSING, {}, "'y' may have missing values"),
-        (about(lambda _: 3.0 * pm.Bernoulli("which", 0.5)), NUMBER, {}, "'which' is discrete"),
-        (about(lambda data: pm.Normal("theta", data["x"].mean(), 1)), PAIRS, {}, "the prior of 'theta' reads"),
+        (about(parameter=lambda _: 3.0 * pm.Bernoulli("which", 0.5)), NUMBER, {}, "'which' is discrete"),
+        (about(parameter=lambda data: pm.Normal("theta", data["x"].mean(), 1)), PAIRS, {}, "prior of 'theta' reads"),
         (normal, NUMBER, {"draws": 500}, "drawn by sampler = grid; leave it out"),
         (normal, NUMBER, {"sampler": "rejection", "n_chains": 2, "nuts": "pymc"}, "n_chains and nuts would have"),
-        (about(undrawable), NUMBER, {}, "nothing shows that it integrates to 1"),
-        (written(values_observed), PAIRS, {}, "asks for the values of data['y']"),
-        (about(lambda _: theta() * pm.Data("x_data", 2.0)), PAIRS, {}, "makes a variable 'x_data' of its own"),
+        (about(parameter=undrawable), NUMBER, {}, "nothing shows that it integrates to 1"),
+        (about(lambda theta, _: theta * pm.Data("x_data", 2.0)), PAIRS, {}, "makes a variable 'x_data' of its own"),
         (written(undrawable_records), NUMBER, {}, "the observed variables can't be drawn from"),
-        (about(lambda data: pm.Normal("u", 0, 1, shape=data.n_records)), NUMBER, {}, "parameters for single records"),
-        (about(beyond), PAIRS, {}, "looks something up by a column"),
-        (about(lambda _: pm.Normal("theta", 0, 1, shape=7)), NUMBER, {}, "one log-likelihood a record"),
+        (about(parameter=lambda data: pm.Normal("u", shape=data.n_records)), NUMBER, {}, "has parameters for single"),
+        (about(parameter=beyond), PAIRS, {}, "looks something up by a column"),
+        (about(parameter=lambda _: pm.Normal("theta", 0, 1, shape=7)), NUMBER, {}, "one log-likelihood a record"),
         (normal, NUMBER, {"share": "1e-25"}, "epsilon is too small for this table"),
         (four, PAIRS, {"sampler": "grid"}, "4 parameters and a grid takes at most 3"),
         (written(half), NUMBER, {"reference": {"theta": 0.0}}, "density zero to values that the schema allows"),
         (normal, NUMBER, {"reference": "gone.csv"}, "'gone.csv' is no file"),
         (normal, NUMBER, {"reference": {"mu": 0.0}}, "must give values for theta; it gives mu"),
         (normal, NUMBER, {"reference": "theta=much"}, "must have the form name=number"),
-        (line, PAIRS, {"neighbours": "add-remove", "n_records": 9}, "public columns show the number of records"),
-        (normal, NUMBER, {"sampler": "rejection", "neighbours": "add-remove", "n_records": 9}, "replace-one"),
+        (line, PAIRS, ADDED, "public columns show the number of records"),
+        (normal, NUMBER, ADDED | {"sampler": "rejection"}, "replace-one"),
+        (normal, NUMBER, ADDED | {"sampler": "nuts"}, "NUTS takes a model of as many records as there are"),
     ],
 )
 def test_refused_before_any_charge_or_look_at_records(model, schema, settings, says, ledger):
@@ -128,29 +114,29 @@ def test_refused_before_any_charge_or_look_at_records(model, schema, settings, s
 
 
 def test_a_model_may_have_data_of_its_own(ledger):
-    def splines(data):
-        knots = pm.Data("knots_data", np.array([-2.0, 0.0, 2.0]))
-        b = pm.Normal("b", 0, 5, shape=2)
-        bends = pm.math.maximum(data["x"][:, None] - knots, 0).sum(axis=1)
-        pm.Normal("y", b[0] + b[1] * bends, 1, observed=data["y"])
+    def bends(x, knots, maximum=np.maximum):
+        return maximum(x[:, None] - knots, 0).sum(axis=1)
 
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-3, 3, 400)
-    bends = np.maximum(x[:, None] - [-2, 0, 2], 0).sum(axis=1)
-    table = Table(pd.DataFrame({"x": x, "y": 3 * bends + rng.normal(size=400)}), PAIRS)
-    release, _ = CensoredPosterior(epsilon=100, model=written(splines), reference="b=0 3").release(
-        table, ledger=ledger, rng=np.random.default_rng(1)
+    knots, rng = np.array([-2.0, 0.0, 2.0]), np.random.default_rng(0)
+    splines = about(
+        lambda b, data: b[0] + b[1] * bends(data["x"], pm.Data("knots_data", knots), pm.math.maximum),
+        lambda data: pm.Normal("b", 0, 5, shape=2),
     )
-    x, y = (release.sets[0][name].to_numpy() for name in ("x", "y"))
-    off = y - 3 * np.maximum(x[:, None] - [-2, 0, 2], 0).sum(axis=1)
+    x = rng.uniform(-3, 3, 400)
+    table = Table(pd.DataFrame({"x": x, "y": 3 * bends(x, knots) + rng.normal(size=400)}), PAIRS)
+    mechanism = CensoredPosterior(epsilon=100, model=splines, reference="b=0 3")
+    [found] = mechanism.release(table, ledger=ledger, rng=np.random.default_rng(1))[0].sets
+    off = found["y"] - 3 * bends(found["x"].to_numpy(), knots)
     # residuals of deviation 1: the mean of 400 has .05, and the posterior's adds about as much
     assert abs(off.mean()) < 0.5
     assert off.std() == pytest.approx(1, abs=0.3)
 
 
-def test_too_many_proposals_are_refused_before_any_charge(ledger):
+def test_what_takes_too_long_is_refused_and_a_useless_window_warned_of_before_any_charge(ledger):
     made = CensoredPosterior(epsilon=4, model=normal, centre="zero", sampler="rejection")
     assert "rejection may take" in refused(made, NUMBER, ledger, RefusedError)
+    made = CensoredPosterior(epsilon="0.01", model=normal)
+    assert "says next to nothing beyond the prior" in refused(made, NUMBER, ledger, UserWarning)
 
 
 def test_files_without_a_model_and_impossible_combinations_are_refused(tmp_path):
@@ -165,12 +151,6 @@ def test_files_without_a_model_and_impossible_combinations_are_refused(tmp_path)
 @pytest.mark.parametrize(("settings", "says"), cases(__file__, "settings_out_of_range"))
 def test_settings_out_of_range(settings, says):
     refuses(says, CensoredPosterior, **{"epsilon": 1, "model": normal, **settings})
-
-
-def test_a_useless_window_is_warned_of_before_the_spend(ledger):
-    with pytest.raises(UserWarning, match="says next to nothing beyond the prior"):
-        CensoredPosterior(epsilon="0.01", model=normal).release(Unread(NUMBER), ledger=ledger)
-    assert not ledger.path.exists()
 
 
 # Units
@@ -208,23 +188,17 @@ def test_without_a_centre_the_unit_is_everything():
 # Sets, prices, and what is kept out of sight
 
 
-def unit_table(n=200):
-    return Table(pd.DataFrame({"y": beta_records(n)}), UNIT)
-
-
 def parameters_drawn(monkeypatch, **settings):
     """Return the parameters from which each set is drawn."""
-    from pdips.posterior import censored_posterior as posterior
-
     seen = []
 
     def watch(draw, schema, curator, each, n_sets, n_records, rng):
         seen.append([each] * n_sets if isinstance(each, dict) else list(each))
         return [pd.DataFrame({"y": np.full(n_records, 0.5)})] * n_sets
 
-    monkeypatch.setattr(posterior, "synthetic_sets", watch)
+    monkeypatch.setattr("pdips.posterior.censored_posterior.synthetic_sets", watch)
     made = CensoredPosterior(epsilon=3, model=beta, centre="zero", n_sets=3, **settings)
-    made.release(unit_table(), rng=np.random.default_rng(0))
+    made.release(Table(pd.DataFrame({"y": beta_records(200)}), UNIT), rng=np.random.default_rng(0))
     return [tuple(float(value) for value in each.values()) for each in seen[0]]
 
 
@@ -252,10 +226,3 @@ def test_nothing_of_a_record_or_a_seed_is_shown(tmp_path):
     for secret in (str(SECRET), "31.4", "987654321", "61"):
         assert secret not in shown.replace(release.loss.statement, "")
     assert "31.4" not in repr(grid_of(made, table)[0].centre)
-
-
-def test_chains_are_refused_where_the_number_of_records_is_protected():
-    made = CensoredPosterior(epsilon=1, model=beta, sampler="nuts", neighbours="add-remove", n_records=50)
-    refuses("NUTS takes a model of as many records as there are", made.spends, UNIT)
-    CensoredPosterior(epsilon=1, model=beta, sampler="nuts").spends(UNIT)
-    CensoredPosterior(epsilon=1, model=beta, neighbours="add-remove", n_records=50).spends(UNIT)

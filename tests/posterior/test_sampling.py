@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 from small_models import UNIT, beta, beta_records, blueprint
-from tables import refuses
+from tables import cases, refuses
 
 from pdips.errors import RefusedError
 from pdips.posterior import nuts as sampling
@@ -181,89 +181,54 @@ def test_only_what_is_watched_counts():
 def test_the_rule_is_the_one_of_the_docs():
     good = {"rhat": {"a": 1.0099}, "ess_bulk": {"a": 401.0}, "ess_tail": {"a": 401.0}, "divergences": 0}
     assert Convergence(**good).passed
-    for worse in (
-        {"rhat": {"a": 1.01}},
-        {"ess_bulk": {"a": 400.0}},
-        {"ess_tail": {"a": 400.0}},
-        {"divergences": 1},
-        {"rhat": {"a": np.nan}},
-    ):
+    for worse in cases(__file__, "chains_at_the_edge"):
         assert not Convergence(**good | worse).passed
 
 
-@pytest.mark.parametrize("options", [{"draws": 0}, {"tune": 5}, {"chains": 0}])
-def test_numbers_too_small_are_refused(options):
-    refuses(f"{next(iter(options))} must be at least", sample, normal(Y), rng=np.random.default_rng(0), **options)
-
-
-def test_a_sampler_that_is_unknown_or_not_there_is_refused(monkeypatch):
-    refuses("sampler", sample, normal(Y), rng=np.random.default_rng(0), sampler="stan")
+@pytest.mark.parametrize(("options", "says"), cases(__file__, "settings_of_chains_out_of_range"))
+def test_settings_out_of_range_and_samplers_that_are_not_there_are_refused(options, says, monkeypatch):
     monkeypatch.setattr(sampling, "find_spec", lambda name: None)
-    refuses("numpyro and jax are not installed", sample, normal(Y), rng=np.random.default_rng(0), sampler="numpyro")
+    refuses(says, sample, normal(Y), rng=np.random.default_rng(0), **options)
 
 
 def test_chains_that_disagree_run_twice_as_long_and_then_end_in_a_refusal(monkeypatch, caplog):
-    from pdips.posterior import nuts as chains
-
     asked: list[tuple[int, int]] = []
-    stuck = Convergence(rhat={"a": 1.2}, ess_bulk={"a": 900.0}, ess_tail={"a": 900.0}, divergences=0)
     good = Convergence(rhat={"a": 1.0}, ess_bulk={"a": 900.0}, ess_tail={"a": 900.0}, divergences=0)
-    monkeypatch.setattr(chains, "sample", lambda _, *, draws, tune: asked.append((draws, tune)))
-    answers = iter([stuck, good])
-    monkeypatch.setattr(chains, "converged", lambda *_: next(answers))
-    assert chains.agreeing(None, (), draws=10, tune=30)[1] == replace(good, rounds=2)
+    stuck = replace(good, rhat={"a": 1.2})
+    monkeypatch.setattr(sampling, "sample", lambda _, *, draws, tune: asked.append((draws, tune)))
+    answers = iter([stuck, good, stuck, stuck, stuck])
+    monkeypatch.setattr(sampling, "converged", lambda *_: next(answers))
+    assert sampling.agreeing(None, (), draws=10, tune=30)[1] == replace(good, rounds=2)
     assert asked == [(10, 30), (20, 60)]
-    monkeypatch.setattr(chains, "converged", lambda *_: stuck)
-    refuses("did not converge", chains.agreeing, None, (), draws=10, tune=30, error=RefusedError)
+    refuses("did not converge", sampling.agreeing, None, (), draws=10, tune=30, error=RefusedError)
     assert asked[2:] == [(10, 30), (20, 60), (40, 120)]
-    said = [
-        f"Chains disagreed; running them again, longer (round {number} of 3). This decision is not covered by the "
-        "privacy guarantee."
-        for number in (2, 2, 3)
-    ]
-    assert [(record.name, record.levelname, record.message) for record in caplog.records] == [
-        ("pdips", "WARNING", line) for line in said
-    ]
+    line = "Chains disagreed; running them again, longer (round %d of 3). This decision is not covered by the privacy"
+    said = [(record.name, record.levelname, record.message) for record in caplog.records]
+    assert said == [("pdips", "WARNING", f"{line % number} guarantee.") for number in (2, 2, 3)]
 
 
 # NUTS draws from the posterior that the grid has exactly: corrections, centres and weights mean the same to both.
 N_RECORDS = 300
 
 
-@pytest.fixture(scope="module")
-def space():
-    return blueprint(beta, UNIT)
-
-
-@pytest.fixture(scope="module")
-def stage(space) -> Stage:
-    """A reference that is off by some deviations, and so few nats that many terms are cut."""
-    place = space.parameters_of({"phi": np.array(0.17), "lam": np.array(3.0)})
-    simulated = {"y": stages.simulate(space, place, {})["y"][:500]}
-    anchor = stages.anchor_at(space.likelihood, place, simulated, N_RECORDS)
-    return Stage(anchor=anchor, n_records=N_RECORDS, centre=split(space.model, place[None]), simulated=simulated)
-
-
-@pytest.fixture(scope="module")
-def values():
-    return {"y": beta_records(N_RECORDS)}
-
-
-def target_of(space, stage):
-    return Target(space=space, stage=stage, window=Fraction(1, 10), weights=True)
-
-
-def moments_on_the_grid(space, stage, values):
-    scored = score_grid(target_of(space, stage), values, np.ones(N_RECORDS, dtype=np.int64))
+def moments_on_the_grid(target, values):
+    scored = score_grid(target, values, np.ones(N_RECORDS, dtype=np.int64))
     p, place = np.exp(scored.log_probabilities()), scored.grid.at(scored.index)
     mean = p @ place
     return mean, np.sqrt(p @ (place - mean) ** 2)
 
 
-def test_chains_and_grid_have_one_posterior(space, stage, values):
+def test_chains_and_grid_have_one_posterior():
+    # a reference that is off by some deviations, and so few nats that many terms are cut
+    space, values = blueprint(beta, UNIT), {"y": beta_records(N_RECORDS)}
+    place = space.parameters_of({"phi": np.array(0.17), "lam": np.array(3.0)})
+    simulated = {"y": stages.simulate(space, place, {})["y"][:500]}
+    anchor = stages.anchor_at(space.likelihood, place, simulated, N_RECORDS)
+    stage = Stage(anchor=anchor, n_records=N_RECORDS, centre=split(space.model, place[None]), simulated=simulated)
+    target = Target(space=space, stage=stage, window=Fraction(1, 10), weights=True)
     # Means differ by less than 4 Monte Carlo errors each but once in 8,000; the grid's own error is far below one.
-    mean, deviation = moments_on_the_grid(space, stage, values)
-    model = target_of(space, stage).model_of(values)
+    mean, deviation = moments_on_the_grid(target, values)
+    model = target.model_of(values)
     tree = sample(model, draws=1_500, tune=500, chains=2, rng=np.random.default_rng(1), sampler="pymc")
     posterior = tree["posterior"].to_dataset()
     phi, lam = posterior["phi"], np.log(posterior["lam"] - 0.1)
@@ -272,18 +237,5 @@ def test_chains_and_grid_have_one_posterior(space, stage, values):
         assert float(draws.mean()) == pytest.approx(expected, abs=4 * error)
         assert float(draws.std()) == pytest.approx(spread, rel=0.12)
     # the broken twin: without the correction
-    other, _ = moments_on_the_grid(space, Stage(anchor=stage.anchor, n_records=N_RECORDS, centre=stage.centre), values)
+    other, _ = moments_on_the_grid(replace(target, stage=replace(stage, simulated={})), values)
     assert np.abs(other - mean).max() > deviation.max()
-
-
-def test_centres_and_weights_are_those_of_the_grid(space, stage, values):
-    target = target_of(space, stage)
-    centre, weights = target.centres_and_weights(values)
-    by_row = [whole for whole, _ in target._each(stage.centre, values)]
-    np.testing.assert_allclose(by_row, 0, atol=1e-9)  # at the centre itself every term is 0
-    space.likelihood.at(stage.centre)
-    np.testing.assert_allclose(centre, [space.likelihood(row)[0] for row in space.likelihood.rows(values)], rtol=1e-9)
-    assert ((weights > 0) & (weights <= 1)).all()
-    assert weights.min() < 0.9
-    alone = [target.centres_and_weights({"y": values["y"][[i]]}) for i in (0, 7)]
-    np.testing.assert_allclose([each[1][0] for each in alone], weights[[0, 7]], rtol=1e-12)
