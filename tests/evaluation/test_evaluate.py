@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -32,8 +33,8 @@ N = 400
 
 def test_ecdf_distances_by_hand_and_scipys():
     # at 1, 2, 3, 4, 5 the functions differ by 1/4, 1/4, 0, 1/4, 0; of the eight records 3, 2, 1, 1, 1 lie there
-    largest, average = distances(np.array([1.0, 2, 3, 4]), np.array([1.0, 1, 2, 5]))
-    assert largest == 0.25
+    largest, at, average = distances(np.array([1.0, 2, 3, 4]), np.array([1.0, 1, 2, 5]))
+    assert (largest, at) == (0.25, 1)
     assert average == pytest.approx((3 + 2 + 1) / 16 / 8)
     a, b = voters(), voters(300, 2)
     found = ecdf_distances(Table(a, SCHEMA), b)
@@ -183,24 +184,11 @@ def test_a_single_set_has_an_interval_with_a_warning(here):
 
 
 def test_bad_input_has_one_line_each(pdips, here):
-    public, table = here / "out/public", here / "t.parquet"
     pd.DataFrame({"other": [1]}).to_parquet(here / "other.parquet")
-    pd.read_parquet(table).assign(age=17).to_parquet(here / "young.parquet")
-    release = (table, here / "out")
-    for words, message in (
-        ((table, here), "has no public/privacy.json"),
-        ((here / "other.parquet", here / "out"), "not the table .* its schema differs"),
-        ((here / "young.parquet", here / "out"), "its schema differs: column 'age' has values outside its bounds"),
-        ((here / "nothing.parquet", here / "out"), "doesn't exist"),
-        ((*release, "--analysis", "voted ~ ages"), "'ages', which is no column"),
-        ((*release, "--family", "linear"), "--family belongs to an --analysis"),
-        ((*release, "--json", public / "x.json"), "can't name a file in public"),
-        ((*release, "--json", here / "no" / "x.json"), "a folder that doesn't exist"),
-        ((*release, "--json", here), "--json must name a file"),
-        ((*release, "--ledger", here / "l"), "--ledger belongs to --paid-epsilon"),
-        ((*release, "--paid-epsilon", 1, "--analysis", "voted ~ age"), "goes with --ledger and --members only"),
-    ):
-        assert re.search(message, pdips.fails("", "evaluate", *words)), message
+    pd.read_parquet(here / "t.parquet").assign(age=17).to_parquet(here / "young.parquet")
+    for words, message in cases(__file__, "bad_input_has_one_line_each"):
+        found = pdips.fails("", "evaluate", *shlex.split(words.format(here=here)))
+        assert re.search(message, found), message
     assert not (here / "out/confidential").exists()
 
 

@@ -61,10 +61,6 @@ def test_bad_requests():
         (lambda: k_way(table, [], 1), "at least one synthetic set"),
         (lambda: chi_square(table, []), "at least one synthetic set"),
         (lambda: coded_columns(Schema(columns={"a": {"lower": 0, "upper": 1}})), "levels or bins"),
-        (lambda: combine_chi_square([], 1), "at least one"),
-        (lambda: combine_chi_square([-1.0], 1), "not negative"),
-        (lambda: combine_chi_square([np.nan], 1), "finite"),
-        (lambda: combine_chi_square([1.0], 0), "df"),
     ]:
         refuses(message, ask)
 
@@ -167,20 +163,12 @@ def test_crosstab_counts_every_pair_once():
     table = table_of(linked(300, 1).to_numpy(), schema_of(3, 3, 2))
     found = chi_square(table, [linked(300, seed) for seed in range(2, 7)], rng=np.random.default_rng(0))
     assert found.crosstab.to_numpy().sum() == 3
+    assert set(found.reference) == {0.01, 0.05, 0.10}
     assert tuple(found.crosstab.index) == tuple(found.crosstab.columns) == CATEGORIES
     for p, q in zip(found.p_original, found.p_synthetic, strict=True):
         row, column = (CATEGORIES[sum(x > limit for limit in (0.01, 0.05, 0.1))] for x in (p, q))
         assert found.crosstab.loc[row, column] > 0
     assert found.consistency[0.01] == pytest.approx(np.mean((found.p_original <= 0.01) == (found.p_synthetic <= 0.01)))
-
-
-def test_noise_that_hides_an_association_is_seen():
-    table = table_of(linked(500, 0).to_numpy(), schema_of(3, 3, 2))
-    rng = np.random.default_rng(0)
-    noise = [pd.DataFrame({"a": rng.integers(0, 3, 500), "b": rng.integers(0, 3, 500), "c": 0}) for _ in range(5)]
-    good = chi_square(table, [linked(500, seed) for seed in range(1, 6)], rng=rng)
-    assert good.p_synthetic[0] < 0.01 < chi_square(table, noise, rng=rng).p_synthetic[0]
-    assert set(good.reference) == {0.01, 0.05, 0.10}
 
 
 # Numeric columns without bins are compared at the table's own deciles

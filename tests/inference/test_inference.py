@@ -3,7 +3,6 @@
 import itertools
 import json
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,7 +49,7 @@ def test_rules_by_hand(rule, variance, degrees):
     assert (found.estimate, found.between, found.within) == (2.0, 1.0, 0.5)
     assert found.variance == pytest.approx(variance)
     assert found.degrees_of_freedom == pytest.approx(degrees)
-    law = stats.t(degrees) if np.isfinite(degrees) else stats.norm
+    law = stats.t(degrees)  # normal for infinite degrees
     half = law.ppf(0.975) * np.sqrt(variance)
     np.testing.assert_allclose(found.interval, (2 - half, 2 + half))
     assert found.p_value(1.0) == pytest.approx(2 * law.sf(1 / np.sqrt(variance)))
@@ -295,16 +294,6 @@ def test_sets_of_their_own_draws_cover_the_population():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: combine([1.0], [1.0]), "at least 2"),
-        (lambda: combine([1.0, 2.0], [1.0]), "one shape"),
-        (lambda: combine([[[1.0]], [[1.0]]], [[[1.0]], [[1.0]]]), "one shape"),
-        (lambda: combine([1.0, 2.0], [1.0, -1.0]), "negative"),
-        (lambda: combine([1.0, 2.0], [1.0, 1.0], level=1.0), "level"),
-        (lambda: combine([1.0, 2.0], [1.0, 1.0], rule="bayes"), "rule must be one of"),
-        (lambda: combine([1.0], [1.0], rule="posterior-predictive"), "raab-nowok-dibben"),
-        (lambda: combine([1.0], [1.0], rule="rubin"), "at least 2"),
-        (lambda: combine([], []), "at least one set"),
-        (lambda: combine([1.0, 2.0], [1.0, 1.0], size_ratio=0), "size_ratio"),
         (lambda: combine(FITS["OLS"], frames(1)), "at least 2"),
         (lambda: combine(FITS["OLS"], frames(1)[0]), "list of DataFrames"),
         (lambda: combine(lambda frame: 3, frames()), "cov_params"),
@@ -324,11 +313,12 @@ def test_refusals(call, message):
     refuses(message, call)
 
 
+@pytest.mark.parametrize(("estimates", "variances", "options", "message"), cases(__file__, "numbers_that_are_refused"))
+def test_numbers_that_are_refused(estimates, variances, options, message):
+    refuses(message, combine, estimates, variances, **options)
+
+
 # which rule
-
-
-def facts(mechanism: str, n_sets: int = 5, **settings: str) -> dict[str, Any]:
-    return {"mechanism": mechanism, "n_sets": n_sets, "settings": settings}
 
 
 @pytest.mark.parametrize(("found", "rule", "warning"), cases(__file__, "rule_for"))
@@ -340,7 +330,7 @@ def test_rule_for(found, rule, warning):
 def test_rule_for_reads_files(tmp_path):
     (tmp_path / "public").mkdir()
     path = tmp_path / "public" / "privacy.json"
-    path.write_text(json.dumps(facts("steps", split="per-set")))
+    path.write_text(json.dumps({"mechanism": "steps", "n_sets": 5, "settings": {"split": "per-set"}}))
     assert rule_for(path) == rule_for(path.parent) == rule_for(str(tmp_path)) == "sanitized"
     path.write_text("{")
     refuses("JSON", rule_for, tmp_path)
@@ -394,12 +384,7 @@ def test_mixing_trees():
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ([[1.0]], "at least 2"),
-        ([[1.0], {"a": [1.0]}], "one kind"),
-        ([{"a": [1.0]}, {"b": [1.0]}], "same parameters"),
-        ([{"a": [1.0], "b": [1.0, 2.0]}] * 2, "same number"),
-        ([[[1.0, 2.0]], [[1.0]]], "same shape"),
-        ([[], [1.0]], "at least one"),
+        *cases(__file__, "mixing_refuses"),
         ([xr.DataTree(), xr.DataTree()], "group posterior"),
         ([xr.Dataset({"a": ("x", [1.0])})] * 2, "chain and draw"),
     ],

@@ -9,7 +9,6 @@ import pytest
 from tables import refuses
 
 from pdips import LaplaceSanitizer, Pairs, Schema, Steps, Table, more_sets, synthesize
-from pdips.outside import replays
 from pdips.privacy.curator import Published
 from pdips.release.noisy_margins import unstacked
 
@@ -57,9 +56,9 @@ def test_all_noisy_numbers_are_those_that_were_published(settings, public, tmp_p
         assert isinstance(curator, Published)
         drawn = whole(mechanism, plan, curator, rng)
         assert curator.finished
-        measured = [(each.law, each.noisy.tolist()) for each in drawn.margins if each.law.law != "estimate"]
-        told = unstacked(release.margins, release.tables["margins"])
-        assert measured == [(each.law, each.noisy.tolist()) for each in told if each.law.law != "estimate"]
+        both = drawn.margins, unstacked(release.margins, release.tables["margins"])
+        measured, told = ([(m.law, m.noisy.tolist()) for m in each if m.law.law != "estimate"] for each in both)
+        assert measured == told
         for name in ("intervals", "weighted_sums", "cuts", "products", "caps"):
             if name in release.tables:
                 pd.testing.assert_frame_equal(drawn.tables[name], release.tables[name])
@@ -96,11 +95,8 @@ def test_later_sets_differ_as_much_as_noise_and_sampling_say(build):
 
 
 def test_public_totals_and_weights_hold_in_later_sets():
-    table = survey()
-    content = table.schema.to_dict() | {
-        "total": [{"columns": ["sex"], "counts": {"f": 50_000, "m": 60_000}, "weighted": True}]
-    }
-    table = Table(table.frame, Schema.model_validate(content))
+    table, total = survey(), {"columns": ["sex"], "counts": {"f": 50_000, "m": 60_000}, "weighted": True}
+    table = Table(table.frame, Schema.model_validate(table.schema.to_dict() | {"total": [total]}))
     release, _ = Pairs(epsilon=4, kind="zcdp").release(table, rng=np.random.default_rng(7))
     for frame in more_sets(release, 2, rng=np.random.default_rng(8)):
         assert frame.groupby("sex")["w"].sum().to_numpy() == pytest.approx([50_000, 60_000])
@@ -121,18 +117,17 @@ def test_a_folder_that_says_nothing_of_a_second_count_had_none(tmp_path):
         refuses("other margins, or other noise", more_sets, tmp_path / name, 1)
 
 
-def test_what_has_no_noisy_counts_is_refused(tmp_path, monkeypatch):
+def test_what_has_no_noisy_counts_is_refused(tmp_path):
     table = survey(plain=True)
-    release, _ = LaplaceSanitizer(epsilon=1).release(table, rng=np.random.default_rng(1))
-    refuses("of pairs or steps", more_sets, release, 2)
-    split, _ = Steps(epsilon=1, n_sets=2, split="per-set").release(table, rng=np.random.default_rng(1))
-    refuses("from one noisy answer", more_sets, split, 2)
-    elected, _ = Steps(epsilon=1, layers=1).release(table, rng=np.random.default_rng(1))
-    refuses("for margins alone", more_sets, elected, 2)
-    release, _ = Pairs(epsilon=1).release(table, rng=np.random.default_rng(1))
-    refuses("n_sets", more_sets, release, 0)
+    for mechanism, n_sets, message in (
+        (LaplaceSanitizer(epsilon=1), 2, "of pairs or steps"),
+        (Steps(epsilon=1, n_sets=2, split="per-set"), 2, "from one noisy answer"),
+        (Steps(epsilon=1, layers=1), 2, "for margins alone"),
+        (Pairs(epsilon=1), 0, "n_sets"),
+    ):
+        refuses(message, more_sets, mechanism.release(table, rng=np.random.default_rng(1))[0], n_sets)
     synthesize(table.frame, table.schema, epsilon=1, mechanism="pairs")[0].write(tmp_path)
     (margins,) = tmp_path.rglob("margins.*")
     frame = pd.read_parquet(margins)
     frame.assign(noisy=frame["noisy"] + 1).to_parquet(margins)
-    refuses("isn't the file that was published", replays.more_sets, tmp_path, 2)
+    refuses("isn't the file that was published", more_sets, tmp_path, 2)

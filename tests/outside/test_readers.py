@@ -170,14 +170,6 @@ NMF = [
     (ROWS.drop(columns="hhgq"), "has columns hhgq"),
     (ROWS.assign(geocode="05003"), NONE),
     ("nowhere.parquet", "nowhere.parquet isn't there"),
-    ({"variance": math.nan}, "hhgq_dpq has no variance of 0.5 or more"),
-    ({"variance": 0.2}, "hhgq_dpq has no variance of 0.5 or more"),
-    ({"variance": math.inf}, SCALE),
-    ({"value": [0.5] * 8}, WHOLE_NUMBERS),
-    ({"value": [1] * 7}, f"{COMBINATIONS}hhgq"),
-    ({"value": None}, f"{COMBINATIONS}hhgq"),
-    ({"query_shape": [1, 8, 1, 1]}, "query_shape isn't that of hhgq, votingage"),
-    ({"query_shape": [9, 1, 1, 1]}, "another number of levels than a query before"),
     (pd.concat([ROWS, ROWS.iloc[1:2].assign(variance=9.0)]), "hhgq_dpq is there twice"),
 ]
 
@@ -188,12 +180,15 @@ def test_what_tables_of_opendp_must_say(tables, message):
 
 
 @pytest.mark.parametrize(("file", "message"), NMF)
-def test_what_a_measurement_file_must_say(file, message):
-    if isinstance(file, dict):  # values of its second row
-        ((name, value),) = file.items()
-        first, _, *others = ROWS[name]
-        file = ROWS.assign(**{name: [first, value, *others]})
+def test_what_a_measurement_file_must_hold(file, message):
     refuses(message, read_nmf, file, "05001")
+
+
+@pytest.mark.parametrize(("change", "message"), cases(__file__, "rows_of_a_measurement_file"))
+def test_what_rows_of_a_measurement_file_must_say(change, message):
+    ((name, value),) = change.items()
+    first, _, *others = ROWS[name]
+    refuses(message, read_nmf, ROWS.assign(**{name: [first, value, *others]}), "05001")
 
 
 def test_levels_and_columns_that_arent_there_are_refused():
