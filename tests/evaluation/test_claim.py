@@ -178,28 +178,26 @@ def verify(folder, claim, *, table="t.parquet", ledger="l.sqlite") -> list[objec
     return ["verify", folder / table, folder / "out", claim, "--epsilon", 2, "--ledger", folder / ledger]
 
 
-def test_a_claim_is_answered_charged_and_published(pdips, released):
-    digest = file_digest(released / "out/public/privacy.json")
-    path = claim_of(released, "good", formula="y ~ g + k + x", coefficient="x", sign="positive", release=digest)
-    words = verify(released, path)
+def test_a_claim_is_answered_charged_and_published(pdips, here):
+    public, ledger = here / "out/public", Ledger(here / "l.sqlite")
+    digest = file_digest(public / "privacy.json")
+    path = claim_of(here, "good", formula="y ~ g + k + x", coefficient="x", sign="positive", release=digest)
+    words = verify(here, path)
     assert "answer    holds" in pdips.ok(*words)
-    (entry,) = Ledger(released / "l.sqlite").entries()
+    (entry,) = ledger.entries()
     assert (entry.mechanism, entry.epsilon, entry.kind) == ("verify", 2, "pure")
-    found = json.loads((released / "out/public/claims/good.json").read_text())
+    found = json.loads((public / "claims/good.json").read_text())
     assert (found["verdict"], found["n_records"], found["release_digest"]) == ("holds", 4000, digest)
     assert len(found["noisy_steps"]) == len(found["products"])
-    assert "Holds" in (released / "out/public/claims/good.html").read_text()
+    assert "Holds" in (public / "claims/good.html").read_text()
     assert pdips(*words)[0] == 2  # another answer would pay again
-    assert len(Ledger(released / "l.sqlite").entries()) == 1
+    assert len(ledger.entries()) == 1
 
 
-def test_the_card_counts_answers_to_claims(pdips, tmp_path):
-    table = study(400)
-    table.frame.to_parquet(tmp_path / "t.parquet")
-    Pairs(epsilon=1, n_sets=1).release(table)[0].publish(tmp_path / "out" / "public")
-    public, words = tmp_path / "out/public", ["verify", tmp_path / "t.parquet", tmp_path / "out"]
+def test_the_card_counts_answers_to_claims(pdips, here):
+    public = here / "out/public"
     for name, more in (("first", []), ("second", ["--delta", "1e-6"])):
-        out = pdips.ok(*words, claim_of(tmp_path, name, **GOOD), "--epsilon", 2, *more)
+        out = pdips.ok(*verify(here, claim_of(here, name, **GOOD)), *more)
         assert f"card      {public / 'card.html'}: written again" in out
     card = re.sub(r"\s+", " ", re.sub("<.*?>", " ", html.unescape((public / "card.html").read_text())))
     assert "The answer to the claim first 2 0 The answer to the claim second 2 10⁻⁶ Together, ε 5 10⁻⁶" in card
@@ -208,10 +206,9 @@ def test_the_card_counts_answers_to_claims(pdips, tmp_path):
     release, second = PrivacyDocument.read(public), json.loads((public / "claims/second.json").read_text())
     found = price.together(price.published(public, release, None))
     pure = 0.5 + 2  # epsilon^2 / 2 of the sets and of the first answer
-    assert (found.epsilon, found.delta, found.rho) == pytest.approx(
-        (5, 1e-6, pure + second["privacy"]["rho"]), rel=1e-9
-    )
-    Pairs(epsilon=2, n_sets=1).release(table)[0].write(public)  # another release
+    wanted = (5, 1e-6, pure + second["privacy"]["rho"])
+    assert (found.epsilon, found.delta, found.rho) == pytest.approx(wanted, rel=1e-9)
+    Pairs(epsilon=2).release(study(400))[0].write(public)  # another release
     refuses("about another release than", price.published, public, PrivacyDocument.read(public), None)
 
 
