@@ -151,16 +151,18 @@ def test_what_specks_refuses():
 # ---- pMSE ----
 
 
-def test_levels_by_hand_and_half_separated_tables():
-    # p is the level's share of synthetic records: 1/3, 1/2, 3/4; c = 6/11
-    original = pd.DataFrame({"a": list("xxyyz")})
-    synthetic = pd.DataFrame({"a": list("xyyzzz")})
-    wanted = (3 * (1 / 3 - 6 / 11) ** 2 + 4 * (1 / 2 - 6 / 11) ** 2 + 4 * (3 / 4 - 6 / 11) ** 2) / 11
-    assert pmse(original, synthetic) == pytest.approx(wanted, rel=1e-6)
-    # level z is synthetic only, so that its log odds are infinite: chances 0.6, 0.25 and 1 are still right
-    original, synthetic = pd.DataFrame({"a": list("xxyyy")}), pd.DataFrame({"a": list("xxxyzz")})
-    wanted = (5 * (3 / 5 - 6 / 11) ** 2 + 4 * (1 / 4 - 6 / 11) ** 2 + 2 * (1 - 6 / 11) ** 2) / 11
-    assert pmse(original, synthetic) == pytest.approx(wanted, rel=1e-6)
+@pytest.mark.parametrize(
+    ("original", "synthetic", "cells"),
+    [
+        ("xxyyz", "xyyzzz", [(3, 1 / 3), (4, 1 / 2), (4, 3 / 4)]),
+        ("xxyyy", "xxxyzz", [(5, 3 / 5), (4, 1 / 4), (2, 1)]),  # z is synthetic only: its log odds are infinite
+    ],
+)
+def test_levels_by_hand_and_half_separated_tables(original, synthetic, cells):
+    # p is the level's share of synthetic records; c = 6/11
+    wanted = sum(n * (p - 6 / 11) ** 2 for n, p in cells) / 11
+    frames = (pd.DataFrame({"a": list(levels)}) for levels in (original, synthetic))
+    assert pmse(*frames) == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize("interactions", [False, True])
@@ -191,7 +193,6 @@ def test_neither_units_nor_constant_and_repeated_columns_matter():
     a, b = skewed(300, 0), with_outliers(300, 1)
     scaled = [values * [1e-9, 1.0, 1e9] + [5, -7, 1e9] for values in (a, b)]
     assert pmse(*scaled, interactions=True) == pytest.approx(pmse(a, b, interactions=True), rel=1e-5)
-    a, b = skewed(300, 0), with_outliers(300, 1)
     wider = [np.column_stack([values, np.full(300, 7.0), 2 * values[:, 0] - values[:, 1]]) for values in (a, b)]
     assert pmse(*wider) == pytest.approx(pmse(a, b), rel=1e-6)
     assert standardised_pmse(*wider).n_coefficients == 4
@@ -213,8 +214,7 @@ def test_separated_tables_reach_the_largest_value(interactions):
 def test_missing_values_are_a_level_or_filled():
     original = pd.DataFrame({"a": [1.0, 1, np.nan, 1], "b": ["u", "u", None, "u"]})
     synthetic = pd.DataFrame({"a": [np.nan, np.nan, 1, np.nan], "b": [None, None, "u", None]})
-    assert pmse(original[["a"]], synthetic[["a"]]) == pytest.approx(1 / 16)
-    assert pmse(original[["b"]], synthetic[["b"]]) == pytest.approx(1 / 16)
+    assert [pmse(original[[name]], synthetic[[name]]) for name in "ab"] == pytest.approx([1 / 16, 1 / 16])
 
 
 def scikit_learns(penalty: str, size: float, n: int, tol: float) -> LogisticRegression:
@@ -283,13 +283,10 @@ def test_simulated_nulls_agree_with_the_formula(null):
     rng = np.random.default_rng(11)
     a, b = rng.normal(size=(200, 3)), rng.normal(size=(400, 3))
     found = standardised_pmse(a, b, null=null, n_draws=400, rng=rng)
-    formula = standardised_pmse(a, b)
-    share_of_original = 1 / 3 if null == "permutation" else 1.0
-    assert found.expected * share_of_original == pytest.approx(formula.expected, rel=0.2)
-    # broken twin: without the factor a permutation is thrice the formula, with it a resample a third
-    assert found.expected / share_of_original * (1 / 3 if null == "resample" else 1) != pytest.approx(
-        formula.expected, rel=0.2
-    )
+    formula = pytest.approx(standardised_pmse(a, b).expected, rel=0.2)
+    factor, other = (1, 1 / 3) if null == "resample" else (1 / 3, 1)
+    assert found.expected * factor == formula
+    assert found.expected * other != formula  # the broken twin
 
 
 def test_ratio_and_z_and_a_penalised_null_is_simulated(monkeypatch):
