@@ -255,3 +255,15 @@ def skewed(n: int, seed: int) -> np.ndarray:
     x1 = rng.exponential(10, n)
     x2 = 4 + 3 * x1 + rng.exponential(20, n)
     return np.column_stack([x1, x2, 3 + 2 * x1 + x2 + rng.exponential(30, n)])
+
+
+def voters(n: int = 400, seed: int = 1) -> pd.DataFrame:
+    """Records of the schema "evaluate"."""
+    rng = np.random.default_rng(seed)
+    age, college = rng.integers(18, 99, n), rng.random(n) < 0.4
+    odds = -1.5 + 0.03 * age + 0.8 * college
+    region = pd.Series(rng.choice(["north", "south", "west"], n), dtype=object).mask(rng.random(n) < 0.1)
+    voted = np.where(rng.random(n) < 1 / (1 + np.exp(-odds)), "yes", "no")
+    frame = pd.DataFrame({"voted": voted, "age": age, "college": college, "region": region})
+    frame["visits"] = np.minimum(rng.poisson(np.exp(0.2 + 0.01 * (age - 50))), 9)
+    return frame.assign(income=np.clip(np.exp(3 + 0.02 * age + rng.normal(0, 0.5, n)), 1, 1000))

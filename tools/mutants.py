@@ -491,7 +491,7 @@ MUTANTS = [
         "outside/replays.py",
         "population.records.sample(population.n_records, replace=True,",
         "population.records.sample(population.n_records, replace=False,",
-        "tests/outside/test_replays.py",
+        "tests/outside/test_replays.py -k samples_of_the_population",
     ),
 ]
 

@@ -60,8 +60,8 @@ def ecdf_distances(table: Table, frame: pd.DataFrame, *, weighted: bool = False)
     found = Ecdf(largest={}, average={})
     for name, column in schema.columns.items():
         values = [values_of(part, name, column) for part in (table.frame, frame)]
-        both = distances(*(np.where(np.isnan(each), np.inf, each) for each in values), *weights)
-        found.largest[name], found.average[name] = both
+        both = (np.where(np.isnan(each), np.inf, each) for each in values)
+        found.largest[name], _, found.average[name] = distances(*both, *weights)
     return found
 
 
@@ -70,13 +70,17 @@ def distances(
     synthetic: FloatArray,
     original_weights: FloatArray | None = None,
     synthetic_weights: FloatArray | None = None,
-) -> tuple[float, float]:
-    """Return the largest absolute and the mean squared difference of two distribution functions, over all records."""
+) -> tuple[float, float, float]:
+    """Return the largest absolute difference of two distribution functions, where it is, and the mean squared one.
+
+    They are compared at all records.
+    """
     points, place, n_here = np.unique(np.concatenate([original, synthetic]), return_inverse=True, return_counts=True)
     parts = ((place[: len(original)], original_weights), (place[len(original) :], synthetic_weights))
     shares = [np.bincount(at, weights, minlength=len(points)) for at, weights in parts]
     gap = np.cumsum(shares[0] / shares[0].sum() - shares[1] / shares[1].sum())
-    return min(1.0, float(np.abs(gap).max())), float(n_here @ gap**2 / n_here.sum())
+    widest = int(np.abs(gap).argmax())
+    return min(1.0, abs(float(gap[widest]))), float(points[widest]), float(n_here @ gap**2 / n_here.sum())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,12 +86,10 @@ def indicators_at(places: Iterable[IntArray], n_coefficients: int | None = None)
     return csr_array((np.ones(len(column)), column, np.append(0, ends)), shape=(len(at), n_coefficients))
 
 
-def ridge_logistic(
-    features: Any, n_original: FloatArray, n_synthetic: FloatArray, *, ridge: float = RIDGE
-) -> tuple[FloatArray, FloatArray]:
+def ridge_logistic(features: Any, n_original: FloatArray, n_synthetic: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return coefficients and log odds of being synthetic of groups of records, by ridge-penalised logistic regression.
 
-    Features are sparse, without an intercept; half of ``ridge`` times the sum of squared coefficients, the intercept's
+    Features are sparse, without an intercept; half of ``RIDGE`` times the sum of squared coefficients, the intercept's
     left out, is taken off the log-likelihood. Neither table may have no records at all. Where coefficients are more
     than records, they are sought as sums of the records' features, which those at the maximum are.
     """
@@ -99,7 +97,7 @@ def ridge_logistic(
 
     if not features.shape[1]:  # all records are equal
         return np.zeros(0), np.full(len(n_original), np.log(n_synthetic.sum() / n_original.sum()))
-    model = LogisticRegression(C=1 / ridge if ridge else np.inf, solver="newton-cholesky", tol=_TOLERANCE)
+    model = LogisticRegression(C=1 / RIDGE, solver="newton-cholesky", tol=_TOLERANCE)
     labels, weights = np.repeat([0, 1], len(n_original)), np.concatenate([n_original, n_synthetic])
     seen = features
     if wide := features.shape[1] > features.shape[0]:

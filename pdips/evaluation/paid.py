@@ -190,8 +190,7 @@ def evaluate_paid(
         release = open_release(directory)
     _refuse(release)
     are_two(table, release.schema)
-    neighbours = release.document.privacy.neighbours
-    mechanism = PaidEvaluation(epsilon=epsilon, n_sets=len(release.sets), neighbours=neighbours, published=release)
+    mechanism = PaidEvaluation(epsilon=epsilon, n_sets=len(release.sets), published=release)
     plan = mechanism.plan(release.schema)
     with clock.step("fitting the public score"):
         score = mechanism.score

@@ -13,6 +13,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.evaluation.distribution import distances
 from pdips.evaluation.encoding import (
     ColumnPair,
     TableLike,
@@ -327,18 +328,6 @@ def specks(
     )
 
 
-def ks_distance(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatArray) -> tuple[float, float]:
-    """Return the largest distance of two empirical distribution functions of scores, and the score where it is reached.
-
-    ``n_original`` and ``n_synthetic`` say how many records of each table have a score, all of shape (groups,).
-    """
-    points, place = np.unique(scores, return_inverse=True)
-    shares = [np.bincount(place, n, minlength=len(points)) / n.sum() for n in (n_original, n_synthetic)]
-    gaps = np.abs(np.cumsum(shares[0] - shares[1]))
-    widest = int(gaps.argmax())
-    return min(1.0, float(gaps[widest])), float(points[widest])
-
-
 def _check_classifier(classifier: Any, sizes: Sequence[int]) -> None:
     if not isinstance(classifier, str):
         if not (hasattr(classifier, "fit") and hasattr(classifier, "predict_proba")):
@@ -380,7 +369,7 @@ def _compared(original: IntArray, synthetic: IntArray, schema: Schema, classifie
         fitted = clone(classifier).fit(twice[there], labels[there], sample_weight=both[there])  # a fresh copy
         scores = fitted.predict_proba(features)[:, 1]
     scores = np.round(scores, TIE_DIGITS)
-    distance, at = ks_distance(scores, n_original, n_synthetic)
+    distance, at, _ = distances(scores, scores, n_original, n_synthetic)
     cells = np.clip(np.floor((expit(scores) if log_odds else scores) * N_CELLS), 0, N_CELLS - 1).astype(np.int64)
     shares = [np.bincount(cells, n, minlength=N_CELLS) / n.sum() for n in (n_original, n_synthetic)]
     return PropensityScores(
@@ -396,11 +385,6 @@ def indicator_matrix(rows: IntArray, sizes: Sequence[int], weights: FloatArray, 
 
     Indicators that are 0 throughout are left out.
     """
-    ranks = [_rank(rows[:, j], size, weights) for j, size in enumerate(sizes)]
-    return indicators_at(places_of(np.column_stack(ranks), [size - 1 for size in sizes], interactions=interactions))
-
-
-def _rank(codes: IntArray, size: int, weights: FloatArray) -> IntArray:
-    """Return codes with the commonest as -1 and the others counted from 0."""
-    commonest = int(np.bincount(codes, weights, minlength=size).argmax())
-    return np.where(codes == commonest, -1, codes - (codes > commonest))
+    commonest = np.array([np.bincount(column, weights).argmax() for column in rows.T])
+    ranks = np.where(rows == commonest, -1, rows - (rows > commonest))
+    return indicators_at(places_of(ranks, [size - 1 for size in sizes], interactions=interactions))

@@ -495,10 +495,8 @@ def check_laws(document: PrivacyDocument) -> None:
         plan, known = find(document.mechanism)(**settings_of(document)).plan(document.table_schema), set()
         for step in plan.steps:
             weights = [1] if step.image is None else np.unique(step.image.weights).tolist()
-            scales = [step.image.scale(step, weight) if step.image else None for weight in weights]
-            gaussian = step.law == "gaussian"
-            own = [scale or (step.variance if gaussian else step.scale) for scale in scales]
-            known |= {float(scale) ** (0.5 if gaussian else 1) for scale in own}
+            own = [step.image.scale(step, weight) if step.image else step.parameter for weight in weights]
+            known |= {float(each) ** (0.5 if step.law == "gaussian" else 1) for each in own}
     for law in (each for each in document.margins if each.law != "estimate"):
         variance = noise_variance(law.law, law.scale)
         if not np.isclose(list(known), law.scale, rtol=1e-9).any() or not np.isclose(law.variance, variance, rtol=1e-6):

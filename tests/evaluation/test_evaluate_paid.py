@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
@@ -42,48 +43,34 @@ SETS = (decoded([(0, 0), (1, 2), (1, 1), (0, 0)]), decoded([(1, 0), (0, 2), (0, 
 """Of four and of three records, while the tables have three: shares don't come out even."""
 
 
-def moves(cap: int) -> set[tuple[int, int]]:
-    """Return how far the exact measures move between any tables of three records, up to ``cap`` of them apart."""
-    score = fit_public_score(SETS, TINY)
-    others = [codes_of(frame, TINY) for frame in SETS]
-    measured = {
-        table: np.array(steps_of(np.array(table, dtype=np.int64), others, score))
-        for table in itertools.combinations_with_replacement(RECORDS, 3)
-    }
-    found = set()
-    for first, second in itertools.combinations(measured, 2):
-        kept, rest = list(first), 0
-        for record in second:
-            if record in kept:
-                kept.remove(record)
-            else:
-                rest += 1
-        if rest <= cap:
-            found.add(tuple(np.abs(measured[first] - measured[second]).tolist()))
-    return found
+SCORE = fit_public_score(SETS, TINY)
+OTHERS = [codes_of(frame, TINY) for frame in SETS]
 
 
 @pytest.mark.parametrize("cap", [1, 2])
 def test_the_price_by_enumeration(cap):
-    # discrete Laplace noise of one scale: the worst log ratio over all outputs is the l1 distance over the scale
+    # any tables of three records, up to ``cap`` of them apart; discrete Laplace noise of one scale: the worst log ratio
+    # over all outputs is the l1 distance over the scale
+    tables = list(itertools.combinations_with_replacement(RECORDS, 3))
+    measured = {table: np.array(steps_of(np.array(table), OTHERS, SCORE)) for table in tables}
+    pairs = [pair for pair in itertools.combinations(tables, 2) if (Counter(pair[1]) - Counter(pair[0])).total() <= cap]
+    moves = np.array([np.abs(measured[first] - measured[second]) for first, second in pairs])
     schema = TINY.model_copy(update={"records": TINY.records.model_copy(update={"max_per_person": cap})})
     scale = PaidEvaluation(epsilon="0.7", n_sets=2).plan(schema).steps[0].scale
-    worst = max(sum(move) for move in moves(cap)) / scale
-    assert worst <= Fraction("0.7")
-    assert max(max(move) for move in moves(cap)) == cap
-    # the broken twin: noise for one measure only
-    assert max(sum(move) for move in moves(cap)) / (scale / 2) > Fraction("0.7")
+    worst = int(moves.sum(axis=1).max())
+    assert worst / scale <= Fraction("0.7")
+    assert moves.max() == cap
+    assert worst / (scale / 2) > Fraction("0.7")  # the broken twin: noise for one measure only
 
 
 def test_the_price_is_nearly_attained():
     # tables of 40 records: one that moves both measures by a whole step, so that no smaller scale would do
-    rng, score = np.random.default_rng(0), fit_public_score(SETS, TINY)
-    others, found = [codes_of(frame, TINY) for frame in SETS], 0
+    rng, found = np.random.default_rng(0), 0
     for _ in range(200):
         table = np.array([RECORDS[j] for j in rng.integers(6, size=40)])
         neighbour = table.copy()
         neighbour[0] = RECORDS[rng.integers(6)]
-        moved = np.abs(np.array(steps_of(table, others, score)) - np.array(steps_of(neighbour, others, score)))
+        moved = np.abs(np.subtract(*(steps_of(each, OTHERS, SCORE) for each in (table, neighbour))))
         assert moved.max() <= 1
         found = max(found, int(moved.sum()))
     assert found == 2
@@ -101,10 +88,8 @@ def test_rounding_moves_by_whole_steps_where_half_to_even_doesnt():
 def test_exact_figures_are_those_of_other_code_and_by_hand():
     rng, n = np.random.default_rng(1), 37
     table = Table(decoded([RECORDS[j] for j in rng.integers(6, size=n)]), TINY)
-    score = fit_public_score(SETS, TINY)
-    others = [codes_of(frame, TINY) for frame in SETS]
-    ks, tvd = steps_of(table_codes(table), others, score)
-    ours, theirs = score.of(table_codes(table)), [score.of(other) for other in others]
+    ks, tvd = steps_of(table_codes(table), OTHERS, SCORE)
+    ours, theirs = SCORE.of(table_codes(table)), [SCORE.of(other) for other in OTHERS]
     assert ks == math.floor(n * np.mean([stats.ks_2samp(ours, other).statistic for other in theirs]) + 0.5)
     margins = [*k_way(table, SETS, 1)["by_margin"].values(), *k_way(table, SETS, 2)["by_margin"].values()]
     assert tvd == math.floor(n * np.mean(margins) + 0.5)
@@ -117,11 +102,10 @@ def test_exact_figures_are_those_of_other_code_and_by_hand():
 
 
 def test_the_score_is_of_the_sets_alone_and_of_one_record_at_a_time():
-    score = fit_public_score(SETS, TINY)
     codes = np.array(RECORDS)
-    np.testing.assert_array_equal(score.of(codes[::-1])[::-1], score.of(codes))
-    np.testing.assert_array_equal(score.of(codes[2:3]), score.of(codes)[2:3])
-    np.testing.assert_array_equal(fit_public_score(SETS, TINY).coefficients, score.coefficients)
+    np.testing.assert_array_equal(SCORE.of(codes[::-1])[::-1], SCORE.of(codes))
+    np.testing.assert_array_equal(SCORE.of(codes[2:3]), SCORE.of(codes)[2:3])
+    np.testing.assert_array_equal(fit_public_score(SETS, TINY).coefficients, SCORE.coefficients)
     # it is about the log density of the sets: what they have most has the highest score
     many = decoded([(0, 0)] * 60 + [(1, 2)] * 30 + [(1, 0)] * 6 + [(0, 2)] * 3)
     assert (np.diff(fit_public_score([many], TINY).of(np.array([(0, 0), (1, 2), (1, 0), (0, 2)]))) < 0).all()
@@ -149,41 +133,50 @@ def released(tmp_path_factory):
     return folder
 
 
-def paid(here, *more: object, epsilon: object = 1):
-    return ["evaluate", here / "t.parquet", here / "out", "--paid-epsilon", epsilon, *more]
+def paid(here, *more: object, epsilon: object = 1, ledger: str = ""):
+    found = ["evaluate", here / "t.parquet", here / "out", "--paid-epsilon", epsilon, *more]
+    return [*found, "--ledger", here / ledger] if ledger else found
 
 
-def test_a_paid_evaluation_is_charged_and_published(pdips, here):
+@pytest.fixture
+def ledger(here):
     ledger = Ledger(here / "l.sqlite")
     ledger.set_total(2)
-    out = pdips.ok(*paid(here, "--ledger", here / "l.sqlite"))
+    return ledger
+
+
+def test_a_paid_evaluation_is_charged_and_published(pdips, here, ledger):
+    out = pdips.ok(*paid(here, ledger="l.sqlite"))
     assert "may be published" in out
     assert "1 of 2 spent" in out
     (entry,) = ledger.entries()
     assert (entry.mechanism, entry.epsilon, entry.kind) == ("evaluate", 1, "pure")
     assert [spend.epsilon for spend in entry.spends] == [Fraction(1, 2)] * 2
-    found = json.loads((here / "out/public" / FILE).read_text())
+    before = (here / "out/public" / FILE).read_text()
+    found = json.loads(before)
     assert found["privacy"]["epsilon"] == 1
     assert Receipt(**found["receipt"]) == ledger.receipt(1)
     assert "discrete Laplace noise of scale 4 parts" in found["privacy"]["statement"]  # 2 measures x 2 records / 1
     assert len(found["measures"]) == 2
     assert all(0 <= one["value"] <= 1 for one in found["measures"])
-    assert not (here / "out/confidential").exists()
     assert {path.name for path in (here / "out").iterdir()} == {"public"}
+    pdips.fails("pays again", *paid(here, ledger="l.sqlite"))  # and replaces nothing
+    assert len(ledger.entries()) == 1
+    assert (here / "out/public" / FILE).read_text() == before
 
 
-def test_pages_that_cant_be_written_leave_figures_charged_and_say_so(pdips, here):
+def test_pages_that_cant_be_written_leave_figures_charged_and_say_so(pdips, here, ledger):
     (here / "out/confidential").mkdir()
     (here / "out/confidential/run.json").write_text("{")
     write_card(here / "out/public")
-    code, out, err = pdips(*paid(here, "--ledger", here / "l.sqlite", epsilon="0.25"))
+    code, out, err = pdips(*paid(here, epsilon="0.25", ledger="l.sqlite"))
     assert (code, err.count("\n")) == (2, 1)
     assert "run.json is damaged" in err
     assert "published and charged: mend it, then `pdips report DIR`" in err
     assert "may be published" in out
     assert json.loads((here / "out/public" / FILE).read_text())["privacy"]["epsilon"] == 0.25
     assert "1.25" in (here / "out/public/card.html").read_text()
-    assert len(Ledger(here / "l.sqlite").entries()) == 1
+    assert len(ledger.entries()) == 1
 
 
 def test_nothing_confidential_is_published_by_either_evaluation(pdips, here):
@@ -230,57 +223,37 @@ def test_an_evaluation_without_a_release_has_a_price_and_no_figures():
     refuses("needs the published release", price.release, Table(SETS[0], TINY))
 
 
-def test_an_overspent_ledger_draws_and_writes_nothing(pdips, here):
-    ledger = Ledger(here / "l.sqlite")
-    ledger.set_total("0.5")
-    pdips.fails("would be overspent", *paid(here, "--ledger", here / "l.sqlite"), code=3)
-    assert ledger.entries() == []
-    assert not (here / "out/public" / FILE).exists()
-
-
 def test_another_table_or_other_neighbours_in_the_ledger_are_refused(pdips, here):
     other = Table(confidential_table().iloc[:-1], SENTINEL_SCHEMA)
     LaplaceSanitizer(epsilon=1).release(other, ledger=Ledger(here / "l.sqlite"))
-    assert "the table is refused" in pdips(*paid(here, "--ledger", here / "l.sqlite"))[2]
-    assert "belongs to another table" in pdips(*paid(here, "--ledger", here / "l.sqlite", "--explain"))[2]
-    attempts = Ledger(here / "l.sqlite").attempts()[1:]
-    assert [(one.mechanism, one.outcome, one.explained) for one in attempts] == [
-        ("evaluate", "refused", False),
-        ("evaluate", "refused", True),
-    ]
+    assert "the table is refused" in pdips(*paid(here, ledger="l.sqlite"))[2]
+    assert "belongs to another table" in pdips(*paid(here, "--explain", ledger="l.sqlite"))[2]
+    attempts = [(one.mechanism, one.outcome, one.explained) for one in Ledger(here / "l.sqlite").attempts()[1:]]
+    assert attempts == [("evaluate", "refused", False), ("evaluate", "refused", True)]
     Ledger(here / "m.sqlite").set_total(5, neighbours="add-remove")
-    assert "can't hold a replace-one loss" in pdips(*paid(here, "--ledger", here / "m.sqlite"))[2]
+    assert "can't hold a replace-one loss" in pdips(*paid(here, ledger="m.sqlite"))[2]
     assert not (here / "out/public" / FILE).exists()
 
 
-@pytest.mark.parametrize("blocked", [f".{FILE}", f"public/{FILE}"])
-def test_what_cant_be_written_is_never_charged(pdips, here, monkeypatch, blocked):
-    ledger = Ledger(here / "l.sqlite")
-    ledger.set_total(5)
-    if blocked.startswith("public"):
-        write = Path.write_text
+@pytest.mark.parametrize("blocked", ["ledger", f".{FILE}", f"public/{FILE}"])
+def test_what_cant_be_paid_or_written_is_never_charged(pdips, here, ledger, monkeypatch, blocked):
+    write = Path.write_text
 
-        def full(path, *args, **kwargs):
-            if path == here / "out/public" / FILE:
-                raise OSError(28, "No space left on device")
-            return write(path, *args, **kwargs)
+    def full(path, *args, **kwargs):
+        if path == here / "out" / blocked:
+            raise OSError(28, "No space left on device")
+        return write(path, *args, **kwargs)
 
+    if blocked == "ledger":
+        ledger.set_total("0.5")
+    elif blocked.startswith("public"):
         monkeypatch.setattr(Path, "write_text", full)
     else:
         (here / "out" / blocked).mkdir()
-    pdips.fails("nothing was charged", *paid(here, "--ledger", here / "l.sqlite"))
+    message, code = ("would be overspent", 3) if blocked == "ledger" else ("nothing was charged", 2)
+    pdips.fails(message, *paid(here, ledger="l.sqlite"), code=code)
     assert ledger.entries() == []
     assert not (here / "out/public" / FILE).exists()
-
-
-def test_a_second_evaluation_pays_again_and_replaces_nothing(pdips, here):
-    assert pdips(*paid(here))[0] == 0
-    before = (here / "out/public" / FILE).read_bytes()
-    ledger = Ledger(here / "l.sqlite")
-    ledger.set_total(5)
-    pdips.fails("pays again", *paid(here, "--ledger", here / "l.sqlite"))
-    assert ledger.entries() == []
-    assert (here / "out/public" / FILE).read_bytes() == before
 
 
 @pytest.mark.parametrize("epsilon", ["0", "-1", "nan", "much", "1e7", "1e-16"])
@@ -289,17 +262,13 @@ def test_prices_that_are_none_are_refused(pdips, here, epsilon):
     assert not (here / "out/public" / FILE).exists()
 
 
-def facts_changed(here, **changes):
-    path = here / "out/public/privacy.json"
-    facts = json.loads(path.read_text())
-    facts["privacy"] |= {key: value for key, value in changes.items() if key in facts["privacy"]}
-    facts |= {key: value for key, value in changes.items() if key in facts}
-    path.write_text(json.dumps(facts))
-
-
 @pytest.mark.parametrize(("changes", "message"), cases(__file__, "releases_that_stay_inside"))
 def test_releases_whose_evaluation_couldnt_be_published_are_refused(pdips, here, changes, message):
-    facts_changed(here, **changes)
+    path = here / "out/public/privacy.json"
+    facts = json.loads(path.read_text())
+    for part in (facts["privacy"], facts):
+        part |= {key: value for key, value in changes.items() if key in part}
+    path.write_text(json.dumps(facts))
     pdips.fails(message, *paid(here), code=3)
 
 

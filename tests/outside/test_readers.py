@@ -39,9 +39,7 @@ GROUPS = [[0], [1, 2, 3, 4], [5, 6, 7]]
 QUERIES = cases(__file__, "queries")
 
 
-def measurement_file(
-    variance: float = 4.0, rng: np.random.Generator | None = None, geocode: str = "05001"
-) -> pd.DataFrame:
+def measurement_file(variance: float = 4.0, rng=None, geocode: str = "05001") -> pd.DataFrame:
     """Return the rows of a geocode as the files of 2020 have them: attributes, shape, flat values, one variance."""
     rows = []
     for query, spec in QUERIES.items():
@@ -128,16 +126,14 @@ def opendp_covers(law: str, stated: float, rng: np.random.Generator) -> np.ndarr
 
 
 def nmf_covers(law: str, stated: float, rng: np.random.Generator) -> np.ndarray:
-    answer = read_nmf(measurement_file(9.0, rng).assign(variance=9.0 * stated**2), "05001").total(
-        "hhgq", target="table"
-    )
+    frame = measurement_file(9.0, rng).assign(variance=9.0 * stated**2)
+    answer = read_nmf(frame, "05001").total("hhgq", target="table")
     return abs(answer.estimate - by_hand(PERSONS, 0)) < 1.96 * np.sqrt(np.diagonal(answer.covariance))
 
 
-CASES = [(opendp_covers, "Integer Laplace"), (opendp_covers, "Integer Gaussian"), (nmf_covers, "")]
-
-
-@pytest.mark.parametrize(("covers", "law"), CASES)
+@pytest.mark.parametrize(
+    ("covers", "law"), [(opendp_covers, "Integer Laplace"), (opendp_covers, "Integer Gaussian"), (nmf_covers, "")]
+)
 def test_intervals_hold_the_table(covers, law, monkeypatch):
     # 60 tables of 6 or 8 numbers each: .95 has a standard error of at most .028, were a table's numbers one; Laplace
     # noise leaves about as much beyond 1.96 standard deviations. Below .87 is rarer than .005. The twin believes half.
@@ -149,62 +145,53 @@ def test_intervals_hold_the_table(covers, law, monkeypatch):
 
 COUNTS, SUMMARY = released("sex voted")
 ROWS = measurement_file()
-
-
-def changed(row: int, **values) -> pd.DataFrame:
-    frame = ROWS.copy()
-    for name, value in values.items():
-        frame[name] = [value if k == row else old for k, old in enumerate(frame[name])]
-    return frame
-
-
+SCALE, WHOLE_NUMBERS = "scale of the noise on counts by .* must be a number above 0", "noisy counts are whole numbers"
+COMBINATIONS, NONE = "one count for each combination of ", "no noisy counts by columns"
 OPENDP = [
-    (lambda: read_opendp(), "no noisy counts by columns"),
-    (lambda: read_opendp(COUNTS, SUMMARY), "give pairs"),
-    (lambda: read_opendp(("nowhere.csv", SUMMARY)), "nowhere.csv isn't there"),
-    (lambda: read_opendp((COUNTS, SUMMARY.drop(columns="scale"))), "has a column 'scale', and this has none"),
-    (
-        lambda: read_opendp((COUNTS, SUMMARY.assign(scale=math.nan))),
-        "scale of the noise on counts by .* must be a number above 0",
-    ),
-    (
-        lambda: read_opendp((COUNTS, SUMMARY.assign(scale="two"))),
-        "scale of the noise on counts by .* must be a number above 0",
-    ),
-    (lambda: read_opendp((COUNTS, SUMMARY.assign(distribution="Float Laplace"))), "distribution must be one of"),
-    (lambda: read_opendp((COUNTS, pd.concat([SUMMARY, SUMMARY.assign(scale=3.0)]))), "must state one noise"),
-    (lambda: read_opendp((COUNTS, SUMMARY.assign(aggregate="Sum"))), "must state one noise"),
-    (lambda: read_opendp((COUNTS, SUMMARY.assign(column="n"))), "of one column of counts that is in the table"),
-    (lambda: read_opendp((COUNTS, SUMMARY.assign(threshold=14))), "groups below a threshold were left out"),
-    (lambda: read_opendp((COUNTS.astype({"len": "uint32"}), SUMMARY)), "unsigned"),
-    (lambda: read_opendp((COUNTS.assign(len=COUNTS["len"] + 0.5), SUMMARY)), "noisy counts are whole numbers"),
-    (lambda: read_opendp((COUNTS.assign(len="many"), SUMMARY)), "noisy counts are whole numbers"),
-    (lambda: read_opendp((COUNTS.iloc[1:], SUMMARY)), "one count for each combination of sex, voted"),
-    (lambda: read_opendp((pd.concat([COUNTS, COUNTS]), SUMMARY)), "one count for each combination of sex, voted"),
-    (lambda: read_opendp((COUNTS, SUMMARY)).share("income"), "no column of the release"),
+    ((), NONE),
+    ((COUNTS, SUMMARY), "give pairs"),
+    ((("nowhere.csv", SUMMARY),), "nowhere.csv isn't there"),
+    (((COUNTS, SUMMARY.drop(columns="scale")),), "has a column 'scale', and this has none"),
+    (((COUNTS, SUMMARY.assign(scale=math.nan)),), SCALE),
+    (((COUNTS, SUMMARY.assign(scale="two")),), SCALE),
+    (((COUNTS, SUMMARY.assign(distribution="Float Laplace")),), "distribution must be one of"),
+    (((COUNTS, pd.concat([SUMMARY, SUMMARY.assign(scale=3.0)])),), "must state one noise"),
+    (((COUNTS, SUMMARY.assign(aggregate="Sum")),), "must state one noise"),
+    (((COUNTS, SUMMARY.assign(column="n")),), "of one column of counts that is in the table"),
+    (((COUNTS, SUMMARY.assign(threshold=14)),), "groups below a threshold were left out"),
+    (((COUNTS.astype({"len": "uint32"}), SUMMARY),), "unsigned"),
+    (((COUNTS.assign(len=COUNTS["len"] + 0.5), SUMMARY),), WHOLE_NUMBERS),
+    (((COUNTS.assign(len="many"), SUMMARY),), WHOLE_NUMBERS),
+    (((COUNTS.iloc[1:], SUMMARY),), f"{COMBINATIONS}sex, voted"),
+    (((pd.concat([COUNTS, COUNTS]), SUMMARY),), f"{COMBINATIONS}sex, voted"),
 ]
 NMF = [
-    (lambda: read_nmf(ROWS.drop(columns="variance"), "05001"), "has columns variance"),
-    (lambda: read_nmf(ROWS.drop(columns="hhgq"), "05001"), "has columns hhgq"),
-    (lambda: read_nmf(ROWS, "05003"), "no noisy counts by columns"),
-    (lambda: read_nmf(ROWS, "05003", levels={"hhgq": ["a"]}), "no noisy counts by columns"),
-    (lambda: read_nmf(ROWS, "05001", levels={"hhgq": ["a"]}), "levels must be those of columns"),
-    (lambda: read_nmf("nowhere.parquet", "05001"), "nowhere.parquet isn't there"),
-    (lambda: read_nmf(changed(1, variance=math.nan), "05001"), "hhgq_dpq has no variance of 0.5 or more"),
-    (lambda: read_nmf(changed(1, variance=0.2), "05001"), "hhgq_dpq has no variance of 0.5 or more"),
-    (
-        lambda: read_nmf(changed(1, variance=math.inf), "05001"),
-        "scale of the noise on counts by .* must be a number above 0",
-    ),
-    (lambda: read_nmf(changed(1, value=[0.5] * 8), "05001"), "noisy counts are whole numbers"),
-    (lambda: read_nmf(changed(1, value=[1] * 7), "05001"), "one count for each combination of hhgq"),
-    (lambda: read_nmf(changed(1, value=None), "05001"), "one count for each combination of hhgq"),
-    (lambda: read_nmf(changed(1, query_shape=[1, 8, 1, 1]), "05001"), "query_shape isn't that of hhgq, votingage"),
-    (lambda: read_nmf(changed(1, query_shape=[9, 1, 1, 1]), "05001"), "another number of levels than a query before"),
-    (lambda: read_nmf(pd.concat([ROWS, ROWS.iloc[1:2].assign(variance=9.0)]), "05001"), "hhgq_dpq is there twice"),
+    (ROWS.drop(columns="variance"), "has columns variance"),
+    (ROWS.drop(columns="hhgq"), "has columns hhgq"),
+    (ROWS.assign(geocode="05003"), NONE),
+    ("nowhere.parquet", "nowhere.parquet isn't there"),
+    (pd.concat([ROWS, ROWS.iloc[1:2].assign(variance=9.0)]), "hhgq_dpq is there twice"),
 ]
 
 
-@pytest.mark.parametrize(("ask", "message"), [*OPENDP, *NMF])
-def test_what_a_file_must_say(ask, message):
-    refuses(message, ask)
+@pytest.mark.parametrize(("tables", "message"), OPENDP)
+def test_what_tables_of_opendp_must_say(tables, message):
+    refuses(message, read_opendp, *tables)
+
+
+@pytest.mark.parametrize(("file", "message"), NMF)
+def test_what_a_measurement_file_must_hold(file, message):
+    refuses(message, read_nmf, file, "05001")
+
+
+@pytest.mark.parametrize(("change", "message"), cases(__file__, "rows_of_a_measurement_file"))
+def test_what_rows_of_a_measurement_file_must_say(change, message):
+    ((name, value),) = change.items()
+    first, _, *others = ROWS[name]
+    refuses(message, read_nmf, ROWS.assign(**{name: [first, value, *others]}), "05001")
+
+
+def test_levels_and_columns_that_arent_there_are_refused():
+    refuses(NONE, read_nmf, ROWS, "05003", levels={"hhgq": ["a"]})
+    refuses("levels must be those of columns", read_nmf, ROWS, "05001", levels={"hhgq": ["a"]})
+    refuses("no column of the release", read_opendp((COUNTS, SUMMARY)).share, "income")
