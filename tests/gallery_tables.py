@@ -15,9 +15,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @dataclass(frozen=True)
 class Example:
-    """A model, the text of a schema that suits it, and a real table of that schema."""
+    """The text of a schema that suits a model, and a real table of that schema."""
 
-    model: str
     schema_text: str
     load: Callable[[], pd.DataFrame]
 
@@ -63,16 +62,13 @@ def youth() -> pd.DataFrame:
 
 
 EXAMPLE = {
-    example.model: example
-    for example in (
-        Example("normal", schema_text("salaries"), salaries),
-        Example("beta", schema_text("earnings"), lambda: earnings()[["earnings"]]),
-        Example("beta_regression", (EXAMPLES / "earnings.toml").read_text(encoding="utf-8"), earnings),
-        Example("lognormal_regression", schema_text("panel"), panel),
-        Example("negative_binomial", schema_text("visits"), visits),
-        Example("hierarchical_normal", schema_text("firms"), firms),
-        Example("mixture", schema_text("geyser"), geyser),
-        Example("dpmpm", schema_text("youth"), youth),
-    )
+    "normal": Example(schema_text("salaries"), salaries),
+    "beta": Example(schema_text("earnings"), lambda: earnings()[["earnings"]]),
+    "beta_regression": Example((EXAMPLES / "earnings.toml").read_text(encoding="utf-8"), earnings),
+    "lognormal_regression": Example(schema_text("panel"), panel),
+    "negative_binomial": Example(schema_text("visits"), visits),
+    "hierarchical_normal": Example(schema_text("firms"), firms),
+    "mixture": Example(schema_text("geyser"), geyser),
+    "dpmpm": Example(schema_text("youth"), youth),
 }
 """By model: what to run it on."""

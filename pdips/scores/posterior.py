@@ -228,7 +228,7 @@ def importance_draws(
     sums: NoisySums, here: Linearised, rng: np.random.Generator, n: int, *, tried: int = FEWEST
 ) -> ImportanceDraws:
     """Draw from prior times likelihood, proposals being fitted again to the draws until weights can be relied on."""
-    proposal, best, noises = Proposal.near(sums, here), None, noises_of(sums, here, rng)
+    proposal, found, noises = Proposal.near(sums, here), list[ImportanceDraws](), noises_of(sums, here, rng)
     for _ in range(ATTEMPTS):
         anchors, _ = proposal.draw(ANCHORS, rng)
         likelihood = Reweighted(sums, here, anchors, noises)
@@ -238,17 +238,15 @@ def importance_draws(
             prior = sums.space.likelihood.log_prior(split(sums.space.model, places))
         shares, pareto_k = smoothed(np.where(np.isfinite(prior), prior, -np.inf) + likely - proposed)
         chosen = rng.choice(tried, n, p=tempered(shares))
-        found = ImportanceDraws(places[chosen], pareto_k, float(1 / (shares**2).sum()), float(shares @ wider))
-        if best is None or (found.reliable, found.effective) > (best.reliable, best.effective):
-            best = found
-        if best.reliable:
+        effective, widening = float(1 / (shares**2).sum()), float(shares @ wider)
+        found.append(ImportanceDraws(places[chosen], pareto_k, effective, widening))
+        if found[-1].reliable:
             break
         try:
             proposal = Proposal.fitted(places, shares)
         except np.linalg.LinAlgError:  # draws so far out that they have no covariance
             break
-    assert best is not None
-    return best
+    return max(found, key=lambda each: (each.reliable, each.effective))
 
 
 def smoothed(weights: FloatArray) -> tuple[FloatArray, float]:
@@ -301,13 +299,12 @@ def posterior_draws(
     del told["places"]
     if chains is not None:
         places, tree, found = chains
-        return PosteriorDraws(
-            places, tree, {"sampler": "nuts", "convergence": found, "noisy_sums": told | learned(sums, places)}
-        )
-    tree = tree_of(sums.space.values_of(made.places))
-    if here is not None:
-        tree = attempt(with_deterministics, sums, here, tree) or tree
-    return PosteriorDraws(made.places, tree, {"sampler": sampler, "noisy_sums": told | learned(sums, made.places)})
+        facts: dict[str, Any] = {"sampler": "nuts", "convergence": found}
+    else:
+        places, tree, facts = made.places, tree_of(sums.space.values_of(made.places)), {"sampler": sampler}
+        if here is not None:
+            tree = attempt(with_deterministics, sums, here, tree) or tree
+    return PosteriorDraws(places, tree, facts | {"noisy_sums": told | learned(sums, places)})
 
 
 def by_chains(

@@ -145,42 +145,41 @@ class RecordScore:
         function.trust_input = True
         return function
 
+    def _columns(self) -> dict[str, Any]:
+        """Return a variable of many records for each column that a record has."""
+        return {name: v.type.clone(shape=(None,))(name=name) for name, v in self._record.items()}
+
     @cached_property
-    def _many(self) -> tuple[list[str], Any]:
-        columns: dict[str, Any] = {name: v.type.clone(shape=(None,))(name=name) for name, v in self._record.items()}
-        n = pt.lscalar()
+    def _many(self) -> Any:
+        columns, n = self._columns(), pt.lscalar()
         graph = over_records(self._graph[None], {one: columns[name] for name, one in self._record.items()})
-        inputs = [*self.model.value_vars, *columns.values()]
-        return list(columns), pytensor.function([*inputs, n], graph, on_unused_input="ignore")
+        return pytensor.function([*self.model.value_vars, *columns.values(), n], graph, on_unused_input="ignore")
 
     def of_public(self, place: FloatArray, values: Values) -> FloatArray:
         """Return the scores of public records at some parameters, shape (records, parameters), many at once."""
-        names, function = self._many
-        point, total = self._point(place), len(next(iter(values.values())))
-        parts = []
+        point, total, parts = self._point(place), len(next(iter(values.values()))), []
         with np.errstate(all="ignore"):
             for start in range(0, total, BLOCK):
-                some = {name: np.asarray(values[name][start : start + BLOCK]) for name in values}
-                n = len(next(iter(some.values())))
-                given = [np.ascontiguousarray(some[name], dtype=self._record[name].dtype) for name in names]
-                parts.append(np.broadcast_to(function(*point, *given, n), (n, len(place))))
+                some, n = slice(start, start + BLOCK), min(BLOCK, total - start)
+                given = [np.ascontiguousarray(values[name][some], dtype=v.dtype) for name, v in self._record.items()]
+                parts.append(np.broadcast_to(self._many(*point, *given, n), (n, len(place))))
         return np.concatenate(parts)
 
     @cached_property
-    def _sum(self) -> tuple[list[str], Any]:
-        columns: dict[str, Any] = {name: v.type.clone(shape=(None,))(name=name) for name, v in self._record.items()}
+    def _mean(self) -> Any:
+        columns = self._columns()
         rows = self._likelihood.graph(columns)
-        total = pt.switch(pt.isnan(rows) | pt.isinf(rows), IMPOSSIBLE, rows).mean()
-        slopes = pt.grad(total, self.model.value_vars, disconnected_inputs="ignore")
+        mean = pt.switch(pt.isnan(rows) | pt.isinf(rows), IMPOSSIBLE, rows).mean()
+        slopes = pt.grad(mean, self.model.value_vars, disconnected_inputs="ignore")
         flat = pt.concatenate([slope.ravel() for slope in slopes])
         inputs = [*self.model.value_vars, *columns.values()]
-        return list(columns), pytensor.function(inputs, [total, flat], on_unused_input="ignore")
+        return pytensor.function(inputs, [mean, flat], on_unused_input="ignore")
 
     def mean_of_public(self, place: FloatArray, values: Values) -> tuple[float, FloatArray]:
         """Return the mean log-likelihood of public records and its gradient."""
-        names, function = self._sum
+        given = (np.asarray(values[name], v.dtype) for name, v in self._record.items())
         with np.errstate(all="ignore"):
-            value, slope = function(*self._point(place), *(np.asarray(values[n], self._record[n].dtype) for n in names))
+            value, slope = self._mean(*self._point(place), *given)
         return float(value), np.asarray(slope)
 
     def total(self, clipping: Clipping, values: Values) -> IntArray:

@@ -140,10 +140,8 @@ def noise_aware(
         prior = model.log_prior(b - middle, sd, own) - sd**2 / (2 * model.spread**2)
         return np.asarray(prior + ((b - middle) ** 2 / flat).sum(axis=1) / 2 + mass - np.log(rest) / 2)
 
-    variance, moved = np.tile(2 * noisy.scales**2, (n_draws, 1)), 0.0
+    variance, moved = np.tile((2 if noisy.law == "laplace" else 1) * noisy.scales**2, (n_draws, 1)), 0.0
     b, rest, sd, worth = np.zeros((n_draws, len(own))), np.ones(n_draws), np.ones(n_draws), np.full(n_draws, -np.inf)
-    if noisy.law == "gaussian":
-        variance /= 2
     for _ in range(STEPS):
         proposed = middle + _given_variances(turned, noisy.sums - turned @ middle, variance, flat, rng)
         new_rest = noisy.rest(noisy.squares - proposed**2 @ squares_of, rng)

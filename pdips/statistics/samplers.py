@@ -32,14 +32,13 @@ from pdips.statistics.regression import NoisyMoments, Regression, noise_aware, p
 
 Draws = Mapping[str, NDArray[Any]]
 
-KNOWN = {
-    pm.Normal: "normal",
-    pm.HalfNormal: "half-normal",
-    pm.Gamma: "gamma",
-    pm.Beta: "beta",
-    pm.Dirichlet: "dirichlet",
+LAWS = {
+    type(pm.Normal.rv_op): "normal",
+    type(pm.HalfNormal.rv_op): "half-normal",
+    type(pm.Gamma.rv_op): "gamma",
+    type(pm.Beta.rv_op): "beta",
+    type(pm.Dirichlet.rv_op): "dirichlet",
 }
-LAWS = {type(law.rv_op): name for law, name in KNOWN.items()}
 
 POINTS = 4  # Draws from the prior at which two graphs are compared
 CLOSE = 1e-6

@@ -1,30 +1,27 @@
-"""The models that come with pdips: densities against scipy by hand, draws, units, refusals, and the commands."""
+"""The models that come with pdips: densities against scipy by hand, draws, refusals, and the commands."""
 
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
 import pytest
 from click.testing import CliRunner
-from gallery_by_hand import ByHand, effects_by_hand, observed_of
 from gallery_tables import EXAMPLE
-from pytensor.graph.replace import clone_replace
 from scipy import special, stats
 from tables import cases, refuses
 
 from pdips import InputError, Schema, Table
 from pdips.cli import program
 from pdips.posterior import model_file
-from pdips.posterior.columns import record_values, stand_ins
+from pdips.posterior.columns import public_stand_ins, record_values, stand_ins
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
-from pdips.posterior.record_likelihood import inputs_of, record_terms
+from pdips.statistics.model import as_statistic_model
 
 MODELS = sorted(EXAMPLE)
 OF_STATISTICS = ["bernoulli", "glom", "linear_regression", "multinomial", "normal_moments", "slomag", "slomag_moments"]
@@ -35,15 +32,131 @@ ALONE = ["kng_quantile_regression", "latent_classes"]
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def log_likelihoods(model, values, point) -> np.ndarray:
+LOCATION, SPREAD = stats.norm(0.5, 0.25).logpdf, stats.halfnorm(scale=0.25).logpdf
+"""Log priors of a location and of standard deviations, in units of the range."""
+
+PRECISION = stats.pareto(1.5, scale=0.1).logpdf
+
+
+def observed_of(schema: Schema):
+    return next((name, column) for name, column in schema.columns.items() if not column.public)
+
+
+def effects_by_hand(values, schema: Schema, coefficients):
+    """Sum of the effects of the public columns: indicators of all levels but the first, numbers from -1 to 1."""
+    parts = []
+    for name in schema.public_columns:
+        column = schema.columns[name]
+        if column.is_categorical:
+            parts += [values[name] == level for level in range(1, column.n_levels)]
+        else:
+            middle, half = (column.upper + column.lower) / 2, (column.upper - column.lower) / 2
+            parts.append((values[name] - middle) / half)
+    return np.column_stack(parts) @ coefficients
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """Records and parameters of a model; the method of its name returns (log-likelihoods, log prior, means)."""
+
+    schema: Schema
+    values: dict
+    theta: dict
+
+    @property
+    def y(self):
+        return self.values[observed_of(self.schema)[0]]
+
+    @property
+    def bounds(self):
+        column = observed_of(self.schema)[1]
+        return column.lower, column.upper
+
+    def normal(self):
+        lower, upper = self.bounds
+        law = stats.norm(lower + (upper - lower) * self.theta["location"], (upper - lower) * self.theta["spread"])
+        prior = LOCATION(self.theta["location"]) + SPREAD(self.theta["spread"])
+        return law.logpdf(self.y), prior, np.full(len(self.y), law.mean())
+
+    def beta(self):
+        lower, upper = self.bounds
+        phi, precision = self.theta["phi"], self.theta["lambda"]
+        law = stats.beta(precision * phi, precision * (1 - phi), loc=lower, scale=upper - lower)
+        return law.logpdf(self.y), PRECISION(precision), np.full(len(self.y), lower + (upper - lower) * phi)
+
+    def beta_regression(self):
+        lower, upper = self.bounds
+        theta, precision = self.theta, self.theta["lambda"]
+        mean = special.expit(theta["intercept"] + effects_by_hand(self.values, self.schema, theta["coefficients"]))
+        law = stats.beta(precision * mean, precision * (1 - mean), loc=lower, scale=upper - lower)
+        prior = stats.norm.logpdf(theta["intercept"], 0, 1.5) + stats.norm.logpdf(theta["coefficients"]).sum()
+        return law.logpdf(self.y), prior + PRECISION(precision), lower + (upper - lower) * mean
+
+    def lognormal_regression(self):
+        lower, upper = np.log(self.bounds)
+        theta = self.theta
+        effects = effects_by_hand(self.values, self.schema, theta["coefficients"])
+        middle = lower + (upper - lower) * (theta["location"] + effects)
+        law = stats.lognorm(s=(upper - lower) * theta["spread"], scale=np.exp(middle))
+        prior = LOCATION(theta["location"]) + stats.norm.logpdf(theta["coefficients"], 0, 0.25).sum()
+        return law.logpdf(self.y), prior + SPREAD(theta["spread"]), law.mean()
+
+    def negative_binomial(self):
+        theta, width = self.theta, np.log(self.bounds[1] + 1)
+        mean = np.exp(theta["intercept"] + effects_by_hand(self.values, self.schema, theta["coefficients"]))
+        size = 1 / theta["dispersion"] ** 2
+        prior = stats.norm.logpdf(theta["intercept"], width / 2, width / 4) + stats.halfnorm.logpdf(theta["dispersion"])
+        prior += stats.norm.logpdf(theta["coefficients"]).sum()
+        return stats.nbinom.logpmf(self.y, size, size / (size + mean)), prior, mean
+
+    def hierarchical_normal(self):
+        lower, upper = self.bounds
+        theta, [group] = self.theta, self.schema.public_columns
+        means = lower + (upper - lower) * (theta["location"] + theta["between"] * theta["offset"])
+        law = stats.norm(means[self.values[group]], (upper - lower) * theta["within"])
+        # nine offsets that sum to zero have eight dimensions
+        offsets = stats.norm.logpdf(theta["offset"]).sum() - stats.norm.logpdf(0)
+        prior = LOCATION(theta["location"]) + SPREAD(theta["between"]) + SPREAD(theta["within"])
+        return law.logpdf(self.y), prior + offsets, law.mean()
+
+    def mixture(self):
+        theta = self.theta
+        is_log = observed_of(self.schema)[1].scale == "log"
+        lower, upper = np.log(self.bounds) if is_log else self.bounds
+        y = np.log(self.y) if is_log else self.y
+        means = [lower + (upper - lower) * theta["gaps"][: k + 1].sum() for k in range(3)]
+        spreads = (upper - lower) * theta["spreads"]
+        terms = [
+            np.log(w) + stats.norm.logpdf(y, m, s) for w, m, s in zip(theta["weights"], means, spreads, strict=True)
+        ]
+        likelihood = special.logsumexp(terms, axis=0) - (y if is_log else 0)
+        # Dirichlet densities of ones: the factorial of the number of parts less one
+        prior = np.log(2) + np.log(6) + stats.invgamma.logpdf(theta["spreads"], 2, scale=0.2).sum()
+        return likelihood, prior, np.full(len(y), float(theta["weights"] @ means))
+
+    def class_weights(self):
+        """Shares of the classes for each record, given its public columns; shape (records, classes)."""
+        broken = 1 - np.exp(-self.theta["breaks"] / self.theta["concentration"])
+        shares = np.array([*(broken[k] * np.prod(1 - broken[:k]) for k in range(9)), np.prod(1 - broken)])
+        weights = np.tile(shares, (len(next(iter(self.values.values()))), 1))
+        for name in self.schema.public_columns:
+            weights *= self.theta[f"{name}_levels"][:, self.values[name]].T
+        return weights / weights.sum(axis=1, keepdims=True)
+
+    def dpmpm(self):
+        products = self.class_weights()
+        for name, column in self.schema.columns.items():
+            if not column.public:
+                products = products * self.theta[f"{name}_levels"][:, self.values[name]].T
+        prior = stats.gamma.logpdf(self.theta["concentration"], 1) + stats.expon.logpdf(self.theta["breaks"]).sum()
+        prior += 10 * sum(special.gammaln(column.n_levels) for column in self.schema.columns.values())
+        return np.log(products.sum(axis=1)), prior, None
+
+
+def log_likelihoods(made: Blueprint, values, point) -> np.ndarray:
     """Return the log-likelihood of each record at one value of the model's value variables, shape (records,)."""
-    columns = inputs_of(model)
-    inputs = {name: shared.type.clone(shape=(None,))() for name, shared in columns.items()}
-    replaced = {shared: inputs[name] for name, shared in columns.items()}
-    replaced |= {value: pt.as_tensor(np.asarray(point[value.name], value.dtype)) for value in model.value_vars}
-    [graph] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
-    function = pytensor.function(list(inputs.values()), graph, mode="FAST_COMPILE", on_unused_input="ignore")
-    return function(*(np.asarray(values[name], inputs[name].dtype) for name in inputs))
+    places = [np.asarray(point[value.name])[None] for value in made.model.value_vars]
+    return np.concatenate([found for _, found in made.likelihood.blocks(values, places)], axis=1)[0]
 
 
 @cache
@@ -77,23 +190,21 @@ def test_log_likelihood_and_prior_are_those_by_hand(name: str) -> None:
     prior = compiled(made.model, made.model.logp(vars=made.model.free_RVs, jacobian=False))
     for point, theta in points(made.model, 3):
         likelihood, log_prior, _ = getattr(ByHand(made.schema, values, theta), name)()
-        found = log_likelihoods(made.model, values, point)
+        found = log_likelihoods(made, values, point)
         assert found.shape == (40,)
         np.testing.assert_allclose(found, likelihood, rtol=1e-9, atol=1e-9)
         assert prior(point) == pytest.approx(log_prior, abs=1e-7)  # PyMC has constants of single precision
         if name not in ("dpmpm", "negative_binomial"):
             y, column = observed_of(made.schema)
             edge = stand_ins(made.schema, 2) | {y: np.array([column.lower, column.upper])}
-            assert not np.isnan(log_likelihoods(made.model, edge, point)).any()
+            assert not np.isnan(log_likelihoods(made, edge, point)).any()
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "dpmpm"])
 def test_records_drawn_have_the_mean_by_hand(name: str) -> None:
     # z is nearly standard normal: each model fails by chance with probability 7e-6, whatever the seed
     made, n, rng = blueprint(name), 6000, np.random.default_rng(7)
-    public = {
-        column: found for column, found in stand_ins(made.schema, n).items() if made.schema.columns[column].public
-    }
+    public = public_stand_ins(made.schema, n)
     *_, (_, theta), (_, other) = points(made.model, 2)
     if name == "lognormal_regression":
         theta, other = theta | {"spread": 0.05}, other | {"spread": 0.05}  # light tails, so that z is nearly normal
@@ -129,7 +240,7 @@ def test_records_of_the_mixture_of_products_have_the_law_by_hand() -> None:
     assert p_value(other) < 1e-5  # the broken twin: other parameters
 
 
-def test_classes_can_be_relabelled_and_margins_watched() -> None:
+def test_margins_of_classes_that_are_relabelled_are_the_same_and_are_watched() -> None:
     made = blueprint("dpmpm")
     assert made.source.watch == ("margins",)
     margins = compiled(made.model, made.model.replace_rvs_by_values([made.model["margins"]])[0])
@@ -140,43 +251,9 @@ def test_classes_can_be_relabelled_and_margins_watched() -> None:
     point["breaks_log__"] = np.log(-np.log(kept)) + point["concentration_log__"]
     order = rng.permutation(10)
     other = {name: value[order] if np.ndim(value) == 2 else value for name, value in point.items()}
-    values = stand_ins(made.schema, 30)
     np.testing.assert_allclose(margins(point), margins(other))
-    np.testing.assert_allclose(
-        log_likelihoods(made.model, values, point), log_likelihoods(made.model, values, other), rtol=1e-9
-    )
     assert len(margins(point)) == 4 + 3 + 3
     assert margins(point).sum() == pytest.approx(3)
-
-
-def in_thousands(schema: Schema, values):
-    """The same schema and records with every numeric column in a unit a thousand times as large."""
-    described, found = schema.to_dict(), dict(values)
-    for name, column in schema.columns.items():
-        if not column.is_categorical and not column.integer:
-            for key in ("lower", "upper", "resolution"):
-                if key in described["columns"][name]:
-                    described["columns"][name][key] /= 1000
-            if "bin_edges" in described["columns"][name]:
-                described["columns"][name]["bin_edges"] = [x / 1000 for x in described["columns"][name]["bin_edges"]]
-            found[name] = values[name] / 1000
-    return Schema.model_validate(described), found
-
-
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("dpmpm", "negative_binomial")])
-def test_the_unit_does_not_matter(name: str) -> None:
-    made = blueprint(name)
-    values = {column: found[:40] for column, found in record_values(table_of(name)).items()}
-    schema, changed = in_thousands(made.schema, values)
-    other = Blueprint(made.source, schema)
-    priors = [compiled(model, model.logp(vars=model.free_RVs)) for model in (made.model, other.model)]
-    here, there = [], []
-    for point, _ in points(made.model, 2):
-        here.append(log_likelihoods(made.model, values, point))
-        there.append(log_likelihoods(other.model, changed, point))
-        assert priors[0](point) == pytest.approx(priors[1](point), rel=1e-12)
-    np.testing.assert_allclose(here[1] - here[0], there[1] - there[0], rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(there[0] - here[0], np.log(1000), rtol=1e-9)  # the density itself does have a unit
 
 
 def test_a_mixture_on_the_log_scale_is_of_lognormals() -> None:
@@ -185,7 +262,7 @@ def test_a_mixture_on_the_log_scale_is_of_lognormals() -> None:
     values = stand_ins(schema, 25)
     [(point, theta)] = points(made.model, 1)
     expected, _, _ = ByHand(schema, values, theta).mixture()
-    np.testing.assert_allclose(log_likelihoods(made.model, values, point), expected, rtol=1e-9)
+    np.testing.assert_allclose(log_likelihoods(made, values, point), expected, rtol=1e-9)
 
 
 LEVELS = "[columns.a]\nlevels = ['x', 'y']\n"
@@ -193,7 +270,11 @@ LEVELS = "[columns.a]\nlevels = ['x', 'y']\n"
 
 @pytest.mark.parametrize(("name", "content", "message"), cases(__file__, "schemas_that_do_not_suit"))
 def test_schemas_that_do_not_suit_are_refused(name: str, content: dict, message: str) -> None:
-    refuses(message, Blueprint, as_source(name), Schema.model_validate(content))
+    schema = Schema.model_validate(content)
+    if name in OF_STATISTICS:
+        refuses(message, as_statistic_model(name).declared, schema, "replace-one")
+    else:
+        refuses(message, Blueprint, as_source(name), schema)
 
 
 def test_covariates_are_optional() -> None:
@@ -211,7 +292,7 @@ def test_numbers_that_may_be_missing_add_a_term_of_their_own() -> None:
         odds = theta["odds"] + effects_by_hand(values, schema, theta["odds_coefficients"])
         told = stats.bernoulli.logpmf(gone, special.expit(odds))
         expected = told + np.where(gone, 0, ByHand(schema, values, theta).lognormal_regression()[0])
-        np.testing.assert_allclose(log_likelihoods(made.model, values, point), expected, rtol=1e-9)
+        np.testing.assert_allclose(log_likelihoods(made, values, point), expected, rtol=1e-9)
 
 
 def test_products_need_no_public_column() -> None:
@@ -222,7 +303,7 @@ def test_products_need_no_public_column() -> None:
         "ab", (31, True)
     )
     expected, _, _ = ByHand(made.schema, drawn, theta).dpmpm()
-    np.testing.assert_allclose(log_likelihoods(made.model, drawn, point), expected, rtol=1e-9)
+    np.testing.assert_allclose(log_likelihoods(made, drawn, point), expected, rtol=1e-9)
 
 
 def test_every_model_has_an_example_and_a_reference() -> None:
@@ -236,19 +317,15 @@ def test_every_model_has_an_example_and_a_reference() -> None:
         assert "(19" in text or "(20" in text or "Supplement" in text
 
 
-def test_a_bare_name_is_one_of_the_gallery(tmp_path, monkeypatch) -> None:
+def test_a_name_is_a_file_or_one_of_the_gallery(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert as_source("beta").name == "beta.py"
     assert as_source("beta").text == model_file.path("beta").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "beta").write_text("nonsense")  # a file of that name comes first
-    refuses("no Python file", as_source, "beta")
-
-
-def test_unknown_models(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
     refuses("there is no model 'bety'; pdips comes with bernoulli, beta, beta_regression", as_source, "bety")
     for model in ("models/beta", "beta.py"):
         refuses("no model file", as_source, model)
+    (tmp_path / "beta").write_text("nonsense")  # a file of that name comes first
+    refuses("no Python file", as_source, "beta")
 
 
 def test_the_gallery_ships_with_the_wheel_and_is_found_there(tmp_path, monkeypatch) -> None:

@@ -47,11 +47,8 @@ def test_released_lines_are_priced_rounded_and_dont_cross(form, spread, opened):
     assert (loss.epsilon, loss.kind, loss.sampling, loss.neighbours) == (6, "pure", "mcmc", "replace-one")
     assert "nothing bounds" in loss.statement
     assert opened.summary().spent_epsilon == 6
-    assert [(spend.step, spend.epsilon) for spend in opened.entries()[0].spends] == [
-        ("line 0.1", 2),
-        ("line 0.5", 2),
-        ("line 0.9", 2),
-    ]
+    spends = [(spend.step, spend.epsilon) for spend in opened.entries()[0].spends]
+    assert spends == [(f"line {tau}", 2) for tau in (0.1, 0.5, 0.9)]
     assert len(trees) == (1 if form == "joint" else 3)
     ordered = [found[tau] for tau in sorted(found)]
     for below, above in pairwise(ordered):

@@ -16,15 +16,15 @@ import pytensor.tensor as pt
 import pytest
 from gallery_tables import EXAMPLE
 from scipy import stats
-from tables import cases, refuses
+from tables import cases, refuses, schema_of
 
-from pdips import InputError, Modips, Pairs, Schema, Steps, Table, cli
+from pdips import Modips, Pairs, Schema, Steps, Table, cli
 from pdips.outside import NoisyMargins
 from pdips.posterior import model_file
 from pdips.posterior.nuts import sample
 from pdips.privacy.noise import RandomBits
 from pdips.statistics import laws
-from pdips.statistics.model import StatisticModel, as_statistic_model
+from pdips.statistics.model import as_statistic_model
 from pdips.statistics.noisy_model import Evidence
 
 
@@ -108,12 +108,6 @@ def test_what_the_general_location_model_integrates_out_is_drawn():
     np.testing.assert_allclose(found["mu"].std(axis=0), sd, rtol=0.06)
 
 
-def test_models_say_which_schemas_they_are_for():
-    only = Schema(columns={"g": {"levels": ["a", "b"]}})
-    for name in ("glom", "linear_regression"):
-        refuses(f"{name}.py describes", as_statistic_model(name).declared, only, "replace-one")
-
-
 PARTS = cases(__file__, "parts")
 
 
@@ -127,18 +121,10 @@ def test_a_file_that_lacks_a_part_is_told_which(lacking, tmp_path):
 
 
 def test_draws_of_the_rest_must_be_one_for_each_draw():
-    model = StatisticModel(
-        statistics=lambda schema: {},
-        build_model=lambda given, schema: None,
-        draw_records=lambda draw, records, schema, rng: {},
-        draw_rest=lambda given, draws, schema, rng: {"pi": np.zeros(3)},
-    )
-    with pytest.raises(InputError, match="draw_rest must return one value for each draw"):
-        model.completed(
-            Evidence(Modips(epsilon=1, model="glom").design(MIXED).tried()),
-            {"m": np.zeros(10)},
-            np.random.default_rng(1),
-        )
+    model = replace(as_statistic_model("glom"), draw_rest=lambda given, draws, schema, rng: {"pi": np.zeros(3)})
+    given = Evidence(Modips(epsilon=1, model="glom").design(MIXED).tried())
+    said = "draw_rest must return one value for each draw"
+    refuses(said, model.completed, given, {"m": np.zeros(10)}, np.random.default_rng(1))
 
 
 def test_public_columns_reach_the_model_and_fix_its_least_squares():
@@ -163,67 +149,55 @@ BY_CHAINS = sorted(set(EXAMPLE) - {"beta", "normal"})  # the others are drawn on
 RECORDS = 200  # Of the tables for models that need chains, where these are left out
 
 
-def run(monkeypatch, folder: Path, name: str, *more: str, n_records: int | None = None) -> Path:
-    example = EXAMPLE[name]
-    frame = example.load()
+def run(monkeypatch, folder: Path, name: str, *more: str, n_records: int | None = None) -> None:
+    """Release a real table, or so many records of it; check what there is, and that the set has the same schema."""
+    schema, given = EXAMPLE[name].schema, EXAMPLE[name].load()
     if n_records is not None:
-        frame = frame.sample(min(n_records, len(frame)), random_state=5).reset_index(drop=True)
-    frame.to_parquet(folder / "t.parquet")
-    (folder / "s.toml").write_text(example.schema_text)
+        given = given.sample(min(n_records, len(given)), random_state=5).reset_index(drop=True)
+    given.to_parquet(folder / "t.parquet")
+    (folder / "s.toml").write_text(EXAMPLE[name].schema_text)
     words = f"synthesize {folder}/t.parquet --schema {folder}/s.toml --mechanism censored-posterior --model {name}"
     monkeypatch.setattr(sys, "argv", ["pdips", *words.split(), "--epsilon", "2", "--out", str(folder / "out"), *more])
     cli.main()
-    return folder / "out"
-
-
-def check(out: Path, name: str) -> None:
-    """Check what there is, and that the synthetic set is a table of the same schema."""
-    schema = Schema.from_toml(EXAMPLE[name].schema_text)
-    made = Table.read(out / "public/synthetic_1.parquet", schema.without_person())
-    given = Table.read(out.parent / "t.parquet", schema)
-    assert made.n_records == given.n_records
+    public, confidential = folder / "out/public", folder / "out/confidential"
+    made = Table.read(public / "synthetic_1.parquet", schema.without_person())
+    assert made.n_records == len(given)
     for column in schema.public_columns:
-        np.testing.assert_array_equal(np.sort(made.codes[column]), np.sort(given.codes[column]))
-    facts = json.loads((out / "public/privacy.json").read_text())
+        np.testing.assert_array_equal(np.sort(made.codes[column]), np.sort(Table(given, schema).codes[column]))
+    facts = json.loads((public / "privacy.json").read_text())
     assert facts["settings"]["model"] == f"{name}.py"
     assert "build_model" in facts["settings"]["model_source"]
-    posterior = json.loads((out / "confidential/run.json").read_text())["diagnostics"]["posterior"]
+    posterior = json.loads((confidential / "run.json").read_text())["diagnostics"]["posterior"]
     assert posterior["parameters"]
     assert posterior["bounds"].get("failed") is None
     assert posterior["bounds"]["bound"] > 0
-    assert "The posterior" in (out / "confidential/report.html").read_text()
+    assert "The posterior" in (confidential / "report.html").read_text()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", BY_CHAINS)
 def test_a_model_by_chains_end_to_end(monkeypatch, tmp_path, name):
     """The real sampler, compiler and gate, on the whole table where it is small."""
-    many = len(EXAMPLE[name].load()) > 1000
-    settings = ["--option", "draws=800", "--option", "tune=500"]
-    check(run(monkeypatch, tmp_path, name, *settings, n_records=1000 if many else None), name)
+    run(monkeypatch, tmp_path, name, "--option", "draws=800", "--option", "tune=500", n_records=1000)
 
 
+@pytest.mark.usefixtures("few_simulated")
 @pytest.mark.parametrize("name", sorted(EXAMPLE))
 def test_a_model_end_to_end_without_a_sampler(monkeypatch, tmp_path, name):
     """All but the sampler: draws near the private reference stand in for its chains."""
     from pdips.convergence import converged
     from pdips.posterior import nuts as chains
-    from pdips.posterior import private_reference as stages
+    from pdips.posterior.inspection import tree_of
     from pdips.posterior.model import constrained
 
     def near(model, *, chains, rng, start, **_):
         place = np.concatenate([np.ravel(start[value.name]) for value in model.model.value_vars])
-        each = constrained(model.model, place + 0.01 * rng.standard_normal((chains * 50, len(place))))
-        stacked = {
-            key: np.stack([one[key] for one in each]).reshape(chains, 50, *each[0][key].shape) for key in each[0]
-        }
-        return az.from_dict({"posterior": stacked, "sample_stats": {"diverging": np.zeros((chains, 50), dtype=bool)}})
+        return tree_of(constrained(model.model, place + 0.01 * rng.standard_normal((chains * 50, len(place)))))
 
-    monkeypatch.setattr(stages, "SIMULATED", 128)
     monkeypatch.setattr(chains, "sample", near)
     monkeypatch.setattr(chains, "converged", lambda tree, *_: converged(tree))
     monkeypatch.setattr(chains, "require", lambda _: None)
-    check(run(monkeypatch, tmp_path, name, n_records=RECORDS if name in BY_CHAINS else None), name)
+    run(monkeypatch, tmp_path, name, n_records=RECORDS if name in BY_CHAINS else None)
 
 
 # Latent classes from published margins: the law of what is seen, intervals for the population, sets, refusals
@@ -232,7 +206,7 @@ def test_a_model_end_to_end_without_a_sampler(monkeypatch, tmp_path, name):
 latent = model_file.load(model_file.path("latent_classes"))[0]
 SIZES = (3, 2, 3, 2, 2)
 NAMES = tuple("abcde")
-SCHEMA = Schema(columns={n: {"levels": list(range(k))} for n, k in zip(NAMES, SIZES, strict=True)})
+SCHEMA = schema_of(*SIZES)
 OFFSETS = np.cumsum([0, *SIZES])
 OF = np.repeat(np.arange(len(SIZES)), SIZES)
 ACROSS = OF[:, None] < OF
@@ -338,8 +312,8 @@ def test_columns_that_do_not_suit_are_refused(columns, more) -> None:
     schema = Schema.model_validate({"columns": columns, **more})
     table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1, 0] * 50}), schema)
     release, _ = Pairs(epsilon=1).release(table)
-    with pytest.raises(InputError, match="columns with levels or bins, each two measured together"):
-        latent.margins_model(NoisyMargins.of(release), release.sets[0])
+    said = "columns with levels or bins, each two measured together"
+    refuses(said, latent.margins_model, NoisyMargins.of(release), release.sets[0])
 
 
 # The saturated model for modips: both likelihoods, both neighbours, all columns, refusals
@@ -371,12 +345,3 @@ def test_sets_are_like_the_table(settings):
         assert made["k"].dtype == np.int64
         assert (made["k"] >= 4.5).mean() > 0.9
     assert not release.sets[0].equals(release.sets[1])
-
-
-def test_what_the_model_does_not_describe():
-    for columns, message in (
-        ({"b": {"levels": [0, 1], "public": True}, "a": COLUMNS["a"]}, "public"),
-        ({"c": COLUMNS["c"] | {"missing": True}}, "missing numbers"),
-        ({"c": {"lower": 0.0, "upper": 1.0}}, "bins"),
-    ):
-        refuses(message, Modips(epsilon=1, model="multinomial").spends, Schema(columns=columns))

@@ -10,13 +10,11 @@ import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from small_models import written
+from small_models import blueprint, written
 from tables import refuses, schema_in
 
 from pdips import Schema
 from pdips.posterior.columns import Columns, stand_ins
-from pdips.posterior.model import blueprint_of
-from pdips.posterior.model_file import as_source
 from pdips.posterior.record_likelihood import RecordLikelihood
 from pdips.scores.record_score import STEPS, Clipping, RecordScore
 
@@ -31,7 +29,7 @@ def grouped(data):
 
 @pytest.fixture(scope="module")
 def score():
-    return RecordScore(blueprint_of(as_source(grouped), SCHEMA).likelihood)
+    return RecordScore(blueprint(grouped, SCHEMA).likelihood)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +40,10 @@ def records():
 def at(norm="l2", radius=2.0, seed=0):
     rng = np.random.default_rng(seed)
     return Clipping(rng.normal(size=5), rng.normal(size=(5, 5)), radius, norm)
+
+
+def length(norm, steps):
+    return np.abs(steps).sum() if norm == "l1" else np.sqrt(float((steps * steps).sum()))
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
@@ -58,10 +60,9 @@ def test_sums_are_those_of_records_alone_to_the_last_step(score, records, norm):
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_no_score_leaves_its_ball(norm):
     rng = np.random.default_rng(1)
-    size = {"l1": lambda q: np.abs(q).sum(), "l2": lambda q: np.sqrt(float((q * q).sum()))}[norm]
     for scale in (1e-300, 1e-3, 1.0, 1e3, 1e300):
         for seed in range(20):
-            assert size(at(norm, seed=seed).steps(scale * rng.normal(size=5))) <= STEPS
+            assert length(norm, at(norm, seed=seed).steps(scale * rng.normal(size=5))) <= STEPS
     # rounded to the nearest step in place of towards 0, some would
     clipping = Clipping(np.zeros(64), np.eye(64), 1.0, "l2")
     nearest = [np.rint(8 * v / np.sqrt((v * v).sum())) for v in rng.normal(size=(50, 64))]
@@ -123,11 +124,8 @@ def rooted(data):
 
 def score_of(build, columns):
     schema = Schema(columns=columns)
-    return RecordScore(RecordLikelihood(blueprint_model(build, schema), columns=schema.columns))
-
-
-def blueprint_model(build, schema):
-    return build(Columns(schema, stand_ins(schema, 1)), schema)
+    model = build(Columns(schema, stand_ins(schema, 1)), schema)
+    return RecordScore(RecordLikelihood(model, columns=schema.columns))
 
 
 AT_ZERO = Clipping(np.zeros(1), np.eye(1), 1.0, "l1")
@@ -180,8 +178,7 @@ def test_a_record_of_likelihood_zero_counts_within_its_ball():
 def test_a_reference_gone_wrong_leaves_no_score_outside_of_its_ball(norm, whitening, radius):
     clipping = Clipping(np.zeros(3), np.full((3, 3), whitening), radius, norm)
     for score in ([1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [1e308, 1e308, 1e308], [5e-324, 0.0, 0.0]):
-        found = clipping.steps(np.array(score))
-        assert (np.abs(found).sum() if norm == "l1" else np.sqrt(float((found * found).sum()))) <= STEPS
+        assert length(norm, clipping.steps(np.array(score))) <= STEPS
 
 
 def test_sums_of_many_extreme_records_are_exact():

@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-import xarray as xr
-from small_models import OF_STATISTICS, written
+from small_models import OF_STATISTICS
 from tables import random_table, refuses, schema_of
 
 from pdips import Modips, RefusedError, Schema, Table
@@ -17,19 +16,15 @@ from pdips.inference import rule_for
 from pdips.privacy.noise import RandomBits
 from pdips.statistics import averaging, samplers
 from pdips.statistics import model as statistic_fit
-from pdips.statistics.model import StatisticModel
-from pdips.statistics.statistic import Counts, Products, Sums
+from pdips.statistics.statistic import Counts
 
 CELLS = schema_of(2, 3)
 NUMBER = Schema(columns={"y": {"lower": -3.0, "upper": 5.0}})
+BOTH = Schema(columns={**CELLS.columns, **NUMBER.columns})
 
 
 def table(n: int = 60) -> Table:
     return random_table(CELLS, n, seed=2)
-
-
-def numbers(n: int = 40, seed: int = 3) -> Table:
-    return Table(pd.DataFrame({"y": np.random.default_rng(seed).uniform(-3, 5, n)}), NUMBER)
 
 
 def made(**settings) -> Modips:
@@ -38,35 +33,6 @@ def made(**settings) -> Modips:
 
 def rng(seed: int = 1) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-def moments(schema):
-    return {"total": Sums(of="y"), "squares": Products(of=("y", "y"))}
-
-
-@written
-def mean_of(given):
-    given.normal("total", given.n * pm.Normal("mean", 0, 1), 0.5, times=given.n)
-
-
-def draw_numbers(draw, records, schema, rng):
-    return {"y": 1 + 4 * np.clip(draw["mean"] + rng.normal(0, 0.5, records.n), -1, 1)}
-
-
-OF_MOMENTS = StatisticModel(moments, mean_of, draw_numbers, "moments")
-
-
-@pytest.fixture
-def no_chains(monkeypatch):
-    """Draws near the start in place of chains, which agree."""
-
-    def near(kept, watch, *, draws, start, **_):
-        mean = np.broadcast_to(0.1 * np.random.default_rng(0).standard_normal(draws), (2, draws))
-        posterior = xr.Dataset({"mean": (("chain", "draw"), mean)})
-        stats_ = xr.Dataset({"diverging": (("chain", "draw"), np.zeros((2, draws), dtype=bool))})
-        return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats_}), Convergence({}, {}, {}, 0)
-
-    monkeypatch.setattr(statistic_fit, "agreeing", near)
 
 
 def test_a_release_publishes_statistics_noise_and_posterior(tmp_path):
@@ -126,49 +92,41 @@ def test_more_sets_need_the_same_statistics(settings, message):
     refuses(message, lambda: made(**settings).again(first, n_sets=1))
 
 
-@pytest.mark.usefixtures("no_chains")
 def test_gaussian_noise_is_read_at_delta_and_under_add_remove_the_number_of_records_is_noisy():
-    release, _ = made(kind="zcdp", delta="1/1000000", model=OF_MOMENTS).release(numbers(), rng=rng())
+    both = Table(table().frame.assign(y=np.linspace(-3, 5, 60)), BOTH)
+    release, _ = made(kind="zcdp", delta="1/1000000").release(both, rng=rng())
     assert (release.loss.kind, float(release.loss.delta)) == ("zcdp", 1e-6)
     assert release.loss.epsilon <= 1
-    told = release.tables["statistics"].set_index("statistic")
-    # rho = sum over statistics of sensitivity^2 / (2 sigma^2): 2 for the sum, 1 for the sum of squares
-    rho = (2 / told.loc["total", "scale"]) ** 2 / 2 + (1 / told.loc["squares", "scale"]) ** 2 / 2
+    told = release.tables["statistics"].groupby("statistic")[["noise", "scale"]].last()
+    # rho = sum over statistics of squared sensitivity / (2 sigma^2): 2 for the counts, 2^2 for the sum
+    rho = 2 / told.loc["cells", "scale"] ** 2 / 2 + (2 / told.loc["sum of y", "scale"]) ** 2 / 2
     assert rho == pytest.approx(float(release.loss.rho))
-    assert (told.loc[["total", "squares"], "noise"] == "discrete gaussian").all()
-    release, _ = made(neighbours="add-remove", model=OF_MOMENTS, n_records=25).release(numbers(), rng=rng())
-    told = release.tables["statistics"]
-    assert told["statistic"].tolist() == ["total", "squares", "records"]
-    assert (told["scale"] > 0).all()
-    assert len(release.sets[0]) == 25
+    assert (told.loc[["cells", "sum of y"], "noise"] == "discrete gaussian").all()
+    spends = made(neighbours="add-remove", model="normal_moments", n_records=25).spends(NUMBER)
+    assert [spend.step for spend in spends] == [f"noise on {name}" for name in ("total", "squares", "records")]
+    assert all(spend.epsilon > 0 for spend in spends)
 
 
 def test_the_budget_is_divided_as_told():
-    mechanism = made(model=OF_MOMENTS, budget="total=2/3,squares=1/3")
-    shares = mechanism.design(NUMBER).shares
-    assert [float(share) for share in shares.values()] == pytest.approx([2 / 3, 1 / 3])
-    assert [spend.epsilon for spend in mechanism.spends(NUMBER)] == list(shares.values())
-    assert set(made(model=OF_MOMENTS, budget="equal").design(NUMBER).shares.values()) == {Fraction(1, 2)}
-
-
-@pytest.mark.parametrize("budget", ["most", "total=1", "total=1/2,squares=1/3", {"total": 1, "squares": 0}])
-def test_budgets_that_are_none(budget):
-    refuses(r"budget|share", lambda: made(model=OF_MOMENTS, budget=budget).plan(NUMBER))
+    mechanism = made(budget="cells=2/3,sum of y=1/3")
+    shares = mechanism.design(BOTH).shares
+    assert shares == {"cells": Fraction(2, 3), "sum of y": Fraction(1, 3)}
+    assert [spend.epsilon for spend in mechanism.spends(BOTH)] == list(shares.values())
+    assert set(made(budget="equal").design(BOTH).shares.values()) == {Fraction(1, 2)}
 
 
 def test_predictive_check_sees_a_model_that_could_not_have_given_the_statistics(monkeypatch):
-    _, right = made(epsilon=20).release(table(500), rng=rng())
+    def found():
+        facts, tree = made(epsilon=20).release(table(500), rng=rng())[1].look_closer()
+        return facts["posterior"]["predictive"]["cells"], tree
+
+    right, tree = found()
     far_off = np.array([0.95, 0.01, 0.01, 0.01, 0.01, 0.01])
     monkeypatch.setattr(samplers, "draw_shares", lambda given, name, alpha, n, rng: np.tile(far_off, (n, 1)))
-    _, wrong = made(epsilon=20).release(table(500), rng=rng())
-    found = {
-        name: record.look_closer()[0]["posterior"]["predictive"]
-        for name, record in (("right", right), ("wrong", wrong))
-    }
-    assert found["right"]["cells"]["smallest_p"] > 0.001
-    assert found["wrong"]["cells"]["smallest_p"] < 0.05
-    assert found["wrong"]["cells"]["outside"] > 0.5
-    _, tree = right.look_closer()
+    wrong, _ = found()
+    assert right["smallest_p"] > 0.001
+    assert wrong["smallest_p"] < 0.05
+    assert wrong["outside"] > 0.5
     assert set(tree.children) == {"posterior", "posterior_predictive", "observed_data"}
 
 
@@ -178,7 +136,7 @@ def test_chains_that_disagree_withhold_the_release_and_stay_charged(ledger, monk
 
     monkeypatch.setattr(statistic_fit, "agreeing", disagree)
     ledger.set_total(5)
-    refuses("", made(model=OF_MOMENTS).release, numbers(), ledger=ledger, error=RefusedError)
+    refuses("", made(nuts="nutpie").release, table(), ledger=ledger, error=RefusedError)
     assert ledger.summary().spent_epsilon == 1
 
 
@@ -187,23 +145,19 @@ def test_a_broken_model_is_found_before_the_charge(ledger):
         raise ValueError("no such thing")
 
     ledger.set_total(5)
-    broken = made(model=replace(OF_MOMENTS, build_model=fails))
-    refuses("build_model failed: ValueError: no such thing", broken.release, numbers(), ledger=ledger)
+    broken = made(model=replace(OF_STATISTICS, build_model=fails))
+    refuses("build_model failed: ValueError: no such thing", broken.release, table(), ledger=ledger)
     assert ledger.summary().spent_epsilon == 0
 
 
 def test_what_a_model_sees_of_public_columns_has_none_of_the_tables_order():
-    schema = Schema(columns={"x": {"levels": [0, 1, 2], "public": True}, "v": {"levels": [0, 1]}})
-    frame = pd.DataFrame({"x": [2, 0, 1, 2, 0, 1, 1], "v": [0, 1, 1, 0, 1, 0, 0]})
-    plan = made(model=replace(OF_STATISTICS, statistics=lambda schema: {"v": Counts(by=("v",))})).design(schema)
-    seen = [
-        plan.sanitize(Table(rows, schema), RandomBits(rng())).public["x"].tolist() for rows in (frame, frame.iloc[::-1])
-    ]
-    assert seen[0] == seen[1] == sorted(frame["x"])
     schema = Schema(columns={"x": {"levels": ["a", "b"], "public": True}, "v": {"levels": [0, 1]}})
     frame = pd.DataFrame({"x": list("abbab" * 8), "v": [0, 1, 1, 0] * 10})
-    model = replace(OF_STATISTICS, statistics=lambda schema: {"cells": Counts(by=("v",))})
-    release, record = made(model=model, epsilon=5).release(Table(frame, schema), rng=rng())
+    mechanism = made(model=replace(OF_STATISTICS, statistics=lambda schema: {"cells": Counts(by=("v",))}), epsilon=5)
+    for rows in (frame, frame.iloc[::-1]):
+        seen = mechanism.design(schema).sanitize(Table(rows, schema), RandomBits(rng())).public["x"]
+        assert seen.tolist() == [0] * 16 + [1] * 24
+    release, record = mechanism.release(Table(frame, schema), rng=rng())
     assert sorted(release.sets[0]["x"]) == sorted(frame["x"])
     assert 0 <= record.look_closer()[0]["posterior"]["predictive"]["cells"]["smallest_p"] <= 1
 
@@ -266,6 +220,10 @@ def counting(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"budget": "most"}, "budget must be"),
+        ({"budget": "total=1"}, "budget must give shares"),
+        ({"budget": "cells=1/2"}, "budget must give shares"),
+        ({"budget": {"cells": 1, "total": 0}}, "the share of total"),
         ({"model": ()}, "at least one"),
         ({"model": (EVEN, EVEN)}, "different names"),
         ({"model": (OF_STATISTICS, EVEN), "split": "per-set"}, "split = once"),
@@ -273,5 +231,5 @@ def counting(name):
         ({"model": (EVEN, counting("a"))}, "share no noisy"),
     ],
 )
-def test_models_that_cannot_be_averaged(settings, message):
+def test_settings_that_no_plan_can_have(settings, message):
     refuses(message, lambda: made(**settings).plan(CELLS))

@@ -1,4 +1,4 @@
-"""What a model file of noisy statistics can't declare, and what is found out on stand-ins before anything is spent."""
+"""What a model file of noisy statistics can't declare, what is found out before anything is spent, and budgets."""
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -9,25 +9,36 @@ import pymc as pm
 import pytensor
 import pytest
 from scipy import stats
+from scipy.optimize import minimize
 from small_models import written
-from tables import cases, refuses
+from tables import bits, cases, filled, refuses
 
-from pdips import InputError, Modips, Schema, Table
+from pdips import Modips, Schema, Table
 from pdips.posterior import nuts as sampling
 from pdips.statistics import model as statistic_fit
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import StatisticModel, as_statistic_model
 from pdips.statistics.noisy_model import Evidence
-from pdips.statistics.plan import LEAST_RECORDS, SHIPPED, StatisticPlan, settle, shipped
-from pdips.statistics.statistic import Counts, Products, Scatter, Sums
+from pdips.statistics.plan import (
+    LEAST_RECORDS,
+    LEAST_VARIANCE,
+    SHIPPED,
+    StatisticPlan,
+    nearest_positive,
+    settle,
+    shipped,
+    to_frame,
+)
+from pdips.statistics.statistic import Counts, Products, Scatter, Sums, total_by
 
-SCHEMA = Schema(columns={"y": {"lower": -1, "upper": 1}, "z": {"lower": -1, "upper": 1}, "g": {"levels": ["a", "b"]}})
+NUMBER = {"lower": -1, "upper": 1}
+SCHEMA = Schema(columns={"y": NUMBER, "z": NUMBER, "g": {"levels": ["a", "b"]}})
+ONE_NUMBER = Schema(columns={"y": NUMBER})
+REGRESSION = Schema(columns={"z": NUMBER | {"public": True}, "y": NUMBER})
 
 
-def table(n=50):
-    rng = np.random.default_rng(0)
-    frame = {"y": rng.uniform(-1, 1, n), "z": rng.uniform(-1, 1, n), "g": rng.choice(["a", "b"], n)}
-    return Table(pd.DataFrame(frame), SCHEMA)
+def table(n=50, schema=SCHEMA):
+    return Table(filled(schema, n, np.random.default_rng(0)), schema)
 
 
 class Free:
@@ -53,10 +64,8 @@ def patched():
     return found
 
 
-class Name(str):
-    """A name that isn't what it looks like."""
-
-    __slots__ = ()
+Name = type("Name", (str,), {})
+"""Of names that aren't what they look like."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,11 @@ def model_of(statistics, build=build_mean, draw=draw_records):
     return StatisticModel(lambda schema: statistics, build, draw, "some model")
 
 
+def plan_of(statistics, schema=SCHEMA, **settings):
+    given = {"neighbours": "replace-one", "budget": "equal", "amount": Fraction(1), "law": "laplace"} | settings
+    return StatisticPlan(schema=schema, statistics=statistics, **given)
+
+
 def spent_when_refused(model, ledger, match, given=None, **settings):
     ledger.set_total(5)
     given = table() if given is None else given
@@ -124,12 +138,7 @@ SAID = cases(__file__, "said")
 def test_what_is_no_shipped_statistic_is_refused_before_the_charge(name, ledger):
     said = SAID.get(name, "which is none of Counts, Sums, Products")
     assert spent_when_refused(model_of(BAD[name]), ledger, said) == 0
-
-
-@pytest.mark.parametrize("statistics", [each for name, each in BAD.items() if "column" not in name])
-def test_a_plan_takes_nothing_else_either(statistics):
-    settings = {"schema": SCHEMA, "neighbours": "replace-one", "budget": "equal", "law": "laplace"}
-    refuses("", StatisticPlan, statistics=statistics, amount=Fraction(1), **settings)
+    refuses(said, plan_of, BAD[name])
 
 
 def test_shipped_statistics_pass_and_are_made_anew():
@@ -157,8 +166,8 @@ def test_mappings_of_statistics_and_budgets_are_read_once():
 
 @pytest.mark.parametrize(("name", "settings"), [("n", {}), ("records", {"neighbours": "add-remove", "n_records": 20})])
 def test_names_that_mean_the_number_of_records(name, settings):
-    with pytest.raises(InputError, match="rename that statistic"):
-        Modips(epsilon=1, model=model_of({name: Sums(of="y")}), **settings).design(SCHEMA)
+    made = Modips(epsilon=1, model=model_of({name: Sums(of="y")}), **settings)
+    refuses("rename that statistic", made.design, SCHEMA)
 
 
 TOTAL = {"total": Sums(of="y")}
@@ -197,16 +206,11 @@ def discrete(given):
     law(given, pm.Normal("mean", pm.Poisson("k", 3), 1))
 
 
-def fails(given, schema):
-    raise ValueError("no such thing")
-
-
 def no_numbers(draw, records, schema, rng):
     return draw_records(draw, records, schema, rng) | {"y": np.array(["x"] * records.n)}
 
 
 LATE = {
-    "build_model": (fails, draw_records, {}, "build_model failed: ValueError: no such thing"),
     "density": (infinite, draw_records, {}, "is not a finite number"),
     "gradient": (no_gradient, draw_records, {}, "is not a finite number"),
     "shape": (wrong_shape, draw_records, {}, "some model"),
@@ -222,10 +226,6 @@ LATE = {
 def test_what_would_fail_after_the_charge_fails_before_it(build, draw, settings, match, ledger, monkeypatch):
     monkeypatch.setattr(sampling, "find_spec", lambda name: None)
     assert spent_when_refused(model_of(TOTAL, build, draw), ledger, match, **settings) == 0
-
-
-def test_a_right_model_passes():
-    assert [spend.epsilon for spend in Modips(epsilon=1, model=model_of(TOTAL, right)).spends(SCHEMA)] == [1]
 
 
 @pytest.mark.parametrize("n", [3, 1_000])
@@ -251,20 +251,19 @@ def test_what_a_model_is_tried_on_is_measured_and_noised_like_a_table(n, neighbo
 # Plug-in laws against scipy, few records, models that aren't reused wrongly, and what is refused before the
 
 
-COIN = {"a": {"levels": ["heads", "tails"]}}
-NUMBERS = {"y": {"lower": -1, "upper": 1}, "z": {"lower": -1, "upper": 1}}
+COIN = Schema(columns={"a": {"levels": ["heads", "tails"]}})
 STEPS = 4096
 
 
-def schema_of(columns, **rest):
-    return Schema.model_validate({"columns": columns, **rest})
-
-
-def given_of(statistics, values, columns, likelihood="plug-in", n=30, neighbours="replace-one"):
-    settings = {"schema": schema_of(columns), "neighbours": neighbours, "statistics": statistics, "budget": "equal"}
-    plan = StatisticPlan(**settings, amount=Fraction(1), law="laplace")
+def given_of(statistics, values, schema, likelihood="plug-in", neighbours="replace-one"):
+    n = 30 if neighbours == "replace-one" else None
     whole = {name: np.asarray(each, dtype=np.int64) for name, each in values.items()}
-    return Evidence(replace(plan.tried(), n_records=n, values=whole), likelihood)
+    tried = plan_of(statistics, schema, neighbours=neighbours).tried()
+    return Evidence(replace(tried, n_records=n, values=whole), likelihood)
+
+
+def coin(counts, neighbours="replace-one"):
+    return given_of({"counts": Counts(by=("a",))}, {"counts": counts}, COIN, neighbours=neighbours)
 
 
 def logs(model, points):
@@ -278,9 +277,7 @@ def assert_same_up_to_a_constant(found, wanted):
 
 
 def test_a_plug_in_count_is_binomial(neighbours):
-    n = 30 if neighbours == "replace-one" else None
-    given = given_of({"counts": Counts(by=("a",))}, {"counts": [9, 21]}, COIN, n=n, neighbours=neighbours)
-    model = as_statistic_model("bernoulli").built(given)
+    model = as_statistic_model("bernoulli").built(coin([9, 21], neighbours))
     shares = np.array([0.1, 0.3, 0.8])
     found = logs(model, [{model.value_vars[0].name: np.log(each / (1 - each))} for each in shares])
     assert_same_up_to_a_constant(found, stats.binom.logpmf(9, 30, shares) + stats.beta.logpdf(shares, 1 / 3, 1 / 3))
@@ -290,7 +287,7 @@ def test_plug_in_sums_and_scatter_have_the_laws_of_scipy():
     statistics = {"sums": Sums(of="y"), "yy": Products(of=("y", "y")), "zy": Products(of=("z", "y"))}
     statistics["zz"] = Products(of=("z", "z"))
     values = {"sums": [3 * STEPS], "yy": [8 * STEPS**2], "zy": [2 * STEPS**2], "zz": [6 * STEPS**2]}
-    given = given_of(statistics, values, NUMBERS)
+    given = given_of(statistics, values, SCHEMA)
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=3)
         given.normal("sums", 30 * x[0], pm.math.exp(x[1]), times=given.n)
@@ -309,10 +306,9 @@ def test_plug_in_sums_and_scatter_have_the_laws_of_scipy():
 def test_plug_in_counts_with_a_dirichlet_prior_have_the_law_of_scipy():
     found, wanted = [], []
     for counts in ([9, 21], [1, 29], [15, 15]):
-        given = given_of({"counts": Counts(by=("a",))}, {"counts": counts}, COIN)
         with pm.Model() as model:
             pm.Normal("x", 0, 1)
-            given.dirichlet_multinomial("counts", 0.7)
+            coin(counts).dirichlet_multinomial("counts", 0.7)
         found += logs(model, [{}]).tolist()
         wanted.append(stats.dirichlet_multinomial.logpmf(counts, [0.7, 0.7], 30))
     assert_same_up_to_a_constant(np.array(found), wanted)
@@ -320,16 +316,14 @@ def test_plug_in_counts_with_a_dirichlet_prior_have_the_law_of_scipy():
 
 @pytest.mark.parametrize("counts", [[0, 0], [-7, -7], [-40, 3]])
 def test_counts_that_noise_made_impossible_are_settled(counts, neighbours):
-    n = 30 if neighbours == "replace-one" else None
-    given = given_of({"counts": Counts(by=("a",))}, {"counts": counts}, COIN, n=n, neighbours=neighbours)
-    used = settle(given.measured)["counts"]
+    used = coin(counts, neighbours).used["counts"]
     assert (used >= 0).all()
     assert used.sum() > 0
-    assert n is None or used.sum() == pytest.approx(n)
+    assert neighbours == "add-remove" or used.sum() == pytest.approx(30)
 
 
 def test_a_noisy_total_by_itself_is_at_least_two():
-    given = given_of({"n": Counts()}, {"n": [-5]}, COIN, n=None, neighbours="add-remove")
+    given = given_of({"n": Counts()}, {"n": [-5]}, COIN, neighbours="add-remove")
     assert given["n"].tolist() == [LEAST_RECORDS]
     aware = Evidence(given.measured)
     with pm.Model() as model:
@@ -343,34 +337,18 @@ def improper(given):
     law(given, pm.Flat("mean"))
 
 
-def one_number(n=40):
-    return Table(pd.DataFrame({"y": np.random.default_rng(0).uniform(-1, 1, n)}), schema_of({"y": NUMBERS["y"]}))
-
-
-def two_records():
-    columns = {"x": NUMBERS["z"] | {"public": True}, "y": NUMBERS["y"]}
-    return Table(pd.DataFrame({"x": [0.1, 0.5], "y": [0.2, 0.3]}), schema_of(columns))
-
-
 @pytest.mark.parametrize(
     ("model", "table", "message"),
     [
-        (model_of(TOTAL, improper), one_number(), "the prior of 'mean' is improper"),
-        ("normal_moments", one_number(1), "too few records for this model"),
-        ("linear_regression", two_records(), "too few records for this model"),
-        ("bernoulli", one_number(), "'y' is numeric"),
+        (model_of(TOTAL, improper), table(40, ONE_NUMBER), "the prior of 'mean' is improper"),
+        ("normal_moments", table(1, ONE_NUMBER), "too few records for this model"),
+        ("linear_regression", table(2, REGRESSION), "too few records for this model"),
+        ("bernoulli", table(40, ONE_NUMBER), "'y' is numeric"),
     ],
 )
 @pytest.mark.parametrize("likelihood", ["noise-aware", "plug-in"])
 def test_what_can_not_be_modelled_is_refused_before_the_charge(model, table, message, likelihood, ledger):
     assert spent_when_refused(model, ledger, message, table, likelihood=likelihood) == 0
-
-
-def test_schemas_that_no_model_describes_are_refused():
-    impossible = schema_of(COIN | {"b": {"levels": ["x", "y"]}}, impossible=[{"a": ["heads"], "b": ["x"]}])
-    refuses(r"\[\[impossible\]\]", Modips(epsilon=1, model="multinomial").spends, impossible)
-    gap = schema_of({"y": NUMBERS["y"] | {"missing": True}})
-    refuses("'y'", Modips(epsilon=1, model="normal_moments").spends, gap)
 
 
 def baked(given, schema):
@@ -385,12 +363,92 @@ def baked(given, schema):
 def test_a_compiled_model_serves_other_numbers_only_where_they_are_data(build, reused):
     model, found = model_of(TOTAL, build), []
     for total in (3, -2):
-        given = given_of(TOTAL, {"total": [total * STEPS]}, {"y": NUMBERS["y"]}, "noise-aware")
+        given = given_of(TOTAL, {"total": [total * STEPS]}, ONE_NUMBER, "noise-aware")
         found.append(statistic_fit.prepared(model, given)[1])
     assert (found[0] is found[1]) == reused
 
 
 def test_nuts_is_tried_on_more_cells_than_numpy_adds_at_once():
-    number = {"lower": -1, "upper": 1}
-    schema = Schema(columns={"g": {"levels": list(range(24))}, "y": number, "z": number})
+    schema = Schema(columns={"g": {"levels": list(range(24))}, "y": NUMBER, "z": NUMBER})
     assert Modips(epsilon=1, model="glom", nuts="nutpie").privacy_loss(schema).epsilon == 1
+
+
+# Budgets of statistics, and what post-processing makes of them; sensitivities are in tests/prices
+
+
+def test_sums_are_added_up_exactly_beyond_doubles():
+    place, big = np.array([0, 0, 1]), 2**60
+    assert total_by(place, np.array([big, 1, -big]), 2, big).tolist() == [big + 1, -big]
+
+
+NUMBERS = Schema(columns={"g": {"levels": [0, 1, 2]}, "y": NUMBER | {"integer": True}})
+MIXED = {"counts": Counts(by=("g",)), "sums": Sums(of="y", by=("g",)), "squares": Products(of=("y", "y"))}
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_the_optimal_budget_minimises_the_sum_of_relative_variances(law):
+    made = plan_of(MIXED, NUMBERS, budget="optimal", law=law)
+
+    def loss(logs):
+        shares = dict(zip(MIXED, np.exp(logs) / np.exp(logs).sum(), strict=True))
+        total = 0.0
+        for name, each in MIXED.items():
+            unit, spread = each.unit(made.schema), each.spread(made.schema)
+            if law == "laplace":
+                variance = 2 * (each.sensitivity(made.schema, "replace-one").l1 * unit / shares[name]) ** 2
+            else:
+                variance = each.sensitivity(made.schema, "replace-one").l2_squared * unit**2 / (2 * shares[name])
+            total += float((variance / spread).mean())
+        return total
+
+    assert sum(made.shares.values()) == 1
+    found = minimize(loss, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-7})
+    best = np.exp(found.x) / np.exp(found.x).sum()
+    np.testing.assert_allclose([float(made.shares[name]) for name in MIXED], best, atol=1e-4)
+    assert loss(np.log([float(each) for each in made.shares.values()])) < loss(np.zeros(3))
+
+
+@pytest.mark.parametrize("budget", cases(__file__, "a_budget_that_does_not_fit_is_refused"))
+def test_a_budget_that_does_not_fit_is_refused(budget):
+    refuses(r"budget|share", plan_of, MIXED, NUMBERS, budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "message"),
+    [
+        (Sums(of="g"), "'g' has levels"),
+        (Sums(of="z"), "'z', which the schema doesn't have"),
+        (Sums(of="gap"), "'gap'"),
+        (Counts(by=("y",)), "neither levels nor bins"),
+    ],
+)
+def test_columns_that_a_statistic_cannot_be_of(statistic, message):
+    columns = {"y": {"lower": 0, "upper": 1}, "g": {"levels": ["a"]}, "gap": {"lower": 0, "upper": 1, "missing": True}}
+    refuses(message, statistic.check, Schema(columns=columns))
+
+
+def test_counts_that_are_all_negative_are_shared_out_evenly():
+    used = given_of(MIXED, {"counts": [-5, -5, -5], "sums": [0, 0, 0], "squares": [0]}, NUMBERS).used
+    np.testing.assert_allclose(used["counts"], 10)
+    used = given_of(MIXED, {"counts": [40, -3, 0], "sums": [100, -90, 3], "squares": [-500]}, NUMBERS).used
+    assert used["counts"].sum() == pytest.approx(30)
+    assert (used["counts"] >= 1).all()
+    assert (np.abs(used["sums"]) <= used["counts"] + 1e-12).all()
+    assert used["squares"][0] <= 30 * (1 + LEAST_VARIANCE)
+    good = np.array([[2.0, 0.5], [0.5, 1.0]])
+    np.testing.assert_allclose(nearest_positive(good, 0.1), good)
+    lifted = nearest_positive(np.array([[1.0, 2.0], [2.0, 1.0]]), 0.1)
+    np.testing.assert_allclose(np.linalg.eigvalsh(lifted), [0.1, 3.0])
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_published_statistics_can_be_read_back(law):
+    made = plan_of(MIXED, NUMBERS, law=law)
+    frame = pd.DataFrame({"g": [0, 1, 2] * 10, "y": [-1, 0, 1] * 10})
+    measured = made.sanitize(Table(frame, made.schema), bits(1))
+    published = to_frame(measured, settle(measured))
+    again = made.restored(published)
+    assert again.n_records == 30
+    for name, values in measured.values.items():
+        np.testing.assert_array_equal(again.values[name], values)
+    refuses("noise of the release", plan_of(MIXED, NUMBERS, law=law, amount=Fraction(2)).restored, published)

@@ -8,22 +8,19 @@ from fractions import Fraction
 
 import numpy as np
 import pandas as pd
-import pymc as pm
 import pytest
 import simuk
 import xarray as xr
 from laws import ACCEPT, REJECT
 from scipy import stats
-from small_models import written
 
 from pdips import Schema, Table
 from pdips.privacy.noise import RandomBits
 from pdips.statistics import regression
-from pdips.statistics.model import Options, RecordRequest, StatisticModel, as_statistic_model, fit
+from pdips.statistics.model import Options, RecordRequest, as_statistic_model, fit
 from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.samplers import Lengths, recognise
-from pdips.statistics.statistic import Sums
 from pdips_papers.modips import normal_moments
 from pdips_papers.modips.normal_posteriors import noise_aware, plug_in
 from pdips_papers.modips.proportions import Posteriors, inverted
@@ -41,11 +38,6 @@ def plan_of(model, schema, epsilon):
 
 def measured_of(plan, n, **values):
     return replace(plan.tried(), n_records=n, values={name: np.array(each) for name, each in values.items()})
-
-
-def by_nuts(draws):
-    """Options under which NUTS draws, whatever sampler there is for a model."""
-    return Options(nuts="nutpie", draws=draws)
 
 
 def own_draws(model, given, n_draws, seed=0):
@@ -151,37 +143,46 @@ def test_a_prior_mean_moves_coefficients_and_sums_alike():
     assert stats.ks_2samp(found[0], found[1] + 0.05).pvalue < REJECT
 
 
-def assert_nuts_agrees(model, measured, likelihood, names, rng):
-    """Check draws of the sampler made for a model against chains: Kolmogorov-Smirnov, and draws that are moved."""
-    chains = fit(model, measured, likelihood, n_draws=5, rng=rng, options=by_nuts(2000))
-    own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
-    assert own.convergence is None
-    nuts = chains.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
-    for name in names:
-        for a, b in zip(*(np.asarray(each).reshape(8000, -1).T for each in (nuts[name], own.draws[name])), strict=True):
-            assert stats.ks_2samp(a, b).statistic < 0.09  # 8,000 draws, worth an eighth at least
-            assert stats.ks_2samp(a, b + 0.5 * b.std()).statistic > 0.15  # the broken twin
+def coin(model, rng):
+    return measured_of(plan_of(model, COIN, "1/4"), 40, counts=[4, 36])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("likelihood", ["noise-aware", "plug-in"])
-def test_a_regression_has_the_posterior_of_nuts(likelihood):
-    rng, n = np.random.default_rng(0), 500
+def normal(total, squares):
+    return lambda model, rng: measured_of(plan_of(model, NUMBER, "1/2"), 1000, total=[total], squares=[squares])
+
+
+def line(model, rng):
+    n = 500
     columns = {"g": {"levels": ["a", "b", "c"], "public": True}, "x": {"lower": -1, "upper": 1, "public": True}}
     schema = Schema(columns=columns | {"y": {"lower": -5, "upper": 5}})
     frame = pd.DataFrame({"g": rng.choice(["a", "b", "c"], n), "x": rng.uniform(-1, 1, n)})
     frame["y"] = np.clip(1 + frame["x"] - 2 * (frame["g"] == "b") + rng.standard_normal(n), -5, 5)
-    model = as_statistic_model("linear_regression")
-    measured = plan_of(model, schema, 1).sanitize(Table(frame, schema), RandomBits(rng))
-    assert_nuts_agrees(model, measured, likelihood, ("sd", "beta"), rng)
+    return plan_of(model, schema, 1).sanitize(Table(frame, schema), RandomBits(rng))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("total", "squares"), [(50_000, 100_000_000), (-700_000, 260_000_000)])
-def test_a_normal_law_has_the_posterior_of_nuts(total, squares):
-    model = as_statistic_model("normal_moments")
-    measured = measured_of(plan_of(model, NUMBER, "1/2"), 1000, total=[total], squares=[squares])
-    assert_nuts_agrees(model, measured, "noise-aware", ("mu", "sigma"), np.random.default_rng(0))
+@pytest.mark.parametrize(
+    ("name", "measured_by", "likelihood", "names"),
+    [
+        ("bernoulli", coin, "noise-aware", (SHARE,)),
+        ("linear_regression", line, "noise-aware", ("sd", "beta")),
+        ("linear_regression", line, "plug-in", ("sd", "beta")),
+        ("normal_moments", normal(50_000, 100_000_000), "noise-aware", ("mu", "sigma")),
+        ("normal_moments", normal(-700_000, 260_000_000), "noise-aware", ("mu", "sigma")),
+    ],
+)
+def test_samplers_made_for_models_have_the_posterior_of_nuts(name, measured_by, likelihood, names):
+    """Both by Kolmogorov-Smirnov, and draws that are moved; draws of samplers are held to brute force above."""
+    model, rng = as_statistic_model(name), np.random.default_rng(0)
+    measured = measured_by(model, rng)
+    chains = fit(model, measured, likelihood, n_draws=5, rng=rng, options=Options(nuts="nutpie", draws=2000))
+    own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
+    assert own.convergence is None
+    nuts = chains.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    for each in names:
+        for a, b in zip(*(np.asarray(part[each]).reshape(8000, -1).T for part in (nuts, own.draws)), strict=True):
+            assert stats.ks_2samp(a, b).statistic < 0.09  # 8,000 draws, worth an eighth at least
+            assert stats.ks_2samp(a, b + 0.5 * b.std()).statistic > 0.15  # the broken twin
 
 
 def test_plug_in_normal_draws_have_their_exact_law():
@@ -195,45 +196,6 @@ def test_plug_in_normal_draws_have_their_exact_law():
 
     assert errors(drawn, grid, density(0.5)).max() < 5.2
     assert errors(drawn, grid, density(5)).max() > 7  # the broken twin: another prior
-
-
-HALF, KNOWN = 5, 1.0
-
-
-def known_sd():
-    """A normal mean whose standard deviation is known."""
-
-    @written
-    def build_model(given):
-        given.normal("total", given.n * pm.Normal("mean", 0, 0.5), KNOWN / HALF, times=given.n)
-
-    def draw_records(draw, records, schema, rng):
-        return {"y": np.clip(HALF * draw["mean"] + KNOWN * rng.standard_normal(records.n), -HALF, HALF)}
-
-    return StatisticModel(lambda schema: {"total": Sums(of="y")}, build_model, draw_records, "known_sd")
-
-
-def mean_densities(noisy, scale, n):
-    """The posterior density of the mean on a grid, by brute force over the exact sum."""
-    means = np.linspace(-2, 2, 801)
-    noise = np.arange(-4000, 4001) * 0.05
-    law = np.convolve(stats.norm.pdf(noise, 0, np.sqrt(n) * KNOWN / HALF), np.exp(-np.abs(noise) / scale), "same")
-    return means, np.interp(noisy - n * means, noise, law, left=0, right=0) * stats.norm.pdf(means, 0, 0.5)
-
-
-@pytest.mark.long
-def test_nuts_has_the_posterior_of_brute_force():
-    coin = measured_of(plan_of(as_statistic_model("bernoulli"), COIN, "1/4"), 40, counts=[4, 36])
-    mean = measured_of(plan_of(known_sd(), NUMBER, "1/5"), 200, total=[120_000])
-    (grid, right), (_, wrong) = (mean_densities(mean.value("total")[0], scale, 200) for scale in (10, 5))
-    assert mean.scale("total") == pytest.approx(10)
-    cases = [(as_statistic_model("bernoulli"), coin, SHARE, *coin_density(40, 4, 0.25), coin_density(40, 4, 1)[1])]
-    for model, measured, name, *law, twin in [*cases, (known_sd(), mean, "mean", grid, right, wrong)]:
-        rng, options = np.random.default_rng(0), by_nuts(2000)
-        found = fit(model, measured, "noise-aware", n_draws=5, rng=rng, options=options)
-        drawn = found.tree["posterior"][name].to_numpy().ravel()
-        assert errors(drawn, *law).max() < 5.2 * 3  # chains' draws are worth a tenth at least
-        assert errors(drawn, law[0], twin).max() > 25  # the broken twin
 
 
 @pytest.mark.parametrize(("n", "share", "epsilon"), [(40, 0.1, "1/8"), (40, 0.5, "1/3"), (100, 0.25, "1/4")])
@@ -303,24 +265,25 @@ def uniform(ranks, draws=31, cells=16):
     return stats.chisquare(np.bincount(np.ravel(ranks) * cells // (draws + 1), minlength=cells)).pvalue
 
 
-CALIBRATIONS = [
-    ("bernoulli", Calibration, COIN, 60, "1/5", 200, (SHARE,)),
-    ("normal_moments", NormalCalibration, NUMBER, 50, 1, 200, ("mean", "sd")),
-]
-
-
 @pytest.mark.filterwarnings("ignore:The effect of Potentials")
-@pytest.mark.parametrize(("name", "kind", "schema", "n", "epsilon", "runs", "watched"), CALIBRATIONS)
-def test_posteriors_are_calibrated(name, kind, schema, n, epsilon, runs, watched):
+@pytest.mark.parametrize(
+    ("name", "kind", "schema", "n", "epsilon", "watched"),
+    [
+        ("bernoulli", Calibration, COIN, 60, "1/5", (SHARE,)),
+        ("normal_moments", NormalCalibration, NUMBER, 50, 1, ("mean", "sd")),
+    ],
+)
+def test_posteriors_are_calibrated(name, kind, schema, n, epsilon, watched):
     model = as_statistic_model(name)
-    found = kind(model, schema, n, epsilon, num_simulations=runs, seed=1)
-    found.run_simulations()
-    for each in watched:
-        assert uniform(found.simulations["prior_sbc"][each].to_numpy()) > ACCEPT
-    for twin in ({"likelihood": "plug-in"}, {"factor": 4}):  # broken twins: noise ignored, and four times the noise
-        wrong = kind(model, schema, n, epsilon, num_simulations=runs // 2, seed=1, **twin)
-        wrong.run_simulations()
-        assert min(uniform(wrong.simulations["prior_sbc"][each].to_numpy()) for each in watched) < REJECT
+
+    def least(runs, **twin):
+        found = kind(model, schema, n, epsilon, num_simulations=runs, seed=1, **twin)
+        found.run_simulations()
+        return min(uniform(found.simulations["prior_sbc"][each].to_numpy()) for each in watched)
+
+    assert least(200) > ACCEPT
+    assert least(100, likelihood="plug-in") < REJECT  # the broken twins: noise ignored, and four times the noise
+    assert least(100, factor=4) < REJECT
 
 
 def test_the_study_measures_as_releases_do():

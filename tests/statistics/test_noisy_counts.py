@@ -3,17 +3,16 @@
 Each statistical test has a fixed seed and fails a right sampler with probability 1e-6; its twin must fail at 1e-9.
 """
 
-import itertools
 import time
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from laws import ACCEPT, REJECT
+from laws import ACCEPT, REJECT, chi_square
 from scipy import stats
 from scipy.special import gammaln
-from tables import cases, refuses
+from tables import cases, compositions, refuses
 
 from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace
 from pdips.statistics import exact_counts
@@ -21,17 +20,16 @@ from pdips.statistics.exact_counts import NoiseLaw, draw_counts, draw_first_of_t
 from pdips.statistics.general_location import Known, run
 
 
-def tables(n_cells, n):
-    return np.array([c for c in itertools.product(range(n + 1), repeat=n_cells) if sum(c) == n])
+def exact(noisy, log_noise, n, alpha, *, flat=True):
+    """Return all tables and the probability of each, from the formula.
 
-
-def exact(noisy, log_noise, n, alpha):
-    """Return all tables and the probability of each, from the formula."""
+    Without n, which is ``flat``, these are all tables with counts below 50.
+    """
     alpha = np.broadcast_to(np.asarray(alpha, dtype=float), len(noisy))
-    every = tables(len(noisy), n)
-    logs = (gammaln(alpha + every) - gammaln(every + 1.0)).sum(axis=1) + log_noise(np.asarray(noisy) - every).sum(
-        axis=1
-    )
+    every = np.array(list(product(range(50), repeat=len(noisy))) if n is None else compositions(n, len(noisy)))
+    logs = (gammaln(alpha + every) - gammaln(every + 1.0) + log_noise(np.asarray(noisy) - every)).sum(axis=1)
+    if n is None and flat:
+        logs += gammaln(every.sum(axis=1) + 1.0) - gammaln(alpha.sum() + every.sum(axis=1))
     weights = np.exp(logs - logs.max())
     return every, weights / weights.sum()
 
@@ -57,29 +55,19 @@ def test_the_law_is_that_of_all_tables(noisy, alpha, n, law):
         return lambda noise: -(noise**2) / (6.0 * factor)
 
     drawn = draw_counts(noisy, law, n, alpha, 40_000, np.random.default_rng(5))
-    assert p_value(drawn, *exact(noisy, log_noise(1.0), n, alpha)) > 1e-6
-    assert p_value(drawn, *exact(noisy, log_noise(1.5), n, alpha)) < 1e-9  # the wrong scale
+    assert p_value(drawn, *exact(noisy, log_noise(1.0), n, alpha)) > ACCEPT
+    assert p_value(drawn, *exact(noisy, log_noise(1.5), n, alpha)) < REJECT  # the wrong scale
     if n != 4 or np.ndim(alpha):
-        assert p_value(drawn, *exact(noisy, log_noise(1.0), n, np.asarray(alpha) + 0.7)) < 1e-9  # another prior
+        assert p_value(drawn, *exact(noisy, log_noise(1.0), n, np.asarray(alpha) + 0.7)) < REJECT  # another prior
 
 
 def test_large_counts_against_a_sum_over_all_tables():
-    noisy, n, scale, alpha = np.array([700, 180, -40]), 900, 60.0, 0.4
-    first, second = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
-    third = n - first - second
-    inside = third >= 0
-    cells = (first, second, np.maximum(third, 0))
-    logs = sum(gammaln(alpha + c) - gammaln(c + 1.0) - np.abs(z - c) / scale for c, z in zip(cells, noisy, strict=True))
-    weights = np.where(inside, np.exp(logs - logs[inside].max()), 0.0)
-    weights /= weights.sum()
+    noisy, n, alpha = [700, 180, -40], 900, 0.4
+    every, weights = exact(noisy, lambda noise: -np.abs(noise) / 60, n, alpha)
     drawn = draw_counts(noisy, NoiseLaw("laplace", Fraction(60)), n, alpha, 50_000, np.random.default_rng(1))
-    for place, cell in enumerate(cells):
-        law = np.bincount(cell.ravel(), weights=weights.ravel(), minlength=n + 1)
-        cuts = np.searchsorted(np.cumsum(law), np.arange(0.05, 1, 0.05))
-        seen = np.histogram(drawn[:, place], bins=[-1, *cuts, n + 1])[0]
-        expected = np.histogram(np.arange(n + 1), bins=[-1, *cuts, n + 1], weights=law)[0] * len(drawn)
-        kept = expected > 5
-        assert stats.chisquare(seen[kept], expected[kept] * (seen[kept].sum() / expected[kept].sum())).pvalue > 1e-6
+    for place in range(3):
+        law = np.pad(np.bincount(every[:, place], weights=weights, minlength=n + 1), 1)
+        assert chi_square(drawn[:, place], lambda count, law=law: law[count + 1]) > ACCEPT
 
 
 def test_fourier_transforms_give_the_same_draws(monkeypatch):
@@ -94,18 +82,10 @@ def test_fourier_transforms_give_the_same_draws(monkeypatch):
 @pytest.mark.parametrize(("noisy", "alpha"), [([3, -1, 4], 0.7), ([-5, -8, -4], 0.2), ([10, 2], [1.0, 2.5])])
 def test_an_unknown_number_of_records(noisy, alpha):
     """Flat on the number of records: against all tables with counts below 50, of which the rest is 1e-12."""
-    priors = np.broadcast_to(np.asarray(alpha, dtype=float), len(noisy))
-    every = np.stack([each.ravel() for each in np.meshgrid(*[np.arange(50)] * len(noisy), indexing="ij")], axis=1)
-    n, total = every.sum(axis=1), priors.sum()
-    logs = (gammaln(priors + every) - gammaln(every + 1.0)).sum(axis=1) - np.abs(np.asarray(noisy) - every).sum(axis=1)
-    logs = logs + gammaln(n + 1.0) - gammaln(total + n)
-    weights = np.exp(logs - logs.max())
     drawn = draw_counts(noisy, NoiseLaw("laplace", Fraction(1)), None, alpha, 30_000, np.random.default_rng(8))
-    assert p_value(drawn, every, weights / weights.sum()) > 1e-6
-    wrong = weights * np.exp(
-        gammaln(total + n) - gammaln(n + 1.0)
-    )  # as if the number's law were in the counts' weights
-    assert p_value(drawn, every, wrong / wrong.sum()) < 1e-9
+    assert p_value(drawn, *exact(noisy, lambda noise: -np.abs(noise), None, alpha)) > ACCEPT
+    # as if the number's law were in the counts' weights
+    assert p_value(drawn, *exact(noisy, lambda noise: -np.abs(noise), None, alpha, flat=False)) < REJECT
 
 
 def test_trees_of_other_tilts_say_the_same_of_the_number_of_records():
@@ -127,16 +107,16 @@ def test_trees_of_other_tilts_say_the_same_of_the_number_of_records():
 
 @pytest.mark.parametrize(("law", "width", "power"), [("laplace", 4, 1), ("gaussian", 20, 2)])
 def test_one_noisy_count_of_two(law, width, power):
-    n, scale, (a, b), noise = 50, float(power * width), (1 / 3, 2.0), NoiseLaw(law, Fraction(width))
-    values = np.arange(n + 1)
+    n, alpha, law_of_noise = 50, (1 / 3, 2.0), NoiseLaw(law, Fraction(width))
+
+    def log_noise(noise):  # of the second count nothing is seen
+        return -(np.abs(noise) ** power) / (power * width) * [1, 0]
+
     for noisy in (-7, 20, 61):
-        logs = gammaln(a + values) - gammaln(values + 1.0) + gammaln(b + n - values) - gammaln(n - values + 1.0)
-        logs = logs - np.abs(noisy - values) ** power / scale
-        exactly = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
-        drawn = draw_first_of_two(noisy, noise, n, (a, b), 20_000, np.random.default_rng(3))
-        assert p_value(drawn.reshape(-1, 1), values[:, None], exactly) > 1e-6
-        flat = np.exp(-(np.abs(noisy - values) ** power) / scale)
-        assert p_value(drawn.reshape(-1, 1), values[:, None], flat / flat.sum()) < 1e-9  # the prior left out
+        first = draw_first_of_two(noisy, law_of_noise, n, alpha, 20_000, np.random.default_rng(3))
+        drawn = np.column_stack([first, n - first])
+        assert p_value(drawn, *exact([noisy, 0], log_noise, n, alpha)) > ACCEPT
+        assert p_value(drawn, *exact([noisy, 0], log_noise, n, 1)) < REJECT  # the prior left out
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -180,7 +160,7 @@ def test_trivial_tables_and_refusals():
 CELLS, D, N, ALPHA = 3, 2, 40, 0.5
 SCALES = {"counts": 3.0, "sums": 3.0, "products": 2.0}
 PRIORS = np.repeat([[0.0], [0.5], [2.0], [4.0], [2.0], [4.0]], D, axis=1)
-RUNS, RANKS = 120, 20
+RANKS = 20
 
 
 def gamma(rng) -> np.ndarray:
@@ -204,9 +184,9 @@ def simulate(rng):
     return {"m": m[0], "tau": tau[1], "sd": sd[0], "rho": rho, "cell": counts[0] + rng.random()}, noisy
 
 
-def ranks_of(factor: float, seed: int, runs: int = RUNS) -> dict[str, np.ndarray]:
-    """Ranks of true values among draws, with noise taken for ``factor`` times what it is."""
-    rng, found = np.random.default_rng(seed), []
+def p_values(factor: float, runs: int) -> list[float]:
+    """Chi-squares of ranks of true values among draws against even ones; noise is taken for ``factor`` times itself."""
+    rng, found = np.random.default_rng(8), []
     for _ in range(runs):
         truth, (counts, sums, products) = simulate(rng)
         whole = np.tril(products) + np.tril(products, -1).T
@@ -221,20 +201,10 @@ def ranks_of(factor: float, seed: int, runs: int = RUNS) -> dict[str, np.ndarray
         drawn = {"m": m[:, 0], "tau": tau[:, 1], "sd": sd[:, 0], "rho": cov[:, 1, 0] / sd[:, 0] / sd[:, 1]}
         drawn["cell"] = n[:, 0] + rng.random(len(n))
         found.append([(drawn[name] < truth[name]).sum() for name in truth])
-    return dict(zip(truth, np.array(found).T, strict=True))
+    return [stats.chisquare(np.bincount(each // 2, minlength=10)).pvalue for each in np.array(found).T]
 
 
-def p_values(found: dict[str, np.ndarray]) -> dict[str, float]:
-    """Chi-square against even ranks, in ten classes."""
-    return {name: stats.chisquare(np.bincount(each // 2, minlength=10)).pvalue for name, each in found.items()}
-
-
-@pytest.fixture(scope="module")
-def right() -> dict[str, float]:
-    return p_values(ranks_of(1.0, seed=8))
-
-
-def test_ranks_are_even_and_too_little_noise_is_seen(right):
+def test_ranks_are_even_and_too_little_noise_is_seen():
     # five chi-squares at 1e-6 each
-    assert min(right.values()) > ACCEPT, right
-    assert min(p_values(ranks_of(0.2, seed=8, runs=RUNS // 2)).values()) < REJECT
+    assert min(p_values(1.0, 120)) > ACCEPT
+    assert min(p_values(0.2, 60)) < REJECT
