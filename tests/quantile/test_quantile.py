@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT, chi_square
 from quantile_tables import Anything, Exact, Lines, budget_of, records_of, regression_of
+from scipy import stats
 from tables import bits, cases, refuses, runs_of, schema_in
 
 from pdips import KNG, Column, KNGResidual, Schema, Table
@@ -79,7 +80,7 @@ def test_draws_follow_the_law():
 
     def pmf(epsilon):
         law = softmax(VALUES, 0.5, epsilon, grid_of(30))
-        return lambda places: np.where((places >= 0) & (places < len(law)), law[np.clip(places, 0, len(law) - 1)], 0.0)
+        return stats.rv_discrete(values=(np.arange(len(law)), law)).pmf
 
     assert chi_square(drawn, pmf(2)) > ACCEPT
     assert chi_square(drawn, pmf(2.6)) < REJECT
