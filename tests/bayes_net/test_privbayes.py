@@ -127,9 +127,7 @@ def test_the_published_noise_costs_n_times_the_claim():
 
 def test_unequal_sensitivities_would_be_seen(monkeypatch):
     # a broken twin of the choices: half the sensitivity
-    monkeypatch.setattr(
-        networks, "sensitivity", lambda score, n, binary: Fraction(sensitivity(score, n, binary=binary), 4)
-    )
+    monkeypatch.setattr(networks, "sensitivity", lambda score, n, **kind: Fraction(sensitivity(score, n, **kind), 4))
     made = PrivBayes(epsilon=EPSILON, degree=1, usefulness=0, network_share="0.999")
     assert worst_loss(made, schema_of(2, 2, 2), (3,), only="choices") > EPSILON
 
@@ -322,9 +320,8 @@ def test_public_columns_cost_at_most_epsilon(degree):
     for crowd in ([(0, 0, 0, 0)], [(0, 0, 1, 1), (1, 1, 0, 1)]):
         for mine, theirs in combinations(all_records(schema), 2):
             if mine[0] == theirs[0]:
-                pairs.append(
-                    Pair("public", *(table_of([*crowd, one], schema) for one in (mine, theirs)), "replace-one")
-                )
+                sides = [table_of([*crowd, one], schema) for one in (mine, theirs)]
+                pairs.append(Pair("public", *sides, "replace-one"))
     assert len(pairs) == 112
     assert EPSILON / 2 <= worst_loss(made, schema, pairs=pairs) <= EPSILON + ROUNDING
 
