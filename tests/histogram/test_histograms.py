@@ -25,7 +25,6 @@ from pdips.histogram.urns import UrnRule, Urns
 from pdips.margins.domain import domain_of
 from pdips.privacy.replay import ExactLaw as Law
 from pdips.privacy.replay import Outcome, exact_law, record
-from pdips.registry import published
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
@@ -84,14 +83,6 @@ def test_structural_zeros_are_no_cells():
     assert len(outcomes) == math.comb(2 + 3 - 1, 2)
     assert all(2 not in outcome.key for outcome in outcomes)
     assert worst_loss(SmoothedHistogram(epsilon=1), RULES, (2,)) == pytest.approx(1, abs=ROUNDING)
-
-
-def test_perturbed_has_the_noise_of_the_sanitizer():
-    schema = schema_of(2, 3, records={"max_per_person": 2})
-    assert PerturbedHistogram(epsilon="1/2").plan(schema).steps[0].scale == 8
-    assert PerturbedHistogram(epsilon="1/2", neighbours="add-remove").plan(schema).steps[0].scale == 4
-    assert PerturbedHistogram(epsilon="1/2", n_sets=3, split="per-set").plan(schema).steps[0].scale == 24
-    assert published("perturbed-histogram")(epsilon="1/2").plan(schema).steps[0].scale == 4
 
 
 # What is drawn
