@@ -10,6 +10,7 @@ from pdips.quantile.gradient import DensityNorm, KNormGradient
 LOWER, UPPER = np.array([-1.0, -4.0]), np.array([7.0, 5.0])
 SIDE = 8
 FINE = 90
+LINES = {"floors": [[0.2, 0.5], [-0.5, 0.0]], "ceilings": [5.0, 0.4]}
 
 
 def skewed(scale: float = 0.5, tau: float = 0.3, norm: DensityNorm = "hull", **lines) -> KNormGradient:
@@ -19,44 +20,49 @@ def skewed(scale: float = 0.5, tau: float = 0.3, norm: DensityNorm = "hull", **l
     return KNormGradient(np.column_stack([np.ones(9), x]), 1 + 2 * x + rng.exponential(2, 9), tau, scale, norm, **lines)
 
 
-def norm_at(density: KNormGradient, theta: np.ndarray) -> float:
-    """Return the norm of the gradient at theta, by its definition."""
-    sizes = np.abs(density.x.T @ ((density.y <= density.x @ theta) - density.tau))
-    beyond = np.max(sizes[1:] - sizes[0], initial=0.0) / (2 * max(density.tau, 1 - density.tau))
-    found = {"l1": sizes.sum(), "l2": np.sqrt((sizes**2).sum()), "linf": sizes.max(), "hull": sizes[0] + beyond}
-    return float(found[density.norm])
+def norm_of(density: KNormGradient, gradients: np.ndarray) -> np.ndarray:
+    """Return the norm of gradients, shape (..., p), by its definition."""
+    sizes = np.abs(gradients)
+    beyond = np.max(sizes[..., 1:] - sizes[..., :1], axis=-1, initial=0.0) / (2 * max(density.tau, 1 - density.tau))
+    norms = {"l1": sizes.sum(-1), "l2": np.sqrt((sizes**2).sum(-1)), "linf": sizes.max(-1)}
+    return norms.get(density.norm, sizes[..., 0] + beyond)
+
+
+def norm_at(density: KNormGradient, theta: np.ndarray) -> np.ndarray:
+    """Return the norm of the gradient at each theta, shape (..., p)."""
+    return norm_of(density, ((density.y <= theta @ density.x.T) - density.tau) @ density.x)
 
 
 def heights(density: KNormGradient, theta: np.ndarray) -> np.ndarray:
     """Return by how much each floor and ceiling is kept at the worst vertex of the box of covariates."""
     lines, signs = density.lines
     vertices = np.array([[1, *each] for each in itertools.product(*np.transpose(density.covariates))])
-    return (signs[:, None] * (theta - lines) @ vertices.T).min(axis=1)
+    return (signs[:, None] * ((theta[..., None, :] - lines) @ vertices.T)).min(axis=-1)
 
 
-def log_density(density: KNormGradient, theta: np.ndarray) -> float:
+def log_density(density: KNormGradient, theta: np.ndarray) -> np.ndarray:
     """Return the log density up to a constant; minus infinity across a line."""
-    return -density.scale * norm_at(density, theta) if (heights(density, theta) >= 0).all() else -np.inf
+    kept = (heights(density, theta) >= 0).all(axis=-1)
+    return np.where(kept, -density.scale * norm_at(density, theta), -np.inf)
+
+
+def masses(density: KNormGradient, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the middles of n x n cells of the box, the first coordinate fastest, and their probabilities."""
+    steps = (np.arange(n) + 0.5) / n
+    grid = LOWER + (UPPER - LOWER) * np.stack(np.meshgrid(steps, steps), -1).reshape(-1, 2)
+    mass = np.exp(log_density(density, grid))
+    return grid, mass / mass.sum()
 
 
 def cells(density: KNormGradient) -> np.ndarray:
     """Return the probability of each of SIDE x SIDE cells of the box, by FINE x FINE midpoints in each of them."""
-    steps = (np.arange(SIDE * FINE) + 0.5) / (SIDE * FINE)
-    first, second = (low + (high - low) * steps for low, high in zip(LOWER, UPPER, strict=True))
-    gradient = np.zeros((2, len(first), len(second)))
-    for x, y in zip(density.x, density.y, strict=True):
-        part = (y <= first[:, None] + x[1] * second[None, :]) - density.tau
-        gradient += x[:, None, None] * part
-    sizes = np.abs(gradient)
-    beyond = np.maximum(sizes[1] - sizes[0], 0) / (2 * max(density.tau, 1 - density.tau))
-    norms = {"l1": sizes.sum(0), "l2": np.hypot(*sizes), "linf": sizes.max(0), "hull": sizes[0] + beyond}
-    mass = np.exp(-density.scale * norms[density.norm])
-    lines, signs = density.lines
-    for line, sign in zip(lines, signs, strict=True):
-        for end in (-1.0, 1.0):
-            mass *= sign * ((first - line[0])[:, None] + end * (second - line[1])[None, :]) >= 0
-    found = mass.reshape(SIDE, FINE, SIDE, FINE).sum((1, 3))
-    return found / found.sum()
+    return masses(density, SIDE * FINE)[1].reshape(SIDE, FINE, SIDE, FINE).sum((1, 3)).T
+
+
+def fine_draws(density: KNormGradient, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return draws of a density of two parameters, shape (n, 2), to a 400th of the box."""
+    grid, mass = masses(density, 400)
+    return grid[rng.choice(len(grid), n, p=mass)] + rng.uniform(-0.5, 0.5, (n, 2)) * (UPPER - LOWER) / 400
 
 
 def p_value(draws: np.ndarray, probabilities: np.ndarray) -> float:
@@ -78,7 +84,7 @@ def lag_one(draws: np.ndarray) -> float:
 
 
 def slow_chain(density: KNormGradient, n_draws: int, thin: int, rng: np.random.Generator, *, broken: str = ""):
-    """Hit-and-run under the hull norm, written plainly; ``broken`` says what is wrong with it."""
+    """Hit-and-run, written plainly; ``broken`` says what is wrong with it."""
     theta, kept = (LOWER + UPPER) / 2, np.empty((n_draws, 2))
     for row in range(n_draws * thin):
         direction = rng.standard_normal(2)
@@ -91,8 +97,7 @@ def slow_chain(density: KNormGradient, n_draws: int, thin: int, rng: np.random.G
         counts = times <= middles[:, None]
         if broken != "every record comes in":
             counts = np.where(speeds > 0, counts, ~counts)
-        sizes = np.abs((counts - density.tau) @ density.x)
-        norms = sizes[:, 0] + np.maximum(sizes[:, 1] - sizes[:, 0], 0) / (2 * max(density.tau, 1 - density.tau))
+        norms = norm_of(density, (counts - density.tau) @ density.x)
         weights = np.exp(-density.scale * (norms - norms.min()))
         if broken != "pieces without their lengths":
             weights = weights * np.diff(ends)

@@ -46,16 +46,22 @@ def pairs(n: int, n_points: int, neighbours: str) -> Iterator[tuple[CellTable, C
 def worst_loss(
     law: Callable[[np.ndarray, int], dict[tuple[int, ...], float]], n: int, n_points: int, neighbours: str
 ) -> float:
-    """Return the largest log ratio of an outcome's probabilities over all neighbouring pairs."""
+    """Return the largest log ratio of an outcome's probabilities over all neighbouring pairs.
+
+    No table, not even an empty one, may make an outcome impossible.
+    """
     known: dict[CellTable, np.ndarray] = {}
+    outcomes = set()
 
     def logs(table: CellTable) -> np.ndarray:
         if table not in known:
-            found = law(cumulative(table, n_points), len(table))
-            known[table] = np.array([found[key] for key in sorted(found)])
+            found = dict(sorted(law(cumulative(table, n_points), len(table)).items()))
+            outcomes.add((*found,))
+            known[table] = np.array([*found.values()])
         return known[table]
 
     losses = [float(np.abs(logs(a) - logs(b)).max()) for a, b in pairs(n, n_points, neighbours)]
+    assert len(outcomes) <= 1
     return max(losses, default=0.0)
 
 

@@ -109,14 +109,6 @@ def all_tables(schema: Schema, n: int) -> Iterator[tuple[tuple[int, ...], ...]]:
     return combinations_with_replacement(all_records(schema), n)
 
 
-def replacements(records, schema: Schema) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Every table that differs by one record."""
-    for i in range(len(records)):
-        for other in all_records(schema):
-            if other != records[i]:
-                yield tuple(sorted((*records[:i], other, *records[i + 1 :])))
-
-
 def random_table(schema: Schema, n: int, seed: int = 0) -> Table:
     rng = np.random.default_rng(seed)
     return table_of([[rng.integers(c.n_levels) for c in schema.columns.values()] for _ in range(n)], schema)

@@ -219,7 +219,9 @@ class Fitter:
 
         ``below`` is as from :func:`sums`, if it is known; with ``entry`` only this entry of the gradient counts.
         """
-        base = self.base_steps(candidates, 1 / step.enlarged(self.units).scale)
+        weights, unit = self.log_weights(candidates), 1 / step.enlarged(self.units).scale
+        # log weights in steps, which add to every table's scores alike
+        base = np.maximum(np.rint((weights - weights.max()) / float(unit)), LEAST).astype(np.int64)
         allowed = self.allowed(regression, candidates, floor, ceiling)
 
         def scores(table: Table) -> IntArray:
@@ -232,12 +234,6 @@ class Fitter:
             return np.where(allowed, base - found, UNAVAILABLE).reshape(1, -1)
 
         return candidates.line(int(curator.choose(step, scores, units=self.units)[0]))
-
-    def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
-        """Return the log weights of the base measure, in steps; they add to every table's scores alike."""
-        log_weights = self.log_weights(candidates)
-        steps = np.rint((log_weights - log_weights.max()) / float(unit))
-        return np.asarray(np.maximum(steps, LEAST), dtype=np.int64)
 
     def log_weights(self, candidates: Candidates) -> FloatArray:
         """Return the log weights of the base measure, shape (slopes, intercepts)."""

@@ -57,9 +57,6 @@ class QuantilePlan:
             check_quantiles(self.taus)
         if self.scheme == "sandwich" and MEDIAN not in self.main:
             raise InputError("scheme = sandwich starts at the median: main needs 0.5")
-        for name, share in (("median_share", self.median_share), ("main_share", self.main_share)):
-            if share is not None and not 0 < share < 1:
-                raise InputError(f"{name} must be above 0 and below 1, got {share}")
 
     def shares(self, n_predictors: int) -> dict[Fraction, Fraction]:
         """Return the share of the budget of each quantile (Tran et al. 2023, section 4.1)."""

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from decimal import Context, Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tables import random_table, refuses, schema_of
+from tables import cases, random_table, refuses, schema_of
 
-from pdips import LaplaceSanitizer, Modips, PrivBayes, PseudoPosterior, Schema, Steps, Table, calibrate
-from pdips.cli import program
+from pdips import LaplaceSanitizer, Modips, PrivBayes, Schema, Steps, Table, calibrate
 from pdips.margins import planning
 from pdips.registry import MECHANISMS, find, published
 
 REPOSITORY = Path(__file__).parents[2]
+HOURS = REPOSITORY / "examples" / "hours.toml"
 SCHEMA = schema_of(3, 2, 2)
 OTHER = random_table(schema_of(2, 2), 20)
 CLOSED = ("laplace-sanitizer", "modips", "pairs", "steps")
@@ -25,11 +26,9 @@ CLOSED = ("laplace-sanitizer", "modips", "pairs", "steps")
 
 def step_below(epsilon: Fraction) -> Fraction:
     """The next smaller number of three digits, by decimals alone."""
-    exponent = math.floor(math.log10(epsilon) + 1e-12) - 2
-    digits = epsilon / Fraction(10) ** exponent
-    assert digits.denominator == 1
-    assert 100 <= digits <= 999
-    return (digits - 1) * Fraction(10) ** exponent if digits > 100 else Fraction("99.9") * Fraction(10) ** exponent
+    three, number = Context(prec=3), Decimal(str(float(epsilon)))
+    assert three.plus(number) == number
+    return Fraction(three.next_minus(number))
 
 
 @pytest.mark.parametrize("target", [0.7, 12.0, 450.0])
@@ -88,7 +87,6 @@ def test_functions_classes_and_budgets_by_layer():
     assert calibrate(LaplaceSanitizer, SCHEMA, standard_error=10).epsilon == (
         calibrate(lambda epsilon: LaplaceSanitizer(epsilon=epsilon), SCHEMA, standard_error=10).epsilon
     )
-    refuses("one with this epsilon", calibrate, lambda epsilon: LaplaceSanitizer(epsilon=1), SCHEMA, standard_error=10)
     assert repr(found).startswith("Calibration(epsilon=")
     tried = pd.DataFrame({"epsilon": [0.01], "reached": [math.inf], "monte_carlo_error": [0.0], "worst": ["none"]})
     plain = json.loads(json.dumps(replace(found, by_epsilon=tried).describe(), allow_nan=False))
@@ -157,37 +155,22 @@ def test_every_mechanism_works_or_says_why_not(name):
     assert found.reached <= 60
 
 
+@pytest.mark.parametrize(("name", "asked", "message"), cases(__file__, "refusals"))
+def test_refusals(name, asked, message):
+    refuses(message, calibrate, find(name)(epsilon=1), SCHEMA, **asked)
+
+
 @pytest.mark.parametrize(
     ("made", "asked", "message"),
     [
-        (LaplaceSanitizer(epsilon=1), {}, "either standard_error or interval_width"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "interval_width": 1}, "either"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": -1}, "above 0"),
-        (LaplaceSanitizer(epsilon=1), {"interval_width": 5, "level": 1.0}, "level must be from"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "of": "z"}, "'z' is no column"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "of": [("a", "a")]}, "none twice"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "of": []}, "of must be"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "in_": "share"}, "needs n_records"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 5, "in_": "share", "n_records": 9}, "a share, from 0 to 1"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "in_": "percent"}, "in_ must be"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "n_records": 0}, "n_records must be"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "sampling_share": 0.5}, "needs n_records"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "n_records": 9, "sampling_share": 2}, "below 1"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "largest_epsilon": 10**9}, "largest_epsilon"),
-        (LaplaceSanitizer(epsilon=1), {"standard_error": 1e-9, "largest_epsilon": 5}, "at epsilon = 5.*the best is"),
         (published("laplace-sanitizer")(epsilon=1), {"standard_error": 1}, "bounds nothing"),
-        (PseudoPosterior(epsilon=1, model="normal"), {"standard_error": 1}, "bounds nothing"),
-        (PrivBayes(epsilon=1), {"standard_error": 1}, "give public_table, or n_records"),
-        (PrivBayes(epsilon=1), {"standard_error": 1, "method": "closed form"}, "no closed form"),
-        (PrivBayes(epsilon=1), {"standard_error": 1, "n_records": 50, "replicates": 2}, "replicates must be"),
-        (PrivBayes(epsilon=1), {"interval_width": 1, "n_records": 50, "replicates": 5}, "replicates must be at least"),
-        (PrivBayes(epsilon=1), {"standard_error": 1, "n_records": 50, "sampling_share": 0.5}, "no closed form"),
         (PrivBayes(epsilon=1), {"standard_error": 5, "public_table": OTHER}, "another schema"),
         (Steps(epsilon=1, elect="node"), {"standard_error": 1}, "elected"),
         ("steps", {"standard_error": 1}, "mechanism must be"),
+        (lambda epsilon: LaplaceSanitizer(epsilon=1), {"standard_error": 10}, "one with this epsilon"),
     ],
 )
-def test_refusals(made, asked, message):
+def test_mechanisms_that_cannot_be_calibrated_are_refused(made, asked, message):
     refuses(message, calibrate, made, SCHEMA, **asked)
 
 
@@ -206,35 +189,29 @@ def test_the_closed_form_reads_no_table(monkeypatch):
     assert calibrate(Steps(epsilon=1), SCHEMA, interval_width=100).reached <= 100
 
 
-def test_the_command(tmp_path, capsys):
-    schema = REPOSITORY / "examples" / "hours.toml"
-    words = ["calibrate", "steps", "--schema", str(schema), "--margin", "age", "--margin", "sex,income"]
-    told = tmp_path / "told.json"
-    program.main([*words, "--standard-error", "100", "--json", str(told)], standalone_mode=False)
-    shown, held = capsys.readouterr().out, json.loads(told.read_text())
+def test_the_command(pdips, tmp_path):
+    words = ["calibrate", "steps", "--schema", HOURS, "--margin", "age", "--margin", "sex,income"]
+    shown = pdips.ok(*words, "--standard-error", 100, "--json", tmp_path / "told.json")
+    held = json.loads((tmp_path / "told.json").read_text())
     assert shown.startswith(
         f"smallest  epsilon = {held['epsilon']:g} in total over 1 set, replace-one neighbours (closed"
     )
     assert [row["margin"] for row in held["by_margin"]] == ["sex x income", "age"]
     assert held["reached"] <= 100
-    public = tmp_path / "public.csv"
-    small = tmp_path / "s.toml"
+    public, small = tmp_path / "public.csv", tmp_path / "s.toml"
     small.write_text('[columns.a]\nlevels = ["x", "y"]\n[columns.b]\nlevels = ["u", "v", "w"]\n')
     pd.DataFrame({"a": ["x", "y"] * 60, "b": ["u", "v", "w"] * 40}).to_csv(public, index=False)
-    words = ["calibrate", "privbayes", "--schema", str(small), "--standard-error", "0.1", "--share"]
-    program.main([*words, "--replicates", "5", "--public-table", str(public), "--sets", "2"], standalone_mode=False)
-    shown = capsys.readouterr().out
+    words = ["calibrate", "privbayes", "--schema", small, "--standard-error", 0.1, "--share", "--replicates", 5]
+    code, shown, _ = pdips(*words, "--public-table", public, "--sets", 2)
+    assert code == 0
     assert "(simulation)" in shown
     assert "PUBLIC or SYNTHETIC" in shown
     assert "share of the records, Monte Carlo standard error" in shown
 
 
 @pytest.mark.parametrize(("path", "message"), [("", "must name a file"), ("no/x.json", "a folder that doesn't exist")])
-def test_a_file_that_could_not_be_written_is_refused_first(tmp_path, capsys, path, message):
-    schema = REPOSITORY / "examples" / "hours.toml"
-    words = ["calibrate", "steps", "--schema", str(schema), "--standard-error", "100", "--json", str(tmp_path / path)]
-    refuses(message, program.main, words, standalone_mode=False)
-    assert capsys.readouterr().out == ""
+def test_a_file_that_could_not_be_written_is_refused_first(pdips, tmp_path, path, message):
+    pdips.fails(message, "calibrate", "steps", "--schema", HOURS, "--standard-error", 100, "--json", tmp_path / path)
 
 
 def test_the_page_shows_what_is_found():

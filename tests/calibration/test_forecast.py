@@ -4,16 +4,13 @@ import json
 import shlex
 from pathlib import Path
 
-import click
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from tables import cases
 
-from pdips import Column, InputError, Pairs, Schema, Steps, Table, calibrate
+from pdips import Column, Pairs, Schema, Steps, Table, calibrate
 from pdips.calibration.closed_form import prospects
-from pdips.cli import program
 from pdips.margins.estimates import estimate
 from pdips.margins.pairs import MARGINS
 from pdips.privacy.curator import noisy_counts
@@ -23,7 +20,6 @@ from pdips.registry import find
 COLUMNS = {"sex": {"levels": ["f", "m"]}, "age": {"lower": 0, "upper": 90, "bins": 9}, "grade": {"levels": [1, 2, 5]}}
 COLUMNS["town"] = {"levels": ["a", "b", "c", "d"], "missing": True}
 SCHEMA = Schema(columns=COLUMNS, records={"max_per_person": 2})
-RELATIONS = ("replace-one", "add-remove")
 
 
 def table(schema: Schema = SCHEMA, n: int = 300) -> Table:
@@ -72,11 +68,8 @@ def test_means_and_coefficients_come_true(mechanism, kind):
     made, runs, n = mechanism(epsilon=3, kind=kind), 2_000, 300
     told = {(each.kind, each.columns): each.standard_error for each in prospects(made.plan(SCHEMA), n)}
     assert {columns for what, columns in told if what == "mean"} == {("age",), ("grade",)}
-    assert {columns for what, columns in told if what == "coefficient"} == {
-        ("sex", "age"),
-        ("sex", "grade"),
-        ("age", "grade"),
-    }
+    pairs = {columns for what, columns in told if what == "coefficient"}
+    assert pairs == {("sex", "age"), ("sex", "grade"), ("age", "grade")}
     grades, ages = np.array([1.0, 2.0, 5.0]), np.arange(5.0, 95, 10)
     of_grade = drawn_margins(made, ("grade",), runs) @ (grades - grades.mean()) / n
     assert of_grade.std() == pytest.approx(told["mean", ("grade",)], rel=0.1)
@@ -106,49 +99,51 @@ def test_calibration_of_pairs_is_in_closed_form():
 
 
 @pytest.mark.parametrize("words", ["--records 300", "--records 300 --delta 1e-6 --neighbours add-remove", ""])
-def test_the_command_prints_a_plan_and_a_command_that_runs(tmp_path, words):
+def test_the_command_prints_a_plan_and_a_command_that_runs(pdips, tmp_path, words):
     schema, out = tmp_path / "a schema.toml", tmp_path / "all.json"
     schema.write_text(SCHEMA.to_toml(), encoding="utf-8")
     table().frame.to_parquet(tmp_path / "t.parquet")
-    result = CliRunner().invoke(program, ["plan", str(schema), *words.split(), "--json", str(out)])
-    assert result.exit_code == 0, result.output
+    told = pdips.ok("plan", schema, *words.split(), "--json", out)
     rows = {(r["kind"], *r["columns"]): r["standard_error"] for r in json.loads(out.read_text("utf-8"))["rows"]}
     assert ("coefficient", "age", "grade") in rows or "--records" not in words
-    [run] = [line.removeprefix("run").strip() for line in result.output.splitlines() if line.startswith("run")]
+    [run] = [line.removeprefix("run").strip() for line in told.splitlines() if line.startswith("run")]
     run = run.replace("TABLE.sqlite", f"{tmp_path}/l.sqlite").replace("TABLE", f"{tmp_path}/t.parquet")
-    release = CliRunner().invoke(program, shlex.split(run.replace("DIR", f"{tmp_path}/out"))[1:])
-    assert release.exit_code == 0, release.output
+    assert pdips(*shlex.split(run.replace("DIR", f"{tmp_path}/out"))[1:])[0] == 0
     for each in json.loads((tmp_path / "out/public/privacy.json").read_text("utf-8"))["margin_errors"]:
         assert rows["margin", *each["columns"]] == pytest.approx(each["standard_error"], rel=1e-9)
 
 
 @pytest.mark.parametrize(("words", "said"), cases(__file__, "bad_requests_are_refused"))
-def test_bad_requests_are_refused(tmp_path, monkeypatch, words, said):
+def test_bad_requests_are_refused(pdips, tmp_path, monkeypatch, words, said):
     (tmp_path / "s.toml").write_text(SCHEMA.to_toml(), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(program, ["plan", "s.toml", *words.split()], standalone_mode=False)
-    assert said in str(result.exception), (result.output, result.exception)
-    assert isinstance(result.exception, (InputError, click.ClickException))
+    code, _, err = pdips("plan", "s.toml", *words.split())
+    assert (code, said in err) == (2, True), err
 
 
-def planned(folder: Path, n_columns: int, words: str) -> tuple[Schema, str]:
-    wide = Schema(columns={f"c{number}": {"levels": [*range(6)]} for number in range(n_columns)})
-    (folder / "s.toml").write_text(wide.to_toml(), encoding="utf-8")
-    command = ["plan", str(folder / "s.toml"), *words.split()]
-    return wide, CliRunner().invoke(program, command, catch_exceptions=False).output
+@pytest.fixture
+def planned(pdips, tmp_path):
+    """What is told of a plan for so many columns, and their schema."""
+
+    def told(n_columns: int, words: str) -> tuple[Schema, str]:
+        wide = Schema(columns={f"c{number}": {"levels": [*range(6)]} for number in range(n_columns)})
+        (tmp_path / "s.toml").write_text(wide.to_toml(), encoding="utf-8")
+        return wide, pdips.ok("plan", tmp_path / "s.toml", *words.split())
+
+    return told
 
 
 @pytest.mark.parametrize("words", ["", "few", "--delta 1e-6", "--mechanism privbayes"])
-def test_a_plan_of_many_columns_says_what_gaussian_noise_would_save(tmp_path, words):
-    wide, told = planned(tmp_path, 2 if words == "few" else 12, words.removeprefix("few"))
+def test_a_plan_of_many_columns_says_what_gaussian_noise_would_save(planned, words):
+    wide, told = planned(2 if words == "few" else 12, words.removeprefix("few"))
     plans = (Pairs(epsilon=1, kind=kind).plan(wide) for kind in ("pure", "zcdp"))
     errors = [np.median([row.standard_error for row in prospects(each, None)]) for each in plans]
     assert (f"would take the median error of counts from {errors[0]:.3g} to {errors[1]:.3g}" in told) == (not words)
 
 
 @pytest.mark.parametrize("words", ["2000", "2000000", "2000 --sets 2", "2000 --option chosen=9"])
-def test_a_plan_of_loud_pairs_names_chosen_ones(tmp_path, words):
-    _, told = planned(tmp_path, 24, f"--mechanism pairs --records {words}")
+def test_a_plan_of_loud_pairs_names_chosen_ones(planned, words):
+    _, told = planned(24, f"--mechanism pairs --records {words}")
     assert ("chosen=48" in told, "noise alone" in told) == (words == "2000", words in ("2000", "2000 --sets 2"))
 
 
@@ -170,14 +165,11 @@ def test_every_example_has_a_plan(path):
         {"ill": {"levels": [True, False], "missing": [9]}, "town": {"levels": ["a"], "public": True}},
     ],
 )
-def test_schemas_of_any_size_are_checked_and_planned(tmp_path, columns):
-    (tmp_path / "s.toml").write_text(Schema(columns=columns).to_toml(), encoding="utf-8")
-    checked = CliRunner().invoke(program, ["schema", "check", str(tmp_path / "s.toml")])
-    assert checked.exit_code == 0, checked.exception
-    words = ["plan", str(tmp_path / "s.toml"), "--records", "900", "--mechanism", "pairs"]
-    planned = CliRunner().invoke(program, words)
-    assert planned.exit_code == 0, planned.exception
-    assert "attacker" in planned.output
+def test_schemas_of_any_size_are_checked_and_planned(pdips, tmp_path, columns):
+    path = tmp_path / "s.toml"
+    path.write_text(Schema(columns=columns).to_toml(), encoding="utf-8")
+    pdips.ok("schema", "check", path)
+    assert "attacker" in pdips.ok("plan", path, "--records", 900, "--mechanism", "pairs")
 
 
 def test_a_column_of_one_level_is_known():

@@ -14,23 +14,19 @@ from pytensor.compile.mode import Mode
 from scipy import stats
 from tables import refuses
 
-from pdips.errors import InputError
 from pdips.posterior.nuts import converged
 from pdips.quantile.gradient import DENSITY_NORMS as NORMS
 from pdips.quantile.gradient import KNormGradient
 from pdips.quantile.pymc_step import KNormGradientStep, knorm_gradient
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
-LINES = {"floors": [[0.2, 0.5], [-0.5, 0.0]], "ceilings": [5.0, 0.4]}
+FREE = {"shape": 2, "default_transform": None}
 
 
-def model(density, *, prior="Uniform", others=False):
-    """Return a model of two parameters with the potential, and perhaps others that have nothing to do with it."""
+def model(density):
+    """Return a model of two parameters with the potential."""
     with pm.Model() as made:
-        box = {"lower": by_hand.LOWER, "upper": by_hand.UPPER} if prior == "Uniform" else {}
-        beta = getattr(pm, prior)("beta", **box, shape=2, default_transform=None, initval="prior")
-        if others:
-            pm.Binomial("seen", 10, pm.Beta("rate", 2, 2), observed=7)
+        beta = pm.Uniform("beta", by_hand.LOWER, by_hand.UPPER, **FREE, initval="prior")
         settings = {"floors": density.floors, "ceilings": density.ceilings, "norm": density.norm}
         knorm_gradient("kng", beta, density.x, density.y, tau=density.tau, scale=density.scale, **settings)
     return made
@@ -53,12 +49,14 @@ def test_chains_have_the_law_of_a_fine_grid():
     assert by_hand.p_value(draws, by_hand.cells(by_hand.skewed(norm="l1"))) < REJECT
     assert converged(tree).passed
     assert tree["sample_stats"]["knorm"].dtype == np.float64
-    norms = [by_hand.norm_at(density, theta) for theta in posterior[0, :5]]
-    np.testing.assert_allclose(tree["sample_stats"]["knorm"][0, :5], norms)
+    np.testing.assert_allclose(tree["sample_stats"]["knorm"], by_hand.norm_at(density, posterior))
 
 
 def test_other_variables_are_sampled_beside_it():
-    tree = sampled(model(by_hand.skewed(), others=True), draws=400, tune=200, moves=3)
+    made = model(by_hand.skewed())
+    with made:
+        pm.Binomial("seen", 10, pm.Beta("rate", 2, 2), observed=7)
+    tree = sampled(made, draws=400, tune=200, moves=3)
     assert set(tree["posterior"].data_vars) == {"beta", "rate"}
     assert float(tree["posterior"]["rate"].mean()) == pytest.approx(9 / 14, abs=0.05)  # six standard errors
     assert set(tree["observed_data"].data_vars) == {"seen"}
@@ -79,21 +77,20 @@ def test_a_seed_gives_the_same_draws_on_one_core_and_on_two():
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_potential_is_the_log_density(norm):
     rng = np.random.default_rng(6)
-    density = by_hand.skewed(norm=norm, **LINES)
+    density = by_hand.skewed(norm=norm, **by_hand.LINES)
     made = model(density)
     evaluate = made.compile_logp(vars=made.potentials, mode=Mode("py", "fast_compile"))
     points = rng.uniform([0, -1], [5, 1], (40, 2))
-    direct = [by_hand.log_density(density, theta) for theta in points]
+    direct = by_hand.log_density(density, points)
     assert 0 < np.isinf(direct).sum() < 40
     np.testing.assert_allclose([evaluate({"beta": theta}) for theta in points], direct)
 
 
 def test_lines_are_kept_in_every_draw():
-    density = by_hand.skewed(**LINES)
+    density = by_hand.skewed(**by_hand.LINES)
     made = model(density)
     tree = sampled(made, draws=300, tune=10, moves=2, initvals={"beta": np.array([2.0, 0.5])})
-    draws = tree["posterior"]["beta"].to_numpy().reshape(-1, 2)
-    assert min(by_hand.heights(density, theta).min() for theta in draws) >= 0
+    assert by_hand.heights(density, tree["posterior"]["beta"].to_numpy()).min() >= 0
     with made:
         step = KNormGradientStep([made["beta"]])
     refuses("start must lie", step.step, {"beta": np.array([6.0, 4.0])})
@@ -137,55 +134,51 @@ def test_few_records_mean_many_moves():
             assert KNormGradientStep([made["beta"]]).moves == moves
 
 
-def test_other_base_measures_are_refused():
-    refuses("draws lines of the K-norm gradient density alone", sampled, model(by_hand.skewed(), prior="Normal"))
-
-
-def with_a_transform():
-    return pm.Uniform("beta", -9, 9, shape=2)
-
-
-def with_no_potential():
-    return pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
-
-
-def with_another_term():
-    beta = with_no_potential()
-    pm.Normal("y", beta[0], 1, observed=0.0)
-    return beta
-
-
-def with_two_potentials():
-    beta = with_no_potential()
-    pm.Potential("more", beta.sum())
-    return beta
-
-
-def with_bounds_to_sample():
-    return pm.Uniform("beta", -9, pm.HalfNormal("most"), shape=2, default_transform=None)
-
-
-@pytest.mark.parametrize(
-    "build", [with_a_transform, with_another_term, with_two_potentials, with_bounds_to_sample, with_no_potential]
-)
-def test_models_whose_lines_it_cannot_draw_are_refused(build):
+def known(beta):
+    """The potential of nine records."""
     table = by_hand.skewed()
+    return knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
+
+
+def flat(upper=9.0):
+    return pm.Uniform("beta", -9, upper, **FREE)
+
+
+UNFIT = {
+    "a transform": (lambda: pm.Uniform("beta", -9, 9, shape=2), known),
+    "another base measure": (lambda: pm.Normal("beta", **FREE), known),
+    "bounds to sample": (lambda: flat(pm.HalfNormal("most")), known),
+    "no potential": (flat, lambda beta: None),
+    "another potential": (flat, lambda beta: (known(beta), pm.Potential("more", beta.sum()))),
+    "another term": (flat, lambda beta: (known(beta), pm.Normal("y", beta[0], 1, observed=0.0))),
+}
+
+
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_models_whose_lines_it_cannot_draw_are_refused(unfit):
+    prior, more = UNFIT[unfit]
     with pm.Model():
-        beta = build()
-        if build is not with_no_potential:
-            knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
-        refuses("in no other term of the model", KNormGradientStep, [beta])
+        beta = prior()
+        more(beta)
+        refuses("draws lines of the K-norm gradient density alone", KNormGradientStep, [beta])
 
 
 def test_settings_are_checked():
     table = by_hand.skewed()
+    common = {"x": table.x, "y": table.y, "tau": 0.5, "scale": 1}
     with pm.Model():
-        beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
-        with pytest.raises(InputError, match="use shape=2"):
-            knorm_gradient("kng", pm.Uniform("more", -9, 9, shape=3), table.x, table.y, tau=0.5, scale=1)
-        knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
+        beta = flat()
+        bounded = pm.Uniform("bounded", -9, 9, shape=2)
+        short = pm.Uniform("short", -9, 9, shape=1, default_transform=None)
+        refuses("use shape=2", knorm_gradient, "kng", short, **common)
+        for wrong in (bounded, short, beta + 1, beta):
+            refuses("another free variable of the model", knorm_gradient, "kng", beta, floors=wrong, **common)
+        other = pm.Uniform("other", -9, 9, **FREE)
+        knorm_gradient("one", beta, covariates=(0.0, 1.0), **common)
         refuses("moves must be at least 1", KNormGradientStep, [beta], moves=0)
         refuses("takes one free variable", KNormGradientStep, [beta, beta])
+        knorm_gradient("two", other, floors=beta, **common)
+        refuses("same box of covariates", KNormGradientStep, [beta])
 
 
 def two_lines(*, base=None, order=True, scale=0.4):
@@ -270,39 +263,11 @@ def test_sloped_lines_keep_apart_everywhere_on_the_box():
     apart = found["high"] - found["low"]
     assert (apart[:, 0] >= np.abs(apart[:, 1]) - 1e-12).all()
     # exact draws: of each density by itself from fine cells, of which those are kept that don't cross
-    rng, drawn = np.random.default_rng(9), {}
-    for name, density in (("low", lower), ("high", upper)):
-        drawn[name] = fine_draws(density, 60_000, rng)
+    rng = np.random.default_rng(9)
+    drawn = {name: by_hand.fine_draws(each, 60_000, rng) for name, each in (("low", lower), ("high", upper))}
     apart = drawn["high"] - drawn["low"]
     kept = apart[:, 0] >= np.abs(apart[:, 1])
     for name, column in itertools.product(found, (0, 1)):
         chain, exact = found[name][:, column], drawn[name][kept, column]
         assert stats.ks_2samp(chain[::2], exact).pvalue > ACCEPT
     assert stats.ks_2samp(found["low"][::2, 0], drawn["low"][:, 0]).pvalue < REJECT
-
-
-def fine_draws(density, n, rng):
-    """Return draws of a density of two parameters, shape (n, 2), to a 400th of the box."""
-    steps = (np.arange(400) + 0.5) / 400
-    grid = by_hand.LOWER + (by_hand.UPPER - by_hand.LOWER) * np.stack(np.meshgrid(steps, steps), -1).reshape(-1, 2)
-    signs = (density.y <= grid @ density.x.T) - density.tau
-    sizes = np.abs(signs @ density.x)
-    norms = sizes[:, 0] + np.maximum(sizes[:, 1] - sizes[:, 0], 0) / density.width
-    mass = np.exp(-density.scale * norms)
-    places = rng.choice(len(grid), n, p=mass / mass.sum())
-    return grid[places] + rng.uniform(-0.5, 0.5, (n, 2)) * (by_hand.UPPER - by_hand.LOWER) / 400
-
-
-def test_floors_are_public_numbers_or_free_variables():
-    table = by_hand.skewed()
-    common = {"x": table.x, "y": table.y, "tau": 0.5, "scale": 1}
-    with pm.Model():
-        beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
-        bounded = pm.Uniform("bounded", -9, 9, shape=2)
-        short = pm.Uniform("short", -9, 9, shape=1, default_transform=None)
-        for wrong in (bounded, short, beta + 1, beta):
-            refuses("another free variable of the model", knorm_gradient, "kng", beta, floors=wrong, **common)
-        other = pm.Uniform("other", -9, 9, shape=2, default_transform=None)
-        knorm_gradient("one", beta, covariates=(0.0, 1.0), **common)
-        knorm_gradient("two", other, floors=beta, **common)
-        refuses("same box of covariates", KNormGradientStep, [beta])
