@@ -229,15 +229,17 @@ def _firth_on_groups(x: FloatArray, y: IntArray, weights: FloatArray) -> tuple[F
     model.set_params(max_iter=_MOST_STEPS, gtol=_TOLERANCE, xtol=_TOLERANCE)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("ignore", ConvergenceWarning)  # also where rounding ends the last step: see the score
             model.fit(z, y, sample_weight=n)
         chance = expit(z @ model.coef_)
         spread = chance * (1 - chance)
         leverage = n * spread * np.einsum("ij,ij->i", z @ np.linalg.inv((z.T * (n * spread)) @ z), z)
-        covariance = back @ np.linalg.inv((z.T * ((n + leverage) * spread)) @ z) @ back.T
-    except (np.linalg.LinAlgError, ConvergenceWarning):
+        covariance = np.linalg.inv((z.T * ((n + leverage) * spread)) @ z)
+    except np.linalg.LinAlgError:
         return np.zeros(0), np.zeros(0), False
-    return back @ model.coef_, np.sqrt(np.diagonal(covariance)), True
+    score = z.T @ (n * (y - chance) + leverage * (0.5 - chance))
+    converged = bool(score @ covariance @ score < _TOLERANCE)  # the next step is below a thousandth of standard errors
+    return back @ model.coef_, np.sqrt(np.diagonal(back @ covariance @ back.T)), converged
 
 
 def _uncorrelated(x: FloatArray, w: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -52,6 +52,15 @@ def test_an_analysis_is_firthmodels_of_its_formula_and_so_under_separation(nobod
     np.testing.assert_allclose(found.standard_errors, same.bse_, atol=1e-6)
 
 
+@pytest.mark.parametrize(("settings", "converged"), [({"gtol": 1e-30, "xtol": 1e-30}, True), ({"max_iter": 1}, False)])
+def test_a_fit_has_converged_if_its_score_says_so_and_not_if_its_steps_do(monkeypatch, settings, converged):
+    given, wanted = FirthLogisticRegression.set_params, fit(voters(), "voted ~ age").estimates
+    monkeypatch.setattr(FirthLogisticRegression, "set_params", lambda self, **own: given(self, **own | settings))
+    found = fit(voters(), "voted ~ age")
+    assert found.converged == converged
+    assert not converged or found.estimates == pytest.approx(wanted, abs=1e-5)
+
+
 def test_constant_and_copied_columns_and_missing_levels_are_dropped():
     frame = voters()
     some = frame[~frame["college"] & (frame["region"] != "south")]
