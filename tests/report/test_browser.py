@@ -55,9 +55,9 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Facts that no run of a second would give: chains, an approximate loss, warnings, a posterior with bounds."""
-    facts = facts_of(kind="approximate", delta=1e-9, epsilon=12.0, sampling="mcmc", neighbours="add-remove")
-    facts["mechanism"], facts["settings"] = "censored-posterior", {"model": "m.py", "model_source": "x = 1\n" * 40}
-    facts["reproducible"] = True
+    stated = {"kind": "approximate", "delta": 1e-9, "epsilon": 12.0, "sampling": "mcmc", "neighbours": "add-remove"}
+    settings = {"model": "m.py", "model_source": "x = 1\n" * 40}
+    facts = facts_of(mechanism="censored-posterior", settings=settings, reproducible=True, **stated)
     run = run_of(facts)
     parameter = {"name": "mean of a very long name", "mean": 1.0, "sd": 0.1, "rhat": 1.0, "ess_bulk": 900.0}
     window = {"limit": 0.5, "any": 3, "any_share": 0.05, "released": [2], "released_share": [0.03]}
