@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -118,12 +117,8 @@ def test_the_files_have_all_that_others_rely_on(pdips, here):
     assert pdips(*words(here, *more))[0] == 0
     text = (here / "out/public/privacy.json").read_text()
     facts, run = json.loads(text), json.loads((here / "out/confidential/run.json").read_text())
-    assert {"mechanism", "settings", "n_sets", "reproducible", "privacy", "spends", "schema", "software"} <= set(facts)
-    assert set(facts["privacy"]) >= {"epsilon", "delta", "neighbours", "kind", "sampling", "statement"}
     settings = {"order": ["size", "colour"], "split": "per-set", "neighbours": "add-remove"}
     assert facts["settings"] | settings == facts["settings"]
-    assert sum(spend["epsilon"] for spend in facts["spends"]) == pytest.approx(1)
-    assert all(set(spend) == {"step", "epsilon", "composition"} for spend in facts["spends"])
     assert Schema.model_validate(facts["schema"]) == Schema.load(here / "s.toml")
     assert run["seconds"]
     assert run["peak_memory_mib"] > 10
@@ -166,18 +161,6 @@ def test_overwrite_replaces_a_release_and_nothing_else(pdips, here):
     (here / "out" / "thesis.tex").write_text("ten years")
     pdips.fails("holds more than a release", *words(here, "--overwrite"))
     assert (here / "out" / "thesis.tex").read_text() == "ten years"
-
-
-def test_the_ledger_at_work(pdips, here):
-    ledger = here / "l.sqlite"
-    assert pdips("ledger", "set-total", ledger, "1.5")[0] == 0
-    assert pdips(*words(here, "--ledger", ledger, "--option", "layers=2"))[0] == 0
-    pdips.fails("refused", *words(here, "--ledger", ledger, out="more"), code=3)
-    assert left_behind(here) == {"out", "l.sqlite"}
-    out = pdips.ok("ledger", "show", ledger)
-    assert "election of the columns of layer 1" in out
-    assert "epsilon 1 of 1.5 spent, 0.5 left" in out
-    assert pdips("ledger", "set-total", ledger, "0.5")[0] == 3
 
 
 def test_another_version_of_the_table_is_adopted_by_name(pdips, here):
@@ -246,16 +229,6 @@ def test_what_cannot_be_done(pdips, here):
     complains(pdips, here, "is no folder", *words(here, out="file/out"))
     (here / "t.parquet").write_bytes((here / "t.parquet").read_bytes()[:-9])
     complains(pdips, here, "damaged", *words(here))
-
-
-def test_a_locked_ledger(pdips, here, monkeypatch):
-    ledger = here / "l.sqlite"
-    Ledger(ledger).set_total(1)
-    monkeypatch.setattr(Ledger.__init__, "__kwdefaults__", {"timeout": 0.1})
-    connection = sqlite3.connect(ledger)
-    connection.execute("BEGIN EXCLUSIVE")
-    complains(pdips, here, "is locked", *words(here, "--ledger", ledger))
-    connection.close()
 
 
 @pytest.mark.parametrize(("more", "message"), cases(__file__, "options_that_make_no_sense"))

@@ -88,6 +88,7 @@ def test_the_table_isnt_read_without_budget(pdips, here, monkeypatch):
     assert pdips(*words(here, epsilon=11))[0] == 3
     assert pdips(*words(here, "--option", "split=nonsense"))[0] == 2
     assert Ledger(here / "l.sqlite").attempts() == []
+    assert {path.name for path in here.iterdir()} == {"s.toml", "l.sqlite"}
 
 
 def test_one_message_for_all_that_records_can_break(pdips, here):
@@ -194,6 +195,7 @@ def test_an_account_in_rho_on_the_command_line(pdips, here):
     assert out.startswith("rho 0 of 0.1 spent, 0.1 left; read at de")
     assert pdips(*words(here, epsilon="0.4"))[0] == 0
     shown = pdips("ledger", "show", here / "l.sqlite")[1]
+    assert "        0.4        noisy counts " in shown
     assert "charged as rho 0.08\n" in shown
     assert "rho 0.08 of 0.1 spent, 0.02 left; read at delta 0.000001: epsilon 1.8973765" in shown
     state = json.loads((here / "out/confidential/run.json").read_text())["ledger"]
