@@ -110,9 +110,7 @@ def published(folder: Path, mechanism: Any) -> Path:
         (Modips(epsilon=20, n_sets=3, model=StatisticModel(cells_of, shares_of_cells, draw_cells, "cells")), None),
     ],
 )
-def test_the_three_lines_of_the_card_run(
-    tmp_path: Path, mechanism: Any, rule: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_three_lines_of_the_card_run(tmp_path, mechanism, rule, monkeypatch):
     folder = published(tmp_path / "public", mechanism)
     card = write_card(folder).read_text(encoding="utf-8")
     blocks = [unescape(code) for code in re.findall(r"<pre><code>(.*?)</code>", card, re.DOTALL)]
@@ -163,9 +161,7 @@ def test_a_paid_evaluation_is_on_the_card_and_adds_to_its_price(tmp_path: Path) 
         (KNG(epsilon=1), ["No interval of an analysis", "datapackage.json is the codebook"], "noisy counts"),
     ],
 )
-def test_what_an_analyst_can_do_comes_before_the_guarantee(
-    tmp_path: Path, mechanism: Any, there: Any, never: str
-) -> None:
+def test_what_an_analyst_can_do_comes_before_the_guarantee(tmp_path, mechanism, there, never):
     page = write_card(published(tmp_path / "public", mechanism)).read_text(encoding="utf-8")
     order = [page.index(f"<h2>{title}") for title in ("What you can", "Before you", "What the guarantee", "The price")]
     assert order == sorted(order)
