@@ -1,8 +1,8 @@
 """Every public name has an example that runs: what ``pdips`` exports, and what the pages of docs/api describe."""
 
 import doctest
-import importlib
 import math
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -24,11 +24,6 @@ PUBLIC = sorted(
 )
 WITHOUT: set[str] = {"pdips_papers.harness.run.measure"}
 """Public names that have no example yet. It may only become shorter."""
-
-
-def find(name: str) -> object:
-    module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def examples_of(named: object) -> doctest.DocTest | None:
@@ -55,7 +50,7 @@ def test_a_public_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
     monkeypatch.setattr(registry, "AUDITS", dict(registry.AUDITS))
-    found = examples_of(find(name))
+    found = examples_of(pkgutil.resolve_name(name))
     assert found is not None, "no example in its docstring"
     assert not (complaints := run(found)), complaints
 
@@ -63,7 +58,7 @@ def test_a_public_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", sorted(WITHOUT))
 def test_a_name_without_an_example_is_still_without(name):
     assert name in PUBLIC
-    assert examples_of(find(name)) is None, "it has one: take it out of WITHOUT"
+    assert examples_of(pkgutil.resolve_name(name)) is None, "it has one: take it out of WITHOUT"
 
 
 def test_a_wrong_or_missing_example_would_be_seen():
