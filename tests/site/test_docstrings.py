@@ -26,6 +26,10 @@ WITHOUT: set[str] = {"pdips_papers.harness.run.measure"}
 """Public names that have no example yet. It may only become shorter."""
 
 
+def find(name: str) -> object:
+    return pkgutil.resolve_name(":".join(name.rsplit(".", 1)))  # a module may have a function of its own name
+
+
 def examples_of(named: object) -> doctest.DocTest | None:
     """Return the examples in an object's own docstring, None if it has none.
 
@@ -50,7 +54,7 @@ def test_a_public_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
     monkeypatch.setattr(registry, "AUDITS", dict(registry.AUDITS))
-    found = examples_of(pkgutil.resolve_name(name))
+    found = examples_of(find(name))
     assert found is not None, "no example in its docstring"
     assert not (complaints := run(found)), complaints
 
@@ -58,7 +62,7 @@ def test_a_public_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", sorted(WITHOUT))
 def test_a_name_without_an_example_is_still_without(name):
     assert name in PUBLIC
-    assert examples_of(pkgutil.resolve_name(name)) is None, "it has one: take it out of WITHOUT"
+    assert examples_of(find(name)) is None, "it has one: take it out of WITHOUT"
 
 
 def test_a_wrong_or_missing_example_would_be_seen():
