@@ -81,11 +81,11 @@ def audit(
                     first = cases[0].mechanism
                     named = {"mechanism": first.name, "variant": getattr(first, "variant", "sound")}
                     attacks += [{**named, **found.describe()} for found in attack(first, cases[0].pair)]
+    described = [finding.describe() for finding in findings]
     if as_json:
-        content = {"findings": [finding.describe() for finding in findings], "membership": attacks}
-        click.echo(json.dumps(content, indent=2))
+        click.echo(json.dumps({"findings": described, "membership": attacks}, indent=2))
     else:
-        _print_findings([finding.describe() for finding in findings], attacks)
+        _print_findings(described, attacks)
     if any(finding.verdict == "VIOLATION" and finding.kind in FINITE_KINDS for finding in findings):
         sys.exit(1)
 

@@ -95,15 +95,10 @@ def _large(value: Any) -> bool:
         return isinstance(value, float) and abs(value) >= LARGEST_EXACT
 
 
-def _records(facts: Facts) -> Facts:
-    found: Facts = facts["schema"].get("records") or {}
-    return found
-
-
 def _other_units(facts: Facts) -> bool:
     """Whether neighbours differ in more than one record, or share columns."""
     public = any(bool(column.get("public")) for column in _columns(facts))
-    records = _records(facts)
+    records = facts["schema"].get("records") or {}
     return public or records.get("person") is not None or (records.get("max_per_person") or 1) > 1
 
 
@@ -163,7 +158,7 @@ def _transformed(name: str, words: dict[str, ast.expr]) -> bool:
 TOUCHES: dict[str, Callable[[Facts], bool]] = {
     "always": lambda facts: True,
     "coded_by_levels": lambda facts: any(column.get("levels") for column in _columns(facts)),
-    "has_persons": lambda facts: _records(facts).get("person") is not None,
+    "has_persons": lambda facts: (facts["schema"].get("records") or {}).get("person") is not None,
     "hit_and_run": lambda facts: facts["mechanism"] == "kng" and facts["settings"].get("sampler") == "hit-and-run",
     "large_whole_numbers": _large_whole_numbers,
     "other_units": _other_units,

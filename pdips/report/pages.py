@@ -24,7 +24,7 @@ Tell = Callable[[Mapping[str, Verdict]], None]
 
 def write_card(public: Path) -> Path:
     """Write the privacy card of a published release."""
-    return _write(public / "card.html", _card(public, PrivacyDocument.read(public)))
+    return _write(public / "card.html", card_of(PrivacyDocument.read(public), public))
 
 
 def write_report(confidential: Path, release: PrivacyDocument, tell: Tell | None = None) -> Path:
@@ -41,7 +41,7 @@ def rewrite(directory: Path, tell: Tell | None = None) -> list[Path]:
     public, confidential, home = directory / "public", directory / "confidential", release_home(directory)
     release, pages = PrivacyDocument.read(home), {}
     if home == public:
-        pages[public / "card.html"] = _card(public, release)
+        pages[public / "card.html"] = card_of(release, public)
     if home == confidential or _has_run(confidential):
         pages[confidential / "report.html"] = _report(confidential, release, tell)
     return [_write(path, page) for path, page in pages.items()]
@@ -73,12 +73,8 @@ def _write(path: Path, page: str) -> Path:
     return path
 
 
-def card_of(release: PrivacyDocument) -> str:
-    """Return the card of a release that is in no folder."""
-    return _card(Path("nowhere", "public"), release)
-
-
-def _card(public: Path, release: PrivacyDocument) -> str:
+def card_of(release: PrivacyDocument, public: Path = Path("nowhere", "public")) -> str:
+    """Return the card of a release in a public folder, or of one that is in none."""
     if release.privacy.kind == "none":
         raise RefusedError("a release of kind 'none' is never published, so it has no card")
     return render("card.html.j2", **card.context(public, release, PaidDocument.beside(public, release)))

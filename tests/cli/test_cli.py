@@ -4,13 +4,13 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -107,6 +107,8 @@ def test_a_release_from_end_to_end(pdips, here, mechanism, table, file_format):
         assert Table.read(public / f"synthetic_{number}.{file_format}", schema).n_records == 60
     assert {path.name for path in (here / "out" / "confidential").iterdir()} == {"report.html", "run.json"}
     assert stat.S_IMODE((here / "out" / "confidential").stat().st_mode) == 0o700
+    for said in ("made by pdips 0.3.0", "no known fault touches it"):
+        assert said in pdips.ok("check", here / "out")
     assert left_behind(here) == {"out", "l.sqlite"}
 
 
@@ -115,12 +117,8 @@ def test_the_files_have_all_that_others_rely_on(pdips, here):
     assert pdips(*words(here, *more))[0] == 0
     text = (here / "out/public/privacy.json").read_text()
     facts, run = json.loads(text), json.loads((here / "out/confidential/run.json").read_text())
-    assert {"mechanism", "settings", "n_sets", "reproducible", "privacy", "spends", "schema", "software"} <= set(facts)
-    assert set(facts["privacy"]) >= {"epsilon", "delta", "neighbours", "kind", "sampling", "statement"}
     settings = {"order": ["size", "colour"], "split": "per-set", "neighbours": "add-remove"}
     assert facts["settings"] | settings == facts["settings"]
-    assert sum(spend["epsilon"] for spend in facts["spends"]) == pytest.approx(1)
-    assert all(set(spend) == {"step", "epsilon", "composition"} for spend in facts["spends"])
     assert Schema.model_validate(facts["schema"]) == Schema.load(here / "s.toml")
     assert run["seconds"]
     assert run["peak_memory_mib"] > 10
@@ -163,18 +161,6 @@ def test_overwrite_replaces_a_release_and_nothing_else(pdips, here):
     (here / "out" / "thesis.tex").write_text("ten years")
     pdips.fails("holds more than a release", *words(here, "--overwrite"))
     assert (here / "out" / "thesis.tex").read_text() == "ten years"
-
-
-def test_the_ledger_at_work(pdips, here):
-    ledger = here / "l.sqlite"
-    assert pdips("ledger", "set-total", ledger, "1.5")[0] == 0
-    assert pdips(*words(here, "--ledger", ledger, "--option", "layers=2"))[0] == 0
-    pdips.fails("refused", *words(here, "--ledger", ledger, out="more"), code=3)
-    assert left_behind(here) == {"out", "l.sqlite"}
-    out = pdips.ok("ledger", "show", ledger)
-    assert "election of the columns of layer 1" in out
-    assert "epsilon 1 of 1.5 spent, 0.5 left" in out
-    assert pdips("ledger", "set-total", ledger, "0.5")[0] == 3
 
 
 def test_another_version_of_the_table_is_adopted_by_name(pdips, here):
@@ -223,19 +209,6 @@ def test_some_columns_of_a_file_as_people_have_them(pdips, here):
     complains(pdips, here, "ignore: 'wage' is a column of this schema", *words(here, table="t.csv"))
 
 
-BAD_TABLES = {"level": ("colour", "SECRET"), "bound": ("wage", 31415.9), "missing": ("wage", None)}
-
-
-@pytest.mark.parametrize(("column", "value"), BAD_TABLES.values(), ids=BAD_TABLES)
-def test_a_bad_value_in_the_table(pdips, here, column, value):
-    frame = pd.read_parquet(here / "t.parquet")
-    frame[column] = frame[column].astype(object)
-    frame.loc[17, column] = value
-    frame.to_csv(here / "t.csv", index=False)
-    complains(pdips, here, "the table is refused", *words(here, table="t.csv"))
-    complains(pdips, here, f"column '{column}'", *words(here, "--explain", table="t.csv"))
-
-
 def complains(pdips, here, message: str, *arguments: object, code: int = 2) -> None:
     """Check for one line on stderr that has ``message`` and no record's value or position, and nothing left behind."""
     before = left_behind(here)
@@ -246,41 +219,16 @@ def complains(pdips, here, message: str, *arguments: object, code: int = 2) -> N
     assert left_behind(here) <= before
 
 
-@pytest.mark.parametrize("epsilon", ["0", "-1", "inf", "nan", "much"])
-def test_a_bad_epsilon(pdips, here, epsilon):
-    complains(pdips, here, "epsilon must be", *words(here, epsilon=epsilon))
-
-
 def test_what_cannot_be_done(pdips, here):
     complains(pdips, here, "`pdips schema draft TABLE`", "synthesize", "t.csv", "--epsilon", 1, "--out", "o")
-    complains(pdips, here, "a scheduler is for a folder of .parquet files", *words(here, "--scheduler", "local"))
-    complains(pdips, here, "n_sets must be", *words(here, "--sets", 0))
     complains(pdips, here, "doesn't exist", *words(here, table="none.parquet"))
-    complains(pdips, here, "mechanism must be one of censored-posterior, ", *words(here, mechanism="magic"))
     complains(pdips, here, "l.sqlite", "ledger", "show", here / "l.sqlite")
     complains(pdips, here, "release", "report", here)
     (here / "file").write_text("")
     complains(pdips, here, "is a file; name a folder", *words(here, out="file"))
-    complains(pdips, here, "can't write in", *words(here, out="/proc/pdips/out"))
     complains(pdips, here, "is no folder", *words(here, out="file/out"))
-    content = (here / "t.parquet").read_bytes()
-    pd.read_parquet(here / "t.parquet").iloc[:0].to_parquet(here / "t.parquet")
-    complains(pdips, here, "the table is refused", *words(here))
-    complains(pdips, here, "the table has no records", *words(here, "--explain"))
-    (here / "t.parquet").write_bytes(content[: len(content) // 2])
+    (here / "t.parquet").write_bytes((here / "t.parquet").read_bytes()[:-9])
     complains(pdips, here, "damaged", *words(here))
-    (here / "s.toml").write_text(SCHEMA.replace("bins", "bnis"))
-    complains(pdips, here, "columns.wage.bnis: unknown key (did you mean 'bins'?)", *words(here))
-
-
-def test_a_locked_ledger(pdips, here, monkeypatch):
-    ledger = here / "l.sqlite"
-    Ledger(ledger).set_total(1)
-    monkeypatch.setattr(Ledger.__init__, "__kwdefaults__", {"timeout": 0.1})
-    connection = sqlite3.connect(ledger)
-    connection.execute("BEGIN EXCLUSIVE")
-    complains(pdips, here, "is locked", *words(here, "--ledger", ledger))
-    connection.close()
 
 
 @pytest.mark.parametrize(("more", "message"), cases(__file__, "options_that_make_no_sense"))
@@ -296,18 +244,12 @@ def test_options_that_make_no_sense(pdips, here, more, message):
     ],
 )
 def test_what_goes_wrong_says_that_spends_stay_and_shows_no_value(pdips, here, monkeypatch, error, message, code):
-    def broken(*args, **kwargs):
-        raise error
-
-    monkeypatch.setattr(Steps, "release", broken)
+    monkeypatch.setattr(Steps, "release", Mock(side_effect=error))
     complains(pdips, here, message, *words(here), code=code)
 
 
 def test_an_interrupt_says_that_spends_stay(pdips, here, monkeypatch):
-    def interrupted(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Steps, "release", interrupted)
+    monkeypatch.setattr(Steps, "release", Mock(side_effect=KeyboardInterrupt))
     code, out, err = pdips(*words(here))
     assert (code, out, err.strip()) == (130, "", "pdips: interrupted; a spend that is on record stays charged")
     assert left_behind(here) == set()

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -131,10 +132,7 @@ def test_chains_from_end_to_end_and_what_happens_if_they_disagree(pdips, here, c
 
 
 def test_a_useless_epsilon_is_one_line_and_a_bound_that_cannot_be_worked_out_stops_nothing(pdips, here, monkeypatch):
-    def broken(*_args, **_kwargs):
-        raise FloatingPointError("SECRET")
-
-    monkeypatch.setattr(inspection, "_tallied", broken)
+    monkeypatch.setattr(inspection, "_tallied", Mock(side_effect=FloatingPointError("SECRET")))
     code, out, err = pdips(*words(here, "--option", "kind=zcdp", "--option", "delta=1/100000", epsilon="0.01"))
     assert (code, err.count("\n")) == (0, 1)
     assert err.startswith("WARNING   epsilon is so small that ")  # before it is spent
@@ -172,12 +170,9 @@ def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
     ],
 )
 def test_a_paid_release_outlives_a_crash_after_it(pdips, here, monkeypatch, what, error, code):
-    def broken(*_args, **_kwargs):
-        raise error
-
     arguments = [*without_model(here), "--ledger", here / "l.sqlite"]
     assert pdips(*arguments)[0] == 0
-    monkeypatch.setattr(what, broken)
+    monkeypatch.setattr(what, Mock(side_effect=error))
     said = f"{here / 'out' / 'public'} holds the whole release, which is paid for"
     err = pdips.fails(said, *arguments, "--overwrite", code=code)
     assert f"missing is {here / 'out' / 'confidential'}" in err

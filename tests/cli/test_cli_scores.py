@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from tables import cases, refuses
+from tables import cases
 
-from pdips import Ledger, Schema, Scores
+from pdips import Ledger
 from pdips.inference import rule_for
 
 SCHEMA = cases(__file__, "cli_scores_schema")
@@ -16,7 +16,7 @@ MODEL = cases(__file__, "cli_scores_model")
 GOOD = 'pm.Normal("y", a * data["x"], 1, observed=data["y"])'
 
 REFUSED = cases(__file__, "refused")
-"""The line of a model that is wrong, and what is said of it."""
+"""The line of a model, or none for the good one, the schema and the options, and what is said of them."""
 
 
 @pytest.fixture
@@ -46,33 +46,11 @@ def refused(pdips, here, *arguments):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_models_are_refused_before_the_spend(pdips, here, name):
-    line, message = REFUSED[name]
-    (here / "my_model.py").write_text(MODEL.format(line=line))
-    assert message in refused(pdips, here, *words(here))
-    said = refuses("", lambda: Scores(epsilon=1, model=here / "my_model.py").privacy_loss(Schema.load(here / "s.toml")))
-    assert message in said
-
-
-def test_a_model_without_free_parameters_is_refused(pdips, here):
-    (here / "my_model.py").write_text(
-        MODEL.replace('a = pm.Normal("a", 0, 1)', "a = 1.0").format(line='pm.Normal("y", a, 1, observed=data["y"])')
-    )
-    assert "the model has no parameter, so there is nothing to learn" in refused(pdips, here, *words(here))
-
-
-@pytest.mark.parametrize(("schema", "options", "message"), cases(__file__, "settings_are_refused_before_the_spend"))
-def test_settings_are_refused_before_the_spend(pdips, here, schema, options, message):
+def test_what_scores_cannot_do_is_refused_before_the_spend(pdips, here, name):
+    line, schema, options, message = REFUSED[name]
+    prior = "1.0" if name == "no free parameter" else 'pm.Normal("a", 0, 1)'
+    (here / "my_model.py").write_text(MODEL.replace('pm.Normal("a", 0, 1)', prior).format(line=line or GOOD))
     assert message in refused(pdips, here, *words(here, *options, schema=schema))
-
-
-def test_noise_that_would_make_sets_of_millions_is_refused(pdips, here):
-    (here / "my_model.py").write_text(
-        MODEL.format(line='x = pm.Normal("x", 0, 1, observed=data["x"]); pm.Normal("y", a * x, 1, observed=data["y"])')
-    )
-    arguments = words(here, "--neighbours", "add-remove", schema="joint.toml")
-    arguments[arguments.index("--epsilon") + 1] = "1e-6"
-    assert "give n_records, how many synthetic records" in refused(pdips, here, *arguments)
 
 
 def test_a_release_from_end_to_end(pdips, here):

@@ -255,7 +255,7 @@ def test_a_verdict_counts_and_names_what_did_not_pass():
 
 @pytest.mark.parametrize("mechanism", ["censored-posterior", "modips", "scores"])
 def test_further_rounds_need_review_and_the_words_fit_the_mechanism(tmp_path, mechanism):
-    facts = facts_of(sampling="mcmc") | {"mechanism": mechanism}
+    facts = facts_of(sampling="mcmc", mechanism=mechanism)
     for rounds, level in ((1, "good"), (2, "watch"), (3, "watch")):
         run = run_of(facts) | {"diagnostics": {"convergence": [chains_of(), chains_of() | {"rounds": rounds}]}}
         verdict, _ = judge(PrivacyDocument.model_validate(facts), RunDocument.model_validate(run), (), None)

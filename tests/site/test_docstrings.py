@@ -1,8 +1,8 @@
 """Every public name has an example that runs: what ``pdips`` exports, and what the pages of docs/api describe."""
 
 import doctest
-import importlib
 import math
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tables import refuses
 
 import pdips
 from pdips import Schema, Table, registry
@@ -28,8 +27,7 @@ WITHOUT: set[str] = {"pdips_papers.harness.run.measure"}
 
 
 def find(name: str) -> object:
-    module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
+    return pkgutil.resolve_name(":".join(name.rsplit(".", 1)))  # a module may have a function of its own name
 
 
 def examples_of(named: object) -> doctest.DocTest | None:
@@ -128,15 +126,6 @@ def test_youth_has_as_many_possible_cells_as_stated() -> None:
         every = (codes.get(name, range(column.n_levels)) for name, column in schema.columns.items())
         possible[np.ix_(*map(list, every))] = False
     assert possible.sum() == 921_600
-
-
-@pytest.mark.parametrize("rule", range(3))
-def test_each_structural_zero_bites(rule: int) -> None:
-    schema = schema_of("youth")
-    frame = table_of("youth").frame.head(100).copy()
-    for name, levels in schema.impossible[rule].items():
-        frame.loc[0, name] = levels[0]
-    refuses("impossible", Table, frame, schema)
 
 
 def test_what_the_readme_says_of_columns_and_persons() -> None:

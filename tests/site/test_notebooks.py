@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.util
+import pkgutil
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -16,16 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def _tool() -> Any:
-    spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "tools" / "run_notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TOOL = _tool()
+TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "run_notebooks.py")))
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -50,10 +42,9 @@ def _missing(notebook: Any) -> list[str]:
     missing = []
     for module, name in wanted:
         try:
-            found = hasattr(importlib.import_module(module), name)
-        except ModuleNotFoundError:
-            found = False
-        missing += [] if found else [f"{module}.{name}"]
+            pkgutil.resolve_name(f"{module}:{name}")
+        except (ModuleNotFoundError, AttributeError):
+            missing.append(f"{module}.{name}")
     return missing
 
 
