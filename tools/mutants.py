@@ -60,8 +60,8 @@ MUTANTS = [
     Mutant(
         "replacing a record changes one count",
         "privacy/sensitivity.py",
-        'places = 2 if neighbours == "replace-one" else 1',
-        "places = 1",
+        'return 2 if neighbours == "replace-one" else 1',
+        "return 1",
         f"{CURATOR} -k sensitivity",
     ),
     Mutant(
@@ -188,8 +188,8 @@ MUTANTS = [
     Mutant(
         "the rounding of scores isn't paid for",
         "margins/tree.py",
-        "width = 2 + 2 * Fraction(1, STEPS_PER_UNIT)",
-        "width = Fraction(2)",
+        "(2 + 2 * Fraction(1, STEPS_PER_UNIT))",
+        "2",
         f"{CONTRACT} -k rounding",
     ),
     Mutant(
@@ -371,8 +371,8 @@ MUTANTS = [
     Mutant(
         "replacing a record moves all pairs as much as adding one",
         "margins/residuals.py",
-        'changes = 2 if self.neighbours == "replace-one" else 1',
-        "changes = 1",
+        "return n_changed(self.neighbours) * Fraction",
+        "return Fraction",
         f"{CONTRACT} -k pairs",
     ),
     Mutant(
@@ -432,9 +432,16 @@ MUTANTS = [
         f"{PAIRS} -k nearly_of_its_law",
     ),
     Mutant(
+        "draws shrink a rare level's slope as if its noise told all of it",
+        "margins/chains.py",
+        "np.minimum(least * noise * np.sqrt(2 * freedom), most)",
+        "0.0 * least",
+        f"{PAIRS} -k steep_slope",
+    ),
+    Mutant(
         "replacing a record moves a sum of scores by one score",
         "scores/scores.py",
-        'both = 2 if self.neighbours == "replace-one" else 1',
+        "both = n_changed(self.neighbours)",
         "both = 1",
         f"{SCORES} -k price_and_some",
     ),

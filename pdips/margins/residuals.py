@@ -31,6 +31,7 @@ from pdips.margins.domain import Domain
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.privacy.plan import LinearImage, Step
+from pdips.privacy.sensitivity import n_changed
 
 MOST_LEVELS = 5_000  # Of a block: pairs of more levels would be noise, and fill the memory
 MOST_COMBINED = 1_000_000  # Combinations of columns that zeros tie together, with those that can't occur
@@ -215,8 +216,7 @@ class ResidualDesign:
     @cached_property
     def moved(self) -> Fraction:
         """The most that one record moves all counts by: in scales of the noise, or squared in standard deviations."""
-        changes = 2 if self.neighbours == "replace-one" else 1
-        return changes * Fraction(int(self.weights.sum()), WEIGHT)
+        return n_changed(self.neighbours) * Fraction(int(self.weights.sum()), WEIGHT)
 
     @cached_property
     def squared(self) -> Fraction:

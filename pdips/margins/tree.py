@@ -39,6 +39,7 @@ from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import UNAVAILABLE
 from pdips.privacy.plan import Step
+from pdips.privacy.sensitivity import n_changed
 from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, axes_of
 
 Utility = Literal["aic", "bic"]
@@ -296,8 +297,7 @@ def node_width(neighbours: Neighbours) -> Fraction:
     should rise by [0, 2] rises by [-g, 2 + g]. Hence 2 + 2 g where one node changes, and twice that under replace-one,
     where a record can leave one node and enter another.
     """
-    width = 2 + 2 * Fraction(1, STEPS_PER_UNIT)
-    return 2 * width if neighbours == "replace-one" else width
+    return n_changed(neighbours) * (2 + 2 * Fraction(1, STEPS_PER_UNIT))
 
 
 def group_width(neighbours: Neighbours) -> Fraction:

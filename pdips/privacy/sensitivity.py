@@ -7,6 +7,11 @@ from pdips.data.schema import Schema
 from pdips.privacy.loss import Neighbours
 
 
+def n_changed(neighbours: Neighbours) -> int:
+    """Return how many records differ between neighbours: one leaves and one comes where a record is replaced."""
+    return 2 if neighbours == "replace-one" else 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity:
     """The most by which one person can move a vector of whole numbers, between neighbouring tables.
@@ -37,7 +42,7 @@ class Sensitivity:
         Replacing a record takes it from one place and puts it into another; adding or removing it changes one. All of a
         person's records may be in the same place.
         """
-        places = 2 if neighbours == "replace-one" else 1
+        places = n_changed(neighbours)
         return cls.of_record(schema, l1=places * tables, l2_squared=places * tables)
 
     @classmethod

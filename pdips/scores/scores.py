@@ -26,7 +26,7 @@ from pdips.privacy.curator import Clock, Curator, Progress, Statistic
 from pdips.privacy.loss import check_whole
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
-from pdips.privacy.sensitivity import Sensitivity
+from pdips.privacy.sensitivity import Sensitivity, n_changed
 from pdips.release.release import Release, RunRecord
 from pdips.scores.noisy_likelihood import (
     ColumnCells,
@@ -158,7 +158,7 @@ class Scores(sampling.ChainMechanism):
         counts = Sensitivity.of_counts(schema, self.neighbours, tables=len(described))
         found.append(Step(name=CELLS, sensitivity=counts, price=of_cells, law=law, counts="each cell"))
         left -= of_cells
-        both = 2 if self.neighbours == "replace-one" else 1  # the old record's score leaves and a new one comes
+        both = n_changed(self.neighbours)
         wide = 1 if self.norm == "l1" else math.isqrt(space.n_parameters - 1) + 1  # of the l2 ball, in the l1 norm
         ball = Sensitivity.of_record(schema, l1=both * wide * STEPS, l2_squared=(both * STEPS) ** 2)
         for number in range(1, self.score_rounds + 1):
