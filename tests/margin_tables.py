@@ -31,6 +31,12 @@ def apart(table: Table, made: pd.DataFrame) -> float:
     return next(both).sub(next(both), fill_value=0).abs().sum()
 
 
+def counted_by_pandas(measured, table: Table) -> list[int]:
+    """Return the exact count of each cell of a tree."""
+    levels = [measured.levels(np.arange(measured.layers[-1].n_nodes), j) for j in range(len(table.codes))]
+    return pd.DataFrame(table.codes).value_counts().reindex(pd.MultiIndex.from_arrays(levels), fill_value=0).tolist()
+
+
 def groups_of(codes: np.ndarray) -> np.ndarray:
     """Return which rows of codes have each combination that occurs: a row of zeros and ones for each."""
     key = np.unique(codes @ 100 ** np.arange(codes.shape[1]), return_inverse=True)[1]
