@@ -80,20 +80,28 @@ def test_bounds_zero_and_round_numbers_come_back_as_they_are(name, values):
     assert (np.bincount(column.nodes[0])[alone] == 1).all()  # exactly 0 is an interval of the first layer
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_no_record_moves_a_layer_by_more_than_its_sensitivity(neighbours, missing):
-    schema = Schema.model_validate({"columns": {"x": {"lower": 0, "upper": 120, "integer": True, "missing": missing}}})
-    design = IntervalDesign.of(schema, 10).priced(schema, Fraction(1), neighbours, "laplace")
-    (column,), (steps,) = design.columns, design.steps
-    values = [0, 1, 2, 59, 119, 120, *([None] if missing else [])]
+JOBS = [f"{group}{number}" for number in range(4) for group in "CAB"]
+CODES, SEX = {"levels": JOBS, "missing": True, "groups": 1}, {"levels": ["f", "m"]}
+AGE, AGES = {"lower": 0, "upper": 120, "integer": True}, [5, 0, 1, 2, 59, 119, 120]
+ASKED = {"numbers": (AGE, AGES), "numbers or missing": (AGE | {"missing": True}, [*AGES, None])}
+ASKED["codes"] = (CODES, [*JOBS, None])  # every two levels, one within a group and across
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+@pytest.mark.parametrize(("column", "values"), ASKED.values(), ids=ASKED)
+def test_no_person_moves_a_layer_by_more_than_its_sensitivity(neighbours, column, values, cap):
+    schema = Schema.model_validate({"columns": {"x": column}})
+    capped = schema.model_copy(update={"records": Records(max_per_person=cap)})
+    design = IntervalDesign.of(schema, 10).priced(capped, Fraction(1), neighbours, "laplace")
+    (own,), (steps,) = design.columns, design.steps
+    tables = [Table(pd.DataFrame({"x": [values[0], *[value] * n]}), schema) for value in values for n in (0, cap)]
     for layer, step in enumerate(steps):
-        counts = [column.counts(Table(pd.DataFrame({"x": [5, v]}), schema), layer) for v in values]
-        alone = column.counts(Table(pd.DataFrame({"x": [5]}), schema), layer)
-        others = [alone] if neighbours == "add-remove" else counts
-        moved = max(int(np.abs(one - other).sum()) for one in counts for other in others)
-        if missing and layer:  # a missing value is counted in the first layer alone
+        counts = np.array([own.counts(table, layer) for table in tables])
+        apart = counts[1::2, None] - (counts[:1] if neighbours == "add-remove" else counts[1::2])
+        assert np.abs(apart).sum(axis=2).max() == step.sensitivity.l1 == cap * (1 + (neighbours == "replace-one"))
+        if "missing" in column and layer:  # a missing value is counted in the first layer alone
             assert counts[-1].sum() == 1
-        assert moved == step.sensitivity.l1 == (1 if neighbours == "add-remove" else 2)
+    assert own.worth == (2 if "levels" in column else Fraction(3, 2))  # the root of 12 levels in 3 groups
 
 
 @pytest.mark.parametrize("codes", [False, True])
@@ -235,10 +243,6 @@ def test_a_draft_is_released_with_the_median_of_skewed_money_and_twenty_bins_los
     true = frame["wealth"].median()
     assert median(draft, "pairs") == pytest.approx(true, rel=0.5)
     assert median(draft.replace("integer = true", "bins = 20\ninteger = true"), "steps") > 5 * true  # the broken twin
-
-
-JOBS = [f"{group}{number}" for number in range(4) for group in "CAB"]
-CODES, SEX = {"levels": JOBS, "missing": True, "groups": 1}, {"levels": ["f", "m"]}
 
 
 @pytest.mark.parametrize("n_sets", [1, 3])
@@ -439,19 +443,6 @@ def test_the_exact_loss_of_intervals_or_codes_with_their_pairs_is_the_price(neig
     pair, made = Pair("one record moves", *tables, neighbours), Pairs(epsilon=1, neighbours=neighbours)
     assert audit(made, pair, engine="exact").bound == pytest.approx(1)
     assert audit(overspending(made, Fraction(5, 4)), pair, engine="exact").bound == pytest.approx(5 / 4)
-
-
-@pytest.mark.parametrize("cap", [1, 3])
-def test_no_record_moves_counts_of_codes_by_more_than_their_sensitivity(neighbours, cap):
-    """Every two levels, one within a group and across; a person's records move together."""
-    schema = jobs(10).schema.model_copy(update={"records": Records(max_per_person=cap)})
-    design = IntervalDesign.of(schema, 10).priced(schema, Fraction(1), neighbours, "laplace")
-    (column,), ((step,),) = design.columns, design.steps
-    frames = [pd.DataFrame({"job": ["A0", *[job] * cap], "sex": "f"}) for job in [*JOBS, None]]
-    counts = [column.counts(Table(frame, jobs(10).schema), 0) for frame in frames]
-    others = counts if neighbours == "replace-one" else [column.counts(Table(frames[0][:1], jobs(10).schema), 0)]
-    assert max(int(np.abs(one - other).sum()) for one in counts for other in others) == step.sensitivity.l1
-    assert column.worth == 2  # the root of 12 levels in 3 groups
 
 
 def test_groups_are_left_aside_where_levels_are_needed():
