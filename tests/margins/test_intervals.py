@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from margin_tables import released
-from tables import bits, refuses
+from tables import bits, cases, refuses
 
 import pdips.margins.chains as chains
 import pdips.margins.intervals as intervals
@@ -24,19 +24,7 @@ from pdips.margins.residuals import ResidualDesign
 from pdips.outside import NoisyMargins
 from pdips.privacy.curator import Drawing
 
-COLUMNS = {
-    "age": Column(lower=0, upper=100, integer=True),
-    "share": Column(lower=0, upper=1),
-    "wage": Column(lower=0.5, upper=1e6, scale="log"),
-    "income": Column(lower=-1_000, upper=2_000_000, integer=True),
-    "pay": Column(lower=1, upper=10**6, integer=True, scale="log", missing=True),
-    "hours": Column(lower=0, upper=3, resolution=0.25),
-    "debt": Column(lower=-3.5, upper=7e5),
-    "wage an hour": Column(lower=0, upper=50),
-    "square": Column(lower=0, upper=5_000, integer=True),
-    "floor": Column(lower=0, upper=2_500, integer=True),
-}
-
+COLUMNS = {name: Column(**bounds) for name, bounds in cases(__file__, "number_columns").items()}
 X = {"lower": 0, "upper": 1}
 
 
@@ -66,16 +54,12 @@ def test_cells_hold_every_value_once_and_layers_are_nested(name):
     np.testing.assert_array_equal(column.nodes[-1], np.arange(column.n_cells))
 
 
-ROUND = {"age": [0, 1, 17, 99, 100], "share": [0, 0.5, 1], "income": [-1_000, 0, 1_000, 50_000, 2_000_000]}
-ROUND |= {"hours": [0, 0.25, 2.75, 3], "debt": [-3.5, 0, 100, 5_000, 7e5]}
-
-
-@pytest.mark.parametrize(("name", "values"), ROUND.items())
+@pytest.mark.parametrize(("name", "values"), cases(__file__, "round_numbers").items())
 def test_bounds_zero_and_round_numbers_come_back_as_they_are(name, values):
     column = IntervalColumn(name, COLUMNS[name], 10)
     table = Table(pd.DataFrame({name: values}), Schema(columns={name: column.column}))
     found = column.rounded(pd.Series(column.fine.edges[np.flatnonzero(column.counts(table, len(column.nodes) - 1))]))
-    assert found.tolist() == values
+    assert found.tolist() == list(values)
     alone = column.nodes[0][np.flatnonzero(np.isin(column.fine.edges[:-1], [0.0]))]
     assert (np.bincount(column.nodes[0])[alone] == 1).all()  # exactly 0 is an interval of the first layer
 
@@ -158,13 +142,10 @@ def test_cuts_are_as_many_as_there_is_room_for_and_set_a_spike_apart():
     assert few.cuts(np.array([1.0, 0, 0, 0])).tolist() == [0, 1, 2, 3, 4]
 
 
-WIDTHS = {"age": [5, 1], "wage an hour": [2.5, 1, 0.1, 0.01], "square": [250, 100, 10, 1], "floor": [125, 10, 1]}
-
-
-@pytest.mark.parametrize("column", WIDTHS)
-def test_layers_are_twentieths_of_the_range_and_powers_of_ten_cells(column):
+@pytest.mark.parametrize(("column", "widths"), cases(__file__, "widths_of_layers").items())
+def test_layers_are_twentieths_of_the_range_and_powers_of_ten_cells(column, widths):
     found = IntervalColumn("x", COLUMNS[column], 10)
-    for nodes, width in zip(found.nodes, WIDTHS[column], strict=True):
+    for nodes, width in zip(found.nodes, widths, strict=True):
         lower = found.fine.edges[np.flatnonzero(np.diff(nodes, prepend=-1))]
         assert np.diff(lower[3:-1]).max() == pytest.approx(width)
     days = Column(type="date", lower="1940-01-01", upper="2000-12-31")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from laws import ACCEPT, REJECT, chi_square, p_value
 from scipy import stats
-from tables import bits, random_table, refuses, runs_of, schema_of, table_of, worst_loss
+from tables import bits, cases, random_table, refuses, runs_of, schema_of, table_of, worst_loss
 
 from pdips import Steps
 from pdips.audit import audit
@@ -42,22 +42,7 @@ SMALL = schema_of(2, 3, 2)
 WIDE = schema_of(12, 12, 12)
 """Too many cells for one view: the margins overlap."""
 
-TREES = {
-    "margins": {},
-    "given, margins": {"order": ("b",), "below": "margins"},
-    "given, groups of columns": {"order": ("a+b", "c")},
-    "given, a group above margins": {"order": (("a", "c"),), "below": "margins"},
-    "half to the leaves": {"order": ("a", "b"), "budget": "half-to-leaves"},
-    "a budget spelt out": {"order": ("a", "b"), "budget": ("1/2", "3/10", "1/5")},
-    "two sets, a tree each": {"order": ("a",), "n_sets": 2, "split": "per-set"},
-}
-ELECTIONS = {
-    "node": {"layers": 1},
-    "layer": {"elect": "layer", "layers": 2},
-    "layer, margins": {"elect": "layer", "below": "margins"},
-    "groups": {"elect": "groups"},
-    "groups, margins": {"elect": "groups", "below": "margins"},
-}
+TREES, ELECTIONS = cases(__file__, "trees"), cases(__file__, "elections")
 
 
 @pytest.mark.parametrize("options", TREES.values(), ids=TREES)
