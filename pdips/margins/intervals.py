@@ -459,16 +459,13 @@ class IntervalDesign:
         """Return the interval of each row in each column."""
         return {column.name: column.levels(table, cuts[column.name]) for column in self.columns}
 
-    def schema(self, schema: Schema) -> Schema:
-        """Return a schema with cells as bins."""
-        return schema.model_copy(update={"columns": {**schema.columns, **{c.name: c.fine for c in self.columns}}})
-
     def records(
         self, schema: Schema, made: Mapping[str, IntArray], public: Table | None, rng: Generator
     ) -> pd.DataFrame:
         """Return records as values, beside the public columns, from the cells or levels of the others."""
         drawn = {name: made[name] for name in schema.columns if name not in schema.public_columns}
-        frame = decode(self.schema(schema), drawn, rng)
+        with_cells = {**schema.columns, **{each.name: each.fine for each in self.columns}}
+        frame = decode(schema.model_copy(update={"columns": with_cells}), drawn, rng)
         for each in self.numeric:
             frame[each.name] = each.rounded(frame[each.name])
         if public is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.margins.domain import MOST_BITS, Domain, Layer, View, count_variance
+from pdips.margins.domain import MOST_BITS, Columns, Domain, Layer, View, count_variance
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.release.release import MarginError
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MOST_HELD = 2**22  # Shares of nodes in margins that are worked out at once; 8 bytes each
 
-Columns = tuple[int, ...]
 Scales = Sequence[Fraction | None]
 
 

@@ -439,11 +439,7 @@ class Pairs(LaplaceOrGaussian):
                     own, held, away = redrawn(field, found, target, other, n_records, rng, off[0])
                     off.append(away)
                 codes = own.records(found, target, held, n_records, rng, kept=not posterior)
-                made = {
-                    name: block.levels[codes[:, k], place]
-                    for k, block in enumerate(design.blocks)
-                    for place, name in enumerate(design.domain.names[column] for column in block.columns)
-                }
+                made = {name: design.blocks[k].levels[codes[:, k], at] for name, (k, at) in design.home.items()}
                 meet(design.totals, made, partial(_gain, design, own, made), rng)
                 codes = design.codes([made[name] for name in design.domain.names])
                 within = {numeric[k]: at for k, at in own.places(codes, [*numeric], found, rng).items()}
@@ -504,7 +500,7 @@ def _gain(
 ) -> FloatArray:
     """Return by how much the log density of some records rises with another level of a column; -inf if it can't be."""
     names, present = design.domain.names, {one: codes[rows] for one, codes in made.items()}
-    block = next(k for k, each in enumerate(design.blocks) if names.index(name) in each.columns)
+    block, _ = design.home[name]
     columns = {**present, name: np.full(len(rows), level)}
     other = design.blocks[block].codes([columns[names[column]] for column in design.blocks[block].columns])
     found = field.gain(design.codes([present[one] for one in names]), block, np.maximum(other, 0), design.offsets)

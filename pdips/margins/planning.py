@@ -15,7 +15,7 @@ from pdips.margins.domain import View, check_domain, choose_views, columns_of, d
 from pdips.margins.margin_error import ColumnTree, small_margins, view_errors
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.steps import divide
-from pdips.privacy.loss import Neighbours, Number, choice, positive
+from pdips.privacy.loss import Neighbours, Number, check_whole, choice, positive
 from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity
 
@@ -209,13 +209,10 @@ def margin_errors(
     errors, margins = tree.standard_errors(scales), small_margins(len(tree.depth))
     names = [" x ".join(tree.domain.names[place] for place in columns) for columns in margins]
     frame = pd.DataFrame({"margin": names, "cells": list(map(tree.domain.size_of, margins)), "se_records": errors})
-    return frame if n is None else frame.assign(se_share=errors / _whole(n, "n"))
-
-
-def _whole(value: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value}")
-    return value
+    if n is None:
+        return frame
+    check_whole(n, "n", 1, None)
+    return frame.assign(se_share=errors / n)
 
 
 def suggest_layers(
@@ -263,9 +260,11 @@ def suggest_layers(
     True
     """
     order = checked_order(schema, order)
-    each = positive(epsilon, "epsilon") / _whole(n_sets, "n_sets")
+    check_whole(n_sets, "n_sets", 1, None)
+    check_whole(n, "n", 1, None)
+    each = positive(epsilon, "epsilon") / n_sets
     wanted: By = choice(by, get_args(By), "by") if len(schema.columns) > 1 else "one-way"
-    rows = [_margins(schema, _whole(n, "n"), each, neighbours)] if columns_of(schema).n_cells <= MOST_DENSE else []
+    rows = [_margins(schema, n, each, neighbours)] if columns_of(schema).n_cells <= MOST_DENSE else []
     margins, n_free = small_margins(len(schema.columns)), len(splittable(schema))
     for layers in range(min(len(order), n_free - 1) + 1):  # splitting by all columns is splitting by all but the last
         tree = column_tree(schema, order, layers, neighbours)

@@ -11,6 +11,7 @@ from pdips.margins.domain import View, check_domain, check_noise, choose_views, 
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.synthesis import CountedTree
 from pdips.margins.tree import (
+    MOST_GROUPED,
     STEPS_PER_UNIT,
     ElectedColumns,
     GivenColumns,
@@ -18,7 +19,6 @@ from pdips.margins.tree import (
     Splitter,
     TreeDesign,
     Utility,
-    check_grouped,
     group_width,
     node_width,
 )
@@ -229,7 +229,9 @@ class Steps(CountedTree, LaplaceOrGaussian):
             inner = groups[:-1] if sum(map(len, groups)) == n_columns else groups
             return tuple(i == len(group) for group in inner for i in range(1, len(group) + 1)), len(groups)
         if self.elect == "groups":
-            check_grouped(n_columns)
+            if not 2 <= n_columns <= MOST_GROUPED:
+                said = f"2 to {MOST_GROUPED} columns that aren't public, not {n_columns}"
+                raise InputError(f"elect = 'groups' divides {said}")
             return (True,), 2
         shallow = (2 if self._has_tree() else 0) if below == "margins" else deepest(schema)
         n_layers = self.layers or min(shallow, n_columns)

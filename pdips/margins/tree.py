@@ -21,7 +21,6 @@ import pandas as pd
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table, tally
-from pdips.errors import InputError
 from pdips.margins.domain import (
     STOP,
     Cells,
@@ -383,12 +382,6 @@ class GroupElection:
             inside, n_in, n_out = sum(aic[j] for j in group), len(group), len(self.free) - len(group)
             found.append(((total - inside) * n_in - inside * n_out) // (n_in * n_out))
         return np.array(found, dtype=np.int64)[None]
-
-
-def check_grouped(n_columns: int) -> None:
-    """Check that an election of groups has two groups to make, and not too many ways to make them."""
-    if not 2 <= n_columns <= MOST_GROUPED:
-        raise InputError(f"elect = 'groups' divides 2 to {MOST_GROUPED} columns that aren't public, not {n_columns}")
 
 
 def election_scores(

@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from tables import bits, refuses
+from margin_tables import released
+from tables import bits, cases, refuses
 
 import pdips.margins.chains as chains
 import pdips.margins.intervals as intervals
@@ -23,20 +24,7 @@ from pdips.margins.residuals import ResidualDesign
 from pdips.outside import NoisyMargins
 from pdips.privacy.curator import Drawing
 
-COLUMNS = {
-    "age": Column(lower=0, upper=100, integer=True),
-    "share": Column(lower=0, upper=1),
-    "wage": Column(lower=0.5, upper=1e6, scale="log"),
-    "income": Column(lower=-1_000, upper=2_000_000, integer=True),
-    "pay": Column(lower=1, upper=10**6, integer=True, scale="log", missing=True),
-    "hours": Column(lower=0, upper=3, resolution=0.25),
-    "debt": Column(lower=-3.5, upper=7e5),
-    "wage an hour": Column(lower=0, upper=50),
-    "square": Column(lower=0, upper=5_000, integer=True),
-    "floor": Column(lower=0, upper=2_500, integer=True),
-}
-
-
+COLUMNS = {name: Column(**bounds) for name, bounds in cases(__file__, "number_columns").items()}
 X = {"lower": 0, "upper": 1}
 
 
@@ -66,34 +54,38 @@ def test_cells_hold_every_value_once_and_layers_are_nested(name):
     np.testing.assert_array_equal(column.nodes[-1], np.arange(column.n_cells))
 
 
-ROUND = {"age": [0, 1, 17, 99, 100], "share": [0, 0.5, 1], "income": [-1_000, 0, 1_000, 50_000, 2_000_000]}
-ROUND |= {"hours": [0, 0.25, 2.75, 3], "debt": [-3.5, 0, 100, 5_000, 7e5]}
-
-
-@pytest.mark.parametrize(("name", "values"), ROUND.items())
+@pytest.mark.parametrize(("name", "values"), cases(__file__, "round_numbers").items())
 def test_bounds_zero_and_round_numbers_come_back_as_they_are(name, values):
     column = IntervalColumn(name, COLUMNS[name], 10)
     table = Table(pd.DataFrame({name: values}), Schema(columns={name: column.column}))
     found = column.rounded(pd.Series(column.fine.edges[np.flatnonzero(column.counts(table, len(column.nodes) - 1))]))
-    assert found.tolist() == values
+    assert found.tolist() == list(values)
     alone = column.nodes[0][np.flatnonzero(np.isin(column.fine.edges[:-1], [0.0]))]
     assert (np.bincount(column.nodes[0])[alone] == 1).all()  # exactly 0 is an interval of the first layer
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_no_record_moves_a_layer_by_more_than_its_sensitivity(neighbours, missing):
-    schema = Schema.model_validate({"columns": {"x": {"lower": 0, "upper": 120, "integer": True, "missing": missing}}})
-    design = IntervalDesign.of(schema, 10).priced(schema, Fraction(1), neighbours, "laplace")
-    (column,), (steps,) = design.columns, design.steps
-    values = [0, 1, 2, 59, 119, 120, *([None] if missing else [])]
+JOBS = [f"{group}{number}" for number in range(4) for group in "CAB"]
+CODES, SEX = {"levels": JOBS, "missing": True, "groups": 1}, {"levels": ["f", "m"]}
+AGE, AGES = {"lower": 0, "upper": 120, "integer": True}, [5, 0, 1, 2, 59, 119, 120]
+ASKED = {"numbers": (AGE, AGES), "numbers or missing": (AGE | {"missing": True}, [*AGES, None])}
+ASKED["codes"] = (CODES, [*JOBS, None])  # every two levels, one within a group and across
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+@pytest.mark.parametrize(("column", "values"), ASKED.values(), ids=ASKED)
+def test_no_person_moves_a_layer_by_more_than_its_sensitivity(neighbours, column, values, cap):
+    schema = Schema.model_validate({"columns": {"x": column}})
+    capped = schema.model_copy(update={"records": Records(max_per_person=cap)})
+    design = IntervalDesign.of(schema, 10).priced(capped, Fraction(1), neighbours, "laplace")
+    (own,), (steps,) = design.columns, design.steps
+    tables = [Table(pd.DataFrame({"x": [values[0], *[value] * n]}), schema) for value in values for n in (0, cap)]
     for layer, step in enumerate(steps):
-        counts = [column.counts(Table(pd.DataFrame({"x": [5, v]}), schema), layer) for v in values]
-        alone = column.counts(Table(pd.DataFrame({"x": [5]}), schema), layer)
-        others = [alone] if neighbours == "add-remove" else counts
-        moved = max(int(np.abs(one - other).sum()) for one in counts for other in others)
-        if missing and layer:  # a missing value is counted in the first layer alone
+        counts = np.array([own.counts(table, layer) for table in tables])
+        apart = counts[1::2, None] - (counts[:1] if neighbours == "add-remove" else counts[1::2])
+        assert np.abs(apart).sum(axis=2).max() == step.sensitivity.l1 == cap * (1 + (neighbours == "replace-one"))
+        if "missing" in column and layer:  # a missing value is counted in the first layer alone
             assert counts[-1].sum() == 1
-        assert moved == step.sensitivity.l1 == (1 if neighbours == "add-remove" else 2)
+    assert own.worth == (2 if "levels" in column else Fraction(3, 2))  # the root of 12 levels in 3 groups
 
 
 @pytest.mark.parametrize("codes", [False, True])
@@ -119,18 +111,16 @@ def test_all_that_is_asked_costs_what_was_given(kind, codes):
 def law_of(column: Column, values: list, deviation: float, n: int | None = None) -> np.ndarray:
     schema = Schema(columns={"x": column})
     design = IntervalDesign.of(schema, 10).priced(schema, Fraction(1), "replace-one", "laplace")
-    table, (own,) = Table(pd.DataFrame({"x": values}), schema), design.columns
-    quiet = [replace(step, price=step.price * 10**6) for step in design.steps[0]]
+    table, (own,), (steps,) = Table(pd.DataFrame({"x": values}), schema), design.columns, design.steps
     rng = np.random.default_rng(1)
     counts = [own.counts(table, k) + deviation * rng.standard_normal(own.n_counts(k)) for k in range(len(own.nodes))]
-    return own.law(counts, quiet if deviation < 1 else list(design.steps[0]), n)
+    return own.law(counts, [replace(step, price=step.price * 10**6) for step in steps] if deviation < 1 else steps, n)
 
 
 def test_counts_without_noise_give_their_own_law():
     values = [0, 0, 0, 7, 7, 50, 99, 100, None, None]
     law = law_of(Column(lower=0, upper=100, integer=True, missing=True), values, 1e-9)
-    expected = np.zeros(102)
-    expected[[0, 7, 50, 99, 100, 101]] = [3, 2, 1, 1, 1, 2]
+    expected = np.bincount([101 if value is None else value for value in values], minlength=102)
     np.testing.assert_allclose(law, expected / 10, atol=1e-4)
 
 
@@ -152,13 +142,10 @@ def test_cuts_are_as_many_as_there_is_room_for_and_set_a_spike_apart():
     assert few.cuts(np.array([1.0, 0, 0, 0])).tolist() == [0, 1, 2, 3, 4]
 
 
-WIDTHS = {"age": [5, 1], "wage an hour": [2.5, 1, 0.1, 0.01], "square": [250, 100, 10, 1], "floor": [125, 10, 1]}
-
-
-@pytest.mark.parametrize("column", WIDTHS)
-def test_layers_are_twentieths_of_the_range_and_powers_of_ten_cells(column):
+@pytest.mark.parametrize(("column", "widths"), cases(__file__, "widths_of_layers").items())
+def test_layers_are_twentieths_of_the_range_and_powers_of_ten_cells(column, widths):
     found = IntervalColumn("x", COLUMNS[column], 10)
-    for nodes, width in zip(found.nodes, WIDTHS[column], strict=True):
+    for nodes, width in zip(found.nodes, widths, strict=True):
         lower = found.fine.edges[np.flatnonzero(np.diff(nodes, prepend=-1))]
         assert np.diff(lower[3:-1]).max() == pytest.approx(width)
     days = Column(type="date", lower="1940-01-01", upper="2000-12-31")
@@ -193,7 +180,7 @@ def test_no_cut_parts_cells_that_were_counted_together_while_others_are_left():
 
 def test_a_release_keeps_spikes_types_missing_values_and_what_groups_earn():
     table = survey()
-    release, _ = Pairs(epsilon=4, kind="zcdp").release(table, rng=np.random.default_rng(2))
+    release = released(Pairs(epsilon=4, kind="zcdp"), table, 2)
     made = release.sets[0]
     assert made.dtypes[["age", "money"]].tolist() == [np.int64, np.int64]
     assert (made["money"] == 0).mean() == pytest.approx((table.frame["money"] == 0).mean(), abs=0.03)
@@ -215,8 +202,7 @@ def test_intervals_that_are_never_looked_into_lose_a_spike(monkeypatch):
     table.frame["money"] = table.frame["money"].where(table.frame["money"] > 0, 20_000)
 
     def spike() -> float:
-        release, _ = Pairs(epsilon=4, kind="zcdp").release(table, rng=np.random.default_rng(2))
-        return float((release.sets[0]["money"] == 20_000).mean())
+        return float((released(Pairs(epsilon=4, kind="zcdp"), table, 2).sets[0]["money"] == 20_000).mean())
 
     true = (table.frame["money"] == 20_000).mean()
     assert spike() == pytest.approx(true, abs=0.05)
@@ -240,15 +226,7 @@ def test_a_draft_is_released_with_the_median_of_skewed_money_and_twenty_bins_los
     assert median(draft.replace("integer = true", "bins = 20\ninteger = true"), "steps") > 5 * true  # the broken twin
 
 
-def test_sets_of_several_draws_differ_by_the_noise(neighbours):
-    table = survey(2_000)
-    made = Pairs(epsilon=1, kind="zcdp", neighbours=neighbours, n_sets=2)
-    release, _ = made.release(table, rng=np.random.default_rng(3))
-    one, other = (each["age"].mean() for each in release.sets)
-    assert one != other
-    assert abs(one - other) < 10
-
-
+@pytest.mark.parametrize("n_sets", [1, 3])
 @pytest.mark.parametrize(
     ("columns", "epsilon"),
     [
@@ -256,14 +234,18 @@ def test_sets_of_several_draws_differ_by_the_noise(neighbours):
         ({"x": X | {"integer": True, "missing": True}}, 1),
         ({"x": {"lower": 0, "upper": 1e6}, "only": {"levels": ["a"]}}, "1/1000"),
         ({"x": {"lower": 1, "upper": 9, "scale": "log"}, "y": {"lower": -5, "upper": 5}}, "1/10"),
+        ({"job": CODES, "sex": SEX}, "1/1000"),
     ],
+    ids=["one", "whole or missing", "beside one level", "two", "codes"],
 )
-def test_few_columns_few_records_and_loud_noise_still_make_a_set(columns, epsilon):
+def test_few_columns_few_records_and_loud_noise_still_make_a_set(columns, epsilon, n_sets):
     schema = Schema.model_validate({"columns": columns})
-    frame = pd.DataFrame({name: ["a"] * 2 if name == "only" else [1, 1] for name in columns})
-    release, _ = Pairs(epsilon=epsilon).release(Table(frame, schema), rng=np.random.default_rng(4))
-    assert len(release.sets[0]) == 2
-    Table(release.sets[0], schema)
+    frame = pd.DataFrame({name: column.get("levels", [1])[:1] * 2 for name, column in columns.items()})
+    release = released(Pairs(epsilon=epsilon, n_sets=n_sets), Table(frame, schema), 4)
+    for made in release.sets:
+        assert len(made) == 2
+        Table(made, schema)
+    assert len(release.sets) == n_sets
 
 
 def test_a_half_gets_what_it_may_be_expected_to_hold():
@@ -325,7 +307,7 @@ def test_numbers_follow_each_other_and_a_twin_without_slopes_and_places_is_flatt
     """A mean of correlations has a standard error of .01 at first, .04 then: error rates below 1 %."""
 
     def correlation():
-        sets = (mechanism.release(table, rng=np.random.default_rng(seed))[0].sets[0] for seed in range(3))
+        sets = (released(mechanism, table, seed).sets[0] for seed in range(3))
         return np.mean([np.diagonal(one.corr().to_numpy(), 1)[::2] for one in sets])
 
     assert least < correlation() < 0.92
@@ -367,22 +349,21 @@ def test_dates_without_bins_come_back_as_dates(unit):
     bounds = {"lower": "2020-01-01", "upper": "2022-12-31", "missing": True}
     schema = Schema.model_validate({"columns": {"when": {"type": "date", "unit": unit, **bounds}}})
     table = Table(pd.DataFrame({"when": ["2020-05-01", "2021-06-01", None] * 300}), schema)
-    release, _ = Pairs(epsilon=10, kind="zcdp").release(table, rng=np.random.default_rng(6))
-    Table(release.sets[0], schema)
-    assert release.sets[0].dtypes.equals(table.frame.dtypes)
+    (made,) = released(Pairs(epsilon=10, kind="zcdp"), table, 6).sets
+    Table(made, schema)
+    assert made.dtypes.equals(table.frame.dtypes)
 
 
 def test_fitted_sets_have_the_counts_that_the_levels_should_have():
     assert rounded_counts(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]
     table = survey(3_000)
-    release, _ = Pairs(epsilon=100, kind="zcdp").release(table, rng=np.random.default_rng(5))
-    off = abs((release.sets[0]["group"] == 1).sum() - (table.frame["group"] == 1).sum())
-    assert off <= 3  # drawn independently, it would be off by 27
+    (made,) = released(Pairs(epsilon=100, kind="zcdp"), table, 5).sets
+    assert (
+        abs((made["group"] == 1).sum() - (table.frame["group"] == 1).sum()) <= 3
+    )  # drawn independently, it would be off by 27
 
 
 # ---- codes in groups: levels alone, groups in pairs ----
-
-JOBS = [f"{group}{number}" for number in range(4) for group in "CAB"]
 
 
 def jobs(n: int = 3_000, groups: object = 1, *, missing: bool = True) -> Table:
@@ -392,8 +373,8 @@ def jobs(n: int = 3_000, groups: object = 1, *, missing: bool = True) -> Table:
     frame["sex"] = np.where(rng.random(n) < frame["job"].str[0].map({"A": 0.9, "B": 0.5, "C": 0.1}), "f", "m")
     if missing:
         frame.loc[rng.random(n) < 0.1, "job"] = None
-    job = {"levels": JOBS, "missing": missing, **({"groups": groups} if groups else {})}
-    return Table(frame, Schema.model_validate({"columns": {"job": job, "sex": {"levels": ["f", "m"]}}}))
+    job = {**CODES, "missing": missing, "groups": groups}
+    return Table(frame, Schema.model_validate({"columns": {"job": job, "sex": SEX}}))
 
 
 def counts_of(frame: pd.DataFrame, *columns: pd.Series) -> np.ndarray:
@@ -405,7 +386,7 @@ def counts_of(frame: pd.DataFrame, *columns: pd.Series) -> np.ndarray:
 def test_codes_come_back_by_level_alone_and_by_group_in_pairs(neighbours, kind, groups):
     table = jobs(groups=groups)
     made = Pairs(epsilon=1_000, kind=kind, neighbours=neighbours, n_sets=6, sets="fitted")
-    release, _ = made.release(table, rng=np.random.default_rng(1))
+    release = released(made, table, 1)
     one, other = table.frame, release.sets[0]
     assert np.abs(counts_of(one, one["job"]) - counts_of(other, other["job"])).max() <= 2
     # a set of n records has 27 more or fewer women, by sampling, until some are changed: 11 on average over six
@@ -445,19 +426,6 @@ def test_the_exact_loss_of_intervals_or_codes_with_their_pairs_is_the_price(neig
     assert audit(overspending(made, Fraction(5, 4)), pair, engine="exact").bound == pytest.approx(5 / 4)
 
 
-@pytest.mark.parametrize("cap", [1, 3])
-def test_no_record_moves_counts_of_codes_by_more_than_their_sensitivity(neighbours, cap):
-    """Every two levels, one within a group and across; a person's records move together."""
-    schema = jobs(10).schema.model_copy(update={"records": Records(max_per_person=cap)})
-    design = IntervalDesign.of(schema, 10).priced(schema, Fraction(1), neighbours, "laplace")
-    (column,), ((step,),) = design.columns, design.steps
-    frames = [pd.DataFrame({"job": ["A0", *[job] * cap], "sex": "f"}) for job in [*JOBS, None]]
-    counts = [column.counts(Table(frame, jobs(10).schema), 0) for frame in frames]
-    others = counts if neighbours == "replace-one" else [column.counts(Table(frames[0][:1], jobs(10).schema), 0)]
-    assert max(int(np.abs(one - other).sum()) for one in counts for other in others) == step.sensitivity.l1
-    assert column.worth == 2  # the root of 12 levels in 3 groups
-
-
 def test_groups_are_left_aside_where_levels_are_needed():
     """Public columns, structural zeros, totals; and mechanisms that don't know of them make the same sets."""
     content = jobs(10).schema.to_dict()
@@ -467,14 +435,14 @@ def test_groups_are_left_aside_where_levels_are_needed():
         assert not IntervalDesign.of(Schema.model_validate(content | more), 10).columns
     content["columns"]["job"]["public"] = True
     assert not IntervalDesign.of(Schema.model_validate(content), 10).columns
-    one, other = (Steps(epsilon=1).release(jobs(groups=g), rng=np.random.default_rng(3))[0].sets[0] for g in (1, None))
+    one, other = (released(Steps(epsilon=1), jobs(groups=groups), 3).sets[0] for groups in (1, None))
     pd.testing.assert_frame_equal(one, other)
 
 
 def test_groups_lift_no_limit_on_levels():
     """Whoever reads the noisy margins has all levels as a column."""
     job = {"levels": list(range(10_000, 15_001)), "groups": 1}
-    schema = Schema.model_validate({"columns": {"job": job, "sex": {"levels": ["f", "m"]}}})
+    schema = Schema.model_validate({"columns": {"job": job, "sex": SEX}})
     refuses("column 'job' has more than 5,000 levels", Pairs(epsilon=1).plan, schema)
 
 
@@ -483,7 +451,7 @@ def test_right_groups_keep_pairs_and_wrong_ones_lose_them():
 
     def off(groups: dict[str, list[str]]) -> float:
         table = jobs(5_000, groups, missing=False)
-        made = Pairs(epsilon=1, kind="zcdp").release(table, rng=np.random.default_rng(4))[0].sets[0]
+        made = released(Pairs(epsilon=1, kind="zcdp"), table, 4).sets[0]
         both = [counts_of(each, each["job"].str[0], each["sex"]) for each in (table.frame, made)]
         return float(np.abs(both[0] - both[1]).sum() / 2 / 5_000)
 
@@ -493,22 +461,13 @@ def test_right_groups_keep_pairs_and_wrong_ones_lose_them():
     assert off(wrong) > 0.1
 
 
-@pytest.mark.parametrize("n_sets", [1, 3])
-def test_codes_under_loud_noise_make_a_set(n_sets):
-    table = jobs(5)
-    release, _ = Pairs(epsilon="1/1000", n_sets=n_sets).release(table, rng=np.random.default_rng(5))
-    assert [len(each) for each in release.sets] == [5] * n_sets
-    for each in release.sets:
-        Table(each, table.schema)
-
-
 @pytest.mark.parametrize(("sets", "least", "most"), [("posterior", 0.65, 1.35), ("fitted", 0, 0.1)])
 def test_levels_within_groups_vary_between_sets_as_the_rule_takes_them_to(sets, least, most):
     """The rule "between" takes a set's sampling error for the table's: of 270 numbers, error rate below 10^-4.
 
     Sets for descriptions, spread evenly, are the twin that the first bounds reject.
     """
-    release, _ = Pairs(epsilon=1_000, n_sets=30, sets=sets).release(jobs(missing=False), rng=np.random.default_rng(6))
+    release = released(Pairs(epsilon=1_000, n_sets=30, sets=sets), jobs(missing=False), 6)
     counts = np.array([[(each["job"] == job).sum() for job in JOBS] for each in release.sets]).reshape(30, 4, 3)
     of_groups, share = counts.sum(axis=1, keepdims=True), counts.mean(axis=0) / counts.mean(axis=0).sum(axis=0)
     ratio = ((counts - of_groups * share) ** 2 / (of_groups * share * (1 - share))).mean()
@@ -519,7 +478,7 @@ def test_levels_within_groups_vary_between_sets_as_the_rule_takes_them_to(sets, 
 def test_missing_codes_are_released_as_codes(more):
     schema = Schema(columns={"a": {"levels": [0]}, "pay": {"lower": 1, "upper": 99, "missing": [-9], **more}})
     table = Table(pd.DataFrame({"a": [0] * 600, "pay": [-9, 30, 40] * 200}), schema)
-    (made,) = Pairs(epsilon=50).release(table, rng=np.random.default_rng(0))[0].sets
+    (made,) = released(Pairs(epsilon=50), table).sets
     assert 190 <= (made["pay"] == -9).sum() <= 210
     assert made.loc[made["pay"] != -9, "pay"].between(20, 50).all()
     assert (made["pay"].dtype == np.int64) == ("integer" in more)
@@ -530,8 +489,7 @@ def test_laplace_noise_of_pairs_leaves_the_counts_of_intervals_alone():
     table = survey(2_000)
     plan = Pairs(epsilon=1, intervals=10).plan(table.schema)
     design, known = plan.design, np.arange(1.0, 11) * 2_000 / 55
-    noisy = np.zeros(sum(part.size for _, part in design.parts(np.zeros(10**5, dtype=np.int64))), dtype=np.int64)
-    noisy[:] = 50
+    noisy = np.full(sum(part.size for _, part in design.parts(np.zeros(10**5, dtype=np.int64))), 50)
     noisy[::3] = -50
     given = {design.known[0]: (known, 400.0)}
     for own, alike in ((design, True), (replace(design, known=()), False)):
@@ -539,14 +497,11 @@ def test_laplace_noise_of_pairs_leaves_the_counts_of_intervals_alone():
         assert np.allclose(np.diagonal(found.counts)[found.offsets[design.known[0]] :][:10], known, atol=1) == alike
 
 
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        {"lower": 1e20, "upper": 1e20 * (1 + 1e-13), "scale": "log"},
-        {"lower": 1e17, "upper": 1e17 + 160},
-        {"lower": 0, "upper": 1e-300},
-    ],
-)
-def test_bounds_between_which_no_doubles_make_cells_are_refused_with_the_plan(bounds):
+BETWEEN = [(1e20, 1e20 * (1 + 1e-13), "log"), (1e17, 1e17 + 160, "linear"), (0, 1e-300, "linear")]
+
+
+@pytest.mark.parametrize(("lower", "upper", "scale"), BETWEEN)
+def test_bounds_between_which_no_doubles_make_cells_are_refused_with_the_plan(lower, upper, scale):
+    bounds = {"lower": lower, "upper": upper, "scale": scale}
     schema = Schema.model_validate({"columns": {"x": bounds, "b": {"levels": [0, 1]}}})
     refuses("no doubles make cells", Pairs(epsilon=1).plan, schema)

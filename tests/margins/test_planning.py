@@ -2,60 +2,44 @@
 
 import math
 from fractions import Fraction
-from itertools import product
+from itertools import combinations
 
 import numpy as np
 import pytest
-from tables import random_table, refuses, runs_of, scales_of, schema_of
+from margin_tables import dense_covariance, groups_of, released
+from tables import all_records, bits, cases, grown, random_table, refuses, runs_of, scales_of, schema_of
 
 from pdips import Steps, suggest_layers
 from pdips.margins import planning
 from pdips.margins.consistency import consistent
-from pdips.margins.domain import cells, domain_of, split_by, top_layer
-from pdips.privacy.noise import RandomBits, discrete_laplace_variance
+from pdips.privacy.noise import discrete_laplace_variance
 
 SCALES = (Fraction(5), Fraction(1, 2), Fraction(3), Fraction(7, 3))
 
 
 def leaves_of(schema) -> np.ndarray:
     """All cells of the full table that can occur."""
-    found = []
-    for cell in product(*(range(column.n_levels) for column in schema.columns.values())):
-        levels = dict(zip(schema.columns, cell, strict=True))
-        if not any(all(levels[name] in codes for name, codes in rule.items()) for rule in schema.zeros()):
-            found.append(cell)
-    return np.array(found)
+    every = np.array(all_records(schema))
+    level, possible = dict(zip(schema.columns, every.T, strict=True)), np.ones(len(every), dtype=bool)
+    for rule in schema.zeros():
+        possible &= ~np.all([np.isin(level[name], codes) for name, codes in rule.items()], axis=0)
+    return every[possible]
 
 
 def dense_variances(schema, order, scales, neighbours, margin) -> np.ndarray:
     """Least squares by its normal equations, groups of cells as rows: nothing here knows of trees."""
     leaves, names = leaves_of(schema), list(schema.columns)
-    public = [names.index(name) for name in schema.public_columns]
-    design, weights, exact_rows = [], [], []
-    split = [names.index(name) for name in order[: len(scales) - 1]]
-    for depth, scale in enumerate(scales, start=1):
-        held = public + split[:depth] if depth < len(scales) else list(range(len(names)))
-        for group in np.unique(leaves[:, held], axis=0):
-            design.append((leaves[:, held] == group).all(axis=1))
-            weights.append(1 / discrete_laplace_variance(scale))
-    if neighbours == "replace-one":
-        groups = np.unique(leaves[:, public], axis=0) if public else [None]
-        exact_rows = [np.ones(len(leaves)) if g is None else (leaves[:, public] == g).all(axis=1) for g in groups]
-    null = np.eye(len(leaves))
-    if exact_rows:
-        _, singular, rows = np.linalg.svd(np.array(exact_rows, dtype=float))
-        null = rows[(singular > 1e-9).sum() :].T
-    reduced = np.array(design, dtype=float) @ null
-    covariance = null @ np.linalg.inv(reduced.T @ (np.array(weights)[:, None] * reduced)) @ null.T
-    places = [names.index(name) for name in margin]
-    sizes = [schema.columns[name].n_levels for name in margin]
-    picks = np.array([(leaves[:, places] == cell).all(axis=1) for cell in np.ndindex(*sizes)], dtype=float)
-    return np.einsum("ij,jk,ik->i", picks, covariance, picks)
+    public, split = ([names.index(name) for name in some] for some in (schema.public_columns, order[: len(scales) - 1]))
+    held = [*(public + split[:depth] for depth in range(1, len(scales))), range(len(names))]
+    counted = [groups_of(leaves[:, columns]) for columns in held]
+    variances = np.repeat([discrete_laplace_variance(scale) for scale in scales], [*map(len, counted)])
+    exact = groups_of(leaves[:, public]) if neighbours == "replace-one" else ()
+    picks = groups_of(leaves[:, [names.index(name) for name in margin]])
+    return np.diag(picks @ dense_covariance(np.concatenate(counted), variances, exact) @ picks.T)
 
 
 def margins_of(schema):
-    names = list(schema.columns)
-    return [(a,) for a in names] + [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    return [margin for size in (1, 2) for margin in combinations(schema.columns, size)]
 
 
 PUBLIC = schema_of(2, 3, 2, 2).model_copy(
@@ -90,33 +74,17 @@ def test_structural_zeros_only_help(neighbours):
     assert closer > 3
 
 
-def released_margins(neighbours: str) -> tuple[dict[str, np.ndarray], Steps]:
+def released_margins(mechanism) -> dict[str, np.ndarray]:
     """Margins of 3,000 real releases of a small table: least squares counts before they are made nonnegative."""
-    schema = schema_of(3, 2, 2)
-    mechanism = Steps(epsilon=1, order=("a", "b"), layers=2, neighbours=neighbours)
-    rows = runs_of(mechanism, random_table(schema, 40), 3000, RandomBits(np.random.default_rng(7)))
-    domain = domain_of(schema)
-    layers = [top_layer(domain)]
-    for column in (0, 1):
-        layers.append(split_by(domain, layers[-1], np.full(layers[-1].n_nodes, column)))
-    bottom = cells(domain, layers[-1])
-    parents = [layer.parent for layer in (*layers[1:], bottom.layer)]
-    ends = np.cumsum([1, 3, 6, 12])
-    noise = [
-        np.full(n, discrete_laplace_variance(s)) for n, s in zip((3, 6, 12), scales_of(mechanism, schema), strict=True)
-    ]
-    top = np.array([0.0 if neighbours == "replace-one" else np.inf])
-    counts = np.column_stack([np.full(len(rows), 40), rows[:, -21:]])  # the top, and what the releases show
-    made = np.array(
-        [consistent(parents, np.split(row, ends[:-1]), [top, *noise])[0][-1] for row in counts.astype(float)]
-    )
-    everything = np.arange(12)
-    levels = np.column_stack([bottom.levels(everything, place) for place in range(3)])
-    found = {}
-    for margin in margins_of(schema):
-        key = np.unique(levels[:, ["abc".index(name) for name in margin]], axis=0, return_inverse=True)[1]
-        found[" x ".join(margin)] = np.array([made[:, key == cell].sum(axis=1) for cell in range(key.max() + 1)])
-    return found, mechanism
+    table = random_table(schema_of(3, 2, 2), 40)
+    measured = grown(mechanism.plan(table.schema), table)
+    rows = runs_of(mechanism, table, 3000, bits(7))
+    counts = np.split(rows[:, -21:].astype(float), [3, 9], axis=1)  # what the releases show, below the top
+    counts = zip(*counts, strict=True)
+    made = [consistent(measured.parents, [np.array([40.0]), *each], measured.variances)[0][-1] for each in counts]
+    levels = np.column_stack([measured.levels(np.arange(12), place) for place in range(3)])
+    places = {" x ".join(margin): ["abc".index(name) for name in margin] for margin in margins_of(table.schema)}
+    return {name: groups_of(levels[:, columns]) @ np.transpose(made) for name, columns in places.items()}
 
 
 def worst_deviation(found, told) -> float:
@@ -132,37 +100,35 @@ def worst_deviation(found, told) -> float:
 
 def test_errors_are_those_of_real_releases(neighbours):
     # 23 cells, each beyond 4 standard errors with probability 6e-5 if the law were normal: 0.2 % in all, seed fixed
-    found, mechanism = released_margins(neighbours)
-    schema = schema_of(3, 2, 2)
-    same = {"order": ("a", "b"), "neighbours": neighbours}
-    assert worst_deviation(found, planning.margin_errors(schema, scales=scales_of(mechanism, schema), **same)) < 4
+    mechanism = Steps(epsilon=1, order=("a", "b"), layers=2, neighbours=neighbours)
+    found, scales = released_margins(mechanism), scales_of(mechanism, schema_of(3, 2, 2))
+
+    def deviation(order=("a", "b"), **settings):
+        told = planning.margin_errors(schema_of(3, 2, 2), order=order, neighbours=neighbours, **settings)
+        return worst_deviation(found, told)
+
+    assert deviation(scales=scales) < 4
     # broken twins: the budget of another rule, another order, 10 % less noise
-    assert worst_deviation(found, planning.margin_errors(schema, epsilon=1, budget="half-to-leaves", **same)) > 6
-    other = {**same, "order": ("b", "a")}
-    assert worst_deviation(found, planning.margin_errors(schema, scales=scales_of(mechanism, schema), **other)) > 6
-    less = [scale * Fraction(9, 10) for scale in scales_of(mechanism, schema)]
-    assert worst_deviation(found, planning.margin_errors(schema, scales=less, **same)) > 6
+    assert deviation(epsilon=1, budget="half-to-leaves") > 6
+    assert deviation(("b", "a"), scales=scales) > 6
+    assert deviation(scales=[scale * Fraction(9, 10) for scale in scales]) > 6
 
 
 def test_suggestions_are_sorted_and_their_budgets_can_be_used():
-    schema, n = schema_of(4, 2, 3, 2), 1000
-    found = suggest_layers(schema, n, "0.7", order=("b", "d", "c"))
+    schema, n, order = schema_of(4, 2, 3, 2), 1000, ("b", "d", "c")
+    found = suggest_layers(schema, n, "0.7", order=order)
     assert set(found["layers"]) == {0, 1, 2, 3}
     assert set(found["budget"]) == {"equal", "half-to-leaves", "optimal", "margins"}
     rank = list(zip(-found["usable"], found["two_way_median"], strict=True))
     assert rank == sorted(rank)
     assert found["usable"].nunique() > 1
     assert (found["cells"] == 48).all()
-    for row in found.itertuples():
-        assert sum(row.epsilons) == Fraction(7, 10)
-        if row.budget == "margins":
-            continue
-        told = planning.margin_errors(
-            schema, n, "0.7", order=("b", "d", "c"), layers=row.layers, budget=row.epsilons
-        ).assign(two=lambda frame: frame["margin"].str.contains(" x "))
-        percent = 100 * told["se_share"]
-        assert row.two_way_median == pytest.approx(percent[told["two"]].median())
-        assert row.one_way_worst == pytest.approx(percent[~told["two"]].max())
+    assert [sum(each) for each in found["epsilons"]] == [Fraction(7, 10)] * len(found)
+    for row in found[found["budget"] != "margins"].itertuples():
+        told = planning.margin_errors(schema, n, "0.7", order=order, layers=row.layers, budget=row.epsilons)
+        percent, two = 100 * told["se_share"], told["margin"].str.contains(" x ")
+        assert row.two_way_median == pytest.approx(percent[two].median())
+        assert row.one_way_worst == pytest.approx(percent[~two].max())
         assert row.usable == (percent <= 1).sum()
 
 
@@ -170,10 +136,10 @@ def test_margins_are_told_as_a_release_tells_them():
     schema, n = schema_of(12, 12, 12), 1000
     found = suggest_layers(schema, n, 2)
     (row,) = found[found["budget"] == "margins"].itertuples()
-    release, _ = Steps(epsilon=2).release(random_table(schema, n), rng=np.random.default_rng(0))
+    release = released(Steps(epsilon=2), random_table(schema, n))
     errors = {item.columns: 100 * item.standard_error / n for item in release.margin_errors}
-    assert row.one_way_worst == pytest.approx(max(error for columns, error in errors.items() if len(columns) == 1))
-    assert row.two_way_worst == pytest.approx(max(error for columns, error in errors.items() if len(columns) == 2))
+    worst = [max(error for columns, error in errors.items() if len(columns) == size) for size in (1, 2)]
+    assert [row.one_way_worst, row.two_way_worst] == pytest.approx(worst)
     assert row.epsilons == tuple(spend.epsilon for spend in release.spends)
     assert row.cells == 3 * 144
 
@@ -212,43 +178,12 @@ def test_the_best_budget_is_the_best(neighbours, by):
     assert cost([Fraction(13, 40)] * 4) > least * 1.05  # the twin that shares alike is worse
 
 
-def test_whole_parts_add_up():
-    rng = np.random.default_rng(0)
-    for n in (1, 2, 7, 15):
-        for _ in range(50):
-            parts = planning._whole_parts(rng.dirichlet(np.full(n, 0.2)))
-            assert sum(parts) == 1000
-            assert min(parts) >= 1
-
-
 def test_persons_with_several_records_have_more_noise():
-    one, two = (
-        planning.margin_errors(schema_of(2, 3, records={"max_per_person": cap}), 10, 1)["se_records"] for cap in (1, 2)
-    )
+    capped = (schema_of(2, 3, records={"max_per_person": cap}) for cap in (1, 2))
+    one, two = (planning.margin_errors(schema, 10, 1)["se_records"] for schema in capped)
     assert (two / one).to_numpy() == pytest.approx(2, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda s: suggest_layers(s, 10, 1, order=("a", "z")), "'z' is no column"),
-        (lambda s: suggest_layers(s, 10, 1, order=()), "order must name"),
-        (lambda s: suggest_layers(s, 10, 1, order=("a", "a")), "none twice"),
-        (lambda s: suggest_layers(s, 0, 1), "n must be a whole number of at least 1, got 0"),
-        (lambda s: suggest_layers(s, True, 1), "n must be"),
-        (lambda s: suggest_layers(s, 10, 0), "epsilon must be above 0"),
-        (lambda s: suggest_layers(s, 10, 1, n_sets=0), "n_sets must be"),
-        (lambda s: suggest_layers(s, 10, 1, by="three-way"), "by must be one of"),
-        (lambda s: suggest_layers(s, 10, 1, neighbours="near"), "neighbours must be one of"),
-        (lambda s: planning.margin_errors(s, 10, 1, layers=1, budget=("0.5", "0.4")), "add up to 9/10, not to"),
-        (lambda s: planning.margin_errors(s, 10, 1, layers=1, budget=("1.5", "-0.5")), "of a layer must be above 0"),
-        (lambda s: planning.margin_errors(s, 10, 1, layers=1, budget=("0.5", "0.25", "0.25")), "2 layers with noise"),
-        (lambda s: planning.margin_errors(s, 10, 1, budget="all"), "budget must be one of"),
-        (lambda s: planning.margin_errors(s, 10, 1, layers=4), "layers must be a whole number from 0 to the 3"),
-        (lambda s: planning.margin_errors(s, 10, 1, scales=(Fraction(1),)), "either epsilon or scales"),
-        (lambda s: planning.margin_errors(s, 10), "either epsilon or scales"),
-        (lambda s: planning.column_tree(s, ("a",), 2), "from 0 to the 1"),
-    ],
-)
-def test_bad_settings(call, message):
-    refuses(message, call, schema_of(2, 3, 2))
+@pytest.mark.parametrize(("ask", "settings", "message"), cases(__file__, "bad_settings"))
+def test_bad_settings(ask, settings, message):
+    refuses(message, getattr(planning, ask), schema_of(2, 3, 2), **{"n": 10, "epsilon": 1, **settings})

@@ -8,57 +8,44 @@ import numpy as np
 import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT, two_samples
+from margin_tables import ALL_SORTS, people, released
 from scipy import stats
-from tables import grown, random_table, refuses, runs_and_releases, scales_of, schema_of, table_of
+from tables import cases, grown, random_table, refuses, runs_and_releases, schema_of, table_of
 
-from pdips import LaplaceSanitizer, PrivBayes, Schema, Steps, Table
+from pdips import LaplaceSanitizer, PrivBayes, Schema, Steps, Table, UniversalHistogram
 from pdips.evaluation.margins import k_way
 from pdips.margins import synthesis
-from pdips.margins.consistency import draw_cells
 from pdips.margins.tree import GivenColumns
 from pdips.privacy import curator
-from pdips.privacy.noise import discrete_laplace_variance
 from pdips.privacy.replay import exact_law
 from pdips.registry import published
 
 SCHEMA = schema_of(2, 3, 2, 4)
 
 
-def released(mechanism: Steps, table: Table, seed: int = 0):
-    return mechanism.release(table, rng=np.random.default_rng(seed))[0]
-
-
 def skewed(n: int = 3000) -> Table:
     """Nearly all records have level 0 of column a; the others are spread evenly."""
-    rng = np.random.default_rng(0)
-    rows = np.column_stack([rng.integers(size, size=n) for size in (2, 3, 2, 4)])
-    rows[5:, 0] = 0
-    rows[:5, 0] = 1
-    return table_of(rows, SCHEMA)
+    return Table(random_table(SCHEMA, n).frame.assign(a=np.arange(n) < 5).astype(int), SCHEMA)
 
 
 def test_a_node_with_few_records_is_cut_no_further():
     # the noise is all but nothing; the limit of 5 records lies between 10^4 and 10^5 standard deviations
-    table = skewed()
-    mechanism = Steps(epsilon=60, order=("a", "b", "c"), stop="1e12")
-    sd = discrete_laplace_variance(scales_of(mechanism, SCHEMA)[1]) ** 0.5
-    mechanism = Steps(epsilon=60, order=("a", "b", "c"), stop=Fraction(50 / sd).limit_denominator(10**9))
-    found = released(mechanism, table).statistics
+    table, mechanism = skewed(), Steps(epsilon=60, order=("a", "b", "c"), stop=0)
+    assert len(released(mechanism, table).statistics["layer 2"]) == 6
+    limit = Fraction(50 / mechanism.plan(SCHEMA).steps[1].standard_deviation).limit_denominator(10**9)
+    found = released(replace(mechanism, stop=limit), table).statistics
     assert found["layer 1"][["a", "noisy_count"]].to_numpy().tolist() == [[0, 2995], [1, 5]]
-    assert (found["layer 2"]["a"] == 0).all()
-    assert len(found["layer 2"]) == 3
-    assert (found["layer 3"][["a", "b", "c"]].to_numpy() >= 0).all()
+    assert found["layer 2"][["a", "b"]].to_numpy().tolist() == [[0, 0], [0, 1], [0, 2]]
+    assert (found["layer 3"][["b", "c"]].to_numpy() >= 0).all()
     assert (found["layer 3"]["a"] == 0).all()
-    assert len(released(Steps(epsilon=60, order=("a", "b", "c"), stop=0), table).statistics["layer 2"]) == 6
 
 
 def test_a_group_is_stopped_as_a_whole_and_by_counts_alone():
     # the layer inside the group isn't counted: its zeros must not stop everything
-    found = released(Steps(epsilon=1000, order=("a", "b+c"), stop=100), skewed()).statistics
-    assert len(found["layer 2"]) == 12
-    found = released(Steps(epsilon=1000, order=("b", "a+c"), stop=100), skewed()).statistics
-    assert len(found["layer 2"]) == 12
-    assert all("noisy_count" in frame for frame in found.values())
+    for order in (("a", "b+c"), ("b", "a+c")):
+        found = released(Steps(epsilon=1000, order=order, stop=100), skewed()).statistics
+        assert len(found["layer 2"]) == 12
+        assert all("noisy_count" in frame for frame in found.values())
 
 
 def test_stopping_reads_noisy_counts_alone(monkeypatch):
@@ -78,20 +65,22 @@ def test_stopping_reads_noisy_counts_alone(monkeypatch):
         estimate = synthesis.estimate(measured, plan.design, n_public=True).values
         shown.append(([frame.to_numpy().tolist() for frame in statistics.values()], estimate.tolist()))
         stopped = measured.layers[2].stopped
-        assert stopped is not None
         assert stopped.any()
         assert not measured.observed[2][stopped].any()
         assert np.isinf(measured.variances[2][stopped]).all()
     assert shown[0] == shown[1]
 
 
-@pytest.mark.parametrize("options", [{"order": ("a", "b", "c")}, {"layers": 2}])
-def test_many_stopping_runs_follow_the_law_of_single_ones(options):
+SHAPES = [({"order": ("a", "b", "c"), "stop": 2}, 100), ({"layers": 2, "stop": 2}, 100), ({"layers": 1}, 400)]
+
+
+@pytest.mark.parametrize(("options", "n_releases"), SHAPES)
+def test_many_runs_follow_the_law_of_single_ones(options, n_releases):
     # two-sample tests of every number at 1e-6 false alarms; twin: another epsilon
     table = random_table(SCHEMA, 40)
-    mechanisms = [Steps(epsilon=epsilon, stop=2, **options) for epsilon in (2, 1)]
-    together, other, alone = runs_and_releases(*mechanisms, table, 1000, 100)
-    assert len(alone) == 100
+    mechanisms = [Steps(epsilon=epsilon, **options) for epsilon in (2, 1)]
+    together, other, alone = runs_and_releases(*mechanisms, table, 10 * n_releases, n_releases)
+    assert len(alone) == n_releases
     varied = [j for j in range(together.shape[1]) if len(np.unique(together[:, j])) > 1]
     assert len(varied) > 10
     assert min(two_samples(together[:, j], alone[:, j], 8) for j in varied) > ACCEPT
@@ -115,78 +104,36 @@ def test_a_group_is_one_layer():
     assert Steps(epsilon=1, order=("a+b",)).plan(plus).design.splitter == GivenColumns((0,))
 
 
-def test_budgets():
-    shape = {
-        rule: Steps(epsilon=1, order=("a", "b"), budget=rule, n_sets=4, split="per-set")
-        for rule in ("equal", "half-to-leaves", ("0.2", 0.3, Fraction(1, 2)))
-    }
-    parts = {rule: [4 * step.price for step in made.plan(SCHEMA).steps] for rule, made in shape.items()}
-    assert parts["equal"] == [Fraction(1, 3)] * 3
-    assert parts["half-to-leaves"] == [Fraction(1, 4), Fraction(1, 4), Fraction(1, 2)]
-    assert parts["0.2", 0.3, Fraction(1, 2)] == [Fraction(1, 5), Fraction(3, 10), Fraction(1, 2)]
-    elected = Steps(epsilon=1, layers=1, budget=("0.4", "0.5"))
-    assert [spend.epsilon for spend in elected.spends(SCHEMA)] == [Fraction(1, 10), Fraction(2, 5), Fraction(1, 2)]
+SHARED = {"equal": ("1/3", "1/3", "1/3"), "half-to-leaves": ("1/4", "1/4", "1/2")}
+SHARED["0.2", 0.3, Fraction(1, 2)] = ("1/5", "3/10", "1/2")
+SHARED["0.4", "0.5"] = ("1/10", "2/5", "1/2")  # after an election
+
+
+@pytest.mark.parametrize(("budget", "parts"), SHARED.items(), ids=str)
+def test_budgets(budget, parts):
+    tree = {"layers": 1} if len(budget) == 2 else {"order": ("a", "b")}
+    made = Steps(epsilon=1, budget=budget, n_sets=4, split="per-set", **tree)
+    assert [4 * step.price for step in made.plan(SCHEMA).steps] == [*map(Fraction, parts)]
 
 
 def test_a_budget_from_the_command_line(tmp_path, pdips):
-    pd.DataFrame({"a": [0, 1] * 10, "b": [0, 0, 1, 1] * 5, "c": [0, 1] * 10}).to_csv(tmp_path / "t.csv", index=False)
-    (tmp_path / "s.toml").write_text("".join(f"[columns.{name}]\nlevels = [0, 1]\n" for name in "abc"))
-    words = ["synthesize", tmp_path / "t.csv", "--schema", tmp_path / "s.toml", "--mechanism", "steps"]
-    words += ["--epsilon", "1", "--option", "order=a+b"]
-    for i, budget in enumerate(("budget=equal", "budget=0.25,0.75")):
-        code, _, complaint = pdips(*words, "--option", budget, "--out", tmp_path / f"out{i}")
-        assert code == 0, complaint
-    code, _, complaint = pdips(*words, "--option", "budget=0.25,0.5", "--out", tmp_path / "out9")
-    assert code == 2
-    assert "budget adds up to 0.75; it must add up to 1" in complaint
+    random_table(schema_of(2, 2, 2), 20).frame.to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "s.toml").write_text(schema_of(2, 2, 2).to_toml())
+    words = ["synthesize", tmp_path / "t.csv", "--schema", tmp_path / "s.toml", "--mechanism", "steps", "--epsilon", 1]
+    for i, budget in enumerate(("equal", "0.25,0.75")):
+        pdips.ok(*words, "--option", "order=a+b", "--option", f"budget={budget}", "--out", tmp_path / f"out{i}")
+    words += ["--option", "order=a+b", "--option", "budget=0.25,0.5", "--out", tmp_path / "out9"]
+    pdips.fails("budget adds up to 0.75; it must add up to 1", *words)
 
 
-SETTINGS = {
-    "sets = 'posterior' is for margins alone": [{"sets": "posterior", "order": ("a",)}],
-    "goes with split = 'once'": [{"sets": "posterior", "n_sets": 2, "split": "per-set"}],
-    "sets must be one of": [{"sets": "other"}],
-    "layers must be a whole number of at least 1": [{"layers": 0}, {"layers": True}, {"layers": 1.5}, {"layers": "2"}],
-    "elect and order exclude each other": [{"elect": "layer", "order": ("a",)}],
-    "utility and order exclude each other": [{"utility": "aic", "order": ("a",)}],
-    "election_share and order exclude each other": [{"election_share": 0.1, "order": ("a",)}],
-    "election_share must be above 0 and below 1": [{"election_share": 0}, {"election_share": 1}],
-    "utility must be one of aic, bic": [{"utility": "gini"}],
-    "'bic' weighs levels by the public number of records": [{"utility": "bic", "neighbours": "add-remove"}],
-    "two groups of columns: leave layers out": [{"elect": "groups", "layers": 1}],
-    "'groups' goes with utility 'aic' only": [{"elect": "groups", "utility": "bic"}],
-    "elect must be one of node, layer, groups": [{"elect": "tree"}],
-    "below must be one of margins, cells": [{"below": "leaves"}],
-    "budget must be one of equal, half-to-leaves": [{"budget": "half"}, {"budget": 0.5}],
-    "stop must be at least 0, and it needs below = 'margins'": [{"stop": -1}, {"stop": 1, "below": "cells"}],
-    "order must name at least one column": [{"order": ()}, {"order": ("",)}, {"order": ((), "a")}],
-    "order names 'a' twice": [{"order": ("a", "a")}, {"order": (("a", "b"), "a")}],
-    "order names 1 layers, too few for layers = 2": [{"order": ("a",), "layers": 2}],
-}
-SHAPES = {
-    "order: 'x' is no column of the schema": [{"order": ("a+x",)}, {"order": "x"}],
-    "order: '1' is no column of the schema": [{"order": (1,)}],
-    "order names 'a' twice": [{"order": ("a+b", "a")}],
-    "layers = 5 is more than the 4 columns": [{"layers": 5}],
-    "stop needs two layers": [{"stop": 1, "order": ("a",)}, {"stop": 1, "elect": "groups"}, {"stop": 1, "layers": 1}],
-    "budget has 2 numbers; it needs 3, one for each noisy layer": [{"order": ("a", "b"), "budget": ("0.5", "0.5")}],
-    "budget has 0 numbers": [{"budget": ()}],
-    "budget must be above 0 for each layer": [{"order": ("a",), "budget": (0, 1)}],
-    "budget adds up to 0.9; it must add up to 1, which": [
-        {"order": ("a",), "budget": ("0.4", "0.5")},
-        {"order": ("a",), "budget": ("0.4", "0.5"), "n_sets": 2, "split": "per-set"},
-    ],
-    "budget adds up to 1; it must add up to 0.9, which": [{"layers": 1, "budget": ("0.5", "0.5")}],
-    "budget must be a finite number": [{"order": ("a",), "budget": ("a", "b")}],
-}
-
-
-def cases(found):
-    return [pytest.param(message, settings, id=f"{settings}") for message, each in found.items() for settings in each]
-
-
-@pytest.mark.parametrize(("message", "settings"), cases(SETTINGS))
-def test_settings_that_contradict_each_other(message, settings):
+@pytest.mark.parametrize(("settings", "message"), cases(__file__, "steps_settings"))
+def test_settings_that_contradict_each_other(settings, message):
     assert message in refuses("", Steps, epsilon=1, **settings)
+
+
+@pytest.mark.parametrize(("settings", "message"), cases(__file__, "steps_shapes"))
+def test_settings_that_do_not_fit_the_schema(settings, message):
+    assert message in refuses("", Steps(epsilon=1, **settings).spends, SCHEMA)
 
 
 UNPRINTED = {"below": "margins", "stop": 1, "budget": "equal", "elect": "groups", "utility": "bic"}
@@ -195,11 +142,6 @@ UNPRINTED = {"below": "margins", "stop": 1, "budget": "equal", "elect": "groups"
 @pytest.mark.parametrize(("option", "value"), [*UNPRINTED.items(), ("neighbours", "add-remove")])
 def test_the_printed_form_refuses_what_the_papers_have_not(option, value):
     refuses(r"variant 'published'|replace-one", published("steps"), epsilon=1, **{option: value})
-
-
-@pytest.mark.parametrize(("message", "settings"), cases(SHAPES))
-def test_settings_that_do_not_fit_the_schema(message, settings):
-    assert message in refuses("", Steps(epsilon=1, **settings).spends, SCHEMA)
 
 
 def test_tables_that_are_too_large_or_too_small():
@@ -233,31 +175,14 @@ def test_two_way_margins_are_kept_far_better_than_by_others():
     assert found["steps"] < 0.8 * found["privbayes"], found
 
 
-ALL_SORTS = Schema.from_toml("""
-[columns]
-region = { levels = ["n", "s", "w"], public = true }
-age = { lower = 0, upper = 100, bins = 4, missing = true }
-works = { levels = [false, true] }
-wage = { lower = 0, upper = 1000, bins = 3, missing = true }
-[[impossible]]
-region = "w"
-works = true
-""")
+WHOLE = [Steps(epsilon=5000, **more) for more in ({}, {"layers": 2, "below": "margins"}, {"elect": "groups"})]
+WHOLE += [UniversalHistogram(epsilon=5000, attribute="age", fan_out=3, split=split) for split in ("once", "per-set")]
 
 
-def people(n: int = 3001) -> Table:
-    rng = np.random.default_rng(0)
-    region = rng.choice(["n", "s", "w"], n, p=[0.6, 0.3, 0.1])
-    works = (rng.random(n) < np.where(region == "n", 0.9, 0.2)) & (region != "w")
-    age = np.where(rng.random(n) < 0.1, np.nan, rng.uniform(0, 100, n))
-    wage = np.where(works, rng.uniform(0, 1000, n), np.nan)  # missing for all who do not work
-    return Table(pd.DataFrame({"region": region, "age": age, "works": works, "wage": wage}), ALL_SORTS)
-
-
-@pytest.mark.parametrize("options", [{}, {"layers": 2, "below": "margins"}, {"elect": "groups"}])
-def test_public_columns_zeros_missing_values_and_bins(options):
+@pytest.mark.parametrize("mechanism", WHOLE, ids=repr)
+def test_public_columns_zeros_missing_values_and_bins(mechanism):
     table = people()
-    for frame in released(Steps(epsilon=5000, n_sets=2, **options), table).sets:
+    for frame in released(replace(mechanism, n_sets=2), table).sets:
         other = Table(frame, ALL_SORTS)  # refuses what is impossible
         for name in ("age", "works", "wage"):
             wanted, found = (pd.crosstab(t.codes["region"], t.codes[name]) for t in (table, other))
@@ -295,11 +220,10 @@ def test_add_remove_never_uses_the_number_of_records():
 
 def test_sets_of_their_own_have_margins_of_their_own():
     made = released(Steps(epsilon=1, n_sets=3, split="per-set"), random_table(schema_of(12, 12, 12), 300))
-    names = list(made.statistics)
-    assert len(names) == 9
-    assert {name.split(", ")[0] for name in names} == {"set 1", "set 2", "set 3"}
+    assert {name.split(", ")[0] for name in made.statistics} == {"set 1", "set 2", "set 3"}
     first, second = (made.statistics[f"set {i}, the margin of a, b"]["noisy_count"] for i in (1, 2))
     assert (first != second).any()
+    assert len(made.statistics) == 9
     assert len(made.spends) == 9
     assert sum(spend.epsilon for spend in made.spends) == 1
     assert made.noise[0].scale == pytest.approx(3 * released(Steps(epsilon=1), people()).noise[0].scale * 3, rel=0.05)
@@ -334,16 +258,3 @@ def test_sets_with_fresh_noise_cover_the_population():
     # about 600 intervals of 95 % that hang together: their share has a standard error of about .011; twin: without
     assert 0.91 < pair_coverage("posterior", 30) < 0.985
     assert pair_coverage("fitted", 5) < 0.5
-
-
-def test_records_drawn_independently_keep_to_their_group():
-    rng, values = np.random.default_rng(2), np.array([1.0, 3.0, 0.0, 2.0, 4.0])
-    group, totals = np.array([0, 0, 0, 1, 1]), np.zeros(5)
-    for _ in range(2_000):
-        cells, counts = draw_cells(group, values, rng)
-        drawn = np.bincount(cells, weights=counts, minlength=5)
-        assert (drawn[:3].sum(), drawn[3:].sum(), drawn[2]) == (4, 6, 0)
-        totals += drawn
-    # binomial shares of 8,000 and 12,000 draws: five standard errors are 194 and 258
-    assert abs(totals[0] - 2_000) < 194
-    assert abs(totals[3] - 4_000) < 258

@@ -1,6 +1,7 @@
 """Noisy sums of weights and of products in ``pairs``: what a person moves, the law, sets, and regressions."""
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 from types import SimpleNamespace
 
@@ -8,13 +9,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
-from tables import refuses
+from tables import cases, refuses
 
 from pdips import Pairs, Schema, Table, more_sets
 from pdips.calibration.closed_form import prospects
 from pdips.errors import UselessWarning
 from pdips.margins import sums
-from pdips.margins.sums import PARTS, PRODUCTS, UNITS, NoisyProducts, SecondMoments, WeightedSums, exchanged
+from pdips.margins.sums import (
+    PARTS,
+    PRODUCTS,
+    SUMS_OF_WEIGHTS,
+    UNITS,
+    NoisyProducts,
+    SecondMoments,
+    WeightedSums,
+    exchanged,
+)
 from pdips.outside import NoisyMargins
 from pdips.outside.noisy_margins import settings_of
 from pdips.outside.regression import least_squares
@@ -37,29 +47,23 @@ def survey(schema: Schema | None = None, n: int = N) -> Table:
 
 
 @pytest.mark.parametrize("cap", [1, 2], ids=["one record", "two records a person"])
-@pytest.mark.parametrize("law", ["laplace", "gaussian"])
-def test_a_person_moves_the_sums_by_the_sensitivity_at_most(law, cap, neighbours):
+def test_a_person_moves_the_sums_by_the_sensitivity_at_most(cap, neighbours):
     # by enumeration of weights at, within and beyond the cap; the worst pair uses all of it
     schema = schema_of(max_per_person=cap)
     sums, limit = WeightedSums(schema, ("sex", "job")), 50.0
-    moved = sums.step(1, neighbours, law).sensitivity
+    moved = sums.step(1, neighbours, "gaussian").sensitivity
     records = [(sex, job, w) for sex in "fm" for job in ("a", None) for w in (0.0, 3.3, 50.0, 900.0)]
 
-    def counts(rows):
-        return sums.count(Table(pd.DataFrame(rows, columns=["sex", "job", "w"]), schema), limit)
-
-    base = [("f", "b", 20.0)]
     others = [[row] * cap for row in records] + ([[]] if neighbours == "add-remove" else [])
-    left = [counts(base + other) for other in others]
-    ends = [left[-1]] if neighbours == "add-remove" else left
-    squares = [float(((a - b) ** 2).sum()) for a in left for b in ends]
-    assert max(np.abs(a - b).sum() for a in left for b in ends) == moved.l1
+    frames = [pd.DataFrame([("f", "b", 20.0), *other], columns=["sex", "job", "w"]) for other in others]
+    left = np.array([sums.count(Table(frame, schema), limit) for frame in frames])
+    apart = left[:, None] - (left[-1:] if neighbours == "add-remove" else left)
+    assert np.abs(apart).sum(axis=2).max() == moved.l1
     # all of a person's records in one place; a replaced one leaves another
-    assert max(squares) == moved.l2_squared
+    assert (apart**2).sum(axis=2).max() == moved.l2_squared
     # the broken twin: weights that no cap holds back
-    assert np.abs(sums.count(survey(schema, 5), 1e-9) - 0).max() <= 5 * UNITS
-    free = [float(row[2]) / limit * UNITS for row in records]
-    assert max(free) * cap > moved.l1
+    assert np.abs(sums.count(survey(schema, 5), 1e-9)).max() <= 5 * UNITS
+    assert 900 / limit * UNITS * cap > moved.l1
 
 
 def test_weights_are_read_like_other_numbers():
@@ -75,21 +79,6 @@ def test_sets_without_records_fail_nothing_after_the_charge():
         release, _ = made.release(survey(n=1), rng=np.random.default_rng(seed))
         sizes |= {len(frame) for frame in release.sets}
     assert min(sizes) == 0 < max(sizes)
-
-
-@pytest.mark.parametrize("kind", ["pure", "zcdp"])
-def test_the_price_is_the_tenth_and_all_that_is_charged_is_asked(kind):
-    made = Pairs(epsilon=1, kind=kind, weighted=("sex",))
-    plan = made.plan(schema_of())
-    assert sum(step.price for step in plan.steps) <= made.total
-    (of_weights,) = [step for step in plan.steps if "weights" in step.name]
-    assert of_weights.price == made.total / 10
-    other = replace(made, weighted=()).plan(schema_of())
-    assert float(plan.steps[0].price / other.steps[0].price) == pytest.approx(0.9)
-    assert "Sums of capped weights" in plan.loss.statement
-    # the broken twin: a sensitivity that forgets that a record is in a sum of each column
-    two = Pairs(epsilon=1, kind=kind, weighted=("sex", "job")).plan(schema_of())
-    assert two.steps[-2].standard_deviation > 1.3 * plan.steps[-2].standard_deviation
 
 
 def test_published_sums_are_the_capped_ones_with_the_noise_that_is_stated():
@@ -120,14 +109,13 @@ def test_sets_have_weights_with_these_sums():
     table = survey()
     release, _ = Pairs(epsilon=1, kind="zcdp", weighted=("sex",)).release(table, rng=np.random.default_rng(1))
     (made,), wanted = release.sets, release.tables["weighted_sums"]["noisy"].to_numpy()
-    sums = made.groupby("sex")["w"].sum().to_numpy()
+    # the broken twin: weights as pairs alone make them
+    (twin,) = Pairs(epsilon=1, kind="zcdp").release(table, rng=np.random.default_rng(1))[0].sets
+    sums, of_twin = (each.groupby("sex")["w"].sum().to_numpy() for each in (made, twin))
     assert made["w"].between(0, 1_000).all()
     assert sums / sums.sum() == pytest.approx(wanted / wanted.sum())
     assert 1 <= sums.sum() / wanted.sum() < 1.2
-    # the broken twin: weights as pairs alone make them
-    (twin,) = Pairs(epsilon=1, kind="zcdp").release(table, rng=np.random.default_rng(1))[0].sets
-    sums = twin.groupby("sex")["w"].sum().to_numpy()
-    assert abs(sums / sums.sum() - wanted / wanted.sum()).max() > 0.01
+    assert abs(of_twin / of_twin.sum() - wanted / wanted.sum()).max() > 0.01
 
 
 def test_posterior_sets_carry_the_noise_of_the_sums():
@@ -142,20 +130,10 @@ def test_posterior_sets_carry_the_noise_of_the_sums():
     assert np.std([shares(frame) for frame in same], ddof=1) < 0.01 * spread
 
 
-@pytest.mark.parametrize(
-    ("weighted", "change", "match"),
-    [
-        (("sex",), {"records": {}}, "need records.weight"),
-        (("sex",), {"w": W | {"integer": True}}, "need records.weight"),
-        (("sex",), {"w": W | {"bins": 5}}, "without bins"),
-        (("w",), {}, "'w' is no column with levels or bins"),
-        (("age",), {}, "'age' is no column"),
-        (("sex", "sex"), {}, "a column twice"),
-    ],
-)
+@pytest.mark.parametrize(("weighted", "change", "match"), cases(__file__, "weighted"))
 def test_what_cannot_be_weighted_is_refused_with_the_plan(weighted, change, match):
     content = schema_of().to_dict()
-    content["columns"] |= {name: value for name, value in change.items() if name == "w"}
+    content["columns"] |= {name: W | value for name, value in change.items() if name == "w"}
     content |= {name: value for name, value in change.items() if name == "records"}
     refuses(match, Pairs(epsilon=1, weighted=weighted).plan, Schema.model_validate(content))
 
@@ -192,15 +170,12 @@ def test_a_person_moves_products_by_the_sensitivity_at_most(cap, job, neighbours
     design = moments(job, max_per_person=cap)
     moved = design.step(1, neighbours, "gaussian").sensitivity
     records = product((0.0, 100.0, 200.0, 900.0), (0.0, 35.0, 50.0, 80.0, None), "abc")
-    left = [
-        design.count(Table(pd.DataFrame([row] * cap, columns=[*CAPS, job]), design.schema), CAPS) for row in records
-    ]
-    left = np.array([*left, 0 * left[0]]) / PARTS**2
-    ends = left[-1:] if neighbours == "add-remove" else left
-    l1 = max(np.abs(one - ends).sum(axis=1).max() for one in left)
-    squared = max(((one - ends) ** 2).sum(axis=1).max() for one in left)
-    assert squared == pytest.approx(float(moved.l2_squared) / PARTS**4)
-    assert 0.7 * float(moved.l1) / PARTS**2 <= l1 <= float(moved.l1) / PARTS**2
+    frames = [pd.DataFrame([row] * cap, columns=[*CAPS, job]) for row in records]
+    left = np.array([design.count(Table(frame, design.schema), CAPS) for frame in frames]) / PARTS**2
+    left = np.vstack([left, 0 * left[:1]])
+    apart = left[:, None] - (left[-1:] if neighbours == "add-remove" else left)
+    assert (apart**2).sum(axis=2).max() == pytest.approx(float(moved.l2_squared) / PARTS**4)
+    assert 0.7 * float(moved.l1) <= np.abs(apart).sum(axis=2).max() * PARTS**2 <= float(moved.l1)
     # the broken twin: numbers that no cap holds back
     free = {name: (low, low + (high - low) / 2) for name, (low, high) in CAPS.items()}
     wide = [(2 * at - low - high) / (high - low) for (low, high), at in zip(free.values(), (400, 80), strict=True)]
@@ -224,20 +199,29 @@ def test_sums_are_those_of_the_records_that_have_all_columns():
     assert not {"job[b] job[b]", "job[b] job[c]"} & {*terms}
 
 
+SUMS = {"weighted": SUMS_OF_WEIGHTS, "products": PRODUCTS}
+"""The name of the step that each setting asks for."""
+
+
+@pytest.mark.parametrize("asked", [("weighted",), ("products",), ("weighted", "products")], ids=str)
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
-def test_products_get_a_quarter_of_the_price(kind):
-    made = Pairs(epsilon=1, kind=kind, products=("pay", "age", "job"))
-    plan = made.plan(moments().schema)
+def test_sums_of_weights_get_a_tenth_of_the_price_and_products_a_quarter(kind, asked):
+    schema = Schema.model_validate({"columns": NUMBERS | JOBS, "records": {"weight": "pay"}})
+    made = {"weighted": ("job",), "products": ("pay", "age", "job")}
+    made = replace(plain := Pairs(epsilon=1, kind=kind), **{name: made[name] for name in asked})
+    plan, parts = made.plan(schema), {"weighted": Fraction(1, 10), "products": Fraction(1, 4)}
     assert sum(step.price for step in plan.steps) <= made.total
-    assert plan.named(PRODUCTS).price == made.total / 4
-    both = replace(made, weighted=("job",)).plan(
-        Schema.model_validate({"columns": NUMBERS | JOBS, "records": {"weight": "pay"}})
-    )
-    assert sum(step.price for step in both.steps) <= made.total
-    assert float(both.steps[0].price / plan.steps[0].price) == pytest.approx(65 / 75)
-    assert "Sums of products of pay, age, job" in plan.loss.statement
-    (told,) = (each for each in prospects(plan, None) if each.kind == "sum")
-    assert told.standard_error == pytest.approx(plan.named(PRODUCTS).standard_deviation / PARTS**2)
+    sums = [plan.named(name) for setting, name in SUMS.items() if setting in asked]
+    assert [step.price for step in sums] == [made.total * parts[setting] for setting in SUMS if setting in asked]
+    left = plan.steps[0].price / plain.plan(schema).steps[0].price
+    assert float(left) == pytest.approx(1 - sum(parts[setting] for setting in asked))
+    for setting, said in {
+        "weighted": "Sums of capped weights",
+        "products": "Sums of products of pay, age, job",
+    }.items():
+        assert (said in plan.loss.statement) == (setting in asked)
+    told = [step.standard_deviation / (UNITS if step.name == SUMS_OF_WEIGHTS else PARTS**2) for step in sums]
+    assert [each.standard_error for each in prospects(plan, None) if each.kind == "sum"] == pytest.approx(told)
 
 
 def test_intervals_of_slopes_hold_the_tables_slopes_and_the_populations():
@@ -378,7 +362,8 @@ def test_where_sets_carry_the_noise_products_of_numbers_are_measured_unless_told
         assert document.settings["products"] is None
         answer = NoisyMargins.of(release).ols("pay ~ age").summary()
         assert np.isfinite(answer["standard_error"]).all()
-    stray = replace(released(), tables={**release.tables, **released().tables})
+    fitted = released()
+    stray = replace(fitted, tables={**release.tables, **fitted.tables})
     assert NoisyMargins.of(stray).moments is None
     # releases of before didn't measure them
     old = {name: value for name, value in document.settings.items() if name != "products"}
@@ -425,15 +410,7 @@ def test_products_of_any_table_are_asked_without_a_failure(n, neighbours):
     assert vectors.tolist() == [[PARTS, PARTS, 0]] * n
 
 
-@pytest.mark.parametrize(
-    ("names", "match"),
-    [
-        (("pay",), "two columns or more"),
-        (("pay", "pay"), "none twice"),
-        (("pay", "wage"), "'wage' is no column"),
-        (("pay", "code"), "more than 300 terms"),
-    ],
-)
+@pytest.mark.parametrize(("names", "match"), cases(__file__, "products"))
 def test_products_of_what_is_no_regression_are_refused_with_the_plan(names, match):
     columns = NUMBERS | JOBS | {"code": {"levels": [f"c{k}" for k in range(400)]}}
     refuses(match, Pairs(epsilon=1, products=names).plan, Schema.model_validate({"columns": columns}))
