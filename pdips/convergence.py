@@ -1,4 +1,4 @@
-"""Whether Markov chains agree well enough to be used: a function of the records, so it stays inside."""
+"""Whether Markov chains agree well enough to be used. What chains that read records say stays inside."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ Extended = Annotated[float, BeforeValidator(lambda value: np.inf if value is Non
 
 @dataclass(frozen=True)
 class Convergence:
-    """How well chains agree, in numbers. All of it is a function of the records, so it stays inside.
+    """How well chains agree, in numbers: a function of the records where the chains read them, which stays inside.
 
     By variable: R-hat, the largest over its elements, and effective draws for the centre and the tails, the smallest.
     ``rounds`` says how often chains were run until they agreed like this, each time longer than the time before.

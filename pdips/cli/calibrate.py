@@ -70,9 +70,9 @@ def calibrate(
     from pdips.data.schema import Schema
     from pdips.data.table import Table
     from pdips.release.documents import write_json
-    from pdips.release.folder import json_target
+    from pdips.release.folder import output_file
 
-    target = None if json_path is None else json_target(json_path)
+    target = None if json_path is None else output_file(json_path)
     common = {"epsilon": 1, "n_sets": n_sets, "neighbours": neighbours}
     build, settings = chosen(mechanism_name, options, common, model)
     configured = build(**settings)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,7 +36,7 @@ pairs of columns from the table above which it is better to count few chosen one
 @NEIGHBOURS
 @MODEL
 @OPTIONS
-@click.option("--html", type=click.File("w", "utf-8", lazy=True), metavar="FILE", help="Write a page with sliders.")
+@click.option("--html", "html_path", metavar="FILE", help="Write a page with sliders.")
 @click.option("--json", "json_path", metavar="FILE", help="Write all errors to this file.")
 def plan(
     schema_path: str,
@@ -48,7 +48,7 @@ def plan(
     neighbours: str,
     model: str | None,
     options: tuple[str, ...],
-    html: TextIO | None,
+    html_path: str | None,
     json_path: str | None,
 ) -> None:
     """Compute the accuracy of a planned release from public facts: no table is read and nothing is spent."""
@@ -56,7 +56,7 @@ def plan(
     from pdips.data.schema import Schema
     from pdips.margins.planning import suited
     from pdips.release.documents import write_json
-    from pdips.release.folder import json_target
+    from pdips.release.folder import output_file
 
     schema = Schema.load(schema_path)
     why = "as asked for"
@@ -68,7 +68,9 @@ def plan(
     build, settings = chosen(mechanism_name, options, common, model)
     mechanism: Mechanism = build(**settings)
     planned = mechanism.plan(schema)
-    target = None if json_path is None else json_target(json_path)
+    target = None if json_path is None else output_file(json_path)
+    html = None if html_path is None else output_file(html_path, "--html")
+    sliders = "" if html is None else page(mechanism, schema, schema_path, n_records, options)
     found, loss, cap = prospects(planned, n_records), planned.loss, schema.records.max_per_person
     click.echo(f"schema    {len(schema.columns)} columns, at most {cap} record{'s' * (cap > 1)} a {schema.unit}")
     reading = f", delta = {spell(loss.delta)}, rho = {float(loss.rho):.4g}" if loss.rho else ""
@@ -101,8 +103,8 @@ def plan(
         rows = [asdict(each) | {"standard_error": each.standard_error} for each in found]
         write_json(target, {"rows": [{k: v for k, v in row.items() if k != "parts"} for row in rows]})
     if html is not None:
-        html.write(page(mechanism, schema, schema_path, n_records, options))
-        click.echo(f"page      {html.name}")
+        html.write_text(sliders, encoding="utf-8")
+        click.echo(f"page      {html}")
 
 
 def page(

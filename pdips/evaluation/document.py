@@ -24,7 +24,7 @@ from pdips.release.documents import (
     release_home,
     write_json,
 )
-from pdips.release.folder import json_target
+from pdips.release.folder import output_file
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 ShareDifference = Annotated[float, Field(ge=-1 - 1e-9, le=1 + 1e-9)]
@@ -387,4 +387,4 @@ def inside_paths(directory: str | Path, also: str | Path | None = None) -> list[
         return paths
     if (Path(directory) / "public").resolve() in Path(also).resolve().parents:
         raise InputError("an evaluation is for inside use only: --json can't name a file in public/")
-    return [*paths, json_target(also)]
+    return [*paths, output_file(also)]

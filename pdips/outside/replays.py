@@ -28,7 +28,7 @@ from pdips.margins.pairs import Pairs
 from pdips.margins.residuals import pair_counts
 from pdips.mechanism import Mechanism
 from pdips.outside.noisy_margins import NoisyMargins, settings_of
-from pdips.privacy.curator import Published
+from pdips.privacy.curator import PublishedAnswers
 from pdips.registry import MECHANISMS, find
 from pdips.release.certificate import Certificate, Covered
 from pdips.release.documents import PrivacyDocument
@@ -265,7 +265,7 @@ def more_sets(
     made = dataclasses.replace(made, n_sets=n_sets, sets="posterior")  # type: ignore[call-arg]
     plan, rng = made.plan(schema), rng or np.random.default_rng()
     answers = made.restored(plan, margins, tables) if isinstance(made, Pairs) else [each.noisy for each in margins]
-    curator = Published(plan, Table(first, schema.without_person()), answers)
+    curator = PublishedAnswers(plan, Table(first, schema.without_person()), answers)
     return schema.with_known_weights(made.synthesize(plan, curator, rng).sets)
 
 

@@ -251,7 +251,7 @@ class Drawing(Curator):
         return self._bits.words(n, np.uint32) < share * 2**32
 
 
-class Published(Curator):
+class PublishedAnswers(Curator):
     """Answers with the numbers that a release has published, for more sets of it. It reads no confidential table.
 
     ``table`` is a synthetic set, for the number of records and public columns where they are public; ``answers`` are in

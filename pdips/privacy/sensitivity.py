@@ -1,4 +1,4 @@
-"""How far one person can move an answer: the only place that knows of neighbours and of a person's cap."""
+"""How far one person can move an answer: the only place where a person's cap multiplies what one record moves."""
 
 from dataclasses import dataclass
 from fractions import Fraction

@@ -102,12 +102,12 @@ def staging(out: Path, overwrite: bool) -> Iterator[Staging]:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def json_target(path: str | Path) -> Path:
-    """Return the path that ``--json`` names, or refuse one that can't be written: said before minutes of work."""
+def output_file(path: str | Path, option: str = "--json") -> Path:
+    """Return the path that an option names, or refuse one that can't be written: said before minutes of work."""
     if not Path(path).absolute().parent.is_dir():
-        raise InputError(f"--json names a folder that doesn't exist: {Path(path).parent}")
+        raise InputError(f"{option} names a folder that doesn't exist: {Path(path).parent}")
     if Path(path).is_dir():
-        raise InputError(f"--json must name a file, and {path} is a folder")
+        raise InputError(f"{option} must name a file, and {path} is a folder")
     return Path(path)
 
 

@@ -19,7 +19,7 @@ from pdips.inference import rule_for
 from pdips.margins import chains
 from pdips.outside.noisy_margins import NoisyMargins
 from pdips.outside.replays import Population, agreement, certify, coded, coverage, raked
-from pdips.privacy.curator import Published
+from pdips.privacy.curator import PublishedAnswers
 from pdips.release.certificate import Certificate
 from pdips.release.noisy_margins import unstacked
 from pdips.report.pages import write_card
@@ -212,7 +212,7 @@ def test_all_noisy_numbers_are_those_that_were_published(settings, public, tmp_p
     whole = Pairs.synthesize
 
     def watched(mechanism, plan, curator, rng):
-        assert isinstance(curator, Published)
+        assert isinstance(curator, PublishedAnswers)
         drawn = whole(mechanism, plan, curator, rng)
         assert curator.finished
         both = drawn.margins, unstacked(release.margins, release.tables["margins"])
