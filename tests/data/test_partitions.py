@@ -86,16 +86,24 @@ def dies_once(table, marker):
 
 @pytest.mark.filterwarnings("ignore")
 def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(tmp_path, ledger):
+    from distributed import LocalCluster
+
     whole = Table(folder_of(tmp_path), SCHEMA)
     design = Pairs(epsilon=1).plan(SCHEMA).design
-    with partitions.client_of(partitions.LOCAL, N_FILES, workers=2) as client:
-        parted = PartitionedTable(tmp_path, SCHEMA, scheduler=client.cluster.scheduler_address)
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address="127.0.0.1:0",
+        scheduler_kwargs={"dashboard": False},
+    ) as cluster:  # and no client: dask would take one for the process's, and forget it with the cluster
+        parted = PartitionedTable(tmp_path, SCHEMA, scheduler=cluster.scheduler_address)
         marker = tmp_path / "died"
         assert parted.total(lambda table: dies_once(table, marker)).tolist() == [90]
         assert marker.exists()
         found = parted._each(partitions._count, design.count)
         sums = [next(found)]
-        client.cluster.close()
+        cluster.close()
         sums += list(found)
     assert len(sums) == N_FILES
     np.testing.assert_array_equal(sum(sums), whole.total(design.count))
