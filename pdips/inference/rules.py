@@ -76,8 +76,10 @@ class Mixture:
         return np.asarray(np.where(np.isnan(self.weights).any(axis=-1), np.nan, half))
 
 
-def inverse_chi2(sum_of_squares: FloatArray, degrees: float, floor: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return nodes and weights of ``sum_of_squares / chi2``; of what falls below a floor, AT_ZERO moves onto it.
+def inverse_chi2(
+    sum_of_squares: FloatArray, degrees: float, floor: FloatArray, *, at_floor: float = AT_ZERO
+) -> tuple[FloatArray, FloatArray]:
+    """Return nodes and weights of ``sum_of_squares / chi2``; of what falls below a floor, ``at_floor`` moves onto it.
 
     Nodes have one axis more, whose last place is the floor; weights add up to 1, and are NaN where an input is.
     Gauss-Legendre over the root of the chi-square variable, in which all integrands here are smooth, between its
@@ -99,7 +101,7 @@ def inverse_chi2(sum_of_squares: FloatArray, degrees: float, floor: FloatArray) 
         weights = parts * np.exp(log_density - log_density.max(axis=-1, keepdims=True))
         weights = weights / weights.sum(axis=-1, keepdims=True)
         nodes = np.where(tiny[..., None], floor[..., None] / relative**2, sum_of_squares[..., None] / relative**2)
-    onto = np.where(np.isnan(sum_of_squares + floor), np.nan, AT_ZERO * (1 - above))[..., None]
+    onto = np.where(np.isnan(sum_of_squares + floor), np.nan, at_floor * (1 - above))[..., None]
     nodes = np.concatenate([np.maximum(nodes, floor[..., None]), floor[..., None]], axis=-1)
     return nodes, np.concatenate([(1 - onto) * weights, onto], axis=-1)
 
@@ -139,8 +141,7 @@ def total_variance(rule: str, between: FloatArray, within: FloatArray, m: int, r
 def law_of(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float) -> Student | Mixture:
     """Return the law of estimand minus estimate, symmetric about 0, for each coefficient, from ``B`` and ``W``."""
     if rule == "posterior-predictive":
-        total, weights = inverse_chi2((m - 1) * between, m - 1, within)
-        return Mixture(np.sqrt((1 + 1 / m) * (total - within[..., None]) + within[..., None] / m), weights)
+        return predictive_law(between, within, m)
     variance = total_variance(rule, between, within, m, ratio)
     if rule == "raab-nowok-dibben":
         return Student(variance, np.where(np.isnan(variance), np.nan, np.inf))
@@ -155,6 +156,13 @@ def law_of(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: fl
         degrees = np.where(nowhere, np.inf, (m - 1) * (1 + sign * within / extra) ** 2)
     missing = np.isnan(within + extra)
     return Student(np.where(missing, np.nan, variance), np.where(missing, np.nan, degrees))
+
+
+def predictive_law(between: FloatArray, within: FloatArray, m: int, *, at_zero: float = AT_ZERO) -> Mixture:
+    """Return the mixture of normals of the rule for posterior predictive sets."""
+    total, weights = inverse_chi2((m - 1) * between, m - 1, within, at_floor=at_zero)
+    variance = (1 + 1 / m) * (total - within[..., None]) + within[..., None] / m
+    return Mixture(np.sqrt(variance), weights)
 
 
 @dataclass(frozen=True, kw_only=True)
