@@ -15,6 +15,7 @@ from pdips.calibration.simulation import EpsilonGrid, Reached, Simulation, searc
 from pdips.margins.consistency import consistent
 from pdips.margins.domain import domain_of
 from pdips.margins.margin_error import tree_errors, view_errors
+from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.registry import find
 
@@ -50,6 +51,17 @@ def test_half_widths_are_those_of_the_exact_law(terms, level):
     law = law_of(terms)
     squares = (np.arange(len(law)) - len(law) // 2) ** 2
     assert total.standard_error == pytest.approx(math.sqrt(law @ squares), rel=1e-6)
+
+
+@pytest.mark.parametrize(("twin", "accepted"), [(1, True), (2, False)])
+def test_intervals_hold_as_often_as_they_say(twin, accepted):
+    # 20,000 sums by the exact sampler; 5 standard errors of a share of 0.95, error rate 3e-7 each side. The broken twin
+    # forgets that replacing a record changes two counts, so its scale is half of what it must be.
+    scale, n = Fraction(6), 20_000
+    claimed = NoiseSum((Terms(1.0, 4, scale / twin), Terms(-0.5, 8, scale / twin)))
+    drawn = discrete_laplace(scale, 12 * n, RandomBits(np.random.default_rng(11))).reshape(n, 12)
+    covered = (np.abs(drawn @ np.array([1.0] * 4 + [-0.5] * 8)) <= claimed.half_width(0.95)).mean()
+    assert (abs(covered - 0.95) < 5 * math.sqrt(0.95 * 0.05 / n)) == accepted
 
 
 def test_widths_of_normal_parts_and_of_other_units():

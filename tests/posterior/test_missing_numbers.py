@@ -5,7 +5,8 @@ import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from scipy import special
+from laws import ACCEPT, REJECT
+from scipy import special, stats
 from small_models import about, blueprint, grid_of, written
 from tables import cases, refuses
 
@@ -280,6 +281,23 @@ def test_what_is_drawn_outside_of_the_bounds_is_moved_to_them():
     assert np.isnan(made.back(np.array([np.nan]))).all()
     falling = blueprint(observed_as(lambda data: -data["pay"]), PAID).transformations["pay"]
     np.testing.assert_array_equal(falling.back(np.array([5.0, -1e9])), [1, 100_000])
+
+
+def test_records_have_the_law_of_the_column():
+    @written
+    def lognormal(data):
+        pm.LogNormal("pay", pm.Normal("a", 7, 2) + pm.Normal("b", 0, 1) * data["x"], 0.5, observed=data["pay"])
+
+    def found(made):
+        parameters, x = {"a": np.array(7.0), "b": np.array(0.0)}, np.zeros(4_000)
+        drawn = made.draw(parameters, 4_000, {"x": x}, np.random.default_rng(1))["pay"]
+        return stats.kstest(drawn, stats.lognorm(0.5, scale=np.exp(7)).cdf).pvalue
+
+    assert found(blueprint(on_log_scale, PAID)) > ACCEPT
+    assert found(blueprint(lognormal, PAID)) > ACCEPT
+    twin = blueprint(on_log_scale, PAID)
+    vars(twin)["transformations"] = {}  # the broken twin: what the model observes is taken for the column
+    assert found(twin) < REJECT
 
 
 def level(law, function):
