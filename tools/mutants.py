@@ -427,7 +427,7 @@ MUTANTS = [
     Mutant(
         "a zero-concentrated price forgets its tau",
         "privacy/plan.py",
-        'zcdp(self._sum(), self.delta, self.neighbours, "", tau)',
+        'zcdp(self._sum(), self.delta, self.neighbours, "", beyond)',
         'zcdp(self._sum(), self.delta, self.neighbours, "")',
         f"{PAIRS} -k nearly_of_its_law",
     ),
