@@ -149,6 +149,15 @@ def test_what_drawing_again_costs_by_its_density():
     assert ((drawn >= 0) & (drawn <= 5)).all()
 
 
+def test_what_the_printed_prior_costs_in_its_tail():
+    # far out the noise weighs the posterior by e^(rate b)
+    n, strength, epsilon = 100, Fraction(1, 2), 0.2
+    rate, b = n * float(strength) * epsilon / 2, np.linspace(-60, 80, 400_001)
+    sums = [np.logaddexp.reduce(-float(strength) / 2 * b**2 - np.logaddexp(0, -y * b) + rate * b) for y in (1, -1)]
+    assert sums[0] - sums[1] == pytest.approx(n * epsilon / 2 - 1 / (2 * float(strength)), abs=1e-3)
+    assert sums[0] - sums[1] > 10 * epsilon
+
+
 def test_posterior_draws_of_several_coefficients():
     # 2,000 chains of 200 steps against importance sampling from the prior: first two moments within 6 standard errors
     rng = np.random.default_rng(0)

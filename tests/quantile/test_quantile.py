@@ -469,3 +469,18 @@ def test_many_predictors_are_found_one_by_one():
     made = KNGResidual(epsilon=20).release(Table(frame, Schema(columns=columns)), rng=rng)[0].sets[0]
     found = np.linalg.lstsq(np.column_stack([np.ones(len(made)), made[names]]), made["y"], rcond=None)[0]
     assert found[1:] == pytest.approx(slopes, abs=0.6)
+
+
+def test_candidates_are_the_same_whatever_the_table():
+    rng, fitter = np.random.default_rng(12), Fitter(n_intercepts=64)
+    one, two = made_up(5, 2, rng), made_up(900, 2, rng)
+    line = np.array([2.0, 0.5, -0.25])
+    for make in (
+        lambda r: fitter.beside(r, line, slopes=True),
+        lambda r: fitter.around(r, line, rounds(2)[1]),
+        lambda r: fitter.beside(r.parallel(line), line[:1]),
+    ):
+        a, b = make(one), make(two)
+        assert (a.slopes == b.slopes).all()
+        assert (a.intercepts == b.intercepts).all()
+        assert (fitter.log_weights(a) == fitter.log_weights(b)).all()
