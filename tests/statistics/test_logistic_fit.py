@@ -73,6 +73,24 @@ def test_the_sensitivity_is_nearly_attained_and_a_claim_of_ten_times_the_ridge_i
         assert l1 > 3 * (twin.sensitivity(schema, neighbours).l1 * twin.step() / statistic.step())
 
 
+@pytest.mark.parametrize("n_levels", [2, 3])
+def test_no_small_table_moves_more(n_levels, neighbours):
+    rng, schema, statistic = np.random.default_rng(0), schema_of(n_levels, 2), statistic_of(2, "1/4")
+    worst = 0
+    for _ in range(50):
+        n = int(rng.integers(1, 30))
+        kinds = rng.integers(n_levels), rng.choice([-1.0, -0.3, 0.2, 1.0], 2)
+        levels, u = rng.integers(0, n_levels, n), rng.choice([-1.0, 0.0, 1.0], (n, 2))
+        levels[: n // 2], u[: n // 2] = kinds
+        first = table_of(schema, [*levels, int(rng.integers(n_levels))], [*u, rng.choice([-1.0, 1.0], 2)])
+        if neighbours == "replace-one":
+            second = table_of(schema, [*levels, int(rng.integers(n_levels))], [*u, rng.choice([-1.0, 1.0], 2)])
+        else:
+            second = table_of(schema, levels, u)
+        worst = max(worst, moved(statistic, first, second)[0])
+    assert 0.15 * statistic.sensitivity(schema, neighbours).l1 < worst <= statistic.sensitivity(schema, neighbours).l1
+
+
 def test_public_predictors_halve_what_a_replaced_record_can_do():
     statistic, known = statistic_of(2, 1), schema_of(2, 2, "z0", "z1")
     most = statistic.sensitivity(known, "replace-one").l1
