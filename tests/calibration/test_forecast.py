@@ -123,7 +123,7 @@ def test_bad_requests_are_refused(pdips, tmp_path, monkeypatch, words, said):
 
 @pytest.fixture
 def planned(pdips, tmp_path):
-    """What is told of a plan for so many columns, and their schema."""
+    """Return the output of ``plan`` for a number of columns, with their schema."""
 
     def told(n_columns: int, words: str) -> tuple[Schema, str]:
         wide = Schema(columns={f"c{number}": {"levels": [*range(6)]} for number in range(n_columns)})

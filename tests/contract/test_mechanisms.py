@@ -155,7 +155,7 @@ def test_the_ledger_refuses_to_overspend(sound, ledger):
     table = random_table(SCHEMA, 5)
     ledger.set_total(1)
     release, _ = sound(epsilon="0.6").release(table, ledger=ledger)
-    assert not release.reproducible  # random bits are the operating system's unless somebody says otherwise
+    assert not release.reproducible  # without a seed, random bits come from the operating system
     assert release.receipt == ledger.receipt(1)
     assert release.describe()["receipt"]["number"] == 1
     refuses("", lambda: sound(epsilon="0.6").release(table, ledger=ledger), error=RefusedError)

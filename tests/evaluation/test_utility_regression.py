@@ -43,7 +43,7 @@ def test_firth_on_a_saturated_model_adds_half_a_record_to_each_cell(counts):
 
 
 @pytest.mark.parametrize("nobody", ["", "west"])
-def test_an_analysis_is_firthmodels_of_its_formula_and_so_under_separation(nobody):
+def test_a_logistic_analysis_equals_firthmodels_with_and_without_separation(nobody):
     frame = voters()
     frame.loc[frame["region"] == nobody, "voted"] = "no"
     found, same = fit(frame, PRODUCT), firth(frame)

@@ -32,7 +32,7 @@ SCHEMA = schema_in("browser")
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The pages of a release by steps with a ledger, an evaluation inside and one that is paid for."""
+    """The pages of a release by steps with a ledger, an internal evaluation and a paid one."""
     home = tmp_path_factory.mktemp("released")
     rng = np.random.default_rng(3)
     frame = pd.DataFrame({"colour": rng.choice(["blue", "red", "green"], 400), "voted": rng.choice(["no", "yes"], 400)})
