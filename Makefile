@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTENSOR_FLAGS=traceback__limit=0 $(BIN)/python -m pytest -n 2 --dist worksteal
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks audit mutants lock clean
+.PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks campaigns faults audit mutants lock clean
 
 setup: $(READY)
 
@@ -22,12 +22,12 @@ demo: setup
 	@test -f demo/youth.sqlite || $(BIN)/pdips ledger set-total demo/youth.sqlite 10
 	$(BIN)/pdips synthesize examples/youth.parquet --schema examples/youth.toml --mechanism steps --option sets=posterior \
 	    --epsilon $(or $(EPSILON),1) --sets 5 \
-	    --ledger demo/youth.sqlite --out demo/youth --overwrite
+	    --ledger demo/youth.sqlite --out demo/youth --overwrite --report
 	@test -f demo/earnings.sqlite || $(BIN)/pdips ledger set-total demo/earnings.sqlite 10
 	$(BIN)/pdips synthesize examples/earnings.parquet --schema examples/earnings.toml \
 	    --mechanism modips --model linear_regression \
 	    --epsilon $(or $(EPSILON),1) --sets 20 \
-	    --ledger demo/earnings.sqlite --out demo/earnings --overwrite
+	    --ledger demo/earnings.sqlite --out demo/earnings --overwrite --report
 	$(BIN)/pdips evaluate examples/youth.parquet demo/youth --analysis "enrolled ~ sex + household_role"
 
 test: setup
@@ -64,13 +64,24 @@ lint: setup
 benchmarks: setup
 	$(BIN)/python -m benchmarks
 
+# Random requests and command lines, in full: hours. Stops at the first campaign with a fault.
+campaigns: setup
+	$(BIN)/python -m benchmarks.campaign requests --requests 2700
+	$(BIN)/python -m benchmarks.campaign models --requests 300
+	$(BIN)/python -m benchmarks.campaign commands --requests 10000
+
+# 500 faults and 200 kills of whole releases, whose table is written to docs/faults.md; then the campaigns. Hours.
+faults: setup
+	$(BIN)/python -m benchmarks.faults --full --page docs/faults.md
+	$(MAKE) campaigns
+
 # The long audits; rewrites the table of docs/audit.md.
 audit: setup
 	$(BIN)/python -m benchmarks.audit
 
-# Breaks the library in known ways and shows the test that notices each.
+# Breaks the library in known ways and shows the test that notices each; rewrites the table of docs/mutants.md.
 mutants: setup
-	$(BIN)/python tools/mutants.py
+	$(BIN)/python tools/mutants --page
 
 # Pins what a fresh environment resolves to today.
 lock: setup

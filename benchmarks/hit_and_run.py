@@ -1,8 +1,10 @@
-"""Hit-and-run on the K-norm gradient density and its PyMC step: ``python -m benchmarks.hit_and_run``.
+"""Hit-and-run on the K-norm gradient density and its PyMC step: ``python -m
+benchmarks.hit_and_run``.
 
-Records as in the simulation of Tran et al. (2023): covariates exponential with mean 10, capped at 46 and scaled to [-1,
-1], outcomes 4 + 3 times their sum plus an exponential of mean 10. Epsilon is 0.125 under replace-one, the norm is the
-hull's, so the scale is 0.0625 nats a unit. The box of the parameters is public and wide.
+Records as in the simulation of Tran et al. (2023): covariates exponential with mean 10,
+capped at 46 and scaled to [-1, 1], outcomes 4 + 3 times their sum plus an exponential
+of mean 10. Epsilon is 0.125 under replace-one, the norm is the hull's, so the scale is
+0.0625 nats a unit. The box of the parameters is public and wide.
 """
 
 import time
@@ -21,7 +23,13 @@ from pdips.quantile.hit_and_run import HitAndRun
 from pdips.quantile.pymc_step import KNormGradientStep, knorm_gradient
 
 SCALE = 0.125 / 2
-SETTINGS = {"chains": 4, "cores": 1, "progressbar": False, "quiet": True, "compute_convergence_checks": False}
+SETTINGS = {
+    "chains": 4,
+    "cores": 1,
+    "progressbar": False,
+    "quiet": True,
+    "compute_convergence_checks": False,
+}
 
 
 def records(n: int, p: int) -> tuple[FloatArray, FloatArray]:
@@ -33,7 +41,9 @@ def records(n: int, p: int) -> tuple[FloatArray, FloatArray]:
 
 
 def box(p: int) -> tuple[FloatArray, FloatArray]:
-    """Return the public box: an outcome from 0 to 500, and slopes that can go through it."""
+    """Return the public box: an outcome from 0 to 500, and slopes that can go through
+    it.
+    """
     return np.array([0.0] + [-250.0] * (p - 1)), np.array([500.0] + [250.0] * (p - 1))
 
 
@@ -41,7 +51,9 @@ def moves_a_second(n: int, p: int) -> float:
     """Return moves a CPU second near the mode, without compiling: the best of five."""
     sampler = HitAndRun(KNormGradient(*records(n, p), 0.5, SCALE), *box(p))
     rng, found = np.random.default_rng(1), []
-    theta = sampler.draw((sampler.lower + sampler.upper) / 2, 1, 500, rng, smooth=True)[0]
+    theta = sampler.draw((sampler.lower + sampler.upper) / 2, 1, 500, rng, smooth=True)[
+        0
+    ]
     moves = max(10, 2_000_000 // n)
     for _ in range(5):
         start = time.process_time()
@@ -50,10 +62,16 @@ def moves_a_second(n: int, p: int) -> float:
     return max(found)
 
 
-def through_pymc(n: int, p: int, *, draws: int = 1000, tune: int = 400) -> tuple[Convergence, float, float, float]:
-    """Return convergence, CPU seconds in all, CPU seconds in moves, and moves for each draw."""
+def through_pymc(
+    n: int, p: int, *, draws: int = 1000, tune: int = 400
+) -> tuple[Convergence, float, float, float]:
+    """Return convergence, CPU seconds in all, CPU seconds in moves, and moves for each
+    draw.
+    """
     with pm.Model():
-        beta = pm.Uniform("beta", *box(p), shape=p, default_transform=None, initval="prior")
+        beta = pm.Uniform(
+            "beta", *box(p), shape=p, default_transform=None, initval="prior"
+        )
         x, y = records(n, p)
         knorm_gradient("kng", beta, x, y, tau=0.5, scale=SCALE)
         step = KNormGradientStep([beta])
@@ -73,7 +91,9 @@ def through_pymc(n: int, p: int, *, draws: int = 1000, tune: int = 400) -> tuple
 
 
 def lines_that_do_not_cross(n: int, n_lines: int) -> tuple[Convergence, float]:
-    """Return convergence of joint lines of ``models/kng_quantile_regression.py``, epsilon .5 each, and CPU seconds."""
+    """Return convergence of joint lines of ``models/kng_quantile_regression.py``,
+    epsilon .5 each, and CPU seconds.
+    """
     kng = model_file.load(model_file.path("kng_quantile_regression"))[0]
     taus = [Fraction(k, n_lines + 1) for k in range(1, n_lines + 1)]
     model = kng.lines_model(*records(n, 2), taus, 4 * SCALE, *box(2))
@@ -87,16 +107,22 @@ def rows() -> Iterator[tuple[str, str, str]]:
     """Yield what is measured, what was found, and the goal."""
     through_pymc(100, 2, draws=10, tune=10)  # compiles
     for n, p in ((500, 2), (5000, 2), (5000, 3), (100_000, 2)):
-        yield f"hit-and-run, {n:,} records, {p} parameters", f"{moves_a_second(n, p):,.0f} moves/CPU s", ""
+        yield (
+            (f"hit-and-run, {n:,} records, {p} parameters"),
+            f"{moves_a_second(n, p):,.0f} moves/CPU s",
+            "",
+        )
     for n, p in ((500, 2), (5000, 2), (5000, 3)):
         found, whole, inside, moves = through_pymc(n, p)
         size = min(found.ess_bulk.values())
         told = (
-            f"{whole:.1f} CPU s, of it {100 * (1 - inside / whole):.1f} % outside of moves; {size:,.0f} effective "
+            f"{whole:.1f} CPU s, of it {100 * (1 - inside / whole):.1f} % outside of "
+            f"moves; {size:,.0f} effective "
             f"draws, {size / whole:,.0f}/CPU s; R-hat {max(found.rhat.values()):.3f}"
         )
         yield (
-            f"the same as a PyMC step, {n:,} records, p = {p}, 4 x (400 + 1,000) draws of {moves} moves",
+            f"the same as a PyMC step, {n:,} records, p = {p}, 4 x (400 + 1,000) "
+            f"draws of {moves} moves",
             told,
             "< 20 %",
         )
@@ -105,7 +131,8 @@ def rows() -> Iterator[tuple[str, str, str]]:
         size = min(found.ess_bulk.values())
         yield (
             f"{n_lines} lines that mustn't cross, {n:,} records, 4 x (500 + 500) draws",
-            f"{size:,.0f} effective draws, {size / whole:,.0f}/CPU s; R-hat {max(found.rhat.values()):.3f}",
+            f"{size:,.0f} effective draws, {size / whole:,.0f}/CPU s; R-hat "
+            f"{max(found.rhat.values()):.3f}",
             "",
         )
 

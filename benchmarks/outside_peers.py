@@ -1,11 +1,13 @@
-"""Five questions to noisy counts, answered and timed: ``python -m benchmarks.outside_peers``.
+"""Five questions to noisy counts, answered and timed: ``python -m
+benchmarks.outside_peers``.
 
-``--noisyvalue PYTHON,CHECKOUT`` and ``--pgm PYTHON,CHECKOUT`` ask the same counts with noisyvalue (revision 7341039)
-and Private-PGM (revision 4d2b3c5, jax 0.7.0), each in an environment with its needs. Private-PGM passes messages by its
-stable oracle: with the fast one, its default, these counts take minutes.
+``--noisyvalue PYTHON,CHECKOUT`` and ``--pgm PYTHON,CHECKOUT`` ask the same counts with
+noisyvalue (revision 7341039) and Private-PGM (revision 4d2b3c5, jax 0.7.0), each in an
+environment with its needs. Private-PGM passes messages by its stable oracle: with the
+fast one, its default, these counts take minutes.
 
-Tables are drawn from the youth survey with replacement and released by ``steps`` with Gaussian noise. The truth is that
-of the survey, which is the population here.
+Tables are drawn from the youth survey with replacement and released by ``steps`` with
+Gaussian noise. The truth is that of the survey, which is the population here.
 """
 
 import argparse
@@ -40,7 +42,13 @@ COLUMNS = [
 ]
 FORMULA = "enrolled ~ sex + education + foreign_born"
 CELL = {"education": "some college or associate degree", "enrolled": "yes"}
-QUESTIONS = ("share of a two-way cell", "linear coefficient", "logit coefficient", "rate in a group", "three-way cell")
+QUESTIONS = (
+    "share of a two-way cell",
+    "linear coefficient",
+    "logit coefficient",
+    "rate in a group",
+    "three-way cell",
+)
 
 type Found = tuple[float, float, float]
 
@@ -51,8 +59,12 @@ def interval(summary: pd.DataFrame, row: int = 0) -> Found:
 
 
 def three_way(frame: pd.DataFrame) -> tuple[float, float]:
-    """Return the share of men of one level who are enrolled, and its variance in a sample."""
-    share = float(((frame[list(CELL)] == CELL).all(axis=1) & (frame["sex"] == "male")).mean())
+    """Return the share of men of one level who are enrolled, and its variance in a
+    sample.
+    """
+    share = float(
+        ((frame[list(CELL)] == CELL).all(axis=1) & (frame["sex"] == "male")).mean()
+    )
     return share, share * (1 - share) / len(frame)
 
 
@@ -61,7 +73,15 @@ def rate(margins: NoisyMargins, n: int) -> Found:
     with pm.Model():
         shares = pm.Dirichlet("shares", np.ones(4))
         margins.factor(["enrolled", "foreign_born"], n * shares)
-        draws = pm.sample(500, tune=500, chains=1, cores=1, random_seed=1, progressbar=False, nuts_sampler="pymc")
+        draws = pm.sample(
+            500,
+            tune=500,
+            chains=1,
+            cores=1,
+            random_seed=1,
+            progressbar=False,
+            nuts_sampler="pymc",
+        )
     found = draws.posterior["shares"].to_numpy()[0]
     rates = found[:, 3] / (found[:, 1] + found[:, 3])
     return float(rates.mean()), *np.quantile(rates, [0.025, 0.975]).tolist()
@@ -105,7 +125,7 @@ for release in json.load(open(sys.argv[2])):
         found[place] = [float(value), *value.credible_interval(0.95, rng=0).tolist(), time.process_time() - start]
     answers.append(found)
 json.dump(answers, open(sys.argv[3], "w"))
-"""
+"""  # noqa: E501
 
 PGM = """
 import sys, json, time
@@ -136,11 +156,15 @@ for release in json.load(open(sys.argv[2])):
     found.append(table.sum(axis=3)[1, 2, 1])
     answers.append({k: [one, None, None, fitted] for k, one in enumerate(found)})
 json.dump(answers, open(sys.argv[3], "w"))
-"""
+"""  # noqa: E501
 
 
-def ask_peer(command: str, script: str, releases: list[dict[str, Any]], n: int) -> list[dict[str, list[float]]]:
-    """Return a peer's answers to all releases, by place of the question: estimate, bounds and CPU seconds."""
+def ask_peer(
+    command: str, script: str, releases: list[dict[str, Any]], n: int
+) -> list[dict[str, list[float]]]:
+    """Return a peer's answers to all releases, by place of the question: estimate,
+    bounds and CPU seconds.
+    """
     python, checkout = command.split(",")
     with TemporaryDirectory() as folder:
         given, out = Path(folder) / "given.json", Path(folder) / "out.json"
@@ -152,7 +176,10 @@ def ask_peer(command: str, script: str, releases: list[dict[str, Any]], n: int) 
 def truths(frame: pd.DataFrame, schema: Schema) -> list[float]:
     """Return the answers of a table that is known."""
     codes = pd.DataFrame(dict(Table(frame, schema).codes))
-    model = {"formula": "enrolled ~ C(sex) + C(education) + C(foreign_born)", "data": codes}
+    model = {
+        "formula": "enrolled ~ C(sex) + C(education) + C(foreign_born)",
+        "data": codes,
+    }
     abroad = frame["foreign_born"] == "yes"
     return [
         float((frame[list(CELL)] == CELL).all(axis=1).mean()),
@@ -170,19 +197,27 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=5_000)
     parser.add_argument("--epsilon", default="1")
     parser.add_argument("--seed", type=int, default=5_000)
-    parser.add_argument("--questions", type=int, nargs="+", default=list(range(len(QUESTIONS))), help="places of ours")
+    parser.add_argument(
+        "--questions",
+        type=int,
+        nargs="+",
+        default=list(range(len(QUESTIONS))),
+        help="places of ours",
+    )
     parser.add_argument("--noisyvalue", metavar="PYTHON,CHECKOUT")
     parser.add_argument("--pgm", metavar="PYTHON,CHECKOUT")
     asked = parser.parse_args()
     logging.getLogger("pymc").setLevel("ERROR")
     population = pd.read_parquet("examples/youth.parquet")[COLUMNS]
     schema = Schema.load("examples/youth.toml").only(COLUMNS).without_person()
-    mechanism = Steps(epsilon=asked.epsilon, delta="1e-6", kind="zcdp", n_sets=5, sets="posterior")
+    mechanism = Steps(epsilon=asked.epsilon, delta="1e-6", n_sets=5, sets="posterior")
     answers: dict[str, list[dict[int, list[Any]]]] = {"pdips": []}
     given = list[dict[str, Any]]()
     for number in range(asked.tables):
         rng = np.random.default_rng([asked.seed, number])
-        sample = population.sample(asked.records, replace=True, random_state=rng, ignore_index=True)
+        sample = population.sample(
+            asked.records, replace=True, random_state=rng, ignore_index=True
+        )
         release, _ = mechanism.release(Table(sample, schema), rng=rng)
         found = dict[int, list[Any]]()
         asks = ours(release)
@@ -199,22 +234,36 @@ def main() -> None:
                 for each in NoisyMargins.of(release).margins
             }
         )
-    for name, command, script in (("noisyvalue", asked.noisyvalue, NOISYVALUE), ("Private-PGM", asked.pgm, PGM)):
+    for name, command, script in (
+        ("noisyvalue", asked.noisyvalue, NOISYVALUE),
+        ("Private-PGM", asked.pgm, PGM),
+    ):
         if command:
             seen = ask_peer(command, script, given, asked.records)
-            answers[name] = [{int(place): found for place, found in each.items()} for each in seen]
+            answers[name] = [
+                {int(place): found for place, found in each.items()} for each in seen
+            ]
     true = truths(population, schema)
-    print("question, tool: root mean square error, intervals that hold, their mean width, median CPU seconds")
+    print(
+        "question, tool: root mean square error, intervals that hold, their mean "
+        "width, median CPU seconds"
+    )
     for (place, question), name in product(enumerate(QUESTIONS), answers):
         if place not in answers[name][0]:
             print(f"{question}, {name}: no")
             continue
         rows = np.array([each[place] for each in answers[name]], dtype=float)
         off, wide = rows[:, 0] - true[place], rows[:, 2] - rows[:, 1]
-        held = np.mean((rows[:, 1] <= true[place]) & (true[place] <= rows[:, 2])) if np.isfinite(wide).all() else np.nan
+        held = (
+            np.mean((rows[:, 1] <= true[place]) & (true[place] <= rows[:, 2]))
+            if np.isfinite(wide).all()
+            else np.nan
+        )
         error = np.sqrt(np.mean(off**2))
         print(
-            f"{question}, {name}: {error:.4f}  {held:.2f}  {wide.mean():.4f}  {np.median(rows[:, 3]):.2f}", flush=True
+            f"{question}, {name}: {error:.4f}  {held:.2f}  {wide.mean():.4f}  "
+            f"{np.median(rows[:, 3]):.2f}",
+            flush=True,
         )
 
 

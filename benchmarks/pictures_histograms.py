@@ -1,4 +1,6 @@
-"""Draw the pictures of histograms and urns for ``docs/mechanisms/``: ``python -m benchmarks.pictures_histograms``."""
+"""Draw the pictures of histograms and urns for ``docs/mechanisms/``: ``python -m
+benchmarks.pictures_histograms``.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +11,14 @@ from scipy import stats
 
 from benchmarks.__main__ import EXAMPLES
 from benchmarks.pictures import DOCS, EPSILONS, distances_of_pairs
-from pdips import LaplaceSanitizer, MultinomialDirichlet, PerturbedHistogram, Schema, SmoothedHistogram, Table
+from pdips import (
+    LaplaceSanitizer,
+    MultinomialDirichlet,
+    PerturbedHistogram,
+    Schema,
+    SmoothedHistogram,
+    Table,
+)
 
 COLUMNS = ("age", "sex", "hours_per_week", "income")
 SIZES = (30, 100, 300, 1000, 3000, 10_000, 48_842)
@@ -24,13 +33,24 @@ def hours() -> Table:
     return Table(full.frame[list(COLUMNS)], schema)
 
 
-def draw(name: str, x: Sequence[float], lines: dict[str, list[float]], x_label: str, y_label: str, title: str) -> None:
+def draw(
+    name: str,
+    x: Sequence[float],
+    lines: dict[str, list[float]],
+    x_label: str,
+    y_label: str,
+    title: str,
+) -> None:
     """Draw lines against a logarithmic axis, and print them."""
     figure = Figure(figsize=(6, 3.6))
     axes = figure.add_subplot()
-    for (label, values), style in zip(lines.items(), ("o-", "s--", "^-", "v--"), strict=False):
+    for (label, values), style in zip(
+        lines.items(), ("o-", "s--", "^-", "v--"), strict=False
+    ):
         print(name, label, [round(value, 4) for value in values])
-        axes.plot(x, values, style, label=label, color="black", markersize=5, linewidth=1)
+        axes.plot(
+            x, values, style, label=label, color="black", markersize=5, linewidth=1
+        )
     axes.set(xscale="log", xlabel=x_label, ylabel=y_label, title=title, ylim=(0, None))
     axes.set_xticks(x, [f"{value:,g}" if value < 1000 else f"{value:,}" for value in x])
     axes.minorticks_off()
@@ -43,27 +63,51 @@ def draw(name: str, x: Sequence[float], lines: dict[str, list[float]], x_label: 
 def perturbed(table: Table) -> None:
     """Compare the perturbed histogram with the sanitizer."""
     lines = {
-        build.name: [distances_of_pairs(build(epsilon=epsilon), table, REPEATS) for epsilon in EPSILONS]
+        build.name: [
+            distances_of_pairs(build(epsilon=epsilon), table, REPEATS)
+            for epsilon in EPSILONS
+        ]
         for build in (PerturbedHistogram, LaplaceSanitizer)
     }
     title = "Working hours, 4 columns, 468 cells, one set"
-    draw("perturbed-histogram", EPSILONS, lines, "epsilon", "total variation distance of pairs", title)
+    draw(
+        "perturbed-histogram",
+        EPSILONS,
+        lines,
+        "epsilon",
+        "total variation distance of pairs",
+        title,
+    )
 
 
-def by_size(table: Table, build: type[SmoothedHistogram] | type[MultinomialDirichlet]) -> None:
+def by_size(
+    table: Table, build: type[SmoothedHistogram] | type[MultinomialDirichlet]
+) -> None:
     """Show what the number of synthetic records does to a set from an urn."""
     lines = {
         f"epsilon = {epsilon}": [
-            distances_of_pairs(build(epsilon=epsilon, n_records=n_records), table, REPEATS) for n_records in SIZES
+            distances_of_pairs(
+                build(epsilon=epsilon, n_records=n_records), table, REPEATS
+            )
+            for n_records in SIZES
         ]
         for epsilon in (1, 4, 8)
     }
     title = "Working hours, 4 columns, 468 cells, 48,842 records"
-    draw(build.name, SIZES, lines, "synthetic records", "total variation distance of pairs", title)
+    draw(
+        build.name,
+        SIZES,
+        lines,
+        "synthetic records",
+        "total variation distance of pairs",
+        title,
+    )
 
 
 def binary(n: int = 1000, share: float = 0.25) -> None:
-    """Show the error of one share: sampling included, closed forms of the urns, simulation of the sanitizer."""
+    """Show the error of one share: sampling included, closed forms of the urns,
+    simulation of the sanitizer.
+    """
     count, lines = int(n * share), dict[str, list[float]]()
     for name in ("mcclure-reiter", "multinomial-dirichlet", "perturbed-histogram"):
         lines[name] = [_error(name, n, count, epsilon) for epsilon in EPSILONS]

@@ -1,4 +1,6 @@
-"""Draw the picture of ``docs/mechanisms/pseudo-posterior.md``: ``python -m benchmarks.pictures_pseudo``."""
+"""Draw the picture of ``docs/mechanisms/pseudo-posterior.md``: ``python -m
+benchmarks.pictures_pseudo``.
+"""
 
 import numpy as np
 import pymc as pm
@@ -26,31 +28,49 @@ def normal(data: Columns, schema: Schema) -> pm.Model:
 
 
 def records(n: int, first: float) -> np.ndarray:
-    """Return seven tenths of zeros and three tenths of fives, the first of the zeros replaced."""
+    """Return seven tenths of zeros and three tenths of fives, the first of the zeros
+    replaced.
+    """
     y = np.repeat([0.0, 5.0], [n * 7 // 10, n - n * 7 // 10])
     y[0] = first
     return y
 
 
 def log_tail(space: Blueprint, y: np.ndarray) -> tuple[float, float]:
-    """Return log P(theta > 1.2) under the pseudo posterior, in closed form, and the paper's epsilon of the table."""
+    """Return log P(theta > 1.2) under the pseudo posterior, in closed form, and the
+    paper's epsilon of the table.
+    """
     fit = GridFit(space, {"y": y}, 1000, np.random.default_rng(SEED))
     of_rows = PseudoPosterior(epsilon=5, model=normal).record_weights(fit.largest(None))
     epsilon = 2 * lipschitz_bound(of_rows, fit.largest(of_rows))
     y, weights = fit.values["y"], of_rows * fit.counts
     precision = PRIOR**-2 + weights.sum()
-    return float(stats.norm.logsf(MIDDLE, weights @ y / precision, precision**-0.5)), epsilon
+    return float(
+        stats.norm.logsf(MIDDLE, weights @ y / precision, precision**-0.5)
+    ), epsilon
 
 
 def main() -> None:
     """Compare what one record changes with what the paper reports for the table."""
     space = Blueprint(Source(normal, "normal"), SCHEMA)
-    found = [(log_tail(space, records(n, 0)), log_tail(space, records(n, 400))) for n in SIZES]
+    found = [
+        (log_tail(space, records(n, 0)), log_tail(space, records(n, 400)))
+        for n in SIZES
+    ]
     lines = {
-        "log ratio of P(theta > 1.2) when one 0 becomes 400": [b[0] - a[0] for a, b in found],
+        "log ratio of P(theta > 1.2) when one 0 becomes 400": [
+            b[0] - a[0] for a, b in found
+        ],
         "epsilon that the paper reports for the table": [a[1] for a, _ in found],
     }
-    draw("pseudo-posterior", SIZES, lines, "records", "nats", "Seven tenths of the records are 0, three tenths 5")
+    draw(
+        "pseudo-posterior",
+        SIZES,
+        lines,
+        "records",
+        "nats",
+        "Seven tenths of the records are 0, three tenths 5",
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Take the pictures of a report for the README: ``python -m benchmarks.pictures_report demo/youth``, once evaluated.
+"""Take the pictures of a report for the README: ``python -m benchmarks.pictures_report
+demo/youth``, once evaluated.
 
-Chromium opens ``confidential/report.html`` in light and in dark; the top of it is ``docs/report.png`` and
-``docs/report-dark.png``. The examples are public tables: take no such picture of a confidential one.
+Chromium opens ``confidential/report.html`` in light and in dark; the top of it is
+``docs/report.png`` and ``docs/report-dark.png``. The examples are public tables: take
+no such picture of a confidential one.
 """
 
 import shutil
@@ -18,7 +20,9 @@ def main() -> None:
     """Write both pictures."""
     page_of = Path(sys.argv[1]).resolve() / "confidential" / "report.html"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         for scheme, name in (("light", "report.png"), ("dark", "report-dark.png")):
             size = {"width": WIDTH, "height": HEIGHT}
             page = browser.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]

@@ -1,9 +1,11 @@
-"""Print the tables of ``docs/planning.md``: errors told before a release, and found in releases of the youth survey."""
+"""Print the table of ``docs/planning.md``: errors told before a release, and found in
+releases of the youth survey.
+"""
 
 import numpy as np
 
 from benchmarks.__main__ import EXAMPLES, ORDER
-from pdips import LaplaceSanitizer, Schema, Steps, Table, suggest_layers
+from pdips import LaplaceSanitizer, Schema, Steps, Table
 from pdips.arrays import FloatArray
 from pdips.margins.planning import margin_errors
 from pdips.mechanism import Mechanism
@@ -14,9 +16,13 @@ GROUPS = ((0.0, 0.3), (0.3, 1.0), (1.0, 3.0), (3.0, 10.0), (10.0, 100.0))
 
 
 def found_errors(table: Table, mechanism: Mechanism) -> FloatArray:
-    """Return the root mean square error over the cells of each margin, in percentage points, over some releases."""
+    """Return the root mean square error over the cells of each margin, in percentage
+    points, over some releases.
+    """
     names = list(table.schema.columns)
-    margins = [(name,) for name in names] + [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    margins = [(name,) for name in names] + [
+        (a, b) for i, a in enumerate(names) for b in names[i + 1 :]
+    ]
     total = np.zeros(len(margins))
     for _ in range(REPEATS):
         made = Table(mechanism.release(table)[0].sets[0], table.schema.without_person())
@@ -24,7 +30,10 @@ def found_errors(table: Table, mechanism: Mechanism) -> FloatArray:
             sizes = tuple(table.schema.columns[name].n_levels for name in margin)
             both = [
                 np.bincount(
-                    np.ravel_multi_index(tuple(t.codes[name] for name in margin), sizes), minlength=np.prod(sizes)
+                    np.ravel_multi_index(
+                        tuple(t.codes[name] for name in margin), sizes
+                    ),
+                    minlength=np.prod(sizes),
                 )
                 for t in (table, made)
             ]
@@ -33,18 +42,31 @@ def found_errors(table: Table, mechanism: Mechanism) -> FloatArray:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print it."""
     table = Table.read(EXAMPLES / "youth.parquet", Schema.load(EXAMPLES / "youth.toml"))
-    suggested = suggest_layers(table.schema, table.n_records, 1, order=ORDER)
-    print(suggested.drop(columns="epsilons").round(2).to_string())
     for layers in (0, 3, 8):
-        made = Steps(epsilon=1, order=ORDER[:layers]) if layers else LaplaceSanitizer(epsilon=1)
-        told = 100 * margin_errors(table.schema, table.n_records, 1, order=ORDER, layers=layers)["se_share"].to_numpy()
+        made = (
+            Steps(epsilon=1, order=ORDER[:layers])
+            if layers
+            else LaplaceSanitizer(epsilon=1)
+        )
+        told = (
+            100
+            * margin_errors(
+                table.schema, table.n_records, 1, order=ORDER, layers=layers
+            )["se_share"].to_numpy()
+        )
         found = found_errors(table, made)
         for low, high in GROUPS:
             held = (told > low) & (told <= high)
             if held.any():
-                print(layers, f"told {low} to {high}:", held.sum(), np.median(told[held]), np.median(found[held]))
+                print(
+                    layers,
+                    f"told {low} to {high}:",
+                    held.sum(),
+                    np.median(told[held]),
+                    np.median(found[held]),
+                )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Scores on made-up tables: error over the sampling error, coverage of 95 % intervals, processor seconds.
+"""Scores on made-up tables: error over the sampling error, coverage of 95 % intervals,
+processor seconds.
 
 ``python -m benchmarks.scores [MODEL ...] [--runs N]``; without a name all models run.
 """
@@ -46,14 +47,20 @@ class Design:
 
 def normal(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
-        pm.Normal("y", pm.Normal("mu", 0, 5), pm.LogNormal("sd", 0, 1), observed=data["y"])
+        pm.Normal(
+            "y", pm.Normal("mu", 0, 5), pm.LogNormal("sd", 0, 1), observed=data["y"]
+        )
     return model
 
 
 def logit(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         b = pm.Normal("b", 0, 2.5, shape=8)
-        pm.Bernoulli("y", logit_p=b[0] + sum(b[i] * data[f"z{i}"] for i in range(1, 8)), observed=data["y"])
+        pm.Bernoulli(
+            "y",
+            logit_p=b[0] + sum(b[i] * data[f"z{i}"] for i in range(1, 8)),
+            observed=data["y"],
+        )
     return model
 
 
@@ -68,7 +75,12 @@ def collinear(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         b = pm.Normal("b", 0, 2, shape=3)
         near = data["z1"] + 0.05 * data["z2"]
-        pm.Normal("y", b[0] + b[1] * data["z1"] + b[2] * near, pm.HalfNormal("sd", 2), observed=data["y"])
+        pm.Normal(
+            "y",
+            b[0] + b[1] * data["z1"] + b[2] * near,
+            pm.HalfNormal("sd", 2),
+            observed=data["y"],
+        )
     return model
 
 
@@ -90,7 +102,10 @@ def lognormal(data: Any, schema: Any) -> pm.Model:
 def slopes(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         mu, tau = pm.Normal("mu", 0, 5, shape=2), pm.HalfNormal("tau", 2, shape=2)
-        a, b = pm.Normal("a", mu[0], tau[0], shape=30), pm.Normal("b", mu[1], tau[1], shape=30)
+        a, b = (
+            pm.Normal("a", mu[0], tau[0], shape=30),
+            pm.Normal("b", mu[1], tau[1], shape=30),
+        )
         sd = pm.HalfNormal("sd", 5)
         pm.Normal("y", a[data["g"]] + b[data["g"]] * data["z1"], sd, observed=data["y"])
     return model
@@ -114,20 +129,34 @@ def poisson_groups(data: Any, schema: Any) -> pm.Model:
 
 def students(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
-        nu, mu, sd = pm.Gamma("nu", 2, 0.2), pm.Normal("mu", 0, 5), pm.HalfNormal("sd", 3)
+        nu, mu, sd = (
+            pm.Gamma("nu", 2, 0.2),
+            pm.Normal("mu", 0, 5),
+            pm.HalfNormal("sd", 3),
+        )
         pm.StudentT("y", nu=nu, mu=mu, sigma=sd, observed=data["y"])
     return model
 
 
 def gammas(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
-        pm.Gamma("y", alpha=pm.LogNormal("shape", 0, 1), beta=pm.LogNormal("rate", 0, 1), observed=data["y"])
+        pm.Gamma(
+            "y",
+            alpha=pm.LogNormal("shape", 0, 1),
+            beta=pm.LogNormal("rate", 0, 1),
+            observed=data["y"],
+        )
     return model
 
 
 def betas(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
-        pm.Beta("y", alpha=pm.LogNormal("alpha", 0, 1), beta=pm.LogNormal("beta", 0, 1), observed=data["y"])
+        pm.Beta(
+            "y",
+            alpha=pm.LogNormal("alpha", 0, 1),
+            beta=pm.LogNormal("beta", 0, 1),
+            observed=data["y"],
+        )
     return model
 
 
@@ -140,14 +169,30 @@ def negative_binomial(data: Any, schema: Any) -> pm.Model:
 
 def zero_inflated(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
-        pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 1, 1), mu=pm.LogNormal("mu", 1, 1), observed=data["y"])
+        pm.ZeroInflatedPoisson(
+            "y",
+            psi=pm.Beta("psi", 1, 1),
+            mu=pm.LogNormal("mu", 1, 1),
+            observed=data["y"],
+        )
     return model
 
 
 def ordinal(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
-        cuts = pm.Normal("cuts", [-1, 0, 1], 2, transform=pm.distributions.transforms.ordered, shape=3)
-        pm.OrderedLogistic("y", eta=pm.Normal("b", 0, 2) * data["z1"], cutpoints=cuts, observed=data["y"])
+        cuts = pm.Normal(
+            "cuts",
+            [-1, 0, 1],
+            2,
+            transform=pm.distributions.transforms.ordered,
+            shape=3,
+        )
+        pm.OrderedLogistic(
+            "y",
+            eta=pm.Normal("b", 0, 2) * data["z1"],
+            cutpoints=cuts,
+            observed=data["y"],
+        )
     return model
 
 
@@ -171,10 +216,13 @@ def covariates(*names: str) -> Public:
 
 
 def mixed(rng: np.random.Generator, n: int) -> dict[str, Any]:
-    """Three normal and four binary covariates, as in the sketch that this is measured against."""
+    """Three normal and four binary covariates, as in the sketch that this is measured
+    against.
+    """
     numbers = {f"z{i}": np.clip(rng.normal(size=n), -4, 4) for i in (1, 2, 3)}
     return numbers | {
-        f"z{i}": (rng.random(n) < share).astype(int) for i, share in zip(range(4, 8), [0.5, 0.3, 0.2, 0.1], strict=True)
+        f"z{i}": (rng.random(n) < share).astype(int)
+        for i, share in zip(range(4, 8), [0.5, 0.3, 0.2, 0.1], strict=True)
     }
 
 
@@ -191,7 +239,13 @@ G = {"g": {"levels": [*range(30)], "public": True}}
 B8 = np.array([-1.0, 0.5, -0.4, 0.3, 0.8, -0.2, 0.1, 0.6])
 AB = np.random.default_rng(5).normal([1.0, -0.5], [1.5, 0.7], (30, 2))
 SPLIT = {"w": 0.6, "m": -1.0, "g": 3.0, "s": np.array([1.0, 0.74])}
-SLOPES = {"mu": np.array([1.0, -0.5]), "tau": np.array([1.5, 0.7]), "a": AB[:, 0], "b": AB[:, 1], "sd": 2.0}
+SLOPES = {
+    "mu": np.array([1.0, -0.5]),
+    "tau": np.array([1.5, 0.7]),
+    "a": AB[:, 0],
+    "b": AB[:, 1],
+    "sd": 2.0,
+}
 TEN = {"mu": 0.5, "tau": 0.6, "a": np.random.default_rng(6).normal(0.5, 0.6, 10)}
 ONE_Z = {"z1": Z["z1"]}
 TWO_Z = {"z1": Z["z1"], "z2": Z["z2"]}
@@ -213,7 +267,10 @@ DESIGNS = {
     "normal far off": Design(normal, {"mu": 50.0, "sd": 5.0}, number(-200, 200), 3_000),
     "mixture": Design(mixture, SPLIT, number(-20, 20), 3_000),
     "lognormal": Design(
-        lognormal, {"a": 7.0, "b": 0.7, "sd": 1.5}, {**ONE_Z, **number(0.1, 1e7)}, public=covariates("z1")
+        lognormal,
+        {"a": 7.0, "b": 0.7, "sd": 1.5},
+        {**ONE_Z, **number(0.1, 1e7)},
+        public=covariates("z1"),
     ),
     "effects of 30 groups": Design(
         effects,
@@ -224,7 +281,12 @@ DESIGNS = {
         public=groups(30),
     ),
     "slopes of 30 groups": Design(
-        slopes, SLOPES, {**G, **ONE_Z, **number(-40, 40)}, 10_000, kinds=("zcdp",), public=groups(30, "z1")
+        slopes,
+        SLOPES,
+        {**G, **ONE_Z, **number(-40, 40)},
+        10_000,
+        kinds=("zcdp",),
+        public=groups(30, "z1"),
     ),
     "poisson groups": Design(
         poisson_groups,
@@ -235,16 +297,29 @@ DESIGNS = {
     "student": Design(students, {"nu": 4.0, "mu": 1.0, "sd": 1.0}, number(-60, 60)),
     "gamma": Design(gammas, {"shape": 2.0, "rate": 0.5}, number(0.0001, 60)),
     "beta": Design(betas, {"alpha": 2.0, "beta": 5.0}, number(0.00001, 0.99999)),
-    "negative binomial": Design(negative_binomial, {"mu": 4.0, "alpha": 1.5}, number(0, 80, integer=True)),
-    "zero-inflated": Design(zero_inflated, {"psi": 0.6, "mu": 3.0}, number(0, 30, integer=True)),
+    "negative binomial": Design(
+        negative_binomial, {"mu": 4.0, "alpha": 1.5}, number(0, 80, integer=True)
+    ),
+    "zero-inflated": Design(
+        zero_inflated, {"psi": 0.6, "mu": 3.0}, number(0, 30, integer=True)
+    ),
     "ordinal": Design(
         ordinal,
         {"cuts": np.array([-1.0, 0.2, 1.0]), "b": 0.8},
         {**ONE_Z, "y": {"levels": [0, 1, 2, 3]}},
         public=covariates("z1"),
     ),
-    "multinomial": Design(multinomial, {"p": np.array([0.4, 0.3, 0.2, 0.07, 0.03])}, {"y": {"levels": [*range(5)]}}),
-    "separated": Design(separated, {"b": np.array([0.0, 6.0])}, {**ONE_Z, **LEVELS}, public=covariates("z1")),
+    "multinomial": Design(
+        multinomial,
+        {"p": np.array([0.4, 0.3, 0.2, 0.07, 0.03])},
+        {"y": {"levels": [*range(5)]}},
+    ),
+    "separated": Design(
+        separated,
+        {"b": np.array([0.0, 6.0])},
+        {**ONE_Z, **LEVELS},
+        public=covariates("z1"),
+    ),
     "collinear": Design(
         collinear,
         {"b": np.array([1.0, 0.5, 0.5]), "sd": 1.0},
@@ -266,12 +341,24 @@ class Answer:
     seconds: float
 
 
-def answers(design: Design, kind: Literal["pure", "zcdp"], seeds: Iterable[int]) -> Iterator[Answer]:
+def answers(
+    design: Design, kind: Literal["pure", "zcdp"], seeds: Iterable[int]
+) -> Iterator[Answer]:
     """Release fresh tables, one for each seed; yield what their posteriors say."""
     schema = Schema.model_validate({"columns": design.columns})
-    mechanism = Scores(epsilon=design.epsilon, model=design.build, kind=kind, n_sets=5, neighbours=design.neighbours)
+    mechanism = Scores(
+        epsilon=design.epsilon,
+        model=design.build,
+        delta=None if kind == "pure" else "1e-6",
+        n_sets=5,
+        neighbours=design.neighbours,
+    )
     space = blueprint_of(as_source(design.build), schema)
-    true, original, kept = space.parameters_of(design.truth), drawing.posterior_draws, list[Any]()
+    true, original, kept = (
+        space.parameters_of(design.truth),
+        drawing.posterior_draws,
+        list[Any](),
+    )
 
     def keep(*given: Any, **more: Any) -> Any:
         found = original(*given, **more)
@@ -283,8 +370,13 @@ def answers(design: Design, kind: Literal["pure", "zcdp"], seeds: Iterable[int])
     for seed in seeds:
         rng = np.random.default_rng(1_000 + seed)
         public = design.public(rng, design.n)
-        drawn = space.draw(constrained(space.model, true[None])[0], design.n, public, rng)
-        table = Table(pd.DataFrame({name: (public | drawn)[name] for name in schema.columns}), schema)
+        drawn = space.draw(
+            constrained(space.model, true[None])[0], design.n, public, rng
+        )
+        table = Table(
+            pd.DataFrame({name: (public | drawn)[name] for name in schema.columns}),
+            schema,
+        )
         begun = time.process_time()
         mechanism.release(table)
         seconds = time.process_time() - begun
@@ -306,7 +398,8 @@ def summary(rows: Sequence[Answer], n: int) -> dict[str, Any]:
     """Return what many releases come to."""
     information = np.mean([row.information for row in rows], axis=0) * n
     spread = np.sqrt(np.diag(np.linalg.pinv(information, hermitian=True)))
-    told = np.diag(information) > 1e-6 * np.diag(information).max()  # parameters that records tell of directly
+    # parameters that records tell of directly
+    told = np.diag(information) > 1e-6 * np.diag(information).max()
     errors = np.sqrt(np.mean([row.error**2 for row in rows], axis=0))
     covered = np.array([row.covered for row in rows])
     by_table = covered.mean(axis=1)
@@ -316,7 +409,9 @@ def summary(rows: Sequence[Answer], n: int) -> dict[str, Any]:
         "covered": float(by_table.mean()),
         "uncertainty": float(by_table.std() / np.sqrt(len(rows))),
         "least": float(covered.mean(axis=0).min()),
-        "calibration": float(np.mean(errors / np.mean([row.deviation for row in rows], axis=0))),
+        "calibration": float(
+            np.mean(errors / np.mean([row.deviation for row in rows], axis=0))
+        ),
         "nuts": sum(row.nuts for row in rows),
         "seconds": float(np.median([row.seconds for row in rows])),
     }
@@ -329,18 +424,24 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=40)
     given = parser.parse_args()
     print(
-        "| model, n | loss | error / sampling error, mean (largest) | covered ± its standard error (least) "
+        "| model, n | loss | error / sampling error, mean (largest) | covered ± its "
+        "standard error (least) "
         "| error / sd | NUTS | CPU s |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in given.designs or DESIGNS:
         for kind in DESIGNS[name].kinds:
-            found = summary(list(answers(DESIGNS[name], kind, range(given.runs))), DESIGNS[name].n)
+            found = summary(
+                list(answers(DESIGNS[name], kind, range(given.runs))), DESIGNS[name].n
+            )
             loss = "1" if kind == "pure" else "(1, 1e-6)"
             print(
-                f"| {name} ({DESIGNS[name].n:,}) | {loss} | {found['ratio']:.2f} ({found['largest']:.2f}) | "
-                f"{found['covered']:.3f} ± {found['uncertainty']:.3f} ({found['least']:.2f}) | "
-                f"{found['calibration']:.2f} | {found['nuts']} | {found['seconds']:.1f} |",
+                f"| {name} ({DESIGNS[name].n:,}) | {loss} | {found['ratio']:.2f} "
+                f"({found['largest']:.2f}) | "
+                f"{found['covered']:.3f} ± {found['uncertainty']:.3f} "
+                f"({found['least']:.2f}) | "
+                f"{found['calibration']:.2f} | {found['nuts']} | "
+                f"{found['seconds']:.1f} |",
                 flush=True,
             )
 

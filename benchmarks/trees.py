@@ -1,4 +1,6 @@
-"""One release on a table of two million cells, five sets: ``python -m benchmarks.trees`` and the name of a shape."""
+"""One release on a table of two million cells, five sets: ``python -m
+benchmarks.trees`` and the name of a shape.
+"""
 
 import sys
 import time
@@ -21,10 +23,16 @@ SHAPES: dict[str, Mechanism] = {
 
 
 def main() -> None:
-    """Make a table of 50,000 records, release it, and print how long the release took."""
+    """Make a table of 50,000 records, release it, and print how long the release
+    took.
+    """
     rng = np.random.default_rng(0)
-    schema = Schema.model_validate({"columns": {f"c{i}": {"levels": [0, 1]} for i in range(N_COLUMNS)}})
-    frame = pd.DataFrame({f"c{i}": rng.random(50_000) < 0.1 + 0.03 * i for i in range(N_COLUMNS)}).astype(int)
+    schema = Schema.model_validate(
+        {"columns": {f"c{i}": {"levels": [0, 1]} for i in range(N_COLUMNS)}}
+    )
+    frame = pd.DataFrame(
+        {f"c{i}": rng.random(50_000) < 0.1 + 0.03 * i for i in range(N_COLUMNS)}
+    ).astype(int)
     table = Table(frame, schema)
     start = time.perf_counter()
     _, record = SHAPES[sys.argv[1]].release(table)

@@ -1,6 +1,8 @@
-"""What was tried for the defaults of STEPS, and what each choice gives: ``python -m benchmarks.tried``.
+"""What was tried for the defaults of STEPS, and what each choice gives: ``python -m
+benchmarks.tried``.
 
-Prints mean total variation distances of all margins of two and of three columns on the youth survey, one set.
+Prints mean total variation distances of all margins of two and of three columns on the
+youth survey, one set.
 """
 
 import argparse
@@ -19,7 +21,9 @@ EPSILONS = ("0.1", "1", "7.4")
 
 @contextmanager
 def views_of(n_cells: int) -> Iterator[None]:
-    """Take views of at most this many cells in place of the size that the design finds best."""
+    """Take views of at most this many cells in place of the size that the design finds
+    best.
+    """
     usual = domain.SMALLEST_CAP, domain.LARGEST_CAP
     domain.SMALLEST_CAP = domain.LARGEST_CAP = n_cells
     try:
@@ -43,7 +47,9 @@ def ridge(weight: float) -> Iterator[None]:
 def even_base() -> Iterator[None]:
     """Stay close to the table of equal counts, not to that of independent columns."""
     usual = vars(synthesis)["log_independent"]
-    vars(synthesis)["log_independent"] = lambda grid, *_: np.where(grid.possible(), 0.0, -np.inf)
+    vars(synthesis)["log_independent"] = lambda grid, *_: np.where(
+        grid.possible(), 0.0, -np.inf
+    )
     try:
         yield
     finally:
@@ -72,9 +78,18 @@ def tried(epsilon: str) -> dict[str, tuple[Mechanism, AbstractContextManager[Non
         "close to equal counts, not to independence": (default, even_base()),
         "a tree of 3 columns on top, half of the budget": (on_top, as_it_is()),
         "a tree of 6 columns on top that stops": (stopping, as_it_is()),
-        "a tree of 8 columns down to all cells": (Steps(epsilon=epsilon, order=ORDER), as_it_is()),
-        "an elected tree of 8 layers down to all cells": (Steps(epsilon=epsilon, layers=8), as_it_is()),
-        "STEPS-3, as the papers build it": (Steps(epsilon=epsilon, order=ORDER[:3]), as_it_is()),
+        "a tree of 8 columns down to all cells": (
+            Steps(epsilon=epsilon, order=ORDER),
+            as_it_is(),
+        ),
+        "an elected tree of 8 layers down to all cells": (
+            Steps(epsilon=epsilon, layers=8),
+            as_it_is(),
+        ),
+        "STEPS-3, as the papers build it": (
+            Steps(epsilon=epsilon, order=ORDER[:3]),
+            as_it_is(),
+        ),
         "privbayes": (PrivBayes(epsilon=epsilon), as_it_is()),
         "laplace-sanitizer": (LaplaceSanitizer(epsilon=epsilon), as_it_is()),
     }
@@ -86,7 +101,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
     table = Table.read(EXAMPLES / "youth.parquet", Schema.load(EXAMPLES / "youth.toml"))
-    print("| tried | " + " | ".join(f"epsilon {epsilon}" for epsilon in EPSILONS) + " |\n| --- |" + " ---: |" * 3)
+    print(
+        "| tried | "
+        + " | ".join(f"epsilon {epsilon}" for epsilon in EPSILONS)
+        + " |\n| --- |"
+        + " ---: |" * 3
+    )
     cells: dict[str, list[str]] = {}
     for epsilon in EPSILONS:
         for name, (mechanism, change) in tried(epsilon).items():

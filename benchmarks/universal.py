@@ -1,6 +1,8 @@
-"""Draw the picture of the universal histogram's page and print its numbers: ``python -m benchmarks.universal``.
+"""Draw the picture of the universal histogram's page and print its numbers: ``python -m
+benchmarks.universal``.
 
-Ranges of an ordered column of 1,000 levels on a made-up table, and margins of the youth survey by random order.
+Ranges of an ordered column of 1,000 levels on a made-up table, and margins of the youth
+survey by random order.
 """
 
 import numpy as np
@@ -20,19 +22,28 @@ LENGTHS = (1, 3, 10, 30, 100, 300, 700)
 
 def made_up() -> Table:
     """Return a table of one lognormal column in 1,000 bins."""
-    schema = Schema.model_validate({"columns": {"income": {"lower": 0, "upper": 200_000, "bins": N_LEVELS}}})
+    schema = Schema.model_validate(
+        {"columns": {"income": {"lower": 0, "upper": 200_000, "bins": N_LEVELS}}}
+    )
     values = np.random.default_rng(0).lognormal(10.5, 0.6, N_RECORDS).clip(0, 200_000)
     return Table(pd.DataFrame({"income": values}), schema)
 
 
 def errors(table: Table, mechanism: Mechanism) -> FloatArray:
-    """Return the root mean square error of the share in a range, by its length, over all ranges and releases."""
+    """Return the root mean square error of the share in a range, by its length, over
+    all ranges and releases.
+    """
     found = np.zeros(len(LENGTHS))
     for _ in range(REPEATS):
         (made,) = mechanism.release(table)[0].sets
-        counts = [np.bincount(t.codes["income"], minlength=N_LEVELS) for t in (table, Table(made, table.schema))]
+        counts = [
+            np.bincount(t.codes["income"], minlength=N_LEVELS)
+            for t in (table, Table(made, table.schema))
+        ]
         apart = np.concatenate([[0], np.cumsum(counts[0] - counts[1])]) / N_RECORDS
-        found += [np.mean((apart[length:] - apart[:-length]) ** 2) for length in LENGTHS]
+        found += [
+            np.mean((apart[length:] - apart[:-length]) ** 2) for length in LENGTHS
+        ]
     return np.sqrt(found / REPEATS)
 
 
@@ -43,14 +54,35 @@ def main() -> None:
     axes = figure.add_subplot()
     lines: tuple[tuple[str, Mechanism, str], ...] = (
         ("laplace-sanitizer", LaplaceSanitizer(epsilon="0.1"), "o-"),
-        ("universal-histogram, fan_out = 2", UniversalHistogram(epsilon="0.1", fan_out=2), "^--"),
-        ("universal-histogram, fan_out = 10, the default", UniversalHistogram(epsilon="0.1"), "s-"),
+        (
+            "universal-histogram, fan_out = 2",
+            UniversalHistogram(epsilon="0.1", fan_out=2),
+            "^--",
+        ),
+        (
+            "universal-histogram, fan_out = 10, the default",
+            UniversalHistogram(epsilon="0.1"),
+            "s-",
+        ),
     )
     for label, mechanism, style in lines:
         values = 100 * errors(table, mechanism)
         print(label, dict(zip(LENGTHS, np.round(values, 3).tolist(), strict=True)))
-        axes.plot(LENGTHS, values, style, label=label, color="black", markersize=5, linewidth=1)
-    axes.set(xscale="log", xlabel="levels in the range, of 1,000", ylabel="error, percentage points", ylim=(0, None))
+        axes.plot(
+            LENGTHS,
+            values,
+            style,
+            label=label,
+            color="black",
+            markersize=5,
+            linewidth=1,
+        )
+    axes.set(
+        xscale="log",
+        xlabel="levels in the range, of 1,000",
+        ylabel="error, percentage points",
+        ylim=(0, None),
+    )
     axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
     axes.minorticks_off()
     axes.legend(frameon=False, fontsize=8)
@@ -60,11 +92,22 @@ def main() -> None:
     youth = Table.read(EXAMPLES / "youth.parquet", Schema.load(EXAMPLES / "youth.toml"))
     for layers in (2, 3, None):
         for label, build in (
-            ("random order", lambda layers: UniversalHistogram(epsilon=1, layers=layers)),
-            ("order given", lambda layers: Steps(epsilon=1, order=ORDER[: layers or len(ORDER)])),
+            (
+                "random order",
+                lambda layers: UniversalHistogram(epsilon=1, layers=layers),
+            ),
+            (
+                "order given",
+                lambda layers: Steps(epsilon=1, order=ORDER[: layers or len(ORDER)]),
+            ),
         ):
             runs = [distances(build(layers), youth) for _ in range(6)]
-            print(layers, label, np.round(np.mean(runs, axis=0), 3), np.round(np.std(runs, axis=0), 3))
+            print(
+                layers,
+                label,
+                np.round(np.mean(runs, axis=0), 3),
+                np.round(np.std(runs, axis=0), 3),
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""How Sphinx makes the site of these pages: ``make docs``. Nothing is fetched, here or by a reader's browser."""
+"""How Sphinx makes the site of these pages: ``make docs``. Nothing is fetched, here or
+by a reader's browser.
+"""
 
 import json
 import re
@@ -31,15 +33,18 @@ templates_path = ["_templates"]
 exclude_patterns = ["_build"]
 nitpicky = False
 
-# Headings down to the third level can be linked to. A link that leads nowhere is a warning, and warnings are errors.
+# Headings down to the third level can be linked to. A link that leads nowhere is a
+# warning, and warnings are errors.
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 
-# MathJax 3.2.2 (Apache-2.0) lies in _static, so that formulas need no network. Only pages with formulas load it.
+# MathJax 3.2.2 (Apache-2.0) lies in _static, so that formulas need no network. Only
+# pages with formulas load it.
 mathjax_path = "mathjax/tex-svg.js"
 mathjax3_config = {"options": {"enableMenu": False}}
 
-# Notebooks keep the outputs that they were committed with, and ask no server for widgets.
+# Notebooks keep the outputs that they were committed with, and ask no server for
+# widgets.
 nb_execution_mode = "off"
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}
 
@@ -71,12 +76,15 @@ html_theme_options: dict[str, Any] = {
     "analytics": {},
 }
 
-# Only `make linkcheck` follows links out of the site; it needs a network and isn't part of the build.
+# Only `make linkcheck` follows links out of the site; it needs a network and isn't part
+# of the build.
 linkcheck_anchors = False
 
 
 def copy_notebooks(app: Any, config: Any) -> None:
-    """Copy ``notebooks/`` here, where Sphinx can see it, with its links as they are from here."""
+    """Copy ``notebooks/`` here, where Sphinx can see it, with its links as they are
+    from here.
+    """
     target = HERE / "_notebooks"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
@@ -86,20 +94,32 @@ def copy_notebooks(app: Any, config: Any) -> None:
             .replace("](../docs/", "](../")
             .replace("](../README.md", "](../index.md")
         )
-        content = json.loads(re.sub(r"\]\(\.\./(examples|models|pdips)/", r"](../../\1/", text))
-        content["metadata"]["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}  # for cells with "!"
+        content = json.loads(
+            re.sub(r"\]\(\.\./(examples|models|pdips)/", r"](../../\1/", text)
+        )
+        # for cells with "!"
+        content["metadata"]["language_info"] = {
+            "name": "python",
+            "pygments_lexer": "ipython3",
+        }
         (target / notebook.name).write_text(json.dumps(content), encoding="utf-8")
 
 
 def links_from_here(app: Any, name: str, source: list[str]) -> None:
-    """Let links that are right in the repository be right on the site: to the notebooks' copies and the first page."""
-    source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./notebooks/", r"](\1_notebooks/", source[0])
+    """Let links that are right in the repository be right on the site: to the
+    notebooks' copies and the first page.
+    """
+    source[0] = re.sub(
+        r"\]\(((?:\.\./)*)\.\./notebooks/", r"](\1_notebooks/", source[0]
+    )
     source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./README\.md", r"](\1index.md", source[0])
 
 
 def help_pages(command: click.Command, name: str) -> Iterator[str]:
     """Return what ``--help`` prints of a command and of those below it."""
-    text = command.get_help(click.Context(command, info_name=name, max_content_width=100))
+    text = command.get_help(
+        click.Context(command, info_name=name, max_content_width=100)
+    )
     yield f"## `{name}`\n\n```text\n{text}\n```\n"
     if isinstance(command, click.Group):
         for part, below in command.commands.items():
@@ -111,7 +131,9 @@ def commands(app: Any, name: str, source: list[str]) -> None:
     if "<!-- commands -->" in source[0]:
         from pdips.cli import program
 
-        source[0] = source[0].replace("<!-- commands -->", "\n".join(help_pages(program, "pdips")))
+        source[0] = source[0].replace(
+            "<!-- commands -->", "\n".join(help_pages(program, "pdips"))
+        )
 
 
 def setup(app: Any) -> None:

@@ -1,7 +1,8 @@
 """A coin: one column with two levels, from a noisy count (for modips).
 
-Simulation 1 of Bowen & Liu, Comparative study of differentially private data synthesis methods, Statistical Science 35
-(2020). The prior is Kerman's neutral one (Electronic Journal of Statistics 5, 2011).
+Simulation 1 of Bowen & Liu, Comparative study of differentially private data synthesis
+methods, Statistical Science 35 (2020). The prior is Kerman's neutral one (Electronic
+Journal of Statistics 5, 2011).
 
 Schema: one column with two levels and nothing else.
 """
@@ -20,11 +21,19 @@ def column(schema):
     names = list(schema.columns)
     if len(names) == 1 and not schema.columns[names[0]].is_categorical:
         raise InputError(
-            f"bernoulli.py describes one column with two levels, and {names[0]!r} is numeric: give it levels in the "
+            f"bernoulli.py describes one column with two levels, and {names[0]!r} is "
+            f"numeric: give it levels in the "
             "schema, or take normal_moments.py"
         )
-    if len(names) != 1 or schema.columns[names[0]].n_levels != 2 or schema.columns[names[0]].public:
-        raise InputError(f"bernoulli.py describes one column with two levels that isn't public; the schema has {names}")
+    if (
+        len(names) != 1
+        or schema.columns[names[0]].n_levels != 2
+        or schema.columns[names[0]].public
+    ):
+        raise InputError(
+            f"bernoulli.py describes one column with two levels that "
+            f"isn't public; the schema has {names}"
+        )
     return names[0]
 
 

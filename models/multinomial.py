@@ -1,11 +1,15 @@
-"""Every cell of the full cross-tabulation has a probability of its own, from noisy counts (for modips).
+"""Every cell of the full cross-tabulation has a probability of its own, from noisy
+counts (for modips).
 
-The saturated log-linear model, section 5 of Bowen & Liu, Comparative study of differentially private data synthesis
-methods, Statistical Science 35 (2020); noise-aware as in Bernstein & Sheldon, Differentially private Bayesian inference
-for exponential families (2018), but with the exact law of counts, and independent exact draws from the posterior.
+The saturated log-linear model, section 5 of Bowen & Liu, Comparative study of
+differentially private data synthesis methods, Statistical Science 35 (2020);
+noise-aware as in Bernstein & Sheldon, Differentially private Bayesian inference for
+exponential families (2018), but with the exact law of counts, and independent exact
+draws from the posterior.
 
-Schema: columns with levels, and numbers with bins, inside which values are drawn evenly; none public. With many more
-cells than records the prior has the say, and the sets are little but even: leave columns out, or merge levels.
+Schema: columns with levels, and numbers with bins, inside which values are drawn
+evenly; none public. With many more cells than records the prior has the say, and the
+sets are little but even: leave columns out, or merge levels.
 """
 
 import numpy as np
@@ -21,10 +25,16 @@ PRIOR = 1 / 2  # as in the paper's simulation 3; counts as half a record in each
 def columns(schema):
     names = tuple(schema.columns)
     if schema.public_columns:
-        raise InputError("multinomial.py describes columns that aren't public; leave public ones out of the schema")
+        raise InputError(
+            "multinomial.py describes columns that aren't public; leave "
+            "public ones out of the schema"
+        )
     for name, column in schema.columns.items():
         if column.missing and not column.is_categorical:
-            raise InputError(f"multinomial.py draws no missing numbers, which column {name!r} may have: give it levels")
+            raise InputError(
+                f"multinomial.py draws no missing numbers, which column "
+                f"{name!r} may have: give it levels"
+            )
     return names
 
 
@@ -42,7 +52,9 @@ def build_model(given, schema):
 def draw_records(draw, records, schema, rng):
     counts = rng.multinomial(records.n, draw["shares"])
     sizes = [schema.columns[name].n_levels for name in columns(schema)]
-    codes = np.unravel_index(rng.permutation(np.repeat(np.arange(len(counts)), counts)), sizes)
+    codes = np.unravel_index(
+        rng.permutation(np.repeat(np.arange(len(counts)), counts)), sizes
+    )
     drawn = {}
     for name, code in zip(columns(schema), codes, strict=True):
         if schema.columns[name].is_categorical:

@@ -1,19 +1,19 @@
-"""The public names of pdips, for type checkers and for ``__init__.py``, which imports each when it is first used."""
+"""The public names of pdips, for type checkers and for ``__init__.py``, which imports
+each when it is first used.
+"""
 
 from pdips.bayes_net.privbayes import PrivBayes as PrivBayes
-from pdips.calibration.calibrate import calibrate as calibrate
 from pdips.data.schema import Column as Column
 from pdips.data.schema import Schema as Schema
 from pdips.data.table import Table as Table
 from pdips.errors import InputError as InputError
 from pdips.errors import RefusedError as RefusedError
+from pdips.fields.pairs import Pairs as Pairs
 from pdips.histogram.laplace import LaplaceSanitizer as LaplaceSanitizer
 from pdips.histogram.laplace import PerturbedHistogram as PerturbedHistogram
 from pdips.histogram.urns import McClureReiter as McClureReiter
 from pdips.histogram.urns import MultinomialDirichlet as MultinomialDirichlet
 from pdips.histogram.urns import SmoothedHistogram as SmoothedHistogram
-from pdips.margins.pairs import Pairs as Pairs
-from pdips.margins.planning import suggest_layers as suggest_layers
 from pdips.margins.steps import Steps as Steps
 from pdips.margins.universal_histogram import UniversalHistogram as UniversalHistogram
 from pdips.mechanism import Mechanism as Mechanism
@@ -28,6 +28,7 @@ from pdips.privacy.loss import PrivacyLoss as PrivacyLoss
 from pdips.privacy.loss import Spend as Spend
 from pdips.quantile.kng import KNG as KNG
 from pdips.quantile.kng import KNGResidual as KNGResidual
+from pdips.release.opening import open as open
 from pdips.release.release import Release as Release
 from pdips.release.release import RunRecord as RunRecord
 from pdips.scores.published import noisy_likelihood as noisy_likelihood

@@ -1,4 +1,6 @@
-"""Arrays of numpy by the kind of their entries, for annotations; and numbers of them as a file can hold them."""
+"""Arrays of numpy by the kind of their entries, for annotations; and numbers of them as
+a file can hold them.
+"""
 
 from typing import Any
 
@@ -11,5 +13,7 @@ BoolArray = NDArray[np.bool_]  # Truth values, of any shape
 
 
 def finite(value: Any) -> float | None:
-    """Return a number, None for one that is infinite or NaN, which JSON doesn't have."""
+    """Return a number, None for one that is infinite or NaN, which JSON doesn't
+    have.
+    """
     return float(value) if np.isfinite(value) else None

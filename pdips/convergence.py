@@ -1,7 +1,9 @@
-"""Whether Markov chains agree well enough to be used. What chains that read records say stays inside."""
+"""Whether Markov chains agree well enough to be used. What chains that read records say
+stays inside.
+"""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,34 +11,46 @@ import numpy as np
 from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
-from pdips.errors import InputError, RefusedError
+from pdips.errors import InputError, NotConvergedError
 
 if TYPE_CHECKING:
     import xarray as xr
 
-RHAT, ESS = 1.01, 400  # R-hat is to be below, bulk and tail draws above, for every element of every variable
-BFMI = 0.3  # Below this a chain's energy moves too little (Betancourt 2016); no release is refused for that
+# R-hat is to be below, bulk and tail draws above, for every element of every variable
+RHAT = 1.01
+ESS = 400
+# Below this a chain's energy moves too little (Betancourt 2016); no release is refused
+# for that
+BFMI = 0.3
 
 LOG = logging.getLogger("pdips")
 
-ROUNDS = 3  # Chains that disagree are run again, longer each time; refused after so many runs
+# Chains that disagree are run again, longer each time; refused after so many runs
+ROUNDS = 3
 
 NOT_CONVERGED = (
-    "the sampler did not converge, so its draw is not one of the posterior that the price is proved for, and nothing "
-    "is released; the spend stays charged, and withholding is itself an observation of the records that no epsilon "
-    "pays for; reparametrise the model on public or synthetic data, or use more tuning and draws"
+    "the sampler did not converge, so its draw is not one of the posterior that the "
+    "price is proved for, and nothing "
+    "is released; the spend stays charged, and withholding is itself an observation "
+    "of the records that no epsilon "
+    "pays for; reparametrise the model on public or synthetic data, or use more "
+    "tuning and draws"
 )
 
-Extended = Annotated[float, BeforeValidator(lambda value: np.inf if value is None else value)]
+Extended = Annotated[
+    float, BeforeValidator(lambda value: np.inf if value is None else value)
+]
 """A number that may be infinite, which JSON writes as null."""
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """How well chains agree, in numbers: a function of the records where the chains read them, which stays inside.
+    """How well chains agree, in numbers: a function of the records where the chains
+    read them, which stays inside.
 
-    By variable: R-hat, the largest over its elements, and effective draws for the centre and the tails, the smallest.
-    ``rounds`` says how often chains were run until they agreed like this, each time longer than the time before.
+    By variable: R-hat, the largest over its elements, and effective draws for the
+    centre and the tails, the smallest. ``rounds`` says how often chains were run until
+    they agreed like this, each time longer than the time before.
     """
 
     rhat: Mapping[str, Extended]
@@ -52,52 +66,82 @@ class Convergence:
 
     @property
     def smallest_ess_bulk(self) -> float:
-        """Effective draws for the centre of the variable that has fewest; infinite if nothing was watched."""
+        """Effective draws for the centre of the variable that has fewest; infinite if
+        nothing was watched.
+        """
         return min(self.ess_bulk.values(), default=np.inf)
 
     @property
     def smallest_ess_tail(self) -> float:
-        """Effective draws for the tails of the variable that has fewest; infinite if nothing was watched."""
+        """Effective draws for the tails of the variable that has fewest; infinite if
+        nothing was watched.
+        """
         return min(self.ess_tail.values(), default=np.inf)
 
     @property
     def passed(self) -> bool:
-        """Whether R-hat < 1.01 and both effective sizes > 400 everywhere, and there are no divergences."""
+        """Whether R-hat < 1.01 and both effective sizes > 400 everywhere, and there are
+        no divergences.
+        """
         enough = min(self.smallest_ess_bulk, self.smallest_ess_tail) > ESS
         return enough and self.largest_rhat < RHAT and self.divergences == 0
 
 
 def converged(tree: "xr.DataTree", watch: Sequence[str] = ()) -> Convergence:
-    """Return how well the chains of a posterior agree, in the variables to ``watch`` or in all."""
+    """Return how well the chains of a posterior agree, in the variables to ``watch`` or
+    in all.
+    """
     az: Any = import_module("arviz_stats")
     posterior = tree["posterior"].to_dataset()
     for name in watch:
         if name not in posterior:
             raise InputError(
-                f"the model has no variable {name!r} to watch; it has {', '.join(map(str, posterior.data_vars))}"
+                f"the model has no variable {name!r} to watch; it has "
+                f"{', '.join(map(str, posterior.data_vars))}"
             )
     looked_at = posterior[list(watch)] if watch else posterior
     still = looked_at.std(("chain", "draw")) == 0
     with np.errstate(all="ignore"):
-        rhat, bulk, tail = az.rhat(looked_at), az.ess(looked_at, method="bulk"), az.ess(looked_at, method="tail")
-    told = tree["sample_stats"].data_vars if "sample_stats" in tree else {}
+        rhat = az.rhat(looked_at)
+        bulk = az.ess(looked_at, method="bulk")
+        tail = az.ess(looked_at, method="tail")
+    # none where no gradients are followed
+    divergences = 0
+    if "sample_stats" in tree and "diverging" in tree["sample_stats"].data_vars:
+        divergences = int(tree["sample_stats"]["diverging"].sum())
     return Convergence(
-        rhat={str(name): _worst(rhat[name], still[name], np.inf, np.max) for name in looked_at},
-        ess_bulk={str(name): _worst(bulk[name], still[name], 0, np.min) for name in looked_at},
-        ess_tail={str(name): _worst(tail[name], still[name], 0, np.min) for name in looked_at},
-        divergences=int(told["diverging"].sum()) if "diverging" in told else 0,  # none where no gradients are followed
+        rhat=_by_name(rhat, still, np.inf, np.max),
+        ess_bulk=_by_name(bulk, still, 0, np.min),
+        ess_tail=_by_name(tail, still, 0, np.min),
+        divergences=divergences,
     )
 
 
-def _worst(found: "xr.DataArray", still: "xr.DataArray", unknown: float, worst: Any) -> float:
-    """Return the worst of some elements; those that never move are constants of the model, not chains that hang."""
+def _by_name(
+    values: Any, still: Any, unknown: float, worst: Callable[[Any], Any]
+) -> dict[str, float]:
+    return {
+        str(name): _worst(values[name], still[name], unknown, worst) for name in values
+    }
+
+
+def _worst(
+    found: "xr.DataArray", still: "xr.DataArray", unknown: float, worst: Any
+) -> float:
+    """Return the worst of some elements; those that never move are constants of the
+    model, not chains that hang.
+    """
     moving = found.to_numpy()[~still.to_numpy()]
     moving = np.where(np.isnan(moving), unknown, moving)
-    return float(worst(moving)) if moving.size else (1.0 if unknown else np.inf)
+    if moving.size:
+        return float(worst(moving))
+    return 1.0 if unknown else np.inf
 
 
 def announce(round_: int, *, confidential: bool) -> None:
-    """Tell the curator, in the log of ``pdips``, that chains disagreed and are run again."""
+    """Tell the curator, in the log of ``pdips``, that chains disagreed and are run
+    again.
+    """
     said = f"Chains disagreed; running them again, longer (round {round_} of {ROUNDS})."
     if confidential:
         LOG.warning("%s This decision is not covered by the privacy guarantee.", said)
@@ -108,4 +152,4 @@ def announce(round_: int, *, confidential: bool) -> None:
 def require(convergence: Convergence) -> None:
     """Refuse to go on with chains that don't agree."""
     if not convergence.passed:
-        raise RefusedError(NOT_CONVERGED)
+        raise NotConvergedError(NOT_CONVERGED)

@@ -1,4 +1,6 @@
-"""Where each mechanism and its audit live, by name. Imports none of them until it is asked for one."""
+"""Where each mechanism and its audit live, by name. Imports none of them until it is
+asked for one.
+"""
 
 import importlib
 import re
@@ -16,32 +18,58 @@ if TYPE_CHECKING:
 Home = str | type[Any] | Callable[..., Any]
 
 HOMES = {
-    "censored-posterior": ("posterior.censored_posterior:CensoredPosterior", "posterior:censored"),
+    "censored-posterior": (
+        "posterior.censored_posterior:CensoredPosterior",
+        "posterior:censored",
+    ),
     "kng": ("quantile.kng:KNG", "quantile:quantile"),
     "kng-residual": ("quantile.kng:KNGResidual", "quantile:residual"),
     "laplace-sanitizer": ("histogram.laplace:LaplaceSanitizer", "margins:sanitizer"),
     "mcclure-reiter": ("histogram.urns:McClureReiter", "margins:urn"),
     "modips": ("statistics.modips:Modips", "statistics:modips"),
-    "multinomial-dirichlet": ("histogram.urns:MultinomialDirichlet", "margins:sized_urn"),
-    "pairs": ("margins.pairs:Pairs", "margins:pairs"),
-    "perturbed-histogram": ("histogram.laplace:PerturbedHistogram", "margins:sanitizer"),
+    "multinomial-dirichlet": (
+        "histogram.urns:MultinomialDirichlet",
+        "margins:sized_urn",
+    ),
+    "pairs": ("fields.pairs:Pairs", "margins:pairs"),
+    "perturbed-histogram": (
+        "histogram.laplace:PerturbedHistogram",
+        "margins:sanitizer",
+    ),
     "privbayes": ("bayes_net.privbayes:PrivBayes", "margins:privbayes"),
-    "pseudo-posterior": ("posterior.pseudo_posterior:PseudoPosterior", "posterior:pseudo"),
+    "pseudo-posterior": (
+        "posterior.pseudo_posterior:PseudoPosterior",
+        "posterior:pseudo",
+    ),
     "scores": ("scores.scores:Scores", "posterior:scores"),
     "smoothed-histogram": ("histogram.urns:SmoothedHistogram", "margins:sized_urn"),
     "steps": ("margins.steps:Steps", "margins:steps"),
-    "universal-histogram": ("margins.universal_histogram:UniversalHistogram", "margins:universal"),
+    "universal-histogram": (
+        "margins.universal_histogram:UniversalHistogram",
+        "margins:universal",
+    ),
 }
-"""For each mechanism its class, in ``pdips``, and its audit, in ``pdips.audit.cases``."""
+"""For each mechanism its class, in ``pdips``, and its audit, in
+``pdips.audit.cases``.
+"""
 
-MECHANISMS: dict[str, Home] = {name: f"pdips.{home}" for name, (home, _) in HOMES.items()}
-AUDITS: dict[str, Home] = {name: f"pdips.audit.cases.{home}" for name, (_, home) in HOMES.items()}
-"""For each mechanism a function that takes a builder and gives the cases to audit it on."""
+MECHANISMS: dict[str, Home] = {
+    name: f"pdips.{home}" for name, (home, _) in HOMES.items()
+}
+AUDITS: dict[str, Home] = {
+    name: f"pdips.audit.cases.{home}" for name, (_, home) in HOMES.items()
+}
+"""For each mechanism a function that takes a builder and gives the cases to audit it
+on.
+"""
 
-GET_PAPERS = "in a checkout of the source of pdips, pip install ./papers"  # For studies and forms as printed
+# For studies and forms as printed
+GET_PAPERS = "in a checkout of the source of pdips, pip install ./papers"
 
 
-def register(name: str, mechanism: type[Any], cases: Callable[..., Iterable[Any]]) -> None:
+def register(
+    name: str, mechanism: type[Any], cases: Callable[..., Iterable[Any]]
+) -> None:
     """Add a mechanism, together with its audit: none goes without.
 
     Parameters
@@ -51,8 +79,8 @@ def register(name: str, mechanism: type[Any], cases: Callable[..., Iterable[Any]
     mechanism : type
         The class.
     cases : callable
-        Takes a function that builds the mechanism with given settings; returns the cases to run
-        (:class:`pdips.audit.neighbour_pairs.Case`).
+        Takes a function that builds the mechanism with given settings; returns the
+        cases to run (:class:`pdips.audit.neighbour_pairs.Case`).
 
     Examples
     --------
@@ -61,7 +89,8 @@ def register(name: str, mechanism: type[Any], cases: Callable[..., Iterable[Any]
     >>> "my-sanitizer" in MECHANISMS
     True
     """
-    MECHANISMS[name], AUDITS[name] = mechanism, cases
+    MECHANISMS[name] = mechanism
+    AUDITS[name] = cases
 
 
 def find(name: str) -> type[Any]:
@@ -77,48 +106,79 @@ def find(name: str) -> type[Any]:
     >>> find("laplace-sanitizer").name
     'laplace-sanitizer'
     """
-    found: type[Any] = load(MECHANISMS[choice(name, tuple(MECHANISMS), "mechanism")])
-    return found
+    home = MECHANISMS[choice(name, tuple(MECHANISMS), "mechanism")]
+    mechanism: type[Any] = load(home)
+    return mechanism
+
+
+def with_setting(setting: str) -> tuple[str, ...]:
+    """Return the names of all mechanisms that have a setting.
+
+    Examples
+    --------
+    >>> with_setting("chosen")
+    ('pairs',)
+    """
+    settings = {
+        name: getattr(find(name), "__dataclass_fields__", {}) for name in MECHANISMS
+    }
+    return tuple(name for name, own in settings.items() if setting in own)
 
 
 def published(name: str) -> type[Any]:
-    """Return the form of a mechanism as a paper prints it, which claims epsilon and guarantees nothing.
+    """Return the form of a mechanism as a paper prints it, which claims epsilon and
+    guarantees nothing.
 
-    These forms are in the distribution ``pdips-papers``, and are found by its entry points of the group
-    ``pdips.published``.
+    These forms are in the distribution ``pdips-papers``, and are found by its entry
+    points of the group ``pdips.published``.
     """
     forms = _published_forms()
     if not forms:
-        raise InputError(f"forms as printed are in a package of their own: {GET_PAPERS}")
-    found: type[Any] = forms[choice(name, tuple(forms), "mechanism with a published variant")].load()
-    return found
+        raise InputError(
+            f"forms as printed are in a package of their own: {GET_PAPERS}"
+        )
+    choice(name, tuple(forms), "mechanism with a published variant")
+    form: type[Any] = forms[name].load()
+    return form
 
 
 def variants_of(name: str) -> tuple[str, ...]:
-    """Return the variants that a mechanism can be asked for: "sound", and "published" if a paper's form is there."""
+    """Return the variants that a mechanism can be asked for: "sound", and "published"
+    if a paper's form is there.
+    """
     own: tuple[str, ...] = tuple(find(name).variants)
-    return own if "published" in own or name not in _published_forms() else (*own, "published")
+    if "published" in own or name not in _published_forms():
+        return own
+    return (*own, "published")
 
 
 def variant_class(name: str, variant: str) -> tuple[type[Any], dict[str, Any]]:
-    """Return the class of a mechanism in a variant, and the settings that choose the variant within that class."""
-    mechanism, forms = find(name), _published_forms()
-    if variant == "published" and "published" not in mechanism.variants and (name in forms or not forms):
-        return published(name), {}
+    """Return the class of a mechanism in a variant, and the settings that choose the
+    variant within that class.
+    """
+    mechanism = find(name)
+    if variant == "published" and "published" not in mechanism.variants:
+        forms = _published_forms()
+        if name in forms or not forms:
+            return published(name), {}
     choice(variant, variants_of(name), "variant")
-    return mechanism, {"variant": variant} if "variant" in {field.name for field in fields(mechanism)} else {}
+    if any(setting.name == "variant" for setting in fields(mechanism)):
+        return mechanism, {"variant": variant}
+    return mechanism, {}
 
 
 def cases_of(name: str, variant: str = "sound") -> Callable[..., Iterable[Any]]:
     """Return the function that gives the audit cases of a mechanism.
 
-    A published form may bring cases of its own, as a function ``audit_cases``; otherwise it is audited on those of the
-    sound one.
+    A published form may bring cases of its own, as a function ``audit_cases``;
+    otherwise it is audited on those of the sound one.
     """
     home = choice(name, tuple(AUDITS), "mechanism")
-    own = getattr(variant_class(name, variant)[0], "audit_cases", None) if variant == "published" else None
-    found: Callable[..., Iterable[Any]] = own or load(AUDITS[home])
-    return found
+    cases: Callable[..., Iterable[Any]] | None = None
+    if variant == "published":
+        form, _ = variant_class(name, variant)
+        cases = getattr(form, "audit_cases", None)
+    return cases or load(AUDITS[home])
 
 
 def _published_forms() -> dict[str, "EntryPoint"]:
@@ -127,10 +187,16 @@ def _published_forms() -> dict[str, "EntryPoint"]:
     return {entry.name: entry for entry in entry_points(group="pdips.published")}
 
 
-def public_names(package: str, file: str) -> tuple[dict[str, str], Callable[[str], Any]]:
-    """Return the module of each name in the stub beside a package's file, and what imports a name on its first use."""
+def public_names(
+    package: str, file: str
+) -> tuple[dict[str, str], Callable[[str], Any]]:
+    """Return the module of each name in the stub beside a package's file, and what
+    imports a name on its first use.
+    """
     stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
-    homes = {name: module for module, name in re.findall(r"from (\S+) import (\w+)", stub)}
+    # a long line is in brackets
+    imports = re.findall(r"from (\S+) import \(?\s*(\w+)", stub)
+    homes = {name: module for module, name in imports}
 
     def imported(name: str) -> Any:
         if name not in homes:

@@ -1,7 +1,11 @@
-"""The front door: from a table, a schema and a price to a release and the record of its run."""
+"""The front door: from a table, a schema and a price to a release and the record of its
+run.
+"""
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from pdips.errors import InputError
 from pdips.html import show_progress
 from pdips.margins.planning import suited
 from pdips.mechanism import Mechanism
+from pdips.privacy.charge import reserved
 from pdips.privacy.curator import COMPILING, Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
@@ -29,34 +34,52 @@ def synthesize(
     schema: Schema | Mapping[str, Any] | str | Path,
     *,
     epsilon: Number,
+    delta: Number | None = None,
     mechanism: str | None = None,
     ledger: Ledger | str | Path | None = None,
     seed: int | np.random.Generator | None = None,
     scheduler: str | None = None,
+    allow: Collection[str] = (),
+    resume: int | None = None,
     progress: bool = True,
     **options: Any,
 ) -> tuple[Release, RunRecord]:
-    """Release synthetic sets of a table: what the command ``pdips synthesize`` does, with the sets in memory.
+    """Release synthetic sets of a table: what the command ``pdips synthesize`` does,
+    with the sets in memory.
 
     Parameters
     ----------
-    table : DataFrame, dict of columns, pyarrow.Table, Ibis table, path, address in a database, or Table
-        The confidential table. Files, folders of Parquet files and databases are read after the price is reserved. Two
-        of these where the schema has ``members``: households and members.
+    table : DataFrame, dict, pyarrow.Table, Ibis table, path, address, or Table
+        The confidential table. Files, folders of Parquet files and databases are read
+        after the price is reserved. Two of these where the schema has ``members``:
+        households and members.
     schema : Schema, dict or path
         What is public about it.
     epsilon : int, float, str or Fraction
         Privacy loss in total, over all sets, in nats.
+    delta : int, float, str or Fraction, optional
+        For Gaussian noise, read at this delta; left out, Laplace noise and a delta
+        of 0.
     mechanism : str, optional
-        Its name. Left out, the schema decides, and whether there is a ``model``: see ``pdips synthesize``.
+        Its name. Left out, the schema decides, and whether there is a ``model``: see
+        ``pdips synthesize``.
     ledger : Ledger or path, optional
         The account that is charged.
     seed : int or numpy.random.Generator, optional
-        For tests and studies: the release is marked, and isn't published unless ``allow=["seeded"]``.
+        For tests and studies: the release is marked, and isn't published unless
+        ``allow=["seeded"]``.
     scheduler : str, optional
-        What counts a folder of Parquet files, as in :class:`pdips.data.partitions.PartitionedTable`.
+        What counts a folder of Parquet files, as in
+        :class:`pdips.data.partitions.PartitionedTable`.
+    allow : collection of {"refusals", "charged-refusals"}
+        What a further refusal is to cost once records have refused three requests: see
+        :meth:`pdips.privacy.ledger.Ledger.reserve`.
+    resume : int, optional
+        Number of a charge of the ledger whose release is to be finished, at no further
+        price, by the same call.
     progress : bool
-        Show the running step: a bar on a terminal or in a notebook, elsewhere a line every ten seconds.
+        Show the running step: a bar on a terminal or in a notebook, elsewhere a line
+        every ten seconds.
     **options
         ``n_sets``, ``neighbours``, ``model`` and whatever else the mechanism takes.
 
@@ -74,51 +97,136 @@ def synthesize(
 
     Examples
     --------
-    >>> release, record = synthesize("examples/youth.parquet", "examples/youth.toml", epsilon=1, n_sets=2)
+    >>> release, record = synthesize(
+    ...     "examples/youth.parquet", "examples/youth.toml", epsilon=1, n_sets=2
+    ... )
     >>> release
     Release(mechanism='steps', n_sets=2, epsilon=1)
     """
     known = as_schema(schema)
-    name = mechanism or suited(known, has_model="model" in options, in_files=in_files(table))[0]
+    name = mechanism
+    if not name:
+        name, _ = suited(known, has_model="model" in options, in_files=in_files(table))
     if not isinstance(name, str):
-        raise InputError(f"mechanism must be a name, such as 'steps'; got {type(name).__name__}")
+        raise InputError(
+            f"mechanism must be a name, such as 'steps'; got {type(name).__name__}"
+        )
     kind, choosing = variant_class(name, options.pop("variant", "sound"))
-    account = ledger if ledger is None or isinstance(ledger, Ledger) else Ledger(ledger)
-    made = kind(epsilon=epsilon, **options | choosing)
+    if ledger is not None and not isinstance(ledger, Ledger):
+        ledger = Ledger(ledger)
+    if delta is not None:
+        options["delta"] = delta
+    configured = kind(epsilon=epsilon, **options | choosing)
     with show_progress(quiet=not progress) as told:
-        return release_of(
-            made, known, table, seed=seed, ledger=account, explain=True, scheduler=scheduler, clock=Clock(told)
-        )[1:]
+        job = ReleaseJob(
+            mechanism=configured,
+            schema=known,
+            table=table,
+            seed=seed,
+            ledger=ledger,
+            explain=True,
+            allow=allow,
+            scheduler=scheduler,
+            clock=Clock(told),
+            resume=resume,
+        )
+        return job.run()[1:]
 
 
-def release_of(
-    mechanism: Mechanism,
-    schema: Schema,
-    table: Any,
-    *,
-    seed: int | np.random.Generator | None,
-    ledger: Ledger | None,
-    explain: bool,
-    clock: Clock | None = None,
-    scheduler: str | None = None,
-) -> tuple[Table, Release, RunRecord]:
-    """Reserve the price, read the table and release; ``explain`` records that the reason of a refusal is shown."""
-    clock = clock or Clock()
-    if in_files(table):
-        mechanism.check_adds_up()
-    elif scheduler is not None:
-        raise InputError("a scheduler is for a folder of .parquet files, and the table is none")
-    if clock.progress is not None and getattr(mechanism, "model", None) is not None:
-        clock.progress(COMPILING)  # for the price
-    if ledger is None:
-        mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
-    reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
-    with reserved, snapshot(table) as lent:
-        with clock.step("reading the table"):
-            counted = None if mechanism.weighs_records else False
-            checked = as_table(lent, schema, counted=counted, scheduler=scheduler, adds_up=mechanism.adds_up)
-        rng = np.random.default_rng(seed) if isinstance(seed, int) else seed
-        return checked, *mechanism.release(checked, rng=rng, ledger=ledger, progress=clock.progress)
+@dataclass(frozen=True, kw_only=True)
+class ReleaseJob:
+    """One release, from a table to its sets: what :func:`synthesize` and the command
+    line do.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        With its settings.
+    schema : Schema
+        What is public about the table.
+    table : object
+        As in :func:`synthesize`.
+    ledger : Ledger, optional
+        The account that is charged.
+    explain : bool
+        Record that details of a refusal are shown.
+    allow : collection of str
+        As in :meth:`pdips.privacy.ledger.Ledger.reserve`.
+    seed : int or numpy.random.Generator, optional
+        For tests and studies.
+    scheduler : str, optional
+        What counts a folder of Parquet files.
+    clock : Clock
+        Times the steps.
+    resume : int, optional
+        Number of the charge whose release is to be finished.
+    command : dict, optional
+        Kept with the answers, for ``pdips resume``.
+    prepare : callable, optional
+        Called with the table before the charge; if it raises, nothing is charged.
+    """
+
+    mechanism: Mechanism
+    schema: Schema
+    table: Any
+    ledger: Ledger | None = None
+    explain: bool = False
+    allow: Collection[str] = ()
+    seed: int | np.random.Generator | None = None
+    scheduler: str | None = None
+    clock: Clock = field(default_factory=Clock)
+    resume: int | None = None
+    command: Mapping[str, Any] | None = None
+    prepare: Callable[[Table], None] | None = None
+
+    def run(self) -> tuple[Table, Release, RunRecord]:
+        """Reserve the price, read the table and release."""
+        mechanism = self.mechanism
+        clock = self.clock
+        if in_files(self.table):
+            mechanism.check_adds_up()
+        elif self.scheduler is not None:
+            raise InputError(
+                "a scheduler is for a folder of .parquet files, and the table is none"
+            )
+        if clock.progress is not None and getattr(mechanism, "model", None) is not None:
+            clock.progress(COMPILING)  # for the price
+        with self._reserved(), snapshot(self.table) as lent:
+            with clock.step("reading the table"):
+                counted = None if mechanism.offers.counted_tables else False
+                table = as_table(
+                    lent,
+                    self.schema,
+                    counted=counted,
+                    scheduler=self.scheduler,
+                    adds_up=mechanism.offers.partitions,
+                )
+            rng = self.seed
+            if isinstance(rng, int):
+                rng = np.random.default_rng(rng)
+            prepare = self.prepare
+            if prepare is not None:
+                prepare = partial(prepare, table)
+            release, record = mechanism.release(
+                table,
+                rng=rng,
+                ledger=self.ledger,
+                progress=clock.progress,
+                resume=self.resume,
+                command=self.command,
+                prepare=prepare,
+            )
+            return table, release, record
+
+    def _reserved(self) -> AbstractContextManager[None]:
+        return reserved(
+            self.ledger,
+            self.mechanism,
+            self.schema,
+            explain=self.explain,
+            allow=self.allow,
+            resume=self.resume,
+        )
 
 
 def as_schema(schema: Any) -> Schema:
@@ -129,7 +237,10 @@ def as_schema(schema: Any) -> Schema:
         return Schema(**schema)
     if isinstance(schema, (str, Path)):
         return Schema.load(schema)
-    raise InputError(f"schema must be a Schema, a dict or the path of a TOML file, got {type(schema).__name__}")
+    raise InputError(
+        f"schema must be a Schema, a dict or the path of a TOML file, "
+        f"got {type(schema).__name__}"
+    )
 
 
 def in_files(table: Any) -> bool:
@@ -138,21 +249,31 @@ def in_files(table: Any) -> bool:
 
 
 def as_table(
-    table: Any, schema: Schema, *, counted: bool | None = None, scheduler: str | None = None, adds_up: bool = False
+    table: Any,
+    schema: Schema,
+    *,
+    counted: bool | None = None,
+    scheduler: str | None = None,
+    adds_up: bool = False,
 ) -> Table:
-    """Return a table that is given as one, as records, as a file or by Ibis, checked against the schema.
+    """Return a table that is given as one, as records, as a file or by Ibis, checked
+    against the schema.
 
-    ``adds_up``: a large one in a database that can't be counted may be read as sums over records only.
+    ``adds_up``: a large one in a database that can't be counted may be read as sums
+    over records only.
     """
     if isinstance(table, Table):
         if table.schema != schema:
-            raise InputError("the Table was read with another schema; give the schema that it has")
+            raise InputError(
+                "the Table was read with another schema; give the schema that it has"
+            )
         return table
     if are_two(table, schema):
         return Table.of_households(table[0], table[1], schema)
     if in_files(table):
         return PartitionedTable(table, schema, scheduler=scheduler)
-    is_sum = is_stored(table) and adds_up and not (schema.public_columns or schema.records.person) and is_large(table)
+    can_be_summed = adds_up and not (schema.public_columns or schema.records.person)
+    is_sum = can_be_summed and is_stored(table) and is_large(table)
     if is_sum and (counted is False or not countable(open_batches(table), schema)):
         return PartitionedTable(table, schema)
     if is_stored(table) or isinstance(table, (str, Path)):

@@ -1,9 +1,10 @@
-"""Fixtures that the rooms' tests share; tables and laws that aren't fixtures are in ``tables.py`` and ``laws.py``."""
+"""Fixtures that the rooms' tests share; tables and laws that aren't fixtures are in
+``tables.py`` and ``laws.py``.
+"""
 
 import logging
 import shutil
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,28 +13,33 @@ from tables import CHROMIUM, RELATIONS, random_table, schema_of
 from pdips import Ledger, cli
 from pdips.privacy import curator
 
-SLOW = {*(Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()}
-"""Tests that take two seconds and more, with or without their parameters."""
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cases that ``slow_cases`` names by their parameters are slow."""
     for item in items:
-        if SLOW & {item.nodeid, item.nodeid.partition("[")[0]}:
+        cases = {case for mark in item.iter_markers("slow_cases") for case in mark.args}
+        if item.name.partition("[")[2].removesuffix("]") in cases:
             item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
 def silence(monkeypatch):
-    """Take the noise on counts away, so that a release sees what would have had noise added."""
-    monkeypatch.setattr(curator, "discrete_laplace", lambda scale, n, bits: np.zeros(n, np.int64))
+    """Take the noise on counts away, so that a release sees what would have had noise
+    added.
+    """
+    monkeypatch.setattr(
+        curator, "discrete_laplace", lambda scale, n, bits: np.zeros(n, np.int64)
+    )
 
 
 @pytest.fixture
 def pdips(monkeypatch, capsys):
-    """Run the program in this process; return its exit code, output and complaint, however long it takes.
+    """Run the program in this process; return its exit code, output and complaint,
+    however long it takes.
 
-    ``ok`` returns the output of a run without complaint, ``fails`` the complaint in one line that has some words.
+    ``ok`` returns the output of a run without complaint, ``fails`` the complaint in one
+    line that has some words.
     """
     monkeypatch.setattr("pdips.html.SILENCE", 1e6)
 
@@ -68,14 +74,18 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        opened = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield opened
         opened.close()
 
 
 @pytest.fixture
 def here(released, tmp_path):
-    """A copy, to be changed at will, of the folder that a test's module has under the name ``released``."""
+    """A copy, to be changed at will, of the folder that a test's module has under the
+    name ``released``.
+    """
     shutil.copytree(released, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -88,7 +98,9 @@ def neighbours(request) -> str:
 
 @pytest.fixture
 def few_simulated(monkeypatch):
-    """What censoring takes away is worked out on few simulated records, which is quicker and as private."""
+    """What censoring takes away is worked out on few simulated records, which is
+    quicker and as private.
+    """
     monkeypatch.setattr("pdips.posterior.private_reference.SIMULATED", 64)
 
 

@@ -1,9 +1,9 @@
-"""The code on a Markdown page: found, and run as a reader would, in one folder and one namespace a page.
+"""The code on a Markdown page: found, and run as a reader would, in one folder and one
+namespace a page.
 
-HTML comments, which readers do not see, say what a page leaves out:
-``<!-- setup ... -->`` holds Python that runs where
-it stands; ``<!-- file: NAME -->`` writes the next block to a file; ``<!-- not run: REASON -->`` says why the next block
-isn't run.
+HTML comments, which readers do not see, say what a page leaves out: ``<!-- setup ...
+-->`` holds Python that runs where it stands; ``<!-- file: NAME -->`` writes the next
+block to a file; ``<!-- not run: REASON -->`` says why the next block isn't run.
 """
 
 import os
@@ -33,7 +33,9 @@ PROSE = ("text", "json")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: where it begins, its language, its text, the file it is written to, why it isn't run."""
+    """A block of code: where it begins, its language, its text, the file it is written
+    to, why it isn't run.
+    """
 
     line: int
     language: str
@@ -45,7 +47,11 @@ class Block:
 def pages() -> list[Path]:
     """Return all pages of the project with code on them or not."""
     hidden = ("_build", "_notebooks")
-    found = (path for path in sorted((ROOT / "docs").rglob("*.md")) if not set(hidden) & set(path.parts))
+    found = (
+        path
+        for path in sorted((ROOT / "docs").rglob("*.md"))
+        if not set(hidden) & set(path.parts)
+    )
     return [ROOT / "README.md", *found]
 
 
@@ -55,14 +61,25 @@ def blocks(text: str) -> Iterator[Block]:
     for token in MARKDOWN.parse(text):
         line = (token.map or [0])[0] + 1
         if token.type == "html_block":
-            said = re.fullmatch(r"<!--\s*(setup|file:|not run:)\s(.*?)\s*-->", token.content.strip(), re.DOTALL)
+            said = re.fullmatch(
+                r"<!--\s*(setup|file:|not "
+                r"run:)\s(.*?)\s*-->",
+                token.content.strip(),
+                re.DOTALL,
+            )
             if said and said[1] == "setup":
                 yield Block(line, "setup", said[2])
             elif said:
                 marks[said[1]] = said[2]
         elif token.type in ("fence", "code_block"):
             language = token.info.strip() if token.type == "fence" else "indented"
-            yield Block(line, language, token.content, marks.pop("file:", None), marks.pop("not run:", None))
+            yield Block(
+                line,
+                language,
+                token.content,
+                marks.pop("file:", None),
+                marks.pop("not run:", None),
+            )
     assert not marks, f"a comment that no block takes: {marks}"
 
 
@@ -78,9 +95,13 @@ def commands(block: Block) -> list[list[str]]:
 
 
 def check(block: Block) -> None:
-    """Check what can be checked without running: languages, targets of make, options of the program."""
+    """Check what can be checked without running: languages, targets of make, options of
+    the program.
+    """
     known = ("python", "setup", "bash", "toml", "r", *PROSE)
-    assert block.language in known or block.language.startswith("{"), f"line {block.line}: {block.language!r}"
+    assert block.language in known or block.language.startswith("{"), (
+        f"line {block.line}: {block.language!r}"
+    )
     if block.language == "bash":
         for words in commands(block):
             _check_command(words, block)
@@ -90,15 +111,27 @@ def check(block: Block) -> None:
 
 def _check_command(words: list[str], block: Block) -> None:
     if words[0] == "make":
-        targets = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
+        targets = re.findall(
+            r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")
+        )
         assert words[1] in targets, f"line {block.line}: no target {words[1]}"
     elif words[0].endswith("pdips"):
         command, rest = _subcommand(words[1:])
-        there = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        gone = {word.split("=")[0] for word in rest if re.match(r"--?[a-z]", word)} - there - {"--help"}
+        there = {
+            option
+            for parameter in command.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        gone = (
+            {word.split("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
+            - there
+            - {"--help"}
+        )
         assert not gone, f"line {block.line}: {command.name} has no {gone}"
     else:
-        assert block.not_run, f"line {block.line}: {words[0]} isn't run, and no comment says why"
+        assert block.not_run, (
+            f"line {block.line}: {words[0]} isn't run, and no comment says why"
+        )
 
 
 def _subcommand(words: list[str]) -> tuple[click.Command, list[str]]:
@@ -112,19 +145,28 @@ def _subcommand(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 def run(block: Block, names: dict[str, Any]) -> None:
-    """Run a block where the process stands; ``names`` is what the page's Python has defined so far."""
+    """Run a block where the process stands; ``names`` is what the page's Python has
+    defined so far.
+    """
     if block.file:
         Path(block.file).write_text(block.text, encoding="utf-8")
     if block.language in ("python", "setup"):
         exec(compile(block.text, f"line {block.line}", "exec"), names)
     elif block.language == "r" and shutil.which("Rscript"):
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        subprocess.run(["Rscript", "-e", block.text], check=True, capture_output=True, env={**os.environ, "PATH": path})
+        subprocess.run(
+            ["Rscript", "-e", block.text],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PATH": path},
+        )
     elif block.language == "toml":
         Schema.from_toml(block.text)
     elif block.language == "bash":
         for words in commands(block):
-            assert words[0].endswith("pdips"), f"line {block.line}: can't run {words[0]}"
+            assert words[0].endswith("pdips"), (
+                f"line {block.line}: can't run {words[0]}"
+            )
             result = CliRunner().invoke(program, words[1:], standalone_mode=False)
             if result.exception is not None:
                 raise result.exception

@@ -18,7 +18,12 @@ from pdips.statistics.statistic import Counts, Sums
 
 UNIT = Schema(columns={"y": {"lower": 0, "upper": 1}})
 WIDE = Schema(columns={"y": {"lower": -1000, "upper": 1000}})
-PAIRS = Schema(columns={"x": {"lower": -10, "upper": 10, "public": True}, "y": {"lower": -100, "upper": 100}})
+PAIRS = Schema(
+    columns={
+        "x": {"lower": -10, "upper": 10, "public": True},
+        "y": {"lower": -100, "upper": 100},
+    }
+)
 
 
 CLIPPED = {
@@ -57,7 +62,12 @@ def four(data, schema):
     """Too many parameters for a lattice."""
     with pm.Model() as model:
         b = pm.Normal("b", 0, 5, shape=3)
-        pm.Normal("y", b[0] + b[1] * data["x"] + b[2] * data["x"] ** 2, pm.HalfNormal("sigma", 3), observed=data["y"])
+        pm.Normal(
+            "y",
+            b[0] + b[1] * data["x"] + b[2] * data["x"] ** 2,
+            pm.HalfNormal("sigma", 3),
+            observed=data["y"],
+        )
     return model
 
 
@@ -83,7 +93,11 @@ def about(
     **settings,
 ):
     """A column with a normal law about what is made of a parameter and of columns."""
-    return written(lambda data: pm.Normal(name, mean(parameter(data), data), sd, observed=observed(data), **settings))
+    return written(
+        lambda data: pm.Normal(
+            name, mean(parameter(data), data), sd, observed=observed(data), **settings
+        )
+    )
 
 
 def blueprint(build, schema: Schema) -> Blueprint:
@@ -96,31 +110,49 @@ def beta_records(n: int, seed: int = 1) -> np.ndarray:
 
 
 def generic(data, schema):
-    """One parameter for any schema: with it rise the levels and numbers of all columns that aren't public."""
+    """One parameter for any schema: with it rise the levels and numbers of all columns
+    that aren't public.
+    """
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 1)
         for name, column in schema.columns.items():
             if column.public:
                 continue
             if column.is_categorical:
-                pm.Binomial(name, n=column.n_levels - 1, logit_p=theta, observed=data[name])
+                pm.Binomial(
+                    name, n=column.n_levels - 1, logit_p=theta, observed=data[name]
+                )
             elif column.integer:
-                pm.BetaBinomial(name, n=int(column.upper), alpha=pm.math.exp(theta), beta=1, observed=data[name])
+                pm.BetaBinomial(
+                    name,
+                    n=int(column.upper),
+                    alpha=pm.math.exp(theta),
+                    beta=1,
+                    observed=data[name],
+                )
             else:
                 low, high = float(column.lower), float(column.upper)
                 middle = (low + high) / 2 + theta * (high - low) / 4
-                pm.TruncatedNormal(name, middle, high - low, lower=low, upper=high, observed=data[name])
+                pm.TruncatedNormal(
+                    name, middle, high - low, lower=low, upper=high, observed=data[name]
+                )
     return model
 
 
 def described(schema: Schema) -> dict[str, Column]:
-    return {name: column for name, column in schema.columns.items() if not column.public}
+    return {
+        name: column for name, column in schema.columns.items() if not column.public
+    }
 
 
 def cells_of(schema: Schema) -> dict[str, Any]:
     """Counts by all columns with cells, and sums of all other numbers."""
     columns = described(schema)
-    counted = tuple(name for name, column in columns.items() if column.is_categorical or column.is_binned)
+    counted = tuple(
+        name
+        for name, column in columns.items()
+        if column.is_categorical or column.is_binned
+    )
     sums = {f"sum of {name}": Sums(of=name) for name in columns if name not in counted}
     return {"cells": Counts(by=counted), **sums}
 
@@ -136,14 +168,26 @@ def shares_of_cells(given, schema):
 
 def draw_cells(draw, records, schema, rng):
     columns = described(schema)
-    counted = [name for name, column in columns.items() if column.is_categorical or column.is_binned]
+    counted = [
+        name
+        for name, column in columns.items()
+        if column.is_categorical or column.is_binned
+    ]
     cells = rng.choice(len(draw["shares"]), size=records.n, p=draw["shares"])
-    codes = np.unravel_index(cells, [columns[name].n_levels for name in counted]) if counted else ()
+    codes = (
+        np.unravel_index(cells, [columns[name].n_levels for name in counted])
+        if counted
+        else ()
+    )
     made = dict(zip(counted, codes, strict=True))
     for name in counted:
         if not columns[name].is_categorical:
             made[name] = columns[name].edges[made[name]]
-    return made | {name: np.full(records.n, float(columns[name].lower)) for name in columns if name not in counted}
+    return made | {
+        name: np.full(records.n, float(columns[name].lower))
+        for name in columns
+        if name not in counted
+    }
 
 
 OF_STATISTICS = StatisticModel(cells_of, shares_of_cells, draw_cells, "cells")
@@ -152,7 +196,9 @@ OF_STATISTICS = StatisticModel(cells_of, shares_of_cells, draw_cells, "cells")
 
 @cache
 def with_model(mechanism: type, build=None) -> type:
-    """Return a mechanism that has a model unless told otherwise; one that needs none as it is."""
+    """Return a mechanism that has a model unless told otherwise; one that needs none as
+    it is.
+    """
     if "model" not in mechanism.__dataclass_fields__:
         return mechanism
     build = build or (OF_STATISTICS if mechanism.name == "modips" else generic)
@@ -172,13 +218,22 @@ def ready(name: str) -> type:
 def sound_relations() -> list[tuple[str, str]]:
     """Every registered mechanism with a guarantee, with each relation that it takes."""
     found = {name: find(name) for name in sorted(MECHANISMS)}
-    return [(name, relation) for name, made in found.items() if "sound" in made.variants for relation in made.relations]
+    return [
+        (name, relation)
+        for name, made in found.items()
+        if "sound" in made.variants
+        for relation in made.offers.relations
+    ]
 
 
 def grid_of(mechanism, table, seed: int = 1, stage=None):
-    """Return what a censored posterior knows before its draw, and the cells of its grid with their scores."""
+    """Return what a censored posterior knows before its draw, and the cells of its grid
+    with their scores.
+    """
     plan = mechanism.plan(table.schema)
-    curator, rng = Drawing(plan, table, RandomBits(np.random.default_rng(seed))), np.random.default_rng(seed)
-    stage = stage or mechanism.stage(plan, curator, rng)
+    curator = Drawing(plan, table, RandomBits(np.random.default_rng(seed)))
+    stage = stage or mechanism.stage(plan, curator)
     with ONE_AT_A_TIME:
-        return stage, mechanism.draws_from(mechanism.target(table.schema, stage))(table).scored
+        return stage, mechanism.draws_from(mechanism.target(table.schema, stage))(
+            table
+        ).scored

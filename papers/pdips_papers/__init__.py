@@ -1,6 +1,7 @@
 """The papers' tables and figures, computed again, and their mechanisms as printed.
 
-Studies are found by the entry points of the group ``pdips.studies``, so that a package of one's own may add some.
+Studies are found by the entry points of the group ``pdips.studies``, so that a package
+of one's own may add some.
 """
 
 from importlib.metadata import EntryPoint, entry_points

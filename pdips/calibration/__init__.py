@@ -1,1 +1,3 @@
-"""The smallest epsilon at which a stated accuracy is reached, from public facts only."""
+"""The smallest epsilon at which a stated accuracy is reached, from public facts
+only.
+"""

@@ -1,42 +1,79 @@
-"""The program ``pdips``. Exit codes: 0 done, 1 a bug, 2 bad input, 3 refused, or found at fault (check, certify)."""
+"""The program ``pdips``.
+
+Exit codes: 0 done; 1 a bug; 2 bad input; 3 refused (budget, convergence), or found at
+fault (check, certify); 4 charged and not finished, which the message says how to mend;
+130 interrupted before a charge.
+"""
 
 import os
 import signal
 import sys
 import typing
+from contextlib import suppress
 
 import click
 
 from pdips import __version__
 from pdips.cli.audit import audit
-from pdips.cli.calibrate import calibrate
 from pdips.cli.check import bounds, certify, check
+from pdips.cli.common import (
+    BAD_INPUT,
+    BUG,
+    INTERRUPTED,
+    REFUSED_OR_AT_FAULT,
+    RESUMABLE,
+    STATE,
+    decisive,
+)
 from pdips.cli.evaluate import evaluate
 from pdips.cli.ledger import ledger
 from pdips.cli.models import models
 from pdips.cli.plan import plan
+from pdips.cli.resume import resume
 from pdips.cli.schema import schema
 from pdips.cli.synthesize import report, synthesize
 from pdips.cli.verify import verify
-from pdips.errors import InputError, RefusedError
+from pdips.errors import (
+    ChangedTableError,
+    InputError,
+    RefusedError,
+    ResumableError,
+)
 from pdips.registry import GET_PAPERS
 from pdips.release.folder import UnfinishedError
 
-INTERRUPTED = "interrupted; a spend that is on record stays charged", 130
+INTERRUPTED_LINE = "interrupted; nothing was charged, nothing was released"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, prog_name="pdips")
 def program() -> None:
     """Differentially private data synthesis with a privacy statement that is true."""
 
 
-for _command in (synthesize, report, evaluate, verify, check, certify, bounds, plan, calibrate, audit, ledger, schema):
+for _command in (
+    synthesize,
+    resume,
+    report,
+    evaluate,
+    verify,
+    check,
+    certify,
+    bounds,
+    plan,
+    audit,
+    ledger,
+    schema,
+):
     program.add_command(_command)
 program.add_command(models)
 
 
-@program.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@program.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []}
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def study(context: click.Context, words: tuple[str, ...]) -> None:
@@ -52,53 +89,107 @@ def study(context: click.Context, words: tuple[str, ...]) -> None:
 
 
 def main() -> None:
-    """Run the program and turn every way it can end into an exit code and at most one line."""
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # matrices are small, idle threads cost
+    """Run the program and turn every way it can end into an exit code and at most one
+    line.
+    """
+    # matrices are small, idle threads cost
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    for number in (signal.SIGTERM, signal.SIGALRM):  # so that a hidden folder is cleared away
+    # so that what a run leaves behind is cleared away
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.default_int_handler)
+    STATE.begin()
     try:
-        program.main(standalone_mode=False)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
+        # None, or the code of a command that ended by Exit
+        code = program.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else str(error), err=True)
-        sys.exit(2)
-    except (InputError, click.ClickException) as error:
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        if isinstance(error, click.MissingParameter) and error.param and error.param.name == "schema_path":
+        sys.exit(BAD_INPUT)
+    except BaseException as error:
+        if os.environ.get("PDIPS_TRACEBACK") and not isinstance(error, _FORESEEN):
+            raise
+        told = decisive(error)
+        _stop(*(STATE.ending(told) or _ending(told)))
+    if code:
+        sys.exit(code)
+
+
+_FORESEEN = (
+    InputError,
+    RefusedError,
+    ResumableError,
+    click.ClickException,
+    click.Abort,
+)
+
+
+def _ending(error: BaseException) -> tuple[str, int]:
+    """Return the line and the exit code for an exception that ends the program."""
+    match error:
+        case click.ClickException():
+            return _complaint(error), BAD_INPUT
+        case InputError():
+            return str(error), BAD_INPUT
+        case RefusedError():
+            return f"refused: {error}", REFUSED_OR_AT_FAULT
+        case ResumableError():
+            return str(error), RESUMABLE
+        case UnfinishedError():
+            return str(error), error.code
+        case ChangedTableError():
+            return f"{error}; nothing was charged", BAD_INPUT
+        case OSError():
+            what = error.strerror or "a file could not be written"
+            return f"{what}; nothing was charged, nothing was released", BAD_INPUT
+        case KeyboardInterrupt() | click.Abort():
+            return INTERRUPTED_LINE, INTERRUPTED
+        case SystemExit():
+            return _left(), BAD_INPUT
+    # A message from deep inside may quote a value of the table, so only its type is
+    # shown.
+    hint = (
+        "Run again with PDIPS_TRACEBACK=1 to see where; what it prints may quote "
+        "confidential values"
+    )
+    return f"a bug: {type(error).__name__}. {hint}", BUG
+
+
+def _complaint(error: click.ClickException) -> str:
+    message = error.format_message()
+    if isinstance(error, click.MissingParameter):
+        parameter = error.param
+        if parameter is not None and parameter.name == "schema_path":
             message += " `pdips schema draft TABLE` prints a first guess at one."
-        _stop(" ".join(message.split()), 2)
-    except RefusedError as error:
-        _stop(f"refused: {error}", 3)
-    except UnfinishedError as error:
-        if os.environ.get("PDIPS_TRACEBACK"):
-            raise
-        _stop(str(error), error.code)
-    except OSError as error:
-        what = error.strerror or "a file could not be written"
-        _stop(f"{what}; nothing was released, a spend on record stays charged", 2)
-    except (KeyboardInterrupt, click.Abort):
-        _stop(*INTERRUPTED)
-    except Exception as error:
-        if os.environ.get("PDIPS_TRACEBACK"):
-            raise
-        # A message from deep inside may quote a value of the table, so only its type is shown.
-        hint = "Run again with PDIPS_TRACEBACK=1 to see where; what it prints may quote confidential values"
-        _stop(f"a bug: {type(error).__name__}. {hint}", 1)
+    return message
+
+
+def _left() -> str:
+    """Say who asked the program to end: click, once the output's reader has gone, or
+    a model or a package that it runs.
+    """
+    if type(sys.stdout).__name__ == "PacifyFlushWrapper":
+        return "nobody reads the output any more; nothing was charged"
+    return (
+        "a model, or a package that it uses, asked the program to end; nothing was "
+        "charged, nothing was released"
+    )
 
 
 def run() -> None:
-    """Run :func:`main` as a whole process: an interrupt that comes while it ends otherwise is one, too."""
+    """Run :func:`main` as a whole process: an interrupt that comes while it ends
+    otherwise is one, too.
+    """
     sys.unraisablehook = _send_again
     try:
         main()
     except KeyboardInterrupt:
-        _stop(*INTERRUPTED)
+        _stop(INTERRUPTED_LINE, INTERRUPTED)
 
 
-def _send_again(dropped: typing.Any) -> None:  # typeshed's UnraisableHookArgs can't be imported
-    """Interrupt once more where Python has dropped an interrupt, as in the callback of a weak reference."""
+def _send_again(dropped: typing.Any) -> None:  # typeshed's UnraisableHookArgs
+    """Interrupt once more where Python has dropped an interrupt, as in the callback of
+    a weak reference.
+    """
     if issubclass(dropped.exc_type, KeyboardInterrupt):
         signal.setitimer(signal.ITIMER_REAL, 0.1)
     elif os.environ.get("PDIPS_TRACEBACK"):  # a message may quote a value of the table
@@ -106,5 +197,7 @@ def _send_again(dropped: typing.Any) -> None:  # typeshed's UnraisableHookArgs c
 
 
 def _stop(message: str, code: int) -> typing.NoReturn:
-    click.echo(f"pdips: {message}", err=True)
+    """Print a line, if there is somewhere to print it, and leave."""
+    with suppress(OSError):
+        click.echo(f"pdips: {' '.join(message.split())}", err=True)
     sys.exit(code)

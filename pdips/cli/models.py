@@ -25,14 +25,20 @@ def models_list() -> None:
 
 @models.command("copy")
 @click.argument("name", metavar="NAME")
-@click.option("--to", "target", metavar="PATH", help="Where to; by default NAME.py in the current folder.")
+@click.option(
+    "--to",
+    "target",
+    metavar="PATH",
+    help="Where to; by default NAME.py in the current folder.",
+)
 def models_copy(name: str, target: str | None) -> None:
     """Copy the file of model NAME, to be changed. It never overwrites a file."""
     from pdips.posterior import model_file
 
     source = model_file.path(name)
-    copy = Path(target) if target is not None else Path(source.name)
-    copy = copy / source.name if copy.is_dir() else copy
+    copy = Path(source.name if target is None else target)
+    if copy.is_dir():
+        copy = copy / source.name
     try:
         with copy.open("x", encoding="utf-8") as file:
             file.write(source.read_text(encoding="utf-8"))

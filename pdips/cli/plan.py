@@ -6,143 +6,328 @@ import shlex
 import statistics
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import MODEL, NEIGHBOURS, OPTIONS, SETS, chosen
+from pdips.cli.common import (
+    DELTA,
+    MODEL,
+    NEIGHBOURS,
+    OPTIONS,
+    SETS,
+    chosen,
+    epsilon_in_words,
+    kind_in_words,
+)
 from pdips.errors import InputError
-from pdips.privacy.loss import positive, spell
+from pdips.privacy.delta import size_of_delta, suggested_delta
+from pdips.privacy.loss import (
+    PRICE_DIGITS,
+    PrivacyLoss,
+    also_sentence,
+    exact,
+    positive,
+    spell,
+)
+from pdips.privacy.rho import rounded_up
+from pdips.report.formats import plural
 
 if TYPE_CHECKING:
     from pdips.calibration.closed_form import Prospect
     from pdips.data.schema import Schema
     from pdips.mechanism import Mechanism
+    from pdips.privacy.plan import Plan
 
-SHOWN, MOST_ROWS, LEVEL, LOUD = 30, 300, 0.05, {"pure": 0.1, "zcdp": 0.3}
-"""Lines of each kind on the terminal and on the page; false alarms of an attacker's test; the distance that noise puts
-pairs of columns from the table above which it is better to count few chosen ones.
+SHOWN = 30
+MOST_ROWS = 300
+LEVEL = 0.05
+LOUD = {"pure": 0.1, "zcdp": 0.3}
+LONGEST_REASON = 110
+"""Lines of each kind on the terminal and on the page; false alarms of an attacker's
+test; the distance that noise puts pairs of columns from the table above which it is
+better to count few chosen ones; letters of why a mechanism doesn't fit.
 """
 
 
 @click.command()
 @click.argument("schema_path", metavar="S.toml")
-@click.option("--epsilon", default="1", show_default=True, metavar="E", help="Privacy loss in total, over all sets.")
-@click.option("--delta", metavar="D", help="Gaussian noise, read at this delta; left out, Laplace noise and delta 0.")
-@click.option("--records", "n_records", type=click.IntRange(1, 10**12), metavar="N", help="Public number or guess.")
-@click.option("--mechanism", "mechanism_name", metavar="NAME", help="Left out: as `pdips synthesize` chooses.")
+@click.option(
+    "--epsilon",
+    default="1",
+    show_default=True,
+    metavar="E",
+    help="Privacy loss in total, over all sets.",
+)
+@DELTA
+@click.option(
+    "--records",
+    "n_records",
+    type=click.IntRange(1, 10**12),
+    metavar="N",
+    help="Public number or guess.",
+)
+@click.option(
+    "--mechanism",
+    "mechanism_name",
+    metavar="NAME",
+    help="Left out: as `pdips synthesize` chooses.",
+)
 @SETS
 @NEIGHBOURS
 @MODEL
 @OPTIONS
+@click.option(
+    "--want",
+    "wants",
+    multiple=True,
+    metavar="WANT",
+    help='Find the epsilon for "age x sex within .005" (a share of N, or records); '
+    "repeatable.",
+)
 @click.option("--html", "html_path", metavar="FILE", help="Write a page with sliders.")
-@click.option("--json", "json_path", metavar="FILE", help="Write all errors to this file.")
-def plan(
-    schema_path: str,
-    epsilon: str,
-    delta: str | None,
-    n_records: int | None,
-    mechanism_name: str | None,
-    n_sets: int,
-    neighbours: str,
-    model: str | None,
-    options: tuple[str, ...],
-    html_path: str | None,
-    json_path: str | None,
-) -> None:
-    """Compute the accuracy of a planned release from public facts: no table is read and nothing is spent."""
-    from pdips.calibration.closed_form import fits, prospects
-    from pdips.data.schema import Schema
-    from pdips.margins.planning import suited
-    from pdips.release.documents import write_json
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write all errors to this file."
+)
+def plan(**options: Any) -> None:
+    """Compute the accuracy of a planned release from public facts: no table is read and
+    nothing is spent.
+    """
+    from pdips.calibration.accuracy import answer
     from pdips.release.folder import output_file
 
-    schema = Schema.load(schema_path)
-    why = "as asked for"
-    if mechanism_name is None:
-        mechanism_name, why = suited(schema, has_model=model is not None)
-    if delta is not None:
-        options = (*options, "kind=zcdp", f"delta={delta}")
-    common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
-    build, settings = chosen(mechanism_name, options, common, model)
-    mechanism: Mechanism = build(**settings)
-    planned = mechanism.plan(schema)
-    target = None if json_path is None else output_file(json_path)
-    html = None if html_path is None else output_file(html_path, "--html")
-    sliders = "" if html is None else page(mechanism, schema, schema_path, n_records, options)
-    found, loss, cap = prospects(planned, n_records), planned.loss, schema.records.max_per_person
-    click.echo(f"schema    {len(schema.columns)} columns, at most {cap} record{'s' * (cap > 1)} a {schema.unit}")
-    reading = f", delta = {spell(loss.delta)}, rho = {float(loss.rho):.4g}" if loss.rho else ""
-    click.echo(f"price     epsilon = {spell(loss.epsilon)}{reading}, {loss.neighbours} neighbours, kind {loss.kind}")
-    if loss.is_finite:
-        _tell_odds(float(loss.epsilon), float(loss.delta), float(loss.rho))
-    click.echo(f"mechanism {mechanism_name}: {why}")
-    said = dict[str, list[str]]()
-    for name, seconds, unfit in fits(schema, common, n_records):
-        told = unfit.removeprefix(f"{name} ") if seconds is None else f"fits; takes {_duration(seconds)}"
-        said.setdefault(told, []).append(name)
-    for told, those in sorted(said.items(), key=lambda each: not each[0].startswith("fits")):
-        click.echo(f"          {', '.join(those)}: {told if len(told) < 110 else told[:107] + '...'}")
-    if found and getattr(mechanism, "kind", "") == "pure":
-        _tell_gaussian(mechanism, schema, n_records, found)
-    if n_records and mechanism_name == "pairs":
-        _tell_chosen(mechanism, n_records, found)
-    if not found:
-        click.echo(f"errors    none told for {mechanism_name}: see pdips calibrate")
-    if n_records is None:
-        click.echo("records   give --records N, a public number or guess, for shares, means and coefficients")
-    for kind in ("margin", "sum", "mean", "coefficient"):
-        _tell(kind, [each for each in found if each.kind == kind], n_records, schema)
-    _tell_groups([each for each in found if each.kind == "margin"])
-    words = ["--schema", schema_path, "--mechanism", mechanism_name, "--epsilon", epsilon]
-    words += ["--sets", str(n_sets)] * (n_sets > 1) + ["--neighbours", neighbours] * (neighbours != "replace-one")
-    words += ["--model", str(model)] * (model is not None) + [part for each in options for part in ("--option", each)]
-    click.echo(f"run       pdips synthesize TABLE {shlex.join(words)} --ledger TABLE.sqlite --out DIR")
-    if target is not None:
-        rows = [asdict(each) | {"standard_error": each.standard_error} for each in found]
-        write_json(target, {"rows": [{k: v for k, v in row.items() if k != "parts"} for row in rows]})
+    asked = PlanOptions(**options)
+    planned = asked.planned()
+    target = None if asked.json_path is None else output_file(asked.json_path)
+    html = None if asked.html_path is None else output_file(asked.html_path, "--html")
+    text = ""
     if html is not None:
-        html.write_text(sliders, encoding="utf-8")
+        text = page(
+            planned.mechanism,
+            planned.schema,
+            asked.schema_path,
+            asked.n_records,
+            asked.options,
+        )
+    if asked.wants:
+        wanted = answer(planned.mechanism, planned.schema, asked.wants, asked.n_records)
+        click.echo(wanted)
+    planned.tell()
+    if target is not None:
+        _write_rows(target, planned.prospects)
+    if html is not None:
+        html.write_text(text, encoding="utf-8")
         click.echo(f"page      {html}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The options of ``pdips plan``."""
+
+    schema_path: str
+    epsilon: str
+    delta: str | None
+    n_records: int | None
+    mechanism_name: str | None
+    n_sets: int
+    neighbours: str
+    model: str | None
+    options: tuple[str, ...]
+    wants: tuple[str, ...]
+    html_path: str | None
+    json_path: str | None
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """The settings that all mechanisms have."""
+        return {
+            "epsilon": self.epsilon,
+            "n_sets": self.n_sets,
+            "neighbours": self.neighbours,
+        }
+
+    def planned(self) -> "PlannedRelease":
+        """Return the plan that is asked for, and its errors."""
+        from pdips.calibration.closed_form import prospects
+        from pdips.data.schema import Schema
+        from pdips.margins.planning import suited
+
+        schema = Schema.load(self.schema_path)
+        name = self.mechanism_name
+        why = "as asked for"
+        if name is None:
+            name, why = suited(schema, has_model=self.model is not None)
+        asked = self.common
+        if self.delta is not None:
+            asked["delta"] = self.delta
+        build, settings = chosen(name, self.options, asked, self.model)
+        mechanism: Mechanism = build(**settings)
+        steps = mechanism.plan(schema)
+        return PlannedRelease(
+            options=self,
+            schema=schema,
+            name=name,
+            why=why,
+            mechanism=mechanism,
+            plan=steps,
+            prospects=prospects(steps, self.n_records),
+        )
+
+    def command(self, name: str) -> list[str]:
+        """Return the options of the command that makes the release."""
+        words = ["--schema", self.schema_path, "--mechanism", name]
+        words += ["--epsilon", self.epsilon]
+        if self.delta is not None:
+            words += ["--delta", self.delta]
+        if self.n_sets > 1:
+            words += ["--sets", str(self.n_sets)]
+        if self.neighbours != "replace-one":
+            words += ["--neighbours", self.neighbours]
+        if self.model is not None:
+            words += ["--model", self.model]
+        for option in self.options:
+            words += ["--option", option]
+        return words
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRelease:
+    """A mechanism with its plan, and the errors of its noise."""
+
+    options: PlanOptions
+    schema: "Schema"
+    name: str
+    why: str
+    mechanism: "Mechanism"
+    plan: "Plan"
+    prospects: "list[Prospect]"
+
+    def tell(self) -> None:
+        """Print the price, the mechanisms that fit, the errors and the commands."""
+        n_records = self.options.n_records
+        rows = self.prospects
+        loss = self.plan.loss
+        self._tell_price()
+        self._tell_mechanisms()
+        if rows and getattr(self.mechanism, "kind", "") == "pure":
+            _tell_gaussian(self.mechanism, self.schema, n_records, rows)
+        if n_records and self.name == "pairs":
+            _tell_chosen(self.mechanism, n_records, rows, LOUD[loss.kind])
+        if not rows:
+            click.echo(f"errors    none known in closed form for {self.name}")
+        if n_records is None:
+            click.echo(
+                "records   give --records N, a public number or guess, for "
+                "shares, means and coefficients"
+            )
+        for kind in ("margin", "sum", "mean", "coefficient"):
+            _tell(kind, _of_kind(rows, kind), n_records, self.schema)
+        _tell_groups(_of_kind(rows, "margin"))
+        epsilon = exact(self.options.epsilon, "epsilon")
+        words = self.options.command(self.name)
+        _tell_commands(words, loss, max(loss.epsilon, epsilon))
+
+    def _tell_price(self) -> None:
+        schema = self.schema
+        loss = self.plan.loss
+        records = plural(schema.records.max_per_person, "record")
+        n_columns = len(schema.columns)
+        click.echo(f"schema    {n_columns} columns, at most {records} a {schema.unit}")
+        is_gaussian = any(step.law == "gaussian" for step in self.plan.steps)
+        rho = ""
+        if loss.kind == "zcdp":
+            rho = f" (rho = {spell(rounded_up(loss.rho, PRICE_DIGITS))})"
+        click.echo(
+            f"price     {epsilon_in_words(loss)}{rho}, {loss.neighbours} neighbours, "
+            f"{kind_in_words(loss.kind, is_noisy=is_gaussian)}"
+        )
+        if loss.kind == "pure":
+            click.echo(f"also      {also_sentence(loss.epsilon, loss.rho)}")
+        if loss.is_finite:
+            _tell_odds(float(loss.epsilon), float(loss.delta), float(loss.rho))
+            _tell_delta(loss, self.options.n_records)
+
+    def _tell_mechanisms(self) -> None:
+        """Say which mechanism is planned, and which others fit, those together that
+        have the same to be said of them.
+        """
+        from pdips.calibration.closed_form import fits
+
+        click.echo(f"mechanism {self.name}: {self.why}")
+        names_of: dict[str, list[str]] = {}
+        options = self.options
+        for name, seconds, unfit in fits(
+            self.schema, options.common, options.n_records
+        ):
+            said = unfit.removeprefix(f"{name} ")
+            if seconds is not None:
+                said = f"fits; takes {_duration(seconds)}"
+            names_of.setdefault(said, []).append(name)
+        for said in sorted(names_of, key=lambda said: not said.startswith("fits")):
+            line = said
+            if len(said) >= LONGEST_REASON:
+                line = f"{said[: LONGEST_REASON - 3]}..."
+            click.echo(f"          {', '.join(names_of[said])}: {line}")
+
+
+def _of_kind(rows: Sequence["Prospect"], kind: str) -> "list[Prospect]":
+    return [row for row in rows if row.kind == kind]
+
+
+def _write_rows(target: Path, prospects: "list[Prospect]") -> None:
+    from pdips.release.documents import write_json
+
+    rows = []
+    for prospect in prospects:
+        row = asdict(prospect)
+        del row["parts"]
+        rows.append({**row, "standard_error": prospect.standard_error})
+    write_json(target, {"rows": rows})
+
+
 def page(
-    mechanism: "Mechanism", schema: "Schema", schema_path: str, n_records: int | None, options: Sequence[str] = ()
+    mechanism: "Mechanism",
+    schema: "Schema",
+    schema_path: str,
+    n_records: int | None,
+    options: Sequence[str] = (),
 ) -> str:
-    """Return the page with sliders, which works out the errors of a mechanism at other settings by itself."""
-    from pdips.calibration.closed_form import GROUPS, page_form
-    from pdips.mechanism import LaplaceOrGaussian
+    """Return the page with sliders, which works out the errors of a mechanism at other
+    settings by itself.
+    """
+    from pdips.calibration.closed_form import GROUPS
     from pdips.report.pages import render
 
-    kinds = {"pure": {"kind": "pure"}, "zcdp": {"kind": "zcdp"}} if isinstance(mechanism, LaplaceOrGaussian) else {}
-    forms = dict[str, Any]()
-    for kind, chosen_kind in (kinds or {"pure": {}}).items():
-        for relation in mechanism.relations:
-            with suppress(InputError):
-                given = replace(mechanism, neighbours=relation, **chosen_kind)  # type: ignore[arg-type]
-                other = given.settled(schema)
-                asked = given.settings()
-                settled = [f"{key}={value}" for key, value in other.settings().items() if value != asked[key]]
-                form = page_form(other, schema, n_records, MOST_ROWS)
-                forms[f"{kind} {relation}"] = form | {"options": settled}
+    delta = getattr(mechanism, "delta", None) or suggested_delta(n_records)
+    forms = _forms(mechanism, schema, n_records, delta)
     if not any(form["rows"] for form in forms.values()):
-        raise InputError(f"--html: the errors of {mechanism.name} aren't known in closed form; take steps or pairs")
+        raise InputError(
+            f"--html: the errors of {mechanism.name} aren't known in "
+            f"closed form; take steps or pairs"
+        )
+    start = {
+        "epsilon": float(positive(mechanism.epsilon, "epsilon")),
+        "delta": float(positive(delta, "delta")),
+        "kind": getattr(mechanism, "kind", "pure"),
+        "neighbours": mechanism.neighbours,
+    }
+    path = shlex.quote(schema_path)
+    command = f"pdips synthesize TABLE --schema {path} --mechanism {mechanism.name}"
     data = {
         "forms": forms,
         "columns": list(schema.columns),
+        "unit": schema.unit,
         "n": n_records,
         "groups": GROUPS,
-        "command": f"pdips synthesize TABLE --schema {shlex.quote(schema_path)} --mechanism {mechanism.name}",
+        "command": command,
+        "total": "pdips ledger set-total TABLE.sqlite",
         "sets": mechanism.n_sets,
         "cap": schema.records.max_per_person,
-        "options": [each for each in options if each.split("=")[0] not in ("kind", "delta")],
-        "start": {
-            "epsilon": float(positive(mechanism.epsilon, "epsilon")),
-            "delta": float(positive(getattr(mechanism, "delta", "1e-6"), "delta")),
-            "kind": getattr(mechanism, "kind", "pure"),
-            "neighbours": mechanism.neighbours,
-        },
+        "options": [option for option in options if option.split("=")[0] != "delta"],
+        "start": start,
     }
     return render(
         "plan.html.j2",
@@ -154,68 +339,212 @@ def page(
     )
 
 
-def _tell_gaussian(mechanism: "Mechanism", schema: "Schema", n_records: int | None, found: list["Prospect"]) -> None:
+def _forms(
+    mechanism: "Mechanism", schema: "Schema", n_records: int | None, delta: Any
+) -> dict[str, dict[str, Any]]:
+    """Return the closed forms of the errors, by noise and neighbours, as far as the
+    mechanism has them.
+    """
+    from pdips.mechanism import LaplaceOrGaussian
+
+    noise_of_kind: dict[str, dict[str, Any]] = {"pure": {}}
+    if isinstance(mechanism, LaplaceOrGaussian):
+        noise_of_kind = {"pure": {"delta": None}, "zcdp": {"delta": delta}}
+    forms: dict[str, dict[str, Any]] = {}
+    for kind, noise in noise_of_kind.items():
+        for relation in mechanism.offers.relations:
+            with suppress(InputError):
+                other = replace(mechanism, neighbours=relation, **noise)
+                forms[f"{kind} {relation}"] = _form(other, schema, n_records)
+    return forms
+
+
+def _form(
+    mechanism: "Mechanism", schema: "Schema", n_records: int | None
+) -> dict[str, Any]:
+    """Return the closed form of a mechanism's errors, with the settings that it would
+    fill in by itself.
+    """
+    from pdips.calibration.closed_form import page_form
+
+    settled = mechanism.settled(schema)
+    asked = mechanism.settings()
+    filled_in = [
+        f"{name}={value}"
+        for name, value in settled.settings().items()
+        if value != asked[name]
+    ]
+    form = page_form(settled, schema, n_records, MOST_ROWS)
+    return {**form, "options": filled_in}
+
+
+def _tell_gaussian(
+    mechanism: "Mechanism",
+    schema: "Schema",
+    n_records: int | None,
+    rows: Sequence["Prospect"],
+) -> None:
     """Say how much quieter Gaussian noise would be, where it would be by half."""
     from pdips.calibration.closed_form import prospects
 
+    delta = suggested_delta(n_records)
     with suppress(InputError, statistics.StatisticsError):
-        other = prospects(replace(mechanism, kind="zcdp").plan(schema), n_records)  # type: ignore[call-arg]
-        now, then = (statistics.median(e.standard_error for e in r if e.kind == "margin") for r in (found, other))
+        gaussian: Any = replace(mechanism, delta=delta)  # type: ignore[call-arg]
+        other_rows = prospects(gaussian.plan(schema), n_records)
+        now = _median_error(_of_kind(rows, "margin"))
+        then = _median_error(_of_kind(other_rows, "margin"))
         if then < now / 2:
             click.echo(
-                f"noise     --delta 1e-6 (Gaussian) would take the median error of counts from {now:.3g} to {then:.3g}"
+                f"noise     --delta {float(delta):g} (Gaussian) would take the median "
+                f"error of counts from {now:.3g} to {then:.3g}"
             )
 
 
-def _tell_chosen(mechanism: "Mechanism", n_records: int, found: list["Prospect"]) -> None:
-    """Say where noise alone puts all pairs of columns far from the table, and when a few chosen ones are enough."""
-    pairs, settings = [each for each in found if each.kind == "margin" and len(each.columns) == 2], mechanism.settings()
-    few = 2 * len({name for each in pairs for name in each.columns})
-    off = 0.4 * statistics.fmean(each.cells * each.standard_error for each in pairs) / n_records if pairs else 0
-    if off > LOUD[settings["kind"]]:
-        told = f"pairs     noise alone puts pairs of columns {min(off, 1):.2f} off (total variation distance)"
-        some = 2 * few <= len(pairs) and settings["sets"] == "fitted" and not settings["also"]
-        click.echo(f"{told}: --option chosen={few} counts those that say most" if some else told)
+def _median_error(rows: Sequence["Prospect"]) -> float:
+    return statistics.median(row.standard_error for row in rows)
+
+
+def _tell_commands(words: list[str], loss: PrivacyLoss, epsilon: Fraction) -> None:
+    """Print the commands that make the release, in the order in which they are run.
+
+    A ledger takes no loss that bounds nothing.
+    """
+    run = f"pdips synthesize TABLE {shlex.join(words)}"
+    if not loss.is_finite:
+        click.echo(f"run       {run} --out DIR")
+        return
+    total = ["TABLE.sqlite", spell(epsilon)]
+    if loss.delta:
+        total += ["--delta", spell(loss.delta)]
+    if loss.neighbours != "replace-one":
+        total += ["--neighbours", loss.neighbours]
+    click.echo(
+        "commands  in this order; leave the first out where the ledger has a total"
+    )
+    click.echo(f"total     pdips ledger set-total {shlex.join(total)}")
+    click.echo(f"run       {run} --ledger TABLE.sqlite --out DIR")
+
+
+def _tell_delta(loss: PrivacyLoss, n_records: int | None) -> None:
+    """Say whether delta is small enough, by the rule of the report."""
+    said = {
+        "unknown": "give --records N to compare delta with the number of records",
+        "small": "at most one over the square of the number of records: small enough",
+        "large": "above one over the square of the number of records",
+        "too large": "at least one over the number of records, which allows a whole "
+        "record to be published",
+    }
+    size = size_of_delta(loss.delta, n_records)
+    if size == "none":
+        return
+    more = ""
+    if size in ("large", "too large"):
+        more = f"; take --delta {float(suggested_delta(n_records)):g}"
+    click.echo(f"delta     {said[size]}{more}")
+
+
+def _tell_chosen(
+    mechanism: "Mechanism", n_records: int, rows: Sequence["Prospect"], loud: float
+) -> None:
+    """Say where noise alone puts all pairs of columns far from the table, and when a
+    few chosen ones are enough.
+    """
+    pairs = [row for row in _of_kind(rows, "margin") if len(row.columns) == 2]
+    if not pairs:
+        return
+    # sqrt(2 / pi) / 2: half the mean of absolute values is the distance
+    errors = [row.cells * row.standard_error for row in pairs]
+    off = 0.4 * statistics.fmean(errors) / n_records
+    if off <= loud:
+        return
+    said = (
+        f"pairs     noise alone puts pairs of columns {min(off, 1):.2f} off "
+        f"(total variation distance)"
+    )
+    settings = mechanism.settings()
+    few = 2 * len({name for row in pairs for name in row.columns})
+    is_plain = settings["sets"] == "fitted" and not settings["also"]
+    if is_plain and 2 * few <= len(pairs):
+        said += f": --option chosen={few} counts those that say most"
+    click.echo(said)
 
 
 def _tell_odds(epsilon: float, delta: float, rho: float) -> None:
     from pdips.report.card import odds_factor, power_bound
 
     power = power_bound(epsilon, delta, LEVEL, rho=rho)
-    odds = "" if delta else f"odds change by a factor of at most {odds_factor(epsilon):.3g}; "
-    click.echo(f"attacker  {odds}a test with {LEVEL:.0%} false alarms detects at most {power:.1%} of true cases")
+    odds = ""
+    if not delta:
+        odds = f"odds change by a factor of at most {odds_factor(epsilon):.3g}; "
+    click.echo(
+        f"attacker  {odds}a test with {LEVEL:.0%} false alarms detects at "
+        f"most {power:.1%} of true cases"
+    )
 
 
 def _duration(seconds: float) -> str:
-    steps = ((20, "seconds"), (120, "about a minute"), (1200, "minutes"), (7200, "about an hour"))
+    steps = (
+        (20, "seconds"),
+        (120, "about a minute"),
+        (1200, "minutes"),
+        (7200, "about an hour"),
+    )
     return next((word for most, word in steps if seconds < most), "hours or more")
 
 
-def _tell(kind: str, rows: Sequence["Prospect"], n_records: int | None, schema: "Schema") -> None:
+def _tell(
+    kind: str, rows: Sequence["Prospect"], n_records: int | None, schema: "Schema"
+) -> None:
     if not rows:
         return
-    what = {"margin": "count", "coefficient": "standardised coefficient"}.get(kind, kind)
-    click.echo(f"{kind + 's':<9} standard error of a {what} that noise gives, by itself")
-    for each in sorted(rows, key=lambda each: (len(each.columns), -each.standard_error))[:SHOWN]:
-        share = f" ({each.standard_error / n_records:.2%} of n)" if kind == "margin" and n_records else ""
-        if kind == "mean" and not (column := schema.columns[each.columns[0]]).is_categorical:
-            share = f" ({each.standard_error / (float(column.upper or 0) - float(column.lower or 0)):.1%} of its range)"
-        unit = "" if kind == "coefficient" or not each.unit else f" {each.unit}"
-        click.echo(f"          {' x '.join(each.columns):<40} {each.standard_error:.3g}{unit}{share}")
+    names = {"margin": "count", "coefficient": "standardised coefficient"}
+    what = names.get(kind, kind)
+    click.echo(
+        f"{kind + 's':<9} standard error of a {what} that noise gives, by itself"
+    )
+    worst_first = sorted(rows, key=lambda row: (len(row.columns), -row.standard_error))
+    for row in worst_first[:SHOWN]:
+        unit = ""
+        if row.unit and kind != "coefficient":
+            unit = f" {row.unit}"
+        columns = " x ".join(row.columns)
+        share = _share(row, n_records, schema)
+        click.echo(f"          {columns:<40} {row.standard_error:.3g}{unit}{share}")
     if len(rows) > SHOWN:
-        median = statistics.median(each.standard_error for each in rows)
-        click.echo(f"          ... and {len(rows) - SHOWN} more (--json has all); median of all {median:.3g}")
+        click.echo(
+            f"          ... and {len(rows) - SHOWN} more (--json has all); "
+            f"median of all {_median_error(rows):.3g}"
+        )
+
+
+def _share(row: "Prospect", n_records: int | None, schema: "Schema") -> str:
+    """Return the error of a count as a share of the records, and that of a mean as one
+    of its column's range.
+    """
+    error = row.standard_error
+    if row.kind == "margin" and n_records:
+        return f" ({error / n_records:.2%} of n)"
+    column = schema.columns[row.columns[0]]
+    if row.kind == "mean" and not column.is_categorical:
+        width = float(column.upper or 0) - float(column.lower or 0)
+        return f" ({error / width:.1%} of its range)"
+    return ""
 
 
 def _tell_groups(rows: Sequence["Prospect"]) -> None:
+    for size, columns in ((1, "one column"), (2, "two columns")):
+        errors = [row.standard_error for row in rows if len(row.columns) == size]
+        if errors:
+            median = _of_groups(statistics.median(errors))
+            worst = _of_groups(max(errors))
+            click.echo(f"groups    of {columns}, median {median}; worst {worst}")
+
+
+def _of_groups(error: float) -> str:
+    """Return an error relative to groups of several sizes."""
     from pdips.calibration.closed_form import GROUPS
 
-    for size in (1, 2):
-        errors = [each.standard_error for each in rows if len(each.columns) == size]
-        if errors:
-            told = ", ".join(f"{g:,}: {_relative(statistics.median(errors) / g)}" for g in GROUPS)
-            worst = ", ".join(f"{g:,}: {_relative(max(errors) / g)}" for g in GROUPS)
-            click.echo(f"groups    of {'one column' if size == 1 else 'two columns'}, median {told}; worst {worst}")
+    return ", ".join(f"{size:,}: {_relative(error / size)}" for size in GROUPS)
 
 
 def _relative(share: float) -> str:

@@ -1,13 +1,16 @@
 """The commands ``synthesize`` and ``report``."""
 
 import typing
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pdips.cli.common import (
+    DELTA,
     EXPLAIN,
     MODEL,
     NEIGHBOURS,
@@ -15,63 +18,102 @@ from pdips.cli.common import (
     QUIET,
     SCHEMA,
     SETS,
+    STATE,
+    beside_a_release,
     chosen,
+    command_of,
+    epsilon_in_words,
+    kind_in_words,
     ledger_at,
     ledger_line,
     notes_in_a_line,
     one_refusal,
+    printing,
     show_verdicts,
 )
+from pdips.errors import InputError
 from pdips.html import show_progress
+from pdips.privacy.budget import ALLOWED
 from pdips.privacy.loss import spell
 from pdips.registry import MECHANISMS
 from pdips.release.folder import staging
+from pdips.report.formats import plural
 
 if TYPE_CHECKING:
+    from pdips.data.schema import Schema
     from pdips.data.table import Table
+    from pdips.evaluation.margins import SyntheticSet
     from pdips.mechanism import Mechanism
     from pdips.privacy.curator import Clock
     from pdips.privacy.ledger import Ledger
+    from pdips.release.documents import Comparison
+    from pdips.release.folder import Staging
     from pdips.release.release import Release, RunRecord
     from pdips.report.verdict import Verdict
+    from pdips.synthesis import ReleaseJob
 
 FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
 
 
 @click.command()
 @click.argument("table", metavar="TABLE")
-@click.option("--members", metavar="TABLE", help="The members of the households in the first TABLE, each a record.")
+@click.option(
+    "--members",
+    metavar="TABLE",
+    help="The members of the households in the first TABLE, each a record.",
+)
 @SCHEMA
 @click.option(
     "--mechanism",
     "mechanism_name",
     metavar="NAME",
-    help=f"One of {', '.join(MECHANISMS)}. Left out: chosen by the schema, and by whether there is a model.",
+    help=f"One of {', '.join(MECHANISMS)}. Left out: chosen by the schema, and by "
+    f"whether there is a model.",
 )
-@click.option("--columns", "names", metavar="A,B,C", help="Only these columns of the schema; the others are left out.")
-@click.option("--epsilon", required=True, metavar="E", help="Privacy loss in total, over all sets.")
+@click.option(
+    "--columns",
+    "names",
+    metavar="A,B,C",
+    help="Only these columns of the schema; the others are left out.",
+)
+@click.option(
+    "--epsilon",
+    required=True,
+    metavar="E",
+    help="Privacy loss in total, over all sets.",
+)
+@DELTA
 @SETS
 @NEIGHBOURS
 @MODEL
 @OPTIONS
-@click.option("--ledger", "ledger_path", metavar="L.sqlite", help="The account of all that this table has spent.")
+@click.option(
+    "--ledger",
+    "ledger_path",
+    metavar="L.sqlite",
+    help="The account of all that this table has spent.",
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     metavar="N",
-    help="For tests and studies only: makes the release unfit to publish, and keeps it inside.",
+    help="For tests and studies only: makes the release unfit to publish, and keeps "
+    "it inside.",
 )
 @click.option(
     "--allow",
-    type=click.Choice(["asymptotic", "seeded"]),
+    type=click.Choice(["asymptotic", "seeded", *ALLOWED]),
     multiple=True,
-    help="Write sets to public/ although their guarantee is only asymptotic, which bounds nothing, or although they "
-    "are made from a seed. By default both stay inside.",
+    help="asymptotic, seeded: write sets to public/ although their guarantee is only "
+    "asymptotic, which bounds nothing, or although they are made from a seed; by "
+    "default both stay inside. refusals, charged-refusals: needed once records have "
+    "refused three requests; further refusals are free, or charged what is reserved.",
 )
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
-    help="For a folder: the dask scheduler whose workers count its files, or local, for processes of this machine.",
+    help="For a folder: the dask scheduler whose workers count its files, or local, "
+    "for processes of this machine.",
 )
 @click.option("--explain", is_flag=True, help=EXPLAIN)
 @click.option(
@@ -82,157 +124,373 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
     show_default=True,
     help="sav and dta (SPSS, Stata) are written beside parquet, with labels.",
 )
-@click.option("--out", required=True, metavar="DIR", help="Folder for public/ and confidential/.")
+@click.option(
+    "--out", required=True, metavar="DIR", help="Folder for public/ and confidential/."
+)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier release in DIR.")
+@click.option(
+    "--report",
+    is_flag=True,
+    help="Write the curator's report too, as `pdips report DIR` does later.",
+)
 @QUIET
-def synthesize(
-    table: str,
-    members: str | None,
-    schema_path: str,
-    mechanism_name: str | None,
-    names: str | None,
-    epsilon: str,
-    n_sets: int,
-    neighbours: str,
-    model: str | None,
-    options: tuple[str, ...],
-    ledger_path: str | None,
-    seed: int | None,
-    allow: tuple[str, ...],
-    scheduler: str | None,
-    explain: bool,
-    file_format: FileFormat,
-    out: str,
-    overwrite: bool,
-    quiet: bool,
-) -> None:
-    """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet or a folder of it, .dta, .sav, .sas7bdat) and their pages.
+def synthesize(**options: Any) -> None:
+    """Make synthetic sets of TABLE (.csv, .csv.gz, .parquet or a folder of it, .dta,
+    .sav, .sas7bdat), and their card; `pdips report DIR` writes the curator's report.
 
-    Tables in databases are named as people.duckdb#people or postgresql://host/db#people.
-    With --ledger the price is reserved before TABLE is read.
+    Tables in databases are named as people.duckdb#people or
+    postgresql://host/db#people. With --ledger the price is reserved before TABLE is
+    read, and a run that is stopped after the charge is finished by `pdips resume`.
     """
-    from pdips.data.schema import Schema
+    run(SynthesisOptions(**options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynthesisOptions:
+    """The options of ``pdips synthesize``, and the charge that is resumed, if any."""
+
+    table: str
+    members: str | None
+    schema_path: str
+    mechanism_name: str | None
+    names: str | None
+    epsilon: str
+    delta: str | None
+    n_sets: int
+    neighbours: str
+    model: str | None
+    options: tuple[str, ...]
+    ledger_path: str | None
+    seed: int | None
+    allow: tuple[str, ...]
+    scheduler: str | None
+    explain: bool
+    file_format: FileFormat
+    out: str
+    overwrite: bool
+    quiet: bool
+    report: bool = False
+    resume: int | None = None
+
+    @property
+    def given(self) -> Any:
+        """The table, or the two of households and of members."""
+        return self.table if self.members is None else (self.table, self.members)
+
+    def schema(self) -> "Schema":
+        """Return the schema, of the chosen columns."""
+        from pdips.data.schema import Schema
+
+        schema = Schema.load(self.schema_path)
+        if self.names is None:
+            return schema
+        return schema.only(name.strip() for name in self.names.split(","))
+
+    def mechanism(self, schema: "Schema") -> "Mechanism":
+        """Return the mechanism with its settings; one that wasn't named is chosen."""
+        name = self.mechanism_name
+        if name is None:
+            name = self._suited(schema)
+        common = {
+            "epsilon": self.epsilon,
+            "n_sets": self.n_sets,
+            "neighbours": self.neighbours,
+        }
+        if self.delta is not None:
+            common["delta"] = self.delta
+        build, settings = chosen(name, self.options, common, self.model)
+        mechanism: Mechanism = build(**settings)
+        return mechanism
+
+    def command(self, mechanism: "Mechanism") -> dict[str, Any]:
+        """Return what ``pdips resume`` needs to repeat this command: no seed, and no
+        address with a password.
+        """
+        kept = {**vars(self), "ledger_path": None, "seed": None, "resume": None}
+        kept["mechanism_name"] = self.mechanism_name or mechanism.name
+        return command_of("synthesize", kept)
+
+    def job(
+        self,
+        mechanism: "Mechanism",
+        schema: "Schema",
+        ledger: "Ledger | None",
+        clock: "Clock",
+        staged: "Staging",
+    ) -> "ReleaseJob":
+        """Return the release that is asked for; its folder keeps space for it."""
+        from pdips.synthesis import ReleaseJob
+
+        refusals = [word for word in self.allow if word in ALLOWED]
+        file_format = self.file_format
+        return ReleaseJob(
+            mechanism=mechanism,
+            schema=schema,
+            table=self.given,
+            ledger=ledger,
+            explain=self.explain,
+            allow=refusals,
+            seed=self.seed,
+            scheduler=self.scheduler,
+            clock=clock,
+            resume=self.resume,
+            command=self.command(mechanism),
+            prepare=partial(_reserve_space, staged, mechanism, file_format),
+        )
+
+    def _suited(self, schema: "Schema") -> str:
+        from pdips.margins.planning import suited
+        from pdips.synthesis import in_files
+
+        has_model = self.model is not None
+        files = in_files(self.table)
+        name, why = suited(schema, has_model=has_model, in_files=files)
+        options = [option.partition("=")[0] for option in self.options]
+        has_delta = self.delta is not None or "delta" in options
+        more = ""
+        if name == "pairs" and not has_delta:
+            more = "; with --delta it often has far less noise: pdips plan"
+        click.echo(f"mechanism {name}: {why}{more}")
+        return name
+
+
+def run(options: SynthesisOptions) -> None:
+    """Release, place the sets and their card, and keep what the report needs."""
     from pdips.privacy.curator import Clock
     from pdips.release.release import check_format
-    from pdips.report import pages
-    from pdips.synthesis import in_files, release_of
 
-    given = table if members is None else (table, members)
-    common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
-    schema = Schema.load(schema_path)
-    if names is not None:
-        schema = schema.only(name.strip() for name in names.split(","))
-    if mechanism_name is None:
-        from pdips.margins.planning import suited
-
-        mechanism_name, why = suited(schema, has_model=model is not None, in_files=in_files(table))
-        quieter = mechanism_name == "pairs" and not any(each.startswith("kind=") for each in options)
-        click.echo(f"mechanism {mechanism_name}: {why}{'; kind=zcdp often has far less noise: pdips plan' * quieter}")
-    build, settings = chosen(mechanism_name, options, common, model)
-    mechanism: Mechanism = build(**settings)
-    check_format(schema, file_format)
-    ledger = ledger_at(ledger_path, out)
+    schema = options.schema()
+    mechanism = options.mechanism(schema)
+    check_format(schema, options.file_format)
+    ledger = ledger_at(options.ledger_path, options.out)
     verdicts: dict[str, Verdict] = {}
-    with staging(Path(out), overwrite) as place, show_progress(quiet=quiet) as progress, notes_in_a_line():
+    with (
+        staging(Path(options.out), options.overwrite) as staged,
+        show_progress(quiet=options.quiet) as progress,
+        notes_in_a_line(),
+    ):
         clock = Clock(progress)
-        with one_refusal(ledger, explain=explain):
-            checked, release, record = release_of(
-                mechanism, schema, given, seed=seed, ledger=ledger, explain=explain, clock=clock, scheduler=scheduler
+        job = options.job(mechanism, schema, ledger, clock, staged)
+        with one_refusal(ledger, explain=options.explain):
+            synthesis = SynthesisRun(options, ledger, *job.run())
+        synthesis.place(staged, clock)
+        with beside_a_release(synthesis.home, synthesis.release):
+            _finish(synthesis.release)
+            synthesis.write_beside(staged, clock)
+            if options.report:
+                verdicts = synthesis.write_report()
+    with printing(synthesis.placed):
+        synthesis.tell()
+        show_verdicts(verdicts)
+
+
+@dataclass(frozen=True)
+class SynthesisRun:
+    """A release on its way to its folder, and what was seen while it was made."""
+
+    options: SynthesisOptions
+    ledger: "Ledger | None"
+    table: "Table"
+    release: "Release"
+    record: "RunRecord"
+
+    @property
+    def needed(self) -> list[str]:
+        """What a publisher has to allow by name."""
+        needed = {
+            "asymptotic": self.release.loss.kind == "asymptotic",
+            "seeded": self.release.reproducible,
+        }
+        return [word for word, is_needed in needed.items() if is_needed]
+
+    @property
+    def published(self) -> bool:
+        """Whether the sets go to ``public``."""
+        has_bound = self.release.loss.kind != "none"
+        return has_bound and {*self.needed} <= {*self.options.allow}
+
+    @property
+    def part(self) -> str:
+        """The half of the folder that the sets go to."""
+        return "public" if self.published else "confidential"
+
+    @property
+    def home(self) -> Path:
+        """The folder that the sets go to."""
+        return Path(self.options.out) / self.part
+
+    @property
+    def inside(self) -> Path:
+        """The folder of what only the curator sees."""
+        return Path(self.options.out) / "confidential"
+
+    @property
+    def placed(self) -> str:
+        """That the release is in its place, in words."""
+        return f"{self.home} holds the whole release"
+
+    def place(self, staged: "Staging", clock: "Clock") -> None:
+        """Write the sets and move them to their place."""
+        release = self.release
+        with redeemable(release), clock.step("writing the synthetic sets"):
+            release.write(staged.part(self.part), file_format=self.options.file_format)
+            STATE.placing = self.home, release
+            staged.place(self.part)
+        STATE.placed = self.placed
+
+    def write_beside(self, staged: "Staging", clock: "Clock") -> None:
+        """Write the card, and what the report is made from, which needs the table."""
+        from pdips.report.pages import write_card
+
+        if not self.published:
+            self._write_inside(self.inside, clock)
+            return
+        write_card(self.home)
+        self._write_inside(staged.part("confidential"), clock)
+        staged.place("confidential")
+
+    def _write_inside(self, folder: Path, clock: "Clock") -> None:
+        from pdips.release.documents import AccountState, Diagnostics, RunDocument
+        from pdips.report.posterior_figures import write_tree
+
+        release = self.release
+        record = self.record
+        ledger = self.ledger
+        with clock.step("comparing with the confidential table"):
+            comparison = self._comparison()
+        with clock.step("looking closer at the run"):
+            diagnostics, tree = record.look_closer()
+        if tree is not None:
+            write_tree(tree, folder / "diagnostics")
+        account = None
+        fingerprint = None
+        if ledger is not None:
+            account = AccountState.of(ledger, release.loss)
+            fingerprint = self.table.fingerprint
+        RunDocument(
+            release=release.identifier,
+            table=fingerprint,
+            published=self.published,
+            seconds={**clock.seconds, **record.seconds},
+            peak_memory_mib=record.peak_memory,
+            ledger=account,
+            n_records=self.table.n_records,
+            diagnostics=Diagnostics.model_validate(diagnostics),
+            comparison=comparison,
+        ).write(folder)
+
+    def _comparison(self) -> "Comparison":
+        from pdips.evaluation.encoding import with_decile_bins
+        from pdips.evaluation.margins import compare, no_comparison
+
+        if self.table.partitioned:
+            return no_comparison()
+        release = self.release
+        sets: list[SyntheticSet] = [*release.sets, *release.large_sets]
+        return compare(with_decile_bins(self.table), sets)
+
+    def write_report(self) -> "dict[str, Verdict]":
+        """Write the curator's report, and return its verdicts."""
+        from pdips.report.pages import write_report
+
+        verdicts: dict[str, Verdict] = {}
+        write_report(self.inside, self.release.document(), tell=verdicts.update)
+        return verdicts
+
+    def tell(self) -> None:
+        """Print what was released, at which price, and where it is."""
+        release = self.release
+        sets = plural(release.n_sets, "synthetic set")
+        n_columns = len(release.schema.columns)
+        click.echo(f"released  {sets} of {n_columns} columns by {release.mechanism}")
+        click.echo(f"price     {self._price()}")
+        click.echo(f"ledger    {ledger_line(self.ledger)}")
+        if self.published:
+            click.echo(f"public    {self.home}: {', '.join(self._files())}")
+        elif release.loss.kind != "none":
+            allow = " ".join(f"--allow {word}" for word in self.needed)
+            click.echo(
+                "public    nothing: the synthetic sets stay inside unless you say "
+                f"{allow}"
             )
-        named = {"asymptotic": release.loss.kind == "asymptotic", "seeded": release.reproducible}
-        needed = [word for word, is_needed in named.items() if is_needed]
-        published = release.loss.kind != "none" and {*needed} <= {*allow}
-        with clock.step("writing the synthetic sets"):
-            if published:
-                public = place.part("public")
-                public.rmdir()  # publish makes it
-                release.publish(public, file_format=file_format, allow=allow)
-                pages.write_card(public)
-                place.place("public")
-        with place.besides() if published else nullcontext():
-            inside = place.part("confidential")
-            if not published:
-                release.write(inside, file_format=file_format)
-            _write_inside(inside, checked, release, record, ledger, clock, verdicts, published=published)
-            place.place("confidential")
-    _tell(Path(out), release, ledger, needed, published=published, file_format=file_format)
-    show_verdicts(verdicts)
+        click.echo(f"inside    {self._inside_line()}")
+        if release.reproducible:
+            click.echo(
+                "WARNING   made from a seed: anyone who knows it can subtract the "
+                "noise. Do not publish.",
+                err=True,
+            )
 
-
-def _write_inside(
-    folder: Path,
-    table: "Table",
-    release: "Release",
-    record: "RunRecord",
-    ledger: "Ledger | None",
-    clock: "Clock",
-    verdicts: "dict[str, Verdict]",
-    *,
-    published: bool,
-) -> None:
-    from pdips.evaluation.encoding import with_decile_bins
-    from pdips.evaluation.margins import compare, no_comparison
-    from pdips.release.documents import AccountState, Diagnostics, RunDocument
-    from pdips.report.pages import write_report
-    from pdips.report.posterior_figures import write_tree
-
-    with clock.step("comparing with the confidential table"):
-        if table.partitioned:
-            comparison = no_comparison()
-        else:
-            comparison = compare(with_decile_bins(table), [*release.sets, *release.large_sets])
-    with clock.step("looking closer at the run"):
-        diagnostics, tree = record.look_closer()
-    if tree is not None:
-        write_tree(tree, folder / "diagnostics")
-    RunDocument(
-        published=published,
-        seconds={**clock.seconds, **record.seconds},
-        peak_memory_mib=record.peak_memory,
-        ledger=None if ledger is None else AccountState.of(ledger, release.loss),
-        n_records=table.n_records,
-        diagnostics=Diagnostics.model_validate(diagnostics),
-        comparison=comparison,
-    ).write(folder)
-    write_report(folder, release.document(), tell=verdicts.update)
-
-
-def _tell(
-    out: Path, release: "Release", ledger: "Ledger | None", needed: list[str], *, published: bool, file_format: str
-) -> None:
-    """Print what was released, at which price, and where the pages are."""
-    loss, n_sets = release.loss, release.n_sets
-    plural = "s" if n_sets > 1 else ""
-    click.echo(
-        f"released  {n_sets} synthetic set{plural} of {len(release.schema.columns)} columns by {release.mechanism}"
-    )
-    if loss.is_finite:
+    def _price(self) -> str:
+        release = self.release
+        loss = release.loss
+        if loss.kind == "asymptotic":
+            figure = f"the paper's epsilon = {spell(loss.epsilon)} bounds nothing"
+            return f"NO BOUND (kind asymptotic): {figure}"
+        if not loss.is_finite:
+            return f"NO GUARANTEE (kind {loss.kind}): for studies, kept inside"
         seeded = " (from a seed: not to be published)" if release.reproducible else ""
-        price = f"epsilon = {spell(loss.epsilon)} in total, {loss.neighbours} neighbours, kind {loss.kind}"
-        click.echo(f"price     {price}{seeded}")
-    elif loss.kind == "asymptotic":
-        figure = f"the paper's epsilon = {spell(loss.epsilon)} bounds nothing"
-        click.echo(f"price     NO BOUND (kind asymptotic): {figure}")
-    else:
-        click.echo(f"price     NO GUARANTEE (kind {loss.kind}): for studies, kept inside")
-    click.echo(f"ledger    {ledger_line(ledger)}")
-    if published:
-        kinds = ["synthetic", *(("households", "members") if release.schema.members else ())]
-        sets = [f"{kind}_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}" for kind in kinds]
-        files = ", ".join([*sets, *(f"{name}.{file_format}" for name in release.tables)])
-        click.echo(f"public    {out / 'public'}: card.html, datapackage.json, privacy.json, {files}")
-    elif loss.kind != "none":
-        allow = " ".join(f"--allow {word}" for word in needed)
-        click.echo(f"public    nothing: the synthetic sets stay inside unless you say {allow}")
-    click.echo(f"inside    {out / 'confidential' / 'report.html'}: for the curator only")
-    if release.reproducible:
-        click.echo("WARNING   made from a seed: anyone who knows it can subtract the noise. Do not publish.", err=True)
+        said = kind_in_words(loss.kind, is_noisy=bool(release.noise))
+        return (
+            f"{epsilon_in_words(loss)} in total, {loss.neighbours} neighbours, "
+            f"{said}{seeded}"
+        )
+
+    def _files(self) -> list[str]:
+        release = self.release
+        suffix = self.options.file_format
+        kinds = ["synthetic"]
+        if release.schema.members:
+            kinds += ["households", "members"]
+        more = f" ... _{release.n_sets}" if release.n_sets > 1 else ""
+        sets = [f"{kind}_1.{suffix}{more}" for kind in kinds]
+        tables = [f"{name}.{suffix}" for name in release.tables]
+        return ["card.html", "datapackage.json", "privacy.json", *sets, *tables]
+
+    def _inside_line(self) -> str:
+        if self.options.report:
+            return f"{self.inside / 'report.html'}: for the curator only"
+        write = f"`pdips report {self.options.out}` writes the report"
+        return f"{self.inside}: for the curator only; {write}"
+
+
+def _reserve_space(
+    staged: "Staging", mechanism: "Mechanism", file_format: FileFormat, table: "Table"
+) -> None:
+    """Ask the disk for the space that the sets will take, before anything is charged.
+
+    Where the number of records is protected, a refusal for want of space says something
+    of it to the curator alone, as the memory and the time of the run do.
+    """
+    from pdips.release.release import expected_bytes
+
+    n_records = table.n_records * mechanism.n_sets
+    staged.reserve(expected_bytes(table.schema, n_records, file_format))
+
+
+def redeemable(release: "Release") -> AbstractContextManager[None]:
+    """Say of what goes wrong in the body how a charged release is finished."""
+    return nullcontext() if release.charge is None else release.charge.redeemable()
+
+
+def _finish(release: "Release") -> None:
+    """Tell the ledger that the release is in its place, or warn that it can't be."""
+    try:
+        release.finish()
+    except InputError as error:
+        click.echo(
+            f"WARNING   {error}. The release is in its place; the ledger is told by "
+            "`pdips resume`",
+            err=True,
+        )
 
 
 @click.command()
 @click.argument("directory", metavar="DIR")
 def report(directory: str) -> None:
-    """Write the HTML pages of the release in DIR again, and print the report's verdicts."""
+    """Write the pages of the release in DIR: the curator's report, whose verdicts are
+    printed, and the card once more.
+    """
     from pdips.report.pages import rewrite
 
     verdicts: dict[str, Verdict] = {}

@@ -17,18 +17,25 @@ type Level = bool | int | float | str
 
 def _as_levels(value: Any) -> tuple[Level, ...]:
     levels = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    if not levels or not all(isinstance(level, (bool, int, float, str)) for level in levels):
+    are_plain = all(isinstance(level, (bool, int, float, str)) for level in levels)
+    if not levels or not are_plain:
         raise ValueError("must be a list of at least one text, number, true or false")
     return levels
 
 
 def _as_list(value: Any) -> tuple[Level, ...] | None:
-    return None if value is None else _as_levels(value if isinstance(value, (list, tuple)) else ())
+    if value is None:
+        return None
+    return _as_levels(value if isinstance(value, (list, tuple)) else ())
 
 
 def _is_ordinary(value: Level) -> bool:
-    """Whether a level or code is text, a finite number, or a whole number that a double holds exactly."""
-    return not isinstance(value, (int, float)) or abs(value) < (2**53 if isinstance(value, int) else math.inf)
+    """Whether a level or code is text, a finite number, or a whole number that a double
+    holds exactly.
+    """
+    if isinstance(value, int):
+        return abs(value) < 2**53
+    return isinstance(value, str) or math.isfinite(value)
 
 
 def _as_missing(value: Any) -> bool | tuple[Level, ...]:
@@ -40,9 +47,14 @@ def _as_missing(value: Any) -> bool | tuple[Level, ...]:
 def _as_groups(value: Any) -> int | dict[str, tuple[Level, ...]]:
     if isinstance(value, dict) and value:
         return {str(name): _as_levels(levels) for name, levels in value.items()}
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("must be a number of first characters, at least 1, or a list of levels for each group")
-    return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        value = 0
+    if 1 <= value <= 1_000:
+        return int(value)
+    raise ValueError(
+        "must be a number of first characters, 1 to 1,000, or a "
+        "list of levels for each group"
+    )
 
 
 LevelList = Annotated[Any, BeforeValidator(_as_list)]
@@ -52,7 +64,8 @@ Groups = Annotated[Any, BeforeValidator(_as_groups)]
 
 
 class Column(BaseModel):
-    """One column: categorical (``levels``) or numeric (``lower``, ``upper``, and ``bins`` for histogram mechanisms).
+    """One column: categorical (``levels``) or numeric (``lower``, ``upper``, and
+    ``bins`` for histogram mechanisms).
 
     Parameters
     ----------
@@ -63,25 +76,31 @@ class Column(BaseModel):
     bins : int, optional
         Number of bins of equal width (of equal ratio for ``scale="log"``).
     bin_edges : tuple of float, optional
-        Increasing edges in place of ``bins``; bins are closed on the left, the last one on both sides.
+        Increasing edges in place of ``bins``; bins are closed on the left, the last one
+        on both sides.
     scale : {"linear", "log"}
         Whether values are spread evenly within a bin on the linear or on the log scale.
     integer : bool
         Whole numbers only.
     type : {"number", "date"}
-        Of a numeric column: ``unit`` of dates is "day", "month" or "year"; bounds and edges are dates.
+        Of a numeric column: ``unit`` of dates is "day", "month" or "year"; bounds and
+        edges are dates.
     out_of_range : {"refuse", "clip"}
-        Whether a number beyond its bounds is refused, with the table, or read as the bound.
+        Whether a number beyond its bounds is refused, with the table, or read as the
+        bound.
     trim : bool
         Whether blanks around text are taken off before it is compared with ``levels``.
     resolution : float, optional
-        To what step, counted from ``lower``, posterior mechanisms read values, in ``unit``: the fewer distinct values
-        there can be, the quicker they are. Not for integer columns.
+        To what step, counted from ``lower``, posterior mechanisms read values, in
+        ``unit``: the fewer distinct values there can be, the quicker they are. Not for
+        integer columns.
     missing : bool or tuple of levels
-        Whether a value may be missing; or the codes, beside empty cells, that mean so. Missing is a level of its own.
+        Whether a value may be missing; or the codes, beside empty cells, that mean so.
+        Missing is a level of its own.
     groups : dict of str to tuple of levels, or int, optional
-        Public groups of the levels of a code, each level in one; or by how many of its first characters a level is in
-        which. Pairs of columns know groups, the column alone levels (``pairs``).
+        Public groups of the levels of a code, each level in one; or by how many of its
+        first characters a level is in which. Pairs of columns know groups, the column
+        alone levels (``pairs``).
     public : bool
         Known to everyone; copied as it is.
     unit, label : str, optional
@@ -120,10 +139,16 @@ class Column(BaseModel):
     def _bounds_from_edges(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("type") == "date":
             data = {"unit": "day", **data, "integer": True}
-            if data["unit"] not in DASHES or data.get("scale", "linear") != "linear":
-                raise ValueError("the unit of dates must be 'day', 'month' or 'year', and their scale linear")
-            for key in {"lower", "upper", "bin_edges"} & {*data}:
-                data[key] = read_dates(data[key], data["unit"], key)
+            unit = data["unit"]
+            is_known = isinstance(unit, str) and unit in DASHES
+            if not is_known or data.get("scale", "linear") != "linear":
+                raise ValueError(
+                    "the unit of dates must be 'day', 'month' or "
+                    "'year', and their scale linear"
+                )
+            for key in ("lower", "upper", "bin_edges"):
+                if key in data:
+                    data[key] = read_dates(data[key], data["unit"], key)
         edges = data.get("bin_edges") if isinstance(data, dict) else None
         if isinstance(edges, (list, tuple)) and edges:
             return {"lower": edges[0], "upper": edges[-1], **data}
@@ -140,53 +165,87 @@ class Column(BaseModel):
             self._check_numeric()
         if self.groups is not None:
             self.grouped()
-        if unknown := sorted({*self.labels} - set(map(spelling, (*(self.levels or ()), *self.missing_codes)))):
+        codes = (*(self.levels or ()), *self.missing_codes)
+        unknown = sorted({*self.labels}.difference(map(spelling, codes)))
+        if unknown:
             raise ValueError(f"labels: {unknown[0]!r} is no level or missing code")
         return self
 
     def _check_levels(self, levels: tuple[Level, ...]) -> None:
-        if not all(_is_ordinary(value) for value in (*levels, *self.missing_codes)):
-            raise ValueError("levels and missing codes must be finite, and whole numbers below 2^53")
-        if twice := [level for level, n in Counter(map(spelling, levels)).items() if n > 1]:
-            raise ValueError(f"levels must differ from each other, and {twice[0]!r} is there twice")
-        if len({str if isinstance(level, str) else bool if isinstance(level, bool) else float for level in levels}) > 1:
-            raise ValueError("levels must be all text, all numbers, or all true and false")
-        fold = str.lower if isinstance(levels[0], bool) else str
-        if {fold(spelling(code)) for code in self.missing_codes} & {fold(spelling(level)) for level in levels}:
-            raise ValueError("a missing code can't be a level too")
-        if self.bins or self.bin_edges or self.integer or self.resolution or self.scale != "linear":
+        if not all(map(_is_ordinary, (*levels, *self.missing_codes))):
             raise ValueError(
-                "bins, bin_edges, scale, integer and resolution belong to numeric columns, not beside levels"
+                "levels and missing codes must be finite, and whole numbers below 2^53"
+            )
+        times = Counter(map(spelling, levels))
+        twice = [level for level, n in times.items() if n > 1]
+        if twice:
+            raise ValueError(
+                f"levels must differ from each other, and {twice[0]!r} is there twice"
+            )
+        if len(set(map(_sort_of, levels))) > 1:
+            raise ValueError(
+                "levels must be all text, all numbers, or all true and false"
+            )
+        fold = str.lower if isinstance(levels[0], bool) else str
+        spelt = {fold(spelling(level)) for level in levels}
+        if any(fold(spelling(code)) in spelt for code in self.missing_codes):
+            raise ValueError("a missing code can't be a level too")
+        is_cut = self.bins or self.bin_edges or self.resolution
+        if is_cut or self.integer or self.scale != "linear":
+            raise ValueError(
+                "bins, bin_edges, scale, integer and resolution belong to numeric "
+                "columns, not beside levels"
             )
         if self.out_of_range != "refuse" or self.type != "number":
-            raise ValueError("out_of_range and type belong to numeric columns: a level can't be moved to another")
-        if self.trim and not all(isinstance(level, str) and level == level.strip() != "" for level in levels):
+            raise ValueError(
+                "out_of_range and type belong to numeric columns: a "
+                "level can't be moved to another"
+            )
+        if self.trim and not all(map(_is_trimmed, levels)):
             raise ValueError("trim needs levels of text without blanks around it")
 
     def _check_numeric(self) -> None:
         if self.trim:
-            raise ValueError("trim belongs to levels of text; numbers are read whatever blanks are around them")
+            raise ValueError(
+                "trim belongs to levels of text; numbers are read "
+                "whatever blanks are around them"
+            )
         if self.lower is None or self.upper is None or not self.lower < self.upper:
             raise ValueError("lower and upper must both be given, lower below upper")
-        if max(abs(self.lower), abs(self.upper)) > (2**53 if self.integer else 1e100):
-            raise ValueError("lower and upper must be within 1e100 of 0, those of an integer column within 2^53")
+        largest = 2**53 if self.integer else 1e100
+        if max(abs(self.lower), abs(self.upper)) > largest:
+            raise ValueError(
+                "lower and upper must be within 1e100 of 0, those of an "
+                "integer column within 2^53"
+            )
         codes = [code for code in self.missing_codes if not isinstance(code, str)]
-        if not all(_is_ordinary(code) and (not self.integer or code == int(code)) for code in codes):
-            raise ValueError("missing codes must be finite, and whole numbers in an integer column")
+        are_whole = all(code % 1 == 0 for code in codes)
+        if not all(map(_is_ordinary, codes)) or (self.integer and not are_whole):
+            raise ValueError(
+                "missing codes must be finite, and whole numbers in an integer column"
+            )
         if self.scale == "log" and self.lower <= 0:
             raise ValueError("scale = 'log' needs lower above 0")
         if self.integer and not (self.lower.is_integer() and self.upper.is_integer()):
             raise ValueError("an integer column needs whole lower and upper")
-        if self.resolution and (self.integer or self.resolution > self.upper - self.lower):
-            raise ValueError("resolution belongs to numeric columns that aren't integer, and is at most upper - lower")
+        widest = 0.0 if self.integer else self.upper - self.lower
+        if self.resolution and self.resolution > widest:
+            raise ValueError(
+                "resolution belongs to numeric columns that aren't "
+                "integer, and is at most upper - lower"
+            )
         if self.bins and self.bin_edges:
             raise ValueError("give bins or bin_edges, not both")
-        if self.bin_edges and (self.bin_edges[0] != self.lower or self.bin_edges[-1] != self.upper):
+        edges = self.bin_edges or (self.lower, self.upper)
+        if (edges[0], edges[-1]) != (self.lower, self.upper):
             raise ValueError("bin_edges must start at lower and end at upper")
         if self.is_binned:
-            if self.integer and self.bin_edges and not all(edge.is_integer() for edge in self.bin_edges):
+            if self.integer and not all(edge.is_integer() for edge in edges):
                 raise ValueError("bin_edges of an integer column must be whole numbers")
-            few = "every bin of an integer column must hold a whole number; use fewer bins"
+            few = (
+                "every bin of an integer column must hold a whole number; use "
+                "fewer bins"
+            )
             if not (np.diff(self.edges) > 0).all():
                 raise ValueError(few if self.integer else "bin_edges must increase")
 
@@ -211,7 +270,9 @@ class Column(BaseModel):
         if self.levels is not None:
             return len(self.levels)
         if not self.is_binned:
-            raise InputError("a numeric column has no levels until bins or bin_edges are given")
+            raise InputError(
+                "a numeric column has no levels until bins or bin_edges are given"
+            )
         return self.bins or len(self.edges) - 1
 
     @property
@@ -221,70 +282,120 @@ class Column(BaseModel):
 
     @property
     def edges(self) -> FloatArray:
-        """Bin edges, shape (bins + 1,); those of an integer column end at ``upper + 1``: its bins are half-open."""
-        lower, upper = self.lower or 0.0, self.upper or 0.0
+        """Bin edges, shape (bins + 1,); those of an integer column end at ``upper +
+        1``: its bins are half-open.
+        """
+        lower = self.lower or 0.0
+        upper = self.upper or 0.0
         end = upper + 1 if self.integer else upper
         if self.bin_edges:
             return np.array([*self.bin_edges[:-1], end])
-        n_bins = self.bins or 1
-        edges = np.geomspace(lower, end, n_bins + 1) if self.scale == "log" else np.linspace(lower, end, n_bins + 1)
-        edges[0], edges[-1] = lower, end
+        spaced = np.geomspace if self.scale == "log" else np.linspace
+        edges = np.asarray(spaced(lower, end, (self.bins or 1) + 1))
+        edges[0] = lower
+        edges[-1] = end
         return np.floor(edges) if self.integer else edges
 
     def grouped(self) -> tuple[list[str], list[int]]:
-        """Return the names of the groups, and the group of each level; missing comes last, as a group of its own."""
-        spelt, groups = {spelling(level): -1 for level in self.levels or ()}, self.groups
-        if not spelt:
+        """Return the names of the groups, and the group of each level; missing comes
+        last, as a group of its own.
+        """
+        if self.levels is None:
             raise ValueError("groups belong to levels, not to numeric columns")
-        if isinstance(groups, int) and (short := [level for level in spelt if len(level) < groups]):
-            raise ValueError(f"groups: level {short[0]!r} has fewer than {groups} characters")
-        named = (
-            [(name, spelling(level)) for name, some in groups.items() for level in some]
-            if isinstance(groups, dict)
-            else [(level[:groups], level) for level in spelt]
-        )
-        number = {name: k for k, name in enumerate(dict.fromkeys(name for name, _ in named))}
-        for name, level in named:
-            if spelt.get(level) != -1:
-                raise ValueError(f"groups: {level!r} is {'named twice' if level in spelt else 'no level'}")
-            spelt[level] = number[name]
-        if left := [level for level, group in spelt.items() if group < 0]:
-            raise ValueError(f"groups: level {left[0]!r} is in none")
-        return list(number), [*spelt.values(), *([len(number)] if self.missing else [])]
+        groups = self._groups([spelling(level) for level in self.levels])
+        number_of = {spelling(level): -1 for level in self.levels}
+        for number, members in enumerate(groups.values()):
+            for level in members:
+                if number_of.get(level) != -1:
+                    wrong = "named twice" if level in number_of else "no level"
+                    raise ValueError(f"groups: {level!r} is {wrong}")
+                number_of[level] = number
+        for level, number in number_of.items():
+            if number < 0:
+                raise ValueError(f"groups: level {level!r} is in none")
+        of_missing = [len(groups)] if self.missing else []
+        return list(groups), [*number_of.values(), *of_missing]
+
+    def _groups(self, levels: list[str]) -> dict[str, list[str]]:
+        """Return the levels in each group, as the schema names them, or by their first
+        characters.
+        """
+        groups: Any = self.groups
+        if isinstance(groups, dict):
+            return {name: [*map(spelling, some)] for name, some in groups.items()}
+        named = dict[str, list[str]]()
+        for level in levels:
+            # without groups each level is one
+            if groups is not None and len(level) < groups:
+                raise ValueError(
+                    f"groups: level {level!r} has fewer than {groups} characters"
+                )
+            named.setdefault(level[:groups], []).append(level)
+        return named
 
     def names(self) -> list[str]:
         """Return what to call each level or bin in tables and pictures."""
         if self.levels is not None:
-            found = [str(level) for level in self.levels]
+            names = [str(level) for level in self.levels]
         elif self.integer:
-            ends, to = [(a, b - 1) for a, b in itertools.pairwise(self.edges)], " to " if self.type == "date" else "-"
-            found = [self.spell(a) if a == b else f"{self.spell(a)}{to}{self.spell(b)}" for a, b in ends]
+            ends = itertools.pairwise(self.edges)
+            names = [self._spell_bin(first, beyond - 1) for first, beyond in ends]
         else:
-            found = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(self.edges)]
-        return [*found, "missing"] if self.missing else found
+            names = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(self.edges)]
+        return [*names, "missing"] if self.missing else names
+
+    def _spell_bin(self, first: float, last: float) -> str:
+        if first == last:
+            return self.spell(first)
+        to = " to " if self.type == "date" else "-"
+        return f"{self.spell(first)}{to}{self.spell(last)}"
 
     def shown(self) -> list[str]:
         """Return :meth:`names` with their labels, for people."""
-        return [f"{name} {self.labels[name]}" if name in self.labels else name for name in self.names()]
+        return [
+            f"{name} {self.labels[name]}" if name in self.labels else name
+            for name in self.names()
+        ]
 
     def span(self) -> str:
         """Return the bounds and bins of a numeric column in words."""
-        unit = f", by {self.unit}" if self.type == "date" else f" {self.unit}" if self.unit else ""
-        kind = "dates" if self.type == "date" else "whole numbers" if self.integer else "numbers"
-        span = f"{kind} from {self.spell(self.lower or 0)} to {self.spell(self.upper or 0)}{unit}"
+        kind = "whole numbers" if self.integer else "numbers"
+        unit = f" {self.unit}" if self.unit else ""
+        if self.type == "date":
+            kind = "dates"
+            unit = f", by {self.unit}"
+        lower = self.spell(self.lower or 0)
+        upper = self.spell(self.upper or 0)
+        span = f"{kind} from {lower} to {upper}{unit}"
         if self.is_binned:
-            about, log = "about " if self.integer else "", " on the log scale" if self.scale == "log" else ""
-            span += f", in {self.n_values:,} bin{'s' * (self.n_values > 1)}"
-            span += "" if self.bin_edges else f" of {about}equal width{log}"
-        return span + "; values beyond the bounds count as the nearest bound" * (self.out_of_range == "clip")
+            plural = "s" if self.n_values > 1 else ""
+            span += f", in {self.n_values:,} bin{plural}"
+        if self.bins:
+            about = "about " if self.integer else ""
+            log = " on the log scale" if self.scale == "log" else ""
+            span += f" of {about}equal width{log}"
+        if self.out_of_range == "clip":
+            span += "; values beyond the bounds count as the nearest bound"
+        return span
 
     def spell(self, value: float) -> str:
         """Return a bound or an edge as people write it, a date as a date."""
-        return spell_date(value, self.unit) if self.type == "date" else f"{value:{'.0f' if self.integer else '.12g'}}"
+        if self.type == "date":
+            return spell_date(value, self.unit)
+        return f"{value:.0f}" if self.integer else f"{value:.12g}"
+
+
+def _sort_of(level: Level) -> type:
+    """Return what a level is: text, true or false, or a number, whole or not."""
+    if isinstance(level, bool):
+        return bool
+    return str if isinstance(level, str) else float
+
+
+def _is_trimmed(level: Level) -> bool:
+    return isinstance(level, str) and level == level.strip() != ""
 
 
 def has_number_levels(column: Column) -> bool:
     """Whether all levels are numbers (true and false aren't)."""
-    return column.levels is not None and all(
-        isinstance(level, (int, float)) and not isinstance(level, bool) for level in column.levels
-    )
+    return column.levels is not None and _sort_of(column.levels[0]) is float

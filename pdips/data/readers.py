@@ -3,7 +3,7 @@
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,8 @@ from pdips.errors import DataError, InputError
 BATCH_RECORDS = 1 << 17
 CSV_BLOCK_BYTES = 1 << 24
 LARGE_RECORDS = 2_000_000
-LARGE_CSV_BYTES = 200_000_000  # Larger tables are counted batch by batch rather than loaded, where they can be
+# Larger tables are counted batch by batch rather than loaded, where they can be
+LARGE_CSV_BYTES = 200_000_000
 _SEPARATORS = (",", ";", "\t")
 _LABELLED = {
     ".dta": "read_dta",
@@ -33,16 +34,24 @@ _LABELLED = {
 """Which function of pyreadstat reads the files of Stata, SPSS and SAS."""
 
 _NULLABLE = {
-    getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")()
-    for name in ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
+    pa.int8(): pd.Int8Dtype(),
+    pa.int16(): pd.Int16Dtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.uint8(): pd.UInt8Dtype(),
+    pa.uint16(): pd.UInt16Dtype(),
+    pa.uint32(): pd.UInt32Dtype(),
+    pa.uint64(): pd.UInt64Dtype(),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """A file that is read batch by batch: its columns as they would be read whole; text may come dictionary-encoded.
+    """A file that is read batch by batch: its columns as they would be read whole; text
+    may come dictionary-encoded.
 
-    ``distinct`` has distinct records, and a last column of how often each occurs, where a database counts them.
+    ``distinct`` has distinct records, and a last column of how often each occurs, where
+    a database counts them.
     """
 
     schema: pa.Schema
@@ -56,9 +65,11 @@ class Batches:
 
 
 def read_frame(path: Any, *, separator: str | None = None) -> pd.DataFrame:
-    """Read a file of records, or a table in a database: of a ``.csv`` everything as text, empty cells as missing.
+    """Read a file of records, or a table in a database: of a ``.csv`` everything as
+    text, empty cells as missing.
 
-    ``separator`` is that of a ``.csv`` file, by default the one that separates names in its first line.
+    ``separator`` is that of a ``.csv`` file, by default the one that separates names in
+    its first line.
     """
     with snapshot(path) as table:
         if is_stored(table):
@@ -76,18 +87,23 @@ def read_frame(path: Any, *, separator: str | None = None) -> pd.DataFrame:
 
 
 def _read_labelled(file: Path) -> pd.DataFrame:
-    """Read a file of Stata, SPSS or SAS: numbers as doubles, whether or not one is missing, empty text as missing."""
+    """Read a file of Stata, SPSS or SAS: numbers as doubles, whether or not one is
+    missing, empty text as missing.
+    """
     try:
         import pyreadstat
     except ImportError:
-        raise InputError(f"{file} needs the package pyreadstat: install pdips[files]") from None
+        raise InputError(
+            f"{file} needs the package pyreadstat: install pdips[files]"
+        ) from None
+    read: Callable[[str], tuple[pd.DataFrame, Any]]
+    read = getattr(pyreadstat, _LABELLED[_suffix(file)])
     try:
-        found: tuple[pd.DataFrame, Any] = getattr(pyreadstat, _LABELLED[_suffix(file)])(str(file))
+        frame, about = read(str(file))
     except PermissionError:
         raise InputError(f"{file} may not be read") from None
     except Exception:  # noqa: BLE001 - whatever its message quotes
         raise DataError(f"{file} is damaged, or no {_suffix(file)[1:]} file") from None
-    frame, about = found
     _check_names([str(name) for name in frame])
     for name, kind in about.readstat_variable_types.items():
         if kind == "string":
@@ -98,8 +114,19 @@ def _read_labelled(file: Path) -> pd.DataFrame:
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
-    """Return an Arrow table as a frame, integers as integers whether or not one is missing."""
-    frame: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get)
+    """Return an Arrow table as a frame, integers as integers whether or not one is
+    missing.
+    """
+    try:
+        frame: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get)
+    except MemoryError:
+        raise
+    # Arrow quotes values, and trusts what pandas wrote about its columns in the file
+    except Exception:  # noqa: BLE001
+        raise (DataError if table.num_rows else InputError)(
+            "the table is damaged: its columns, or what is written about them, can't "
+            "be read"
+        ) from None
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.type in _NULLABLE and not column.null_count and name in frame:
             frame[name] = frame[name].to_numpy()
@@ -112,7 +139,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_large(path: Any) -> bool:
-    """Whether a file, or a table of Ibis, has so many records that it is better counted than loaded whole."""
+    """Whether a file, or a table of Ibis, has so many records that it is better counted
+    than loaded whole.
+    """
     if is_stored(path):
         return exceeds(path, LARGE_RECORDS)
     file = _checked(path)
@@ -122,10 +151,13 @@ def is_large(path: Any) -> bool:
         return _suffix(file) not in _LABELLED and file.stat().st_size > LARGE_CSV_BYTES
 
 
-def open_batches(path: Any, *, key: str | None = None, separator: str | None = None) -> Batches:
+def open_batches(
+    path: Any, *, key: str | None = None, separator: str | None = None
+) -> Batches:
     """Open a file, or a table of Ibis, for reading batch by batch.
 
-    ``key`` names a column that hardly repeats: a dictionary of it would come whole with every batch.
+    ``key`` names a column that hardly repeats: a dictionary of it would come whole with
+    every batch.
     """
     if is_stored(path):
         schema, batches, distinct = batches_of(path, BATCH_RECORDS)
@@ -136,37 +168,74 @@ def open_batches(path: Any, *, key: str | None = None, separator: str | None = N
         return Batches(schema=table.schema, batches=iter(table.to_batches()))
     if _suffix(file) != ".parquet":
         return _open_csv(file, separator)
-    schema = _open_parquet(file).schema_arrow
+    # opened once: by the second look another file may have taken the name
+    with _reading(file):
+        source = pa.OSFile(str(file))
+    described = _open_parquet(file, source)
+    schema = described.schema_arrow
     text = [field.name for field in schema if is_text(field.type) and field.name != key]
-    opened = _open_parquet(file, read_dictionary=text, pre_buffer=False)  # or it would hold the whole file
-    return Batches(schema=schema, batches=_guarded(file, opened.iter_batches(batch_size=BATCH_RECORDS)))
+    opened = _open_parquet(
+        file,
+        source,
+        metadata=described.metadata,
+        read_dictionary=text,
+        pre_buffer=False,  # or it would hold the whole file
+    )
+    batches = opened.iter_batches(batch_size=BATCH_RECORDS)
+    return Batches(schema=schema, batches=_guarded(file, batches))
 
 
 def _checked(path: str | Path) -> Path:
-    file, known = Path(path), (".csv", ".csv.gz", ".parquet", *_LABELLED)
-    if _suffix(file) not in known:
-        raise InputError(f"{file} must end in .csv or .parquet, or in {', '.join(known[1:2] + known[3:])}")
+    file = Path(path)
+    endings = (".csv", ".csv.gz", ".parquet", *_LABELLED)
+    if _suffix(file) not in endings:
+        others = ", ".join([".csv.gz", *_LABELLED])
+        raise InputError(f"{file} must end in .csv or .parquet, or in {others}")
     if not file.is_file():
         raise InputError(f"{file} doesn't exist or is no file")
     return file
 
 
 def _suffix(file: Path) -> str:
-    return "".join(file.suffixes[-2:]).lower() if file.suffix.lower() == ".gz" else file.suffix.lower()
+    last = file.suffix.lower()
+    return "".join(file.suffixes[-2:]).lower() if last == ".gz" else last
+
+
+_UNREADABLE = (
+    ValueError,
+    OSError,
+    EOFError,
+    zlib.error,
+    csv.Error,
+    pa.ArrowException,
+)
 
 
 @contextmanager
 def _reading(file: Path, kind: type[InputError] = InputError) -> Iterator[None]:
-    """Turn what goes wrong while a file is read into one line that quotes nothing of it."""
+    """Turn what goes wrong while a file is read into one line that quotes nothing of
+    it.
+    """
     try:
         yield
     except PermissionError:
         raise InputError(f"{file} may not be read") from None
     except InputError:
         raise
-    except (ValueError, OSError, EOFError, zlib.error, csv.Error, pa.ArrowException):
-        wanted = "" if _suffix(file) == ".parquet" else ": UTF-8 text, one row of names, rows of as many fields, commas"
-        raise kind(f"{file} is damaged, or no {_suffix(file)[1:]} file{wanted}") from None
+    except MemoryError:
+        raise InputError(f"{file} needs more memory than there is") from None
+    except _UNREADABLE as error:
+        # a number of the system's: no fault of the records
+        if isinstance(error, OSError) and error.errno:
+            raise InputError(
+                f"{file} can't be read: the disk or the network failed"
+            ) from None
+        wanted = ": UTF-8 text, one row of names, rows of as many fields, commas"
+        if _suffix(file) == ".parquet":
+            wanted = ""
+        raise kind(
+            f"{file} is damaged, or no {_suffix(file)[1:]} file{wanted}"
+        ) from None
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -176,20 +245,33 @@ def _check_names(names: Sequence[str]) -> None:
 
 def _first_line(file: Path, separator: str) -> list[str]:
     opened = gzip.open if _suffix(file) == ".csv.gz" else open
-    with opened(file, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+    with opened(
+        file, "rt", encoding="utf-8-sig", errors="surrogateescape", newline=""
+    ) as lines:
         return next(csv.reader(lines, delimiter=separator), [])
 
 
 def _no_header(file: Path) -> InputError:
-    wrong = "blank, has an empty name or a control character in one, or can be read in two ways"
-    return InputError(f"{file} is damaged, or no csv file: its first line must name the columns, and it is {wrong}")
+    wrong = (
+        "blank, has an empty name or a control character in one, or can be read "
+        "in two ways"
+    )
+    return InputError(
+        f"{file} is damaged, or no csv file: its first line must name "
+        f"the columns, and it is {wrong}"
+    )
 
 
 def _open_csv(file: Path, separator: str | None) -> Batches:
-    """Open a text file of which every column is read as text: what Arrow infers would depend on all records."""
+    """Open a text file of which every column is read as text: what Arrow infers would
+    depend on all records.
+    """
     with _reading(file):
-        names = {mark: _first_line(file, mark) for mark in ([separator] if separator else _SEPARATORS)}
-        mark, header = next((item for item in names.items() if len(item[1]) > 1), next(iter(names.items())))
+        marks = (separator,) if separator else _SEPARATORS
+        headers = {mark: _first_line(file, mark) for mark in marks}
+        separating = [mark for mark in marks if len(headers[mark]) > 1]
+        mark = [*separating, *marks][0]
+        header = headers[mark]
         if not header or not all(name and name.isprintable() for name in header):
             raise _no_header(file)
         _check_names(header)
@@ -203,15 +285,20 @@ def _open_csv(file: Path, separator: str | None) -> Batches:
     parse = pa_csv.ParseOptions(delimiter=mark, newlines_in_values=True)
     reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
     with _reading(file, DataError):
-        reader = pa_csv.open_csv(file, read_options=reading, parse_options=parse, convert_options=as_text)
+        reader = pa_csv.open_csv(
+            file, read_options=reading, parse_options=parse, convert_options=as_text
+        )
     if reader.schema != pa.schema([(name, pa.string()) for name in header]):
         raise _no_header(file)
     return Batches(schema=reader.schema, batches=_guarded(file, reader))
 
 
-def _open_parquet(file: Path, **options: Any) -> pq.ParquetFile:
+def _open_parquet(
+    file: Path, source: pa.NativeFile | None = None, **options: Any
+) -> pq.ParquetFile:
+    """Open a file, or what is open of it already."""
     with _reading(file):
-        opened = pq.ParquetFile(file, **options)
+        opened = pq.ParquetFile(source or file, **options)
         _check_names(opened.schema_arrow.names)
         return opened
 

@@ -1,8 +1,11 @@
-"""A release on disk, and its evaluation: what is read from the folder, and what ``evaluation.json`` holds."""
+"""A release on disk, and its evaluation: what is read from the folder, and what
+``evaluation.json`` holds.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -41,7 +44,9 @@ MOST_BASICS = 40  # How many of the first figures are printed
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ReleaseFolder:
-    """A release on disk: its folder, ``home`` where sets lie (``public`` or ``confidential``), and what it holds."""
+    """A release on disk: its folder, ``home`` where sets lie (``public`` or
+    ``confidential``), and what it holds.
+    """
 
     folder: Path
     home: Path
@@ -54,7 +59,9 @@ class ReleaseFolder:
 
 
 def open_release(directory: str | Path, *, received: bool = False) -> ReleaseFolder:
-    """Read the synthetic sets of a release, or of a public folder alone if it may be ``received``, and check them."""
+    """Read the synthetic sets of a release, or of a public folder alone if it may be
+    ``received``, and check them.
+    """
     home = release_home(directory, received=received)
     document = PrivacyDocument.read(home)
     found: dict[int, Path] = {}
@@ -63,30 +70,44 @@ def open_release(directory: str | Path, *, received: bool = False) -> ReleaseFol
             number = int(match[1])
             if number in found:
                 raise InputError(
-                    f"{found[number]} and {path.name} are both there: take away the one that isn't of this release"
+                    f"{found[number]} and {path.name} are both there: take away the "
+                    f"one that isn't of this release"
                 )
             found[number] = path
     wanted = range(1, document.n_sets + 1)
     if missing := [number for number in wanted if number not in found]:
         raise InputError(
-            f"synthetic set {missing[0]} of {document.n_sets} is missing in {home}: put it back from a copy"
+            f"synthetic set {missing[0]} of {document.n_sets} is missing in {home}: "
+            f"put it back from a copy"
         )
     if extra := sorted({*found} - {*wanted}):
-        raise InputError(f"{found[extra[0]]} is not of this release, which has {document.n_sets} sets: take it away")
+        raise InputError(
+            f"{found[extra[0]]} is not of this release, which has "
+            f"{document.n_sets} sets: take it away"
+        )
     sets = tuple(_read_set(found[number], document.table_schema) for number in wanted)
-    return ReleaseFolder(folder=Path(directory), home=home, document=document, sets=sets)
+    return ReleaseFolder(
+        folder=Path(directory), home=home, document=document, sets=sets
+    )
 
 
 def open_table(path: Any, release: ReleaseFolder) -> Table:
-    """Read the confidential table, or those of households and members, and check it against a release's schema."""
+    """Read the confidential table, or those of households and members, and check it
+    against a release's schema.
+    """
     is_pair = are_two(path, release.schema)
     try:
         if is_pair:
             return Table.of_households(path[0], path[1], release.schema)
-        return Table(read_frame(path, separator=release.schema.csv.separator), release.schema)
+        return Table(
+            read_frame(path, separator=release.schema.csv.separator), release.schema
+        )
     except InputError as error:
         kind = DataError if isinstance(error, DataError) else InputError
-        raise kind(f"this is not the table that {release.folder} came from, its schema differs: {error}") from None
+        raise kind(
+            f"this is not the table that {release.folder} came from, its "
+            f"schema differs: {error}"
+        ) from None
 
 
 def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
@@ -98,13 +119,16 @@ def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
             raise InputError("its columns are not those of the schema")
     except InputError as error:
         raise InputError(
-            f"{path} doesn't fit the schema in privacy.json: {error}. It was edited by hand, or is of another release"
+            f"{path} doesn't fit the schema in privacy.json: {error}. It was edited "
+            f"by hand, or is of another release"
         ) from None
     return frame
 
 
 class PropensitySpread(BaseModel):
-    """Shares of the records whose propensity score lies in each part of [0, 1], table and sets."""
+    """Shares of the records whose propensity score lies in each part of [0, 1], table
+    and sets.
+    """
 
     classifier: str
     table: Annotated[list[Share], Field(min_length=1, max_length=1000)]
@@ -115,7 +139,9 @@ class PropensitySpread(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(self.sets) != len(self.table) or len(self.at) != len(self.distance):
-            raise ValueError("table and sets, and distance and at, must be of the same length")
+            raise ValueError(
+                "table and sets, and distance and at, must be of the same length"
+            )
         return self
 
 
@@ -125,7 +151,10 @@ def _cells(*values: float | None) -> str:
 
 def _span(values: Sequence[float | None], digits: int = 4) -> str:
     known = [value for value in values if value is not None]
-    return f"{spelt(min(known, default=None), digits)} to {spelt(max(known, default=None), digits)}"
+    return (
+        f"{spelt(min(known, default=None), digits)} to "
+        f"{spelt(max(known, default=None), digits)}"
+    )
 
 
 class ColumnEcdf(BaseModel):
@@ -138,14 +167,18 @@ class ColumnEcdf(BaseModel):
 class MeasureDetail(Findings):
     """More of a measure, by column where it has columns."""
 
-    by_column: dict[str, ColumnEcdf] = Field(default_factory=dict, exclude_if=lambda columns: not columns)
+    by_column: dict[str, ColumnEcdf] = Field(
+        default_factory=dict, exclude_if=lambda columns: not columns
+    )
 
 
 class Measure(BaseModel):
-    """One measure of utility: by set (nothing if it can't be worked out, for a ``reason``), and the mean over the sets.
+    """One measure of utility: by set (nothing if it can't be worked out, for a
+    ``reason``), and the mean over the sets.
 
-    ``reading`` says what its ends mean, ``reference`` is the same for records drawn with replacement from the table
-    itself, ``best`` what equal tables score, and ``picture`` isn't written with the measure.
+    ``reading`` says what its ends mean, ``reference`` is the same for records drawn
+    with replacement from the table itself, and ``picture`` isn't written with the
+    measure. Equal tables score 0.
     """
 
     name: str
@@ -156,7 +189,6 @@ class Measure(BaseModel):
     weighted: bool
     reason: str | None
     detail: MeasureDetail = MeasureDetail()
-    best: Finite = 0.0
     picture: Annotated[PropensitySpread | None, Field(exclude=True)] = None
 
     @property
@@ -169,21 +201,27 @@ class Measure(BaseModel):
         name = f"{self.name}{'*' if self.weighted else ''}"
         if self.reason is not None:
             return f"{name:<32}{_cells(None, None)}  {self.reason}"
-        return f"{name:<32}{_cells(self.mean, self.reference)}  {_span(self.by_set)}; {self.reading}"
+        return (
+            f"{name:<32}{_cells(self.mean, self.reference)}  "
+            f"{_span(self.by_set)}; {self.reading}"
+        )
 
     @property
     def times(self) -> float | None:
-        """How many times as far as its reference the mean lies from what equal tables score; None if none can say."""
-        if self.mean is None or self.reference is None:
+        """How many times as far as its reference the mean lies from 0, what equal
+        tables score; None if none can say.
+        """
+        if self.mean is None or not self.reference:
             return None
-        far, near = abs(self.mean - self.best), abs(self.reference - self.best)
-        return far / near if near > 0 else None
+        return abs(self.mean) / abs(self.reference)
 
 
 class BasicFigure(BaseModel):
-    """A figure that is compared first, such as a mean: of the table, of each set, and of resamples of the table.
+    """A figure that is compared first, such as a mean: of the table, of each set, and
+    of resamples of the table.
 
-    ``resamples`` are the ends of the middle 95 % of what records drawn with replacement from the table give.
+    ``resamples`` are the ends of the middle 95 % of what records drawn with replacement
+    from the table give.
     """
 
     name: str
@@ -194,7 +232,9 @@ class BasicFigure(BaseModel):
 
 
 class Coefficient(BaseModel):
-    """A row of ``compare_fits``; ``covered`` says whether the table's estimate lies inside the interval of the sets."""
+    """A row of ``compare_fits``; ``covered`` says whether the table's estimate lies
+    inside the interval of the sets.
+    """
 
     coefficient: str
     original: FiniteOrNone
@@ -210,16 +250,18 @@ class Coefficient(BaseModel):
 
 
 class AnalysisComparison(BaseModel):
-    """An analysis on the table and on the sets, which ``rule`` combined; ``note`` is what to know of that rule.
+    """An analysis on the table and on the sets, which ``rule`` combined; ``note`` is
+    what to know of that rule.
 
-    ``summary`` and ``reference`` are means over the coefficients, of the overlap of confidence intervals, of absolute
-    standardised differences, of equal signs and of coverage: for the combined sets, and for resamples of the table,
-    each with its own interval. None if the table tells no coefficient.
+    ``summary`` and ``reference`` are means over the coefficients, of the overlap of
+    confidence intervals, of absolute standardised differences, of equal signs and of
+    coverage: for the combined sets, and for resamples of the table, each with its own
+    interval. None if the table tells no coefficient.
     """
 
     formula: str
     family: str
-    weighted: bool = False
+    weighted: bool
     level: Annotated[float, Field(gt=0, lt=1)]
     rule: str
     note: str | None
@@ -229,17 +271,29 @@ class AnalysisComparison(BaseModel):
 
     def rows(self) -> Iterator[str]:
         """Yield the lines of a table of the coefficients, and of the summaries."""
-        yield f"\n{self.formula}   ({self.family}, sets combined by {self.rule}, {self.level:.0%} intervals)"
+        yield (
+            f"\n{self.formula}   ({self.family}, sets combined by {self.rule}, "
+            f"{self.level:.0%} intervals)"
+        )
         yield from [f"note: {self.note}"] if self.note else []
         width = max([32, *(len(row.coefficient) for row in self.coefficients)])
-        yield f"{'coefficient':<{width}} {'table':>10} {'sets':>10} {'interval of sets':>24} {'overlap':>8}"
+        yield (
+            f"{'coefficient':<{width}} {'table':>10} {'sets':>10} "
+            f"{'interval of sets':>24} {'overlap':>8}"
+        )
         for row in self.coefficients:
             values = _cells(row.original, row.combined)
             interval = f"{spelt(row.combined_lower)} to {spelt(row.combined_upper)}"
-            yield f"{row.coefficient:<{width}}{values} {interval:>24} {spelt(row.ci_overlap):>8}"
+            yield (
+                f"{row.coefficient:<{width}}{values} {interval:>24} "
+                f"{spelt(row.ci_overlap):>8}"
+            )
         yield f"{'measure':<32} {'mean':>10} {'reference':>10}"
         for name, reading in SUMMARIES.items():
-            yield f"{name:<32}{_cells(self.summary[name], self.reference[name])}  {reading}"
+            yield (
+                f"{name:<32}{_cells(self.summary[name], self.reference[name])}  "
+                f"{reading}"
+            )
 
     @property
     def told(self) -> list[Coefficient]:
@@ -248,7 +302,9 @@ class AnalysisComparison(BaseModel):
 
 
 class ColumnDensity(BaseModel):
-    """Shares of the cells of a numeric column: see :func:`pdips.evaluation.pictures.density`."""
+    """Shares of the cells of a numeric column: see
+    :func:`pdips.evaluation.pictures.density`.
+    """
 
     column: str
     label: str
@@ -261,9 +317,13 @@ class ColumnDensity(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self.table) != len(self.edges) - 1 or (self.sets and len(self.sets) != len(self.table)):
-            raise ValueError("table and sets must have a share for each cell between two edges")
-        if any(a >= b for a, b in zip(self.edges, self.edges[1:], strict=False)) or (self.log and self.edges[0] <= 0):
+        n_cells = len(self.edges) - 1
+        if len(self.table) != n_cells or len(self.sets) not in (0, n_cells):
+            raise ValueError(
+                "table and sets must have a share for each cell between two edges"
+            )
+        rises = all(a < b for a, b in pairwise(self.edges))
+        if not rises or (self.log and self.edges[0] <= 0):
             raise ValueError("edges must increase, and start above 0 on the log scale")
         return self
 
@@ -277,11 +337,15 @@ class ColumnDensity(BaseModel):
         if not self.sets:
             return None
         ours, theirs = self.missing or (0.0, 0.0)
-        return (sum(abs(a - b) for a, b in zip(self.table, self.sets, strict=True)) + abs(ours - (theirs or 0))) / 2
+        gaps = [abs(a - b) for a, b in zip(self.table, self.sets, strict=True)]
+        gaps.append(abs(ours - (theirs or 0)))
+        return sum(gaps) / 2
 
 
 class PairDifference(BaseModel):
-    """Differences of the shares of the cells of two columns: see :func:`pdips.evaluation.pictures.difference`."""
+    """Differences of the shares of the cells of two columns: see
+    :func:`pdips.evaluation.pictures.difference`.
+    """
 
     columns: tuple[str, str]
     labels: tuple[str, str]
@@ -294,19 +358,28 @@ class PairDifference(BaseModel):
         rows, columns = map(len, self.levels)
         if not rows or not columns or max(rows, columns) > 100:
             raise ValueError("levels must be from 1 to 100")
-        if len(self.difference) != rows or any(len(row) != columns for row in self.difference):
-            raise ValueError("difference must have a row and a column for each of levels")
+        widths = [len(row) for row in self.difference]
+        if widths != [columns] * rows:
+            raise ValueError(
+                "difference must have a row and a column for each of levels"
+            )
         return self
 
     def furthest(self) -> tuple[float, str, str]:
         """Return the difference that is largest, and the two levels of its cell."""
-        cells = [(value, i, j) for i, row in enumerate(self.difference) for j, value in enumerate(row)]
+        cells = [
+            (value, i, j)
+            for i, row in enumerate(self.difference)
+            for j, value in enumerate(row)
+        ]
         value, i, j = max(cells, key=lambda cell: abs(cell[0]))
         return value, self.levels[0][i], self.levels[1][j]
 
 
 class Pictures(BaseModel):
-    """What the pictures of an evaluation show: see :func:`pdips.evaluation.pictures.pictures`."""
+    """What the pictures of an evaluation show: see
+    :func:`pdips.evaluation.pictures.pictures`.
+    """
 
     propensity: PropensitySpread | None
     densities: list[ColumnDensity]
@@ -314,11 +387,12 @@ class Pictures(BaseModel):
 
 
 class EvaluationDocument(Document):
-    """``confidential/evaluation.json``: a release compared with its table. Confidential, and paid by no epsilon.
+    """``confidential/evaluation.json``: a release compared with its table.
+    Confidential, and paid by no epsilon.
 
-    ``basics`` are numbers of records, means, quantiles and correlations, ``general`` are measures, ``specific`` is an
-    analysis or None, ``pictures`` is what pictures of them show. Files of versions 0.1 and 0.2 are read too: the first
-    have no ``pictures``.
+    ``basics`` are numbers of records, means, quantiles and correlations, ``general``
+    are measures, ``specific`` is an analysis or None, ``pictures`` is what pictures of
+    them show.
 
     Examples
     --------
@@ -330,16 +404,16 @@ class EvaluationDocument(Document):
 
     file: ClassVar[str] = "evaluation.json"
 
-    inside_only: str = ""
+    inside_only: str
     release: ReleaseIdentity
     weight: str | None
-    seed_of_references: int = 0
-    basics: list[BasicFigure] = Field(default_factory=list)
+    seed_of_references: int
+    basics: list[BasicFigure]
     general: list[Measure]
     specific: AnalysisComparison | None
-    pictures: Pictures | None = None
-    seconds: dict[str, Finite] = Field(default_factory=dict)
-    software: dict[str, str] = Field(default_factory=dict)
+    pictures: Pictures
+    seconds: dict[str, Finite]
+    software: dict[str, str]
 
     def __str__(self) -> str:
         """Return the figures as ``pdips evaluate`` prints them."""
@@ -349,27 +423,45 @@ class EvaluationDocument(Document):
 
     def _rows(self) -> Iterator[str]:
         yield "INSIDE ONLY: computed from the confidential table, nothing pays for it\n"
-        first, more = self.basics[:MOST_BASICS], len(self.basics) - MOST_BASICS
+        first = self.basics[:MOST_BASICS]
+        more = len(self.basics) - MOST_BASICS
         width = max((len(one.name) for one in first), default=0)
-        yield f"{'figure':<{width}} {'table':>10} {'95 % of its resamples':>24} {'sets':>10}  sets, least to most"
+        yield (
+            f"{'figure':<{width}} {'table':>10} {'95 % of its resamples':>24} "
+            f"{'sets':>10}  sets, least to most"
+        )
         for one in first:
             resamples = " to ".join(spelt(end, 6) for end in one.resamples)
-            values = f"{spelt(one.table, 6):>10} {resamples:>24} {spelt(one.mean, 6):>10}"
+            values = (
+                f"{spelt(one.table, 6):>10} {resamples:>24} {spelt(one.mean, 6):>10}"
+            )
             yield f"{one.name:<{width}} {values}  {_span(one.by_set, 6)}"
-        yield f"... and {more} more, in evaluation.json and the report\n" if more > 0 else ""
+        yield (
+            (f"... and {more} more, in evaluation.json and the report\n")
+            if more > 0
+            else ""
+        )
         yield f"{'measure':<32} {'mean':>10} {'reference':>10}  sets, least to most"
         yield from (measure.row() for measure in self.general)
         yield from [] if self.specific is None else self.specific.rows()
-        yield "\nreference: what records drawn with replacement from the table itself score, about as good as can be"
+        yield (
+            "\nreference: what records drawn with replacement from the table "
+            "itself score, about as good as can be"
+        )
         yield from [] if self.weight is None else [f"* weighted by {self.weight}"]
         yield self.inside_only
 
     def measure(self, name: str) -> Measure | None:
         """Return a measure that was worked out, or None."""
-        return next((one for one in self.general if one.name == name and one.mean is not None), None)
+        return next(
+            (one for one in self.general if one.name == name and one.mean is not None),
+            None,
+        )
 
     def write_inside(self, paths: Sequence[Path]) -> None:
-        """Write the files that :func:`inside_paths` named; the folder of the first is closed to others."""
+        """Write the files that :func:`inside_paths` named; the folder of the first is
+        closed to others.
+        """
         contents: dict[str, Any] = self.contents()
         for path in paths:
             try:
@@ -381,10 +473,14 @@ class EvaluationDocument(Document):
 
 
 def inside_paths(directory: str | Path, also: str | Path | None = None) -> list[Path]:
-    """Return where an evaluation is written: ``confidential/evaluation.json``, and another file outside ``public/``."""
+    """Return where an evaluation is written: ``confidential/evaluation.json``, and
+    another file outside ``public/``.
+    """
     paths = [Path(directory) / "confidential" / EvaluationDocument.file]
     if also is None:
         return paths
     if (Path(directory) / "public").resolve() in Path(also).resolve().parents:
-        raise InputError("an evaluation is for inside use only: --json can't name a file in public/")
+        raise InputError(
+            "an evaluation is for inside use only: --json can't name a file in public/"
+        )
     return [*paths, output_file(also)]

@@ -1,6 +1,8 @@
-"""Two measures of a published release, private and paid for: they may be published too."""
+"""Two measures of a published release, private and paid for: they may be
+published too.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import InitVar, dataclass
 from fractions import Fraction
@@ -15,28 +17,34 @@ import pandas as pd
 
 from pdips.arrays import IntArray
 from pdips.data.schema import Schema
-from pdips.data.table import are_two
+from pdips.data.table import Table, are_two
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import ReleaseFolder, open_release, open_table
 from pdips.evaluation.encoding import codes_of, grouped, sizes_of, table_codes
 from pdips.evaluation.logistic import indicators_at, places_of, ridge_logistic
 from pdips.mechanism import LARGEST_EPSILON, Drawn, Mechanism
+from pdips.privacy.answers import PublicFacts
+from pdips.privacy.charge import reserved
 from pdips.privacy.curator import Clock, Curator
 from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, positive, spell
+from pdips.privacy.loss import FINITE_KINDS, Number, positive, spell
 from pdips.privacy.noise import LARGEST_SCALE
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.documents import PaidDocument, ReleaseIdentity, write_json
+from pdips.release.offers import Offers
 
 FILE = PaidDocument.file
 MEASURES = {
-    "SPECKS, public classifier": "0 equal on the score, 1 wholly apart; other classifiers may see more",
-    "TVD of one-way and two-way margins": "mean over all margins of columns with levels or bins, 0 equal, 1 disjoint",
+    "SPECKS, public classifier": "0 equal on the score, 1 wholly apart; other "
+    "classifiers may see more",
+    "TVD of one-way and two-way margins": "mean over all margins of columns with "
+    "levels or bins, 0 equal, 1 disjoint",
 }
 """What is measured, and how to read it."""
 SEED = 0  # Of the public score and of the references
-MOST_RECORDS = 50_000  # Of the sets, and of the reference, that the classifier is fitted to
+# Of the sets, and of the reference, that the classifier is fitted to
+MOST_RECORDS = 50_000
 MOST_COEFFICIENTS = 5_000
 STEPS = 2**20  # Whole steps of a coefficient in 1 nat
 MOST_PRODUCT = 2**60
@@ -44,7 +52,8 @@ MOST_PRODUCT = 2**60
 
 @dataclass(frozen=True, kw_only=True)
 class PaidEvaluation(Mechanism):
-    """A private evaluation of a published release: half of epsilon for each of two measures.
+    """A private evaluation of a published release: half of epsilon for each of two
+    measures.
 
     Parameters
     ----------
@@ -64,54 +73,95 @@ class PaidEvaluation(Mechanism):
 
     Notes
     -----
-    With the sets, and so the score, public and fixed, replacing a record moves n times either measure by at most 1; so
-    does rounding to whole steps. Each gets discrete Laplace noise: scale 2k / epsilon for a person with up to k records
+    With the sets, and so the score, public and fixed, replacing a record moves n times
+    either measure by at most 1; so does rounding to whole steps. Each gets discrete
+    Laplace noise: scale 2k / epsilon for a person with up to k records
     (``docs/proofs/evaluation.md``).
 
     Examples
     --------
-    >>> [item.step for item in PaidEvaluation(epsilon=1).spends(Schema.load("examples/youth.toml"))]
+    >>> [
+    ...     item.step
+    ...     for item in PaidEvaluation(epsilon=1).spends(
+    ...         Schema.load("examples/youth.toml")
+    ...     )
+    ... ]
     ['SPECKS, public classifier', 'TVD of one-way and two-way margins']
     """
 
     name: ClassVar[str] = "evaluate"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    takes_households: ClassVar[bool] = True
+    offers: ClassVar[Offers] = Offers(
+        zeros=True, rules=True, public_columns=True, households=True
+    )
 
     published: InitVar[ReleaseFolder | None] = None
 
     def __post_init__(self, published: ReleaseFolder | None) -> None:
         if positive(self.epsilon, "--paid-epsilon") > LARGEST_EPSILON:
-            raise InputError(f"--paid-epsilon must be at most {LARGEST_EPSILON:,}, which gives no protection")
+            raise InputError(
+                f"--paid-epsilon must be at most {LARGEST_EPSILON:,}, "
+                f"which gives no protection"
+            )
         super().__post_init__()
         object.__setattr__(self, "_published", published)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the two steps, one a measure, in parts of 1 / n."""
-        sensitivity, price = Sensitivity.of_record(schema, l1=1), self.per_round(len(MEASURES))
+        sensitivity = Sensitivity.of_record(schema, l1=1)
+        price = self.per_round(len(MEASURES))
         scale = sensitivity.l1 / price
         if scale > LARGEST_SCALE:
-            raise InputError("--paid-epsilon is too small: the noise would be above 2^50 records")
+            raise InputError(
+                "--paid-epsilon is too small: the noise would be above 2^50 records"
+            )
         law = (
-            "It publishes two distances of the table to the published sets, each rounded to whole parts of the number "
-            f"of records, with exact discrete Laplace noise of scale {spell(scale)} parts: the "
-            "Kolmogorov-Smirnov distance of a score that was fitted to the published sets alone, and the mean total "
-            "variation distance of all one-way and two-way margins of columns with levels or bins, both averaged over "
+            "It publishes two distances of the table to the published sets, each "
+            "rounded to whole parts of the number "
+            f"of records, with exact discrete Laplace noise of scale {spell(scale)} "
+            f"parts: the "
+            "Kolmogorov-Smirnov distance of a score that was fitted to the published "
+            "sets alone, and the mean total "
+            "variation distance of all one-way and two-way margins of columns with "
+            "levels or bins, both averaged over "
             "the sets. What the sets cost is paid apart and adds to this."
         )
-        steps = [Step(name=name, sensitivity=sensitivity, price=price, counts=name) for name in MEASURES]
+        steps = [
+            Step(name=name, sensitivity=sensitivity, price=price, counts=name)
+            for name in MEASURES
+        ]
         return self.planned(schema, steps, law)
 
-    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
-        """Measure the published sets against the table; no set is made."""
-        score, codes, (on_score, on_margins) = self.score, self.codes, plan.steps
-        scores, sizes = [score.of(other) for other in codes], sizes_of(plan.schema)
+    def ask(self, plan: Plan, curator: Curator) -> list[int]:
+        """Measure the published sets against the table."""
+        score = self.score
+        codes = self.codes
+        (on_score, on_margins) = plan.steps
+        scores = [score.of(other) for other in codes]
+        sizes = sizes_of(plan.schema)
+
+        def score_steps(table: Table) -> IntArray:
+            return np.array([ks_steps(score.of(table_codes(table)), scores)])
+
+        def distance_steps(table: Table) -> IntArray:
+            return np.array([margins_steps(table_codes(table), codes, sizes)])
+
         answers = (
-            curator.count(on_score, lambda table: np.array([ks_steps(score.of(table_codes(table)), scores)])),
-            curator.count(on_margins, lambda table: np.array([margins_steps(table_codes(table), codes, sizes)])),
+            curator.count(on_score, score_steps),
+            curator.count(on_margins, distance_steps),
         )
-        noisy = [int(steps) for (steps,) in answers]
-        return Drawn(sets=(), statistics={"measures": pd.DataFrame({"measure": [*MEASURES], "noisy_steps": noisy})})
+        return [int(steps) for (steps,) in answers]
+
+    def draw(
+        self,
+        plan: Plan,
+        measured: list[int],
+        n_sets: int,
+        rng: np.random.Generator,
+        public: PublicFacts,
+    ) -> Drawn:
+        """Return the noisy measures; no set is made."""
+        noisy = pd.DataFrame({"measure": [*MEASURES], "noisy_steps": measured})
+        return Drawn(sets=(), statistics={"measures": noisy})
 
     @cached_property
     def score(self) -> "PublicScore":
@@ -131,7 +181,9 @@ class PaidEvaluation(Mechanism):
         return published
 
     def references(self, n: int) -> tuple[float, float]:
-        """Return what n records drawn from the first set score in the place of the table: public, and free."""
+        """Return what n records drawn from the first set score in the place of the
+        table: public, and free.
+        """
         first = next(codes for codes in self.codes if len(codes))
         drawn = first[np.random.default_rng(SEED).integers(len(first), size=n)]
         ks, tvd = steps_of(drawn, [first], self.score)
@@ -147,42 +199,64 @@ def evaluate_paid(
     explain: bool = False,
     rng: np.random.Generator | None = None,
     clock: Clock | None = None,
+    resume: int | None = None,
+    command: Mapping[str, Any] | None = None,
+    allow: Collection[str] = (),
 ) -> PaidDocument:
-    """Measure a published release privately, charge the ledger, and write ``public/evaluation.json``.
+    """Measure a published release privately, charge the ledger, and write
+    ``public/evaluation.json``.
 
     Parameters
     ----------
     table, directory : path
-        The confidential table, or those of households and of members, and the folder of the release.
+        The confidential table, or those of households and of members, and the folder of
+        the release.
     epsilon : number
         The price of both measures together, in nats.
     ledger : Ledger, optional
-        The price is reserved there before the table is read, and charged before anything is drawn.
+        The price is reserved there before the table is read, and charged before
+        anything is drawn.
     explain : bool
         Recorded in the ledger: that details of a refusal were asked for.
     rng : numpy.random.Generator, optional
         For tests: nothing is written then.
     clock : Clock, optional
         Times the steps.
+    resume, command : optional
+        As in :meth:`pdips.Mechanism.release`.
+    allow : collection of str
+        As in :meth:`pdips.privacy.ledger.Ledger.reserve`.
 
     Raises
     ------
     InputError
-        If the folder holds no release, it has an evaluation already, or sets or table don't fit its schema.
+        If the folder holds no release, it has an evaluation already, or sets or table
+        don't fit its schema.
     DataError
         If the records don't fit the schema, or the ledger belongs to another table.
     RefusedError
-        If the release isn't published, has no guarantee, was made from a seed or for add-remove neighbours, or the
-        ledger is overspent.
+        If the release isn't published, has no guarantee, was made from a seed or for
+        add-remove neighbours, or the ledger is overspent.
 
     Examples
     --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
+    >>> schema = Schema(
+    ...     columns={
+    ...         "ill": Column(levels=["no", "yes"]),
+    ...         "sex": Column(levels=["f", "m"]),
+    ...     }
+    ... )
+    >>> table = Table(
+    ...     pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}),
+    ...     schema,
+    ... )
     >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
     >>> release.write("demo/public")
     >>> table.frame.to_parquet("table.parquet")
-    >>> [each.measure for each in evaluate_paid("table.parquet", "demo", epsilon=1).measures]
+    >>> [
+    ...     each.measure
+    ...     for each in evaluate_paid("table.parquet", "demo", epsilon=1).measures
+    ... ]
     ['SPECKS, public classifier', 'TVD of one-way and two-way margins']
     """
     clock = clock or Clock()
@@ -190,19 +264,30 @@ def evaluate_paid(
         release = open_release(directory)
     _refuse(release)
     are_two(table, release.schema)
-    mechanism = PaidEvaluation(epsilon=epsilon, n_sets=len(release.sets), published=release)
+    mechanism = PaidEvaluation(
+        epsilon=epsilon, n_sets=len(release.sets), published=release
+    )
     plan = mechanism.plan(release.schema)
     with clock.step("fitting the public score"):
         score = mechanism.score
     if rng is None:
         _write(release.home, None)
-    with nullcontext() if ledger is None else ledger.reserve(mechanism, release.schema, explain=explain):
+    with reserved(
+        ledger,
+        mechanism,
+        release.schema,
+        explain=explain,
+        allow=allow,
+        resume=resume,
+    ):
         with clock.step("reading the table"):
             confidential = open_table(table, release)
         # All that could fail for reasons of its own comes before the charge.
         references = mechanism.references(confidential.n_records)
         with clock.step("charging and measuring"):
-            figures, _ = mechanism.release(confidential, ledger=ledger, rng=rng)
+            figures, _ = mechanism.release(
+                confidential, ledger=ledger, rng=rng, resume=resume, command=command
+            )
     noisy = figures.statistics["measures"]["noisy_steps"]
     n = confidential.n_records
     found = PaidDocument.model_validate(
@@ -223,43 +308,61 @@ def evaluate_paid(
                     MEASURES.items(), plan.steps, noisy, references, strict=True
                 )
             ],
-            "references": "what a resample of the first synthetic set scores against it; they cost nothing",
+            "references": "what a resample of the first synthetic set scores against "
+            "it; they cost nothing",
             "score": score.describe(),
             **figures.price(),
         }
     )
-    if not figures.reproducible:
-        _write(release.home, found)
+    with nullcontext() if figures.charge is None else figures.charge.redeemable():
+        if not figures.reproducible:
+            _write(release.home, found)
+        figures.finish()
     return found
 
 
-def steps_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> tuple[int, int]:
-    """Return both measures of codes against codes, in whole parts of their number: exact, and confidential."""
+def steps_of(
+    original: IntArray, others: Sequence[IntArray], score: "PublicScore"
+) -> tuple[int, int]:
+    """Return both measures of codes against codes, in whole parts of their number:
+    exact, and confidential.
+    """
     on_score = ks_steps(score.of(original), [score.of(other) for other in others])
     return on_score, margins_steps(original, others, sizes_of(score.schema))
 
 
 def _refuse(release: ReleaseFolder) -> None:
     """Refuse what couldn't be published, before anything is read from the table."""
-    if release.home.name != "public" or release.document.privacy.kind not in FINITE_KINDS:
+    if (
+        release.home.name != "public"
+        or release.document.privacy.kind not in FINITE_KINDS
+    ):
         raise RefusedError(
-            "a paid evaluation is of a published release with a guarantee: these sets stay inside, and so does what is "
+            "a paid evaluation is of a published release with a guarantee: these "
+            "sets stay inside, and so does what is "
             "worked out with them (leave out --paid-epsilon)"
         )
     if release.document.reproducible:
-        raise RefusedError("the release was made from a seed and isn't fit for publication: nor is an evaluation of it")
+        raise RefusedError(
+            "the release was made from a seed and isn't fit for "
+            "publication: nor is an evaluation of it"
+        )
     if release.document.privacy.neighbours != "replace-one":
         raise RefusedError(
-            "a paid evaluation shows the number of records, which this release protects (add-remove neighbours)"
+            "a paid evaluation shows the number of records, which this release "
+            "protects (add-remove neighbours)"
         )
     if (release.home / FILE).exists():
         raise InputError(
-            f"{release.home / FILE} is there already, and each evaluation pays again: move it away if you mean to"
+            f"{release.home / FILE} is there already, and each evaluation pays "
+            f"again: move it away if you mean to"
         )
 
 
 def _write(home: Path, found: PaidDocument | None) -> None:
-    """Write the evaluation, or, before anything is charged, see whether it can be written."""
+    """Write the evaluation, or, before anything is charged, see whether it can be
+    written.
+    """
     hidden = home.parent / f".{FILE}"
     try:
         if found is not None:
@@ -270,15 +373,17 @@ def _write(home: Path, found: PaidDocument | None) -> None:
             place.write_text("", encoding="utf-8")
             place.unlink()
     except OSError as error:
-        what = "a spend on record stays charged" if found else "nothing was charged"
-        raise InputError(f"can't write {home / FILE}: {error.strerror}; {what}") from None
+        what = "" if found else "; nothing was charged"
+        raise InputError(f"can't write {home / FILE}: {error.strerror}{what}") from None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PublicScore:
-    """A score: a sum of whole ``coefficients``, in steps of 2^-20 nats, of each level and pair of levels of a record.
+    """A score: a sum of whole ``coefficients``, in steps of 2^-20 nats, of each level
+    and pair of levels of a record.
 
-    They are of every level of every column, then, if ``interactions`` enter, of every pair of levels of two columns.
+    They are of every level of every column, then, if ``interactions`` enter, of every
+    pair of levels of two columns.
     """
 
     schema: Schema
@@ -286,17 +391,23 @@ class PublicScore:
     interactions: bool
 
     def of(self, codes: IntArray) -> IntArray:
-        """Return the score of each record: whole numbers that depend on that record and on public ones only."""
+        """Return the score of each record: whole numbers that depend on that record and
+        on public ones only.
+        """
         total = np.zeros(len(codes), dtype=np.int64)
-        for place in places_of(codes, sizes_of(self.schema), interactions=self.interactions):
+        for place in places_of(
+            codes, sizes_of(self.schema), interactions=self.interactions
+        ):
             total += self.coefficients[place]
         return total
 
     def describe(self) -> dict[str, Any]:
         """Say how anybody can work the score out from the published sets."""
         return {
-            "classifier": "logistic regression with ridge 0.01, sets against records drawn evenly from the schema's "
-            f"levels and bins; {'levels and pairs of levels' if self.interactions else 'levels'}",
+            "classifier": "logistic regression with ridge 0.01, sets against records "
+            "drawn evenly from the schema's "
+            f"levels and bins; "
+            f"{'levels and pairs of levels' if self.interactions else 'levels'}",
             "seed": SEED,
             "most_records": MOST_RECORDS,
             "steps_a_nat": STEPS,
@@ -304,13 +415,18 @@ class PublicScore:
 
 
 def fit_public_score(sets: Sequence[pd.DataFrame], schema: Schema) -> PublicScore:
-    """Fit a classifier that tells published sets from records drawn evenly over the schema's levels and bins.
+    """Fit a classifier that tells published sets from records drawn evenly over the
+    schema's levels and bins.
 
-    The log odds, rounded, are about the log density of the sets' records: nothing confidential comes in.
+    The log odds, rounded, are about the log density of the sets' records: nothing
+    confidential comes in.
     """
     sizes = sizes_of(schema)
     if sum(sizes) > MOST_COEFFICIENTS:
-        raise InputError(f"a score needs at most {MOST_COEFFICIENTS:,} levels and bins in all; choose coarser bins")
+        raise InputError(
+            f"a score needs at most {MOST_COEFFICIENTS:,} levels and "
+            f"bins in all; choose coarser bins"
+        )
     with_pairs = sum(sizes) + sum(a * b for a, b in combinations(sizes, 2))
     interactions = with_pairs <= MOST_COEFFICIENTS
     rng = np.random.default_rng(SEED)
@@ -322,33 +438,46 @@ def fit_public_score(sets: Sequence[pd.DataFrame], schema: Schema) -> PublicScor
     even = np.column_stack([rng.integers(size, size=len(made)) for size in sizes])
     rows, n_even, n_made = grouped(even, made, sizes)
     places = places_of(rows, sizes, interactions=interactions)
-    coefficients, _ = ridge_logistic(indicators_at(places, with_pairs if interactions else sum(sizes)), n_even, n_made)
+    coefficients, _ = ridge_logistic(
+        indicators_at(places, with_pairs if interactions else sum(sizes)),
+        n_even,
+        n_made,
+    )
     return PublicScore(
-        schema=schema, coefficients=np.rint(coefficients * STEPS).astype(np.int64), interactions=interactions
+        schema=schema,
+        coefficients=np.rint(coefficients * STEPS).astype(np.int64),
+        interactions=interactions,
     )
 
 
 def ks_steps(original: IntArray, others: Sequence[IntArray]) -> int:
-    """Return n times the mean Kolmogorov-Smirnov distance of scores, rounded to a whole number, exactly.
+    """Return n times the mean Kolmogorov-Smirnov distance of scores, rounded to a whole
+    number, exactly.
 
     A set without records is 1 away.
     """
-    n, total = len(original), Fraction(0)
+    n = len(original)
+    total = Fraction(0)
     for other in others:
         if not len(other):
             total += 1
             continue
         _, place = np.unique(np.concatenate([original, other]), return_inverse=True)
-        total += Fraction(int(np.abs(np.cumsum(_differences(place, n))).max()), n * len(other))
+        gap = np.cumsum(_differences(place, n))
+        total += Fraction(int(np.abs(gap).max()), n * len(other))
     return rounded(total / len(others), n)
 
 
-def margins_steps(original: IntArray, others: Sequence[IntArray], sizes: Sequence[int]) -> int:
-    """Return n times the mean total variation distance of all one-way and two-way margins, rounded, exactly.
+def margins_steps(
+    original: IntArray, others: Sequence[IntArray], sizes: Sequence[int]
+) -> int:
+    """Return n times the mean total variation distance of all one-way and two-way
+    margins, rounded, exactly.
 
     A set without records is 1 away.
     """
-    n, total = len(original), Fraction(0)
+    n = len(original)
+    total = Fraction(0)
     margins = [*((j,) for j in range(len(sizes))), *combinations(range(len(sizes)), 2)]
     for other in others:
         if not len(other):
@@ -360,19 +489,30 @@ def margins_steps(original: IntArray, others: Sequence[IntArray], sizes: Sequenc
             place = np.ravel_multi_index(tuple(both[:, j] for j in margin), shape)
             if prod(shape) > 4 * len(both):
                 _, place = np.unique(place, return_inverse=True)
-            total += Fraction(int(np.abs(_differences(place, n)).sum()), 2 * n * len(other))
+            apart = np.abs(_differences(place, n)).sum()
+            total += Fraction(int(apart), 2 * n * len(other))
     return rounded(total / (len(others) * len(margins)), n)
 
 
 def rounded(distance: Fraction, n: int) -> int:
-    """Return ``floor(n * distance + 1/2)``: what moves n * distance by at most a whole k moves it by at most k."""
-    return (2 * n * distance.numerator + distance.denominator) // (2 * distance.denominator)
+    """Return ``floor(n * distance + 1/2)``: what moves n * distance by at most a whole
+    k moves it by at most k.
+    """
+    return (2 * n * distance.numerator + distance.denominator) // (
+        2 * distance.denominator
+    )
 
 
 def _differences(place: IntArray, n: int) -> IntArray:
-    """Return, for each place, its count in the first n times the others' number, less the reverse: whole numbers."""
-    n_other, size = len(place) - n, int(place.max()) + 1
+    """Return, for each place, its count in the first n times the others' number, less
+    the reverse: whole numbers.
+    """
+    n_other = len(place) - n
+    size = int(place.max()) + 1
     if n * n_other > MOST_PRODUCT:
-        raise InputError("the table and the sets have too many records for exact comparison")
-    first, second = np.bincount(place[:n], minlength=size), np.bincount(place[n:], minlength=size)
+        raise InputError(
+            "the table and the sets have too many records for exact comparison"
+        )
+    first = np.bincount(place[:n], minlength=size)
+    second = np.bincount(place[n:], minlength=size)
     return first * n_other - second * n

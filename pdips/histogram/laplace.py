@@ -1,5 +1,8 @@
-"""Histograms with noise on every cell of the cross-tabulation: the Laplace sanitizer, and records drawn from one."""
+"""Histograms with noise on every cell of the cross-tabulation: the Laplace sanitizer,
+and records drawn from one.
+"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,8 +15,10 @@ from pdips.margins import synthesis
 from pdips.margins.domain import check_domain, check_noise, domain_of
 from pdips.margins.tree import NoisyTree, TreeDesign
 from pdips.mechanism import Drawn, Split
-from pdips.privacy.curator import Curator
+from pdips.privacy.answers import PublicFacts
+from pdips.privacy.curator import timed
 from pdips.privacy.plan import Plan, Step
+from pdips.release.offers import Offers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,19 +30,24 @@ class LaplaceSanitizer(synthesis.CountedTree):
     Parameters
     ----------
     split : {"once", "per-set"}
-        One noisy table for all sets, or a noisy table of its own, at epsilon / n_sets, for each.
+        One noisy table for all sets, or a noisy table of its own, at epsilon / n_sets,
+        for each.
 
     Notes
     -----
-    Replacing a record changes two cells by 1 each: l1-sensitivity 2; adding or removing one changes one cell: 1. Noise
-    of scale sensitivity / epsilon gives epsilon; with up to k records a person, k times that scale. What follows
-    (nonnegative, adding up to the number of records, whole records) is post-processing. Numeric columns are cut into
-    their public bins and drawn evenly inside. Proof: ``docs/proofs/laplace-sanitizer.md``.
+    Replacing a record changes two cells by 1 each: l1-sensitivity 2; adding or removing
+    one changes one cell: 1. Noise of scale sensitivity / epsilon gives epsilon; with up
+    to k records a person, k times that scale. What follows (nonnegative, adding up to
+    the number of records, whole records) is post-processing. Numeric columns are cut
+    into their public bins and drawn evenly inside. Proof:
+    ``docs/proofs/laplace-sanitizer.md``.
 
     Examples
     --------
     >>> import pandas as pd, pdips
-    >>> schema = pdips.Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+    >>> schema = pdips.Schema.model_validate(
+    ...     {"columns": {"ill": {"levels": [False, True]}}}
+    ... )
     >>> table = pdips.Table(pd.DataFrame({"ill": [True, False, False]}), schema)
     >>> release, _ = LaplaceSanitizer(epsilon=1).release(table)
     >>> len(release.sets[0])
@@ -45,9 +55,16 @@ class LaplaceSanitizer(synthesis.CountedTree):
     """
 
     name: ClassVar[str] = "laplace-sanitizer"
-    weighs_records: ClassVar[bool] = True
+    offers: ClassVar[Offers] = Offers(
+        zeros=True,
+        rules=True,
+        public_columns=True,
+        counted_tables=True,
+        relations=("replace-one", "add-remove"),
+    )
     description: ClassVar[str] = (
-        "Every cell of the full cross-tabulation that can occur has exact discrete Laplace noise on its count."
+        "Every cell of the full cross-tabulation that can occur has exact discrete "
+        "Laplace noise on its count."
     )
 
     split: Split = "once"
@@ -63,31 +80,38 @@ class LaplaceSanitizer(synthesis.CountedTree):
         )
         check_noise(schema, self.neighbours, [cells.scale])
         design = TreeDesign(domain=domain_of(schema), layers=(cells,))
-        return self.planned(schema, [cells], self.description, repeats=self.rounds, design=design)
+        return self.planned(
+            schema, [cells], self.description, repeats=self.rounds, design=design
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbedHistogram(LaplaceSanitizer):
-    """Records drawn one by one from a histogram with discrete Laplace noise on each cell.
+    """Records drawn one by one from a histogram with discrete Laplace noise on each
+    cell.
 
-    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.Mechanism`; with add-remove
-    the sets have as many records as the noisy counts add up to.
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.Mechanism`;
+    with add-remove the sets have as many records as the noisy counts add up to.
 
     Parameters
     ----------
     split : {"once", "per-set"}
-        One noisy histogram for all sets, or one of its own, at epsilon / n_sets, for each.
+        One noisy histogram for all sets, or one of its own, at epsilon / n_sets, for
+        each.
 
     Notes
     -----
-    The noisy counts are those of the Laplace sanitizer, at its price. Negative counts become 0, the rest is normalised,
-    and records are independent draws from that (Bowen and Liu 2020, equation 3.1): post-processing. Proof:
+    The noisy counts are those of the Laplace sanitizer, at its price. Negative counts
+    become 0, the rest is normalised, and records are independent draws from that (Bowen
+    and Liu 2020, equation 3.1): post-processing. Proof:
     ``docs/proofs/perturbed-histogram.md``.
 
     Examples
     --------
     >>> import pandas as pd, pdips
-    >>> schema = pdips.Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+    >>> schema = pdips.Schema.model_validate(
+    ...     {"columns": {"ill": {"levels": [False, True]}}}
+    ... )
     >>> table = pdips.Table(pd.DataFrame({"ill": [True, False, False]}), schema)
     >>> release, _ = PerturbedHistogram(epsilon=1).release(table)
     >>> len(release.sets[0])
@@ -95,42 +119,66 @@ class PerturbedHistogram(LaplaceSanitizer):
     """
 
     name: ClassVar[str] = "perturbed-histogram"
-    weighs_records: ClassVar[bool] = False
+    offers: ClassVar[Offers] = Offers(
+        zeros=True,
+        rules=True,
+        public_columns=True,
+        relations=("replace-one", "add-remove"),
+    )
     description: ClassVar[str] = (
-        "Every cell of the histogram over public levels and bins has exact discrete Laplace noise on its count; "
+        "Every cell of the histogram over public levels and bins has exact discrete "
+        "Laplace noise on its count; "
         "synthetic records are independent draws from the noisy histogram."
     )
 
-    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
-        """Count the cells, and draw the records of all sets from the noisy histograms."""
-        sets, statistics = list[pd.DataFrame](), dict[str, pd.DataFrame]()
-        public = curator.public if plan.schema.public_columns else None
-        for number in range(1, plan.repeats + 1):
-            with curator.timed("counting and adding noise"):
-                measured = plan.design.measure(curator, rng)
-            statistics |= plan.design.noisy_statistics(measured, f"set {number}, " if plan.repeats > 1 else "")
-            for _ in range(plan.n_sets // plan.repeats):
-                with curator.timed("drawing records"):
-                    cell = draw_from_noisy(measured, n_public=plan.n_public, rng=rng)
-                    sets.append(synthesis.records(measured, plan.schema, cell, rng, public=public))
+    def draw(
+        self,
+        plan: Plan,
+        measured: Sequence[NoisyTree],
+        n_sets: int,
+        rng: np.random.Generator,
+        public: PublicFacts,
+    ) -> Drawn:
+        """Draw the records of all sets from the noisy histograms."""
+        sets = list[pd.DataFrame]()
+        statistics = dict[str, pd.DataFrame]()
+        columns = public.columns if plan.schema.public_columns else None
+        for number, histogram in enumerate(measured, start=1):
+            prefix = f"set {number}, " if plan.repeats > 1 else ""
+            statistics |= plan.design.noisy_statistics(histogram, prefix)
+            for _ in range(n_sets // plan.repeats):
+                with timed("drawing records"):
+                    cell = draw_from_noisy(histogram, n_public=plan.n_public, rng=rng)
+                    frame = synthesis.records(
+                        histogram, plan.schema, cell, rng, public=columns
+                    )
+                sets.append(frame)
         return Drawn(sets=sets, statistics=statistics)
 
 
-def draw_from_noisy(measured: NoisyTree, *, n_public: bool, rng: np.random.Generator) -> IntArray:
-    """Draw cells from a noisy histogram, or one histogram for each combination of the public columns.
+def draw_from_noisy(
+    measured: NoisyTree, *, n_public: bool, rng: np.random.Generator
+) -> IntArray:
+    """Draw cells from a noisy histogram, or one histogram for each combination of the
+    public columns.
 
-    Post-processing: it reads noisy counts and, under replace-one, the public number of records (of each combination).
-    Where no count is above 0, cells that can occur are equally likely.
+    Post-processing: it reads noisy counts and, under replace-one, the public number of
+    records (of each combination). Where no count is above 0, cells that can occur are
+    equally likely.
     """
     exact_counts, noisy = measured.observed
-    group, possible = measured.parents[0], measured.layers[-1].possible
+    group = measured.parents[0]
+    possible = measured.layers[-1].possible
     n_records = exact_counts if n_public else np.array([max(int(noisy.sum()), 0)])
     weight = np.maximum(noisy, 0)
-    weight >>= max(int(weight.max()).bit_length() + len(weight).bit_length() - 62, 0)  # or their sum would overflow
+    # or their sum would overflow
+    weight >>= max(int(weight.max()).bit_length() + len(weight).bit_length() - 62, 0)
     total = np.bincount(group, weights=weight, minlength=len(n_records))
     weight = np.where((total == 0)[group], possible, weight)
     cumulative = np.cumsum(weight)
-    end = cumulative[np.searchsorted(group, np.arange(len(n_records)), side="right") - 1]
+    end = cumulative[
+        np.searchsorted(group, np.arange(len(n_records)), side="right") - 1
+    ]
     start = np.concatenate([[0], end[:-1]])
     drawn = rng.integers(np.repeat(start, n_records), np.repeat(end, n_records))
     return np.asarray(np.searchsorted(cumulative, drawn, side="right"), dtype=np.int64)

@@ -1,4 +1,6 @@
-"""The combining rules: the law of each, its test of several coefficients, and which release it fits."""
+"""The combining rules: the law of each, its test of several coefficients, and which
+release it fits.
+"""
 
 import json
 import math
@@ -10,16 +12,28 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.special import chdtrc, fdtrc, gammainc, gammaincinv, ndtr, ndtri, stdtr, stdtrit
+from scipy.special import (
+    chdtrc,
+    fdtrc,
+    gammainc,
+    gammaincinv,
+    ndtr,
+    ndtri,
+    stdtr,
+    stdtrit,
+)
 
-from pdips.arrays import FloatArray
+from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError
 from pdips.registry import MECHANISMS, find
 from pdips.release.certificate import Certificate
 from pdips.release.release import Release
 
-KNOW_THE_NOISE = ("modips", "scores")  # Their posterior knows the noise on all that it reads: drawing again is free
-AT_ZERO = 0.8  # How much of the tail below zero goes to a variance of exactly zero; the rest is spread over the others
+# Their posterior knows the noise on all that it reads: drawing again is free
+KNOW_THE_NOISE = ("modips", "scores")
+# How much of the tail below zero goes to a variance of exactly zero; the rest is spread
+# over the others
+AT_ZERO = 0.8
 
 _legendre = cache(np.polynomial.legendre.leggauss)
 _TAIL = 1e-16
@@ -28,25 +42,33 @@ _NEWTON_STEPS = 200
 
 @dataclass(frozen=True, eq=False)
 class Student:
-    """Student's t times the root of a variance; normal for infinite degrees of freedom."""
+    """Student's t times the root of a variance; normal for infinite degrees of
+    freedom.
+    """
 
     variance: FloatArray
     degrees: FloatArray
 
     def half_width(self, level: float) -> FloatArray:
         """Return the quantile at (1 + level) / 2, for each coefficient."""
-        return np.asarray(stdtrit(self.degrees, (1 + level) / 2) * np.sqrt(self.variance))
+        return np.asarray(
+            stdtrit(self.degrees, (1 + level) / 2) * np.sqrt(self.variance)
+        )
 
     def two_sided(self, distance: FloatArray) -> FloatArray:
         """Return twice the tail beyond each distance; 0 or 1 without variance."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(distance == 0, 0.0, np.abs(distance) / np.sqrt(self.variance))
-        return np.asarray(np.where(np.isnan(self.variance), np.nan, 2 * stdtr(self.degrees, -ratio)))
+            far = np.abs(distance) / np.sqrt(self.variance)
+        ratio = np.where(distance == 0, 0.0, far)
+        tails = 2 * stdtr(self.degrees, -ratio)
+        return np.asarray(np.where(np.isnan(self.variance), np.nan, tails))
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A mixture of centred normals: standard deviations and weights, of shape (..., components)."""
+    """A mixture of centred normals: standard deviations and weights, of shape (...,
+    components).
+    """
 
     deviations: FloatArray
     weights: FloatArray
@@ -61,15 +83,19 @@ class Mixture:
     def half_width(self, level: float) -> FloatArray:
         """Return where both tails together are 1 - level, by Newton's method.
 
-        Both tails are convex beyond 0, so steps from below never overshoot and the iteration can't fail.
+        Both tails are convex beyond 0, so steps from below never overshoot and the
+        iteration can't fail.
         """
-        least = np.nanmin(np.where(self.weights > 0, self.deviations, np.inf), axis=-1, initial=np.inf)
+        used = np.where(self.weights > 0, self.deviations, np.inf)
+        least = np.nanmin(used, axis=-1, initial=np.inf)
         half = np.asarray(ndtri((1 + level) / 2) * least)
         for _ in range(_NEWTON_STEPS):
             with np.errstate(divide="ignore", invalid="ignore"):
-                normal = np.exp(-0.5 * (half[..., None] / self.deviations) ** 2) / self.deviations
-                slope = 2 / np.sqrt(2 * np.pi) * np.nansum(normal * self.weights, axis=-1)
-                step = np.where(slope > 0, (self.two_sided(half) - (1 - level)) / slope, 0.0)
+                ratio = half[..., None] / self.deviations
+                density = np.exp(-0.5 * ratio**2) / self.deviations
+                slope = 2 / np.sqrt(2 * np.pi) * np.nansum(density * self.weights, -1)
+                ahead = (self.two_sided(half) - (1 - level)) / slope
+            step = np.where(slope > 0, ahead, 0.0)
             half = half + np.maximum(step, 0)
             if not (step > 1e-12 * half).any():
                 break
@@ -77,37 +103,67 @@ class Mixture:
 
 
 def inverse_chi2(
-    sum_of_squares: FloatArray, degrees: float, floor: FloatArray, *, at_floor: float = AT_ZERO
+    sum_of_squares: FloatArray,
+    degrees: float,
+    floor: FloatArray,
+    *,
+    at_floor: float = AT_ZERO,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return nodes and weights of ``sum_of_squares / chi2``; of what falls below a floor, ``at_floor`` moves onto it.
+    """Return nodes and weights of ``sum_of_squares / chi2``; of what falls below a
+    floor, ``at_floor`` moves onto it.
 
-    Nodes have one axis more, whose last place is the floor; weights add up to 1, and are NaN where an input is.
-    Gauss-Legendre over the root of the chi-square variable, in which all integrands here are smooth, between its
-    quantiles 1e-16 and 1 - 1e-16 within the values that the floor leaves.
+    Nodes have one axis more, whose last place is the floor; weights add up to 1, and
+    are NaN where an input is. Gauss-Legendre over the root of the chi-square variable,
+    in which all integrands here are smooth, between its quantiles 1e-16 and 1 - 1e-16
+    within the values that the floor leaves.
     """
     half = degrees / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         most = np.where(floor > 0, sum_of_squares / floor / 2, np.inf)
         above = gammainc(half, most)
-        tiny = above < 1e-250  # there the law of chi2 / most is beta(half, 1), to machine precision
-        inner = gammaincinv(half, above * np.array([_TAIL, 1 - _TAIL]).reshape(2, *[1] * above.ndim))
-        low = np.where(tiny, _TAIL ** (1 / half), inner[0] / most)
-        ends = np.sqrt(2 * np.where(np.isinf(most), inner[0], low * most)), np.sqrt(2 * np.minimum(inner[1], most))
-        points, parts = _legendre(200)
-        if_tiny = np.sqrt(low[..., None]) + (1 - np.sqrt(low[..., None])) * (points + 1) / 2
-        roots = ends[0][..., None] + (ends[1] - ends[0])[..., None] * (points + 1) / 2
-        relative = np.where(tiny[..., None], if_tiny, roots)
-        log_density = (degrees - 1) * np.log(relative) - np.where(tiny[..., None], 0, relative**2 / 2)
-        weights = parts * np.exp(log_density - log_density.max(axis=-1, keepdims=True))
-        weights = weights / weights.sum(axis=-1, keepdims=True)
-        nodes = np.where(tiny[..., None], floor[..., None] / relative**2, sum_of_squares[..., None] / relative**2)
-    onto = np.where(np.isnan(sum_of_squares + floor), np.nan, at_floor * (1 - above))[..., None]
-    nodes = np.concatenate([np.maximum(nodes, floor[..., None]), floor[..., None]], axis=-1)
+        # there the law of chi2 / most is beta(half, 1), to machine precision
+        tiny = (above < 1e-250)[..., None]
+        roots, weights = _roots_of_chi2(degrees, most, above, tiny)
+        numerator = np.where(tiny, floor[..., None], sum_of_squares[..., None])
+        nodes = numerator / roots**2
+    missing = np.isnan(sum_of_squares + floor)
+    onto = np.where(missing, np.nan, at_floor * (1 - above))[..., None]
+    last = floor[..., None]
+    nodes = np.concatenate([np.maximum(nodes, last), last], axis=-1)
     return nodes, np.concatenate([(1 - onto) * weights, onto], axis=-1)
 
 
+def _roots_of_chi2(
+    degrees: float, most: FloatArray, above: FloatArray, tiny: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return nodes and weights of the root of a chi-square variable that is at most
+    twice ``most``, which has probability ``above``; where that is ``tiny`` of the root
+    over its largest value.
+    """
+    half = degrees / 2
+    tails = np.array([_TAIL, 1 - _TAIL]).reshape(2, *[1] * above.ndim)
+    lowest, highest = gammaincinv(half, above * tails)
+    points, parts = _legendre(200)
+    shares = (points + 1) / 2
+    first = np.sqrt(2 * lowest)[..., None]
+    last = np.sqrt(2 * np.minimum(highest, most))[..., None]
+    least = _TAIL ** (1 / degrees)
+    relative = least + (1 - least) * shares
+    roots = np.where(tiny, relative, first + (last - first) * shares)
+    half_squares = np.where(tiny, 0, roots**2 / 2)
+    log_density = (degrees - 1) * np.log(roots) - half_squares
+    weights = parts * np.exp(log_density - log_density.max(axis=-1, keepdims=True))
+    return roots, weights / weights.sum(axis=-1, keepdims=True)
+
+
 type Rule = Literal[
-    "sanitized", "partial", "between", "posterior-predictive", "fully-synthetic", "raab-nowok-dibben", "rubin"
+    "sanitized",
+    "partial",
+    "between",
+    "posterior-predictive",
+    "fully-synthetic",
+    "raab-nowok-dibben",
+    "rubin",
 ]
 
 RULES: tuple[str, ...] = get_args(Rule.__value__)
@@ -122,24 +178,36 @@ def check_rule(rule: str, n_sets: int) -> None:
         raise InputError("combining needs at least one set")
     if n_sets < 2 and rule != "raab-nowok-dibben":
         raise InputError(
-            f"rule {rule!r} compares sets with each other and needs at least 2 of them; with one set only "
-            "'raab-nowok-dibben' gives an interval, and it knows of no privacy noise: ask for more sets"
+            f"rule {rule!r} compares sets with each other and needs at least 2 of "
+            f"them; with one set only "
+            "'raab-nowok-dibben' gives an interval, and it knows of no privacy "
+            "noise: ask for more sets"
         )
 
 
-def total_variance(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float) -> FloatArray:
-    """Return ``T`` of a rule whose law is Student's, from ``B`` and ``W`` as variances or as matrices."""
+def total_variance(
+    rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float
+) -> FloatArray:
+    """Return ``T`` of a rule whose law is Student's, from ``B`` and ``W`` as variances
+    or as matrices.
+    """
     if rule == "raab-nowok-dibben":
         return within * (ratio + (1 + ratio) / m)
     if rule == "rubin":
         return within + (1 + 1 / m) * between
     if rule == "between":
         return (1 + 1 / m) * between
-    return (1 + 1 / m) * between - within if rule == "fully-synthetic" else within + between / m
+    if rule == "fully-synthetic":
+        return (1 + 1 / m) * between - within
+    return within + between / m
 
 
-def law_of(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float) -> Student | Mixture:
-    """Return the law of estimand minus estimate, symmetric about 0, for each coefficient, from ``B`` and ``W``."""
+def law_of(
+    rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float
+) -> Student | Mixture:
+    """Return the law of estimand minus estimate, symmetric about 0, for each
+    coefficient, from ``B`` and ``W``.
+    """
     if rule == "posterior-predictive":
         return predictive_law(between, within, m)
     variance = total_variance(rule, between, within, m, ratio)
@@ -147,21 +215,31 @@ def law_of(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: fl
         return Student(variance, np.where(np.isnan(variance), np.nan, np.inf))
     if rule == "between":
         return Student(variance, np.where(np.isnan(variance), np.nan, m - 1))
-    sign, extra = 1, between / m if rule in ("sanitized", "partial") else (1 + 1 / m) * between
-    nowhere = extra == 0
+    extra = (1 + 1 / m) * between
+    if rule in ("sanitized", "partial"):
+        extra = between / m
+    sign = 1
+    is_normal = extra == 0
     if rule == "fully-synthetic":
-        sign, nowhere = -1, ~(extra > within)
-        variance = np.where(nowhere, ratio * within, variance)
+        sign = -1
+        is_normal = ~(extra > within)
+        variance = np.where(is_normal, ratio * within, variance)
     with np.errstate(divide="ignore", invalid="ignore"):
-        degrees = np.where(nowhere, np.inf, (m - 1) * (1 + sign * within / extra) ** 2)
+        degrees = (m - 1) * (1 + sign * within / extra) ** 2
+    degrees = np.where(is_normal, np.inf, degrees)
     missing = np.isnan(within + extra)
-    return Student(np.where(missing, np.nan, variance), np.where(missing, np.nan, degrees))
+    return Student(
+        np.where(missing, np.nan, variance), np.where(missing, np.nan, degrees)
+    )
 
 
-def predictive_law(between: FloatArray, within: FloatArray, m: int, *, at_zero: float = AT_ZERO) -> Mixture:
+def predictive_law(
+    between: FloatArray, within: FloatArray, m: int, *, at_zero: float = AT_ZERO
+) -> Mixture:
     """Return the mixture of normals of the rule for posterior predictive sets."""
     total, weights = inverse_chi2((m - 1) * between, m - 1, within, at_floor=at_zero)
-    variance = (1 + 1 / m) * (total - within[..., None]) + within[..., None] / m
+    known = within[..., None]
+    variance = (1 + 1 / m) * (total - known) + known / m
     return Mixture(np.sqrt(variance), weights)
 
 
@@ -174,13 +252,17 @@ class Wald:
     statistic : float
         Of F's scale: a quadratic form over its number of coefficients.
     degrees_of_freedom : tuple of float
-        Of F: above, below. Below NaN for ``"posterior-predictive"``, whose law is a mixture of chi-squares.
+        Of F: above, below. Below NaN for ``"posterior-predictive"``, whose law is a
+        mixture of chi-squares.
     p_value : float
 
     Examples
     --------
     >>> from pdips.inference import combine
-    >>> estimates, covariances = [[1.0, 0.2], [1.2, 0.1], [0.8, 0.0]], [np.eye(2) / 10] * 3
+    >>> estimates, covariances = (
+    ...     [[1.0, 0.2], [1.2, 0.1], [0.8, 0.0]],
+    ...     [np.eye(2) / 10] * 3,
+    ... )
     >>> combine(estimates, covariances, rule="sanitized").wald().p_value < 0.05
     True
     """
@@ -190,38 +272,81 @@ class Wald:
     p_value: float
 
 
-def f_test(rule: str, off: FloatArray, between: FloatArray, within: FloatArray, m: int, ratio: float) -> Wald:
-    """Test that a vector of differences from the null is zero, with ``B`` and ``W`` as matrices."""
+def f_test(
+    rule: str,
+    off: FloatArray,
+    between: FloatArray,
+    within: FloatArray,
+    m: int,
+    ratio: float,
+) -> Wald:
+    """Test that a vector of differences from the null is zero, with ``B`` and ``W`` as
+    matrices.
+    """
     k = len(off)
     if rule == "between" and m <= k:
-        raise InputError(f"rule 'between' tests at most {m - 1} coefficients with {m} sets: ask for more sets")
+        raise InputError(
+            f"rule 'between' tests at most {m - 1} coefficients with "
+            f"{m} sets: ask for more sets"
+        )
+    metric = between if rule == "between" else within
     try:
-        form = float(off @ np.linalg.solve(between if rule == "between" else within, off)) / k
+        form = float(off @ np.linalg.solve(metric, off)) / k
         trace = float(np.trace(np.linalg.solve(within, between))) / k
     except np.linalg.LinAlgError:
-        raise InputError("the mean covariance of these coefficients is singular: test fewer of them") from None
-    if rule == "between":  # Hotelling's T squared
-        statistic = form / (1 + 1 / m) * (m - k) / (m - 1)
-        return Wald(statistic=statistic, degrees_of_freedom=(k, m - k), p_value=float(fdtrc(k, m - k, statistic)))
-    if rule == "posterior-predictive":  # chi-square tails averaged over the share of B + W in W, one number for all k
-        nodes, weights = inverse_chi2(np.array(k * (m - 1) * trace), k * (m - 1), np.array(1.0))
-        factors = (1 + 1 / m) * (nodes - 1) + 1 / m
-        p = float(weights @ chdtrc(k, k * form / factors))
-        middle = float(np.interp(0.5, np.cumsum(weights[::-1]), factors[::-1]))
-        return Wald(statistic=form / middle, degrees_of_freedom=(k, math.nan), p_value=p)
+        raise InputError(
+            "the mean covariance of these coefficients is singular: test fewer of them"
+        ) from None
+    if rule == "between":
+        return _hotelling(form, k, m)
+    if rule == "posterior-predictive":
+        return _averaged_test(form, trace, k, m)
     factor = float(total_variance(rule, np.array(trace), np.array(1.0), m, ratio))
     if factor <= 0:
-        raise InputError(f"rule {rule!r} finds no variance to test with here; 'posterior-predictive' always does")
-    statistic, t, sign = form / factor, k * (m - 1), -1 if rule == "fully-synthetic" else 1
+        raise InputError(
+            f"rule {rule!r} finds no variance to test with here; "
+            f"'posterior-predictive' always does"
+        )
+    statistic = form / factor
+    sign = -1 if rule == "fully-synthetic" else 1
     r = factor - sign
     if rule == "raab-nowok-dibben" or r == 0:
-        below, p = math.inf, float(chdtrc(k, k * statistic))
+        below = math.inf
+        p = float(chdtrc(k, k * statistic))
     else:
-        # where t <= 4 those of Li, Raghunathan and Rubin (1991) for few sets
-        few, many = t * (1 + 1 / k) * (1 + sign / r) ** 2 / 2, 4 + (t - 4) * (1 + sign * (1 - 2 / t) / r) ** 2
-        below = many if t > 4 else few
+        below = _degrees_below(k, k * (m - 1), sign, r)
         p = float(fdtrc(k, below, statistic))
     return Wald(statistic=statistic, degrees_of_freedom=(k, below), p_value=p)
+
+
+def _hotelling(form: float, k: int, m: int) -> Wald:
+    """Return Hotelling's test, from off' B^-1 off / k."""
+    statistic = form / (1 + 1 / m) * (m - k) / (m - 1)
+    p = float(fdtrc(k, m - k, statistic))
+    return Wald(statistic=statistic, degrees_of_freedom=(k, m - k), p_value=p)
+
+
+def _averaged_test(form: float, trace: float, k: int, m: int) -> Wald:
+    """Return a test that averages chi-square tails over the share of B + W in W, one
+    number for all k.
+    """
+    t = k * (m - 1)
+    nodes, weights = inverse_chi2(np.array(t * trace), t, np.array(1.0))
+    factors = (1 + 1 / m) * (nodes - 1) + 1 / m
+    p = float(weights @ chdtrc(k, k * form / factors))
+    below = np.cumsum(weights[::-1])
+    middle = float(np.interp(0.5, below, factors[::-1]))
+    statistic = form / middle
+    return Wald(statistic=statistic, degrees_of_freedom=(k, math.nan), p_value=p)
+
+
+def _degrees_below(k: int, t: int, sign: int, r: float) -> float:
+    """Return F's degrees of freedom below; where t <= 4 those of Li, Raghunathan and
+    Rubin (1991) for few sets.
+    """
+    if t > 4:
+        return 4 + (t - 4) * (1 + sign * (1 - 2 / t) / r) ** 2
+    return t * (1 + 1 / k) * (1 + sign / r) ** 2 / 2
 
 
 def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
@@ -230,28 +355,33 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     Parameters
     ----------
     release : Release, dict, or path
-        The release, the contents of its ``privacy.json``, that file, or the folder it lies in.
+        The release, the contents of its ``privacy.json``, that file, or the folder it
+        lies in.
 
     Returns
     -------
     str
-        ``"posterior-predictive"`` for ``scores`` and for ``modips`` with ``split="once"``, whose sets are posterior
-        draws given one noisy release; ``"between"`` for ``pairs`` and ``steps`` with ``sets="posterior"``, where each
-        set comes from a fit with fresh noise; ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
+        ``"posterior-predictive"`` for ``scores`` and for ``modips`` with
+        ``split="once"``, whose sets are posterior draws given one noisy release;
+        ``"between"`` for ``pairs`` and ``steps`` with ``sets="posterior"``, where each
+        set comes from a fit with fresh noise; ``"sanitized"`` for sets with noise of
+        their own (``split="per-set"``).
 
     Warns
     -----
     UserWarning
-        Where no rule is right and the nearest is returned: ``modips`` with the plug-in likelihood and
-        ``split="once"``, whose posterior takes noisy statistics as exact; other mechanisms with ``split="once"``, whose
-        sets share their noise (or one draw of the parameters), so that the variance between them doesn't show it. The
-        interval is then too short.
+        Where no rule is right and the nearest is returned: ``modips`` with the plug-in
+        likelihood and ``split="once"``, whose posterior takes noisy statistics as
+        exact; other mechanisms with ``split="once"``, whose sets share their noise (or
+        one draw of the parameters), so that the variance between them doesn't show it.
+        The interval is then too short.
 
     Raises
     ------
     InputError
-        If there is one set only, the release doesn't say how it was made, or its certificate (``pdips certify``) shows
-        that intervals of levels or pairs don't hold.
+        If there is one set only, the release doesn't say how it was made, or its
+        certificate (``pdips certify``) shows that intervals of levels or pairs don't
+        hold.
 
     Examples
     --------
@@ -266,63 +396,95 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     return rule
 
 
-def nearest_rule(release: Release | Mapping[str, Any] | str | Path) -> tuple[Rule, str | None]:
+def nearest_rule(
+    release: Release | Mapping[str, Any] | str | Path,
+) -> tuple[Rule, str | None]:
     """Return the rule of :func:`rule_for`, and what it warns of where none is right."""
     facts = _facts(release)
-    name, n_sets, settings = str(facts["mechanism"]), facts["n_sets"], facts["settings"]
-    splits: tuple[str, ...] | None = find(name).splits if name in MECHANISMS else None
-    if n_sets < 2:
-        advice = f"of a mechanism with split='per-set'; {name} hasn't"
+    name = str(facts["mechanism"])
+    settings = facts["settings"]
+    splits: tuple[str, ...] = find(name).splits if name in MECHANISMS else ()
+    if facts["n_sets"] < 2:
+        advice = 'with split="per-set"'
         if name in KNOW_THE_NOISE or "sets" in settings:
             advice = f"for {name} more sets cost nothing"
-        elif splits is None or "per-set" in splits:
-            advice = 'with split="per-set"'
+        elif name in MECHANISMS and "per-set" not in splits:
+            advice = f"of a mechanism with split='per-set'; {name} hasn't"
         raise InputError(
-            "one synthetic set can't show how uncertain its estimates are, so no rule fits it: ask for a release of "
-            f"two sets or more ({advice}), or combine it by 'raab-nowok-dibben', which knows of no privacy noise: too "
+            "one synthetic set can't show how uncertain its estimates are, so no "
+            "rule fits it: ask for a release of "
+            f"two sets or more ({advice}), or combine it by 'raab-nowok-dibben', "
+            f"which knows of no privacy noise: too "
             "short an interval"
         )
     if settings.get("sets") == "posterior":
         return "between", None
-    split = settings.get("split") or (splits[0] if splits is not None and len(splits) == 1 else None)
+    split = settings.get("split")
+    if not split and len(splits) == 1:
+        (split,) = splits
     if split == "per-set":
         return "sanitized", None
     if split != "once":
-        raise InputError(f"the settings of {name!r} don't say how the sets share their noise: name the rule yourself")
-    if name not in KNOW_THE_NOISE:
-        instead = "; sets made with sets='posterior' show it" if "sets" in settings else ""
-        return "sanitized", (
-            f"the sets of {name} share their noise (split='once'), so the variance between them doesn't show it: "
-            f"'sanitized' is the nearest rule and its intervals are too short{instead}"
+        raise InputError(
+            f"the settings of {name!r} don't say how the sets share "
+            f"their noise: name the rule yourself"
         )
+    if name not in KNOW_THE_NOISE:
+        note = (
+            f"the sets of {name} share their noise (split='once'), so the variance "
+            f"between them doesn't show it: "
+            f"'sanitized' is the nearest rule and its intervals are too short"
+        )
+        if "sets" in settings:
+            note += "; sets made with sets='posterior' show it"
+        return "sanitized", note
     if settings.get("likelihood", "noise-aware") != "noise-aware":
         return "posterior-predictive", (
-            "the plug-in likelihood takes noisy statistics as exact, so sets made from them once don't show the noise: "
-            "no rule is right, 'posterior-predictive' is the nearest, and its intervals are too short"
+            "the plug-in likelihood takes noisy statistics as exact, so sets made "
+            "from them once don't show the noise: "
+            "no rule is right, 'posterior-predictive' is the nearest, and its "
+            "intervals are too short"
         )
     return "posterior-predictive", None
 
 
 def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
     if isinstance(release, Release):
-        return {"mechanism": release.mechanism, "settings": release.settings, "n_sets": release.n_sets}
-    found: Any = release
+        return {
+            "mechanism": release.mechanism,
+            "settings": release.settings,
+            "n_sets": release.n_sets,
+        }
+    read: Any = release
     if not isinstance(release, Mapping):
-        path = Path(release)
-        choices = [path] if path.is_file() else [path / "privacy.json", path / "public" / "privacy.json"]
-        file = next((each for each in choices if each.is_file()), None)
-        if file is None:
-            raise InputError(f"there is no privacy.json in {path}")
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError):
-            raise InputError(f"{file} can't be read as JSON") from None
-        certificate = Certificate.beside(file.parent)
-        if certificate is not None and certificate.refusal:
-            raise InputError(f"{certificate.refusal}; name a rule yourself to use it all the same")
-    n_sets, settings = (found.get(name) for name in ("n_sets", "settings")) if isinstance(found, Mapping) else (0, 0)
-    whole = isinstance(n_sets, int) and not isinstance(n_sets, bool)
-    if not isinstance(settings, Mapping) or not whole or "mechanism" not in found:
+        read = _read_facts(Path(release))
+    facts: Mapping[str, Any] = read if isinstance(read, Mapping) else {}
+    n_sets = facts.get("n_sets")
+    is_whole = isinstance(n_sets, int) and not isinstance(n_sets, bool)
+    has_settings = isinstance(facts.get("settings"), Mapping)
+    if not has_settings or not is_whole or "mechanism" not in facts:
         raise InputError("privacy.json must hold mechanism, settings and n_sets")
-    facts: Mapping[str, Any] = found
+    return facts
+
+
+def _read_facts(path: Path) -> Any:
+    """Read ``privacy.json``, or the one in a folder, unless its certificate shows that
+    no rule holds.
+    """
+    file = path
+    if not path.is_file():
+        file = path / "privacy.json"
+    if not file.is_file():
+        file = path / "public" / "privacy.json"
+    if not file.is_file():
+        raise InputError(f"there is no privacy.json in {path}")
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        raise InputError(f"{file} can't be read as JSON") from None
+    certificate = Certificate.beside(file.parent)
+    if certificate is not None and certificate.refusal:
+        raise InputError(
+            f"{certificate.refusal}; name a rule yourself to use it all the same"
+        )
     return facts

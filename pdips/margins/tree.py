@@ -1,18 +1,21 @@
-"""Noisy counts on a tree over public levels: what is counted, and the questions that a curator answers.
+"""Noisy counts on a tree over public levels: what is counted, and the questions that a
+curator answers.
 
-Layer 0 is the whole table (cut by the public columns, if there are any), each further layer splits every node by one
-column, and the last layer is the full cross-tabulation of the columns that remain. A flat histogram is the tree without
-layers in between. In place of the last layer there may be views: margins of a few columns each, of the whole table. The
-shape of all this depends on the schema and on earlier private answers only.
+Layer 0 is the whole table (cut by the public columns, if there are any), each further
+layer splits every node by one column, and the last layer is the full cross-tabulation
+of the columns that remain. A flat histogram is the tree without layers in between. In
+place of the last layer there may be views: margins of a few columns each, of the whole
+table. The shape of all this depends on the schema and on earlier private answers only.
 
-The column that splits a node is given, or elected by an exponential mechanism with AIC or BIC as its utility.
+The column that splits a node is given, or elected by an exponential mechanism with AIC
+or BIC as its utility.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Literal, Protocol
 
@@ -43,12 +46,16 @@ from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, axes_of
 
 Utility = Literal["aic", "bic"]
 
-STEPS_PER_UNIT = 1024  # AIC is rounded to a public grid of this many steps a unit (2 units are whole steps)
-MOST_GROUPED = 16  # Columns that an election of groups can divide: it has 2^columns - 2 candidates
+# AIC is rounded to a public grid of this many steps a unit (2 units are whole steps)
+STEPS_PER_UNIT = 1024
+# Columns that an election of groups can divide: it has 2^columns - 2 candidates
+MOST_GROUPED = 16
 
 
 class Position:
-    """Where each record is in a tree that grows. Read by statistics, which curators alone compute."""
+    """Where each record is in a tree that grows. Read by statistics, which curators
+    alone compute.
+    """
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
@@ -63,7 +70,9 @@ class Position:
     def codes(self, table: Table) -> IntArray:
         """Return the levels of all records, shape (rows, columns)."""
         if self._codes is None:
-            self._codes = np.column_stack([table.codes[name] for name in self.domain.names])
+            self._codes = np.column_stack(
+                [table.codes[name] for name in self.domain.names]
+            )
         return self._codes
 
     def node(self, table: Table) -> IntArray:
@@ -78,23 +87,37 @@ class Position:
 
 
 class Splitter(Protocol):
-    """Says which column splits each node of a layer, and asks the curator where it must."""
+    """Says which column splits each node of a layer, and asks the curator where it
+    must.
+    """
 
     def columns(
-        self, number: int, layer: Layer, position: Position, curator: Curator, rng: np.random.Generator
+        self,
+        number: int,
+        layer: Layer,
+        position: Position,
+        curator: Curator,
     ) -> IntArray:
-        """Return the column that splits each node of a layer, the ``number``-th that is split: shape (nodes,)."""
+        """Return the column that splits each node of a layer, the ``number``-th that is
+        split: shape (nodes,).
+        """
         ...
 
 
 @dataclass(frozen=True)
 class GivenColumns:
-    """The same columns for every node, from public knowledge; none at all for a flat histogram."""
+    """The same columns for every node, from public knowledge; none at all for a flat
+    histogram.
+    """
 
     order: tuple[int, ...] = ()
 
     def columns(
-        self, number: int, layer: Layer, position: Position, curator: Curator, rng: np.random.Generator
+        self,
+        number: int,
+        layer: Layer,
+        position: Position,
+        curator: Curator,
     ) -> IntArray:
         """Return the given column for every node."""
         return np.full(layer.n_nodes, self.order[number - 1], dtype=np.int64)
@@ -105,13 +128,20 @@ class NoisyTree:
     """Noisy counts of one tree, before anything is made consistent."""
 
     domain: Domain
-    layers: list[Layer]  # Layer 0, the layers that split, and the cells, if they are counted
-    chosen: list[IntArray]  # For each layer that was split by columns, the one that split each node
-    observed: list[IntArray]  # Noisy counts by layer; layer 0: exact public counts, or zeros if the number isn't public
-    variances: list[FloatArray]  # Of the noise, by layer: 0 for exact counts, infinity for counts not observed
+    # Layer 0, the layers that split, and the cells, if they are counted
+    layers: list[Layer]
+    # For each layer that was split by columns, the one that split each node
+    chosen: list[IntArray]
+    # Noisy counts by layer; layer 0: exact public counts, or zeros if the number isn't
+    # public
+    observed: list[IntArray]
+    # Of the noise, by layer: 0 for exact counts, infinity for counts not observed
+    variances: list[FloatArray]
     cells: Cells | None = None
-    views: tuple[IntArray, ...] = ()  # Noisy counts of the views; 0 where a structural zero rules the cell out
-    scales: tuple[Fraction | None, ...] = ()  # Scale of the noise of each layer but the first
+    # Noisy counts of the views; 0 where a structural zero rules the cell out
+    views: tuple[IntArray, ...] = ()
+    # Scale of the noise of each layer but the first
+    scales: tuple[Fraction | None, ...] = ()
 
     @property
     def parents(self) -> list[IntArray]:
@@ -129,11 +159,12 @@ class NoisyTree:
 class TreeDesign:
     """What is counted of tables of one schema, whose cross-tabulation is ``domain``.
 
-    ``layers`` has the step that counts each layer below layer 0, None where none does; the last one counts the cells,
-    unless there are ``views``: margins in their place. ``splitter`` says which columns split, or ``groups`` elects
-    those that split first. A node is cut no further if its noisy count is below ``stop`` standard deviations of the
-    noise on its children. If it ``redraws``, each set comes from a table of its own, fitted to the noisy counts with
-    fresh noise; views alone.
+    ``layers`` has the step that counts each layer below layer 0, None where none does;
+    the last one counts the cells, unless there are ``views``: margins in their place.
+    ``splitter`` says which columns split, or ``groups`` elects those that split first.
+    A node is cut no further if its noisy count is below ``stop`` standard deviations of
+    the noise on its children. If it ``redraws``, each set comes from a table of its
+    own, fitted to the noisy counts with fresh noise; views alone.
     """
 
     domain: Domain
@@ -145,8 +176,13 @@ class TreeDesign:
     redraws: bool = False
 
     def again(self, measured: NoisyTree, rng: np.random.Generator) -> NoisyTree:
-        """Return the noisy counts of the views with fresh noise of the same law on top."""
-        views = tuple(counts + view.fresh_noise(rng) for view, counts in zip(self.views, measured.views, strict=True))
+        """Return the noisy counts of the views with fresh noise of the same law
+        on top.
+        """
+        views = tuple(
+            counts + view.fresh_noise(rng)
+            for view, counts in zip(self.views, measured.views, strict=True)
+        )
         return replace(measured, views=views)
 
     @property
@@ -154,35 +190,41 @@ class TreeDesign:
         """Scale of the noise of each layer but layer 0."""
         return tuple(None if step is None else step.scale for step in self.layers)
 
-    def measure(self, curator: Curator, rng: np.random.Generator) -> NoisyTree:
-        """Ask for one tree: elections and noisy counts, layer by layer, then cells or views."""
-        tree, position = self, Position(self.domain)
-        if self.groups is not None:  # only the last column of the group on top is counted
+    def measure(self, curator: Curator) -> NoisyTree:
+        """Ask for one tree: elections and noisy counts, layer by layer, then cells or
+        views.
+        """
+        tree = self
+        position = Position(self.domain)
+        # only the last column of the group on top is counted
+        if self.groups is not None:
             first = self.groups(position, curator)
+            uncounted = [None] * (len(first) - 1)
             tree = replace(
-                self, layers=(*(None,) * (len(first) - 1), *self.layers), splitter=GivenColumns(first), groups=None
+                self,
+                layers=(*uncounted, *self.layers),
+                splitter=GivenColumns(first),
+                groups=None,
             )
-        layers, chosen = [top_layer(self.domain)], list[IntArray]()
+        layers = [top_layer(self.domain)]
+        chosen = list[IntArray]()
         counts = [top_counts(layers[0], self.domain, curator)]
-        for number, step in enumerate(tree.layers[: len(tree.layers) - (not tree.views)], start=1):
-            stopped = tree._stopped(number, layers[-1], counts[-1][0], curator)
-            chosen.append(np.where(stopped, STOP, tree.splitter.columns(number, layers[-1], position, curator, rng)))
+        n_split = len(tree.layers) - (not tree.views)
+        for number, step in enumerate(tree.layers[:n_split], start=1):
+            above = layers[-1]
+            stopped = tree._stopped(number, above, counts[-1][0], curator)
+            columns = tree.splitter.columns(number, above, position, curator)
+            chosen.append(np.where(stopped, STOP, columns))
             position.split(chosen[-1])
-            layers.append(split_by(self.domain, layers[-1], chosen[-1]))
+            layers.append(split_by(self.domain, above, chosen[-1]))
             counts.append(layer_counts(layers[-1], step, position.node, curator))
         bottom = None
         if not tree.views:
             bottom = cells(self.domain, layers[-1])
-            find = bottom.find
+            find = partial(_cells_of_records, bottom, position)
             layers.append(bottom.layer)
-            counts.append(
-                layer_counts(
-                    bottom.layer,
-                    tree.layers[-1],
-                    lambda table: find(position.node(table), position.codes(table)),
-                    curator,
-                )
-            )
+            counts.append(layer_counts(bottom.layer, tree.layers[-1], find, curator))
+        views = [_view_counts(view, position, curator) for view in tree.views]
         return NoisyTree(
             domain=self.domain,
             layers=layers,
@@ -190,51 +232,101 @@ class TreeDesign:
             observed=[observed for observed, _ in counts],
             variances=[variances for _, variances in counts],
             cells=bottom,
-            views=tuple(_view_counts(view, position, curator) for view in tree.views),
+            views=tuple(views),
             scales=tree.scales,
         )
 
-    def _stopped(self, number: int, above: Layer, counts: IntArray, curator: Curator) -> BoolArray:
-        """Return which nodes are cut no further. A group of columns is stopped as a whole, at its first column."""
-        stopped = np.zeros(above.n_nodes, dtype=bool) if above.stopped is None else above.stopped
+    def _stopped(
+        self, number: int, above: Layer, counts: IntArray, curator: Curator
+    ) -> BoolArray:
+        """Return which nodes are cut no further. A group of columns is stopped as a
+        whole, at its first column.
+        """
+        stopped = above.stopped
+        if stopped is None:
+            stopped = np.zeros(above.n_nodes, dtype=bool)
         if self.stop is None or number == 1 or self.layers[number - 2] is None:
             return stopped
         below = next(step for step in self.layers[number - 1 :] if step is not None)
         limit = float(self.stop) * below.standard_deviation
-        return np.asarray(curator.decide(counts, lambda noisy: (noisy < limit) & above.counted | stopped), dtype=bool)
+        held = stopped
 
-    def noisy_statistics(self, measured: NoisyTree, prefix: str) -> dict[str, pd.DataFrame]:
-        """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
-        names, found = list(self.domain.names), dict[str, pd.DataFrame]()
+        def is_small(noisy: IntArray) -> BoolArray:
+            return (noisy < limit) & above.counted | held
+
+        return np.asarray(curator.decide(counts, is_small), dtype=bool)
+
+    def noisy_statistics(
+        self, measured: NoisyTree, prefix: str
+    ) -> dict[str, pd.DataFrame]:
+        """Return the noisy counts as tables: levels of the columns split so far (-1:
+        not split), and the count.
+        """
+        names = list(self.domain.names)
+        tables = dict[str, pd.DataFrame]()
         for number in range(1, len(measured.chosen) + 1):
-            layer, counts = measured.layers[number], measured.observed[number]
-            if layer.counted.any() and np.isfinite(measured.variances[number][layer.counted]).any():
-                kept = slice(None) if layer.counted.all() else np.flatnonzero(layer.counted)
-                frame = pd.DataFrame(layer.path[kept], columns=names, copy=False)  # 100 MB for a million nodes
-                found[f"{prefix}layer {len(found) + 1}"] = frame.assign(noisy_count=counts[kept])
+            layer = measured.layers[number]
+            counts = measured.observed[number]
+            has_counts = np.isfinite(measured.variances[number][layer.counted]).any()
+            if has_counts:
+                # 100 MB for a million nodes: no copy where all are counted
+                kept: IntArray | slice = slice(None)
+                if not layer.counted.all():
+                    kept = np.flatnonzero(layer.counted)
+                frame = pd.DataFrame(layer.path[kept], columns=names, copy=False)
+                name = f"{prefix}layer {len(tables) + 1}"
+                tables[name] = frame.assign(noisy_count=counts[kept])
         for view, counts in zip(self.views, measured.views, strict=True):
-            frame = pd.DataFrame({names[j]: levels for j, levels in view.levels().items()})
-            found[f"{prefix}{view.step.counts}"] = frame.assign(noisy_count=counts)
+            levels = {names[j]: own for j, own in view.levels().items()}
+            frame = pd.DataFrame(levels).assign(noisy_count=counts)
+            tables[f"{prefix}{view.step.counts}"] = frame
         if not self.views:
-            found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1]})
-        return found
+            frame = pd.DataFrame({"noisy_count": measured.observed[-1]})
+            tables[f"{prefix}cells"] = frame
+        return tables
 
     def measured_margins(self, measured: NoisyTree) -> Iterator[MeasuredMargin]:
-        """Yield the noisy counts as margins: those of a layer by the columns that its nodes are split by."""
+        """Yield the noisy counts as margins: those of a layer by the columns that its
+        nodes are split by.
+        """
         steps = [step for step in self.layers if step is not None]
-        kept = [k for k in range(1, len(measured.layers)) if np.isfinite(measured.variances[k]).any()]
+        kept = [
+            k
+            for k in range(1, len(measured.layers))
+            if np.isfinite(measured.variances[k]).any()
+        ]
         for number, step in zip(kept, steps, strict=False):
-            layer, counts = measured.layers[number], measured.observed[number]
-            if measured.cells is not None and number == len(measured.layers) - 1:
+            layer = measured.layers[number]
+            counts = measured.observed[number]
+            is_last = number == len(measured.layers) - 1
+            if measured.cells is not None and is_last:
                 yield cell_margin(self.domain, measured, step)
-                continue
-            whole = np.ones(layer.n_nodes, dtype=bool) if layer.stopped is None else ~layer.stopped
-            pattern = np.where(whole[:, None], layer.path >= 0, False)
-            for split in np.unique(pattern[whole], axis=0):
-                columns, nodes = np.flatnonzero(split), np.flatnonzero(whole & (pattern == split).all(axis=1))
-                yield _of_cells(self.domain, columns, tuple(layer.path[nodes][:, columns].T), counts[nodes], step)
+            else:
+                yield from _layer_margins(self.domain, layer, counts, step)
         for view, counts in zip(self.views, measured.views, strict=True):
-            yield _of_cells(self.domain, view.columns, tuple(view.levels().values()), counts, view.step)
+            codes = tuple(view.levels().values())
+            yield _of_cells(self.domain, view.columns, codes, counts, view.step)
+
+
+def _cells_of_records(bottom: Cells, position: Position, table: Table) -> IntArray:
+    return bottom.find(position.node(table), position.codes(table))
+
+
+def _layer_margins(
+    domain: Domain, layer: Layer, counts: IntArray, step: Step
+) -> Iterator[MeasuredMargin]:
+    """Yield the counts of a layer, those of nodes that are split by the same columns
+    together.
+    """
+    is_split = layer.path >= 0
+    own = np.ones(layer.n_nodes, dtype=bool)
+    if layer.stopped is not None:  # their counts are those of the layer above
+        own = ~layer.stopped
+    for split in np.unique(is_split[own], axis=0):
+        columns = np.flatnonzero(split)
+        nodes = np.flatnonzero(own & (is_split == split).all(axis=1))
+        codes = tuple(layer.path[nodes][:, columns].T)
+        yield _of_cells(domain, columns, codes, counts[nodes], step)
 
 
 def cell_margin(domain: Domain, measured: NoisyTree, step: Step) -> MeasuredMargin:
@@ -242,13 +334,18 @@ def cell_margin(domain: Domain, measured: NoisyTree, step: Step) -> MeasuredMarg
     counts = measured.observed[-1]
     if len(counts) > MOST_NUMBERS:  # they aren't published
         return MeasuredMargin.of(step, [], counts)
+    every = np.arange(len(counts))
     columns = range(len(domain.names))
-    codes = tuple(measured.levels(np.arange(len(counts)), column) for column in columns)
+    codes = tuple(measured.levels(every, column) for column in columns)
     return _of_cells(domain, columns, codes, counts, step)
 
 
 def _of_cells(
-    domain: Domain, columns: Sequence[int] | IntArray, codes: tuple[IntArray, ...], counts: IntArray, step: Step
+    domain: Domain,
+    columns: Sequence[int] | IntArray,
+    codes: tuple[IntArray, ...],
+    counts: IntArray,
+    step: Step,
 ) -> MeasuredMargin:
     sizes = tuple(int(domain.sizes[column]) for column in columns)
     place = np.ravel_multi_index(codes, sizes)
@@ -257,11 +354,16 @@ def _of_cells(
     return MeasuredMargin.of(step, axes, counts[order], place[order])
 
 
-def top_counts(top: Layer, domain: Domain, curator: Curator) -> tuple[IntArray, FloatArray]:
-    """Return the counts of layer 0 where they are public, and zeros where they aren't, with their variances."""
+def top_counts(
+    top: Layer, domain: Domain, curator: Curator
+) -> tuple[IntArray, FloatArray]:
+    """Return the counts of layer 0 where they are public, and zeros where they aren't,
+    with their variances.
+    """
     variances = np.full(top.n_nodes, 0.0 if curator.n_public else np.inf)
     if not len(domain.public):
-        return np.array([curator.n_records if curator.n_public else 0], dtype=np.int64), variances
+        n_records = curator.n_records if curator.n_public else 0
+        return np.array([n_records], dtype=np.int64), variances
     public = curator.public
     codes = np.zeros((public.n_records, len(domain.names)), dtype=np.int64)
     for column in domain.public:
@@ -270,41 +372,54 @@ def top_counts(top: Layer, domain: Domain, curator: Curator) -> tuple[IntArray, 
 
 
 def layer_counts(
-    layer: Layer, step: Step | None, place: Callable[[Table], IntArray], curator: Curator
+    layer: Layer,
+    step: Step | None,
+    place: Callable[[Table], IntArray],
+    curator: Curator,
 ) -> tuple[IntArray, FloatArray]:
-    """Return noisy counts of a layer, by the node that each record is in, with their variances.
+    """Return noisy counts of a layer, by the node that each record is in, with their
+    variances.
 
     These are infinite for nodes that aren't counted, and 0 for structural zeros.
     """
     if step is None:
-        return np.zeros(layer.n_nodes, dtype=np.int64), np.where(layer.possible, np.inf, 0.0)
-    counts = curator.count(step, lambda table: table.count(place(table), layer.n_nodes), layer.counted)
+        none = np.zeros(layer.n_nodes, dtype=np.int64)
+        return none, np.where(layer.possible, np.inf, 0.0)
+    counts = curator.count(
+        step, lambda table: table.count(place(table), layer.n_nodes), layer.counted
+    )
     noise = np.where(layer.counted, count_variance(step.scale), np.inf)
     return counts, np.where(layer.possible, noise, 0.0)
 
 
 def _view_counts(view: View, position: Position, curator: Curator) -> IntArray:
     return curator.count(
-        view.step, lambda table: table.count(view.find(position.codes(table)), view.n_cells), view.possible()
+        view.step,
+        lambda table: table.count(view.find(position.codes(table)), view.n_cells),
+        view.possible(),
     )
 
 
 def node_width(neighbours: Neighbours) -> Fraction:
-    """Return by how much the scores of an election among columns can spread between neighbouring tables, in units.
+    """Return by how much the scores of an election among columns can spread between
+    neighbouring tables, in units.
 
-    One step g of the grid more than the sensitivity 2 allows for rounding at a boundary, on each side: a score that
-    should rise by [0, 2] rises by [-g, 2 + g]. Hence 2 + 2 g where one node changes, and twice that under replace-one,
-    where a record can leave one node and enter another.
+    One step g of the grid more than the sensitivity 2 allows for rounding at a
+    boundary, on each side: a score that should rise by [0, 2] rises by [-g, 2 + g].
+    Hence 2 + 2 g where one node changes, and twice that under replace-one, where a
+    record can leave one node and enter another.
     """
     return n_changed(neighbours) * (2 + 2 * Fraction(1, STEPS_PER_UNIT))
 
 
 def group_width(neighbours: Neighbours) -> Fraction:
-    """Return the same for an election of groups, whose score is a difference of two means of AIC.
+    """Return the same for an election of groups, whose score is a difference of two
+    means of AIC.
 
-    Under add-remove each AIC rises by [-g, 2 + g], so the difference moves by at most 2 + 2 g either way, and g more
-    for its own rounding; under replace-one each AIC moves by 2 + g either way, the difference by 4 + 2 g. The scores of
-    two candidates can move in opposite directions.
+    Under add-remove each AIC rises by [-g, 2 + g], so the difference moves by at most 2
+    + 2 g either way, and g more for its own rounding; under replace-one each AIC moves
+    by 2 + g either way, the difference by 4 + 2 g. The scores of two candidates can
+    move in opposite directions.
     """
     grid = Fraction(1, STEPS_PER_UNIT)
     return 2 * (2 + 3 * grid) if neighbours == "add-remove" else 2 * (4 + 3 * grid)
@@ -316,41 +431,62 @@ class ElectedColumns:
 
     domain: Domain
     steps: tuple[Step, ...]  # The election of each layer
-    by_layer: bool = False  # One election for all nodes of a layer, by the sum of their scores, in place of one each
-    utility: Utility = "aic"  # A free parameter costs 2 units (aic), or the log of the public number of records (bic)
-    observed_levels: bool = False  # Count the levels that occur (Bowen et al. 2021) in place of the public ones
+    # One election for all nodes of a layer, by the sum of their scores, in place of one
+    # each
+    by_layer: bool = False
+    # A free parameter costs 2 units (aic), or the log of the public number of records
+    # (bic)
+    utility: Utility = "aic"
+    # Count the levels that occur (Bowen et al. 2021) in place of the public ones
+    observed_levels: bool = False
 
     def columns(
-        self, number: int, layer: Layer, position: Position, curator: Curator, rng: np.random.Generator
+        self,
+        number: int,
+        layer: Layer,
+        position: Position,
+        curator: Curator,
     ) -> IntArray:
         """Return the columns that the nodes of a layer elect, shape (nodes,)."""
-        penalty = 2.0 if self.utility == "aic" else math.log(max(curator.n_records, 2))
+        penalty = 2.0
+        if self.utility == "bic":
+            penalty = math.log(max(curator.n_records, 2))
 
         def scores(table: Table) -> IntArray:
-            node, codes = position.node(table), position.codes(table)
+            node = position.node(table)
+            codes = position.codes(table)
             of_nodes = election_scores(
-                self.domain, layer, node, codes, table.counts, penalty=penalty, observed_levels=self.observed_levels
+                self.domain,
+                layer,
+                node,
+                codes,
+                table.counts,
+                penalty=penalty,
+                observed_levels=self.observed_levels,
             )
             return together(of_nodes, layer) if self.by_layer else of_nodes
 
-        return np.broadcast_to(curator.choose(self.steps[number - 1], scores), layer.n_nodes)
+        chosen = curator.choose(self.steps[number - 1], scores)
+        return np.broadcast_to(chosen, layer.n_nodes)
 
 
 def together(scores: IntArray, layer: Layer) -> IntArray:
     """Add up the scores of the nodes of a layer that are still open."""
-    open_ = layer.counted if layer.counted.any() else np.ones(layer.n_nodes, dtype=bool)
-    total: IntArray = scores[open_].sum(axis=0, keepdims=True)
-    total[:, (scores[open_] == UNAVAILABLE).any(axis=0)] = UNAVAILABLE
+    counted = scores[layer.counted] if layer.counted.any() else scores
+    total: IntArray = counted.sum(axis=0, keepdims=True)
+    total[:, (counted == UNAVAILABLE).any(axis=0)] = UNAVAILABLE
     return total
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupElection:
-    """Elects which columns go into layer 1 and which below: the clusters of Bowen et al. (2021), section 2.2.3.
+    """Elects which columns go into layer 1 and which below: the clusters of Bowen et
+    al. (2021), section 2.2.3.
 
-    The utility of a division is the mean AIC of the group below less that of the group on top. The paper takes its
-    absolute value and then puts the group with the smaller mean on top, which reads the table once more, without noise;
-    here the candidates are ordered divisions, so that the election itself says which group is on top.
+    The utility of a division is the mean AIC of the group below less that of the group
+    on top. The paper takes its absolute value and then puts the group with the smaller
+    mean on top, which reads the table once more, without noise; here the candidates are
+    ordered divisions, so that the election itself says which group is on top.
     """
 
     domain: Domain
@@ -364,24 +500,31 @@ class GroupElection:
     @cached_property
     def candidates(self) -> list[tuple[int, ...]]:
         """The groups that can be on top, as positions of columns."""
-        return [group for size in range(1, len(self.free)) for group in combinations(self.free, size)]
+        sizes = range(1, len(self.free))
+        return [group for size in sizes for group in combinations(self.free, size)]
 
     def elect(self, position: Position, curator: Curator) -> tuple[int, ...]:
         """Return the columns on top."""
-        chosen = curator.choose(self.step, lambda table: self._scores(position.codes(table), table.counts))
+        chosen = curator.choose(
+            self.step, lambda table: self._scores(position.codes(table), table.counts)
+        )
         return self.candidates[int(chosen[0])]
 
     def _scores(self, codes: IntArray, counts: IntArray | None) -> IntArray:
-        aic = {
-            j: int(aic_steps(tally(codes[:, j], counts, int(self.domain.sizes[j]))[None], penalty=2.0)[0])
-            for j in self.free
-        }
+        aic = dict[int, int]()
+        for j in self.free:
+            by_level = tally(codes[:, j], counts, int(self.domain.sizes[j]))
+            (steps,) = aic_steps(by_level[None], penalty=2.0)
+            aic[j] = int(steps)
         total = sum(aic.values())
-        found = []
+        scores = list[int]()
         for group in self.candidates:
-            inside, n_in, n_out = sum(aic[j] for j in group), len(group), len(self.free) - len(group)
-            found.append(((total - inside) * n_in - inside * n_out) // (n_in * n_out))
-        return np.array(found, dtype=np.int64)[None]
+            inside = sum(aic[j] for j in group)
+            n_in = len(group)
+            n_out = len(self.free) - n_in
+            difference = (total - inside) * n_in - inside * n_out
+            scores.append(difference // (n_in * n_out))
+        return np.array(scores, dtype=np.int64)[None]
 
 
 def election_scores(
@@ -394,47 +537,68 @@ def election_scores(
     penalty: float = 2.0,
     observed_levels: bool = False,
 ) -> IntArray:
-    """Return -AIC (or -BIC) of splitting each node by each column, in whole grid steps, shape (nodes, columns).
+    """Return -AIC (or -BIC) of splitting each node by each column, in whole grid steps,
+    shape (nodes, columns).
 
-    ``node`` says where each row of levels is, and ``counts`` how many records it stands for, 1 unless given. Columns
-    that have been split already have the smallest int64.
+    ``node`` says where each row of levels is, and ``counts`` how many records it stands
+    for, 1 unless given. Columns that have been split already have the smallest int64.
     """
     scores = np.full((layer.n_nodes, len(domain.names)), UNAVAILABLE, dtype=np.int64)
     for column, size in enumerate(domain.sizes):
         open_ = layer.path[:, column] < 0
         if open_.any():
-            by_level = tally(node * size + codes[:, column], counts, layer.n_nodes * size)
-            steps = aic_steps(by_level.reshape(layer.n_nodes, size), penalty=penalty, observed_levels=observed_levels)
+            level = node * size + codes[:, column]
+            by_level = tally(level, counts, layer.n_nodes * size)
+            steps = aic_steps(
+                by_level.reshape(layer.n_nodes, size),
+                penalty=penalty,
+                observed_levels=observed_levels,
+            )
             scores[open_, column] = -steps[open_]
     return scores
 
 
-def aic_steps(counts: IntArray, *, penalty: float, observed_levels: bool = False) -> IntArray:
+def aic_steps(
+    counts: IntArray, *, penalty: float, observed_levels: bool = False
+) -> IntArray:
     """Return AIC, or BIC, of each row of counts, rounded to whole steps of the grid."""
     aic = one_way_aic(counts, penalty=penalty, observed_levels=observed_levels)
     return np.asarray(np.floor(aic * STEPS_PER_UNIT + 0.5).astype(np.int64))
 
 
-def one_way_aic(counts: IntArray, *, penalty: float = 2.0, observed_levels: bool = False) -> FloatArray:
+def one_way_aic(
+    counts: IntArray, *, penalty: float = 2.0, observed_levels: bool = False
+) -> FloatArray:
     """Return the AIC of the saturated one-way multinomial model of each row of counts.
 
-    With h(m) = log m! - m log m the log-likelihood is h(n) - sum_k h(n_k) (docs/proofs/steps.md, lemma 1). Since the
-    counts of a row add up to n, h may be replaced by h(m) + m, which stays small: no large terms cancel, and the error
-    is below 1e-9 for any table that fits in memory.
+    With h(m) = log m! - m log m the log-likelihood is h(n) - sum_k h(n_k)
+    (docs/proofs/steps.md, lemma 1). Since the counts of a row add up to n, h may be
+    replaced by h(m) + m, which stays small: no large terms cancel, and the error is
+    below 1e-9 for any table that fits in memory.
 
-    A free parameter costs ``penalty`` units: 2 for AIC; for BIC the logarithm of a *public* number of records, which
-    leaves the sensitivity as it is. With ``observed_levels`` only levels that occur count as parameters.
+    A free parameter costs ``penalty`` units: 2 for AIC; for BIC the logarithm of a
+    *public* number of records, which leaves the sensitivity as it is. With
+    ``observed_levels`` only levels that occur count as parameters.
     """
     n_levels = (counts > 0).sum(axis=1) if observed_levels else counts.shape[1]
-    spread = _log_factorial_rest(counts).sum(axis=1) - _log_factorial_rest(counts.sum(axis=1))
+    of_levels = _log_factorial_rest(counts).sum(axis=1)
+    spread = of_levels - _log_factorial_rest(counts.sum(axis=1))
     return np.asarray(2 * spread + penalty * (n_levels - 1), dtype=np.float64)
 
 
-_SMALL = np.array([0.0, *(math.lgamma(m + 1) - m * math.log(m) + m for m in range(1, 256))])
+def _log_factorial_rest_of(m: int) -> float:
+    return math.lgamma(m + 1) - m * math.log(m) + m if m else 0.0
+
+
+_SMALL = np.array([_log_factorial_rest_of(m) for m in range(256)])
 
 
 def _log_factorial_rest(counts: IntArray) -> FloatArray:
-    """Return log m! - m log m + m: exactly tabulated below 256, Stirling's series (error below 1e-15) above."""
+    """Return log m! - m log m + m: exactly tabulated below 256, Stirling's series
+    (error below 1e-15) above.
+    """
     m = np.maximum(counts, 1).astype(np.float64)
-    series = 0.5 * np.log(2 * np.pi * m) + 1 / (12 * m) - 1 / (360 * m**3)
-    return np.where(counts < len(_SMALL), _SMALL[np.minimum(counts, len(_SMALL) - 1)], series)
+    leading = 0.5 * np.log(2 * np.pi * m)
+    series = leading + 1 / (12 * m) - 1 / (360 * m**3)
+    tabulated = _SMALL[np.minimum(counts, len(_SMALL) - 1)]
+    return np.where(counts < len(_SMALL), tabulated, series)

@@ -1,4 +1,6 @@
-"""The analyst's model on tables of one schema, tried on stand-ins, with all that is compiled of it."""
+"""The analyst's model on tables of one schema, tried on stand-ins, with all that is
+compiled of it.
+"""
 
 import logging
 import threading
@@ -48,29 +50,48 @@ from pdips.posterior.model_checks import (
     on_stand_ins,
 )
 from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.posterior.record_likelihood import RecordLikelihood, count_known, inputs_of, observed_columns
+from pdips.posterior.record_likelihood import (
+    RecordLikelihood,
+    count_known,
+    inputs_of,
+    observed_columns,
+)
 
-STAND_INS = 24  # Records of the stand-in table on which a model is built to be looked at
-MOST_BLUEPRINTS, MOST_KEPT = 16, 4  # Blueprints that are kept; and, of each, functions that draw records
-MOST_DRAWN_AGAIN = 10_000  # Records of the largest table for which such a function is kept
-N_POINTS, N_STARTS = 3, 16  # Draws from the prior at which records are compared, and from which NUTS is tried to start
+# Records of the stand-in table on which a model is built to be looked at
+STAND_INS = 24
+# Blueprints that are kept; and, of each, functions that draw records
+MOST_BLUEPRINTS = 16
+MOST_KEPT = 4
+# Records of the largest table for which such a function is kept
+MOST_DRAWN_AGAIN = 10_000
+# Draws from the prior at which records are compared, and from which NUTS is tried to
+# start
+N_POINTS = 3
+N_STARTS = 16
 PRIOR_DRAWS = 2_000
-PUBLIC_SEED = 20240229  # Seed of draws that depend on nothing but public facts, so that anybody can draw them again
+# Seed of draws that depend on nothing but public facts, so that anybody can draw them
+# again
+PUBLIC_SEED = 20240229
 
-Forward = tuple[Any, list[Any], list[str]]  # What draws records, its generators' states, its parameters' names
+# What draws records, its generators' states, its parameters' names
+Forward = tuple[Any, list[Any], list[str]]
 
 UNRECORDED = (
-    "The model is a function whose source is not recorded with this release, so nobody can check it against the model "
+    "The model is a function whose source is not recorded with this release, so "
+    "nobody can check it against the model "
     "that is described."
 )
 """What a disclosure board is told where that is so."""
 
-ONE_AT_A_TIME = threading.RLock()  # Compiled functions hold points, which threads can't share; audits run side by side
+# Compiled functions hold points, which threads can't share; audits run side by side
+ONE_AT_A_TIME = threading.RLock()
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep PyMC's log lines from the terminal: those of samplers describe the posterior."""
+    """Keep PyMC's log lines from the terminal: those of samplers describe the
+    posterior.
+    """
     logger = logging.getLogger("pymc")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -82,94 +103,156 @@ def quiet() -> Iterator[None]:
 
 @lru_cache(maxsize=16)
 def start(model: pm.Model) -> tuple[FloatArray, ...]:
-    """Return the model's own starting point, one array for each value variable; found once for each model."""
+    """Return the model's own starting point, one array for each value variable; found
+    once for each model.
+    """
     point = model.initial_point()
-    return tuple(np.asarray(point[value.name], dtype=np.float64) for value in model.value_vars)
+    return tuple(
+        np.asarray(point[value.name], dtype=np.float64) for value in model.value_vars
+    )
 
 
 def initial(model: pm.Model) -> FloatArray:
-    """Return the model's own starting point as a vector of unconstrained numbers, shape (parameters,)."""
+    """Return the model's own starting point as a vector of unconstrained numbers, shape
+    (parameters,).
+    """
     return np.asarray(join([each[None] for each in start(model)])[0])
 
 
 def split(model: pm.Model, flat: FloatArray) -> list[FloatArray]:
-    """Cut parameter vectors, shape (points, parameters), into one array for each value variable."""
+    """Cut parameter vectors, shape (points, parameters), into one array for each value
+    variable.
+    """
     shapes = [each.shape for each in start(model)]
     parts = np.split(flat, np.cumsum([each.size for each in start(model)])[:-1], axis=1)
-    return [part.reshape(len(flat), *shape) for part, shape in zip(parts, shapes, strict=True)]
+    return [
+        part.reshape(len(flat), *shape)
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
 
 
 def join(points: Sequence[Any]) -> FloatArray:
-    """Return arrays of value variables as parameter vectors, shape (points, parameters)."""
-    return np.concatenate([np.reshape(each, (len(each), -1)) for each in points], axis=1)
+    """Return arrays of value variables as parameter vectors, shape (points,
+    parameters).
+    """
+    return np.concatenate(
+        [np.reshape(each, (len(each), -1)) for each in points], axis=1
+    )
 
 
 def most_probable(
-    log_density: Callable[[FloatArray], tuple[Any, FloatArray]], start: FloatArray, most_steps: int
+    log_density: Callable[[FloatArray], tuple[Any, FloatArray]],
+    start: FloatArray,
+    most_steps: int,
 ) -> FloatArray:
-    """Climb to where a log density, given with its slope, is largest; in places it may be no finite number."""
+    """Climb to where a log density, given with its slope, is largest; in places it may
+    be no finite number.
+    """
 
     def downhill(place: FloatArray) -> tuple[float, FloatArray]:
         value, slope = log_density(place)
         fine = np.isfinite(value) and np.isfinite(slope).all()
         return (-float(value), -slope) if fine else (1e300, np.zeros_like(place))
 
-    return np.asarray(minimize(downhill, start, jac=True, method="L-BFGS-B", options={"maxiter": most_steps}).x)
+    return np.asarray(
+        minimize(
+            downhill,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": most_steps},
+        ).x
+    )
 
 
 def constrained(model: pm.Model, flat: FloatArray) -> list[dict[str, FloatArray]]:
-    """Return parameter vectors as values of the free variables, in the model's own units."""
-    names, function = [variable.name for variable in model.free_RVs], _constrain(model)
+    """Return parameter vectors as values of the free variables, in the model's own
+    units.
+    """
+    names = [variable.name for variable in model.free_RVs]
+    function = _constrain(model)
     rows = zip(*split(model, flat), strict=True)
-    return [dict(zip(names, map(np.asarray, function(*row)), strict=True)) for row in rows]
+    return [
+        dict(zip(names, map(np.asarray, function(*row)), strict=True)) for row in rows
+    ]
 
 
 @lru_cache(maxsize=16)
 def _constrain(model: pm.Model) -> Any:
     graphs = model.replace_rvs_by_values(model.free_RVs)
-    return model.compile_fn(graphs, inputs=model.value_vars, point_fn=False, mode="FAST_COMPILE")
+    return model.compile_fn(
+        graphs, inputs=model.value_vars, point_fn=False, mode="FAST_COMPILE"
+    )
 
 
 def unconstrained(model: pm.Model, draws: Mapping[str, Any]) -> list[FloatArray]:
-    """Return draws of the free variables, shape (draws, ...) each, as the model's value variables have them."""
+    """Return draws of the free variables, shape (draws, ...) each, as the model's value
+    variables have them.
+    """
     function = _unconstrain(model)
-    columns = [np.asarray(draws[variable.name], variable.dtype) for variable in model.free_RVs]
+    columns = [
+        np.asarray(draws[variable.name], variable.dtype) for variable in model.free_RVs
+    ]
     with np.errstate(all="ignore"):
-        return [np.stack(each) for each in zip(*(function(*row) for row in zip(*columns, strict=True)), strict=True)]
+        return [
+            np.stack(each)
+            for each in zip(
+                *(function(*row) for row in zip(*columns, strict=True)), strict=True
+            )
+        ]
 
 
 @lru_cache(maxsize=16)
 def _unconstrain(model: pm.Model) -> Any:
     given = {variable: variable.type(name=variable.name) for variable in model.free_RVs}
     graphs = [
-        transformed(model, variable, given[variable], clone_replace(variable.owner.inputs, given, rebuild_strict=False))
+        transformed(
+            model,
+            variable,
+            given[variable],
+            clone_replace(variable.owner.inputs, given, rebuild_strict=False),
+        )
         for variable in model.free_RVs
     ]
-    return pytensor.function(list(given.values()), graphs, mode="FAST_COMPILE", on_unused_input="ignore")
+    return pytensor.function(
+        list(given.values()), graphs, mode="FAST_COMPILE", on_unused_input="ignore"
+    )
 
 
-def transformed(model: pm.Model, variable: Any, value: Any, inputs: Sequence[Any]) -> Any:
-    """Return a value of a free variable, given its distribution's inputs, as the model's value variable has it."""
+def transformed(
+    model: pm.Model, variable: Any, value: Any, inputs: Sequence[Any]
+) -> Any:
+    """Return a value of a free variable, given its distribution's inputs, as the
+    model's value variable has it.
+    """
     transform = model.rvs_to_transforms[variable]
     return value if transform is None else transform.forward(value, *inputs)
 
 
 @dataclass(frozen=True, eq=False)
 class Blueprint:
-    """A model of tables of one schema, built on stand-ins, and what is compiled of it: what is known before a table is.
+    """A model of tables of one schema, built on stand-ins, and what is compiled of it:
+    what is known before a table is.
 
-    It refuses a model that can't be built, that observes what is no column or leaves out a column that isn't public,
-    that is another one for other records, or whose prior is improper or potentials not public.
+    It refuses a model that can't be built, that observes what is no column or leaves
+    out a column that isn't public, that is another one for other records, or whose
+    prior is improper or potentials not public.
     """
 
     source: Source
     schema: Schema
-    tried: Tried = field(default_factory=Tried, repr=False)  # what was tried, or made from public settings
-    _compiled: Tried = field(default_factory=lambda: Tried(MOST_KEPT), repr=False)  # what draws so many records
+    # what was tried, or made from public settings
+    tried: Tried = field(default_factory=Tried, repr=False)
+    # what draws so many records
+    _compiled: Tried = field(default_factory=lambda: Tried(MOST_KEPT), repr=False)
 
     def __post_init__(self) -> None:
         self.schema.refuse_rules()
-        check_closed(self.source.build, self.source.name, self.source.text if self.source.is_file else "")
+        check_closed(
+            self.source.build,
+            self.source.name,
+            self.source.text if self.source.is_file else "",
+        )
         _check_columns(self.observed, self.schema)
         _check_covariates(self.model, self.synthesized)
         self.transformations  # noqa: B018 - refuses what can't be inverted
@@ -178,12 +261,16 @@ class Blueprint:
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """The columns that the model reads: see :func:`pdips.posterior.columns.model_columns`."""
+        """The columns that the model reads: see
+        :func:`pdips.posterior.columns.model_columns`.
+        """
         return model_columns(self.schema)
 
     @cached_property
     def model(self) -> pm.Model:
-        """The model of one stand-in record. Its data are shared variables named as ``columns.SUFFIX`` says."""
+        """The model of one stand-in record. Its data are shared variables named as
+        ``columns.SUFFIX`` says.
+        """
         return self.build(stand_ins(self.schema, 1))
 
     @cached_property
@@ -193,12 +280,16 @@ class Blueprint:
 
     @cached_property
     def transformations(self) -> dict[str, Transformation]:
-        """How the columns are transformed that the model doesn't observe as they are."""
+        """How the columns are transformed that the model doesn't observe as they
+        are.
+        """
         return transformations(self._several, self.observed, self.columns)
 
     @cached_property
     def observed(self) -> dict[str, tuple[str, ...]]:
-        """The columns of each observed variable: its own name, or the coordinates of its last dimension."""
+        """The columns of each observed variable: its own name, or the coordinates of
+        its last dimension.
+        """
         return observed_columns(self.model)
 
     @property
@@ -214,7 +305,11 @@ class Blueprint:
     @property
     def discrete(self) -> list[str]:
         """Names of the parameters that are no real numbers."""
-        return [value.name for value in self.model.value_vars if not value.dtype.startswith("float")]
+        return [
+            value.name
+            for value in self.model.value_vars
+            if not value.dtype.startswith("float")
+        ]
 
     @cached_property
     def likelihood(self) -> RecordLikelihood:
@@ -223,13 +318,22 @@ class Blueprint:
 
     @cached_property
     def prior(self) -> FloatArray:
-        """Draws from the prior, shape (draws, parameters), unconstrained, always the same, none out of range."""
+        """Draws from the prior, shape (draws, parameters), unconstrained, always the
+        same, none out of range.
+        """
         model = self.model
         with on_stand_ins("the prior"):
-            graphs = [transformed(model, variable, variable, variable.owner.inputs) for variable in model.free_RVs]
-            drawn = pm.draw(graphs, draws=PRIOR_DRAWS, random_seed=PUBLIC_SEED, mode="FAST_COMPILE")
+            graphs = [
+                transformed(model, variable, variable, variable.owner.inputs)
+                for variable in model.free_RVs
+            ]
+            drawn = pm.draw(
+                graphs, draws=PRIOR_DRAWS, random_seed=PUBLIC_SEED, mode="FAST_COMPILE"
+            )
             parts = zip(drawn, start(model), strict=True)
-            found = join([np.reshape(each, (PRIOR_DRAWS, *one.shape)) for each, one in parts])
+            found = join(
+                [np.reshape(each, (PRIOR_DRAWS, *one.shape)) for each, one in parts]
+            )
         inside = np.flatnonzero(np.isfinite(found).all(axis=1))
         return found[np.resize(inside, PRIOR_DRAWS)] if len(inside) else found
 
@@ -240,8 +344,13 @@ class Blueprint:
                 model = self.source.build(columns, self.schema)
         except InputError:
             raise
-        except Exception as error:  # noqa: BLE001 - the analyst's own code; it is first run on stand-ins
-            raise InputError(f"{self.source.name}: build_model failed: {type(error).__name__}: {error}") from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the analyst's own code; it is first run on stand-ins
+            raise InputError(
+                f"{self.source.name}: build_model failed: "
+                f"{type(error).__name__}: {error}"
+            ) from None
         if not isinstance(model, pm.Model):
             raise InputError(f"{self.source.name}: build_model must return a pm.Model")
         columns.check_names(model)
@@ -249,38 +358,64 @@ class Blueprint:
         return model
 
     def draw(
-        self, parameters: Mapping[str, NDArray[Any]], n: int, public: Values, rng: np.random.Generator
+        self,
+        parameters: Mapping[str, NDArray[Any]],
+        n: int,
+        public: Values,
+        rng: np.random.Generator,
     ) -> dict[str, NDArray[Any]]:
-        """Draw ``n`` records, beside their public columns, at one value of the free variables in the model's own units.
+        """Draw ``n`` records, beside their public columns, at one value of the free
+        variables in the model's own units.
 
-        Columns, shape (n,), are in the unit of the schema (codes, whole numbers, doubles), also where the model
-        observes a function of them.
+        Columns, shape (n,), are in the unit of the schema (codes, whole numbers,
+        doubles), also where the model observes a function of them.
         """
-        one = {variable.name: np.asarray(parameters[variable.name])[None] for variable in self.model.free_RVs}
-        return {name: values[0] for name, values in self.draw_several(one, n, public, rng).items()}
+        one = {
+            variable.name: np.asarray(parameters[variable.name])[None]
+            for variable in self.model.free_RVs
+        }
+        return {
+            name: values[0]
+            for name, values in self.draw_several(one, n, public, rng).items()
+        }
 
     def draw_several(
-        self, parameters: Mapping[str, NDArray[Any]], n: int, public: Values, rng: np.random.Generator
+        self,
+        parameters: Mapping[str, NDArray[Any]],
+        n: int,
+        public: Values,
+        rng: np.random.Generator,
     ) -> dict[str, NDArray[Any]]:
-        """Draw records as :meth:`draw` does at several values, one a row of each parameter: columns (values, n)."""
+        """Draw records as :meth:`draw` does at several values, one a row of each
+        parameter: columns (values, n).
+        """
         with ONE_AT_A_TIME, np.errstate(all="ignore"):
             function, states, free = self._forward(n, public)
             reseed_rngs(states, int(rng.integers(2**30)))
             rows = zip(*(np.asarray(parameters[name]) for name in free), strict=True)
-            drawn = [np.stack(each) for each in zip(*(function(*row) for row in rows), strict=True)]
+            drawn = [
+                np.stack(each)
+                for each in zip(*(function(*row) for row in rows), strict=True)
+            ]
         return self.by_column(drawn)
 
     def by_column(self, drawn: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return draws of the observed variables, records last but for labels, as columns, missing numbers fixed."""
+        """Return draws of the observed variables, records last but for labels, as
+        columns, missing numbers fixed.
+        """
         found: dict[str, NDArray[Any]] = {}
         for (variable, names), values in zip(self.observed.items(), drawn, strict=True):
             each = np.moveaxis(values, -1, 0) if names != (variable,) else [values]
             found |= dict(zip(names, each, strict=True))
-        found |= {name: made.back(found[name]) for name, made in self.transformations.items()}
+        found |= {
+            name: made.back(found[name]) for name, made in self.transformations.items()
+        }
         return settled(self.schema, found)
 
     def _forward(self, n: int, public: Values) -> Forward:
-        """Return what draws ``n`` records: for a few it is compiled once, and then reads other public columns."""
+        """Return what draws ``n`` records: for a few it is compiled once, and then
+        reads other public columns.
+        """
         values = stand_ins(self.schema, n, known=public)
 
         def make() -> tuple[pm.Model, Forward]:
@@ -295,7 +430,11 @@ class Blueprint:
                     accept_inplace=True,
                     return_updates=True,
                 )
-            return model, (function, list(updates), [variable.name for variable in model.free_RVs])
+            return model, (
+                function,
+                list(updates),
+                [variable.name for variable in model.free_RVs],
+            )
 
         model, found = make() if n > MOST_DRAWN_AGAIN else self._compiled.once(n, make)
         for name, shared in inputs_of(model, public).items():
@@ -303,14 +442,19 @@ class Blueprint:
         return found
 
     def values_of(self, flat: FloatArray) -> list[dict[str, FloatArray]]:
-        """Return parameters as values of the free variables, in the model's own units."""
+        """Return parameters as values of the free variables, in the model's own
+        units.
+        """
         return constrained(self.model, flat)
 
     def parameters_of(self, values: dict[str, Any]) -> FloatArray:
         """Return values of the free variables as parameters in unconstrained space."""
         wanted = [variable.name for variable in self.model.free_RVs]
         if sorted(values) != sorted(wanted):
-            raise InputError(f"the reference must give values for {', '.join(wanted)}; it gives {', '.join(values)}")
+            raise InputError(
+                f"the reference must give values for "
+                f"{', '.join(wanted)}; it gives {', '.join(values)}"
+            )
         given = {name: np.asarray(value)[None] for name, value in values.items()}
         found = np.asarray(join(unconstrained(self.model, given))[0])
         if not np.isfinite(found).all():
@@ -318,93 +462,162 @@ class Blueprint:
         return found
 
     def check(self, *, discrete: bool = False) -> None:
-        """Refuse, on stand-ins, what would fail or mislead once records are there; tried once for each blueprint.
+        """Refuse, on stand-ins, what would fail or mislead once records are there;
+        tried once for each blueprint.
 
-        That is a discrete parameter (unless ``discrete``), one for each record or without prior draws, a model of many
-        records that isn't that of one repeated, and records that can't be drawn.
+        That is a discrete parameter (unless ``discrete``), one for each record or
+        without prior draws, a model of many records that isn't that of one repeated,
+        and records that can't be drawn.
         """
         if self.discrete and not discrete:
             raise InputError(
-                f"parameter {self.discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
+                f"parameter {self.discrete[0]!r} is discrete, and grids and NUTS "
+                f"take real numbers; sum it out, as "
                 "pm.Mixture does"
             )
         with ONE_AT_A_TIME:
             self.tried.once("checked", self._check)
 
     def _check(self) -> None:
-        schema, censored = self.schema, self._censored
+        schema = self.schema
+        censored = self._censored
         with on_stand_ins("the prior"):
-            many = sum(int(np.size(each)) for each in self._several.initial_point().values())
+            many = sum(
+                int(np.size(each)) for each in self._several.initial_point().values()
+            )
         if many != self.n_parameters:
-            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
+            raise InputError(
+                "the model has parameters for single records; integrate "
+                "them out, as a mixture does"
+            )
         middle = np.median(self.prior, axis=0)
-        check_company(self.model, self.build, schema, self._points(np.stack([middle, *self.prior[:N_POINTS]])))
+        check_company(
+            self.model,
+            self.build,
+            schema,
+            self._points(np.stack([middle, *self.prior[:N_POINTS]])),
+        )
         with on_stand_ins("the log-likelihood"):
             parameters = self.values_of(middle[None])[0]
-            censored.log_likelihood({name: [value] for name, value in parameters.items()})
-        rng, public = np.random.default_rng(0), public_stand_ins(schema, STAND_INS)
+            censored.log_likelihood(
+                {name: [value] for name, value in parameters.items()}
+            )
+        rng = np.random.default_rng(0)
+        public = public_stand_ins(schema, STAND_INS)
         with on_stand_ins("the observed variables"):
             drawn = self.draw(parameters, STAND_INS, public, rng)
-            wrong = [name for name, values in drawn.items() if np.shape(values) != (STAND_INS,)]
+            wrong = [
+                name
+                for name, values in drawn.items()
+                if np.shape(values) != (STAND_INS,)
+            ]
             if wrong:
-                raise InputError(f"what the model draws of {wrong[0]!r} isn't one value a record")
+                raise InputError(
+                    f"what the model draws of {wrong[0]!r} isn't one value a record"
+                )
             to_frame(schema, drawn, pd.DataFrame(public), rng)
 
     def check_gradient(self) -> None:
-        """Refuse, on stand-ins, a model without a finite log density and gradient anywhere that NUTS could start."""
+        """Refuse, on stand-ins, a model without a finite log density and gradient
+        anywhere that NUTS could start.
+        """
         with ONE_AT_A_TIME:
-            starts = np.stack([np.median(self.prior, axis=0), initial(self.model), *self.prior[:N_STARTS]])
-            name, points = self.source.name, self._points(starts)
-            self.tried.once("gradient", lambda: check_gradient(name, self._censored.model, points))
+            starts = np.stack(
+                [
+                    np.median(self.prior, axis=0),
+                    initial(self.model),
+                    *self.prior[:N_STARTS],
+                ]
+            )
+            name = self.source.name
+            points = self._points(starts)
+            self.tried.once(
+                "gradient", lambda: check_gradient(name, self._censored.model, points)
+            )
 
     @cached_property
     def _censored(self) -> Censored:
         with on_stand_ins("the log-likelihood"):
-            return censor_records(self.model, self.columns, window=1.0, public_potentials=self.source.public_potentials)
+            return censor_records(
+                self.model,
+                self.columns,
+                window=1.0,
+                public_potentials=self.source.public_potentials,
+            )
 
     def _points(self, flat: FloatArray) -> list[dict[str, Any]]:
         known = self.model.value_vars
-        columns = [part.astype(value.dtype) for value, part in zip(known, split(self.model, flat), strict=True)]
-        return [dict(zip([value.name for value in known], row, strict=True)) for row in zip(*columns, strict=True)]
+        columns = [
+            part.astype(value.dtype)
+            for value, part in zip(known, split(self.model, flat), strict=True)
+        ]
+        return [
+            dict(zip([value.name for value in known], row, strict=True))
+            for row in zip(*columns, strict=True)
+        ]
 
 
 def _check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> None:
-    columns, fixed = model_columns(schema), fixed_numbers(schema)
+    columns = model_columns(schema)
+    fixed = fixed_numbers(schema)
     if not observed:
         raise InputError("the model has no observed variable")
     known = [name for names in observed.values() for name in names]
     for name in known:
         if name not in columns:
-            raise InputError(f"the model observes {name!r}, which is no column of the schema; give it a column's name")
+            raise InputError(
+                f"the model observes {name!r}, which is no column of "
+                f"the schema; give it a column's name"
+            )
         if columns[name].public:
-            raise InputError(f"the model observes {name!r}, but the schema calls that column public")
+            raise InputError(
+                f"the model observes {name!r}, but the schema calls that column public"
+            )
         if known.count(name) > 1:
             raise InputError(f"the model observes column {name!r} twice")
     for name in columns:
         if name not in known and not columns[name].public:
             of = name.removesuffix(MISSING)
             if of in fixed and {of, of + MISSING} & {*known}:
-                law = f'pm.Normal("{name}", mu, sd' if of == name else f'pm.Bernoulli("{name}", p'
+                law = (
+                    (f'pm.Normal("{name}", mu, sd')
+                    if of == name
+                    else f'pm.Bernoulli("{name}", p'
+                )
                 raise InputError(
-                    f"column {of!r} may have missing values: a model observes whether it has, and the number; add "
+                    f"column {of!r} may have missing values: a model observes "
+                    f"whether it has, and the number; add "
                     f'{law}, observed=data["{name}"])'
                 )
             raise InputError(
-                f"column {name!r} is neither public nor observed in the model, which would have to draw it: observe it "
-                "too (a joint model), call it public in the schema if everybody may know it, or take it out"
+                f"column {name!r} is neither public nor observed in the model, which "
+                f"would have to draw it: observe it "
+                "too (a joint model), call it public in the schema if everybody may "
+                "know it, or take it out"
             )
 
 
 def _check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
-    """Refuse a column that the model both synthesizes and reads as data for another: that one would see stand-ins."""
-    columns = {variable: name for name, variable in inputs_of(model).items() if name in synthesized}
+    """Refuse a column that the model both synthesizes and reads as data for another:
+    that one would see stand-ins.
+    """
+    columns = {
+        variable: name
+        for name, variable in inputs_of(model).items()
+        if name in synthesized
+    }
     for variable in model.observed_RVs:
         # what only tells how many records there are
-        sizes = {each for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, (Shape, Shape_i))}
+        sizes = {
+            each
+            for each in ancestors([variable])
+            if each.owner and isinstance(each.owner.op, (Shape, Shape_i))
+        }
         for read in ancestors(variable.owner.inputs, blockers=sizes):
             if read in columns:
                 raise InputError(
-                    f"the model observes {columns[read]!r} and reads it as data for {variable.name!r}; use the random "
+                    f"the model observes {columns[read]!r} and reads it as data for "
+                    f"{variable.name!r}; use the random "
                     "variable there, so that synthetic records hang together"
                 )
 
@@ -415,14 +628,17 @@ _blueprints = Tried(MOST_BLUEPRINTS)
 def blueprint_of(source: Source, schema: Schema) -> Blueprint:
     """Return the blueprint of a model and a schema, made once."""
     with ONE_AT_A_TIME:
-        return _blueprints.once((source.key, schema.to_toml()), lambda: Blueprint(source, schema))
+        return _blueprints.once(
+            (source.key, schema.to_toml()), lambda: Blueprint(source, schema)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelMechanism(Mechanism):
     """A mechanism that draws records from the analyst's model of one record.
 
-    ``model`` is a file with ``build_model(data, schema)``, the name of one that comes with pdips, or that function.
+    ``model`` is a file with ``build_model(data, schema)``, the name of one that comes
+    with pdips, or that function.
     """
 
     model: str | Path | BuildModel | Source | None = None
@@ -436,15 +652,25 @@ class ModelMechanism(Mechanism):
     def source(self) -> Source:
         """The model, once it has been read from wherever it was given."""
         if self.model is None:
-            raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
+            raise InputError(
+                f"{self.name} needs a model: --model with a file or the "
+                f"name of one (pdips models list)"
+            )
         return as_source(self.model)
 
     def space(self, schema: Schema) -> Blueprint:
-        """Return the model of tables of a schema; none reads who has how many records."""
+        """Return the model of tables of a schema; none reads who has how many
+        records.
+        """
         return blueprint_of(self.source, schema.without_person())
 
     def shown(self) -> dict[str, Any]:
-        """Return settings that are published otherwise than given: the model with its text, which is public."""
+        """Return settings that are published otherwise than given: the model with its
+        text, which is public.
+        """
         known = self.model is not None
-        text = {"model": self.source.name if known else None, "model_source": (known and self.source.text) or None}
+        text = {
+            "model": self.source.name if known else None,
+            "model_source": (known and self.source.text) or None,
+        }
         return super().shown() | text

@@ -1,4 +1,6 @@
-"""Model files: those that come with pdips, and the analyst's own. It doesn't import PyMC."""
+"""Model files: those that come with pdips, and the analyst's own. It doesn't import
+PyMC.
+"""
 
 import ast
 import importlib.util
@@ -13,17 +15,22 @@ from pdips.errors import InputError
 PACKAGE = Path(__file__).parents[1]
 
 BuildModel = Callable[[Any, Any], Any]
-"""``build_model(data, schema)``: from :class:`pdips.posterior.columns.Columns` and a Schema to a ``pm.Model``."""
+"""``build_model(data, schema)``: from :class:`pdips.posterior.columns.Columns` and a
+Schema to a ``pm.Model``.
+"""
 
 
 def folder() -> Path:
-    """Return the folder of the models: part of an installed package, beside the package in a checkout."""
+    """Return the folder of the models: part of an installed package, beside the package
+    in a checkout.
+    """
     installed = PACKAGE / "gallery"
     return installed if installed.is_dir() else PACKAGE.parent / "models"
 
 
 def names() -> dict[str, str]:
-    """Return the names of the models that come with pdips, each with the first line of its docstring.
+    """Return the names of the models that come with pdips, each with the first line of
+    its docstring.
 
     Examples
     --------
@@ -31,7 +38,11 @@ def names() -> dict[str, str]:
     >>> "bernoulli" in model_file.names()
     True
     """
-    return {file.stem: _first_line(file) for file in sorted(folder().glob("*.py")) if not file.stem.startswith("_")}
+    return {
+        file.stem: _first_line(file)
+        for file in sorted(folder().glob("*.py"))
+        if not file.stem.startswith("_")
+    }
 
 
 def path(name: str) -> Path:
@@ -50,7 +61,9 @@ def path(name: str) -> Path:
     """
     known = names()
     if name not in known:
-        raise InputError(f"there is no model {name!r}; pdips comes with {', '.join(known)}")
+        raise InputError(
+            f"there is no model {name!r}; pdips comes with {', '.join(known)}"
+        )
     return folder() / f"{name}.py"
 
 
@@ -61,14 +74,20 @@ def _first_line(file: Path) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """A model: a function ``build_model(data, schema)`` that returns a ``pm.Model``, and its text."""
+    """A model: a function ``build_model(data, schema)`` that returns a ``pm.Model``,
+    and its text.
+    """
 
-    build: BuildModel = field(repr=False)  # takes :class:`pdips.posterior.columns.Columns` and the schema
+    # takes :class:`pdips.posterior.columns.Columns` and the schema
+    build: BuildModel = field(repr=False)
     name: str  # for people and ``privacy.json``
     text: str = field(default="", repr=False)  # the Python source, which is public
-    watch: tuple[str, ...] = ()  # variables whose convergence is asked for in place of the free ones
+    # variables whose convergence is asked for in place of the free ones
+    watch: tuple[str, ...] = ()
     public_potentials: tuple[str, ...] = ()  # potentials that are no likelihood
-    is_file: bool = False  # whether ``text`` is all there is to know of the model, so that equal texts are equal models
+    # whether ``text`` is all there is to know of the model, so that equal texts are
+    # equal models
+    is_file: bool = False
 
     @property
     def key(self) -> Any:
@@ -80,13 +99,17 @@ class Source:
 
 
 def as_source(model: str | Path | BuildModel | Source) -> Source:
-    """Return a model given as a file, the name of one that comes with pdips, a function or a :class:`Source`."""
+    """Return a model given as a file, the name of one that comes with pdips, a function
+    or a :class:`Source`.
+    """
     if isinstance(model, Source):
         return model
     if not isinstance(model, (str, Path)) and not callable(model):
         raise InputError(
-            "model must be a file, a name or a function build_model(data, schema), and is of type "
-            f"{type(model).__name__}; let a function of that name make and return the pm.Model"
+            "model must be a file, a name or a function build_model(data, schema), "
+            "and is of type "
+            f"{type(model).__name__}; let a function of that name make and return "
+            f"the pm.Model"
         )
     if not isinstance(model, (str, Path)):
         name = getattr(model, "__name__", "model")
@@ -95,24 +118,39 @@ def as_source(model: str | Path | BuildModel | Source) -> Source:
         return Source(model, name, source_of(model, name), **_said(model))
     module, path = load(model)
     if callable(getattr(module, "statistics", None)):
-        raise InputError(f"{path.name} is a model of noisy statistics, not of records: it is for --mechanism modips")
+        raise InputError(
+            f"{path.name} is a model of noisy statistics, not of "
+            f"records: it is for --mechanism modips"
+        )
     if not callable(getattr(module, "build_model", None)):
         raise InputError(f"{path.name} has no function build_model(data, schema)")
-    return Source(module.build_model, path.name, path.read_text(encoding="utf-8"), is_file=True, **_said(module))
+    return Source(
+        module.build_model,
+        path.name,
+        path.read_text(encoding="utf-8"),
+        is_file=True,
+        **_said(module),
+    )
 
 
 def _said(model: Any) -> dict[str, Any]:
     """Return what a file, or a function by its attributes, says of its model."""
-    watch, potentials = getattr(model, "WATCH", ()), getattr(model, "PUBLIC_POTENTIALS", ())
+    watch = getattr(model, "WATCH", ())
+    potentials = getattr(model, "PUBLIC_POTENTIALS", ())
     return {"watch": tuple(watch), "public_potentials": tuple(potentials)}
 
 
 def load(model: str | Path) -> tuple[ModuleType, Path]:
-    """Return the module of a model file, or of one that comes with pdips, and its path."""
+    """Return the module of a model file, or of one that comes with pdips, and its
+    path.
+    """
     file = Path(model)
     if not file.is_file():
         if file.suffix == ".py" or len(file.parts) != 1:
-            raise InputError(f"there is no model file {file}; `pdips models list` shows those that come with pdips")
+            raise InputError(
+                f"there is no model file {file}; `pdips models list` "
+                f"shows those that come with pdips"
+            )
         file = path(file.name)
     spec = importlib.util.spec_from_file_location(f"pdips_model_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -120,11 +158,17 @@ def load(model: str | Path) -> tuple[ModuleType, Path]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001 - whatever the file does wrong, and it has seen no record
-        raise InputError(f"{file.name} can't be run: {type(error).__name__}: {error}") from None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever the file does wrong, and it has seen no record
+        raise InputError(
+            f"{file.name} can't be run: {type(error).__name__}: {error}"
+        ) from None
     return module, file
 
 
 def stored_name(variable: str) -> str:
-    """Return what a model's variable is called in a stored tree, where a slash would end the name of a group."""
+    """Return what a model's variable is called in a stored tree, where a slash would
+    end the name of a group.
+    """
     return variable.replace("/", "\N{DIVISION SLASH}")

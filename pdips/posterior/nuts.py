@@ -16,8 +16,8 @@ from pdips.convergence import ROUNDS, Convergence, announce, converged, require
 from pdips.errors import InputError
 from pdips.mechanism import LaplaceOrGaussian
 from pdips.posterior.columns import record_values
-from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.model import ModelMechanism, quiet, split
+from pdips.posterior.streams import draws_by_name
 from pdips.posterior.target import JointDraws, Parameters, Target
 from pdips.privacy.curator import COMPILING, TELL, tell
 from pdips.privacy.loss import check_whole, choice
@@ -27,7 +27,9 @@ Sampler = Literal["auto", "nutpie", "pymc", "numpyro"]
 
 
 class Reusable(Protocol):
-    """A model that is compiled once and sampled again with other numbers in its ``pm.Data``."""
+    """A model that is compiled once and sampled again with other numbers in its
+    ``pm.Data``.
+    """
 
     @property
     def model(self) -> pm.Model: ...
@@ -40,18 +42,24 @@ class Reusable(Protocol):
 SAMPLERS = ("auto", "nutpie", "pymc", "numpyro")
 MOST_CORES = 2
 MOST_CORRELATED = 500
-"""Up to this many unconstrained parameters nutpie adapts to their correlations too: four times the effective draws a
-second on the censored beta model, and no less on others that were tried."""
+"""Up to this many unconstrained parameters nutpie adapts to their correlations too:
+four times the effective draws a second on the censored beta model, and no less on
+others that were tried.
+"""
 
 STATISTICS = ("diverging", "n_steps", "step_size", "logp", "energy")
 SHORTEST_TUNING = 10
-JITTER = 0.1  # Chains that are told where to start do so within this distance, on the unconstrained scale
+# Chains that are told where to start do so within this distance, on the unconstrained
+# scale
+JITTER = 0.1
 
 
 class ChainDraws(JointDraws):
-    """Draws from a censored posterior by NUTS: nearly, not exactly, and only if the chains agree.
+    """Draws from a censored posterior by NUTS: nearly, not exactly, and only if the
+    chains agree.
 
-    What is released are draws of the same chains, as far apart as they can be; ``settings`` are of :func:`sample`.
+    What is released are draws of the same chains, as far apart as they can be;
+    ``settings`` are of :func:`sample`.
     """
 
     def __init__(self, target: Target, n: int, **settings: Any) -> None:
@@ -59,31 +67,54 @@ class ChainDraws(JointDraws):
         self._settings = settings
 
     def drawn(self, n: int, bits: RandomBits) -> list[Parameters]:
-        self.values, rng, target = record_values(self.table), bits.generator(), self.target
+        self.values = record_values(self.table)
+        rng = bits.generator()
+        target = self.target
         space = target.space
         place = split(space.model, target.stage.anchor.place[None])
-        start = {value.name: part[0] for value, part in zip(space.model.value_vars, place, strict=True)}
+        start = {
+            value.name: part[0]
+            for value, part in zip(space.model.value_vars, place, strict=True)
+        }
         settings = self._settings | {"start": start, "rng": rng}
-        self.tree, self.convergence = agreeing(target.model_of(self.values), space.source.watch, **settings)
+        self.tree, self.convergence = agreeing(
+            target.model_of(self.values), space.source.watch, **settings
+        )
         self.diagnostics = {"sampler": "nuts", "convergence": self.convergence}
         stacked = draws_by_name(self.tree)
         names = [variable.name for variable in space.model.free_RVs]
-        return [{name: stacked[name][place] for name in names} for place in far_apart(len(stacked[names[0]]), n, rng)]
+        return [
+            {name: stacked[name][place] for name in names}
+            for place in far_apart(len(stacked[names[0]]), n, rng)
+        ]
 
 
 def far_apart(total: int, n: int, rng: np.random.Generator) -> IntArray:
-    """Return the places of n out of so many draws, as far apart as they can be, from a random one on."""
+    """Return the places of n out of so many draws, as far apart as they can be, from a
+    random one on.
+    """
     return (rng.integers(total) + np.arange(n) * max(total // n, 1)) % total
 
 
 def agreeing(
-    model: Reusable, watch: Sequence[str], *, draws: int, tune: int, confidential: bool = True, **settings: Any
+    model: Reusable,
+    watch: Sequence[str],
+    *,
+    draws: int,
+    tune: int,
+    confidential: bool = True,
+    **settings: Any,
 ) -> tuple[xr.DataTree, Convergence]:
-    """Return chains that agree, run twice as long up to ``ROUNDS`` times if they don't."""
+    """Return chains that agree, run twice as long up to ``ROUNDS`` times if they
+    don't.
+    """
     for number in range(1, ROUNDS + 1):
         if number > 1:
             announce(number, confidential=confidential)
-            tell(f"chains disagreed; running them again, longer (round {number} of {ROUNDS})")
+            tell(
+                f"chains disagreed; running them again, longer (round {number} of "
+                f"{ROUNDS})"
+            )
         longer = 2 ** (number - 1)
         tree = sample(model, draws=draws * longer, tune=tune * longer, **settings)
         found = replace(converged(tree, watch), rounds=number)
@@ -91,6 +122,12 @@ def agreeing(
             break
     require(found)
     return tree, found
+
+
+def check_tuning(tune: int) -> None:
+    """Refuse so few steps of tuning that a sampler can't begin."""
+    if tune < SHORTEST_TUNING:
+        raise InputError(f"tune must be at least {SHORTEST_TUNING}, got {tune}")
 
 
 def sample(
@@ -105,9 +142,10 @@ def sample(
 ) -> xr.DataTree:
     """Draw from the posterior of a model by NUTS."""
     choice(sampler, SAMPLERS, "sampler")
-    for name, number, least in (("draws", draws, 1), ("tune", tune, SHORTEST_TUNING), ("chains", chains, 1)):
-        if number < least:
-            raise InputError(f"{name} must be at least {least}, got {number}")
+    check_tuning(tune)
+    for name, number in (("draws", draws), ("chains", chains)):
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, got {number}")
     graph = model if isinstance(model, pm.Model) else model.model
     known = available(graph, sampler)
     settings: dict[str, Any] = {
@@ -121,25 +159,53 @@ def sample(
         if known == "nutpie":
             tree = _by_nutpie(_compiled(model), graph, start, seed=seed, **settings)
         else:
-            point = None if start is None else {each.name: _started(start, each.name) for each in graph.value_vars}
-            settings |= {"nuts_sampler": known, "random_seed": rng if known == "pymc" else seed, "initvals": point}
+            point = (
+                None
+                if start is None
+                else {
+                    each.name: _started(start, each.name) for each in graph.value_vars
+                }
+            )
+            settings |= {
+                "nuts_sampler": known,
+                "random_seed": rng if known == "pymc" else seed,
+                "initvals": point,
+            }
             with graph:
-                tree = pm.sample(progressbar=False, quiet=True, compute_convergence_checks=False, **settings)
+                tree = pm.sample(
+                    progressbar=False,
+                    quiet=True,
+                    compute_convergence_checks=False,
+                    **settings,
+                )
     hidden = () if isinstance(model, pm.Model) else model.record_parameters
     kept = {
-        name: {key: each for key, each in tree[name].data_vars.items() if key not in hidden}
+        name: {
+            key: each for key, each in tree[name].data_vars.items() if key not in hidden
+        }
         for name in ("posterior", "sample_stats")
     }
-    return xr.DataTree.from_dict({name: xr.Dataset(group) for name, group in kept.items()})
+    return xr.DataTree.from_dict(
+        {name: xr.Dataset(group) for name, group in kept.items()}
+    )
 
 
 def available(model: pm.Model, sampler: Sampler) -> str:
-    """Return whose NUTS samples a model; refuse one that isn't installed or can't sample discrete variables."""
-    discrete = [value.name for value in model.value_vars if np.dtype(value.dtype).kind != "f"]
+    """Return whose NUTS samples a model; refuse one that isn't installed or can't
+    sample discrete variables.
+    """
+    discrete = [
+        value.name for value in model.value_vars if np.dtype(value.dtype).kind != "f"
+    ]
     if discrete and sampler not in ("auto", "pymc"):
-        raise InputError(f"{discrete[0]!r} is discrete, which {sampler} can't sample; use sampler='pymc'")
+        raise InputError(
+            f"{discrete[0]!r} is discrete, which {sampler} can't "
+            f"sample; use sampler='pymc'"
+        )
     if sampler == "numpyro" and not (find_spec("numpyro") and find_spec("jax")):
-        raise InputError("numpyro and jax are not installed; install them, or use sampler='nutpie'")
+        raise InputError(
+            "numpyro and jax are not installed; install them, or use sampler='nutpie'"
+        )
     if sampler == "auto":
         return "pymc" if discrete else "nutpie"
     return sampler
@@ -160,49 +226,77 @@ def _compiled(model: Reusable | pm.Model) -> Any:
     if "nutpie" not in model.compiled:
         model.compiled["nutpie"] = compile_nutpie(model.model)
     compiled = model.compiled["nutpie"]
-    return compiled.with_data(**{each.name: each.get_value(borrow=True) for each in compiled.shared_var_keys})
+    return compiled.with_data(
+        **{each.name: each.get_value(borrow=True) for each in compiled.shared_var_keys}
+    )
 
 
-def _by_nutpie(compiled: Any, model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings: Any) -> xr.DataTree:
+def _by_nutpie(
+    compiled: Any,
+    model: pm.Model,
+    start: Mapping[str, ArrayLike] | None,
+    **settings: Any,
+) -> xr.DataTree:
     import nutpie
 
     adaptation = "low_rank" if compiled.n_dim <= MOST_CORRELATED else "diag"
     if start is not None:
-        names = [model.rvs_to_values[variable].name for variable in model.free_RVs]  # in nutpie's order
-        point = np.concatenate([np.ravel(_started(start, name)).astype(np.float64) for name in names])
+        # in nutpie's order
+        names = [model.rvs_to_values[variable].name for variable in model.free_RVs]
+        point = np.concatenate(
+            [np.ravel(_started(start, name)).astype(np.float64) for name in names]
+        )
 
         def near(seed: int) -> FloatArray:
-            return point + np.random.default_rng(seed).uniform(-JITTER, JITTER, point.shape)
+            return point + np.random.default_rng(seed).uniform(
+                -JITTER, JITTER, point.shape
+            )
 
         compiled = replace(compiled, initial_point_func=near)
     settings |= {"save_warmup": False, "progress_bar": False, "adaptation": adaptation}
     watcher = TELL.get()  # in the background thread that reports there is none
 
     def report(chains: Sequence[Any]) -> None:
-        done, total = (sum(getattr(each, name) for each in chains) for name in ("finished_draws", "total_draws"))
+        done, total = (
+            sum(getattr(each, name) for each in chains)
+            for name in ("finished_draws", "total_draws")
+        )
         seconds = max((each.runtime_ms for each in chains), default=0) / 1000
         left = f", about {seconds * (total - done) / done:.0f} s left" if done else ""
         if watcher is not None and total:
             divergent = sum(each.divergences for each in chains)
-            watcher(f"drawing by NUTS: {done / total:.0%} of {total:,} draws, {divergent} divergent{left}")
+            watcher(
+                f"drawing by NUTS: {done / total:.0%} of {total:,} draws, "
+                f"{divergent} divergent{left}"
+            )
 
-    tree: xr.DataTree = nutpie.sample(compiled, progress_callback=report, progress_rate=500, **settings)
+    tree: xr.DataTree = nutpie.sample(
+        compiled, progress_callback=report, progress_rate=500, **settings
+    )
     told = tree["sample_stats"].to_dataset()[list(STATISTICS)]
-    return xr.DataTree.from_dict({"posterior": tree["posterior"].to_dataset(), "sample_stats": told})
+    return xr.DataTree.from_dict(
+        {"posterior": tree["posterior"].to_dataset(), "sample_stats": told}
+    )
 
 
 def _started(start: Mapping[str, ArrayLike], name: str) -> NDArray[Any]:
     if name not in start:
-        raise InputError(f"start has no value of {name!r}; it takes one of each of model.value_vars")
+        raise InputError(
+            f"start has no value of {name!r}; it takes one of each of model.value_vars"
+        )
     return np.asarray(start[name])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainMechanism(ModelMechanism, LaplaceOrGaussian):
-    """A mechanism that draws from the posterior of a model by NUTS where there is no faster way."""
+    """A mechanism that draws from the posterior of a model by NUTS where there is no
+    faster way.
+    """
 
-    n_records: int | None = None  # public; by default the table's, or under add-remove what the mechanism says
-    nuts: Sampler = "auto"  # whose: nutpie's, PyMC's own, or numpyro's if it is installed
+    # public; by default the table's, or under add-remove what the mechanism says
+    n_records: int | None = None
+    # whose: nutpie's, PyMC's own, or numpyro's if it is installed
+    nuts: Sampler = "auto"
     draws: int = 1_000  # of NUTS, as what follows
     tune: int = 1_000
     n_chains: int = 4
@@ -212,3 +306,5 @@ class ChainMechanism(ModelMechanism, LaplaceOrGaussian):
         choice(self.nuts, SAMPLERS, "nuts")
         for name in ("draws", "tune", "n_chains"):
             check_whole(getattr(self, name), name)
+        # Chains run after the charge, which couldn't be redeemed with such a setting.
+        check_tuning(self.tune)

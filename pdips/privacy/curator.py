@@ -1,12 +1,14 @@
-"""Curators: the only access to a confidential table. They answer the steps of a plan, in order, and nothing else."""
+"""Curators: the only access to a confidential table. They answer the steps of a plan,
+in order, and nothing else.
+"""
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,18 +17,31 @@ from numpy.typing import NDArray
 from pdips.arrays import BoolArray, IntArray
 from pdips.data.table import Table
 from pdips.errors import PlanError
-from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace, exponential_mechanism
+from pdips.privacy.answers import AnswerKind, Answers, PublicFacts
+from pdips.privacy.charge import Charge
+from pdips.privacy.noise import (
+    RandomBits,
+    discrete_gaussian,
+    discrete_laplace,
+    exponential_mechanism,
+)
 from pdips.privacy.plan import AnswerLaw, Plan, Step
 
 Progress = Callable[[str], None]
 Statistic = Callable[[Table], IntArray]
-"""Whole numbers of a table, shape (numbers,); for a choice its scores, shape (choices, candidates)."""
+"""Whole numbers of a table, shape (numbers,); for a choice its scores, shape (choices,
+candidates).
+"""
 
 ScoresGiven = Callable[[Table, IntArray], IntArray]
-"""Scores of a choice that depend on noisy numbers, shape (..., numbers), too: shape (..., candidates), row by row."""
+"""Scores of a choice that depend on noisy numbers, shape (..., numbers), too: shape
+(..., candidates), row by row.
+"""
 
 Rule = Callable[[IntArray], NDArray[Any]]
-"""What follows from noisy numbers, shape (..., numbers): a decision of shape (..., decisions), row by row."""
+"""What follows from noisy numbers, shape (..., numbers): a decision of shape (...,
+decisions), row by row.
+"""
 
 
 class Distribution(Protocol):
@@ -42,7 +57,12 @@ class Distribution(Protocol):
 
 
 TELL: ContextVar[Progress | None] = ContextVar("TELL", default=None)
-"""Whoever watches the step that is running, for work that doesn't see its clock: compilation, chains."""
+"""Whoever watches the step that is running, for work that doesn't see its clock:
+compilation, chains.
+"""
+
+CLOCK: ContextVar["Clock | None"] = ContextVar("CLOCK", default=None)
+"""What times the release that is running."""
 
 
 COMPILING = "compiling the model; the first time this takes a minute"
@@ -67,25 +87,54 @@ class Clock:
         """Time a step."""
         if self.progress is not None:
             self.progress(name)
-        start, token = time.perf_counter(), TELL.set(self.progress)
+        start = time.perf_counter()
+        token = TELL.set(self.progress)
         try:
             yield
         finally:
             TELL.reset(token)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time all that :func:`timed` names meanwhile."""
+        token = CLOCK.set(self)
+        try:
+            yield
+        finally:
+            CLOCK.reset(token)
+
+
+@contextmanager
+def timed(name: str) -> Iterator[None]:
+    """Time a part of the work under this name, if a release is being timed."""
+    clock = CLOCK.get()
+    if clock is None:
+        yield
+        return
+    with clock.step(name):
+        yield
+
 
 class Curator(ABC):
     """Holds a table and answers the steps of a plan.
 
-    A step that isn't the next one, or that has been asked as often as the plan says, raises :class:`PlanError` before
-    the table is read. :class:`Drawing` answers a release; ``Recording`` and ``Enumerating`` (``replay.py``) tell audits
-    what many independent runs would show, and the exact law on a tiny table.
+    A step that isn't the next one, or that has been asked as often as the plan says,
+    raises :class:`PlanError` before the table is read. :class:`Drawing` answers a
+    release; ``Recording`` and ``Enumerating`` (``replay.py``) tell audits what many
+    independent runs would show, and the exact law on a tiny table.
+
+    Attributes
+    ----------
+    answers : Answers
+        All that was answered so far.
     """
 
     def __init__(self, plan: Plan, table: Table) -> None:
-        self._plan, self._table = plan, table
+        self._plan = plan
+        self._table = table
         self._place = self._asked = self._round = self._stratum = 0
+        self.answers = Answers()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._plan.mechanism}>"
@@ -98,16 +147,24 @@ class Curator(ABC):
     @property
     def n_records(self) -> int:
         """The number of records, where the neighbours make it public."""
-        if not self._plan.n_public:
-            raise PlanError("the number of records is protected under add-remove")
-        return self._table.n_records
+        return self.facts.n_records
 
-    @cached_property
+    @property
     def public(self) -> Table:
         """The table's public columns alone; its number of records is public too."""
-        if not self._plan.n_public:
-            raise PlanError("public columns show the number of records, which is protected under add-remove")
-        return self._table.public_part()
+        return self.facts.columns
+
+    @cached_property
+    def facts(self) -> PublicFacts:
+        """What is public about the table."""
+        return PublicFacts.of(self._table, n_public=self._plan.n_public)
+
+    @cached_property
+    def generator(self) -> np.random.Generator:
+        """Randomness of what is made from answers and steers later questions, inside
+        of :meth:`keep`.
+        """
+        return np.random.default_rng(0)
 
     @property
     def finished(self) -> bool:
@@ -120,71 +177,118 @@ class Curator(ABC):
         yield
 
     def count(
-        self, step: Step, statistic: Statistic, possible: BoolArray | None = None, *, units: int | Fraction = 1
+        self,
+        step: Step,
+        statistic: Statistic,
+        possible: BoolArray | None = None,
+        *,
+        units: int | Fraction = 1,
     ) -> IntArray:
-        """Return whole numbers of the table, shape (numbers,), with the noise of the step's price.
+        """Return whole numbers of the table, shape (numbers,), with the noise of the
+        step's price.
 
         Parameters
         ----------
         step : Step
             With law ``"laplace"`` or ``"gaussian"``.
         statistic : callable
-            Takes the table; returns the exact numbers. One person moves them by the step's sensitivity at most.
+            Takes the table; returns the exact numbers. One person moves them by the
+            step's sensitivity at most.
         possible : ndarray of bool, shape (numbers,), optional
             Which numbers can differ from 0; the others are 0 and have no noise. Public.
         units : int or Fraction
-            The statistic's sensitivity in units of the step's, where it follows from public facts that no plan knows:
-            the number of records, or earlier answers.
+            The statistic's sensitivity in units of the step's, where it follows from
+            public facts that no plan knows: the number of records, or earlier answers.
         """
         self._take(step, "laplace", "gaussian")
-        return self._count(step.enlarged(units), statistic, possible)
+        noisy = self._count(step.enlarged(units), statistic, possible)
+        self.answers.note(step.name, "numbers", noisy)
+        return noisy
 
-    def choose(self, step: Step, scores: Statistic, *, units: int | Fraction = 1) -> IntArray:
-        """Return one candidate for each row of scores, by exponential mechanisms, shape (choices,).
+    def choose(
+        self, step: Step, scores: Statistic, *, units: int | Fraction = 1
+    ) -> IntArray:
+        """Return one candidate for each row of scores, by exponential mechanisms, shape
+        (choices,).
 
-        ``scores`` takes the table and returns whole steps, shape (choices, candidates); the smallest int64 marks a
-        candidate that isn't available. The step's sensitivity is that of all rows together; ``units`` as in
-        :meth:`count`.
+        ``scores`` takes the table and returns whole steps, shape (choices, candidates);
+        the smallest int64 marks a candidate that isn't available. The step's
+        sensitivity is that of all rows together; ``units`` as in :meth:`count`.
         """
         self._take(step, "exponential")
-        return self._choose(step.enlarged(units), scores)
+        chosen = self._choose(step.enlarged(units), scores)
+        self.answers.note(step.name, "choice", chosen)
+        return chosen
 
     def choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
-        """Return one candidate by the exponential mechanism, whose scores depend on an earlier answer, ``noisy``.
+        """Return one candidate by the exponential mechanism, whose scores depend on an
+        earlier answer, ``noisy``.
 
-        ``scores`` takes the table and that answer, shape (..., numbers), and returns whole steps, shape (...,
-        candidates), as in :meth:`choose`. For any given answer one person moves two scores apart by the step's
-        sensitivity at most.
+        ``scores`` takes the table and that answer, shape (..., numbers), and returns
+        whole steps, shape (..., candidates), as in :meth:`choose`. For any given answer
+        one person moves two scores apart by the step's sensitivity at most.
         """
         self._take(step, "exponential")
-        return self._choose_given(step, noisy, scores)
+        chosen = self._choose_given(step, noisy, scores)
+        self.answers.note(step.name, "choice", chosen)
+        return chosen
 
     def draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         """Return a draw from a distribution that depends on the table.
 
-        The log ratio of its densities for neighbouring tables is bounded by the step's price, as the law says.
+        The log ratio of its densities for neighbouring tables is bounded by the step's
+        price, as the law says.
         """
         self._take(step, "bounded-range", "distribution")
-        return self._draw(step, distribution)
+        drawn = self._draw(step, distribution)
+        self.answers.note(step.name, "draw", drawn)
+        return drawn
 
     def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
-        """Return what follows from the noisy numbers of the last answer, where later questions depend on it.
+        """Return what follows from the noisy numbers of the last answer, where later
+        questions depend on it.
 
-        Choices that go on to steer questions must pass through here, so that audits can follow them.
+        Choices that go on to steer questions must pass through here, so that audits can
+        follow them.
         """
-        found: NDArray[Any] = rule(noisy)
-        return found
+        # A rule may work in doubles, whose last bits another run may have otherwise.
+        decision: NDArray[Any] = self.keep(partial(rule, noisy))
+        return decision
+
+    def keep(self, make: Callable[[], Any]) -> Any:
+        """Return arrays that steer later questions, where other random bits or another
+        machine would make others of the same answers.
+
+        They are made once: a release that is resumed reads them back.
+
+        Parameters
+        ----------
+        make : callable
+            Returns an array, or a dict of arrays, from noisy answers and public facts.
+        """
+        values = self._keep(make)
+        self.answers.note("", "kept", values)
+        return values
 
     def coins(self, n: int, share: float) -> BoolArray:
-        """Return secret coins, shape (n,), by the noise's bits: a generator of sets would tell how many there were."""
+        """Return secret coins, shape (n,), by the noise's bits: a generator of sets
+        would tell how many there were.
+        """
         raise PlanError(f"{type(self).__name__} follows no coins")
 
+    def _keep(self, make: Callable[[], Any]) -> Any:
+        return make()
+
     @abstractmethod
-    def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray: ...
+    def _count(
+        self, step: Step, statistic: Statistic, possible: BoolArray | None
+    ) -> IntArray: ...
     @abstractmethod
     def _choose(self, step: Step, scores: Statistic) -> IntArray: ...
     @abstractmethod
-    def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any: ...
+    def _draw(
+        self, step: Step, distribution: Callable[[Table], Distribution]
+    ) -> Any: ...
 
     def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
         return int(self._choose(step, lambda table: scores(table, noisy)[None])[0])
@@ -192,22 +296,37 @@ class Curator(ABC):
     def _take(self, step: Step, *laws: AnswerLaw) -> None:
         """Tick a step off the plan."""
         if self.finished:
-            raise PlanError(f"{step.name!r} was asked after all that the plan of {self._plan.mechanism} prices")
+            raise PlanError(
+                f"{step.name!r} was asked after all that the plan of "
+                f"{self._plan.mechanism} prices"
+            )
         due = self._plan.steps[self._place]
         if step != due:
-            raise PlanError(f"{step.name!r} was asked where the plan of {self._plan.mechanism} has {due.name!r}")
+            raise PlanError(
+                f"{step.name!r} was asked where the plan of "
+                f"{self._plan.mechanism} has {due.name!r}"
+            )
         if step.law not in laws:
-            raise PlanError(f"{step.name!r} is priced for the law {step.law!r}, not for {' or '.join(laws)}")
+            raise PlanError(
+                f"{step.name!r} is priced for the law {step.law!r}, not "
+                f"for {' or '.join(laws)}"
+            )
         self._asked += 1
         if self._asked == step.times:
-            self._place, self._asked = self._place + 1, 0
+            self._place = self._place + 1
+            self._asked = 0
             self._next_stratum(step)
         if self._place == len(self._plan.steps):
-            self._place, self._round = 0, self._round + 1
+            self._place = 0
+            self._round = self._round + 1
 
     def _next_stratum(self, step: Step) -> None:
-        """Go back to the first of the steps that are asked of each stratum, until all strata have been asked."""
-        steps, block, first = self._plan.steps, (step.item, step.branch, step.strata), self._place
+        """Go back to the first of the steps that are asked of each stratum, until all
+        strata have been asked.
+        """
+        steps = self._plan.steps
+        block = (step.item, step.branch, step.strata)
+        first = self._place
         if step.strata == 1 or (first < len(steps) and _block(steps[first]) == block):
             return
         self._stratum += 1
@@ -224,70 +343,140 @@ def _block(step: Step) -> tuple[str, str, int]:
 
 
 class Drawing(Curator):
-    """Answers a release, with exact noise from random bits; no floating-point warning tells of a record."""
+    """Answers a release, with exact noise from random bits; no floating-point warning
+    tells of a record.
+    """
 
-    def __init__(self, plan: Plan, table: Table, bits: RandomBits, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        table: Table,
+        bits: RandomBits,
+        clock: Clock | None = None,
+        charge: Charge | None = None,
+    ) -> None:
         super().__init__(plan, table)
-        self._bits, self._clock = bits, clock or Clock()
+        self._bits = bits
+        self._clock = clock or Clock()
+        self._charge = charge
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         with self._clock.step(name):
             yield
 
-    @np.errstate(all="ignore")
-    def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray:
-        return np.asarray(noisy_counts(self._table.total(statistic), possible, step, self._bits)[0])
+    @cached_property
+    def generator(self) -> np.random.Generator:
+        return self._bits.generator()
 
-    @np.errstate(all="ignore")
+    def _keep(self, make: Callable[[], Any]) -> Any:
+        return make() if self._charge is None else self._charge.keep(make)
+
+    def _count(
+        self, step: Step, statistic: Statistic, possible: BoolArray | None
+    ) -> IntArray:
+        def draw() -> IntArray:
+            exact_counts = self._table.total(statistic)
+            return np.asarray(noisy_counts(exact_counts, possible, step, self._bits)[0])
+
+        answer: IntArray = self._answered(step, draw)
+        return answer
+
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
-        return exponential_mechanism(scores(self._table), 1 / step.scale, self._bits)
+        def draw() -> IntArray:
+            unit = 1 / step.scale
+            return exponential_mechanism(scores(self._table), unit, self._bits)
+
+        answer: IntArray = self._answered(step, draw)
+        return answer
+
+    def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
+        # Outside of the draw: a resumed release has its draws, and looks at them
+        # together with the table.
+        law = distribution(self._table)
+        if self._charge is not None and self._plan.sampling == "mcmc":
+            self._charge.begin()
+        return self._answered(step, lambda: law.draw(self._bits)[0])
 
     @np.errstate(all="ignore")
-    def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
-        return distribution(self._table).draw(self._bits)[0]
+    def _answered(self, step: Step, draw: Callable[[], Any]) -> Any:
+        """Return an answer, which a charge commits before it is used."""
+        return draw() if self._charge is None else self._charge.answer(step.name, draw)
 
     def coins(self, n: int, share: float) -> BoolArray:
         return self._bits.words(n, np.uint32) < share * 2**32
 
 
 class PublishedAnswers(Curator):
-    """Answers with the numbers that a release has published, for more sets of it. It reads no confidential table.
+    """Answers with what a release has published, for more sets of it. It reads no
+    confidential table.
 
-    ``table`` is a synthetic set, for the number of records and public columns where they are public; ``answers`` are in
-    the order of the plan, without numbers that can't differ from 0.
+    Parameters
+    ----------
+    plan : Plan
+        Of the release.
+    facts : PublicFacts
+        What is public about its table.
+    given : Answers
+        What was answered, in the order of the plan.
     """
 
-    def __init__(self, plan: Plan, table: Table, answers: Iterable[IntArray]) -> None:
-        super().__init__(plan, table)
-        self._answers = iter(answers)
+    def __init__(self, plan: Plan, facts: PublicFacts, given: Answers) -> None:
+        super().__init__(plan, _no_table())
+        self.facts = facts
+        self._given = iter(given)
 
-    def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray:
-        shown = next(self._answers)
-        if possible is None:
-            return shown
-        whole = np.zeros(len(possible), dtype=np.int64)
-        whole[possible] = shown
-        return whole
+    def _next(self, step: str, kind: AnswerKind) -> Any:
+        answer = next(self._given, None)
+        if answer is None or (answer.step, answer.kind) != (step, kind):
+            raise PlanError(
+                f"{step or 'what is kept'!r} of {self._plan.mechanism} isn't among the "
+                f"answers that were published"
+            )
+        return answer.values
+
+    def _keep(self, make: Callable[[], Any]) -> Any:
+        return self._next("", "kept")
+
+    def _count(
+        self, step: Step, statistic: Statistic, possible: BoolArray | None
+    ) -> IntArray:
+        return np.array(self._next(step.name, "numbers"))
 
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
-        raise PlanError(f"{step.name!r} isn't published as numbers")
+        return np.array(self._next(step.name, "choice"))
+
+    def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
+        return int(self._next(step.name, "choice"))
 
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
-        raise PlanError(f"{step.name!r} isn't published as numbers")
+        return self._next(step.name, "draw")
+
+
+def _no_table() -> Table:
+    """Return a table that holds nothing, and answers nothing."""
+    return Table.__new__(Table)
 
 
 def noisy_counts(
-    counts: IntArray, possible: BoolArray | None, step: Step, bits: RandomBits, n_runs: int = 1
+    counts: IntArray,
+    possible: BoolArray | None,
+    step: Step,
+    bits: RandomBits,
+    n_runs: int = 1,
 ) -> IntArray:
-    """Add exact noise to the numbers that can differ from 0; the others are 0 and stay so."""
+    """Add exact noise to the numbers that can differ from 0; the others are 0 and stay
+    so.
+    """
     kept = slice(None) if possible is None or possible.all() else possible
-    true, draw = counts[kept], discrete_laplace if step.law == "laplace" else discrete_gaussian
+    true = counts[kept]
+    draw = discrete_laplace if step.law == "laplace" else discrete_gaussian
     if step.image is not None:
         noise = np.empty((n_runs, len(true)), dtype=np.int64)
         for weight in np.unique(step.image.weights).tolist():
             alike = step.image.weights == weight
-            drawn = draw(step.image.scale(step, weight), n_runs * int(alike.sum()), bits)
+            n_draws = n_runs * int(alike.sum())
+            drawn = draw(step.image.scale(step, weight), n_draws, bits)
             noise[:, alike] = drawn.reshape(n_runs, -1)
         return step.image.show(true + noise)
     noise = draw(step.parameter, n_runs * len(true), bits)

@@ -1,50 +1,59 @@
-"""The account of every privacy spend on the tables of the same persons: a SQLite file that lives with them.
+"""The account of every privacy spend on the tables of the same persons: a SQLite file
+that lives with them.
 
-The price is reserved before a table is read and charged before noise is drawn, so a crash can lose a release but never
-forget a spend, and a refusal that depends on the records is never had without budget and never off the record.
+The price is reserved before a table is read. The charge is committed together with the
+first noisy answer, and every later answer before it is used, so that a crash neither
+forgets a spend nor loses what was paid for. A refusal that depends on the records is
+never had without budget and never off the record.
 """
 
-import hashlib
-import os
 import secrets
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from fractions import Fraction
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final, get_args
+from typing import TYPE_CHECKING, Any, final, get_args
 
-from pdips.errors import DataError, InputError, RefusedError
+from pdips.errors import DataError, InputError, ResumableError, what_happened
 from pdips.html import small_table
-from pdips.privacy import account as file
+from pdips.privacy import account as rows
 from pdips.privacy.account import Account as Account
+from pdips.privacy.account import (
+    AccountPrice,
+    End,
+    Outcome,
+    Priced,
+    Request,
+    Role,
+    Unit,
+    total_of,
+)
 from pdips.privacy.account import Attempt as Attempt
 from pdips.privacy.account import Entry as Entry
-from pdips.privacy.account import Outcome, Priced, Role, Unit, total_of
 from pdips.privacy.account import Receipt as Receipt
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, rho_of, spell, to_replace_one
+from pdips.privacy.budget import (
+    ALLOWED,
+    CHARGED_REFUSALS,
+    check_total,
+    check_total_in_rho,
+    refuse_overspending,
+    refuse_refusals,
+    refuse_unit,
+    validate_price,
+)
+from pdips.privacy.journal import SUFFIX, Journal, Stored, sweep
+from pdips.privacy.log import Log, damaged, transaction
+from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, choice, spell
 
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
-
-_LOCKED = "is locked by another process; try again when it has finished"
-_NO_RHO = "an approximate loss, which doesn't add up in rho"
-_FOREIGN = "isn't a pdips ledger; name another file"
-# By the low byte of SQLite's error code, which is the kind of error.
-_REASONS = {
-    sqlite3.SQLITE_BUSY: _LOCKED,
-    sqlite3.SQLITE_LOCKED: _LOCKED,
-    sqlite3.SQLITE_NOTADB: _FOREIGN,
-    sqlite3.SQLITE_CANTOPEN: "can't be opened; check that its directory exists and that you may write there",
-    sqlite3.SQLITE_READONLY: "can't be written; check that you may write to it and to its directory",
-    sqlite3.SQLITE_FULL: "can't grow; the disk is full",
-    sqlite3.SQLITE_CORRUPT: "is damaged; it must be restored with every spend since the copy added again",
-}
+    from pdips.privacy.signing import AccountKey
 
 
 @final
 class Ledger:
-    """Append-only account of every privacy spend on the confidential tables of the same persons.
+    """Append-only account of every privacy spend on the confidential tables of the same
+    persons.
 
     Parameters
     ----------
@@ -55,22 +64,30 @@ class Ledger:
 
     Notes
     -----
-    Losses add up in (epsilon, delta), a ``zcdp`` one by its reading; or, under a total in rho, in rho, which is less:
-    pure ones as epsilon^2 / 2, approximate ones not at all. Numbers are kept as exact rationals.
+    Losses add up in (epsilon, delta), a ``zcdp`` one by its reading; or, under a total
+    in rho, in rho, which is less: each loss as its exact rho, approximate ones not at
+    all. Numbers are kept as exact rationals.
 
-    The account has one relation of neighbours, fixed by what creates the file, and one unit of privacy, fixed by the
-    first charge; a release for another unit is refused unless its guarantee contains the account's.
+    The account has one relation of neighbours, fixed by what creates the file, and one
+    unit of privacy, fixed by the first charge; a release for another unit is refused
+    unless its guarantee contains the account's.
 
-    Nothing in the file is ever changed or deleted; a new total is a new row. Whoever may write the file can still
-    replace it: an older copy forgets spends, which ``compare`` finds out by the receipts of later releases; so does
-    moving the file without the ``-journal`` beside it that a crash may leave. The file needs a file system whose locks
-    work, which many network drives' do not.
+    Nothing in the file is ever changed or deleted; a new total is a new row, and rows
+    are chained by a hash, so that damage is found. Whoever may write the file can still
+    replace it: an older copy forgets spends, which ``compare`` finds out by the
+    receipts of later releases; so does moving the file without the ``-journal`` beside
+    it that a crash may leave. The file needs a file system whose locks work, which is
+    tested.
+
+    Beside the file lie the answers of charges that aren't published yet
+    (:mod:`pdips.privacy.journal`) and the account's key.
 
     Examples
     --------
     >>> ledger = Ledger("persons.sqlite")
     >>> ledger.set_total(2)
-    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> schema = Schema.load("examples/youth.toml")
+    >>> table = Table.read("examples/youth.parquet", schema)
     >>> release, record = LaplaceSanitizer(epsilon=1).release(table, ledger=ledger)
     >>> ledger.summary().remaining_epsilon
     Fraction(1, 1)
@@ -78,10 +95,16 @@ class Ledger:
 
     def __init__(self, path: str | Path, *, timeout: float = 10.0) -> None:
         if not isinstance(path, (str, Path)):
-            raise InputError(f"a ledger is named by the path of its file, got {type(path).__name__}")
+            raise InputError(
+                f"a ledger is named by the path of its file, got {type(path).__name__}"
+            )
+        if "\0" in str(path):
+            raise InputError("the path of a ledger can't hold a NUL character")
         self.path = Path(path)
         self.timeout = timeout
         self._held: int | None = None
+        self._token = ""  # Of the attempt that is held
+        self._swept: list[Path] = []
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
@@ -90,9 +113,13 @@ class Ledger:
         if not self.path.exists():
             return small_table(f"Ledger {self.path}", [("spent", "no entry yet")])
         account = self.summary()
-        total = "no total" if account.total_epsilon is None else spell(account.total_epsilon)
-        rows = [("total epsilon", total), ("spent", spell(account.spent_epsilon))]
-        return small_table(f"Ledger {self.path}", [*rows, ("reserved", spell(account.reserved_epsilon))])
+        total = account.total_epsilon
+        figures = [
+            ("total epsilon", "no total" if total is None else spell(total)),
+            ("spent", spell(account.spent_epsilon)),
+            ("reserved", spell(account.reserved_epsilon)),
+        ]
+        return small_table(f"Ledger {self.path}", figures)
 
     def set_total(
         self,
@@ -102,12 +129,14 @@ class Ledger:
         delta: Number | None = None,
         neighbours: Neighbours = "replace-one",
     ) -> None:
-        """Set what may be spent in all; the latest total counts, and can't be below what is spent and reserved.
+        """Set what may be spent in all; the latest total counts, and can't be below
+        what is spent and reserved.
 
         Parameters
         ----------
         epsilon, rho : int, float, str or Fraction
-            One of them. Under a total in ``rho`` losses add up as zero-concentrated ones; there is no way back.
+            One of them. Under a total in ``rho`` losses add up as zero-concentrated
+            ones; there is no way back.
         delta : int, float, str or Fraction
             Of ``epsilon``, 0 by default; or at which ``rho`` is read, 10^-6 by default.
         neighbours : {"replace-one", "add-remove"}
@@ -116,7 +145,8 @@ class Ledger:
         Raises
         ------
         InputError
-            If the account is kept for other neighbours or in rho, has a loss without rho, or the file can't be used.
+            If the account is kept for other neighbours or in rho, has a loss without
+            rho, or the file can't be used.
         RefusedError
             If more than this is already spent or reserved.
 
@@ -128,40 +158,53 @@ class Ledger:
         2.142032798697
         """
         total_epsilon, total_delta, total_rho = total_of(epsilon, rho, delta)
-        row = (file.now(), file.text(total_epsilon), file.text(total_delta))
-        with self._transaction(create_for=choice(neighbours, get_args(Neighbours), "neighbours")) as connection:
-            account = file.read_account(connection)
+        choice(neighbours, get_args(Neighbours), "neighbours")
+        with self._transaction(create_for=neighbours) as log:
+            account = rows.read_account(log)
             if account.neighbours != neighbours:
                 raise InputError(
-                    f"ledger {self.path} is kept for {account.neighbours} neighbours, fixed by its first entry; "
-                    f"a total for {neighbours} needs another ledger"
+                    f"ledger {self.path} is kept for {account.neighbours} neighbours, "
+                    f"fixed by its first entry; a total for {neighbours} needs another "
+                    "ledger"
                 )
-            held = (account.spent_epsilon + account.reserved_epsilon, account.spent_delta + account.reserved_delta)
-            fits = total_epsilon >= held[0] and total_delta >= held[1]
-            spent, total = _pair(*held), _pair(total_epsilon, total_delta)
-            if total_rho is None and account.total_rho is not None:
-                raise InputError(f"ledger {self.path} is kept in rho; a total in epsilon needs another ledger")
-            if total_rho is not None:
-                if account.spent_rho is None or account.reserved_rho is None:
-                    raise InputError(f"ledger {self.path} has {_NO_RHO}; a total in rho needs another ledger")
-                in_rho = account.spent_rho + account.reserved_rho
-                fits, spent, total = total_rho >= in_rho, f"rho {in_rho:.12g}", f"rho {total_rho:.12g}"
-            if not fits:
-                raise RefusedError(
-                    f"ledger {self.path} has already spent {spent}{_reserved(account)}; the total can't be {total}"
-                )
-            number = file.append(connection, "totals", *row)
-            if total_rho is not None:
-                if file.one_value(connection, "PRAGMA user_version") != file.FORMAT:
-                    file.create_tables(connection, file.RHO_TOTALS, file.FORMAT)
-                file.append(connection, "rho_totals", number, file.text(total_rho))
+            if total_rho is None:
+                check_total(self.path, account, total_epsilon, total_delta)
+            else:
+                check_total_in_rho(self.path, account, total_rho)
+            log.append(
+                "total",
+                epsilon=rows.text(total_epsilon),
+                delta=rows.text(total_delta),
+                rho=rows.text(total_rho),
+            )
 
-    def reserve(self, mechanism: Priced, schema: "Schema", *, explain: bool = False) -> AbstractContextManager[None]:
-        """Reserve a price before the table is read; the release made inside turns it into its charge.
+    def reserve(
+        self,
+        mechanism: Priced,
+        schema: "Schema",
+        *,
+        explain: bool = False,
+        allow: Collection[str] = (),
+    ) -> AbstractContextManager[None]:
+        """Reserve a price before the table is read; the release made inside turns it
+        into its charge.
 
-        If the table is refused (``DataError``) or something else fails before the charge, that is recorded and nothing
-        is charged; ``explain`` records that details of a refusal were asked for. A process that dies leaves an open
-        reservation: it counts against the total until ``strike``.
+        If the table is refused (``DataError``) or something else fails before the
+        charge, that is recorded and nothing is charged. A process that dies leaves an
+        open reservation: it counts against the total until ``strike``.
+
+        Parameters
+        ----------
+        mechanism : Priced
+            What has the price.
+        schema : Schema
+            Of the table.
+        explain : bool
+            Record that details of a refusal were asked for.
+        allow : collection of {"refusals", "charged-refusals"}
+            Needed once records have refused three requests. With "refusals" further
+            ones stay free and on record; with "charged-refusals" each is charged what
+            was reserved.
 
         Raises
         ------
@@ -173,337 +216,484 @@ class Ledger:
         Examples
         --------
         >>> with ledger.reserve(mechanism, schema):  # doctest: +SKIP
-        ...     release, record = mechanism.release(Table.read("t.parquet", schema), ledger=ledger)
+        ...     table = Table.read("t.parquet", schema)
+        ...     release, record = mechanism.release(table, ledger=ledger)
         """
-        loss = mechanism.privacy_loss(schema)
-        _validate_price(loss, mechanism.spends(schema))
-        return self._holding(mechanism.name, loss, schema, explain=explain)
+        request = mechanism.request(schema)
+        validate_price(request)
+        return self._holding(request, explain=explain, allow=allow)
 
-    def reading(self, schema: "Schema", *, explain: bool = False) -> AbstractContextManager[None]:
-        """Record that a table is read to be adopted, and what came of it; nothing is charged."""
-        return self._holding("adopt", None, schema, explain=explain)
+    def reading(
+        self,
+        schema: "Schema",
+        *,
+        explain: bool = False,
+        allow: Collection[str] = (),
+    ) -> AbstractContextManager[None]:
+        """Record that a table is read to be adopted, and what came of it; nothing is
+        charged.
+        """
+        return self._holding(
+            Request(mechanism="adopt", schema=schema),
+            explain=explain,
+            allow=allow,
+        )
 
     def charge(
-        self, loss: PrivacyLoss, spends: Sequence[Spend], *, mechanism: str, schema: "Schema", fingerprint: str
-    ) -> int:
-        """Record a spend, durably, before its noise is drawn, and return its number; or refuse it and record nothing.
+        self,
+        request: Request,
+        *,
+        fingerprint: str,
+        journal: Journal | None = None,
+        facts: Mapping[str, Any] | None = None,
+        answers: Sequence[Stored] = (),
+    ) -> Receipt:
+        """Record a spend and its first noisy answers, durably and in one transaction;
+        or refuse it and record nothing.
 
         Parameters
         ----------
-        loss : PrivacyLoss
-            The price. An add-remove loss on a replace-one account is charged as ``to_replace_one`` converts it.
-        spends : sequence of Spend
-            The price itemised; for a pure loss the items add up to ``loss.epsilon`` exactly.
-        mechanism : str
-            Name of the mechanism.
-        schema : Schema
-            Of the table; it says for which unit of privacy the price holds.
+        request : Request
+            What is charged, and for what. An add-remove loss on a replace-one account
+            is charged as ``to_replace_one`` converts it. If a price is reserved, it has
+            to be this one.
         fingerprint : str
-            Text that identifies the table; only a salted hash of it is kept. The first charge binds the ledger to it.
+            Text that identifies the table; only a salted hash of it is kept. The first
+            charge binds the ledger to it.
+        journal : Journal, optional
+            From :meth:`new_journal`; holds the answers until the release is published.
+        facts : dict, optional
+            What is needed to resume, for the journal.
+        answers : sequence of (str, bytes)
+            Noisy answers that are drawn already, for the journal.
+
+        Returns
+        -------
+        Receipt
+            For the release to carry.
 
         Raises
         ------
         InputError
-            If the loss bounds nothing or doesn't fit the account, the items don't add up, it isn't what was reserved,
-            or the file can't be used.
+            If the loss bounds nothing or doesn't fit the account, the items don't add
+            up, it isn't what was reserved, or the file can't be used.
         DataError
             If the ledger belongs to another table.
         RefusedError
             If the charge would exceed the total.
         """
-        _validate_price(loss, spends)
-        with self._transaction(create_for=loss.neighbours) as connection:
+        loss = validate_price(request)
+        token = secrets.token_hex(8) if journal is None else self._token_of(journal)
+        beside = None if journal is None else journal.path
+        with self._transaction(create_for=loss.neighbours, beside=beside) as log:
             attempt = self._held
             if attempt is None:
-                attempt = self._attempt(connection, mechanism, loss, schema, explain=False)
+                attempt = self._attempt(log, request, explain=False)
             else:
-                held = next((row for row in file.open_attempts(connection) if row["number"] == attempt), None)
-                if held is None:
-                    raise InputError(f"ledger {self.path}: the reservation was struck meanwhile; nothing is charged")
-                asked = (mechanism, *map(file.text, (loss.epsilon, loss.delta)), file.digest_of(schema))
-                if tuple(held[name] for name in ("mechanism", "epsilon", "delta", "schema")) != asked:
-                    raise InputError(f"ledger {self.path}: another price or schema was reserved than is to be charged")
-                self._refuse_unit(connection, Unit.of(schema))
-            self._recognise(connection, fingerprint)
-            copied = ", ".join(file.COPIED)
-            row = connection.execute(f"SELECT {copied} FROM attempts WHERE number = ?", (attempt,)).fetchall()[0]
-            number = file.append(connection, "entries", file.now(), *row)
-            for spend in spends:
-                file.append(connection, "items", number, spend.step, file.text(spend.epsilon), spend.composition)
-            file.append(connection, "receipts", number, secrets.token_hex(8))
-            file.append(connection, "outcomes", file.now(), attempt, "charged", number)
-            if file.read_unit(connection) is None:
-                file.append(connection, "units", file.now(), *file.columns_of(Unit.of(schema)), 0)
+                self._check_reserved(log, attempt, request, loss)
+            self._recognise(log, fingerprint)
+            entry = rows.next_entry(log, request, loss, token)
+            log.append("charge", attempt=attempt, **rows.entry_row(entry))
+            receipt = entry.receipt(rows.account_name(log))
+            if journal is not None:
+                kept_facts = {**(facts or {}), "table": rows.salted(log, fingerprint)}
+                journal.begin(log.connection, kept_facts, answers)
         self._held = None
-        return number
+        return receipt
 
-    def strike(self, number: int) -> None:
-        """Strike an open reservation, such as a killed process leaves: what it reserved may be asked for again.
-
-        No noise was drawn for it; should its process still run, its charge will be refused.
+    def end(self, number: int, end: End) -> None:
+        """Record how a charge has ended, and destroy its journal. A second time it does
+        nothing.
         """
-        with self._transaction() as connection:
-            if number not in {row["number"] for row in file.open_attempts(connection)}:
-                raise InputError(f"ledger {self.path} has no open reservation {number}; `pdips ledger show` lists them")
-            file.append(connection, "outcomes", file.now(), number, "struck", None)
+        with self._transaction() as log:
+            entry = self._entry(log, number)
+            if entry.end is None:
+                log.append("end", entry=number, end=end)
+        self.journal_of(entry).destroy()
 
-    def declare_unit(self, schema: "Schema") -> None:
-        """Record the curator's word that all entries of version 0.1 were for the unit of privacy of this schema."""
-        with self._transaction() as connection:
-            if file.read_unit(connection) is not None:
-                raise InputError(f"ledger {self.path} has its unit of privacy on record already")
-            if not file.one_value(connection, "SELECT count(*) FROM entries"):
-                raise InputError(f"ledger {self.path} has no charge yet; the first one fixes its unit of privacy")
-            file.append(connection, "units", file.now(), *file.columns_of(Unit.of(schema)), 1)
+    def new_journal(self) -> Journal:
+        """Return a journal for a charge to come, whose file isn't made yet."""
+        return self._journal(secrets.token_hex(8))
 
-    def adopt(self, fingerprint: str, *, role: Role = "version") -> None:
-        """Let a corrected version of the same table, or another table of the same persons, share this account."""
-        choice(role, get_args(Role), "role")
-        with self._transaction() as connection:
-            self._recognise(connection, fingerprint, adopt=role)
-            if self._held is not None:
-                file.append(connection, "outcomes", file.now(), self._held, "adopted", None)
-        self._held = None
+    def journal_of(self, entry: Entry) -> Journal:
+        """Return the journal of a charge, which may be gone."""
+        return self._journal(entry.token)
 
-    def tables(self) -> list[tuple[str, str]]:
-        """Return when each table came to share the account, and as what: "first", "version" or "other-table"."""
-        with self._transaction("BEGIN") as connection:
-            rows = connection.execute(
-                "SELECT f.number, f.time, r.role FROM fingerprints f LEFT JOIN roles r ON r.fingerprint = f.number "
-                "ORDER BY f.number"
-            ).fetchall()
-        return [(row["time"], row["role"] or ("first" if row["number"] == 1 else "version")) for row in rows]
-
-    def receipt(self, number: int) -> Receipt | None:
-        """Return the receipt of an entry, for its release to carry; None for an entry of version 0.1."""
-        with self._transaction("BEGIN") as connection:
-            tokens = connection.execute("SELECT token FROM receipts WHERE entry = ?", (number,)).fetchall()
-            name = file.account_name(connection)
-        return Receipt(account=name, number=number, token=tokens[0]["token"]) if tokens else None
-
-    def compare(self, receipt: Receipt) -> str | None:
-        """Return what is wrong if a release with this receipt isn't in the account, else None."""
-        with self._transaction("BEGIN") as connection:
-            name, n_entries = file.account_name(connection), file.one_value(connection, "SELECT count(*) FROM entries")
-        if receipt.account != name:
-            return "it is charged to another account, and nothing here counts it"
-        if receipt.number > n_entries:
-            return (
-                f"it is charge {receipt.number} of this account, which holds {n_entries}: an older copy of the ledger "
-                "was put back, and it has forgotten spends"
-            )
-        if self.receipt(receipt.number) != receipt:
-            return (
-                f"charge {receipt.number} of this account is another one: an older copy of the ledger was put back and "
-                "charged since, and it has forgotten spends"
-            )
-        return None
-
-    def attempts(self) -> list[Attempt]:
-        """Return every request with a ledger to read a table, oldest first, and what came of it."""
-        with self._transaction("BEGIN") as connection:
-            rows = connection.execute(
-                "SELECT a.*, o.outcome, o.entry FROM attempts a LEFT JOIN outcomes o ON o.attempt = a.number "
-                "ORDER BY a.number"
-            ).fetchall()
-        return [
-            Attempt(
-                **{name: row[name] for name in ("number", "time", "mechanism", "schema", "outcome", "entry")},
-                charged_epsilon=Fraction(row["charged_epsilon"]),
-                charged_delta=Fraction(row["charged_delta"]),
-                unit=file.unit_of(row),
-                explained=bool(row["explained"]),
-            )
-            for row in rows
-        ]
-
-    def entries(self) -> list[Entry]:
-        """Return every charge, oldest first."""
-        with self._transaction("BEGIN") as connection:
-            rows = connection.execute("SELECT * FROM entries ORDER BY number").fetchall()
-            items = connection.execute("SELECT * FROM items ORDER BY number").fetchall()
-            neighbours: Neighbours = file.one_value(connection, "SELECT neighbours FROM account")
-            told = connection.execute(
-                "SELECT o.entry, a.* FROM outcomes o JOIN attempts a ON a.number = o.attempt WHERE o.entry IS NOT NULL"
-            ).fetchall()
-        spends: dict[int, list[Spend]] = {row["number"]: [] for row in rows}
-        for item in items:
-            spend = Spend(step=item["step"], epsilon=Fraction(item["epsilon"]), composition=item["composition"])
-            spends[item["entry"]].append(spend)
-        units = {row["entry"]: {"unit": file.unit_of(row), "schema": row["schema"]} for row in told}
-        return [file.entry_of(row, spends[row["number"]], neighbours, units.get(row["number"], {})) for row in rows]
-
-    def summary(self) -> Account:
-        """Return the account's neighbours and unit, its total, and what is spent and remains of it."""
-        with self._transaction("BEGIN") as connection:
-            return file.read_account(connection)
+    def resumable(self) -> list[Entry]:
+        """Return the charges whose release isn't published yet and can still be
+        made from its journal.
+        """
+        unfinished = [entry for entry in self.entries() if entry.end is None]
+        return [one for one in unfinished if self.journal_of(one).path.exists()]
 
     @contextmanager
-    def _holding(self, mechanism: str, loss: PrivacyLoss | None, schema: "Schema", *, explain: bool) -> Iterator[None]:
-        """Record an attempt, hold it for the body, and record what came of it unless the body did."""
-        if self._held is not None:
-            raise InputError(f"ledger {self.path} holds a reservation of this object already; make one at a time")
-        with self._transaction(create_for=None if loss is None else loss.neighbours) as connection:
-            number = self._attempt(connection, mechanism, loss, schema, explain=explain)
-        self._held = number
-        outcome: Outcome = "withdrawn"
+    def resuming(self) -> Iterator[None]:
+        """Record it if the table that a release is to be resumed with is refused: it
+        isn't the one that was charged.
+        """
         try:
             yield
         except DataError:
-            outcome = "refused"
+            self.refuse_resumption()
             raise
-        finally:
-            if self._held is not None:
-                self._held = None
-                with self._transaction() as connection:
-                    if number in {row["number"] for row in file.open_attempts(connection)}:
-                        file.append(connection, "outcomes", file.now(), number, outcome, None)
 
-    def _attempt(
+    def clear_leftovers(self) -> list[Path]:
+        """Delete what killed runs left beside the ledger, as whatever writes to it
+        does, and return it.
+        """
+        with self._transaction():
+            return self._swept
+
+    def refuse_resumption(self) -> None:
+        """Record that a release couldn't be resumed because its table has changed."""
+        with self._transaction() as log:
+            log.append("refused resumption")
+
+    def strike(self, number: int) -> None:
+        """Strike an open reservation, such as a killed process leaves: what it reserved
+        may be asked for again.
+
+        No noise was published for it; should its process still run, its charge will be
+        refused.
+        """
+        with self._transaction() as log:
+            if number not in rows.open_numbers(log):
+                raise InputError(
+                    f"ledger {self.path} has no open reservation {number}; `pdips "
+                    f"ledger show` lists them"
+                )
+            log.append("outcome", attempt=number, outcome="struck")
+
+    def adopt(self, fingerprint: str, *, role: Role = "version") -> None:
+        """Let a corrected version of the same table, or another table of the same
+        persons, share this account.
+        """
+        choice(role, get_args(Role), "role")
+        with self._transaction() as log:
+            self._recognise(log, fingerprint, adopt=role)
+            if self._held is not None:
+                log.append("outcome", attempt=self._held, outcome="adopted")
+        self._held = None
+
+    def adopt_account(self, other: "Ledger") -> None:
+        """Count all charges of another account here too, so that the releases of both
+        add up; later charges there are not counted.
+
+        Raises
+        ------
+        InputError
+            If the other account is this one, protects another unit or other neighbours,
+            or was adopted already.
+        RefusedError
+            If the charges would exceed the total.
+        """
+        with other._transaction(reads=True) as theirs:
+            name = rows.account_name(theirs)
+            charges = rows.entries_of(theirs)
+            neighbours = rows.account_row(theirs)["neighbours"]
+        with self._transaction() as log:
+            origins = {entry.origin for entry in rows.entries_of(log)}
+            if name in origins | {rows.account_name(log)}:
+                raise InputError(
+                    f"ledger {self.path} counts the charges of {other.path} already"
+                )
+            account = rows.read_account(log)
+            if neighbours != account.neighbours:
+                raise InputError(
+                    f"ledger {other.path} is kept for {neighbours} neighbours and "
+                    f"{self.path} for {account.neighbours}: their charges don't add up"
+                )
+            for entry in charges:
+                refuse_unit(self.path, account.unit, entry.unit)
+                account = rows.read_account(log)
+                refuse_overspending(self.path, account, entry.price)
+                adopted = replace(entry, origin=entry.origin or name)
+                log.append("charge", attempt=None, **rows.entry_row(adopted))
+
+    def tables(self) -> list[tuple[str, str]]:
+        """Return when each table came to share the account, and as what: "first",
+        "version" or "other-table".
+        """
+        with self._transaction(reads=True) as log:
+            adopted = log.of_kind("table")
+        return [(event.time, event.content["role"]) for event in adopted]
+
+    def salted(self, fingerprint: str) -> str:
+        """Return the salted hash by which the account knows a table."""
+        with self._transaction(reads=True) as log:
+            return rows.salted(log, fingerprint)
+
+    def holds(self, fingerprint: str) -> bool:
+        """Whether a table shares the account."""
+        with self._transaction(reads=True) as log:
+            return rows.salted(log, fingerprint) in rows.known_tables(log)
+
+    def name(self) -> str:
+        """Return the account's public name, which receipts carry."""
+        with self._transaction(reads=True) as log:
+            return rows.account_name(log)
+
+    def sign(self, message: bytes) -> tuple[str, str]:
+        """Return the account's public key, and its signature of a message, both in
+        hexadecimal digits.
+
+        Raises
+        ------
+        InputError
+            If the private half of the key isn't beside the ledger, or is another one.
+        """
+        public = self.public_key()
+        key = self._key()
+        if key.public != public:
+            raise InputError(
+                f"the key {self._key_path} isn't that of ledger {self.path}: put the "
+                "account's own back from a copy"
+            )
+        return key.public, key.sign(message)
+
+    def public_key(self) -> str:
+        """Return the public half of the account's key, for those who check releases."""
+        with self._transaction(reads=True) as log:
+            return str(rows.account_row(log)["key"])
+
+    def compare(self, receipt: Receipt) -> str | None:
+        """Return what is wrong if a release with this receipt isn't in the account,
+        else None.
+        """
+        with self._transaction(reads=True) as log:
+            return rows.contradiction(receipt, log)
+
+    def attempts(self) -> list[Attempt]:
+        """Return every request with a ledger to read a table, oldest first, and what
+        came of it.
+        """
+        with self._transaction(reads=True) as log:
+            return rows.attempts_of(log)
+
+    def entries(self) -> list[Entry]:
+        """Return every charge, oldest first."""
+        with self._transaction(reads=True) as log:
+            return rows.entries_of(log)
+
+    def summary(self) -> Account:
+        """Return the account's neighbours and unit, its total, and what is spent and
+        remains of it.
+        """
+        with self._transaction(reads=True) as log:
+            return rows.read_account(log)
+
+    @contextmanager
+    def _holding(
+        self, request: Request, *, explain: bool, allow: Collection[str]
+    ) -> Iterator[None]:
+        """Record an attempt, hold it for the body, and record what came of it unless
+        the body did.
+        """
+        for word in allow:
+            choice(word, ALLOWED, "allow")
+        if self._held is not None:
+            raise InputError(
+                f"ledger {self.path} holds a reservation of this object already; make "
+                "one at a time"
+            )
+        neighbours = None if request.loss is None else request.loss.neighbours
+        charged = CHARGED_REFUSALS in allow
+        # An interrupt may come between the commit and its return.
+        self._token = secrets.token_hex(8)
+        try:
+            with self._transaction(create_for=neighbours) as log:
+                refuse_refusals(self.path, len(rows.refusals_of(log)), allow)
+                self._held = self._attempt(log, request, explain=explain)
+            yield
+        except BaseException as error:
+            is_refusal = isinstance(error, DataError)
+            outcome: Outcome = "refused" if is_refusal else "withdrawn"
+            self._let_go(request, outcome, error, charged=charged)
+            raise
+        self._let_go(request, "withdrawn", None, charged=charged)
+
+    def _let_go(
         self,
-        connection: sqlite3.Connection,
-        mechanism: str,
-        loss: PrivacyLoss | None,
-        schema: "Schema",
+        request: Request,
+        outcome: Outcome,
+        error: BaseException | None,
         *,
-        explain: bool,
-    ) -> int:
-        """Check that the account can hold a price, and append the attempt; without a loss it costs nothing."""
-        account, unit = file.read_account(connection), Unit.of(schema)
-        price: tuple[object, ...] = ("none", account.neighbours, "0", "0", "0", "0", "0")
+        charged: bool,
+    ) -> None:
+        """Record what came of the attempt that is held, or say that it stays open."""
+        number = self._held
+        self._held = None
+        if number is None:
+            return
+        try:
+            self._close(request, number, outcome, charged=charged)
+        except InputError as unwritable:
+            # A refusal that isn't on record isn't told either.
+            reasons = []
+            if error is not None and not isinstance(error, DataError):
+                reasons.append(what_happened(error))
+            kind = ResumableError if isinstance(error, ResumableError) else InputError
+            if str(unwritable) not in reasons:
+                reasons.append(str(unwritable))
+            raise kind(
+                f"{'; '.join(reasons)}; what was reserved and not charged stays "
+                "reserved: when the ledger can be written, "
+                f"pdips ledger strike {self.path} {number}"
+            ) from None
+        except KeyboardInterrupt:
+            self._close(request, number, outcome, charged=charged)
+            raise
+
+    def _close(
+        self, request: Request, number: int, outcome: Outcome, *, charged: bool
+    ) -> None:
+        """Record what came of an attempt, unless it never committed. One that was
+        struck meanwhile is charged nothing; a refusal is on record even then, or
+        striking would make refusals that nobody counts.
+        """
+        with self._transaction() as log:
+            outcomes = {one.number: one.outcome for one in rows.attempts_of(log)}
+            before = outcomes.get(number, "withdrawn")
+            is_struck = before == "struck" and outcome == "refused"
+            if before is not None and not is_struck:
+                return
+            if log.events[number - 1].content.get("token") != self._token:
+                return
+            log.append("outcome", attempt=number, outcome=outcome)
+            if is_struck or outcome != "refused" or not charged or request.loss is None:
+                return
+            refusal = replace(request, mechanism=f"a refusal by {request.mechanism}")
+            entry = rows.next_entry(log, refusal, request.loss, secrets.token_hex(8))
+            log.append("charge", attempt=None, **rows.entry_row(entry))
+            log.append("end", entry=entry.number, end="finished")
+
+    def _attempt(self, log: Log, request: Request, *, explain: bool) -> int:
+        """Check that the account can hold a price, and append the attempt; without a
+        loss it costs nothing.
+        """
+        account = rows.read_account(log)
+        unit = Unit.of(request.schema)
+        content = None
+        loss = request.loss
         if loss is not None:
             if loss.neighbours == "replace-one" != account.neighbours:
                 raise InputError(
-                    f"ledger {self.path} is kept for add-remove neighbours and can't hold a replace-one loss, which "
-                    "says nothing of the number of records; charge an add-remove loss or name another ledger"
+                    f"ledger {self.path} is kept for add-remove neighbours and can't "
+                    "hold a replace-one loss, which says nothing of the number of "
+                    "records; charge an add-remove loss or name another ledger"
                 )
-            charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
-            self._refuse_unit(connection, unit)
-            self._refuse_overspending(account, charged)
-            numbers = (loss.epsilon, loss.delta, loss.rho, charged.epsilon, charged.delta)
-            price = (loss.kind, loss.neighbours, *map(file.text, numbers))
-        row = (file.now(), mechanism, *price, *file.columns_of(unit), file.digest_of(schema), int(explain))
-        return file.append(connection, "attempts", *row)
+            price = AccountPrice.of(loss, account.neighbours)
+            refuse_unit(self.path, account.unit, unit)
+            refuse_overspending(self.path, account, price)
+            content = price.content()
+        return log.append(
+            "attempt",
+            mechanism=request.mechanism,
+            price=content,
+            unit=asdict(unit),
+            schema=rows.digest_of(request.schema),
+            plan=request.plan,
+            explained=explain,
+            token=self._token,
+        )
 
-    def _refuse_unit(self, connection: sqlite3.Connection, unit: Unit) -> None:
-        """Refuse a price for a unit of privacy whose losses don't add to those in the account."""
-        account = file.read_unit(connection)
-        if account is not None and not unit.fits(account):
+    def _check_reserved(
+        self, log: Log, number: int, request: Request, loss: PrivacyLoss
+    ) -> None:
+        """Refuse a charge that isn't what was reserved, in any of its numbers."""
+        if number not in rows.open_numbers(log):
             raise InputError(
-                f"ledger {self.path} is kept for this unit of privacy: {account}. The schema has another: {unit}. "
-                "Prices for different units don't add up: give the schema the records and public columns of the "
-                "account, or name another ledger, whose total counts apart"
+                f"ledger {self.path}: the reservation was struck meanwhile; nothing is "
+                f"charged"
             )
-        if account is None and file.one_value(connection, "SELECT count(*) FROM entries"):
+        [held] = [one for one in rows.attempts_of(log) if one.number == number]
+        account = rows.read_account(log)
+        asked = (
+            request.mechanism,
+            AccountPrice.of(loss, account.neighbours),
+            rows.digest_of(request.schema),
+            request.plan,
+        )
+        if (held.mechanism, held.price, held.schema, held.plan) != asked:
             raise InputError(
-                f"ledger {self.path} has charges of version 0.1, which didn't record the unit of privacy (person "
-                f"column, cap, public columns). If all of them were for the unit of this schema ({unit}), say so with "
-                "`pdips ledger declare-unit`; otherwise name another ledger"
+                f"ledger {self.path}: another price, plan or schema was reserved than "
+                "is to be charged"
             )
+        refuse_unit(self.path, account.unit, Unit.of(request.schema))
 
     @contextmanager
     def _transaction(
-        self, begin: str = "BEGIN IMMEDIATE", *, create_for: Neighbours | None = None
-    ) -> Iterator[sqlite3.Connection]:
-        """Run the body in one transaction, committed at its end; create the account if ``create_for`` is given."""
-        if create_for is None and not os.path.exists(self.path):
-            raise InputError(f"ledger {self.path} doesn't exist")
-        uri = f"{self.path.absolute().as_uri()}?mode={'rwc' if create_for else 'rw'}"
-        try:
-            # autocommit=True is SQLite's own: a transaction is what we begin and commit, nothing is opened behind us.
-            with closing(sqlite3.connect(uri, uri=True, timeout=self.timeout, autocommit=True)) as connection:
-                connection.row_factory = sqlite3.Row
-                # A commit is the deletion of the journal: EXTRA, unlike FULL, also syncs the directory after it.
-                connection.execute("PRAGMA synchronous = EXTRA")
-                connection.execute("PRAGMA fullfsync = ON")  # macOS, where fsync may stop at the drive's cache
-                connection.execute(begin)
-                self._identify(connection, create_for)
-                yield connection
-                connection.execute("COMMIT")  # what doesn't come this far is rolled back by closing
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-            reason = _REASONS.get(code & 0xFF, f"can't be used; SQLite reports error {code}")
-            raise InputError(f"ledger {self.path} {reason}") from None
+        self,
+        *,
+        reads: bool = False,
+        create_for: Neighbours | None = None,
+        beside: Path | None = None,
+    ) -> Iterator[Log]:
+        """Run the body in one transaction, committed at its end; create the account if
+        ``create_for`` is given. ``reads``: no row will be appended.
+        """
+        with transaction(
+            self.path,
+            timeout=self.timeout,
+            writes=not reads,
+            create=create_for is not None,
+            beside=beside,
+        ) as log:
+            if not log.events and create_for is None:
+                raise damaged(self.path)
+            if not log.events and create_for is not None:
+                rows.begin(log, create_for, public_key=self._key(create=True).public)
+            if not reads:
+                charges = rows.entries_of(log)
+                kept = {entry.token for entry in charges if entry.end is None}
+                if beside is not None:
+                    kept.add(self._token_of(Journal(beside)))
+                self._swept = sweep(self.path, kept)
+            yield log
 
-    def _identify(self, connection: sqlite3.Connection, create_for: Neighbours | None) -> None:
-        """Check that the file is a ledger of this format; make one of an empty file if ``create_for`` is given."""
-        marks = tuple(file.one_value(connection, f"PRAGMA {name}") for name in ("application_id", "user_version"))
-        if marks in ((file.APPLICATION_ID, file.IN_EPSILON), (file.APPLICATION_ID, file.FORMAT)):
+    def _recognise(
+        self, log: Log, fingerprint: str, *, adopt: Role | None = None
+    ) -> None:
+        """Bind a new ledger to the table; refuse another table than a bound one's,
+        unless it is to be adopted.
+        """
+        salted = rows.salted(log, fingerprint)
+        tables = rows.known_tables(log)
+        if salted in tables:
             return
-        if marks == (file.APPLICATION_ID, 1):
-            file.create_tables(connection, file.ADDED, file.IN_EPSILON)
-            return
-        if marks[0] == file.APPLICATION_ID:
-            raise InputError(f"ledger {self.path} was written by another version of pdips; use that one")
-        if any(marks) or file.one_value(connection, "SELECT count(*) FROM sqlite_master"):
-            raise InputError(f"ledger {self.path} {_FOREIGN}")
-        if create_for is None:
-            raise InputError(f"ledger {self.path} is empty; no total was set and nothing charged yet")
-        file.create(connection, create_for)
-
-    def _recognise(self, connection: sqlite3.Connection, fingerprint: str, *, adopt: Role | None = None) -> None:
-        """Bind a new ledger to the table; refuse another table than a bound one's, unless it is to be adopted."""
-        salt = file.one_value(connection, "SELECT salt FROM account")
-        digest = hashlib.blake2b(fingerprint.encode(), salt=salt, digest_size=32).digest()
-        known = [row["hash"] for row in connection.execute("SELECT hash FROM fingerprints").fetchall()]
-        if digest in known:
-            return
-        if known and adopt is None:
+        if tables and adopt is None:
             raise DataError(
-                f"ledger {self.path} belongs to another table; if this is a corrected version of that table, or "
-                "another table of the same persons, let it share the account with `pdips ledger adopt`, otherwise name "
-                "another ledger"
+                f"ledger {self.path} belongs to another table; if this is a corrected "
+                "version of that table, or another table of the same persons, let it "
+                "share the account with `pdips ledger adopt`, otherwise name another "
+                "ledger"
             )
-        number = file.append(connection, "fingerprints", file.now(), digest)
-        if known and adopt is not None:
-            file.append(connection, "roles", number, adopt)
+        log.append("table", hash=salted, role=adopt if tables else "first")
 
-    def _refuse_overspending(self, account: Account, charged: PrivacyLoss) -> None:
-        """Raise RefusedError unless the charge fits into what remains."""
-        epsilon, delta = account.remaining_epsilon, account.remaining_delta
-        if epsilon is None or delta is None:
-            return
-        fits, room = charged.epsilon <= epsilon and charged.delta <= delta, account.remaining_rho
-        rho = rho_of(charged.kind, charged.epsilon, charged.rho)
-        if room is not None:
-            if rho is None:
-                raise InputError(f"ledger {self.path} is kept in rho, and this is {_NO_RHO}; name another ledger")
-            fits = rho <= room
-        if fits:
-            return
-        total = _pair(account.total_epsilon or Fraction(0), account.total_delta or Fraction(0))
-        words = (_pair(charged.epsilon, charged.delta), _pair(epsilon, delta), total)
-        asked, left, total = words if room is None else (f"rho {each:.12g}" for each in (rho, room, account.total_rho))
-        do = "ask for less, or raise the total (pdips ledger set-total)"
-        if room is None and charged.delta and not account.total_delta:
-            do = "the total allows no delta: give it one (pdips ledger set-total --delta), or take kind = pure"
-        raise RefusedError(
-            f"ledger {self.path} would be overspent: asked {asked}, remaining {left}, total {total} "
-            f"({account.neighbours} neighbours){_reserved(account)}; {do}"
-        )
+    def _entry(self, log: Log, number: int) -> Entry:
+        entries = rows.entries_of(log)
+        if not 1 <= number <= len(entries):
+            raise InputError(
+                f"ledger {self.path} has no charge {number}; `pdips ledger show` lists "
+                "them"
+            )
+        return entries[number - 1]
 
+    @property
+    def _key_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.key")
 
-def _validate_price(loss: PrivacyLoss, spends: Sequence[Spend]) -> None:
-    if not loss.is_finite:
-        raise InputError(
-            f"a loss of kind {loss.kind!r} bounds nothing, so a ledger can't hold it; leave the ledger out of studies"
-        )
-    if not spends:
-        raise InputError("a charge must be itemised: spends is empty")
-    itemised = sum((spend.epsilon for spend in spends), Fraction(0))
-    if loss.kind == "pure" and itemised != loss.epsilon:
-        raise InputError(f"the spends add up to epsilon {itemised:.12g}, the loss says {loss.epsilon:.12g}")
+    def _key(self, *, create: bool = False) -> "AccountKey":
+        """Return the account's key; make one for a new account."""
+        from pdips.privacy.signing import AccountKey  # brings cryptography along
 
+        if create and not self._key_path.exists():
+            return AccountKey.create(self._key_path)
+        return AccountKey.read(self._key_path)
 
-def _pair(epsilon: Fraction, delta: Fraction) -> str:
-    return f"epsilon {epsilon:.12g}" + (f" and delta {delta:.12g}" if delta else "")
+    def _journal(self, token: str) -> Journal:
+        return Journal(self.path.with_name(f"{self.path.name}.{token}{SUFFIX}"))
 
-
-def _reserved(account: Account) -> str:
-    """Say what of an account is reserved, if anything is."""
-    if not account.reserved_epsilon:
-        return ""
-    amount = _pair(account.reserved_epsilon, account.reserved_delta)
-    if account.total_rho is not None:
-        amount = f"rho {account.reserved_rho:.12g}"
-    return f", {amount} of it reserved by runs that aren't finished (pdips ledger show)"
+    def _token_of(self, journal: Journal) -> str:
+        name = journal.path.name
+        return name.removeprefix(f"{self.path.name}.").removesuffix(SUFFIX)

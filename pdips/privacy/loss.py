@@ -1,53 +1,88 @@
 """Privacy losses: what one is, what it adds to others, and how a total is itemised.
 
-All numbers are exact rationals (:class:`fractions.Fraction`), so that "does this overspend" has one answer.
+All numbers are exact rationals (:class:`fractions.Fraction`), so that "does this
+overspend" has one answer.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Context, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, get_args
 
 from pdips.errors import InputError
 from pdips.html import small_table
+from pdips.privacy.rho import of_pure, rounded_up
 
 Neighbours = Literal["replace-one", "add-remove"]
 Kind = Literal["pure", "approximate", "zcdp", "asymptotic", "none"]
 Sampling = Literal["exact", "mcmc"]
 Number = int | float | str | Fraction
 
-LARGEST_EXPONENT = 300  # Largest power of ten in a number that is written with an exponent
-TINY = Fraction(1, 10**60)  # What doubles stop at in the choice of a divergence's order; each gives a valid epsilon
+# Largest power of ten in a number that is written with an exponent
+LARGEST_EXPONENT = 300
+LONGEST_SHOWN = 60  # Characters of a setting that a message repeats
+# What doubles stop at in the choice of a divergence's order; each gives a valid epsilon
+TINY = Fraction(1, 10**60)
 MOST_TAU = Fraction(1, 10**20)
-"""Largest probability with which the noise of a zero-concentrated loss may not be of the law that rho is about."""
+"""Largest probability with which the noise of a zero-concentrated loss may not be of
+the law that rho is about.
+"""
 
 DIGITS = 10**12  # Of square roots, rounded down
 FINITE_KINDS: tuple[Kind, ...] = ("pure", "approximate", "zcdp")
+CONCENTRATED_KINDS: tuple[Kind, ...] = ("pure", "zcdp")
+READ_AT = Fraction(1, 10**6)  # Delta at which the rho of a pure loss is read
+# Part by which what rho gives may stay below an epsilon that was asked for by rounding
+CLAIM_ROUNDING = Fraction(1, 10**6)
+# Digits of a rho and of its reading in a statement, the last one rounded up
+PRICE_DIGITS = Context(prec=4, rounding=ROUND_CEILING)
+READING_DIGITS = Context(prec=2, rounding=ROUND_CEILING)
+
+
+def abridged(value: object) -> str:
+    """Return a setting for a message, cut where it is long."""
+    try:
+        text = repr(value) if isinstance(value, str) else str(value)
+    except ValueError:  # Python spells no number of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def exact(value: Number, name: str) -> Fraction:
-    """Return ``value`` as the rational that its spelling names: 0.1 is one tenth, not the double nearest to it."""
-    if isinstance(value, (int, Fraction)) and not isinstance(value, bool):
-        return Fraction(value)
-    text = str(value).strip()
+    """Return ``value`` as the rational that its spelling names: 0.1 is one tenth, not
+    the double nearest to it.
+    """
+    if isinstance(value, Fraction):
+        return value  # prices have long denominators
     try:
-        number = Fraction(text) if "/" in text else Decimal(text)
+        if isinstance(value, int) and not isinstance(value, bool):
+            number = Decimal(value)
+        else:
+            text = str(value).strip()
+            if "/" in text:
+                return Fraction(text)
+            number = Decimal(text)
     except (ValueError, ZeroDivisionError, InvalidOperation):
-        raise InputError(f"{name} must be a finite number, got {value!r}") from None
-    if isinstance(number, Decimal):
-        if not number.is_finite() or abs(number.adjusted()) > LARGEST_EXPONENT:
-            raise InputError(f"{name} must be a finite number of ordinary size, got {value!r}")
-        return Fraction(number)
-    return number
+        raise InputError(
+            f"{name} must be a finite number, got {abridged(value)}"
+        ) from None
+    if not number.is_finite() or abs(number.adjusted()) > LARGEST_EXPONENT:
+        raise InputError(
+            f"{name} must be a finite number of ordinary size, got {abridged(value)}"
+        )
+    return Fraction(number)
 
 
 def spell(number: Fraction) -> str:
-    """Write a price as a decimal, exactly where it has a short one and otherwise rounded up, never down."""
+    """Write a price as a decimal, exactly where it has a short one and otherwise
+    rounded up, never down.
+    """
     n_digits = next((n for n in range(15) if (number * 10**n).denominator == 1), 15)
-    text = f"{Decimal(math.ceil(number * 10**n_digits)).scaleb(-n_digits):f}"
+    last_digits = Decimal(math.ceil(number * 10**n_digits))
+    text = f"{last_digits.scaleb(-n_digits):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -61,7 +96,7 @@ def positive(value: Number, name: str) -> Fraction:
     """Return ``value`` as a rational above zero."""
     number = exact(value, name)
     if number <= 0:
-        raise InputError(f"{name} must be above 0, got {value}")
+        raise InputError(f"{name} must be above 0, got {float(number):g}")
     return number
 
 
@@ -69,15 +104,24 @@ def proper_share(value: Number, name: str) -> Fraction:
     """Return ``value`` as a rational above 0 and below 1."""
     number = exact(value, name)
     if not 0 < number < 1:
-        raise InputError(f"{name} must be above 0 and below 1, got {value}")
+        raise InputError(f"{name} must be above 0 and below 1, got {float(number):g}")
     return number
 
 
-def check_whole(value: object, name: str, least: int = 1, most: int | None = 1_000_000) -> None:
-    """Refuse what is no whole number from ``least`` to ``most``; with None, any larger one will do."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        allowed = f"of at least {least}" if most is None else f"from {least} to {most:,}"
-        raise InputError(f"{name} must be a whole number {allowed}, got {value}")
+def check_whole(
+    value: object, name: str, least: int = 1, most: int | None = 1_000_000
+) -> None:
+    """Refuse what is no whole number from ``least`` to ``most``; with None, any larger
+    one will do.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        largest = value if most is None else most
+        if least <= value <= largest:
+            return
+    allowed = f"of at least {least}"
+    if most is not None:
+        allowed = f"from {least} to {most:,}"
+    raise InputError(f"{name} must be a whole number {allowed}, got {abridged(value)}")
 
 
 def choice[T: str](value: str, allowed: Sequence[T], name: str) -> T:
@@ -86,9 +130,11 @@ def choice[T: str](value: str, allowed: Sequence[T], name: str) -> T:
         if value == candidate:
             return candidate
     if not allowed:
-        raise InputError(f"{name}: there is nothing to choose from here; got {value!r}")
+        raise InputError(
+            f"{name}: there is nothing to choose from here; got {abridged(value)}"
+        )
     rule = f"one of {', '.join(allowed)}" if len(allowed) > 1 else f"{allowed[0]} here"
-    raise InputError(f"{name} must be {rule}; got {value!r}")
+    raise InputError(f"{name} must be {rule}; got {abridged(value)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +144,21 @@ class PrivacyLoss:
     Parameters
     ----------
     epsilon : Fraction
-        Total over all synthetic sets of the release, in nats. For ``kind="zcdp"`` the epsilon that ``rho`` gives at
-        ``delta``. For ``kind="none"`` and ``"asymptotic"`` the figure that the paper claims, which bounds nothing.
+        Total over all synthetic sets of the release, in nats. For ``kind="zcdp"`` the
+        epsilon that ``rho`` gives at ``delta``. For ``kind="none"`` and
+        ``"asymptotic"`` the figure that the paper claims, which bounds nothing.
     delta : Fraction
         Probability of exceeding ``epsilon``; 0 for ``kind="pure"``.
     rho : Fraction
-        Zero-concentrated loss; 0 unless ``kind="zcdp"``.
+        Zero-concentrated loss of the same release, for ``kind="zcdp"`` and ``"pure"``;
+        0 for other kinds. Left out of a pure loss, what its epsilon alone implies:
+        epsilon tanh(epsilon / 2).
     tau : Fraction
-        Probability with which the law that ``rho`` is about doesn't hold; part of ``delta``.
+        Probability with which the law that ``rho`` is about doesn't hold; part of
+        ``delta``.
     neighbours : {"replace-one", "add-remove"}
-        Which tables are to look alike: one person's records replaced (number of records public), or added or removed.
+        Which tables are to look alike: one person's records replaced (number of records
+        public), or added or removed.
     kind : {"pure", "approximate", "zcdp", "asymptotic", "none"}
         What sort of guarantee it is.
     sampling : {"exact", "mcmc"}
@@ -117,7 +168,12 @@ class PrivacyLoss:
 
     Examples
     --------
-    >>> loss = PrivacyLoss(epsilon="0.1", neighbours="replace-one", kind="pure", statement="One count, Laplace noise.")
+    >>> loss = PrivacyLoss(
+    ...     epsilon="0.1",
+    ...     neighbours="replace-one",
+    ...     kind="pure",
+    ...     statement="One count, Laplace noise.",
+    ... )
     >>> loss.epsilon, loss.is_finite
     (Fraction(1, 10), True)
     """
@@ -141,12 +197,26 @@ class PrivacyLoss:
             raise InputError(f"delta must be at least 0 and below 1, got {self.delta}")
         if self.kind == "pure" and self.delta:
             raise InputError("a pure loss has delta = 0; use kind 'approximate'")
-        if (self.kind == "zcdp") != (self.rho > 0):
-            raise InputError("rho goes with kind 'zcdp', and only with it")
+        if self.kind == "pure" and not self.rho:
+            object.__setattr__(self, "rho", of_pure(self.epsilon))
+        if (self.kind in CONCENTRATED_KINDS) != (self.rho > 0):
+            raise InputError(
+                "rho is above 0 for kind 'zcdp', may be left out for kind 'pure', and "
+                "goes with no other kind"
+            )
 
     def _repr_html_(self) -> str:
-        figures = (("epsilon", spell(self.epsilon)), ("delta", spell(self.delta)), ("rho", spell(self.rho)))
-        rows = [*figures, ("kind", self.kind), ("neighbours", self.neighbours), ("statement", self.statement)]
+        figures = (
+            ("epsilon", spell(self.epsilon)),
+            ("delta", spell(self.delta)),
+            ("rho", spell(self.rho)),
+        )
+        rows = [
+            *figures,
+            ("kind", self.kind),
+            ("neighbours", self.neighbours),
+            ("statement", self.statement),
+        ]
         return small_table("PrivacyLoss", rows)
 
     @property
@@ -157,7 +227,8 @@ class PrivacyLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Spend:
-    """One item of a price: which step, how much of the total, and how it composes with the others.
+    """One item of a price: which step, how much of the total, and how it composes with
+    the others.
 
     Examples
     --------
@@ -174,30 +245,55 @@ class Spend:
 
 
 def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
-    """Return the epsilon that a zero-concentrated loss has at delta, rounded up at the twelfth decimal.
+    """Return the epsilon that a zero-concentrated loss has at delta, rounded up at the
+    twelfth decimal.
 
-    Canonne, Kamath and Steinke (2020), section 2.3: for every x > 0, with delta, rho-zCDP implies epsilon =
-    rho (1 + x) + (log(1 / delta) - log(1 + x)) / x + log(x) - log(1 + x). Floats choose x where it is least, so that
-    their rounding weakens nothing (``docs/proofs/ledger.md``, theorem 3).
+    Canonne, Kamath and Steinke (2020), section 2.3: for every x > 0, with delta,
+    rho-zCDP implies epsilon = rho (1 + x) + (log(1 / delta) - log(1 + x)) / x + log(x)
+    - log(1 + x). Floats choose x where it is least, so that their rounding weakens
+    nothing (``docs/proofs/ledger.md``, theorem 3).
 
     Examples
     --------
     >>> round(float(epsilon_of(Fraction("0.024356"), Fraction(1, 10**6))), 4)
     1.0
     """
-    size, reach = float(min(max(rho, TINY), 1 / TINY)), math.log(delta.denominator) - math.log(delta.numerator)
-    reach = -math.log1p(float(delta - 1)) if 2 * delta > 1 else reach
-    low, high = 0.0, math.sqrt(max(reach, float(TINY)) / size)
-    for _ in range(100):  # the derivative in x is 0 where rho x^2 + log(1 + x) = log(1 / delta), which grows in x
-        middle = (low + high) / 2
-        low, high = (middle, high) if size * middle**2 + math.log1p(middle) < reach else (low, middle)
-    x = Decimal(repr(high))
-    context = Context(prec=60 + 2 * abs(x.adjusted()))  # 1 + x is exact, and logarithms are right far beyond 1 / x
-    log_delta = context.subtract(context.ln(Decimal(delta.denominator)), context.ln(Decimal(delta.numerator)))
-    log_x, wider = context.ln(x), context.ln(context.add(1, x))
+    x = _best_order(rho, delta)
+    # 1 + x is exact, and logarithms are right far beyond 1 / x
+    context = Context(prec=60 + 2 * abs(x.adjusted()))
+    # of one over delta
+    log_delta = context.subtract(
+        context.ln(Decimal(delta.denominator)), context.ln(Decimal(delta.numerator))
+    )
+    log_x = Fraction(context.ln(x))
+    wider = Fraction(context.ln(context.add(1, x)))
     order = Fraction(x)
-    epsilon = rho * (1 + order) + (Fraction(log_delta) - Fraction(wider)) / order + Fraction(log_x) - Fraction(wider)
-    return max(Fraction(math.ceil((epsilon + Fraction(1, 10**20)) * 10**12), 10**12), Fraction(1, 10**12))
+    at_delta = (Fraction(log_delta) - wider) / order
+    epsilon = rho * (1 + order) + at_delta + log_x - wider
+    # far more than the rounding of the logarithms
+    above = epsilon + Fraction(1, 10**20)
+    return Fraction(max(math.ceil(above * 10**12), 1), 10**12)
+
+
+def _best_order(rho: Fraction, delta: Fraction) -> Decimal:
+    """Return about the x at which :func:`epsilon_of` is least.
+
+    There its derivative is 0: rho x^2 + log(1 + x) = log(1 / delta), whose left side
+    grows in x.
+    """
+    size = float(min(max(rho, TINY), 1 / TINY))
+    reach = math.log(delta.denominator) - math.log(delta.numerator)
+    if 2 * delta > 1:
+        reach = -math.log1p(float(delta - 1))
+    low = 0.0
+    high = math.sqrt(max(reach, float(TINY)) / size)
+    for _ in range(100):
+        middle = (low + high) / 2
+        if size * middle**2 + math.log1p(middle) < reach:
+            low = middle
+        else:
+            high = middle
+    return Decimal(repr(high))
 
 
 @lru_cache(maxsize=256)
@@ -218,7 +314,10 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
     while epsilon_of(digit, delta) > epsilon:
         digit /= 10
         if digit < Fraction(1, 10**40):
-            raise InputError("epsilon is too small for kind 'zcdp' at this delta; take a larger one, or kind 'pure'")
+            raise InputError(
+                "epsilon is too small for a zero-concentrated loss at this delta; "
+                "take a larger epsilon, or leave delta out"
+            )
     rho = digit
     for _ in range(10):
         while epsilon_of(rho + digit, delta) <= epsilon:
@@ -227,28 +326,55 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
     return rho
 
 
+def as_asked(epsilon: Fraction, asked: Fraction | None) -> Fraction:
+    """Return the epsilon that a zero-concentrated loss states: the one that was asked
+    for, where what rho gives at delta is less by rounding alone.
+
+    Rho has ten digits and is rounded down, so that it gives .999999999791 where 1 was
+    asked for. A bound of 1 follows from that; nothing is ever rounded down.
+
+    Examples
+    --------
+    >>> as_asked(Fraction("0.999999999791"), Fraction(1))
+    Fraction(1, 1)
+    >>> as_asked(Fraction("0.9"), Fraction(1))
+    Fraction(9, 10)
+    """
+    if asked is not None and epsilon <= asked <= epsilon * (1 + CLAIM_ROUNDING):
+        return asked
+    return epsilon
+
+
 def root(square: Fraction) -> Fraction:
     """Return the square root, rounded down to a part of 1 / ``DIGITS``."""
-    return Fraction(math.isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)
+    enlarged = square.numerator * DIGITS**2 // square.denominator
+    return Fraction(math.isqrt(enlarged), DIGITS)
 
 
-def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str, tau: Number = 0) -> PrivacyLoss:
-    """Return a zero-concentrated loss with its (epsilon, delta) reading, as :func:`epsilon_of` has it.
+def zcdp(
+    rho: Number, delta: Number, neighbours: Neighbours, statement: str, tau: Number = 0
+) -> PrivacyLoss:
+    """Return a zero-concentrated loss with its (epsilon, delta) reading, as
+    :func:`epsilon_of` has it.
 
-    With ``tau`` it is tau-approximate (Bun and Steinke, 2016, definition 8.1), and read at delta - tau
-    (``docs/proofs/pairs.md``, theorem 3).
+    With ``tau`` it is tau-approximate (Bun and Steinke, 2016, definition 8.1), and read
+    at delta - tau (``docs/proofs/pairs.md``, theorem 3).
 
     Examples
     --------
     >>> round(float(zcdp("0.5", "1e-6", "replace-one", "A Gaussian count.").epsilon), 3)
     5.222
     """
-    exact_rho, exact_delta = positive(rho, "rho"), positive(delta, "delta")
+    exact_rho = positive(rho, "rho")
+    exact_delta = positive(delta, "delta")
     if exact_delta >= 1:
         raise InputError(f"delta must be below 1, got {delta}")
     beyond = exact(tau, "tau")
     if not 0 <= beyond <= MOST_TAU or beyond >= exact_delta:
-        raise InputError("tau, by which noise may miss its law, must be below delta and at most 10^-20")
+        raise InputError(
+            "tau, by which noise may miss its law, must be below delta "
+            "and at most 10^-20"
+        )
     epsilon = epsilon_of(exact_rho, exact_delta - beyond)
     return PrivacyLoss(
         epsilon=epsilon,
@@ -261,23 +387,59 @@ def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str, tau
     )
 
 
-def rho_of(kind: Kind, epsilon: Fraction, rho: Fraction) -> Fraction | None:
-    """Return what a loss adds to a sum of zero-concentrated ones, or None where it doesn't add to them.
+@lru_cache(maxsize=256)
+def also_read(rho: Fraction) -> Fraction:
+    """Return the epsilon that a pure loss has at delta = 10^-6 by its rho, which the
+    same release satisfies beside its pure one.
 
-    A pure loss adds epsilon^2 / 2: Bun and Steinke (2016), proposition 1.4.
-    """
-    return rho if kind == "zcdp" else epsilon**2 / 2 if kind == "pure" else None
-
-
-def to_replace_one(loss: PrivacyLoss) -> PrivacyLoss:
-    """Return an add-remove loss as a replace-one loss: replacing is removing and adding.
-
-    Pure epsilon doubles; (epsilon, delta) becomes (2 epsilon, (1 + e^epsilon) delta); rho quadruples (two steps of
-    group privacy). The other direction doesn't exist: a replace-one guarantee says nothing of the number of records.
+    Both hold at once, for the same output: they don't add up, and readings of several
+    releases don't either.
 
     Examples
     --------
-    >>> loss = PrivacyLoss(epsilon=1, neighbours="add-remove", kind="pure", statement="One count.")
+    >>> round(float(also_read(Fraction("0.0117"))), 2)
+    0.68
+    """
+    return epsilon_of(rho, READ_AT)
+
+
+def also_sentence(epsilon: Fraction, rho: Fraction) -> str:
+    """Return what the same release satisfies beside its pure epsilon, by its rho.
+
+    Examples
+    --------
+    >>> also_sentence(Fraction(1), Fraction("0.01136"))[:80]
+    'The same release also satisfies (0.67, 0.000001)-differential privacy, by its ze'
+    """
+    price = spell(rounded_up(rho, PRICE_DIGITS))
+    reading = rounded_up(also_read(rho), READING_DIGITS)
+    if reading >= epsilon:
+        return (
+            f"Its zero-concentrated price is rho = {price}, which gives no smaller "
+            f"epsilon at a delta of {spell(READ_AT)}."
+        )
+    return (
+        f"The same release also satisfies "
+        f"({spell(reading)}, {spell(READ_AT)})-differential privacy, by its "
+        f"zero-concentrated price rho = {price}; both statements hold at "
+        f"once, and they don't add up."
+    )
+
+
+def to_replace_one(loss: PrivacyLoss) -> PrivacyLoss:
+    """Return an add-remove loss as a replace-one loss: replacing is removing and
+    adding.
+
+    Pure epsilon doubles; (epsilon, delta) becomes (2 epsilon, (1 + e^epsilon) delta);
+    rho quadruples (two steps of group privacy), and for a pure loss is at most what
+    2 epsilon implies. The other direction doesn't exist: a replace-one guarantee says
+    nothing of the number of records.
+
+    Examples
+    --------
+    >>> loss = PrivacyLoss(
+    ...     epsilon=1, neighbours="add-remove", kind="pure", statement="One count."
+    ... )
     >>> to_replace_one(loss).epsilon
     Fraction(2, 1)
     """
@@ -287,8 +449,18 @@ def to_replace_one(loss: PrivacyLoss) -> PrivacyLoss:
         return zcdp(4 * loss.rho, loss.delta, "replace-one", loss.statement, loss.tau)
     if not loss.is_finite:
         return replace(loss, neighbours="replace-one")
-    if loss.delta and loss.epsilon > 500:
-        raise InputError("an approximate loss with epsilon above 500 has no replace-one reading with delta below 1")
-    growth = 1 + Fraction(math.exp(float(loss.epsilon))) if loss.delta else Fraction(0)
-    delta = loss.delta * growth * Fraction(10**12 + 1, 10**12)
-    return replace(loss, neighbours="replace-one", epsilon=2 * loss.epsilon, delta=delta)
+    doubled = replace(loss, neighbours="replace-one", epsilon=2 * loss.epsilon)
+    if loss.kind == "pure":
+        rho = min(4 * loss.rho, of_pure(doubled.epsilon))
+        return replace(doubled, rho=rho)
+    if not loss.delta:
+        return doubled
+    if loss.epsilon > 500:
+        raise InputError(
+            "an approximate loss with epsilon above 500 has no "
+            "replace-one reading with delta below 1"
+        )
+    growth = 1 + Fraction(math.exp(float(loss.epsilon)))
+    # more than the rounding of e^epsilon as a double
+    slack = Fraction(10**12 + 1, 10**12)
+    return replace(doubled, delta=loss.delta * growth * slack)

@@ -1,7 +1,9 @@
-"""Lines of a quantile regression, chosen one after the other by exponential mechanisms on public candidates.
+"""Lines of a quantile regression, chosen one after the other by exponential mechanisms
+on public candidates.
 
-A line is an array (b_0, b_1, ..., b_p): its value at predictors x in [-1, 1]^p is b_0 + b_1 x_1 + ... + b_p x_p.
-Coefficients are whole multiples of a power of two, so that their sums and differences are exact.
+A line is an array (b_0, b_1, ..., b_p): its value at predictors x in [-1, 1]^p is b_0 +
+b_1 x_1 + ... + b_p x_p. Coefficients are whole multiples of a power of two, so that
+their sums and differences are exact.
 """
 
 import math
@@ -10,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -21,23 +23,42 @@ from pdips.data.table import Table
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import UNAVAILABLE
-from pdips.privacy.plan import Step
+from pdips.privacy.plan import Step, sharing
+from pdips.privacy.rho import of_range
 from pdips.quantile.column_plan import ColumnBudget
 from pdips.quantile.gradient import Gradient, LineRegression, Norm, RegressionRecords
 
 Base = Literal["log", "uniform"]
 MOST_RECORDS = 2**25
-LEAST = -(2.0**60)  # With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many
+# With so many records, a gradient has fewer than 2^60 steps; base weights have at most
+# as many
+LEAST = -(2.0**60)
 MOST_CANDIDATES = 2**20
+# The first offset beside a line, as a share of the outcome's range
+FINEST = 1e-5
 
-PASSES = ((Fraction(1, 4), 1.0, 4), (Fraction(3, 4), 0.1, 8))
-"""Of a search one coefficient after the other: share of the price, reach, and what divides the number of steps."""
+
+class SearchPass(NamedTuple):
+    """Of a search one coefficient after the other: share of the price, reach as a share
+    of the outcome's range, and what divides the number of steps.
+    """
+
+    share: Fraction
+    reach: float
+    divisor: int
+
+
+PASSES = (
+    SearchPass(Fraction(1, 4), reach=1.0, divisor=4),
+    SearchPass(Fraction(3, 4), reach=0.1, divisor=8),
+)
 
 
 @lru_cache
 def _growth(ratio: float, n_each_side: int) -> float:
     """Return where sinh(growth / n) is ``ratio`` of sinh(growth)."""
-    low, high = 1e-9, 40.0
+    low = 1e-9
+    high = 40.0
     for _ in range(200):
         middle = (low + high) / 2
         larger = math.sinh(middle / n_each_side) > ratio * math.sinh(middle)
@@ -45,28 +66,37 @@ def _growth(ratio: float, n_each_side: int) -> float:
     return low
 
 
-def spread(reach: float, finest: float, n_each_side: int, step: float, *, upwards: bool = False) -> FloatArray:
-    """Return increasing public offsets up to ``reach`` on one side of 0 or both, in multiples of ``step``.
+def spread(
+    reach: float, finest: float, n_each_side: int, step: float, *, upwards: bool = False
+) -> FloatArray:
+    """Return increasing public offsets up to ``reach`` on one side of 0 or both, in
+    multiples of ``step``.
 
     They are dense about 0, ``finest`` from 0 to the next, and grow like sinh.
     """
     growth = _growth(max(finest, 2 * step) / reach, n_each_side)
-    places = np.arange(0 if upwards else -n_each_side, n_each_side + 1)
-    exact = reach / math.sinh(growth) * np.sinh(growth / n_each_side * places)
-    return np.asarray(np.rint(exact / step) * step)
+    first = 0 if upwards else -n_each_side
+    numbers = np.arange(first, n_each_side + 1)
+    unit = reach / math.sinh(growth)
+    offsets = unit * np.sinh(growth / n_each_side * numbers)
+    return np.asarray(np.rint(offsets / step) * step)
 
 
 def log_widths(offsets: FloatArray) -> FloatArray:
-    """Return the logarithm of the length of the interval that each offset stands for."""
+    """Return the logarithm of the length of the interval that each offset stands
+    for.
+    """
     return np.asarray(np.log(np.gradient(offsets)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRound:
-    """One round of a search for a line: its share of epsilon, and which candidates there are.
+    """One round of a search for a line: its share of epsilon, and which candidates
+    there are.
 
-    They go a ``reach`` from the line before, as a share of the outcome's range, with so many offsets on each side; two
-    slopes are changed at once on a ``grid``. If ``uniform`` they weigh as much as the intervals that they stand for.
+    They go a ``reach`` from the line before, as a share of the outcome's range, with so
+    many offsets on each side; two slopes are changed at once on a ``grid``. If
+    ``uniform`` they weigh as much as the intervals that they stand for.
     """
 
     share: Fraction
@@ -77,55 +107,101 @@ class SearchRound:
     grid: bool = False
 
     def at_most(self, n_intercepts: int) -> "SearchRound":
-        """Return the round with fewer candidates where a fitter has few intercepts; 2,000 leave rounds as they are."""
-        few = max(n_intercepts // 8, 1), max(n_intercepts // 4, 1)
-        return replace(self, n_slopes=min(self.n_slopes, few[0]), n_intercepts=min(self.n_intercepts, few[1]))
+        """Return the round with fewer candidates where a fitter has few intercepts;
+        2,000 leave rounds as they are.
+        """
+        most_slopes = max(n_intercepts // 8, 1)
+        most_intercepts = max(n_intercepts // 4, 1)
+        return replace(
+            self,
+            n_slopes=min(self.n_slopes, most_slopes),
+            n_intercepts=min(self.n_intercepts, most_intercepts),
+        )
 
 
 def rounds(n_predictors: int) -> tuple[SearchRound, ...]:
     """Return the rounds of a search for a line with one predictor or two."""
     if n_predictors == 1:
-        first = SearchRound(share=Fraction(1, 8), reach=1, n_slopes=250, n_intercepts=400)
-        return first, SearchRound(share=Fraction(7, 8), reach=1 / 10, n_slopes=150, n_intercepts=300, uniform=True)
+        coarse = SearchRound(
+            share=Fraction(1, 8), reach=1, n_slopes=250, n_intercepts=400
+        )
+        fine = SearchRound(
+            share=Fraction(7, 8),
+            reach=1 / 10,
+            n_slopes=150,
+            n_intercepts=300,
+            uniform=True,
+        )
+        return coarse, fine
     part = Fraction(1, 6)
-    return (
-        SearchRound(share=part, reach=1, n_slopes=96, n_intercepts=200),
-        SearchRound(share=part, reach=1 / 4, n_slopes=64, n_intercepts=200),
-        SearchRound(share=part, reach=1 / 30, n_slopes=64, n_intercepts=200),
-        SearchRound(share=3 * part, reach=1 / 150, n_slopes=14, n_intercepts=150, uniform=True, grid=True),
+    coarse = SearchRound(share=part, reach=1, n_slopes=96, n_intercepts=200)
+    closer = SearchRound(share=part, reach=1 / 4, n_slopes=64, n_intercepts=200)
+    close = SearchRound(share=part, reach=1 / 30, n_slopes=64, n_intercepts=200)
+    fine = SearchRound(
+        share=3 * part,
+        reach=1 / 150,
+        n_slopes=14,
+        n_intercepts=150,
+        uniform=True,
+        grid=True,
     )
+    return coarse, closer, close, fine
 
 
-def around_slopes(each: SearchRound, n_predictors: int, span: float, step: float) -> tuple[FloatArray, FloatArray]:
-    """Return offsets of slopes, shape (slopes, p), and their log weights in the base measure.
+def around_slopes(
+    each: SearchRound, n_predictors: int, span: float, step: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return offsets of slopes, shape (slopes, p), and their log weights in the base
+    measure.
 
-    A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two,
-    without diagonals and in fewer steps where many predictors would make more than ``MOST_CANDIDATES`` lines.
+    A grid for one predictor or where the round asks for it; otherwise steps along each
+    axis and each diagonal of two, without diagonals and in fewer steps where many
+    predictors would make more than ``MOST_CANDIDATES`` lines.
     """
     reach = span * each.reach
-    most = MOST_CANDIDATES // (2 * (2 * each.n_intercepts + 1))  # steps on one side, over all directions
-    diagonals = 2 * n_predictors**2 <= most
-    if n_predictors > 1 and not each.grid:
-        each = replace(each, n_slopes=max(min(each.n_slopes, most // n_predictors ** (1 + diagonals)), 1))
-    offsets = spread(reach, reach * (5e-3 if each.grid else 2e-4), each.n_slopes, step)
+    finest = reach * (5e-3 if each.grid else 2e-4)
     if n_predictors == 1 or each.grid:
+        offsets = spread(reach, finest, each.n_slopes, step)
         grid = np.array(list(product(offsets, repeat=n_predictors)))
-        weights = np.array([sum(one) for one in product(log_widths(offsets), repeat=n_predictors)])
-        return grid, weights if each.uniform else np.zeros(len(grid))
-    unit = np.eye(n_predictors)
-    pairs = [(unit[i], unit[j]) for i in range(n_predictors) for j in range(i) if diagonals]
-    directions = [*unit, *(a + b for a, b in pairs), *(a - b for a, b in pairs)]
+        if not each.uniform:
+            return grid, np.zeros(len(grid))
+        widths = product(log_widths(offsets), repeat=n_predictors)
+        return grid, np.array([sum(sides) for sides in widths])
+    # steps on one side, over all directions
+    n_intercepts = 2 * each.n_intercepts + 1
+    most = MOST_CANDIDATES // (2 * n_intercepts)
+    diagonals = 2 * n_predictors**2 <= most
+    n_directions = n_predictors**2 if diagonals else n_predictors
+    n_steps = max(min(each.n_slopes, most // n_directions), 1)
+    offsets = spread(reach, finest, n_steps, step)
     moved = offsets[offsets != 0]
-    grid = np.concatenate([np.zeros((1, n_predictors)), *(moved[:, None] * direction for direction in directions)])
+    slopes = [np.zeros((1, n_predictors))]
+    for direction in _directions(n_predictors, diagonals=diagonals):
+        slopes.append(moved[:, None] * direction)
+    grid = np.concatenate(slopes)
     return grid, np.zeros(len(grid))
+
+
+def _directions(n_predictors: int, *, diagonals: bool) -> list[FloatArray]:
+    """Return the axes, and the diagonals of any two."""
+    axes = list(np.eye(n_predictors))
+    if not diagonals:
+        return axes
+    pairs = [(axes[i], axes[j]) for i in range(n_predictors) for j in range(i)]
+    sums = [one + other for one, other in pairs]
+    differences = [one - other for one, other in pairs]
+    return [*axes, *sums, *differences]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Public lines around a public or released one: what is added to its slopes, shape (slopes, p), and its intercept.
+    """Public lines around a public or released one: what is added to its slopes, shape
+    (slopes, p), and its intercept.
 
-    ``log_base`` is the log weight of each slope in the base measure; if ``uniform``, intercepts weigh as much as the
-    interval that they stand for, otherwise all the same.
+    ``log_base`` is the log weight of each slope in the base measure; if ``uniform``,
+    intercepts weigh as much as the interval that they stand for, otherwise all the
+    same. None may cross the released lines ``floor`` and ``ceiling``. Where one
+    coefficient is moved, ``entry``, this entry of the gradient alone counts.
     """
 
     around: FloatArray
@@ -133,17 +209,38 @@ class Candidates:
     intercepts: FloatArray
     log_base: FloatArray | float = 0.0
     uniform: bool = False
+    floor: FloatArray | None = None
+    ceiling: FloatArray | None = None
+    entry: int | None = None
+
+    def between(
+        self, floor: FloatArray | None, ceiling: FloatArray | None
+    ) -> "Candidates":
+        """Return the same candidates, between two released lines."""
+        return replace(self, floor=floor, ceiling=ceiling)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many slopes and intercepts there are."""
+        return len(self.slopes), len(self.intercepts)
 
     def line(self, index: int) -> FloatArray:
-        k, j = divmod(index, len(self.intercepts))
-        return np.asarray(self.around + np.concatenate([[self.intercepts[j]], self.slopes[k]]))
+        """Return the line of a candidate's number."""
+        slope, intercept = divmod(index, len(self.intercepts))
+        moved = [[self.intercepts[intercept]], self.slopes[slope]]
+        return np.asarray(self.around + np.concatenate(moved))
 
-    def margin(self, floor: FloatArray, sign: int = 1, frame: FloatArray | None = None) -> FloatArray:
-        """Return how far candidates are above a line (below it for sign -1) where they are nearest in the box.
+    def margin(
+        self, floor: FloatArray, sign: int = 1, frame: FloatArray | None = None
+    ) -> FloatArray:
+        """Return how far candidates are above a line (below it for sign -1) where they
+        are nearest in the box.
 
-        An affine function has its least value on [-1, 1]^p at a corner, d_0 - sum_j abs(d_j).
+        An affine function has its least value on [-1, 1]^p at a corner, d_0 - sum_j
+        abs(d_j).
         """
-        moved = np.concatenate([np.zeros((len(self.slopes), 1)), self.slopes], axis=1)
+        level = np.zeros((len(self.slopes), 1))
+        moved = np.concatenate([level, self.slopes], axis=1)
         away = sign * (self.around - floor + moved)
         if frame is not None:
             away = away @ frame.T
@@ -153,11 +250,13 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitter:
-    """How lines are chosen, all of it public: the gradient's norm, the base measure of intercepts, the neighbours.
+    """How lines are chosen, all of it public: the gradient's norm, the base measure of
+    intercepts, the neighbours.
 
-    Lines may go beyond the outcome's bounds by ``slack`` of its range. Up to ``at_once`` slopes, 2 at most, are
-    searched for together, more one after the other. ``n_intercepts`` also bounds the steps of slopes. A search spends
-    one part in ``units`` of its price.
+    Lines may go beyond the outcome's bounds by ``slack`` of its range. Up to
+    ``at_once`` slopes, 2 at most, are searched for together, more one after the other.
+    ``n_intercepts`` also bounds the steps of slopes. A search spends one part in
+    ``units`` of its price.
     """
 
     norm: Norm = "hull"
@@ -168,38 +267,68 @@ class Fitter:
     n_intercepts: int = 2_000
     units: Fraction = Fraction(1)
 
-    def choice(self, budget: ColumnBudget, name: str, tau: Fraction, n_predictors: int, price: Fraction) -> Step:
-        """Return the step that chooses a line: the scores of two candidates move by a sensitivity, up and down."""
-        return budget.choice(name, price, 2 * self.gradient(tau, n_predictors).sensitivity(self.neighbours))
+    def choice(
+        self,
+        budget: ColumnBudget,
+        name: str,
+        tau: Fraction,
+        n_predictors: int,
+        price: Fraction,
+    ) -> Step:
+        """Return the step that chooses a line: the scores of two candidates move by a
+        sensitivity, up and down.
+        """
+        gradient = self.gradient(tau, n_predictors)
+        return budget.choice(name, price, 2 * gradient.sensitivity(self.neighbours))
 
     def searches(
-        self, budget: ColumnBudget, name: str, tau: Fraction, n_predictors: int, price: Fraction
+        self,
+        budget: ColumnBudget,
+        name: str,
+        tau: Fraction,
+        n_predictors: int,
+        price: Fraction,
     ) -> tuple[Step, ...]:
         """Return the steps of a search for a line from public bounds alone."""
         if not n_predictors:
             return (self.choice(budget, name, tau, 0, price),)
         if n_predictors <= self.at_once:
             return tuple(
-                self.choice(budget, f"{name}, round {number}", tau, n_predictors, price * each.share)
+                self.choice(
+                    budget,
+                    f"{name}, round {number}",
+                    tau,
+                    n_predictors,
+                    price * each.share,
+                )
                 for number, each in enumerate(rounds(n_predictors), start=1)
             )
-        entries = [Gradient(tau, min(place, 1), "linf") for place in range(n_predictors + 1)]
-        return tuple(
-            budget.choice(
-                f"{name}, pass {number}, coefficient {place}",
-                price * share / len(entries),
-                2 * entry.sensitivity(self.neighbours),
-            )
-            for number, (share, _, _) in enumerate(PASSES, start=1)
-            for place, entry in enumerate(entries)
-        )
+        n_coefficients = n_predictors + 1
+        steps = list[Step]()
+        for number, each in enumerate(PASSES, start=1):
+            pass_price = price * each.share
+            choices = []
+            for entry in range(n_coefficients):
+                moved = entry_gradient(tau, entry).sensitivity(self.neighbours)
+                title = f"{name}, pass {number}, coefficient {entry}"
+                choices.append(
+                    budget.choice(title, pass_price / n_coefficients, 2 * moved)
+                )
+            # where a line has fewer coefficients on the way, they share the price of
+            # all
+            steps += sharing(choices, of_range(pass_price))
+        return tuple(steps)
 
     def gradient(self, tau: Fraction, n_predictors: int) -> Gradient:
-        """Return the gradient; the hull of what a record does is a cube where records are added or removed."""
+        """Return the gradient; the hull of what a record does is a cube where records
+        are added or removed.
+        """
         cube = self.norm == "hull" and self.neighbours == "add-remove"
         return Gradient(tau, n_predictors, "linf" if cube else self.norm)
 
-    def steps(self, below: IntArray, total: IntArray, tau: Fraction, step: Step) -> IntArray:
+    def steps(
+        self, below: IntArray, total: IntArray, tau: Fraction, step: Step
+    ) -> IntArray:
         """Return the norm of the gradient at candidates, in whole steps."""
         return self.gradient(tau, len(total) - 1).steps(below, total)
 
@@ -210,101 +339,142 @@ class Fitter:
         tau: Fraction,
         step: Step,
         curator: Curator,
-        floor: FloatArray | None = None,
-        ceiling: FloatArray | None = None,
         below: Callable[[Table], IntArray] | None = None,
-        entry: int | None = None,
     ) -> FloatArray:
-        """Choose a line by the K-norm gradient mechanism, between two released ones.
+        """Choose a line by the K-norm gradient mechanism, between released ones.
 
-        ``below`` is as from :func:`sums`, if it is known; with ``entry`` only this entry of the gradient counts.
+        ``below`` is as from :func:`sums`, if it is known.
         """
-        weights, unit = self.log_weights(candidates), 1 / step.enlarged(self.units).scale
+        weights = self.log_weights(candidates)
+        unit = 1 / step.enlarged(self.units).scale
         # log weights in steps, which add to every table's scores alike
-        base = np.maximum(np.rint((weights - weights.max()) / float(unit)), LEAST).astype(np.int64)
-        allowed = self.allowed(regression, candidates, floor, ceiling)
+        in_steps = np.rint((weights - weights.max()) / float(unit))
+        base = np.maximum(in_steps, LEAST).astype(np.int64)
+        allowed = self.allowed(regression, candidates)
+        entry = candidates.entry
 
         def scores(table: Table) -> IntArray:
             records = regression.read(table)
-            known = sums(records, candidates) if below is None else below(table)
+            under = sums(records, candidates) if below is None else below(table)
             if entry is None:
-                found = self.steps(known, records.total, tau, step)
+                norm = self.steps(under, records.total, tau, step)
             else:
-                found = Gradient(tau, min(entry, 1), "linf").steps(known[..., [entry]], records.total[[entry]])
-            return np.where(allowed, base - found, UNAVAILABLE).reshape(1, -1)
+                one = entry_gradient(tau, entry)
+                norm = one.steps(under[..., [entry]], records.total[[entry]])
+            return np.where(allowed, base - norm, UNAVAILABLE).reshape(1, -1)
 
         return candidates.line(int(curator.choose(step, scores, units=self.units)[0]))
 
     def log_weights(self, candidates: Candidates) -> FloatArray:
         """Return the log weights of the base measure, shape (slopes, intercepts)."""
-        found = np.zeros((len(candidates.slopes), len(candidates.intercepts)))
-        found += np.reshape(candidates.log_base, (-1, 1))
-        return found + log_widths(candidates.intercepts) if candidates.uniform else found
+        weights = np.zeros(candidates.shape)
+        weights += np.reshape(candidates.log_base, (-1, 1))
+        if candidates.uniform:
+            weights += log_widths(candidates.intercepts)
+        return weights
 
-    def allowed(
-        self, regression: LineRegression, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
-    ) -> BoolArray:
-        """Say which candidates may be chosen, by public and released values alone; if none, the line in the middle."""
-        flat, slack = np.zeros(regression.n_predictors), self.slack * regression.span
-        allowed = np.ones((len(candidates.slopes), len(candidates.intercepts)), dtype=bool)
-        if floor is not None:
-            allowed &= candidates.margin(floor) >= 0
-        if ceiling is not None:
-            allowed &= candidates.margin(ceiling, -1) >= 0
-        allowed &= candidates.margin(np.array([regression.lower - slack, *flat]), 1, regression.frame) >= 0
-        allowed &= candidates.margin(np.array([regression.upper + slack, *flat]), -1, regression.frame) >= 0
+    def allowed(self, regression: LineRegression, candidates: Candidates) -> BoolArray:
+        """Say which candidates may be chosen, by public and released values alone; if
+        none, the line in the middle.
+        """
+        lowest = np.zeros(1 + regression.n_predictors)
+        highest = np.zeros(1 + regression.n_predictors)
+        slack = self.slack * regression.span
+        lowest[0] = regression.lower - slack
+        highest[0] = regression.upper + slack
+        allowed = candidates.margin(lowest, 1, regression.frame) >= 0
+        allowed &= candidates.margin(highest, -1, regression.frame) >= 0
+        if candidates.floor is not None:
+            allowed &= candidates.margin(candidates.floor) >= 0
+        if candidates.ceiling is not None:
+            allowed &= candidates.margin(candidates.ceiling, -1) >= 0
         if not allowed.any():  # rounding, at lines that touch the bounds
-            allowed[~candidates.slopes.any(axis=1), np.searchsorted(candidates.intercepts, 0.0)] = True
+            parallel = ~candidates.slopes.any(axis=1)
+            middle = np.searchsorted(candidates.intercepts, 0.0)
+            allowed[parallel, middle] = True
         return allowed
 
-    def search(self, regression: LineRegression, tau: Fraction, steps: Sequence[Step], curator: Curator) -> FloatArray:
+    def search(
+        self,
+        regression: LineRegression,
+        tau: Fraction,
+        steps: Sequence[Step],
+        curator: Curator,
+    ) -> FloatArray:
         """Find a line from public bounds alone, in rounds of ever closer candidates.
 
-        All rounds but the last may leave records out, by coins that depend on nothing: given the coins, tables that
-        differ in a record do so still or are equal.
+        All rounds but the last may leave records out, by coins that depend on nothing:
+        given the coins, tables that differ in a record do so still or are equal.
         """
-        line, p = regression.start(), regression.n_predictors
+        line = regression.start()
+        p = regression.n_predictors
         if not p:
-            return self.choose(regression, self.beside(regression, line, upwards=True), tau, steps[0], curator)
+            upwards = self.beside(regression, line, upwards=True)
+            return self.choose(regression, upwards, tau, steps[0], curator)
         if p > self.at_once or len(steps) > len(rounds(p)):
             return self.by_axes(regression, line, tau, steps, curator)
-        for number, (each, step) in enumerate(zip(rounds(p), steps, strict=True), start=1):
-            some = regression.thinned(curator.coins) if number < len(steps) else regression
-            line = self.choose(some, self.around(some, line, each), tau, step, curator)
+        last = steps[-1]
+        for each, step in zip(rounds(p), steps, strict=True):
+            some = regression
+            if step is not last:
+                some = regression.thinned(curator.coins)
+            candidates = self.around(some, line, each)
+            line = self.choose(some, candidates, tau, step, curator)
         return line
 
     def by_axes(
-        self, regression: LineRegression, line: FloatArray, tau: Fraction, steps: Sequence[Step], curator: Curator
+        self,
+        regression: LineRegression,
+        line: FloatArray,
+        tau: Fraction,
+        steps: Sequence[Step],
+        curator: Curator,
     ) -> FloatArray:
-        """Find a line with many predictors one coefficient at a time, each by its own entry of the gradient.
+        """Find a line with many predictors one coefficient at a time, each by its own
+        entry of the gradient.
 
-        Two passes, a quarter of epsilon and the rest. Where instruments hardly depend on each other, one pass all but
-        does it. Where there are fewer coefficients than steps, they share the price of all.
+        Two passes, a quarter of epsilon and the rest. Where instruments hardly depend
+        on each other, one pass all but does it. Where there are fewer coefficients than
+        steps, they share the price of all.
         """
-        p, size = regression.n_predictors, len(steps) // len(PASSES)
-        sharing = replace(self, units=self.units * (p + 1) / size)
-        for number, (_, reach, n) in enumerate(PASSES):
+        n_coefficients = 1 + regression.n_predictors
+        size = len(steps) // len(PASSES)
+        sharing = replace(self, units=self.units * n_coefficients / size)
+        for number, each in enumerate(PASSES):
             due = steps[number * size : (number + 1) * size]
-            widest, n_steps = regression.span * reach, max(self.n_intercepts // n, 1)
-            away = spread(widest, widest * 1e-5, n_steps, regression.step)
-            for place in range(p + 1):
-                slopes = away[:, None] * np.eye(p)[place - 1] if place else np.zeros((1, p))
-                grid = Candidates(around=line, slopes=slopes, intercepts=np.zeros(1) if place else away)
-                some = regression if number else regression.thinned(curator.coins)
-                line = sharing.choose(some, grid, tau, due[place], curator, entry=place)
-            leave_out(due[p + 1 :], curator)
+            widest = regression.span * each.reach
+            n_steps = max(self.n_intercepts // each.divisor, 1)
+            away = spread(widest, widest * FINEST, n_steps, regression.step)
+            for entry in range(n_coefficients):
+                some = regression
+                if not number:
+                    some = regression.thinned(curator.coins)
+                candidates = _along(line, entry, away)
+                line = sharing.choose(some, candidates, tau, due[entry], curator)
+            leave_out(due[n_coefficients:], curator)
         return line
 
-    def around(self, regression: LineRegression, line: FloatArray, each: SearchRound) -> Candidates:
+    def around(
+        self, regression: LineRegression, line: FloatArray, each: SearchRound
+    ) -> Candidates:
         """Return the candidates of one round of a search."""
         each = each.at_most(self.n_intercepts)
-        slopes, log_base = around_slopes(each, regression.n_predictors, regression.span, regression.step)
+        p = regression.n_predictors
+        slopes, log_base = around_slopes(each, p, regression.span, regression.step)
         reach = regression.span * each.reach
         offsets = spread(reach, reach * 1e-4, each.n_intercepts, regression.step)
-        return Candidates(around=line, slopes=slopes, intercepts=offsets, log_base=log_base, uniform=each.uniform)
+        return Candidates(
+            around=line,
+            slopes=slopes,
+            intercepts=offsets,
+            log_base=log_base,
+            uniform=each.uniform,
+        )
 
     def parallel(self, regression: LineRegression, line: FloatArray) -> LineRegression:
-        """Return what lines parallel to a released one are chosen by: residuals, and the intercept's gradient alone."""
+        """Return what lines parallel to a released one are chosen by: residuals, and
+        the intercept's gradient alone.
+        """
         return regression.parallel(line)
 
     def beside(
@@ -314,34 +484,69 @@ class Fitter:
         *,
         upwards: bool = False,
         slopes: bool = False,
-        even: bool = False,
     ) -> Candidates:
-        """Return candidates parallel to a line, or with other slopes too.
-
-        With ``even`` a uniform base measure is made by even spacing, not by weights.
-        """
-        n, p = self.n_intercepts if upwards else self.n_intercepts // 2, regression.n_predictors
+        """Return candidates parallel to a line, or with other slopes too."""
+        n = self.n_intercepts if upwards else self.n_intercepts // 2
+        p = regression.n_predictors
+        span = regression.span
         steeper = np.zeros((1, p))
         if slopes and p:
-            each = SearchRound(share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=n // 16, grid=p <= 2)
-            steeper, _ = around_slopes(each.at_most(self.n_intercepts), p, regression.span, regression.step)
+            each = SearchRound(
+                share=Fraction(1),
+                reach=1 / 2,
+                n_slopes=8,
+                n_intercepts=n // 16,
+                grid=p <= 2,
+            ).at_most(self.n_intercepts)
+            steeper, _ = around_slopes(each, p, span, regression.step)
             n = max(n // 8, 1)
-        uniform = self.base == "uniform"
-        finest = regression.span / n if even and uniform else regression.span * 1e-5
-        offsets = spread(regression.span, finest, n, regression.step, upwards=upwards)
-        return Candidates(around=line, slopes=steeper, intercepts=offsets, uniform=uniform)
+        offsets = spread(span, span * FINEST, n, regression.step, upwards=upwards)
+        return Candidates(
+            around=line,
+            slopes=steeper,
+            intercepts=offsets,
+            uniform=self.base == "uniform",
+        )
+
+
+def entry_gradient(tau: Fraction, entry: int) -> Gradient:
+    """Return the gradient of one coefficient by itself: the intercept's, entry 0, or
+    that of a slope.
+    """
+    return Gradient(tau, min(entry, 1), "linf")
+
+
+def _along(line: FloatArray, entry: int, away: FloatArray) -> Candidates:
+    """Return candidates that differ from a line in one coefficient."""
+    p = len(line) - 1
+    if not entry:
+        slopes = np.zeros((1, p))
+        return Candidates(around=line, slopes=slopes, intercepts=away, entry=0)
+    slopes = away[:, None] * np.eye(p)[entry - 1]
+    return Candidates(around=line, slopes=slopes, intercepts=np.zeros(1), entry=entry)
 
 
 def leave_out(steps: Sequence[Step], curator: Curator) -> None:
-    """Tick choices off the plan without a look at the table: of one candidate, so that nothing is lost."""
+    """Tick choices off the plan without a look at the table: of one candidate, so that
+    nothing is lost.
+    """
     for step in steps:
         curator.choose(step, lambda _: np.zeros((1, 1), dtype=np.int64))
 
 
 def sums(records: RegressionRecords, candidates: Candidates) -> IntArray:
-    """Return the sums of (1, z) over the records on or below each candidate, shape (slopes, intercepts, p + 1)."""
-    residuals, slopes, offsets = records.residuals(candidates.around), candidates.slopes, candidates.intercepts
-    return np.asarray(sums_below(residuals, records.predictors, records.instruments, slopes, offsets, UNITS))
+    """Return the sums of (1, z) over the records on or below each candidate, shape
+    (slopes, intercepts, p + 1).
+    """
+    under = sums_below(
+        records.residuals(candidates.around),
+        records.predictors,
+        records.instruments,
+        candidates.slopes,
+        candidates.intercepts,
+        UNITS,
+    )
+    return np.asarray(under)
 
 
 # compiled
@@ -352,7 +557,9 @@ _CLOSE = 64.0
 
 @njit(cache=True, nogil=True)
 def _guesses(offsets, low, high):  # type: ignore[no-untyped-def]
-    """Return about where the values of evenly spaced buckets stand among sorted offsets."""
+    """Return about where the values of evenly spaced buckets stand among sorted
+    offsets.
+    """
     width = (high - low) / _BUCKETS
     found = np.empty(_BUCKETS, dtype=np.int64)
     place = 0
@@ -365,37 +572,56 @@ def _guesses(offsets, low, high):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def sums_below(residual, predictors, instruments, slopes, offsets, units):  # type: ignore[no-untyped-def]
-    """Return the sums of (1, z) over the records on or below each line, in units, shape (slopes, offsets, p + 1).
+def _bucket(value, reach):  # type: ignore[no-untyped-def]
+    """Return the bucket of a value, of those evenly spaced from -reach to reach."""
+    return min(int((value + reach) * (_BUCKETS / (2 * reach))), _BUCKETS - 1)
 
-    A line is ``offsets[j] + slopes[k] @ x`` beside the one that residuals are counted from; ``offsets`` increase.
-    Whether a record is below a line depends on this record and the line alone: tables of guesses only tell where to
-    look first.
+
+@njit(cache=True, nogil=True)
+def _first_above(offsets, value, guess):  # type: ignore[no-untyped-def]
+    """Return the place of the first offset that isn't below a value, looking from a
+    guess.
+    """
+    place = guess
+    while place < offsets.shape[0] - 1 and offsets[place] < value:
+        place += 1
+    while place > 0 and offsets[place - 1] >= value:
+        place -= 1
+    return place
+
+
+@njit(cache=True, nogil=True)
+def sums_below(residual, predictors, instruments, slopes, offsets, units):  # type: ignore[no-untyped-def]
+    """Return the sums of (1, z) over the records on or below each line, in units, shape
+    (slopes, offsets, p + 1).
+
+    A line is ``offsets[j] + slopes[k] @ x`` beside the one that residuals are counted
+    from; ``offsets`` increase. Whether a record is below a line depends on this record
+    and the line alone: tables of guesses only tell where to look first.
     """
     n, p = predictors.shape
-    n_slopes, n_offsets = slopes.shape[0], offsets.shape[0]
+    n_slopes = slopes.shape[0]
+    n_offsets = offsets.shape[0]
     below = np.zeros((n_slopes, n_offsets, p + 1), dtype=np.int64)
     far = max(abs(offsets[0]), abs(offsets[-1]), 1e-300)
     near = far / _CLOSE
-    coarse, fine = _guesses(offsets, -far, far), _guesses(offsets, -near, near)
+    coarse = _guesses(offsets, -far, far)
+    fine = _guesses(offsets, -near, near)
     for k in range(n_slopes):
         for i in range(n):
             r = residual[i]
             for j in range(p):
-                r -= slopes[k, j] * (predictors[i, j])
-            if not r <= offsets[n_offsets - 1]:  # not a number is below no line, and finds no bucket
+                r -= slopes[k, j] * predictors[i, j]
+            # not a number is below no line, and finds no bucket
+            if not r <= offsets[n_offsets - 1]:
                 continue
-            if r <= offsets[0]:
-                place = 0
-            else:
+            place = 0
+            if r > offsets[0]:
                 if abs(r) < near:
-                    place = fine[min(int((r + near) * (_BUCKETS / (2 * near))), _BUCKETS - 1)]
+                    place = fine[_bucket(r, near)]
                 else:
-                    place = coarse[min(int((r + far) * (_BUCKETS / (2 * far))), _BUCKETS - 1)]
-                while place < n_offsets - 1 and offsets[place] < r:
-                    place += 1
-                while place > 0 and offsets[place - 1] >= r:
-                    place -= 1
+                    place = coarse[_bucket(r, far)]
+                place = _first_above(offsets, r, place)
             below[k, place, 0] += units
             for j in range(p):
                 below[k, place, j + 1] += instruments[i, j]

@@ -1,42 +1,63 @@
-"""The files of a release as typed objects: ``privacy.json``, ``run.json`` and the paid ``evaluation.json``.
+"""The files of a release as typed objects: ``privacy.json``, ``run.json`` and the paid
+``evaluation.json``.
 
-Who writes a file and who reads it use the same class. Files of earlier versions are read too; what they lack has a
-default, and what they said in a sentence is taken apart here.
+Who writes a file and who reads it use the same class.
 """
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 
-from pdips.convergence import ESS, RHAT, Convergence
+from pdips.convergence import Convergence
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.account import Receipt
 from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, as_float, rho_of, to_replace_one
+from pdips.privacy.loss import (
+    CONCENTRATED_KINDS,
+    Kind,
+    Neighbours,
+    PrivacyLoss,
+    Sampling,
+    as_float,
+    to_replace_one,
+)
 from pdips.privacy.plan import Noise
+from pdips.release.answers import AnswerForm
 from pdips.release.known_totals import TotalCheck
 from pdips.release.noisy_margins import MarginError, MarginLaw
-
-SENTENCE = re.compile(
-    r"(passed|failed): R-hat at most (\S+) \(.*?\), effective draws at least (\S+) for the centre and (\S+) for the "
-    r"tails \(.*?\), (\d+) divergences(?: \(none\), in round (\d+))?"
-)
-"""How versions up to 0.2.0 wrote the convergence of chains into ``run.json``."""
-
+from pdips.release.offers import Offers
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-RoundedUp = Annotated[Finite, BeforeValidator(lambda value: as_float(value) if isinstance(value, Fraction) else value)]
-FiniteOrNone = Annotated[
-    Finite | None, BeforeValidator(lambda value: None if isinstance(value, float) and math.isnan(value) else value)
+RoundedUp = Annotated[
+    Finite,
+    BeforeValidator(
+        lambda value: as_float(value) if isinstance(value, Fraction) else value
+    ),
 ]
+FiniteOrNone = Annotated[
+    Finite | None,
+    BeforeValidator(
+        lambda value: None if isinstance(value, float) and math.isnan(value) else value
+    ),
+]
+
+# A release is named by 16 random hexadecimal digits
+Identifier = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
 class Document(BaseModel):
@@ -51,11 +72,18 @@ class Document(BaseModel):
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the file of that name in a folder."""
-        return check(cls, read_json(folder / cls.file), str(folder / cls.file))
+        return cls.parse(read_bytes(folder / cls.file), folder / cls.file)
+
+    @classmethod
+    def parse(cls, content: bytes, path: Path) -> Self:
+        """Return what the bytes of a file hold; ``path`` is what a message names."""
+        return check(cls, parse_json(content, path), str(path))
 
     @classmethod
     def found(cls, folder: Path) -> Self | None:
-        """Read the file of that name in a folder, or return None where there is none."""
+        """Read the file of that name in a folder, or return None where there is
+        none.
+        """
         return cls.read(folder) if (folder / cls.file).is_file() else None
 
     def write(self, folder: Path) -> Path:
@@ -71,7 +99,9 @@ class Document(BaseModel):
 
 
 class Findings(BaseModel):
-    """Confidential findings of a mechanism: besides the fields that the report shows, whatever else it writes."""
+    """Confidential findings of a mechanism: besides the fields that the report shows,
+    whatever else it writes.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -80,7 +110,9 @@ class Findings(BaseModel):
 
 
 class StatedLoss(BaseModel):
-    """A privacy loss as a file states it: in doubles, rounded up, with the statement for a disclosure board."""
+    """A privacy loss as a file states it: in doubles, rounded up, with the statement
+    for a disclosure board.
+    """
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -91,6 +123,12 @@ class StatedLoss(BaseModel):
     sampling: Sampling
     statement: str
     rho: Annotated[RoundedUp, Field(ge=0, exclude_if=lambda rho: not rho)] = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind in CONCENTRATED_KINDS and not self.rho:
+            raise ValueError(f"a loss of kind {self.kind} must state its rho")
+        return self
 
 
 class StatedSpend(BaseModel):
@@ -104,33 +142,55 @@ class StatedSpend(BaseModel):
 
 
 class PrivacyDocument(Document):
-    """What is published of a release beside its synthetic sets: settings, price, noise, schema. No timing."""
+    """What is published of a release beside its synthetic sets: settings, price, noise,
+    schema. No timing.
+    """
 
     file: ClassVar[str] = "privacy.json"
 
+    release: Identifier
     mechanism: str
     settings: dict[str, Any]
     n_sets: Annotated[int, Field(ge=1)]
     reproducible: bool
+    offers: Offers = Offers()
     receipt: Receipt | None = None
     privacy: StatedLoss
     spends: list[StatedSpend]
     noise: list[Noise] = []
     margin_errors: list[MarginError] = []
     margins: Annotated[list[MarginLaw], Field(exclude_if=lambda laws: not laws)] = []
-    totals: Annotated[list[TotalCheck], Field(exclude_if=lambda checks: not checks)] = []
+    answers: Annotated[list[AnswerForm], Field(exclude_if=lambda forms: not forms)] = []
+    totals: Annotated[
+        list[TotalCheck], Field(exclude_if=lambda checks: not checks)
+    ] = []
     table_schema: Annotated[Schema, Field(alias="schema")]
     software: dict[str, str]
-    digests: Annotated[dict[str, str] | None, Field(exclude_if=lambda known: known is None)] = None  # SHA-256, by file
+    # SHA-256, by file
+    digests: Annotated[
+        dict[str, str] | None, Field(exclude_if=lambda known: known is None)
+    ] = None
 
     @field_serializer("table_schema")
     def _without_defaults(self, schema: Schema) -> dict[str, Any]:
         return schema.to_dict()
 
 
+class Signature(Document):
+    """``signature.json``: what the key of an account says of ``privacy.json``, byte for
+    byte.
+    """
+
+    file: ClassVar[str] = "signature.json"
+
+    key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+
+
 class ReleaseIdentity(BaseModel):
     """What tells the release that an evaluation is of from others."""
 
+    identifier: Identifier
     mechanism: str
     epsilon: Finite
     kind: Kind
@@ -139,11 +199,19 @@ class ReleaseIdentity(BaseModel):
     @classmethod
     def of(cls, release: PrivacyDocument) -> Self:
         loss = release.privacy
-        return cls(mechanism=release.mechanism, epsilon=loss.epsilon, kind=loss.kind, n_sets=release.n_sets)
+        return cls(
+            identifier=release.release,
+            mechanism=release.mechanism,
+            epsilon=loss.epsilon,
+            kind=loss.kind,
+            n_sets=release.n_sets,
+        )
 
     def differs(self, release: PrivacyDocument) -> list[str]:
         """Return the names of what isn't true of a release."""
-        return [name for name, value in self if value != getattr(self.of(release), name)]
+        return [
+            name for name, value in self if value != getattr(self.of(release), name)
+        ]
 
 
 class PaidMeasure(Findings):
@@ -157,7 +225,9 @@ class PaidMeasure(Findings):
 
 
 class PaidDocument(Document, Findings):
-    """``public/evaluation.json``: private figures on how close the sets are, and what they cost."""
+    """``public/evaluation.json``: private figures on how close the sets are, and what
+    they cost.
+    """
 
     file: ClassVar[str] = "evaluation.json"
 
@@ -168,64 +238,86 @@ class PaidDocument(Document, Findings):
 
     @classmethod
     def beside(cls, public: Path, release: PrivacyDocument) -> Self | None:
-        """Read the paid evaluation that was published beside a release, or return None where there is none."""
+        """Read the paid evaluation that was published beside a release, or return None
+        where there is none.
+        """
         paid = cls.found(public)
         if paid is not None and paid.release.differs(release):
-            raise InputError(f"{public / cls.file} is of another release than privacy.json beside it: move it away")
+            raise InputError(
+                f"{public / cls.file} is of another release than "
+                f"privacy.json beside it: move it away"
+            )
         return paid
 
 
 # ---- run.json ----
 
 
-class Charge(BaseModel):
+class StatedCharge(BaseModel):
     """One charge, as the account was charged for it."""
 
     number: int
     time: str
     mechanism: str
     epsilon: Finite
-    delta: Finite = 0.0
-    rho: FiniteOrNone = None
+    delta: Finite
+    rho: FiniteOrNone
 
 
 class AccountState(BaseModel):
-    """What the ledger said after the release; with ``total_rho``, each epsilon is a reading of the rho beside it."""
+    """What the ledger said after the release; with ``total_rho``, each epsilon is a
+    reading of the rho beside it.
+    """
 
     neighbours: str
     total_epsilon: FiniteOrNone
     spent_epsilon: Finite
     remaining_epsilon: FiniteOrNone
-    total_delta: FiniteOrNone = None
-    spent_delta: Finite = 0.0
-    charged_epsilon: FiniteOrNone = None
-    charged_delta: FiniteOrNone = None
-    total_rho: FiniteOrNone = None
-    spent_rho: FiniteOrNone = None
-    remaining_rho: FiniteOrNone = None
-    charged_rho: FiniteOrNone = None
-    entries: list[Charge] = []
+    total_delta: FiniteOrNone
+    spent_delta: Finite
+    charged_epsilon: Annotated[Finite, Field(gt=0)]
+    charged_delta: Finite
+    total_rho: FiniteOrNone
+    spent_rho: FiniteOrNone
+    remaining_rho: FiniteOrNone
+    charged_rho: FiniteOrNone
+    entries: list[StatedCharge]
 
     @classmethod
     def of(cls, ledger: Ledger, loss: PrivacyLoss) -> Self:
         """Return where the account of a ledger stands after a release of this price."""
         account = ledger.summary()
         charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
-        rho = rho_of(charged.kind, charged.epsilon, charged.rho)
-        known = {name: getattr(account, name) for name in cls.model_fields if hasattr(account, name)}
-        known |= {"charged_epsilon": charged.epsilon, "charged_delta": charged.delta, "charged_rho": rho}
-        entries = [
-            {name: getattr(entry, name) for name in ("number", "time", "mechanism")}
-            | {name: getattr(entry, f"charged_{name}") for name in ("epsilon", "delta", "rho")}
-            for entry in ledger.entries()
-        ]
-        return cls.model_validate({**known, "entries": entries})
+        state = {}
+        for name in cls.model_fields:
+            if hasattr(account, name):
+                state[name] = getattr(account, name)
+        state |= {
+            "charged_epsilon": charged.epsilon,
+            "charged_delta": charged.delta,
+            "charged_rho": charged.rho or None,  # an approximate loss has none
+        }
+        entries = []
+        for entry in ledger.entries():
+            entries.append(
+                {
+                    "number": entry.number,
+                    "time": entry.time,
+                    "mechanism": entry.mechanism,
+                    "epsilon": entry.price.charged_epsilon,
+                    "delta": entry.price.charged_delta,
+                    "rho": entry.price.charged_rho,
+                }
+            )
+        return cls.model_validate({**state, "entries": entries})
 
 
 class FullTable(BaseModel):
-    """L1 distances of the full cross-tabulation: sums over all cells of abs(share - share), 0 equal, 2 disjoint.
+    """L1 distances of the full cross-tabulation: sums over all cells of abs(share -
+    share), 0 equal, 2 disjoint.
 
-    ``reference`` is what as many records score that are drawn with replacement from the table.
+    ``reference`` is what as many records score that are drawn with replacement from the
+    table.
     """
 
     by_set: list[Finite]
@@ -234,9 +326,11 @@ class FullTable(BaseModel):
 
 
 class Margin(BaseModel):
-    """Shares of the levels of one column, in the table and averaged over the synthetic sets.
+    """Shares of the levels of one column, in the table and averaged over the synthetic
+    sets.
 
-    ``distance`` is their total variation distance, ``reference`` what a resample as large as a set has on average.
+    ``distance`` is their total variation distance, ``reference`` what a resample as
+    large as a set has on average.
     """
 
     column: str
@@ -246,12 +340,18 @@ class Margin(BaseModel):
     table: list[Finite]
     synthetic: list[Finite]
     distance: FiniteOrNone
-    reference: FiniteOrNone = None
+    reference: Finite
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.levels or {len(self.table), len(self.synthetic) or len(self.levels)} != {len(self.levels)}:
-            raise ValueError("levels, table and synthetic, if any, must be of the same length, at least 1")
+        if not self.levels or {
+            len(self.table),
+            len(self.synthetic) or len(self.levels),
+        } != {len(self.levels)}:
+            raise ValueError(
+                "levels, table and synthetic, if any, must be of the "
+                "same length, at least 1"
+            )
         return self
 
     @property
@@ -266,7 +366,9 @@ class Margin(BaseModel):
 
 
 class TwoWay(BaseModel):
-    """Total variation distances of all pairs of columns, averaged over the sets, and those of a resample."""
+    """Total variation distances of all pairs of columns, averaged over the sets, and
+    those of a resample.
+    """
 
     columns: list[str]
     distance: list[list[FiniteOrNone]]
@@ -274,30 +376,39 @@ class TwoWay(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        n_columns = len(self.columns)
         for matrix in (self.distance, self.reference):
-            if [len(row) for row in matrix] != [len(self.columns)] * len(self.columns):
-                raise ValueError("distance and reference must have a row and a column for each of columns")
+            if [len(row) for row in matrix] != [n_columns] * n_columns:
+                raise ValueError(
+                    "distance and reference must have a row and a "
+                    "column for each of columns"
+                )
         return self
 
     def pairs(self) -> list[tuple[float, str, str]]:
         """Return the pairs of columns and their distances, the furthest apart first."""
-        known = [
-            (distance, a, b)
-            for (i, a), (j, b) in combinations(enumerate(self.columns), 2)
-            if (distance := self.distance[i][j]) is not None
-        ]
+        known = []
+        for i, j in combinations(range(len(self.columns)), 2):
+            distance = self.distance[i][j]
+            if distance is not None:
+                known.append((distance, self.columns[i], self.columns[j]))
         return sorted(known, key=lambda pair: -pair[0])
 
     def reference_mean(self) -> float | None:
         """Return the mean distance of a resample over all pairs."""
-        return mean(self.reference[i][j] for i, j in combinations(range(len(self.columns)), 2))
+        pairs = combinations(range(len(self.columns)), 2)
+        return mean(self.reference[i][j] for i, j in pairs)
 
 
 class Moments(BaseModel):
-    """Mean and standard deviation of a numeric column: see :func:`pdips.evaluation.margins.moments`.
+    """Mean and standard deviation of a numeric column: see
+    :func:`pdips.evaluation.margins.moments`.
 
-    ``shift`` is in standard deviations of the table (of an even spread between the bounds where that is 0), ``ratio``
-    that of the sets over that of the table; their errors are standard errors for a resample as large as a set.
+    ``shift`` is in standard deviations of the table (of an even spread between the
+    bounds where that is 0), ``ratio`` that of the sets over that of the table; their
+    errors are standard errors for a resample as large as a set. ``span`` is the way
+    from the table's 1st to its 99th percentile, in its standard deviations. Ratio and
+    span are None where that is 0.
     """
 
     column: str
@@ -309,16 +420,18 @@ class Moments(BaseModel):
     shift_error: Finite
     ratio: FiniteOrNone
     ratio_error: Finite
-    span: FiniteOrNone = None  # From the table's 1st to its 99th percentile, in its standard deviations
+    span: FiniteOrNone
 
 
 class Comparison(BaseModel):
-    """How near the sets are to their table: see :func:`pdips.evaluation.margins.compare`; or that it was skipped."""
+    """How near the sets are to their table: see
+    :func:`pdips.evaluation.margins.compare`; or that it was skipped.
+    """
 
     l1: FullTable
     one_way: list[Margin]
     two_way: TwoWay
-    numeric: list[Moments] = []
+    numeric: list[Moments]
     skipped: bool = False
 
     def margins(self) -> list[Margin]:
@@ -327,7 +440,9 @@ class Comparison(BaseModel):
 
 
 class Parameter(Findings):
-    """What is known of one parameter of a posterior, and the values that were released."""
+    """What is known of one parameter of a posterior, and the values that were
+    released.
+    """
 
     name: str
     mean: FiniteOrNone
@@ -339,7 +454,9 @@ class Parameter(Findings):
 
 
 class Window(Findings):
-    """How many records are cut off at the window: at one of the draws at least, and at each that was released."""
+    """How many records are cut off at the window: at one of the draws at least, and at
+    each that was released.
+    """
 
     limit: Finite
     any: int
@@ -361,16 +478,20 @@ class BoundSummary(Findings):
 
 
 class PredictiveCheck(Findings):
-    """How a noisy statistic compares with simulated ones: see :mod:`pdips.statistics.predictive`."""
+    """How a noisy statistic compares with simulated ones: see
+    :mod:`pdips.statistics.predictive`.
+    """
 
     entries: int
     outside: Finite
     smallest_p: Finite
-    furthest: FiniteOrNone = None
+    furthest: Finite
 
 
 class RecordColumn(Findings):
-    """How far a column lies from the mean of what its model draws, and how far draws do."""
+    """How far a column lies from the mean of what its model draws, and how far draws
+    do.
+    """
 
     name: str
     distance: Finite
@@ -387,33 +508,26 @@ class RecordCheck(Findings):
     columns: list[RecordColumn] = []
 
 
-def _convergence(value: Any) -> Any:
-    """Return the convergence of chains as numbers, from a sentence of an earlier version too; None for other words."""
-    if not isinstance(value, str):
-        return value
-    if (said := SENTENCE.match(value)) is None:
-        return None
-    word, rhat, bulk, tail, divergences, rounds = said.groups()
-    found = {"rhat": float(rhat), "ess_bulk": float(bulk), "ess_tail": float(tail)}
-    # The sentence rounds, and its first word knew all digits.
-    if word == "passed":
-        found["rhat"] = min(found["rhat"], math.nextafter(RHAT, 0))
-        found |= {name: max(found[name], math.nextafter(ESS, math.inf)) for name in ("ess_bulk", "ess_tail")}
-    elif min(found["ess_bulk"], found["ess_tail"]) > ESS and divergences == "0":
-        found["rhat"] = max(found["rhat"], RHAT)
-    worst = {name: {"all variables": number} for name, number in found.items()}
-    return Convergence(**worst, divergences=int(divergences), rounds=int(rounds or 1))
-
-
 def _each_convergence(value: Any) -> list[Any]:
-    """Return what a mechanism said of its chains, once or several times; other words and numbers are left out."""
-    several = value.values() if isinstance(value, Mapping) and "rhat" not in value else value
-    found = map(_convergence, several if isinstance(several, Iterable) and not isinstance(several, str) else [value])
-    return [one for one in found if isinstance(one, Convergence) or (isinstance(one, Mapping) and "rhat" in one)]
+    """Return what a mechanism said of its chains, once or several times; other words
+    and numbers are left out.
+    """
+    several: Iterable[Any] = [value]
+    if isinstance(value, Mapping) and "rhat" not in value:
+        several = value.values()
+    elif isinstance(value, (list, tuple)):
+        several = value
+    return [
+        one
+        for one in several
+        if isinstance(one, Convergence) or (isinstance(one, Mapping) and "rhat" in one)
+    ]
 
 
 class SumsSummary(Findings):
-    """How far the likelihood of noisy sums of scores can be relied on: see :mod:`pdips.scores.posterior`. Public."""
+    """How far the likelihood of noisy sums of scores can be relied on: see
+    :mod:`pdips.scores.posterior`. Public.
+    """
 
     pareto_k: FiniteOrNone
     effective: Finite
@@ -431,7 +545,7 @@ class PosteriorSummary(Findings):
     sampler: str
     draws: int
     chains: int
-    convergence: Annotated[Convergence | None, BeforeValidator(_convergence)] = None
+    convergence: Convergence | None = None
     edge: FiniteOrNone = None
     parameters: list[Parameter]
     more: int = 0
@@ -442,7 +556,9 @@ class PosteriorSummary(Findings):
 
 
 class Diagnostics(Findings):
-    """What a mechanism tells its curator: convergence of all chains that it ran, and its posterior, among others."""
+    """What a mechanism tells its curator: convergence of all chains that it ran, and
+    its posterior, among others.
+    """
 
     convergence: Annotated[list[Convergence], BeforeValidator(_each_convergence)] = []
     posterior: PosteriorSummary | None = None
@@ -452,32 +568,45 @@ class Diagnostics(Findings):
 
 
 class RunDocument(Document):
-    """How the run went and how near the sets are to the table. Confidential, and paid by no epsilon."""
+    """How the run went and how near the sets are to the table. Confidential, and paid
+    by no epsilon.
+    """
 
     file: ClassVar[str] = "run.json"
 
+    # The same as in privacy.json
+    release: Identifier
+    # The fingerprint of the table, by which a ledger knows it; None without a ledger
+    table: str | None
     published: bool
     seconds: dict[str, Finite]
     peak_memory_mib: Finite
     ledger: AccountState | None
-    n_records: Annotated[int, Field(ge=0)] | None = None
-    diagnostics: Diagnostics = Diagnostics()
+    n_records: Annotated[int, Field(ge=1)]
+    diagnostics: Diagnostics
     comparison: Comparison
 
 
 def home_of(directory: Path) -> Path | None:
-    """Return where a release folder has its sets, ``public`` or ``confidential``; None if it holds no release."""
+    """Return where a release folder has its sets, ``public`` or ``confidential``; None
+    if it holds no release.
+    """
     places = (directory / "public", directory / "confidential")
-    return next((place for place in places if (place / PrivacyDocument.file).is_file()), None)
+    return next(
+        (place for place in places if (place / PrivacyDocument.file).is_file()), None
+    )
 
 
 def release_home(directory: str | Path, *, received: bool = False) -> Path:
-    """Return where a release folder has its sets, or refuse one without; ``received``: or a public folder alone."""
+    """Return where a release folder has its sets, or refuse one without; ``received``:
+    or a public folder alone.
+    """
     alone = received and (Path(directory) / PrivacyDocument.file).is_file()
     home = Path(directory) if alone else home_of(Path(directory))
     if home is None:
         raise InputError(
-            f"{directory} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
+            f"{directory} is no folder of a pdips release: it has no "
+            f"public/privacy.json; name the folder that "
             "`pdips synthesize --out` made"
         )
     return home
@@ -490,7 +619,9 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def check[T: BaseModel](model: type[T], content: Any, source: str) -> T:
-    """Return a checked object; ``source`` is what a message calls its origin. A message names keys, never a value."""
+    """Return a checked object; ``source`` is what a message calls its origin. A message
+    names keys, never a value.
+    """
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -503,10 +634,24 @@ def check[T: BaseModel](model: type[T], content: Any, source: str) -> T:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
+    """Return what a JSON file holds."""
+    return parse_json(read_bytes(path), path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the bytes of a file of a release."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():  # reading a pipe never ends
+            raise InputError(f"can't read {path}: it is no file")
+        return path.read_bytes()
     except OSError as error:
         raise InputError(f"can't read {path}: {error.strerror}") from None
+
+
+def parse_json(text: bytes, path: Path) -> Mapping[str, Any]:
+    """Return what the bytes of a JSON file hold; ``path`` is what a message names."""
+    try:
+        content = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError):
         raise InputError(f"{path} is damaged: it is no valid JSON") from None
     if not isinstance(content, dict):
@@ -516,4 +661,9 @@ def read_json(path: Path) -> Mapping[str, Any]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON that people can read too."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json_text(content), encoding="utf-8")
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """Return JSON that people can read too."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -1,1 +1,3 @@
-"""The HTML pages of a release: a privacy card for users outside, a report for its curator."""
+"""The HTML pages of a release: a privacy card for users outside, a report for its
+curator.
+"""

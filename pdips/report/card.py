@@ -1,4 +1,6 @@
-"""What the card shows: settings, columns, what the price means for one person, and how users combine the sets."""
+"""What the card shows: settings, columns, what the price means for one person, and how
+users combine the sets.
+"""
 
 import keyword
 import math
@@ -6,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,12 @@ import numpy as np
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.inference.rules import KNOW_THE_NOISE, nearest_rule
+from pdips.release import VERSION
 from pdips.release.certificate import Certificate
 from pdips.release.codebook import CODEBOOK
-from pdips.release.documents import PaidDocument, PrivacyDocument, StatedLoss
+from pdips.release.documents import PaidDocument, PrivacyDocument, Signature, StatedLoss
+from pdips.release.folder import file_digest
+from pdips.release.integrity import CLAIMS
 from pdips.report import price
 from pdips.report.figures import roc_bound
 from pdips.report.formats import number, percent
@@ -25,57 +31,119 @@ MODEL_SOURCE = "model_source"
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
 AT_A_GLANCE = 0.05
 BELIEFS = (0.01, 0.1, 0.5)
-ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)  # Of the Rényi divergences that bound a test of a zero-concentrated release
+# Of the Rényi divergences that bound a test of a zero-concentrated release
+ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)
 HALVINGS = 50
+# What readers of CSV take for numbers, truth values or missing ones
+NO_TEXT = re.compile(r"\s*[-+]?(\d|\.\d|inf|nan|true|false)", re.IGNORECASE)
 
 _TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-DEFAULT, WHY_NONE, BESIDES = _TEXTS["default"], _TEXTS["why_none"], _TEXTS["besides"]
-"""What is said of standard errors: without a reason, why there are none, and what there is beside them."""
+DEFAULT = _TEXTS["default"]
+WHY_NONE = _TEXTS["why_none"]
+BESIDES = _TEXTS["besides"]
+"""What is said of standard errors: without a reason, why there are none, and what there
+is beside them.
+"""
 
 
-def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -> dict[str, Any]:
+def context(
+    public: Path, release: PrivacyDocument, paid: PaidDocument | None
+) -> dict[str, Any]:
     """Return all that ``card.html.j2`` is filled with."""
-    csv, schema, settings = (public / "synthetic_1.csv").exists(), release.table_schema, release.settings
-    kept = {name: value for name, value in settings.items() if value is not None}
-    certificate, losses = Certificate.beside(public), price.published(public, release, paid)
+    csv = (public / "synthetic_1.csv").exists()
+    schema = release.table_schema
+    settings = release.settings
+    shown_settings = {}
+    for name, value in settings.items():
+        if value is not None and name not in (MODEL_SOURCE, "n_sets"):
+            shown_settings[name] = _spell(value)
+    certificate = Certificate.beside(public)
+    losses = price.published(public, release, paid)
+    total = price.together(losses)
+    adds_up = release.privacy.kind == "pure" and all(
+        item.composition == "sequential" for item in release.spends
+    )
     return {
         "facts": release,
         "schema": schema,
-        "settings": {name: _spell(value) for name, value in kept.items() if name not in (MODEL_SOURCE, "n_sets")},
+        "settings": shown_settings,
         "model": settings.get("model"),
         "model_source": settings.get(MODEL_SOURCE),
         "columns": {name: _values(column) for name, column in schema.columns.items()},
         "spends": price.items(release),
         "price_sum": price.price_sum(release),
         "most_items": price.MOST_ITEMS,
-        "adds_up_otherwise": release.privacy.kind != "pure"
-        or any(item.composition != "sequential" for item in release.spends),
+        "adds_up_otherwise": not adds_up,
         "paid": paid,
         "losses": losses,
-        "total": price.together(losses),
-        "guarantee": guarantee(price.together(losses)),
+        "total": total,
+        "guarantee": guarantee(total),
+        "also": price.also(release.privacy),
         "errors": standard_errors(release),
         "code": _reading(schema, release.n_sets, csv=csv),
         "noisy_code": _noisy(release),
-        "margin_spans": [
-            (what, min(errors), max(errors))
-            for what, size in (("Counts of one level", 1), ("Counts of two levels together", 2))
-            if (errors := [item.standard_error for item in release.margin_errors if len(item.columns) == size])
-        ],
+        "margin_spans": _margin_spans(release),
         "has_codebook": (public / CODEBOOK).is_file(),
         "split": settings.get("split"),
         "suffix": "csv" if csv else "parquet",
         "advice": combining(release, certificate),
         "certificate": certificate,
         "knows_the_noise": KNOW_THE_NOISE,
+        "writer": writer(),
+        "sources": sources(public),
+        "signed": (public / Signature.file).is_file(),
+    }
+
+
+def _margin_spans(release: PrivacyDocument) -> list[tuple[str, float, float]]:
+    """Return what is counted, with the least and the largest standard error."""
+    spans = []
+    for n_columns, what in (
+        (1, "Counts of one level"),
+        (2, "Counts of two levels together"),
+    ):
+        errors = [
+            margin.standard_error
+            for margin in release.margin_errors
+            if len(margin.columns) == n_columns
+        ]
+        if errors:
+            spans.append((what, min(errors), max(errors)))
+    return spans
+
+
+def writer() -> str:
+    """Return what a card is written by: with the same, it is the same byte for byte."""
+    return f"pdips {VERSION}, matplotlib {version('matplotlib')}"
+
+
+def sources(public: Path) -> dict[str, str]:
+    """Return the files of a public folder that a card is written from, with their
+    SHA-256; none if it isn't in a folder.
+    """
+    names = [PrivacyDocument.file, PaidDocument.file, Certificate.file]
+    paths = [public / name for name in names]
+    paths += sorted((public / CLAIMS).glob("*.json"))
+    return {
+        path.relative_to(public).as_posix(): file_digest(path)
+        for path in paths
+        if path.is_file()
     }
 
 
 def _values(column: Column) -> dict[str, Any]:
     """Return the levels, or the bounds and bins, of a column in words."""
     if column.levels is not None:
-        return {"levels": column.shown()[: column.n_values], "range": None, "edges": None}
-    return {"levels": None, "range": column.span(), "edges": [column.spell(edge) for edge in column.bin_edges or ()]}
+        return {
+            "levels": column.shown()[: column.n_values],
+            "range": None,
+            "edges": None,
+        }
+    return {
+        "levels": None,
+        "range": column.span(),
+        "edges": [column.spell(edge) for edge in column.bin_edges or ()],
+    }
 
 
 def _spell(value: Any) -> str:
@@ -92,98 +160,139 @@ def _spell(value: Any) -> str:
 
 
 def guarantee(privacy: StatedLoss) -> dict[str, Any]:
-    """Return what the price of all that was published means, upper bounds rounded up."""
-    epsilon, delta, rho = privacy.epsilon, privacy.delta, privacy.rho
-    removing = privacy.neighbours == "add-remove"
+    """Return what the price of all that was published means, upper bounds rounded
+    up.
+    """
+    epsilon = privacy.epsilon
+    delta = privacy.delta
+    rho = privacy.rho
 
-    def power(level: float, replacing: bool = False) -> float:
+    def power(level: float, *, replacing: bool = False) -> float:
         return power_bound(epsilon, delta, level, rho=rho, replacing=replacing)
 
-    def shown(level: float, replacing: bool = False) -> str:
-        return percent(min(1.0, round_up(power(level, replacing))))
+    def shown(level: float, *, replacing: bool = False) -> str:
+        bound = round_up(power(level, replacing=replacing))
+        return percent(min(1.0, bound))
 
-    label = "Largest share of true cases that a test can detect, against its false positives: " + ", ".join(
-        f"{shown(level)} at {percent(level, short=True)}" for level in FALSE_POSITIVES
+    tests = []
+    points = []
+    for level in FALSE_POSITIVES:
+        name = percent(level, short=True)
+        twice = None
+        if privacy.neighbours == "add-remove":
+            twice = shown(level, replacing=True)
+        tests.append((name, shown(level), twice))
+        points.append(f"{shown(level)} at {name}")
+    label = (
+        "Largest share of true cases that a test can detect, against its false "
+        f"positives: {', '.join(points)}"
     )
+    beliefs = []
+    for before in BELIEFS:
+        after = min(1.0, round_up(belief_bound(epsilon, before)))
+        beliefs.append((percent(before, short=True), percent(after)))
     return {
         "factor": number(round_up(odds_factor(epsilon))),
         "factor_twice": number(round_up(odds_factor(2 * epsilon))),
         "false_positives": percent(AT_A_GLANCE, short=True),
         "detection": shown(AT_A_GLANCE),
-        "tests": [
-            (percent(level, short=True), shown(level), shown(level, True) if removing else None)
-            for level in FALSE_POSITIVES
-        ],
+        "tests": tests,
         "curve": roc_bound(power, FALSE_POSITIVES, label),
-        "beliefs": [
-            (percent(before, short=True), percent(min(1.0, round_up(belief_bound(epsilon, before)))))
-            for before in BELIEFS
-        ],
+        "beliefs": beliefs,
     }
 
 
 def odds_factor(epsilon: float) -> float:
-    """Return e^epsilon, by which an attacker's odds change at most; infinity where it doesn't fit a double."""
+    """Return e^epsilon, by which an attacker's odds change at most; infinity where it
+    doesn't fit a double.
+    """
     return math.exp(epsilon) if epsilon < 709 else math.inf
 
 
 def belief_bound(epsilon: float, before: float) -> float:
-    """Return the largest belief after the release, of an attacker who held ``before``, for delta = 0."""
+    """Return the largest belief after the release, of an attacker who held ``before``,
+    for delta = 0.
+    """
     return before / (before + (1 - before) * math.exp(-epsilon))
 
 
 def detection_bound(epsilon: float, delta: float, false_positives: float) -> float:
     """Return the largest power of any test of one neighbouring table against another.
 
-    Power is at most min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - delta - alpha)), and at most 1: both halves of
-    the definition, for the event "the test rejects" and for its complement (Kairouz, Oh and Viswanath 2015, theorem
-    2.1).
+    Power is at most min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - delta - alpha)),
+    and at most 1: both halves of the definition, for the event "the test rejects" and
+    for its complement (Kairouz, Oh and Viswanath 2015, theorem 2.1).
 
     Examples
     --------
     >>> round(detection_bound(1, 0, 0.1), 3)
     0.272
     """
-    direct = odds_factor(epsilon) * false_positives + delta if false_positives else delta
+    direct = delta
+    if false_positives:
+        direct += odds_factor(epsilon) * false_positives
     complement = 1 - math.exp(-epsilon) * (1 - delta - false_positives)
     return min(1.0, direct, complement)
 
 
 def detection_bound_zcdp(rho: float, false_positives: float) -> float:
-    """Return the largest power of any test of one neighbouring table against another, of a rho-zCDP release.
+    """Return the largest power of any test of one neighbouring table against another,
+    of a rho-zCDP release.
 
-    The Rényi divergence of order a of two neighbours' releases is at most rho a, either way round, for every a > 1 (Bun
-    and Steinke 2016, definition 1.1). What a test says is worked out from the release, so the same holds of its two
-    coins, of which one shows "reject" with the power and the other with the level (data processing: van Erven and
-    Harremoës 2014). The divergences of the coins rise with the power, so it is halved in on, and the upper end is
-    returned. Each order gives a bound, so a grid of them is enough.
+    The Rényi divergence of order a of two neighbours' releases is at most rho a, either
+    way round, for every a > 1 (Bun and Steinke 2016, definition 1.1). What a test says
+    is worked out from the release, so the same holds of its two coins, of which one
+    shows "reject" with the power and the other with the level (data processing: van
+    Erven and Harremoës 2014). The divergences of the coins rise with the power, so it
+    is halved in on, and the upper end is returned. Each order gives a bound, so a grid
+    of them is enough.
     """
     if not 0 < false_positives < 1:
         return false_positives
-    low, high = false_positives, 1.0
-    most, kept = (ORDERS - 1) * ORDERS * rho, 1 - false_positives
+    low = false_positives
+    high = 1.0
+    most = (ORDERS - 1) * ORDERS * rho
+    kept = 1 - false_positives
     for _ in range(HALVINGS):
         power = (low + high) / 2
         if power == 1:  # no double is nearer
             break
-        rejecting, keeping = ORDERS * math.log(power / false_positives), ORDERS * math.log((1 - power) / kept)
-        there = np.logaddexp(math.log(false_positives) + rejecting, math.log(kept) + keeping)
+        rejecting = ORDERS * math.log(power / false_positives)
+        keeping = ORDERS * math.log((1 - power) / kept)
+        # Rényi divergences of the coins, both ways round
+        there = np.logaddexp(
+            math.log(false_positives) + rejecting, math.log(kept) + keeping
+        )
         back = np.logaddexp(math.log(power) - rejecting, math.log1p(-power) - keeping)
-        low, high = (power, high) if (there <= most).all() and (back <= most).all() else (low, power)
+        if (there <= most).all() and (back <= most).all():
+            low = power
+        else:
+            high = power
     return high
 
 
 def power_bound(
-    epsilon: float, delta: float, false_positives: float, *, rho: float = 0.0, replacing: bool = False
+    epsilon: float,
+    delta: float,
+    false_positives: float,
+    *,
+    rho: float = 0.0,
+    replacing: bool = False,
 ) -> float:
-    """Return the largest power of a test: by rho where it is known, else by epsilon and delta.
+    """Return the largest power of a test: by rho where it is known, else by epsilon and
+    delta.
 
-    ``replacing``: the loss is one of adding or removing, and the test tells two versions of a person's records apart.
+    ``replacing``: the loss is one of adding or removing, and the test tells two
+    versions of a person's records apart.
     """
     if replacing:
-        epsilon, delta, rho = 2 * epsilon, min(1.0, (1 + odds_factor(epsilon)) * delta) if delta else 0.0, 4 * rho
-    known = detection_bound(epsilon, delta, false_positives)
-    return min(known, detection_bound_zcdp(rho, false_positives)) if rho else known
+        delta = min(1.0, (1 + odds_factor(epsilon)) * delta) if delta else 0.0
+        epsilon = 2 * epsilon
+        rho = 4 * rho
+    bound = detection_bound(epsilon, delta, false_positives)
+    if not rho:
+        return bound
+    return min(bound, detection_bound_zcdp(rho, false_positives))
 
 
 def round_up(value: float) -> float:
@@ -191,13 +300,17 @@ def round_up(value: float) -> float:
     if not value or not math.isfinite(value):
         return value
     nearest = float(f"{value:.2e}")
-    step = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
-    return nearest if nearest >= value * (1 - 1e-12) else float(f"{nearest + step:.2e}")
+    if nearest >= value * (1 - 1e-12):
+        return nearest
+    power = math.floor(math.log10(abs(value))) - 2
+    return float(f"{nearest + 10.0**power:.2e}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CombiningAdvice:
-    """The rule that combines the sets, or why none is right, and three lines of code that use it."""
+    """The rule that combines the sets, or why none is right, and three lines of code
+    that use it.
+    """
 
     rule: str | None
     warning: str | None
@@ -205,21 +318,34 @@ class CombiningAdvice:
 
 
 def standard_errors(release: PrivacyDocument) -> str:
-    """Return why no standard error is known, or what there is beside the noise that the release lists."""
-    found: str = (BESIDES if release.noise else WHY_NONE).get(release.mechanism, "" if release.noise else DEFAULT)
-    return found
+    """Return why no standard error is known, or what there is beside the noise that the
+    release lists.
+    """
+    said: str = BESIDES.get(release.mechanism, "")
+    if not release.noise:
+        said = WHY_NONE.get(release.mechanism, DEFAULT)
+    return said
 
 
-def combining(release: PrivacyDocument, certificate: Certificate | None = None) -> CombiningAdvice:
-    """Return the rule of :func:`pdips.inference.rule_for`, or in its words why there is none."""
+def combining(
+    release: PrivacyDocument, certificate: Certificate | None = None
+) -> CombiningAdvice:
+    """Return the rule of :func:`pdips.inference.rule_for`, or in its words why there is
+    none.
+    """
+    fit = f"smf.ols({formula(release.table_schema)!r}, one).fit()"
     code = (
         "import statsmodels.formula.api as smf\n"
         "from pdips.inference import combine, rule_for\n"
-        f"combine(lambda one: smf.ols({formula(release.table_schema)!r}, one).fit(), sets, "
+        f"combine(lambda one: {fit}, sets, "
         'rule=rule_for("privacy.json")).summary()\n'
     )
     rule: str | None = None
-    facts = {"mechanism": release.mechanism, "settings": release.settings, "n_sets": release.n_sets}
+    facts = {
+        "mechanism": release.mechanism,
+        "settings": release.settings,
+        "n_sets": release.n_sets,
+    }
     try:
         rule, warning = nearest_rule(facts)
     except InputError as error:
@@ -230,13 +356,26 @@ def combining(release: PrivacyDocument, certificate: Certificate | None = None) 
 
 
 def formula(schema: Schema) -> str:
-    """Return an analysis that any set of the schema can be given to: an outcome on another column, if there is one."""
+    """Return an analysis that any set of the schema can be given to: an outcome on
+    another column, if there is one.
+    """
     columns = schema.columns
-    names = [name for name, column in columns.items() if not column.public and column.type != "date"] or list(columns)
+    names = []
+    for name, column in columns.items():
+        if not column.public and column.type != "date":
+            names.append(name)
+    names = names or list(columns)
     numeric = [name for name in names if not columns[name].is_categorical]
     outcome = (numeric or names)[0]
-    few = [name for name in columns if name != outcome and 2 <= len(columns[name].levels or ()) <= 6]
-    right = f"C({_quoted(few[0])})" if few else _quoted(numeric[1]) if len(numeric) > 1 else "1"
+    few = []
+    for name, column in columns.items():
+        if name != outcome and 2 <= len(column.levels or ()) <= 6:
+            few.append(name)
+    right = "1"
+    if few:
+        right = f"C({_quoted(few[0])})"
+    elif len(numeric) > 1:
+        right = _quoted(numeric[1])
     if numeric:
         return f"{_quoted(outcome)} ~ {right}"
     level: Any = (columns[outcome].levels or ("",))[-1]
@@ -244,31 +383,51 @@ def formula(schema: Schema) -> str:
 
 
 def _quoted(name: str) -> str:
-    return name if name.isidentifier() and not keyword.iskeyword(name) and name != "one" else f"Q({name!r})"
+    is_name = name.isidentifier() and not keyword.iskeyword(name)
+    return name if is_name and name != "one" else f"Q({name!r})"
 
 
 def _reading(schema: Schema, n_sets: int, *, csv: bool) -> str:
     """Return the lines of pandas that read the sets, and text levels as text."""
     options = ""
     if csv:
-        looks = re.compile(r"\s*[-+]?(\d|\.\d|inf|nan|true|false)", re.IGNORECASE)
-        text = {
-            name: "str"
-            for name, column in schema.columns.items()
-            if any(isinstance(level, str) and looks.match(level) for level in column.levels or ())
-        }
-        options = ', keep_default_na=False, na_values=[""]' + (f", dtype={text!r}" if text else "")
+        options = ', keep_default_na=False, na_values=[""]'
+        text = {}
+        for name, column in schema.columns.items():
+            if _has_misleading_levels(column):
+                text[name] = "str"
+        if text:
+            options += f", dtype={text!r}"
     suffix = "csv" if csv else "parquet"
+    path = f'f"synthetic_{{i}}.{suffix}"'
+    numbers = f"range(1, {n_sets + 1})"
     return (
         "import pandas as pd\n"
-        f'sets = [pd.read_{suffix}(f"synthetic_{{i}}.{suffix}"{options}) for i in range(1, {n_sets + 1})]\n'
+        f"sets = [pd.read_{suffix}({path}{options}) for i in {numbers}]\n"
     )
 
 
+def _has_misleading_levels(column: Column) -> bool:
+    """Whether a reader of CSV would take a text level for something else."""
+    for level in column.levels or ():
+        if isinstance(level, str) and NO_TEXT.match(level):
+            return True
+    return False
+
+
 def _noisy(release: PrivacyDocument) -> str:
-    """Return the lines that ask the noisy counts for a share, or nothing where they don't hold all columns."""
-    counted = [name for law in release.margins for axis in law.axes for name in axis.columns]
-    asked = [name for name, column in release.table_schema.columns.items() if name in counted and not column.public]
-    if {*counted} < {*release.table_schema.columns} or not asked:
+    """Return the lines that ask the noisy counts for a share, or nothing where they
+    don't hold all columns.
+    """
+    counted = set()
+    for law in release.margins:
+        for axis in law.axes:
+            counted |= {*axis.columns}
+    columns = release.table_schema.columns
+    asked = [name for name in columns if name in counted and not columns[name].public]
+    if counted < {*columns} or not asked:
         return ""
-    return f'from pdips.outside import NoisyMargins\nNoisyMargins.read(".").share([{asked[0]!r}]).summary()\n'
+    return (
+        "from pdips.outside import NoisyMargins\n"
+        f'NoisyMargins.read(".").share([{asked[0]!r}]).summary()\n'
+    )

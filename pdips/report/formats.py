@@ -11,7 +11,9 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: float | None) -> str:
-    """Return a number at three significant digits, whole ones below ten million in full; a dash for none."""
+    """Return a number at three significant digits, whole ones below ten million in
+    full; a dash for none.
+    """
     if value is None or math.isnan(value):
         return ABSENT
     if math.isinf(value):
@@ -40,7 +42,9 @@ def price(value: float | None) -> str:
 
 
 def _scientific(mantissa: str, power: str) -> str:
-    factor = "" if mantissa == "1" else f"{mantissa}{SPACE}{TIMES}{SPACE}".replace("-", MINUS)
+    factor = ""
+    if mantissa != "1":
+        factor = f"{mantissa}{SPACE}{TIMES}{SPACE}".replace("-", MINUS)
     return f"{factor}10{str(int(power)).translate(SUPERSCRIPT)}"
 
 

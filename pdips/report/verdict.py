@@ -1,4 +1,6 @@
-"""The plain line that opens each section of the curator's report, and the checks that it sums up."""
+"""The plain line that opens each section of the curator's report, and the checks that
+it sums up.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,9 +9,24 @@ from typing import Literal
 from pdips.report.formats import plural
 
 Level = Literal["good", "watch", "bad", "open"]
-WORDS: dict[Level, str] = {"good": "Passed", "watch": "Needs review", "bad": "Failed", "open": "Open"}
-COLOURS: dict[Level, str] = {"good": "green", "watch": "yellow", "bad": "red", "open": "grey"}
-SIGNS: dict[Level, str] = {"good": "\N{CHECK MARK}", "watch": "!", "bad": "\N{MULTIPLICATION X}", "open": "?"}
+WORDS: dict[Level, str] = {
+    "good": "Passed",
+    "watch": "Needs review",
+    "bad": "Failed",
+    "open": "Open",
+}
+COLOURS: dict[Level, str] = {
+    "good": "green",
+    "watch": "yellow",
+    "bad": "red",
+    "open": "grey",
+}
+SIGNS: dict[Level, str] = {
+    "good": "\N{CHECK MARK}",
+    "watch": "!",
+    "bad": "\N{MULTIPLICATION X}",
+    "open": "?",
+}
 WORST_FIRST: tuple[Level, ...] = ("bad", "watch", "open", "good")
 DID: dict[Level, tuple[str, str]] = {
     "bad": ("failed", "failed"),
@@ -20,7 +37,9 @@ DID: dict[Level, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One line on one section, a ``brief`` one for a terminal, and the level: open where nothing tells."""
+    """One line on one section, a ``brief`` one for a terminal, and the level: open
+    where nothing tells.
+    """
 
     level: Level
     line: str
@@ -43,36 +62,56 @@ class Check:
 
 
 def graded(good: bool, *, bad: bool = False) -> Level:
-    """Return the level of a rule with two limits; what is neither good nor bad is to be looked at."""
-    return "good" if good else "bad" if bad else "watch"
+    """Return the level of a rule with two limits; what is neither good nor bad is to be
+    looked at.
+    """
+    if good:
+        return "good"
+    return "bad" if bad else "watch"
 
 
 def summed(checks: Sequence[Check]) -> Verdict:
-    """Return the verdict of some checks: its level is the worst of theirs; the line names those that didn't pass."""
+    """Return the verdict of some checks: its level is the worst of theirs; the line
+    names those that didn't pass.
+    """
     if not checks:
         return Verdict(level="open", line="No check could be made.")
-    parts, briefly = [], []
+    parts = []
+    briefly = []
     for level in WORST_FIRST[:-1]:
         found = [check for check in checks if check.level == level]
         if found:
             did = f"{plural(len(found), 'check')} {DID[level][len(found) > 1]}"
-            parts.append(f"{did}: {'; '.join(f'{one.name}: {one.found} (rule: {one.rule})' for one in found)}.")
-            briefly.append(f"{did}: {', '.join(one.name for one in found)}")
+            said = [f"{one.name}: {one.found} (rule: {one.rule})" for one in found]
+            names = [one.name for one in found]
+            parts.append(f"{did}: {'; '.join(said)}.")
+            briefly.append(f"{did}: {', '.join(names)}")
     if not parts:
-        line = "The only check passed." if len(checks) == 1 else f"All {len(checks)} checks passed."
+        line = f"All {len(checks)} checks passed."
+        if len(checks) == 1:
+            line = "The only check passed."
         return Verdict(level="good", line=line)
-    return Verdict(level=worst_of(check.level for check in checks), line=" ".join(parts), brief="; ".join(briefly))
+    return Verdict(
+        level=worst_of(check.level for check in checks),
+        line=" ".join(parts),
+        brief="; ".join(briefly),
+    )
 
 
 def worst(found: Sequence[Verdict], otherwise: Verdict) -> Verdict:
-    """Return the worst of what was found, its line followed by the lines of the others; ``otherwise`` for none."""
+    """Return the worst of what was found, its line followed by the lines of the others;
+    ``otherwise`` for none.
+    """
     if not found:
         return otherwise
     ordered = sorted(found, key=lambda verdict: WORST_FIRST.index(verdict.level))
+    lines = [verdict.line for verdict in ordered]
+    briefly = []
+    for verdict in ordered:
+        said = verdict.brief or verdict.line
+        briefly.append(f"{said.removesuffix('.')}.")
     return Verdict(
-        level=ordered[0].level,
-        line=" ".join(verdict.line for verdict in ordered),
-        brief=" ".join(f"{(verdict.brief or verdict.line).removesuffix('.')}." for verdict in ordered),
+        level=ordered[0].level, line=" ".join(lines), brief=" ".join(briefly)
     )
 
 

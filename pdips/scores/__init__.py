@@ -1,1 +1,3 @@
-"""Scores: any PyMC model, its records' clipped scores sanitized, and a posterior that knows the noise."""
+"""Scores: any PyMC model, its records' clipped scores sanitized, and a posterior that
+knows the noise.
+"""

@@ -1,6 +1,8 @@
-"""The likelihood of noisy sums: jointly normal, with the mean and covariance that simulated records have."""
+"""The likelihood of noisy sums: jointly normal, with the mean and covariance that
+simulated records have.
+"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -8,171 +10,68 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
-from pymc.model.fgraph import ModelDeterministic, ModelFreeRV, ModelPotential, model_from_fgraph
-from pymc.pytensorf import compile as compile_graph
-from pymc.pytensorf import reseed_rngs
+from pymc.model.fgraph import (
+    ModelDeterministic,
+    ModelFreeRV,
+    ModelPotential,
+    model_from_fgraph,
+)
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.replace import clone_replace
 from scipy.linalg import cholesky, solve_triangular
 
-from pdips.arrays import FloatArray, IntArray
-from pdips.data.schema import Column
-from pdips.data.table import Table
-from pdips.posterior.censoring import Axis, _reads_records, take_apart
-from pdips.posterior.columns import Values, bounds_of, record_values, stand_ins
-from pdips.posterior.model import PUBLIC_SEED, Blueprint, initial, split, transformed
-from pdips.posterior.record_likelihood import inputs_of
+from pdips.arrays import FloatArray
+from pdips.posterior.columns import Values
+from pdips.posterior.model import Blueprint, initial, transformed
+from pdips.posterior.parts import Axis, reads_records, take_apart
+from pdips.scores.column_cells import ColumnCells
 from pdips.scores.record_score import Clipping, Norm, RecordScore
+from pdips.scores.simulator import Simulator
 
-AT_ONCE = 10_000  # Records drawn in one pass
-MOST_PASSES = 1_000  # Passes of one simulator, before those of another seed would come again
-EVEN, LIKELY = 32, 32  # Cells of a numeric column that are equally wide, and equally likely by public facts
+# Covariances of normal noises, and the log of each one's share in them
+Noises = Sequence[tuple[FloatArray, float]]
 
-Records = dict[str, NDArray[Any]]
-
-Noises = Sequence[tuple[FloatArray, float]]  # Covariances of normal noises, and the log of each one's share in them
-
-LOG_SPREAD = 100  # From this ratio of its bounds on, cells of a positive column are equally wide on the log scale
-SURE = 3  # Standard deviations of the noise from which on a count is hardly noise alone
-MOST_CELLS = 200  # Cells of a column; of one with more levels or whole numbers neighbours are counted together
-
-
-class Simulator:
-    """Draws records from a model at any parameters, a fixed number at a time, beside public columns if there are any.
-
-    Compiled once. The same pass gives the same draws at the same parameters. In a pass every row of public columns that
-    takes part is there ``replicates`` times, one block of rows after the other; so many passes as ``cycle`` says go
-    through all rows, each taking rows from all over their order. ``seed`` follows from what is published.
-    """
-
-    def __init__(self, space: Blueprint, public: Values, least: int = AT_ONCE, *, seed: int = 0) -> None:
-        self.space, self.public, self.seed = space, public, seed
-        self.n_public = len(next(iter(public.values()))) if public else 0
-        self.cycle = max(-(-self.n_public // max(least // 4, 1)), 1)
-        self.rows = -(-self.n_public // self.cycle) or least
-        self.replicates = -(-least // self.rows) if public else 1
-        self.n = self.rows * self.replicates
-        self._model = model = space.build(stand_ins(space.schema, self.n, known=self._beside(0)))
-        given = dict(zip(model.free_RVs, model.replace_rvs_by_values(model.free_RVs), strict=True))
-        graphs = clone_replace(list(model.observed_RVs), given, rebuild_strict=False)
-        settings: dict[str, Any] = {"on_unused_input": "ignore", "mode": "FAST_COMPILE", "random_seed": False}
-        self._function, updates = compile_graph(model.value_vars, graphs, return_updates=True, **settings)
-        self._rngs = list(updates)
-
-    def _beside(self, number: int) -> Records:
-        """Return the public columns of a pass."""
-        rows = (np.arange(self.rows) * self.cycle + number % self.cycle) % max(self.n_public, 1)
-        return {name: np.tile(np.asarray(values)[rows], self.replicates) for name, values in self.public.items()}
-
-    def __call__(self, place: FloatArray, number: int = 0) -> tuple[Records, Records]:
-        """Return records as the model draws them, and as a table has them: whole codes, inside of the bounds."""
-        public = self._beside(number)
-        if self.rows < self.n_public:
-            for name, held in inputs_of(self._model, public).items():
-                held.set_value(public[name].astype(held.dtype))
-        reseed_rngs(self._rngs, PUBLIC_SEED + MOST_PASSES * self.seed + number)
-        with np.errstate(all="ignore"):
-            drawn = self._function(*(part[0] for part in split(self.space.model, np.asarray(place)[None])))
-        whole = [np.broadcast_to(values, (self.n, *np.shape(values)[1:])) for values in drawn]
-        found: Records = public | self.space.by_column(whole)
-        inside = dict(found)
-        for name in self.space.synthesized:
-            column, values = self.space.columns[name], np.asarray(found[name], dtype=np.float64)
-            lower, upper = bounds_of(column)
-            values = np.clip(np.where(np.isnan(values), lower, values), lower, upper)
-            inside[name] = np.rint(values).astype(np.int64) if column.is_categorical or column.integer else values
-        return found, inside
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnCells:
-    """One histogram of each column that a model describes: the edges of its cells, from public facts alone."""
-
-    columns: Mapping[str, Column]
-    edges: Mapping[str, FloatArray]
-
-    @classmethod
-    def of(cls, space: Blueprint, likely: Mapping[str, NDArray[Any]]) -> "ColumnCells":
-        """Return cells half of which are equally wide, and half equally likely for some public records."""
-        return cls(space.columns, {name: cell_edges(space.columns[name], likely[name]) for name in space.synthesized})
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of cells of each column."""
-        return [len(edges) - 1 for edges in self.edges.values()]
-
-    def places(self, values: Values) -> list[IntArray]:
-        """Return the cell of each record, by column, shape (records,)."""
-        return [
-            np.clip(np.searchsorted(edges, np.asarray(values[name], float), side="right") - 1, 0, len(edges) - 2)
-            for name, edges in self.edges.items()
-        ]
-
-    def count(self, table: Table) -> IntArray:
-        """Return the number of records in each cell of each column, shape (cells,)."""
-        places = self.places(record_values(table, self.edges))
-        return np.concatenate([table.count(place, size) for place, size in zip(places, self.sizes, strict=True)])
-
-    def indicators(self, values: Values) -> FloatArray:
-        """Return which cells records are in, shape (records, cells)."""
-        parts = [np.eye(size)[place] for place, size in zip(self.places(values), self.sizes, strict=True)]
-        return np.concatenate(parts, axis=1)
-
-    def draw(self, counts: FloatArray, noise: float, n: int, rng: np.random.Generator) -> Records:
-        """Return values as noisy counts have them, each column by itself, leaving out what noise alone may make."""
-        found: Records = {}
-        for (name, edges), noisy in zip(self.edges.items(), np.split(counts, np.cumsum(self.sizes)[:-1]), strict=True):
-            sure = np.where(noisy > SURE * noise, noisy, 0.0)
-            sure = sure if sure.any() else np.maximum(noisy, 0.0) + 1e-9
-            place, column = rng.choice(len(sure), n, p=sure / sure.sum()), self.columns[name]
-            low, high = edges[place], edges[place + 1]
-            values = low + (high - low) * rng.random(n)
-            if column.is_categorical or column.integer:
-                found[name] = np.clip(
-                    np.ceil(low) + np.floor((np.ceil(high) - np.ceil(low)) * rng.random(n)), *bounds_of(column)
-                ).astype(np.int64)
-            else:
-                found[name] = np.clip(values, *bounds_of(column))
-        return found
-
-
-def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
-    """Return the edges of a column's cells: those of its levels, or even ones and likely ones between its bounds."""
-    lower, upper = bounds_of(column)
-    if column.is_categorical or column.integer:
-        lower, upper = lower - 0.5, upper + 0.5
-        if upper - lower <= MOST_CELLS // 2:
-            return np.arange(lower, upper + 1)
-    spread = np.geomspace if lower > 0 and upper / lower >= LOG_SPREAD else np.linspace
-    inner = np.quantile(np.clip(likely, lower, upper), np.arange(1, LIKELY) / LIKELY)
-    edges = np.unique(np.concatenate([spread(lower, upper, EVEN + 1), inner]))
-    if column.integer or column.is_categorical:
-        edges = np.unique(np.clip(np.floor(edges) + 0.5, lower, upper))
-    kept = np.concatenate([[True], np.diff(edges) > 1e-9 * (upper - lower)])
-    edges = edges[kept]
-    edges[0], edges[-1] = lower, upper
-    return np.asarray(edges, dtype=np.float64)
-
-
-PLACE, SLOPES, RESIDUAL, LOGS = "pdips_place", "pdips_slopes", "pdips_residual", "pdips_log_shares"
+PLACE = "pdips_place"
+SLOPES = "pdips_slopes"
+RESIDUAL = "pdips_residual"
+LOGS = "pdips_log_shares"
 NOISY_SUMS = "noisy_sums"
 
-MOST_MIXED = 300  # Sums up to which Laplace noise is mixed of normal ones; on more it counts as one normal
+# Sums up to which Laplace noise is mixed of normal ones; on more it counts as one
+# normal
+MOST_MIXED = 300
 MOST_MOVES = 40  # Steps towards the most probable parameters
-NEAR = 0.05  # The search ends with a step so short, in standard deviations of the posterior
-LARGEST = 1e100  # A simulated score beyond, or no number, is left out of products that doubles can't hold
-CLOSE = 1.0  # Standard deviations of the posterior from which on the last step is taken before the last simulation
+# The search ends with a step so short, in standard deviations of the posterior
+NEAR = 0.05
+# A simulated score beyond, or no number, is left out of products that doubles can't
+# hold
+LARGEST = 1e100
+# Standard deviations of the posterior from which on the last step is taken before the
+# last simulation
+CLOSE = 1.0
 QUARTILES = 1.349  # Distance of the quartiles of a standard normal distribution
 REACH = 1.0  # Longest step, in standard deviations of what one record says
-ENOUGH, MOST_SIMULATED = 60, 4_000_000  # Simulated records for each record at the end, and in all
-CERTAIN = 1e-12  # Least information in a direction, over the largest, by which expectations are corrected along it
-QUANTILES = np.linspace(0.05, 0.99, 12)  # Of the norms of simulated scores: the radii among which one is chosen
+# Simulated records for each record at the end, and in all
+ENOUGH = 60
+MOST_SIMULATED = 4_000_000
+# Least information in a direction, over the largest, by which expectations are
+# corrected along it
+CERTAIN = 1e-12
+# Share of a covariance's trace that is added to its diagonal for the sake of doubles
+LITTLE = 1e-12
+# What the log posterior may fall by in a step of the search: simulation is noisy
+TOLERATED = 0.5
+SHORTEST = 1e-6  # Reach at which the search ends
+# Least information in a direction, over the largest, by which scores are whitened
+LEAST_INFORMATION = 1e-12
+# Of the norms of simulated scores: the radii among which one is chosen
+QUANTILES = np.linspace(0.05, 0.99, 12)
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Noisy sums over records of a public function of one record, and the standard deviation of the noise on each."""
+    """Noisy sums over records of a public function of one record, and the standard
+    deviation of the noise on each.
+    """
 
     step: str  # of the plan
     question: ColumnCells | Clipping
@@ -182,37 +81,51 @@ class Measurement:
 
 @dataclass(frozen=True, eq=False)
 class Linearised:
-    """What the noisy sums say near some parameters: their expectation, its derivative, and their covariance there."""
+    """What the noisy sums say near some parameters: their expectation, its derivative,
+    and their covariance there.
+    """
 
     place: FloatArray
     residual: FloatArray  # (sums,): sums minus their expectation
     slopes: FloatArray  # (sums, parameters)
-    sampling: FloatArray  # (sums, sums): covariance of the exact sums, and that of the simulated expectation
+    # (sums, sums): covariance of the exact sums, and that of the simulated expectation
+    sampling: FloatArray
     noise: FloatArray  # (sums, sums): covariance of what was added
     laplace: FloatArray  # (sums,): the variances in it that are those of Laplace noise
     information: FloatArray  # (parameters, parameters): of one record
 
     @property
     def mixed(self) -> bool:
-        """Whether Laplace noise is taken as normal noise of variances that are exponential."""
+        """Whether Laplace noise is taken as normal noise of variances that are
+        exponential.
+        """
         return bool(self.laplace.any()) and len(self.laplace) <= MOST_MIXED
 
     @property
     def other_noise(self) -> FloatArray:
-        """Covariance of the noise that is no Laplace noise, and a little for the sake of doubles."""
-        return self.noise + np.diag(1e-12 * np.trace(self.sampling + self.noise) - self.laplace)
+        """Covariance of the noise that is no Laplace noise, and a little for the sake
+        of doubles.
+        """
+        little = LITTLE * np.trace(self.sampling + self.noise)
+        return self.noise + np.diag(little - self.laplace)
 
     @cached_property
     def whitened(self) -> tuple[FloatArray, FloatArray, float]:
-        """Slopes and residuals of sums made independent with variance 1, and the log determinant of the covariance."""
-        covariance = self.sampling + self.noise
-        root = cholesky(covariance + np.eye(len(covariance)) * 1e-12 * np.trace(covariance), lower=True)
-        found = solve_triangular(root, np.column_stack([self.slopes, self.residual]), lower=True)
-        return found[:, :-1], found[:, -1], 2 * float(np.log(np.diag(root)).sum())
+        """Slopes and residuals of sums made independent with variance 1, and the log
+        determinant of the covariance.
+        """
+        covariance = regular(self.sampling + self.noise)
+        root = cholesky(covariance, lower=True)
+        both = np.column_stack([self.slopes, self.residual])
+        whitened = solve_triangular(root, both, lower=True)
+        log_determinant = 2 * float(np.log(np.diag(root)).sum())
+        return whitened[:, :-1], whitened[:, -1], log_determinant
 
     @cached_property
     def curvature(self) -> FloatArray:
-        """Minus the second derivative of the log-likelihood, shape (parameters, parameters)."""
+        """Minus the second derivative of the log-likelihood, shape (parameters,
+        parameters).
+        """
         return self.whitened[0].T @ self.whitened[0]
 
     @cached_property
@@ -225,6 +138,12 @@ class Linearised:
         """Log density of the sums, up to a constant, under normal noise."""
         _, residual, log_determinant = self.whitened
         return -(float(residual @ residual) + log_determinant) / 2
+
+
+def regular(covariance: FloatArray) -> FloatArray:
+    """Return a covariance with so little more on its diagonal that it has a root."""
+    little = LITTLE * np.trace(covariance)
+    return np.asarray(covariance + np.eye(len(covariance)) * little)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,119 +167,195 @@ class NoisySums:
     @property
     def deviations(self) -> FloatArray:
         """Standard deviations of the noise on each, shape (sums,)."""
-        return np.concatenate([np.full(len(each.noisy), each.deviation) for each in self.measurements])
+        return np.concatenate(
+            [np.full(len(each.noisy), each.deviation) for each in self.measurements]
+        )
 
     @property
     def last_reference(self) -> FloatArray:
-        """The parameters at which scores were taken last; those at which the model starts if none were."""
-        places = [each.question.place for each in self.measurements if isinstance(each.question, Clipping)]
+        """The parameters at which scores were taken last; those at which the model
+        starts if none were.
+        """
+        places = [
+            measured.question.place
+            for measured in self.measurements
+            if isinstance(measured.question, Clipping)
+        ]
         return places[-1] if places else initial(self.space.model)
 
     def functions(self, values: Values) -> FloatArray:
         """Return what is summed of public records, shape (records, sums)."""
-        asked, score = [each.question for each in self.measurements], self.score.of_public
-        parts = [
-            at.clipped(score(at.place, values)) if isinstance(at, Clipping) else at.indicators(values) for at in asked
-        ]
+        parts = []
+        for measured in self.measurements:
+            question = measured.question
+            if isinstance(question, Clipping):
+                scores = self.score.of_public(question.place, values)
+                parts.append(question.clipped(scores))
+            else:
+                parts.append(question.indicators(values))
         return np.concatenate(parts, axis=1)
 
     def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
         """Return what the sums say near some parameters, by simulation there.
 
-        The expectation of what is summed is corrected by the mean of the simulated records' scores, which would be 0 if
-        there were infinitely many (a control variate). Where public columns are known they are conditioned on: what
-        varies between their rows is no variance of the sums, unless only some of the rows were simulated.
+        The expectation of what is summed is corrected by the mean of the simulated
+        records' scores, which would be 0 if there were infinitely many (a control
+        variate). Where public columns are known they are conditioned on: what varies
+        between their rows is no variance of the sums, unless only some of the rows were
+        simulated.
         """
-        n, simulator = self.n_records, self.simulator
-        n_sums, n_parameters = len(self.noisy), len(place)
-        moments = np.zeros((1 + n_sums + n_parameters, 1 + n_sums + n_parameters))
-        within, between = np.zeros((n_sums, n_sums)), np.zeros((n_sums, n_sums))
-        for number in range(passes):
-            drawn, inside = simulator(place, number)
-            scores = self.score.of_public(place, drawn)
-            fine = (np.abs(scores) < LARGEST).all(axis=1)
-            if not fine.any():  # outside of the support, as a weight below 0 that no transform keeps there
-                raise ValueError("no record has a score at these parameters")
-            scores = np.where(fine[:, None], scores, 0.0)
-            found = self.functions(inside)
-            one = np.concatenate([np.ones((len(found), 1)), found, scores], axis=1)
-            moments += one.T @ one / len(one) / passes
-            if simulator.n_public:
-                blocks = found.reshape(simulator.replicates, simulator.rows, -1)
-                middle = blocks.mean(axis=0)
-                apart = (blocks - middle).reshape(found.shape)
-                within += apart.T @ apart / (simulator.rows * (simulator.replicates - 1)) / passes
-                between += np.cov(middle.T).reshape(between.shape) / passes
-        total = passes * simulator.n
-        mean, products = moments[0, 1 : n_sums + 1], moments[1 : n_sums + 1]
-        whole = products[:, 1 : n_sums + 1] - np.outer(mean, mean)
-        slopes = products[:, n_sums + 1 :] - np.outer(mean, moments[0, n_sums + 1 :])
-        information = moments[n_sums + 1 :, n_sums + 1 :]
+        n = self.n_records
+        simulator = self.simulator
+        n_sums = len(self.noisy)
+        summed = slice(1, n_sums + 1)
+        scored = slice(n_sums + 1, None)
+        moments, within, between = self._moments(place, passes)
+        mean = moments[0, summed]
+        mean_score = moments[0, scored]
+        slopes = moments[summed, scored] - np.outer(mean, mean_score)
+        information = moments[scored, scored]
         by_score = slopes @ np.linalg.pinv(information, CERTAIN, hermitian=True)
-        mean = mean - by_score @ moments[0, n_sums + 1 :]
-        within = within if simulator.n_public else whole
-        error = (within - by_score @ slopes.T) / total
+        if not simulator.n_public:
+            within = moments[summed, summed] - np.outer(mean, mean)
+        mean = mean - by_score @ mean_score
+        error = (within - by_score @ slopes.T) / (passes * simulator.n)
         if simulator.n_public and passes < simulator.cycle:
             error = between / (passes * simulator.rows)
-        sampling = n * within + n**2 * error
         variances = self.deviations**2
-        noise, laplace = self.n_variance * np.outer(mean, mean) + np.diag(variances), self.laplace * variances
-        return Linearised(place, self.noisy - n * mean, n * slopes, sampling, noise, laplace, information)
+        noise = self.n_variance * np.outer(mean, mean) + np.diag(variances)
+        return Linearised(
+            place=place,
+            residual=self.noisy - n * mean,
+            slopes=n * slopes,
+            sampling=n * within + n**2 * error,
+            noise=noise,
+            laplace=self.laplace * variances,
+            information=information,
+        )
+
+    def _moments(
+        self, place: FloatArray, passes: int
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return mean products of what :meth:`_simulated` returns and, beside public
+        columns, covariances of the sums within and between their rows.
+        """
+        n_sums = len(self.noisy)
+        width = 1 + n_sums + len(place)
+        moments = np.zeros((width, width))
+        within = np.zeros((n_sums, n_sums))
+        between = np.zeros((n_sums, n_sums))
+        for number in range(passes):
+            simulated = self._simulated(place, number)
+            moments += simulated.T @ simulated / len(simulated) / passes
+            if self.simulator.n_public:
+                summed = simulated[:, 1 : n_sums + 1]
+                of_draws, of_rows = _variances(summed, self.simulator)
+                within += of_draws / passes
+                between += of_rows / passes
+        return moments, within, between
+
+    def _simulated(self, place: FloatArray, number: int) -> FloatArray:
+        """Return 1, what is summed, and the scores of simulated records side by side:
+        shape (records, 1 + sums + parameters).
+        """
+        drawn, inside = self.simulator(place, number)
+        scores = self.score.of_public(place, drawn)
+        # outside of the support, as a weight below 0 that no transform keeps there
+        fine = (np.abs(scores) < LARGEST).all(axis=1)
+        if not fine.any():
+            raise ValueError("no record has a score at these parameters")
+        scores = np.where(fine[:, None], scores, 0.0)
+        summed = self.functions(inside)
+        return np.concatenate([np.ones((len(summed), 1)), summed, scores], axis=1)
 
     def precise(self, place: FloatArray) -> Linearised:
-        """Return what the sums say near the most probable parameters, by a step from some that are nearly so.
+        """Return what the sums say near the most probable parameters, by a step from
+        some that are nearly so.
 
-        So many records are simulated that the table's own sampling error is much larger.
+        So many records are simulated that the table's own sampling error is much
+        larger.
         """
-        wanted, cycle = min(ENOUGH * self.n_records, MOST_SIMULATED), self.simulator.cycle
+        wanted = min(ENOUGH * self.n_records, MOST_SIMULATED)
+        cycle = self.simulator.cycle
         passes = cycle * max(1, round(wanted / (cycle * self.simulator.n)))
         here = self.linearised(place, passes)
         move = self.move(here)
-        if not (passes > 1 and float(move @ (here.curvature + self.prior.precision) @ move) > CLOSE**2):
+        is_far = self._length(move, here) > CLOSE
+        if passes == 1 or not is_far:
             return here
         try:
             return min(here, self.linearised(place + move, passes), key=self.objective)
-        except (ValueError, np.linalg.LinAlgError):  # parameters that nothing is drawn at
+        # parameters that nothing is drawn at
+        except (ValueError, np.linalg.LinAlgError):
             return here
+
+    def _length(self, move: FloatArray, here: Linearised) -> float:
+        """Return the length of a move in standard deviations of the posterior."""
+        return float(np.sqrt(move @ (here.curvature + self.prior.precision) @ move))
 
     def objective(self, found: Linearised) -> float:
         """Return minus the log posterior density there, up to a constant."""
         return -found.log_likelihood - self.prior.log_density(found.place)
 
     def mode(self, start: FloatArray) -> Linearised:
-        """Return the sums near the most probable parameters, searched from a start by simulated Gauss-Newton steps."""
+        """Return the sums near the most probable parameters, searched from a start by
+        simulated Gauss-Newton steps.
+        """
         here = self.linearised(start)
-        best, reach = self.objective(here), REACH
+        best = self.objective(here)
+        reach = REACH
         for _ in range(MOST_MOVES):
             move = self.move(here)
             length = float(np.sqrt(move @ here.information @ move))
             move = move * min(1.0, reach / max(length, 1e-300))
-            if float(np.sqrt(move @ (here.curvature + self.prior.precision) @ move)) < NEAR:
+            if self._length(move, here) < NEAR:
                 break
             try:
                 there = self.linearised(here.place + move)
                 value = self.objective(there)
-            except (ValueError, FloatingPointError, np.linalg.LinAlgError):  # parameters that nothing is drawn at
+            # parameters that nothing is drawn at
+            except (ValueError, FloatingPointError, np.linalg.LinAlgError):
                 value = np.inf
-            if value <= best + 0.5:
-                here, best, reach = there, min(value, best), min(2 * reach, REACH)
+            if value <= best + TOLERATED:
+                here = there
+                best = min(value, best)
+                reach = min(2 * reach, REACH)
             else:
                 reach = min(length, reach) / 4
-                if reach < 1e-6:
+                if reach < SHORTEST:
                     break
         return here
 
     def move(self, here: Linearised) -> FloatArray:
-        """Return the way from here to the mode of the normal prior times what the sums say near here."""
-        pull = here.slope + self.prior.precision @ (self.prior.mean - here.place)
-        return np.asarray(np.linalg.solve(here.curvature + self.prior.precision, pull))
+        """Return the way from here to the mode of the normal prior times what the sums
+        say near here.
+        """
+        precision = self.prior.precision
+        pull = here.slope + precision @ (self.prior.mean - here.place)
+        return np.asarray(np.linalg.solve(here.curvature + precision, pull))
+
+
+def _variances(
+    summed: FloatArray, simulator: Simulator
+) -> tuple[FloatArray, FloatArray]:
+    """Return the covariances of what is summed among draws beside the same public row,
+    and among the means of rows.
+    """
+    blocks = summed.reshape(simulator.replicates, simulator.rows, -1)
+    middle = blocks.mean(axis=0)
+    apart = (blocks - middle).reshape(summed.shape)
+    freedom = simulator.rows * (simulator.replicates - 1)
+    shape = (summed.shape[1], summed.shape[1])
+    return apart.T @ apart / freedom, np.cov(middle.T).reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
 class NormalPrior:
-    """Independent normal distributions as wide as the prior's own draws: with these references are searched.
+    """Independent normal distributions as wide as the prior's own draws: with these
+    references are searched.
 
-    A hierarchy's own prior has no mode where all groups are alike; the posterior is drawn under the analyst's prior.
+    A hierarchy's own prior has no mode where all groups are alike; the posterior is
+    drawn under the analyst's prior.
     """
 
     mean: FloatArray  # shape (parameters,), unconstrained
@@ -368,7 +363,9 @@ class NormalPrior:
 
     @classmethod
     def of(cls, draws: FloatArray) -> "NormalPrior":
-        """Return the distributions that have the middle half of each parameter's draws where it is."""
+        """Return the distributions that have the middle half of each parameter's draws
+        where it is.
+        """
         low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
         return cls(middle, np.maximum((high - low) / QUARTILES, 1e-9))
 
@@ -379,82 +376,145 @@ class NormalPrior:
 
     def log_density(self, place: FloatArray) -> float:
         """Return the log density up to a constant."""
-        return -float((((place - self.mean) / self.deviation) ** 2).sum()) / 2
+        standard = (place - self.mean) / self.deviation
+        return -float((standard**2).sum()) / 2
 
 
-def clipping_at(sums: NoisySums, place: FloatArray, norm: Norm, step_variance: float) -> Clipping:
-    """Return how scores at some public parameters are whitened, and the radius that leaves most information.
+def clipping_at(
+    sums: NoisySums, place: FloatArray, norm: Norm, step_variance: float
+) -> Clipping:
+    """Return how scores at some public parameters are whitened, and the radius that
+    leaves most information.
 
-    The whitening is the inverse root of the information of one record there, beside the prior's share; the radius is
-    chosen among quantiles of simulated norms so that the mean variance of the posterior is least. ``step_variance`` is
-    that of the noise in whole steps.
+    The whitening is the inverse root of the information of one record there, beside the
+    prior's share; the radius is chosen among quantiles of simulated norms so that the
+    mean variance of the posterior is least. ``step_variance`` is that of the noise in
+    whole steps.
     """
     _, inside = sums.simulator(place)
     scores = sums.score.of_public(place, inside)
     scores = scores[(np.abs(scores) < LARGEST).all(axis=1)]
-    n, share = sums.n_records, sums.prior.precision / sums.n_records
-    values, vectors = np.linalg.eigh(scores.T @ scores / max(len(scores), 1) + share)
-    whitening = (vectors / np.sqrt(np.maximum(values, values.max() * 1e-12))) @ vectors.T
+    share = sums.prior.precision / sums.n_records
+    whitening = _whitening(scores.T @ scores / max(len(scores), 1) + share)
     whole = Clipping(place, whitening, 1.0, norm)
     whitened = whole.whitened(scores)
     norms = whole.lengths(whitened)
+    radii = np.ones(1)
+    if (norms > 0).any():
+        radii = np.unique(np.quantile(norms[norms > 0], QUANTILES))
+    n = sums.n_records
     prior = whitening @ share @ whitening.T * n
-    found = dict[float, Clipping]()
-    for radius in np.unique(np.quantile(norms[norms > 0], QUANTILES)) if (norms > 0).any() else [1.0]:
-        made = Clipping(place, whitening, float(radius), norm)
-        clipped = made.clipped(scores)
-        slopes = n * clipped.T @ whitened / len(scores)
-        noise = step_variance * made.unit**2
-        covariance = n * np.cov(clipped.T).reshape(slopes.shape) + noise * np.eye(len(slopes))
-        left = float(np.trace(np.linalg.inv(slopes.T @ np.linalg.solve(covariance, slopes) + prior)))
-        found.setdefault(left, made)
-    return found[min(found)]
+    by_variance = dict[float, Clipping]()
+    for radius in radii:
+        clipping = Clipping(place, whitening, float(radius), norm)
+        clipped = clipping.clipped(scores)
+        noise = step_variance * clipping.unit**2
+        precision = prior + _information(clipped, whitened, n, noise)
+        variance = float(np.trace(np.linalg.inv(precision)))
+        by_variance.setdefault(variance, clipping)
+    return by_variance[min(by_variance)]
+
+
+def _information(
+    clipped: FloatArray, whitened: FloatArray, n: float, noise: float
+) -> FloatArray:
+    """Return what a noisy sum of clipped scores of n records says of whitened
+    parameters.
+    """
+    slopes = n * clipped.T @ whitened / len(clipped)
+    sampling = n * np.cov(clipped.T).reshape(slopes.shape)
+    covariance = sampling + noise * np.eye(len(slopes))
+    return np.asarray(slopes.T @ np.linalg.solve(covariance, slopes))
+
+
+def _whitening(information: FloatArray) -> FloatArray:
+    """Return the symmetric inverse root of the information of one record."""
+    values, vectors = np.linalg.eigh(information)
+    values = np.maximum(values, values.max() * LEAST_INFORMATION)
+    return np.asarray((vectors / np.sqrt(values)) @ vectors.T)
 
 
 class NoisyLikelihood:
-    """A PyMC model of noisy sums: the analyst's priors, and the sums near some parameters, made independent.
+    """A PyMC model of noisy sums: the analyst's priors, and the sums near some
+    parameters, made independent.
 
-    ``noisy_sums`` are observed: the whitened residuals of a :class:`Linearised`, normal with variance 1 about its
-    whitened slopes times the way from its place. Under Laplace noise there is a row for each normal noise that is mixed
-    to it.
+    ``noisy_sums`` are observed: the whitened residuals of a :class:`Linearised`, normal
+    with variance 1 about its whitened slopes times the way from its place. Under
+    Laplace noise there is a row for each normal noise that is mixed to it.
     """
 
     record_parameters: tuple[str, ...] = ()
 
     def __init__(self, space: Blueprint, here: Linearised, noises: Noises = ()) -> None:
-        parts = take_apart(space.model, Axis())
-        kept = [
-            each
-            for each in parts.fgraph.outputs
-            if isinstance(each.owner.op, ModelFreeRV | ModelPotential)
-            or (isinstance(each.owner.op, ModelDeterministic) and not _reads_records(each.owner, (), 1))
-        ]
-        fgraph = FunctionGraph(outputs=kept, clone=True)
-        fgraph._coords, fgraph._dim_lengths = parts.fgraph._coords, parts.fgraph._dim_lengths
-        self.model, self.compiled = model_from_fgraph(fgraph, mutate_fgraph=True), dict[str, Any]()
+        self.model = _prior_model(space)
+        self.compiled = dict[str, Any]()
         with self.model:
             free = [self.model[variable.name] for variable in space.model.free_RVs]
-            values = [transformed(self.model, each, each, each.owner.inputs).ravel() for each in free]
-            held = {name: pm.Data(name, number) for name, number in _numbers(here, noises).items()}
-            expected = (held[SLOPES] * (pt.concatenate(values) - held[PLACE])).sum(axis=-1)
+            values = [
+                transformed(self.model, variable, variable, variable.owner.inputs)
+                for variable in free
+            ]
+            held = {
+                name: pm.Data(name, number)
+                for name, number in _numbers(here, noises).items()
+            }
+            place = pt.concatenate([value.ravel() for value in values])
+            expected = (held[SLOPES] * (place - held[PLACE])).sum(axis=-1)
+            observed = held[RESIDUAL]
             if LOGS in held:
-                given, settings = (expected, held[LOGS]), {"logp": _mixed, "signature": "(m,k),(m)->(m,k)"}
-                pm.CustomDist(NOISY_SUMS, *given, observed=held[RESIDUAL], **settings)
+                pm.CustomDist(
+                    NOISY_SUMS,
+                    expected,
+                    held[LOGS],
+                    observed=observed,
+                    logp=_mixed,
+                    signature="(m,k),(m)->(m,k)",
+                )
             else:
-                pm.Normal(NOISY_SUMS, expected, 1.0, observed=held[RESIDUAL])
+                pm.Normal(NOISY_SUMS, expected, 1.0, observed=observed)
 
     @classmethod
-    def kept(cls, space: Blueprint, here: Linearised, noises: Noises = ()) -> "NoisyLikelihood":
-        """Return the likelihood of these sums; its model is built and compiled once for each blueprint."""
-        made: NoisyLikelihood = space.tried.once(("noisy sums", len(noises) > 1), lambda: cls(space, here, noises))
+    def kept(
+        cls, space: Blueprint, here: Linearised, noises: Noises = ()
+    ) -> "NoisyLikelihood":
+        """Return the likelihood of these sums; its model is built and compiled once for
+        each blueprint.
+        """
+        made: NoisyLikelihood = space.tried.once(
+            ("noisy sums", len(noises) > 1), lambda: cls(space, here, noises)
+        )
         pm.set_data(_numbers(here, noises), model=made.model)
         return made
 
 
+def _prior_model(space: Blueprint) -> pm.Model:
+    """Return the model without what reads a record: its priors, potentials and
+    deterministic variables.
+    """
+    parts = take_apart(space.model, Axis())
+    kept = [output for output in parts.fgraph.outputs if _is_of_prior(output.owner)]
+    fgraph = FunctionGraph(outputs=kept, clone=True)
+    fgraph._coords = parts.fgraph._coords
+    fgraph._dim_lengths = parts.fgraph._dim_lengths
+    return model_from_fgraph(fgraph, mutate_fgraph=True)
+
+
+def _is_of_prior(node: Any) -> bool:
+    if isinstance(node.op, ModelFreeRV | ModelPotential):
+        return True
+    is_deterministic = isinstance(node.op, ModelDeterministic)
+    return is_deterministic and not reads_records(node)
+
+
 def _numbers(here: Linearised, noises: Noises) -> dict[str, FloatArray]:
-    """Return what the model of noisy sums reads, by name; with a row for each of several noises."""
-    mixed = [replace(here, noise=noise) for noise, _ in noises] or [here]
-    slopes, residuals, determinants = map(np.array, zip(*(each.whitened for each in mixed), strict=True))
+    """Return what the model of noisy sums reads, by name; with a row for each of
+    several noises.
+    """
+    mixed = [here]
+    if noises:
+        mixed = [replace(here, noise=noise) for noise, _ in noises]
+    whitened = [linearised.whitened for linearised in mixed]
+    slopes, residuals, determinants = map(np.array, zip(*whitened, strict=True))
     if len(mixed) == 1:
         return {PLACE: here.place, SLOPES: slopes[0], RESIDUAL: residuals[0]}
     logs = np.array([share for _, share in noises]) - determinants / 2
@@ -462,5 +522,8 @@ def _numbers(here: Linearised, noises: Noises) -> dict[str, FloatArray]:
 
 
 def _mixed(value: Any, expected: Any, logs: Any) -> Any:
-    """Return the log density of sums that one of several ways makes independent with variance 1."""
-    return pt.logsumexp(logs - ((value - expected) ** 2).sum(axis=-1) / 2, axis=-1)
+    """Return the log density of sums that one of several ways makes independent with
+    variance 1.
+    """
+    distance = ((value - expected) ** 2).sum(axis=-1)
+    return pt.logsumexp(logs - distance / 2, axis=-1)

@@ -1,8 +1,12 @@
-"""The score of one record: the gradient of its log-likelihood, whitened, clipped to a ball, in whole steps."""
+"""The score of one record: the gradient of its log-likelihood, whitened, clipped to a
+ball, in whole steps.
+"""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any, Literal
 
 import numpy as np
@@ -26,14 +30,17 @@ from pdips.posterior.record_likelihood import RecordLikelihood, over_records
 Norm = Literal["l1", "l2"]
 
 STEPS = 2**20  # Whole steps from the centre of the ball to its edge
-BLOCK = 16_384  # Records whose scores are worked out at once if public, and added up at once if not
+# Records whose scores are worked out at once if public, and added up at once if not
+BLOCK = 16_384
 
 
 @dataclass(frozen=True, eq=False)
 class Clipping:
-    """What is done to a score at public parameters: whitened, pulled into a ball, cut to whole steps.
+    """What is done to a score at public parameters: whitened, pulled into a ball, cut
+    to whole steps.
 
-    Everything here is public, or follows from earlier noisy answers; no field depends on a record.
+    Everything here is public, or follows from earlier noisy answers; no field depends
+    on a record.
     """
 
     place: FloatArray  # shape (parameters,), unconstrained: where the gradient is taken
@@ -41,10 +48,24 @@ class Clipping:
     radius: float  # of the ball, in units of whitened scores
     norm: Norm
 
+    def arrays(self) -> dict[str, FloatArray]:
+        """Return all but the norm as arrays, to be kept with answers."""
+        radius = np.asarray(self.radius)
+        return {"place": self.place, "whitening": self.whitening, "radius": radius}
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, FloatArray], norm: Norm) -> "Clipping":
+        """Return what :meth:`arrays` returned, with its norm."""
+        radius = float(arrays["radius"])
+        return cls(arrays["place"], arrays["whitening"], radius, norm)
+
     def clipped(self, scores: FloatArray) -> FloatArray:
-        """Return public scores, shape (records, parameters), whitened and pulled into the ball, not rounded."""
+        """Return public scores, shape (records, parameters), whitened and pulled into
+        the ball, not rounded.
+        """
         with np.errstate(all="ignore"):
-            return self.radius * into_ball(scores @ (self.whitening / self.radius).T, self.norm)
+            standard = scores @ (self.whitening / self.radius).T
+            return self.radius * into_ball(standard, self.norm)
 
     def whitened(self, scores: FloatArray) -> FloatArray:
         """Return public scores whitened, shape (records, parameters)."""
@@ -53,14 +74,20 @@ class Clipping:
 
     def lengths(self, whitened: FloatArray) -> FloatArray:
         """Return the norms of whitened scores, shape (records,)."""
-        return np.abs(whitened).sum(axis=1) if self.norm == "l1" else np.sqrt((whitened**2).sum(axis=1))
+        if self.norm == "l1":
+            return np.asarray(np.abs(whitened).sum(axis=1))
+        return np.sqrt((whitened**2).sum(axis=1))
 
     def add(self, scores: FloatArray, total: IntArray) -> None:
-        """Add records' scores, shape (records, parameters), in whole steps to a total, shape (parameters,)."""
+        """Add records' scores, shape (records, parameters), in whole steps to a total,
+        shape (parameters,).
+        """
         _add_clipped(scores, self.whitening, self.radius, self.norm == "l1", total)
 
     def steps(self, score: FloatArray) -> IntArray:
-        """Return one record's score, shape (parameters,), in whole steps, :data:`STEPS` from the centre to the edge."""
+        """Return one record's score, shape (parameters,), in whole steps, :data:`STEPS`
+        from the centre to the edge.
+        """
         total = np.zeros(len(score), dtype=np.int64)
         self.add(np.asarray(score, dtype=np.float64)[None], total)
         return total
@@ -72,7 +99,9 @@ class Clipping:
 
 
 def into_ball(vectors: FloatArray, norm: Norm) -> FloatArray:
-    """Return vectors, shape (n, parameters), pulled into the unit ball towards its centre; 0 for one not finite."""
+    """Return vectors, shape (n, parameters), pulled into the unit ball towards its
+    centre; 0 for one not finite.
+    """
     largest = np.abs(vectors).max(axis=1, initial=0.0, keepdims=True)
     fine = np.isfinite(largest) & (largest > 0)
     along = np.where(fine, vectors, 0.0) / np.where(fine, largest, 1.0)
@@ -83,15 +112,21 @@ def into_ball(vectors: FloatArray, norm: Norm) -> FloatArray:
 
 
 @njit(cache=True, error_model="numpy")
-def _add_clipped(scores: FloatArray, whitening: FloatArray, radius: float, l1: bool, total: IntArray) -> None:
-    """Whiten each score, pull it into the unit ball, cut it to whole steps and add it, one record after the other.
+def _add_clipped(
+    scores: FloatArray, whitening: FloatArray, radius: float, l1: bool, total: IntArray
+) -> None:
+    """Whiten each score, pull it into the unit ball, cut it to whole steps and add it,
+    one record after the other.
 
-    What isn't finite counts as nothing, and so does what rounding would leave outside of the ball: the norm is checked
-    in whole numbers. Each record goes through the same operations in the same order: no matrix product, whose bits
-    depend on how many records come along, and no fastmath.
+    What isn't finite counts as nothing, and so does what rounding would leave outside
+    of the ball: the norm is checked in whole numbers. Each record goes through the same
+    operations in the same order: no matrix product, whose bits depend on how many
+    records come along, and no fastmath.
     """
     d = len(total)
-    along, steps, most = np.empty(d), np.empty(d, dtype=np.int64), STEPS if l1 else STEPS**2
+    along = np.empty(d)
+    steps = np.empty(d, dtype=np.int64)
+    most = STEPS if l1 else STEPS**2
     for i in range(len(scores)):
         along[:] = 0.0
         for k in range(d):
@@ -118,51 +153,79 @@ def _add_clipped(scores: FloatArray, whitening: FloatArray, radius: float, l1: b
 
 
 class RecordScore:
-    """The gradient of one record's log-likelihood in a model's unconstrained parameters.
+    """The gradient of one record's log-likelihood in a model's unconstrained
+    parameters.
 
-    The graph holds a single record (:class:`RecordLikelihood`); a call sees one record and nothing else, so its numbers
-    depend on nothing else, to the last bit, as the proof needs it (``docs/proofs/scores.md``, lemma 1).
+    The graph holds a single record (:class:`RecordLikelihood`); a call sees one record
+    and nothing else, so its numbers depend on nothing else, to the last bit, as the
+    proof needs it (``docs/proofs/scores.md``, lemma 1).
     """
 
     def __init__(self, likelihood: RecordLikelihood) -> None:
-        self._likelihood, self.model, self._record = likelihood, likelihood.model, likelihood.record
-        term, self._checked = checked_lookups(likelihood.term, set(self._record.values()))
+        self._likelihood = likelihood
+        self.model = likelihood.model
+        self._record = likelihood.record
+        term, self._checked = checked_lookups(
+            likelihood.term, set(self._record.values())
+        )
         slopes = pt.grad(term[0], self.model.value_vars, disconnected_inputs="ignore")
-        self._graph = pt.concatenate([slope.astype("float64").ravel() for slope in slopes])
+        self._graph = pt.concatenate(
+            [slope.astype("float64").ravel() for slope in slopes]
+        )
         if not set(self._record.values()) & set(ancestors([self._graph])):
             raise InputError(
-                "no record moves the slope of the log-likelihood in any parameter, so scores say nothing; parameters "
+                "no record moves the slope of the log-likelihood in any parameter, "
+                "so scores say nothing; parameters "
                 "must enter smoothly: not rounded, compared or used as an index"
             )
 
     @cached_property
     def _single(self) -> Any:
-        mode = None if self._checked else "FAST_COMPILE"  # which checks bounds, as compiled code doesn't
+        # which checks bounds, as compiled code doesn't
+        mode = None if self._checked else "FAST_COMPILE"
         with pytensor.config.change_flags(numba__fastmath=False):
             function = pytensor.function(
-                [*self.model.value_vars, *self._record.values()], self._graph, mode=mode, on_unused_input="ignore"
+                [*self.model.value_vars, *self._record.values()],
+                self._graph,
+                mode=mode,
+                on_unused_input="ignore",
             )
         function.trust_input = True
         return function
 
     def _columns(self) -> dict[str, Any]:
         """Return a variable of many records for each column that a record has."""
-        return {name: v.type.clone(shape=(None,))(name=name) for name, v in self._record.items()}
+        return {
+            name: v.type.clone(shape=(None,))(name=name)
+            for name, v in self._record.items()
+        }
 
     @cached_property
     def _many(self) -> Any:
-        columns, n = self._columns(), pt.lscalar()
-        graph = over_records(self._graph[None], {one: columns[name] for name, one in self._record.items()})
-        return pytensor.function([*self.model.value_vars, *columns.values(), n], graph, on_unused_input="ignore")
+        columns = self._columns()
+        n = pt.lscalar()
+        by_record = {one: columns[name] for name, one in self._record.items()}
+        graph = over_records(self._graph[None], by_record)
+        inputs = [*self.model.value_vars, *columns.values(), n]
+        return pytensor.function(inputs, graph, on_unused_input="ignore")
 
     def of_public(self, place: FloatArray, values: Values) -> FloatArray:
-        """Return the scores of public records at some parameters, shape (records, parameters), many at once."""
-        point, total, parts = self._point(place), len(next(iter(values.values()))), []
+        """Return the scores of public records at some parameters, shape (records,
+        parameters), many at once.
+        """
+        point = self._point(place)
+        total = len(next(iter(values.values())))
+        parts = []
         with np.errstate(all="ignore"):
             for start in range(0, total, BLOCK):
-                some, n = slice(start, start + BLOCK), min(BLOCK, total - start)
-                given = [np.ascontiguousarray(values[name][some], dtype=v.dtype) for name, v in self._record.items()]
-                parts.append(np.broadcast_to(self._many(*point, *given, n), (n, len(place))))
+                some = slice(start, start + BLOCK)
+                n = min(BLOCK, total - start)
+                given = [
+                    np.ascontiguousarray(values[name][some], dtype=v.dtype)
+                    for name, v in self._record.items()
+                ]
+                scores = self._many(*point, *given, n)
+                parts.append(np.broadcast_to(scores, (n, len(place))))
         return np.concatenate(parts)
 
     @cached_property
@@ -175,7 +238,9 @@ class RecordScore:
         inputs = [*self.model.value_vars, *columns.values()]
         return pytensor.function(inputs, [mean, flat], on_unused_input="ignore")
 
-    def mean_of_public(self, place: FloatArray, values: Values) -> tuple[float, FloatArray]:
+    def mean_of_public(
+        self, place: FloatArray, values: Values
+    ) -> tuple[float, FloatArray]:
         """Return the mean log-likelihood of public records and its gradient."""
         given = (np.asarray(values[name], v.dtype) for name, v in self._record.items())
         with np.errstate(all="ignore"):
@@ -183,31 +248,49 @@ class RecordScore:
         return float(value), np.asarray(slope)
 
     def total(self, clipping: Clipping, values: Values) -> IntArray:
-        """Return the sum of confidential records' clipped scores in whole steps, shape (parameters,), one at a time."""
-        point, d = self._point(clipping.place), len(clipping.place)
-        found, function = np.zeros(d, dtype=np.int64), self._single
+        """Return the sum of confidential records' clipped scores in whole steps, shape
+        (parameters,), one at a time.
+        """
+        total = np.zeros(len(clipping.place), dtype=np.int64)
+        n_records = len(next(iter(values.values())))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # a warning, too, would tell of the record that it comes from
-            for start in range(0, len(next(iter(values.values()))), BLOCK):
-                rows = self._likelihood.rows({name: each[start : start + BLOCK] for name, each in values.items()})
-                scores = np.full((len(rows), d), np.nan)
-                for place, row in enumerate(rows):
-                    try:
-                        scores[place] = function(*point, *row)
-                    except MemoryError:
-                        raise
-                    except Exception:  # noqa: BLE001 - it has seen one record, and must not tell of it
-                        continue
-                clipping.add(scores, found)
-        return found
+            # a warning, too, would tell of the record that it comes from
+            warnings.simplefilter("ignore")
+            for start in range(0, n_records, BLOCK):
+                some = slice(start, start + BLOCK)
+                block = {name: column[some] for name, column in values.items()}
+                clipping.add(self._one_by_one(clipping.place, block), total)
+        return total
+
+    def _one_by_one(self, place: FloatArray, values: Values) -> FloatArray:
+        """Return the scores of confidential records, shape (records, parameters); no
+        number where one can't be worked out.
+        """
+        point = self._point(place)
+        function = self._single
+        rows = self._likelihood.rows(values)
+        scores = np.full((len(rows), len(place)), np.nan)
+        for number, row in enumerate(rows):
+            try:
+                scores[number] = function(*point, *row)
+            except KeyboardInterrupt:
+                raise  # from outside
+            except BaseException:  # noqa: BLE001 - it has seen one record, and must not tell of it
+                continue
+        return scores
 
     def _point(self, place: FloatArray) -> list[NDArray[Any]]:
         parts = split(self.model, np.asarray(place, dtype=np.float64)[None])
-        return [np.array(part[0], dtype=v.dtype) for v, part in zip(self.model.value_vars, parts, strict=True)]
+        return [
+            np.array(part[0], dtype=v.dtype)
+            for v, part in zip(self.model.value_vars, parts, strict=True)
+        ]
 
 
 def may_look_up(node: Any, depends: set[Any]) -> bool:
-    """Return whether a node may look something up at a place that depends on the record."""
+    """Return whether a node may look something up at a place that depends on the
+    record.
+    """
     op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
     if isinstance(op, HasInnerGraph):
         inside = set(op.fgraph.inputs)
@@ -218,34 +301,47 @@ def may_look_up(node: Any, depends: set[Any]) -> bool:
                     return True
         return False
     if isinstance(op, Subtensor | AdvancedSubtensor):
-        return isinstance(node.op, Blockwise) or any(each in depends for each in node.inputs[1:])
+        return isinstance(node.op, Blockwise) or any(
+            each in depends for each in node.inputs[1:]
+        )
     return False
 
 
 def checked_lookups(term: Any, record: set[Any]) -> tuple[Any, bool]:
-    """Return a graph of one record whose lookups stay inside of what they look up in, and whether all do.
+    """Return a graph of one record whose lookups stay inside of what they look up in,
+    and whether all do.
 
-    Compiled code doesn't check bounds: beyond them lies what no record owns. What is looked up there is no number.
+    Compiled code doesn't check bounds: beyond them lies what no record owns. What is
+    looked up there is no number.
     """
-    depends, sure, replaced = set(record), True, {}
+    depends = set(record)
+    sure = True
+    replaced = {}
     for node in toposort([term]):
         if not depends.intersection(node.inputs):
             continue
         depends.update(node.outputs)
         if not may_look_up(node, depends):
             continue
-        if not isinstance(node.op, AdvancedSubtensor) or node.op.idx_list != tuple(range(len(node.inputs) - 1)):
+        whole = tuple(range(len(node.inputs) - 1))
+        if isinstance(node.op, AdvancedSubtensor) and node.op.idx_list == whole:
+            replaced[node.outputs[0]] = _looked_up_inside(node)
+        else:
             sure = False
-            continue
-        sizes = [node.inputs[0].shape[axis] for axis in range(len(node.inputs) - 1)]
-        inside = [(each >= -n) & (each < n) for each, n in zip(node.inputs[1:], sizes, strict=True)]
-        kept = [pt.clip(each, -n, n - 1) for each, n in zip(node.inputs[1:], sizes, strict=True)]
-        looked = node.op.make_node(node.inputs[0], *kept).outputs[0]
-        holds = inside[0]
-        for each in inside[1:]:
-            holds = holds & each
-        holds = pt.shape_padright(holds, looked.ndim - holds.ndim)
-        replaced[node.outputs[0]] = pt.switch(holds, looked, np.nan).astype(looked.dtype)
     if replaced:
         [term] = graph_replace([term], replaced, strict=False)
     return term, sure
+
+
+def _looked_up_inside(node: Any) -> Any:
+    """Return what a node looks up, and no number for places beyond."""
+    looked_in, *places = node.inputs
+    clipped = []
+    conditions = []
+    for place, size in zip(places, looked_in.shape, strict=False):
+        clipped.append(pt.clip(place, -size, size - 1))
+        conditions.append((place >= -size) & (place < size))
+    looked = node.op.make_node(looked_in, *clipped).outputs[0]
+    is_inside = reduce(and_, conditions)
+    is_inside = pt.shape_padright(is_inside, looked.ndim - is_inside.ndim)
+    return pt.switch(is_inside, looked, np.nan).astype(looked.dtype)

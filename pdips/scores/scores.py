@@ -1,96 +1,133 @@
-"""scores: any PyMC model, its records' clipped scores summed under noise, and a posterior that knows the noise."""
+"""scores: any PyMC model, its records' clipped scores summed under noise, and a
+posterior that knows the noise.
+"""
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records, check_public
 from pdips.mechanism import Drawn
 from pdips.posterior import nuts as sampling
-from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, to_frame
+from pdips.posterior.columns import (
+    Values,
+    covariates_of,
+    public_stand_ins,
+    record_values,
+    to_frame,
+)
 from pdips.posterior.inspection import Draws, published_draws, tree_of
-from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, initial, most_probable
+from pdips.posterior.model import (
+    ONE_AT_A_TIME,
+    UNRECORDED,
+    Blueprint,
+)
 from pdips.posterior.model_checks import on_stand_ins
-from pdips.privacy.curator import Clock, Curator, Progress, Statistic
+from pdips.privacy.answers import PublicFacts
+from pdips.privacy.curator import Clock, Curator, Progress, Statistic, timed
 from pdips.privacy.loss import check_whole
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity, n_changed
+from pdips.release.offers import Offers
 from pdips.release.release import Release, RunRecord
+from pdips.scores.first_search import TRIED, kit_of, searched
 from pdips.scores.noisy_likelihood import (
-    ColumnCells,
     Linearised,
     Measurement,
     NoisySums,
-    NormalPrior,
-    Simulator,
     clipping_at,
 )
-from pdips.scores.posterior import attempt, importance_draws, posterior_draws, predictive_check, with_deterministics
-from pdips.scores.published import SUMS, Known, published, read_published, restored, seed_of
+from pdips.scores.posterior import (
+    PosteriorDraws,
+    attempt,
+    importance_draws,
+    posterior_draws,
+    predictive_check,
+    with_deterministics,
+)
+from pdips.scores.published import (
+    SUMS,
+    Known,
+    published,
+    read_published,
+    restored,
+    seed_of,
+)
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
+from pdips.scores.simulator import Simulator
 
 POSTERIOR = "posterior"
-RECORDS, CELLS, SCORES = "noisy number of records", "noisy counts of cells by column", "noisy scores, round "
+RECORDS = "noisy number of records"
+CELLS = "noisy counts of cells by column"
+SCORES = "noisy scores, round "
 
-OF_RECORDS = Fraction(1, 50)  # Share of the budget for the number of records, where it is protected
+# Share of the budget for the number of records, where it is protected
+OF_RECORDS = Fraction(1, 50)
 OF_CELLS = {True: Fraction(1, 4), False: Fraction(1, 10)}
-"""Share of the rest for counts of cells: by whether a numeric column, or one with many levels, is described."""
+"""Share of the rest for counts of cells: by whether a numeric column, or one with many
+levels, is described.
+"""
 
-FEW_PARAMETERS = 10  # Up to so many, counts of cells get that share; of more they tell ever less, and get less
-LAST = Fraction(7, 10)  # Share of what is left that the last round of scores gets; the others share the rest
+# Up to so many, counts of cells get that share; of more they tell ever less, and get
+# less
+FEW_PARAMETERS = 10
+# Share of what is left that the last round of scores gets; the others share the rest
+LAST = Fraction(7, 10)
 
 FEW_LEVELS = 4
 MOST_PARAMETERS = 400
-MOST_SPREAD = 100_000  # Of the noise on the number of records, up to which sets are as long as it says
+# Of the noise on the number of records, up to which sets are as long as it says
+MOST_SPREAD = 100_000
 
-Timed = Callable[[str], AbstractContextManager[None]]
-
-STARTS, CLIMBED = 6, 4_096  # Prior draws to search from, and made-up records that counts of cells stand for there
-APART, SEARCHED = 1.0, 3  # Log density by which ends of searches differ, and how many are searched from again
-TRIED = 512
-OTHERS = 20  # Draws from the posterior, then from the prior, that replace one at which no records can be drawn
+# Draws from the posterior, then from the prior, that replace one at which no records
+# can be drawn
+OTHERS = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Kit:
-    """What is compiled of a model for scores, made once for each blueprint."""
+class MeasuredScores:
+    """What the curator told: noisy counts and sums with their laws, and the sums near
+    the parameters that they make most probable.
+    """
 
-    score: RecordScore
-    prior: NormalPrior
-    cells: ColumnCells
+    sums: NoisySums
+    near: Linearised | None  # None where no records can be simulated
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores(sampling.ChainMechanism):
-    """Records from a PyMC model of one record, whose clipped scores are summed under noise.
+    """Records from a PyMC model of one record, whose clipped scores are summed under
+    noise.
 
-    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`.
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of
+    :class:`pdips.mechanism.Mechanism`.
 
     Parameters
     ----------
     model : path, name, callable or Source
-        The model: a file with ``build_model(data, schema)``, the name of one that comes with pdips, or that function.
-    kind : {"pure", "zcdp"}
-        Discrete Laplace noise, whose losses add up in epsilon; or discrete Gaussian noise, read at ``delta``.
-    delta : int, float, str or Fraction
-        For ``kind="zcdp"``.
+        The model: a file with ``build_model(data, schema)``, the name of one that comes
+        with pdips, or that function.
+    delta : int, float, str or Fraction, optional
+        Left out, noise is discrete Laplace, and losses add up in epsilon. A number
+        makes it discrete Gaussian, with a zero-concentrated loss that is read at this
+        delta.
     score_rounds : int
-        How often scores are asked for, each time at the parameters that the answers before make most probable.
+        How often scores are asked for, each time at the parameters that the answers
+        before make most probable.
     n_records : int, optional
-        Public number of synthetic records. By default as many as the table has; under add-remove, what its noisy number
-        of records says.
+        Public number of synthetic records. By default as many as the table has; under
+        add-remove, what its noisy number of records says.
     nuts : {"auto", "nutpie", "pymc", "numpyro"}
         Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
     draws, tune, n_chains : int
@@ -103,13 +140,15 @@ class Scores(sampling.ChainMechanism):
 
     Notes
     -----
-    The score of a record is the gradient of its log-likelihood in the model's unconstrained parameters. It is whitened
-    by the information that one simulated record holds, pulled into a ball and cut to whole steps, so that one person
-    moves the sum by a known amount whatever the model; noise is exact. All that follows reads noisy sums and public
-    facts: rounds, Markov chains and any number of sets cost nothing more (``docs/proofs/scores.md``). Noisy sums of all
-    rounds and the counts of cells are jointly normal given the parameters, with the mean and covariance that simulated
-    records have there. One-step and noisy Newton estimators: Avella Medina, Bradshaw and Loh (2023); noise-aware
-    posteriors: Bernstein and Sheldon (2018).
+    The score of a record is the gradient of its log-likelihood in the model's
+    unconstrained parameters. It is whitened by the information that one simulated
+    record holds, pulled into a ball and cut to whole steps, so that one person moves
+    the sum by a known amount whatever the model; noise is exact. All that follows reads
+    noisy sums and public facts: rounds, Markov chains and any number of sets cost
+    nothing more (``docs/proofs/scores.md``). Noisy sums of all rounds and the counts of
+    cells are jointly normal given the parameters, with the mean and covariance that
+    simulated records have there. One-step and noisy Newton estimators: Avella Medina,
+    Bradshaw and Loh (2023); noise-aware posteriors: Bernstein and Sheldon (2018).
 
     Examples
     --------
@@ -121,7 +160,13 @@ class Scores(sampling.ChainMechanism):
     """
 
     name: ClassVar[str] = "scores"
-    adds_up: ClassVar[bool] = True
+    offers: ClassVar[Offers] = Offers(
+        public_columns=True,
+        partitions=True,
+        relations=("replace-one", "add-remove"),
+        kinds=("pure", "zcdp"),
+        sets_share="posterior",
+    )
 
     score_rounds: int = 2
 
@@ -137,194 +182,346 @@ class Scores(sampling.ChainMechanism):
         return "l1" if self.kind == "pure" else "l2"
 
     def plan(self, schema: Schema) -> Plan:
-        """Return the plan: counts of cells, and sums of scores round by round; the number of records if protected.
+        """Return the plan: counts of cells, and sums of scores round by round; the
+        number of records if protected.
 
         On the way all that could fail after the charge is tried on made-up records.
         """
         self.check_schema(schema)
         space = self._rehearsed(schema)
-        return self.planned(schema, self.steps(space, schema), self._sentences(space), **self.reading)
+        return self.planned(
+            schema, self.steps(space, schema), self._sentences(space), **self.reading
+        )
 
     def steps(self, space: Blueprint, schema: Schema) -> tuple[Step, ...]:
-        """Return what is asked of a table of a schema, each with its share of the budget."""
-        left, law, found = self.total, self.noise_law, list[Step]()
+        """Return what is asked of a table of a schema, each with its share of the
+        budget.
+        """
+        left = self.total
+        steps = list[Step]()
         if self.neighbours == "add-remove":
-            one = Sensitivity.of_record(schema, l1=1)
-            found.append(Step(name=RECORDS, sensitivity=one, price=left * OF_RECORDS, law=law, counts=RECORDS))
-            left -= left * OF_RECORDS
+            counted = self._records_step(schema, left * OF_RECORDS)
+            steps.append(counted)
+            left -= counted.price
+        cells = self._cells_step(space, schema, left)
+        return (*steps, cells, *self._score_steps(space, schema, left - cells.price))
+
+    def _records_step(self, schema: Schema, price: Fraction) -> Step:
+        return Step(
+            name=RECORDS,
+            sensitivity=Sensitivity.of_record(schema, l1=1),
+            price=price,
+            law=self.noise_law,
+            counts=RECORDS,
+        )
+
+    def _cells_step(self, space: Blueprint, schema: Schema, left: Fraction) -> Step:
         described = [space.columns[name] for name in space.synthesized]
-        share = OF_CELLS[any(not c.is_categorical or c.n_levels > FEW_LEVELS for c in described)]
-        of_cells = left * max(min(share, share * FEW_PARAMETERS / space.n_parameters), OF_CELLS[False])
-        counts = Sensitivity.of_counts(schema, self.neighbours, tables=len(described))
-        found.append(Step(name=CELLS, sensitivity=counts, price=of_cells, law=law, counts="each cell"))
-        left -= of_cells
+        detailed = any(
+            not column.is_categorical or column.n_levels > FEW_LEVELS
+            for column in described
+        )
+        most = OF_CELLS[detailed]
+        share = min(most, most * FEW_PARAMETERS / space.n_parameters)
+        tables = len(described)
+        return Step(
+            name=CELLS,
+            sensitivity=Sensitivity.of_counts(schema, self.neighbours, tables=tables),
+            price=left * max(share, OF_CELLS[False]),
+            law=self.noise_law,
+            counts="each cell",
+        )
+
+    def _score_steps(
+        self, space: Blueprint, schema: Schema, left: Fraction
+    ) -> Iterator[Step]:
+        """Yield the rounds of scores, of which the last gets most."""
         both = n_changed(self.neighbours)
-        wide = 1 if self.norm == "l1" else math.isqrt(space.n_parameters - 1) + 1  # of the l2 ball, in the l1 norm
-        ball = Sensitivity.of_record(schema, l1=both * wide * STEPS, l2_squared=(both * STEPS) ** 2)
-        for number in range(1, self.score_rounds + 1):
-            last = number == self.score_rounds
-            share = Fraction(1) if self.score_rounds == 1 else LAST if last else (1 - LAST) / (self.score_rounds - 1)
-            found.append(
-                Step(
-                    name=f"{SCORES}{number}",
-                    sensitivity=ball,
-                    price=left * share,
-                    law=law,
-                    counts=f"each sum of scores, round {number}, in units of the largest of one record",
-                    unit=1 / STEPS,
-                )
+        # of the l2 ball, in the l1 norm
+        wide = 1 if self.norm == "l1" else math.isqrt(space.n_parameters - 1) + 1
+        l1 = both * wide * STEPS
+        ball = Sensitivity.of_record(schema, l1=l1, l2_squared=(both * STEPS) ** 2)
+        shares = [Fraction(1)]
+        if self.score_rounds > 1:
+            early = self.score_rounds - 1
+            shares = [(1 - LAST) / early] * early + [LAST]
+        for number, share in enumerate(shares, start=1):
+            yield Step(
+                name=f"{SCORES}{number}",
+                sensitivity=ball,
+                price=left * share,
+                law=self.noise_law,
+                counts=f"each sum of scores, round {number}, in units of the "
+                f"largest of one record",
+                unit=1 / STEPS,
             )
-        return tuple(found)
 
     def _rehearsed(self, schema: Schema) -> Blueprint:
-        """Return the model of a schema, after all that could fail with records has been tried on stand-ins."""
+        """Return the model of a schema, after all that could fail with records has been
+        tried on stand-ins.
+        """
         space = self.space(schema)
         check_public(schema, self.neighbours, self.n_records)
-        if not space.n_parameters:
-            raise InputError("the model has no parameter, so there is nothing to learn from the table")
-        if space.n_parameters > MOST_PARAMETERS:
-            raise InputError(self._too_many(space, schema))
-        first = self.steps(space, schema)[0]
-        if first.name == RECORDS and self.n_records is None and first.standard_deviation > MOST_SPREAD:
-            raise InputError(
-                "sets would be as long as the noisy number of records says, whose noise has standard deviation "
-                f"{first.standard_deviation:,.0f}; give n_records, how many synthetic records, from public knowledge"
-            )
+        self._check_size(space, schema)
         space.check()
         space.check_gradient()
         settings = ("scores", self.kind, self.neighbours, self.score_rounds, self.nuts)
-
-        def go() -> None:
-            public = public_stand_ins(schema, TRIED)
-            steps = [step for step in self.steps(space, schema) if step.name != RECORDS]
-            with on_stand_ins("the release"):
-                kit = self.kit(space)
-                counts = np.zeros(sum(kit.cells.sizes))
-                sums = self._opened(space, float(TRIED), 0.0, public, counts, steps[0])
-                here = self._first(sums)
-                if here is None:
-                    raise InputError("the model draws no records at its prior's parameters: narrow the prior")
-                for step in steps[1:]:
-                    clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
-                    row = {name: values[:2] for name, values in sums.simulator(here.place)[1].items()}
-                    sums = self._with(sums, clipping, kit.score.total(clipping, row), step)
-                    here = sums.linearised(here.place)
-                drawn = importance_draws(sums, here, np.random.default_rng(0), 10, tried=100)
-                with_deterministics(sums, here, tree_of(space.values_of(drawn.places)))
-
         with ONE_AT_A_TIME:
-            space.tried.once(settings, go)
+            space.tried.once(settings, partial(self._rehearse, space, schema))
         return space
 
-    def kit(self, space: Blueprint) -> Kit:
-        """Return what is compiled of a model for scores."""
+    def _check_size(self, space: Blueprint, schema: Schema) -> None:
+        """Refuse a model with no or too many parameters, and sets of any length."""
+        if not space.n_parameters:
+            raise InputError(
+                "the model has no parameter, so there is nothing to "
+                "learn from the table"
+            )
+        if space.n_parameters > MOST_PARAMETERS:
+            raise InputError(self._too_many(space, schema))
+        first = self.steps(space, schema)[0]
+        if first.name != RECORDS or self.n_records is not None:
+            return
+        if first.standard_deviation > MOST_SPREAD:
+            raise InputError(
+                "sets would be as long as the noisy number of records says, whose "
+                "noise has standard deviation "
+                f"{first.standard_deviation:,.0f}; give n_records, how many "
+                f"synthetic records, from public knowledge"
+            )
 
-        def made() -> Kit:
-            cells = ColumnCells.of(space, likely(space))
-            return Kit(RecordScore(space.likelihood), NormalPrior.of(space.prior), cells)
+    def _rehearse(self, space: Blueprint, schema: Schema) -> None:
+        """Go through a release of stand-ins."""
+        public = public_stand_ins(schema, TRIED)
+        steps = [step for step in self.steps(space, schema) if step.name != RECORDS]
+        with on_stand_ins("the release"):
+            kit = kit_of(space)
+            counts = np.zeros(sum(kit.cells.sizes))
+            opened = self._opened(space, (float(TRIED), 0.0), public, counts, steps[0])
+            here = searched(opened, kit.cells)
+            if here is None:
+                raise InputError(
+                    "the model draws no records at its prior's "
+                    "parameters: narrow the prior"
+                )
+            sums = opened
+            for step in steps[1:]:
+                sums = self._rehearsed_round(sums, here.place, step)
+                here = sums.linearised(here.place)
+            rng = np.random.default_rng(0)
+            drawn = importance_draws(sums, here, rng, 10, tried=100)
+            tree = tree_of(space.values_of(drawn.places))
+            with_deterministics(sums, here, tree)
 
-        return space.tried.once("scores kit", made)
+    def _rehearsed_round(
+        self, sums: NoisySums, place: FloatArray, step: Step
+    ) -> NoisySums:
+        """Return the sums with a round of scores of two simulated records."""
+        clipping = clipping_at(sums, place, self.norm, step.standard_deviation**2)
+        _, inside = sums.simulator(place)
+        two = {name: values[:2] for name, values in inside.items()}
+        return _with_round(sums, clipping, sums.score.total(clipping, two), step)
 
     def _too_many(self, space: Blueprint, schema: Schema) -> str:
-        d, last = space.n_parameters, self.steps(space, schema)[-1]
-        records = last.standard_deviation / STEPS * (math.sqrt(d) if self.norm == "l2" else d)
+        d = space.n_parameters
+        last = self.steps(space, schema)[-1]
+        length = math.sqrt(d) if self.norm == "l2" else d
+        records = last.standard_deviation / STEPS * length
         return (
-            f"the model has {d:,} parameters, and scores takes at most {MOST_PARAMETERS:,}: the noise on each would "
-            f"weigh as much as what about {records:,.0f} records say of it; take fewer groups or a simpler model"
+            f"the model has {d:,} parameters, and scores takes at most "
+            f"{MOST_PARAMETERS:,}: the noise on each would "
+            f"weigh as much as what about {records:,.0f} records say of it; take "
+            f"fewer groups or a simpler model"
         )
 
-    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
-        """Ask for counts and scores, draw from the posterior that they leave, and draw records."""
-        space, steps = self.space(plan.schema), list(plan.steps)
-        known = public_columns(curator.public) if plan.schema.public_columns else (pd.DataFrame(), {})
+    def ask(self, plan: Plan, curator: Curator) -> MeasuredScores:
+        """Ask for counts of cells, and for sums of scores round by round, each at the
+        parameters that the answers before make most probable.
+        """
+        space = self.space(plan.schema)
+        steps = list(plan.steps)
+        _, public = covariates_of(plan.schema, curator.facts)
         with ONE_AT_A_TIME:
-            kit = self.kit(space)
-            n, n_variance = self._number(curator, steps)
+            kit = kit_of(space)
+            number = self._number(curator, steps)
             with curator.timed("counting cells"):
-                counts = self._asked(curator, steps[0], kit.cells.count).astype(np.float64)
-                sums = self._opened(space, n, n_variance, known[1], counts, steps[0])
-                here = self._first(sums)
-            for number, step in enumerate(steps[1:], start=1):
-                with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
-                    at = attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2) if here else None
+                counted = self._asked(curator, steps[0], kit.cells.count)
+                counts = counted.astype(np.float64)
+                sums = self._opened(space, number, public, counts, steps[0])
+                here = searched(sums, kit.cells)
+            for round_number, step in enumerate(steps[1:], start=1):
+                with curator.timed(
+                    f"adding up scores, round {round_number} of {self.score_rounds}"
+                ):
+                    at = self._clipping(curator, sums, here, step)
                     if here is None or at is None:
-                        break  # no records can be simulated, so that sums would say nothing
-                    summed = partial(lambda at, table: kit.score.total(at, record_values(table)), at)
-                    sums = self._with(sums, at, self._asked(curator, step, summed), step)
+                        # no records can be simulated, so that sums would say nothing
+                        break
+                    total = partial(_total, kit.score, at)
+                    noisy = self._asked(curator, step, total)
+                    sums = _with_round(sums, at, noisy, step)
                     here = attempt(sums.mode, here.place) or here
-        return self._drawn(sums, here, known, rng, curator.timed)
+        return MeasuredScores(sums, here)
+
+    def draw(
+        self,
+        plan: Plan,
+        measured: MeasuredScores,
+        n_sets: int,
+        rng: np.random.Generator,
+        public: PublicFacts,
+    ) -> Drawn:
+        """Draw from the posterior of the noisy sums, and records beside the public
+        columns.
+        """
+        covariates = covariates_of(plan.schema, public)
+        return self._drawn(measured, n_sets, covariates, rng)
+
+    def _clipping(
+        self, curator: Curator, sums: NoisySums, here: Linearised | None, step: Step
+    ) -> Clipping | None:
+        """Return how the next sum of scores is clipped, None where nothing can be
+        simulated. A release that is resumed has to ask for the same sum.
+        """
+
+        def make() -> dict[str, FloatArray]:
+            if here is None:
+                return {}
+            variance = step.standard_deviation**2
+            at = attempt(clipping_at, sums, here.place, self.norm, variance)
+            return {} if at is None else at.arrays()
+
+        kept = curator.keep(make)
+        return Clipping.read(kept, self.norm) if kept else None
 
     def _drawn(
-        self, sums: NoisySums, here: Linearised | None, known: Known, rng: np.random.Generator, timed: Timed
+        self,
+        measured: MeasuredScores,
+        n_sets: int,
+        public: Known,
+        rng: np.random.Generator,
     ) -> Drawn:
-        """Draw from the posterior of noisy sums, and records beside the public columns."""
-        schema, chosen, sets, undrawn = sums.space.schema, [], [], 0
+        sums = measured.sums
         with ONE_AT_A_TIME, timed("drawing from the posterior"):
-            here = here and attempt(sums.precise, here.place)
-            settings = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains, "sampler": self.nuts}
-            found = posterior_draws(sums, here, rng, self.draws, **settings)
-        n = self.n_records or (len(known[0]) if len(known[0]) else max(round(sums.n_records), 1))
-        places = found.places[sampling.far_apart(len(found.places), self.n_sets, rng)]
-        for number, place in enumerate(places, start=1):
-            with timed(f"drawing synthetic set {number} of {self.n_sets}"):
-                others = found.places[rng.integers(len(found.places), size=OTHERS)]
-                tried = np.concatenate([place[None], others, sums.space.prior[:OTHERS]])
-                values, drawn, failed = self._records(sums, tried, n, known[1], rng)
-                sets.append(to_frame(schema, drawn, known[0], rng))
-            chosen.append(values)
-            undrawn += failed
-        found = replace(found, facts={**found.facts, "noisy_sums": found.facts["noisy_sums"] | {"undrawn": undrawn}})
+            here = measured.near and attempt(sums.precise, measured.near.place)
+            posterior = posterior_draws(
+                sums,
+                here,
+                rng,
+                self.draws,
+                draws=self.draws,
+                tune=self.tune,
+                chains=self.n_chains,
+                sampler=self.nuts,
+            )
+        sets, parameters, n_undrawn = self._sets(sums, posterior, n_sets, public, rng)
+        noisy_sums = posterior.facts["noisy_sums"] | {"undrawn": n_undrawn}
+        posterior = replace(
+            posterior, facts={**posterior.facts, "noisy_sums": noisy_sums}
+        )
+        closer = None
+        if here is not None:
+            closer = partial(predictive_check, sums, here, posterior, parameters)
         tables = published(sums)
         return Drawn(
             sets=sets,
             statistics={SUMS: tables[SUMS]},
-            tables=tables | {POSTERIOR: published_draws(found.tree)},
-            diagnostics=found.facts,
-            closer=partial(predictive_check, sums, here, found, chosen) if here else None,
+            tables=tables | {POSTERIOR: published_draws(posterior.tree)},
+            diagnostics=posterior.facts,
+            closer=closer,
         )
 
-    def _records(
-        self, sums: NoisySums, places: FloatArray, n: int, public: Values, rng: np.random.Generator
-    ) -> tuple[Draws, Values, int]:
-        """Return the first parameters at which the model draws records, these records, and how many came before.
-
-        If there are none each column is drawn by itself, as its noisy counts have it.
+    def _sets(
+        self,
+        sums: NoisySums,
+        posterior: PosteriorDraws,
+        n_sets: int,
+        public: Known,
+        rng: np.random.Generator,
+    ) -> tuple[list[pd.DataFrame], list[Draws], int]:
+        """Return sets of records at draws far apart, the parameters of each, and at how
+        many draws there were no records.
         """
-        for failed, place in enumerate(places):
-            [values] = sums.space.values_of(place[None])
-            drawn = attempt(sums.space.draw, values, n, public, rng)
-            if drawn is not None:
-                return values, drawn, failed
-        counted = sums.measurements[0]
-        return values, self.kit(sums.space).cells.draw(counted.noisy, counted.deviation, n, rng), len(places)
+        beside, covariates = public
+        n_records = self.n_records or len(beside) or max(round(sums.n_records), 1)
+        drawn = posterior.places
+        sets = []
+        parameters = []
+        n_undrawn = 0
+        chosen = drawn[sampling.far_apart(len(drawn), n_sets, rng)]
+        for number, place in enumerate(chosen, start=1):
+            with timed(f"drawing synthetic set {number} of {n_sets}"):
+                others = drawn[rng.integers(len(drawn), size=OTHERS)]
+                places = np.concatenate(
+                    [place[None], others, sums.space.prior[:OTHERS]]
+                )
+                values, records, n_failed = _records(
+                    sums, places, n_records, covariates, rng
+                )
+                sets.append(to_frame(sums.space.schema, records, beside, rng))
+            parameters.append(values)
+            n_undrawn += n_failed
+        return sets, parameters, n_undrawn
 
     def again(
-        self, release: Release, *, n_sets: int, rng: np.random.Generator | None = None, progress: Progress | None = None
+        self,
+        release: Release,
+        *,
+        n_sets: int,
+        rng: np.random.Generator | None = None,
+        progress: Progress | None = None,
     ) -> tuple[Release, RunRecord]:
-        """Draw more sets from the noisy sums of a release of the same model: post-processing, at no further cost.
+        """Draw more sets from the noisy sums of a release of the same model:
+        post-processing, at no further cost.
 
-        Arguments, what is returned and what is raised are those of :meth:`pdips.statistics.modips.Modips.again`.
+        Arguments, what is returned and what is raised are those of
+        :meth:`pdips.statistics.modips.Modips.again`.
         """
         if release.mechanism != self.name:
-            raise InputError(f"more sets are drawn from a release of {self.name}; this one is of {release.mechanism}")
-        same = ("epsilon", "neighbours", "kind", "delta", "score_rounds", "model_source")
+            raise InputError(
+                f"more sets are drawn from a release of {self.name}; "
+                f"this one is of {release.mechanism}"
+            )
+        same = (
+            "epsilon",
+            "neighbours",
+            "delta",
+            "score_rounds",
+            "model_source",
+        )
         if any(release.settings.get(name) != self.settings()[name] for name in same):
-            raise InputError("model, epsilon, neighbours, kind, delta and score_rounds must be those of the release")
-        clock, bits = Clock(progress), RandomBits(rng)
+            raise InputError(
+                "model, epsilon, neighbours, delta and "
+                "score_rounds must be those of the release"
+            )
+        clock = Clock(progress)
+        bits = RandomBits(rng)
         space = self.space(release.schema)
         with ONE_AT_A_TIME, clock.step("reading noisy sums"):
-            _, tables, known = read_published(release)
-            kit = self.kit(space)
-            sums = restored(space, kit.score, kit.prior, tables, known[1])
-            here = attempt(sums.mode, sums.last_reference)
-        drawn = replace(self, n_sets=n_sets)._drawn(sums, here, known, bits.generator(), clock.step)
-        made = replace(release, sets=tuple(drawn.sets), tables=drawn.tables, statistics=drawn.statistics)
+            _, tables, public = read_published(release)
+            kit = kit_of(space)
+            sums = restored(space, kit.score, kit.prior, tables, public[1])
+            near = attempt(sums.mode, sums.last_reference)
+        with clock.running():
+            measured = MeasuredScores(sums, near)
+            drawn = self._drawn(measured, n_sets, public, bits.generator())
+        made = replace(
+            release,
+            sets=tuple(drawn.sets),
+            tables=drawn.tables,
+            statistics=drawn.statistics,
+        )
         return made, RunRecord(
-            seconds=clock.seconds, peak_memory=0.0, diagnostics=drawn.diagnostics, closer=drawn.closer
+            seconds=clock.seconds,
+            peak_memory=0.0,
+            diagnostics=drawn.diagnostics,
+            closer=drawn.closer,
         )
 
     def _number(self, curator: Curator, steps: list[Step]) -> tuple[float, float]:
-        """Return the number of records and the variance of the noise on it, and take its step off the list."""
+        """Return the number of records and the variance of the noise on it, and take
+        its step off the list.
+        """
         if steps[0].name != RECORDS:
             return float(curator.n_records), 0.0
         step = steps.pop(0)
@@ -332,91 +529,103 @@ class Scores(sampling.ChainMechanism):
         return max(float(noisy[0]), 1.0), step.standard_deviation**2
 
     def _asked(self, curator: Curator, step: Step, statistic: Statistic) -> IntArray:
-        """Return the noisy numbers of a step; later questions depend on them, and audits follow them."""
+        """Return the noisy numbers of a step; later questions depend on them, and
+        audits follow them.
+        """
         return curator.decide(curator.count(step, statistic), lambda numbers: numbers)
 
     def _opened(
-        self, space: Blueprint, n: float, n_variance: float, public: Values, counts: FloatArray, step: Step
+        self,
+        space: Blueprint,
+        number: tuple[float, float],
+        public: Values,
+        counts: FloatArray,
+        step: Step,
     ) -> NoisySums:
-        """Return the sums with the counts of cells, before any score."""
-        kit = self.kit(space)
+        """Return the sums with the counts of cells, before any score; ``number`` is
+        that of records, and the variance of its noise.
+        """
+        kit = kit_of(space)
+        n_records, n_variance = number
         cells = Measurement(step.name, kit.cells, counts, step.standard_deviation)
         simulator = Simulator(space, public, seed=seed_of(counts))
-        return NoisySums(space, kit.score, kit.prior, simulator, n, n_variance, (cells,), self.kind == "pure")
-
-    def _with(self, sums: NoisySums, clipping: Clipping, noisy: IntArray, step: Step) -> NoisySums:
-        """Return the sums with another round of scores."""
-        unit = clipping.unit
-        made = Measurement(step.name, clipping, noisy.astype(np.float64) * unit, step.standard_deviation * unit)
-        return replace(sums, measurements=(*sums.measurements, made))
-
-    def _first(self, sums: NoisySums) -> Linearised | None:
-        """Return the counts near the parameters that fit them best, searched from several starts.
-
-        Where none of the searches ends at parameters that records can be drawn at, others from the prior are taken; if
-        there are none either, None.
-        """
-        space, rng, [counted] = sums.space, np.random.default_rng(0), sums.measurements
-        made, public = self.kit(space).cells.draw(counted.noisy, counted.deviation, CLIMBED, rng), sums.simulator.public
-        if public:
-            rows = rng.integers(len(next(iter(public.values()))), size=CLIMBED)
-            made = {name: values[rows] for name, values in public.items()} | made
-
-        def near(place: FloatArray) -> tuple[float, Linearised]:
-            here = sums.linearised(place)
-            return sums.objective(here), here
-
-        starts = [initial(space.model), np.median(space.prior, axis=0), *space.prior[:STARTS]]
-        ends = [attempt(climb, sums, made, start) for start in starts]
-        found = [attempt(near, end) for end in ends if end is not None]
-        good = sorted((e for e in found if e is not None and np.isfinite(e[0])), key=lambda each: each[0])
-        if not good:
-            others = (attempt(near, place) for place in [*starts, *space.prior[:: PRIOR_DRAWS // 100]])
-            return next((each[1] for each in others if each is not None), None)
-        apart = [good[0], *(b for a, b in pairwise(good) if b[0] - a[0] > APART)][:SEARCHED]
-        return min((attempt(sums.mode, each.place) or each for _, each in apart), key=sums.objective)
+        return NoisySums(
+            space=space,
+            score=kit.score,
+            prior=kit.prior,
+            simulator=simulator,
+            n_records=n_records,
+            n_variance=n_variance,
+            measurements=(cells,),
+            laplace=self.kind == "pure",
+        )
 
     def _sentences(self, space: Blueprint) -> str:
         """Return what is done, for a disclosure board."""
         noise = "Laplace" if self.kind == "pure" else "Gaussian"
-        counted = "altogether and by cells" if self.neighbours == "add-remove" else "by cells"
+        counted = (
+            ("altogether and by cells")
+            if self.neighbours == "add-remove"
+            else "by cells"
+        )
         often = "once" if self.score_rounds == 1 else f"{self.score_rounds} times"
         parts = [
-            f"Records are counted {counted} of each column that the model describes. Then, {often}, the scores of "
-            "records (the gradient of the log-likelihood of each by itself) at public parameters are pulled into a "
-            f"ball, cut to whole steps and added up. Each number has exact discrete {noise} noise. Everything else, "
-            "Markov chains too, is worked out from these noisy numbers and public facts, so that it costs nothing: "
-            "neither how well chains mix nor how many sets are drawn weakens the guarantee.",
-            f"The model of {', '.join(space.synthesized)} and its priors are public, and were not chosen by looking at "
+            f"Records are counted {counted} of each column that the model describes. "
+            f"Then, {often}, the scores of "
+            "records (the gradient of the log-likelihood of each by itself) at "
+            "public parameters are pulled into a "
+            f"ball, cut to whole steps and added up. Each number has exact discrete "
+            f"{noise} noise. Everything else, "
+            "Markov chains too, is worked out from these noisy numbers and public "
+            "facts, so that it costs nothing: "
+            "neither how well chains mix nor how many sets are drawn weakens the "
+            "guarantee.",
+            f"The model of {', '.join(space.synthesized)} and its priors are public, "
+            f"and were not chosen by looking at "
             "the table.",
         ]
         if self.kind == "zcdp":
-            parts.append("Losses are added up as zero-concentrated ones and read at delta.")
+            parts.append(
+                "Losses are added up as zero-concentrated ones and read at delta."
+            )
         if not space.source.text:
             parts.append(UNRECORDED)
         return " ".join(parts)
 
 
-def likely(space: Blueprint) -> dict[str, Any]:
-    """Return records drawn at parameters from the prior, a few at each, as a table would have them."""
-    simulator = Simulator(space, public_stand_ins(space.schema, TRIED), TRIED)
-    parts = []
-    for place in space.prior[:: PRIOR_DRAWS // 100]:
-        try:
-            parts.append(simulator(place)[1])
-        except ValueError:  # parameters at which nothing can be drawn
-            continue
-    if not parts:
-        parts = [dict(simulator(np.median(space.prior, axis=0))[1])]
-    return {name: np.concatenate([part[name] for part in parts]) for name in space.synthesized}
+def _total(score: RecordScore, clipping: Clipping, table: Table) -> IntArray:
+    return score.total(clipping, record_values(table))
 
 
-def climb(sums: NoisySums, values: Values, start: FloatArray) -> FloatArray:
-    """Return the parameters at which made-up records are most probable, searched from a start."""
+def _with_round(
+    sums: NoisySums, clipping: Clipping, noisy: IntArray, step: Step
+) -> NoisySums:
+    """Return the sums with another round of scores."""
+    unit = clipping.unit
+    deviation = step.standard_deviation * unit
+    scores = noisy.astype(np.float64) * unit
+    added = Measurement(step.name, clipping, scores, deviation)
+    return replace(sums, measurements=(*sums.measurements, added))
 
-    def log_density(place: FloatArray) -> tuple[float, FloatArray]:
-        value, slope = sums.score.mean_of_public(place, values)
-        value = sums.n_records * value + sums.prior.log_density(place)
-        return value, sums.n_records * slope + sums.prior.precision @ (sums.prior.mean - place)
 
-    return most_probable(log_density, start, 150)
+def _records(
+    sums: NoisySums,
+    places: FloatArray,
+    n: int,
+    public: Values,
+    rng: np.random.Generator,
+) -> tuple[Draws, Values, int]:
+    """Return the first parameters at which the model draws records, these records, and
+    how many came before.
+
+    If there are none each column is drawn by itself, as its noisy counts have it.
+    """
+    for n_failed, place in enumerate(places):
+        [values] = sums.space.values_of(place[None])
+        drawn = attempt(sums.space.draw, values, n, public, rng)
+        if drawn is not None:
+            return values, drawn, n_failed
+    counted = sums.measurements[0]
+    cells = kit_of(sums.space).cells
+    made_up = cells.draw(counted.noisy, counted.deviation, n, rng)
+    return values, made_up, len(places)

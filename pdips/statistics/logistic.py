@@ -1,6 +1,8 @@
-"""A ridge-regularised logistic regression as a bounded statistic, in whole steps of a public grid.
+"""A ridge-regularised logistic regression as a bounded statistic, in whole steps of a
+public grid.
 
-Its coefficients are doubles whose distance from the exact minimum is certified: ``docs/proofs/modips.md``, theorem 6.
+Its coefficients are doubles whose distance from the exact minimum is certified:
+``docs/proofs/modips.md``, theorem 6.
 """
 
 import math
@@ -8,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
+from operator import add
 
 import numpy as np
 import pandas as pd
@@ -29,25 +32,34 @@ LARGEST_TOLERANCE = Fraction(1, 8)
 
 MOST_RECORDS = 2**25  # Larger tables are outside the universe of the guarantee
 ROUNDING = Fraction(1, 2**53)
-SUM_BITS = 46  # What a record adds to an entry of the gradient is rounded to 2^-46; sums of whole numbers have no order
+# What a record adds to an entry of the gradient is rounded to 2^-46; sums of whole
+# numbers have no order
+SUM_BITS = 46
 HALF_BITS = 23
 
 FURTHEST = 64.0  # exp(-64) stands for all that is smaller
-TERMS, SQUARINGS = 16, 7
+TERMS = 16
+SQUARINGS = 7
 
 BLOCK = 2**16
-MOST_STEPS, MOST_HALVINGS = 60, 30
+MOST_STEPS = 60
+MOST_HALVINGS = 30
 
 
 def root_above(square: Fraction) -> Fraction:
     """Return a rational at or above a square root, by less than 2^-32."""
-    return Fraction(math.isqrt(math.ceil(square * 2**64) - 1) + 1, 2**32) if square > 0 else Fraction(0)
+    if square <= 0:
+        return Fraction(0)
+    scaled = math.ceil(square * 2**64)
+    return Fraction(math.isqrt(scaled - 1) + 1, 2**32)
 
 
 def decay(x: FloatArray) -> FloatArray:
-    """Return exp(-x) for x >= 0, that of 64 beyond, within 2^-43 of its value; by sums, products, quotients alone.
+    """Return exp(-x) for x >= 0, that of 64 beyond, within 2^-43 of its value; by sums,
+    products, quotients alone.
 
-    Taylor's polynomial at x / 128, squared seven times: IEEE 754 says what each step may round, and no library does.
+    Taylor's polynomial at x / 128, squared seven times: IEEE 754 says what each step
+    may round, and no library does.
     """
     small = np.minimum(x, FURTHEST) * 2.0**-SQUARINGS
     found = np.ones_like(small)
@@ -60,44 +72,54 @@ def decay(x: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Logits:
-    """The records of a logistic regression with a baseline: level 0 has logit 0, level c has x'b_c.
+    """The records of a logistic regression with a baseline: level 0 has logit 0, level
+    c has x'b_c.
 
     The penalty is kappa / 2 times the squared length of all coefficients.
     """
 
-    x: FloatArray  # predictors, the intercept among them, shape (rows, d); no row longer than 1
+    # predictors, the intercept among them, shape (rows, d); no row longer than 1
+    x: FloatArray
     level: IntArray  # outcome of each row, 0 to n_levels - 1
     weight: IntArray  # how many records each row stands for
     n_levels: int
     kappa: Fraction
 
     def gradient(self, b: FloatArray) -> list[Fraction]:
-        """Return the gradient at ``b``, shape (n_levels - 1, d), entry by entry, near enough for :class:`Accuracy`.
+        """Return the gradient at ``b``, shape (n_levels - 1, d), entry by entry, near
+        enough for :class:`Accuracy`.
 
-        What a record adds is worked out from it alone and rounded to a whole number; the rest is exact.
+        What a record adds is worked out from it alone and rounded to a whole number;
+        the rest is exact.
         """
         totals = [0] * b.size
         for start in range(0, len(self.x), BLOCK):
-            x, weight = self.x[start : start + BLOCK], self.weight[start : start + BLOCK]
+            x = self.x[start : start + BLOCK]
+            weight = self.weight[start : start + BLOCK]
             residuals = _residuals(x, self.level[start : start + BLOCK], b)
             for place, (residual, column) in enumerate(product(residuals, x.T)):
                 whole = np.rint(residual * column * 2.0**SUM_BITS).astype(np.int64)
-                # whole numbers of up to 47 bits, weights up to 2^25 in all: added up in halves, without overflow
-                high, low = whole >> HALF_BITS, whole & (2**HALF_BITS - 1)
-                totals[place] += (int((high * weight).sum()) << HALF_BITS) + int((low * weight).sum())
-        return [
-            self.kappa * Fraction(float(value)) + Fraction(total, 2**SUM_BITS)
-            for value, total in zip(b.ravel(), totals, strict=True)
-        ]
+                # whole numbers of up to 47 bits, weights up to 2^25 in all: added up in
+                # halves, without overflow
+                high = whole >> HALF_BITS
+                low = whole & (2**HALF_BITS - 1)
+                totals[place] += int((high * weight).sum()) << HALF_BITS
+                totals[place] += int((low * weight).sum())
+        of_records = [Fraction(total, 2**SUM_BITS) for total in totals]
+        of_penalty = [self.kappa * Fraction(value) for value in b.ravel().tolist()]
+        return list(map(add, of_records, of_penalty))
 
     @property
     def curvature(self) -> Fraction:
         """The largest curvature of the objective in any direction."""
-        return self.kappa + int(self.weight.sum()) * Fraction(1, 4 if self.n_levels == 2 else 2)
+        of_record = Fraction(1, 4 if self.n_levels == 2 else 2)
+        return self.kappa + int(self.weight.sum()) * of_record
 
 
 def _residuals(x: FloatArray, level: IntArray, b: FloatArray) -> FloatArray:
-    """Return P(level c) - 1{level is c} for c = 1, ..., record by record: no product of matrices."""
+    """Return P(level c) - 1{level is c} for c = 1, ..., record by record: no product of
+    matrices.
+    """
     logits = np.zeros((len(b) + 1, len(x)))
     for c, coefficients in enumerate(b, 1):
         for j, coefficient in enumerate(coefficients):
@@ -113,7 +135,9 @@ def _residuals(x: FloatArray, level: IntArray, b: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How near to the exact minimum a certified one is, for every table of the universe (theorem 6)."""
+    """How near to the exact minimum a certified one is, for every table of the universe
+    (theorem 6).
+    """
 
     n_levels: int  # of the outcome
     d: int  # predictors with the intercept
@@ -127,46 +151,61 @@ class Accuracy:
 
     @property
     def tolerance(self) -> Fraction:
-        """Largest length of the exact gradient at what :func:`minimum` returns: 4 E, a public number.
+        """Largest length of the exact gradient at what :func:`minimum` returns: 4 E, a
+        public number.
 
-        E is the largest error of a gradient, and of a rounded step times the curvature, together.
+        E is the largest error of a gradient, and of a rounded step times the curvature,
+        together.
         """
         c = self.n_levels - 1
-        record = root_above(Fraction(c)) * ((self.d + 3) * self.radius / 2 + self.n_levels + 2070)
+        of_logits = (self.d + 3) * self.radius / 2 + self.n_levels + 2070
+        record = root_above(Fraction(c)) * of_logits
         record += 66 * root_above(Fraction(c * self.d))
         curvature = self.kappa + MOST_RECORDS * Fraction(1, 4 if c == 1 else 2)
         error = ROUNDING * (MOST_RECORDS * record + curvature * (3 * self.radius + 1))
         return Fraction(math.ceil(4 * error * 2**32), 2**32)
 
     def certifies(self, logits: Logits, b: FloatArray) -> bool:
-        """Whether ``b`` is within tolerance / kappa of the exact minimum: its computed gradient is at most 3 E."""
-        if not np.isfinite(b).all() or sum(Fraction(float(v)) ** 2 for v in b.ravel()) > self.radius**2:
+        """Whether ``b`` is within tolerance / kappa of the exact minimum: its computed
+        gradient is at most 3 E.
+        """
+        if not np.isfinite(b).all():
             return False
-        return sum(each**2 for each in logits.gradient(b)) <= (3 * self.tolerance / 4) ** 2
+        length = sum(Fraction(value) ** 2 for value in b.ravel().tolist())
+        if length > self.radius**2:
+            return False
+        slope = sum(entry**2 for entry in logits.gradient(b))
+        return slope <= (3 * self.tolerance / 4) ** 2
 
 
 def minimum(logits: Logits, accuracy: Accuracy) -> FloatArray:
-    """Return coefficients within ``accuracy.tolerance / kappa`` of those that minimise the objective exactly.
+    """Return coefficients within ``accuracy.tolerance / kappa`` of those that minimise
+    the objective exactly.
 
-    Shape (n_levels - 1, d). By Newton's method, and where its result isn't certified, by gradient descent, which gets
-    there for every table.
+    Shape (n_levels - 1, d). By Newton's method, and where its result isn't certified,
+    by gradient descent, which gets there for every table.
     """
     found = newton(logits, float(accuracy.tolerance) / 16)
     return found if accuracy.certifies(logits, found) else descend(logits, accuracy)
 
 
 def descend(logits: Logits, accuracy: Accuracy) -> FloatArray:
-    """Return certified coefficients by gradient descent from 0: slow, and sure to end (theorem 6)."""
+    """Return certified coefficients by gradient descent from 0: slow, and sure to end
+    (theorem 6).
+    """
     b = np.zeros((accuracy.n_levels - 1, accuracy.d))
     while not accuracy.certifies(logits, b):
-        step = [each / logits.curvature for each in logits.gradient(b)]
-        moved = [float(Fraction(float(v)) - s) for v, s in zip(b.ravel(), step, strict=True)]
+        moved = []
+        for value, slope in zip(b.ravel().tolist(), logits.gradient(b), strict=True):
+            moved.append(float(Fraction(value) - slope / logits.curvature))
         b = np.array(moved).reshape(b.shape)
     return b
 
 
 def newton(logits: Logits, goal: float) -> FloatArray:
-    """Return coefficients by Newton's method with step halving: near the minimum, without any promise."""
+    """Return coefficients by Newton's method with step halving: near the minimum,
+    without any promise.
+    """
     b = np.zeros((logits.n_levels - 1, logits.x.shape[1]))
     with suppress(np.linalg.LinAlgError), np.errstate(all="ignore"):
         value, residuals, p = _evaluate(logits, b)
@@ -174,74 +213,101 @@ def newton(logits: Logits, goal: float) -> FloatArray:
             gradient = (float(logits.kappa) * b + residuals @ logits.x).ravel()
             if not np.linalg.norm(gradient) > goal:
                 break
-            hessian = float(logits.kappa) * np.eye(b.size) + information(logits.x, p, logits.weight)
+            hessian = information(logits.x, p, logits.weight)
+            hessian += float(logits.kappa) * np.eye(b.size)
             direction = np.linalg.solve(hessian, gradient).reshape(b.shape)
             for halving in range(MOST_HALVINGS):
                 moved = b - direction * 0.5**halving
                 tried = _evaluate(logits, moved)
                 if tried[0] <= value + 1e-12 * abs(value):
                     break
-            b, (value, residuals, p) = moved, tried
+            b = moved
+            (value, residuals, p) = tried
         return b
     return np.zeros_like(b)
 
 
 def _evaluate(logits: Logits, b: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-    """Return the objective, weighted residuals and probabilities, the latter of shape (n_levels - 1, rows)."""
-    log_p = special.log_softmax(np.vstack([np.zeros(len(logits.x)), b @ logits.x.T]), axis=0)
-    own, p = (logits.level, np.arange(len(logits.x))), np.exp(log_p)
+    """Return the objective, weighted residuals and probabilities, the latter of shape
+    (n_levels - 1, rows).
+    """
+    with_baseline = np.vstack([np.zeros(len(logits.x)), b @ logits.x.T])
+    log_p = special.log_softmax(with_baseline, axis=0)
+    own = (logits.level, np.arange(len(logits.x)))
+    p = np.exp(log_p)
     residuals = p.copy()
     residuals[own] -= 1.0
-    value = float(logits.kappa) / 2 * float((b * b).sum()) - float(logits.weight @ log_p[own])
+    penalty = float(logits.kappa) / 2 * float((b * b).sum())
+    value = penalty - float(logits.weight @ log_p[own])
     return value, logits.weight * residuals[1:], p[1:]
 
 
-def information(x: FloatArray, p: FloatArray, weight: FloatArray | IntArray) -> FloatArray:
-    """Return the information of weighted records about the coefficients, logit by logit, shape (c d, c d).
+def information(
+    x: FloatArray, p: FloatArray, weight: FloatArray | IntArray
+) -> FloatArray:
+    """Return the information of weighted records about the coefficients, logit by
+    logit, shape (c d, c d).
 
-    ``x`` has shape (rows, d), ``p`` the probabilities of all levels but the first, shape (c, rows).
+    ``x`` has shape (rows, d), ``p`` the probabilities of all levels but the first,
+    shape (c, rows).
     """
-    c, d = len(p), x.shape[1]
-    found = np.zeros((c * d, c * d))
+    c = len(p)
+    d = x.shape[1]
+    # logit, predictor, logit, predictor
+    blocks = np.zeros((c, d, c, d))
     for i in range(c):
         for j in range(i + 1):
-            block = x.T @ ((weight * p[i] * ((i == j) - p[j]))[:, None] * x)
-            found[i * d : (i + 1) * d, j * d : (j + 1) * d] = block
-            found[j * d : (j + 1) * d, i * d : (i + 1) * d] = block
-    return found
+            covariance = weight * p[i] * ((i == j) - p[j])
+            block = x.T @ (covariance[:, None] * x)
+            blocks[i, :, j] = block
+            blocks[j, :, i] = block
+    return blocks.reshape(c * d, c * d)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logistic:
-    """Coefficients of a logistic regression that minimise kappa / 2 norm(b)^2 + the sum of the records' log-losses.
+    """Coefficients of a logistic regression that minimise kappa / 2 norm(b)^2 + the sum
+    of the records' log-losses.
 
     Parameters
     ----------
     outcome : str
-        A column with levels. Two levels: the logit of the second one; more: one logit for each level but the first.
+        A column with levels. Two levels: the logit of the second one; more: one logit
+        for each level but the first.
     predictors : tuple of str
-        Numeric columns, as u in [-1, 1] of their public bounds, and columns with levels, as indicators of all but the
-        first. The intercept comes first. All are divided by sqrt(1 + number of predictors), so that no record is longer
-        than 1.
+        Numeric columns, as u in [-1, 1] of their public bounds, and columns with
+        levels, as indicators of all but the first. The intercept comes first. All are
+        divided by sqrt(1 + number of predictors), so that no record is longer than 1.
     kappa : int, float, str or Fraction
-        Public strength of the ridge, in records: at kappa = n lambda it is Bowen and Liu's lambda.
+        Public strength of the ridge, in records: at kappa = n lambda it is Bowen and
+        Liu's lambda.
 
     Raises
     ------
     InputError
-        If kappa is not above 0 or beyond 2^40, or a predictor is named twice or is the outcome.
+        If kappa is not above 0 or beyond 2^40, or a predictor is named twice or is the
+        outcome.
 
     Notes
     -----
-    Replacing a record moves the exact minimum by at most G / kappa in length: G = 2 for two levels, 2 sqrt(2) for more;
-    half as much if a record is added or removed, or if all predictors are public (Chaudhuri and Monteleoni, 2009).
-    What is measured are coefficients certified to be near it, in steps of :meth:`step`. Rounding and the certificate
-    are in the sensitivity. Proof: ``docs/proofs/modips.md``, theorems 5 and 6.
+    Replacing a record moves the exact minimum by at most G / kappa in length: G = 2 for
+    two levels, 2 sqrt(2) for more; half as much if a record is added or removed, or if
+    all predictors are public (Chaudhuri and Monteleoni, 2009). What is measured are
+    coefficients certified to be near it, in steps of :meth:`step`. Rounding and the
+    certificate are in the sensitivity. Proof: ``docs/proofs/modips.md``, theorems 5 and
+    6.
 
     Examples
     --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "age": Column(lower=0, upper=100)})
-    >>> Logistic(outcome="ill", predictors=("age",), kappa=10).sensitivity(schema, "replace-one").l1 > 0
+    >>> schema = Schema(
+    ...     columns={
+    ...         "ill": Column(levels=["no", "yes"]),
+    ...         "age": Column(lower=0, upper=100),
+    ...     }
+    ... )
+    >>> Logistic(outcome="ill", predictors=("age",), kappa=10).sensitivity(
+    ...     schema, "replace-one"
+    ... ).l1 > 0
     True
     """
 
@@ -253,21 +319,31 @@ class Logistic:
         object.__setattr__(self, "predictors", tuple(self.predictors))
         if positive(self.kappa, "kappa") > LARGEST_KAPPA:
             raise InputError(f"kappa must be at most 2^40, got {self.kappa}")
-        if len(set(self.predictors)) < len(self.predictors) or self.outcome in self.predictors:
-            raise InputError(f"predictors of {self.outcome!r} must differ from each other and from it")
+        if (
+            len(set(self.predictors)) < len(self.predictors)
+            or self.outcome in self.predictors
+        ):
+            raise InputError(
+                f"predictors of {self.outcome!r} must differ from each "
+                f"other and from it"
+            )
 
     def check(self, schema: Schema) -> None:
-        """Refuse columns that aren't there or of the wrong kind, and a ridge too weak to be certified."""
+        """Refuse columns that aren't there or of the wrong kind, and a ridge too weak
+        to be certified.
+        """
         for name in (self.outcome, *self.predictors):
             column_of(schema, name)
         outcome = schema.columns[self.outcome]
         if not outcome.is_categorical or outcome.n_levels < 2:
             raise InputError(
-                f"the outcome of a logistic regression needs two levels or more, and {self.outcome!r} has not"
+                f"the outcome of a logistic regression needs two levels or more, and "
+                f"{self.outcome!r} has not"
             )
         if self._accuracy(schema).tolerance > LARGEST_TOLERANCE:
             raise InputError(
-                f"kappa = {self.kappa} is too small for so many coefficients: their error couldn't be bounded"
+                f"kappa = {self.kappa} is too small for so many coefficients: their "
+                f"error couldn't be bounded"
             )
 
     def shape(self, schema: Schema) -> tuple[int, int]:
@@ -278,14 +354,27 @@ class Logistic:
         found = ["1"]
         for name in self.predictors:
             column = schema.columns[name]
-            found += [f"{name} = {level}" for level in column.names()[1:]] if column.is_categorical else [name]
+            found += (
+                [f"{name} = {level}" for level in column.names()[1:]]
+                if column.is_categorical
+                else [name]
+            )
         return found
 
     def labels(self, schema: Schema) -> pd.DataFrame:
-        """Return the level of the outcome and the predictor of each coefficient; "1" is the intercept."""
-        levels, terms = schema.columns[self.outcome].names()[1:], self._terms(schema)
+        """Return the level of the outcome and the predictor of each coefficient; "1" is
+        the intercept.
+        """
+        levels = schema.columns[self.outcome].names()[1:]
+        terms = self._terms(schema)
         rows = [(level, term) for level in levels for term in terms]
-        return pd.DataFrame(rows, columns=[self.outcome, "predictor" if self.outcome != "predictor" else "term"])
+        return pd.DataFrame(
+            rows,
+            columns=[
+                self.outcome,
+                "predictor" if self.outcome != "predictor" else "term",
+            ],
+        )
 
     def _accuracy(self, schema: Schema) -> Accuracy:
         n_logits, d = self.shape(schema)
@@ -301,58 +390,106 @@ class Logistic:
         return float(self.step())
 
     def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
-        """Return the sensitivity in whole steps, for all records that one person may have; 0 for what is public."""
-        if all(schema.columns[name].public for name in (self.outcome, *self.predictors)):
+        """Return the sensitivity in whole steps, for all records that one person may
+        have; 0 for what is public.
+        """
+        if all(
+            schema.columns[name].public for name in (self.outcome, *self.predictors)
+        ):
             return Sensitivity.of_person(l1=0)
-        one_sided: Neighbours = "add-remove"  # as if a record left, where it keeps its predictors
+        # as if a record left, where it keeps its predictors
+        one_sided: Neighbours = "add-remove"
         kept = all(schema.columns[name].public for name in self.predictors)
         records = Sensitivity.of_counts(schema, one_sided if kept else neighbours).l1
         gradient = records * root_above(Fraction(2 if self.shape(schema)[0] > 1 else 1))
-        # How far one person moves certified coefficients, in length, in steps, before they are rounded
-        moved = (gradient + 2 * self._accuracy(schema).tolerance) / (exact(self.kappa, "kappa") * self.step())
+        # How far one person moves certified coefficients, in length, in steps, before
+        # they are rounded
+        moved = (gradient + 2 * self._accuracy(schema).tolerance) / (
+            exact(self.kappa, "kappa") * self.step()
+        )
         n = math.prod(self.shape(schema))
         root = root_above(Fraction(n))
-        return Sensitivity.of_person(l1=math.ceil(root * moved + n) - 1, l2_squared=math.ceil((moved + root) ** 2) - 1)
+        return Sensitivity.of_person(
+            l1=math.ceil(root * moved + n) - 1,
+            l2_squared=math.ceil((moved + root) ** 2) - 1,
+        )
 
     def spread(self, schema: Schema) -> FloatArray:
-        """Return the variance of what one record, spread evenly over the schema, adds to each coefficient near 0."""
+        """Return the variance of what one record, spread evenly over the schema, adds
+        to each coefficient near 0.
+        """
         each = [1.0]
         for name in self.predictors:
             column = schema.columns[name]
-            each += [1 / 3] if not column.is_categorical else [1 / column.n_levels] * (column.n_levels - 1)
-        one = np.array(each) / (4 * (1 + len(self.predictors)) * float(exact(self.kappa, "kappa")) ** 2)
+            each += (
+                [1 / 3]
+                if not column.is_categorical
+                else [1 / column.n_levels] * (column.n_levels - 1)
+            )
+        one = np.array(each) / (
+            4 * (1 + len(self.predictors)) * float(exact(self.kappa, "kappa")) ** 2
+        )
         return np.tile(one, self.shape(schema)[0])
 
     def design(self, values: Values, schema: Schema) -> FloatArray:
-        """Return predictors as the regression reads them, of confidential or synthetic records, each by itself.
+        """Return predictors as the regression reads them, of confidential or synthetic
+        records, each by itself.
 
-        ``values`` are columns as :func:`pdips.posterior.columns.record_values` gives them: numbers, and codes of
-        levels. Logits are the result, shape (records, coefficients of a logit), times the coefficients; no row is
-        longer than 1, exactly.
+        ``values`` are columns as :func:`pdips.posterior.columns.record_values` gives
+        them: numbers, and codes of levels. Logits are the result, shape (records,
+        coefficients of a logit), times the coefficients; no row is longer than 1,
+        exactly.
         """
         columns = [np.ones(len(next(iter(values.values()))))]
         for name in self.predictors:
             column = schema.columns[name]
             if column.is_categorical:
-                columns += [(values[name] == level).astype(np.float64) for level in range(1, column.n_levels)]
+                columns += [
+                    (values[name] == level).astype(np.float64)
+                    for level in range(1, column.n_levels)
+                ]
                 continue
-            columns.append(np.clip(unit_of(schema, name).of(np.asarray(values[name], dtype=np.float64)), -1.0, 1.0))
-        return np.ascontiguousarray(np.column_stack(columns) * _scale(len(self.predictors)))
+            columns.append(
+                np.clip(
+                    unit_of(schema, name).of(
+                        np.asarray(values[name], dtype=np.float64)
+                    ),
+                    -1.0,
+                    1.0,
+                )
+            )
+        return np.ascontiguousarray(
+            np.column_stack(columns) * _scale(len(self.predictors))
+        )
 
     def measure(self, table: Table) -> IntArray:
-        """Return the certified coefficients in whole steps, shape as :meth:`shape` says, of at most 2^25 records."""
+        """Return the certified coefficients in whole steps, shape as :meth:`shape`
+        says, of at most 2^25 records.
+        """
         schema = table.schema
         self.check(schema)
         if table.n_records > MOST_RECORDS:
-            raise InputError(f"logistic regressions are made for tables of at most {MOST_RECORDS:,} records")
-        if any(name not in table.frame and not schema.columns[name].is_categorical for name in self.predictors):
-            raise InputError("a logistic regression reads records one by one: read the table with counted=False")
+            raise InputError(
+                f"logistic regressions are made for tables of at most "
+                f"{MOST_RECORDS:,} records"
+            )
+        if any(
+            name not in table.frame and not schema.columns[name].is_categorical
+            for name in self.predictors
+        ):
+            raise InputError(
+                "a logistic regression reads records one by one: read "
+                "the table with counted=False"
+            )
         values = record_values(table, (self.outcome, *self.predictors))
         level = values[self.outcome]
+        weight = table.counts
+        if weight is None:
+            weight = np.ones(len(level), dtype=np.int64)
         logits = Logits(
             x=self.design(values, schema),
             level=level,
-            weight=np.ones(len(level), dtype=np.int64) if table.counts is None else table.counts,
+            weight=weight,
             n_levels=schema.columns[self.outcome].n_levels,
             kappa=exact(self.kappa, "kappa"),
         )
@@ -360,7 +497,9 @@ class Logistic:
 
 
 def _scale(n_predictors: int) -> float:
-    """Return the largest double whose square, times 1 + the number of predictors, is at most 1."""
+    """Return the largest double whose square, times 1 + the number of predictors, is at
+    most 1.
+    """
     found = math.sqrt(1 / (1 + n_predictors))
     while Fraction(found) ** 2 * (1 + n_predictors) > 1:
         found = math.nextafter(found, 0)

@@ -1,6 +1,8 @@
-"""Log densities of normal columns within cells, and small matrices: compiled, for chains of ``general_location.py``.
+"""Log densities of normal columns within cells, and small matrices: compiled, for
+chains of ``general_location.py``.
 
-Small matrices are worked out by hand: libraries take longer to call than to compute here.
+Small matrices are worked out by hand: libraries take longer to call than to compute
+here.
 """
 
 import math
@@ -13,18 +15,22 @@ from pdips.arrays import FloatArray
 
 HALF = 0.5  # Records that an empty cell counts as in the laws of its sums
 CENTRE, CENTRE_SD, TAU_SHAPE, TAU_RATE, SD_SHAPE, SD_RATE = range(6)
-"""Rows of the constants of priors, shape (6, d): the centre of the cells' means is normal, their spread and the
-standard deviations of records are gamma distributed."""
+"""Rows of the constants of priors, shape (6, d): the centre of the cells' means is
+normal, their spread and the standard deviations of records are gamma distributed.
+"""
 
 
 class Known(NamedTuple):
-    """What chains are given; scales are standard deviations where noise is normal, and 0 where there is none."""
+    """What chains are given; scales are standard deviations where noise is normal, and
+    0 where there is none.
+    """
 
     counts: FloatArray  # noisy counts, shape (cells,)
     count_scales: FloatArray
     sums: FloatArray  # noisy sums by cell, shape (cells, d)
     sum_scales: FloatArray  # of each column's, shape (d,)
-    products: FloatArray  # noisy sums of products over all records, shape (d, d), symmetric
+    # noisy sums of products over all records, shape (d, d), symmetric
+    products: FloatArray
     product_scales: FloatArray
     gaussian: bool  # whether the noise is normal
     alpha: float  # of the Dirichlet prior of the cells' shares
@@ -33,7 +39,9 @@ class Known(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where a chain is: counts, sums, centre and spread of cells' means, factors of covariance and scatter; steps."""
+    """Where a chain is: counts, sums, centre and spread of cells' means, factors of
+    covariance and scatter; steps.
+    """
 
     n: FloatArray
     sums: FloatArray
@@ -48,30 +56,41 @@ class State(NamedTuple):
 
 
 @njit(cache=True, error_model="numpy")
-def log_sums(n: float, sums: FloatArray, m: FloatArray, cov: FloatArray, tau: FloatArray) -> float:
+def log_sums(
+    n: float, sums: FloatArray, m: FloatArray, cov: FloatArray, tau: FloatArray
+) -> float:
     """Return the log density of a cell's sums, its mean integrated out."""
-    d, size = len(m), max(n, HALF)
+    d = len(m)
+    size = max(n, HALF)
     if d <= 2:  # without arrays, for most of the time is spent here
         a = size * cov[0, 0] + (size * tau[0]) ** 2
         x = sums[0] - size * m[0]
         if d == 1:
             return float(-x * x / (2 * a) - math.log(a) / 2)
-        b, c = size * cov[1, 0], size * cov[1, 1] + (size * tau[1]) ** 2
+        b = size * cov[1, 0]
+        c = size * cov[1, 1] + (size * tau[1]) ** 2
         y = sums[1] - size * m[1]
         det = a * c - b * b
         if det <= 0:
             return -np.inf
-        return float(-(c * x * x - 2 * b * x * y + a * y * y) / (2 * det) - math.log(det) / 2)
+        squares = c * x * x - 2 * b * x * y + a * y * y
+        return float(-squares / (2 * det) - math.log(det) / 2)
     chol = np.zeros((d, d))
     if not spread(n, cov, tau, chol):
         return -np.inf
-    return float(-(forward(chol, sums - size * m) ** 2).sum() / 2 - np.log(np.diag(chol)).sum())
+    standard = forward(chol, sums - size * m)
+    log_det = np.log(np.diag(chol)).sum()
+    return float(-(standard**2).sum() / 2 - log_det)
 
 
 @njit(cache=True, error_model="numpy")
-def log_all_sums(state: State, m: FloatArray, tau: FloatArray, cov: FloatArray) -> float:
+def log_all_sums(
+    state: State, m: FloatArray, tau: FloatArray, cov: FloatArray
+) -> float:
     """Return the log density of the sums of all cells."""
-    found, n, sums = 0.0, state.n, state.sums
+    found = 0.0
+    n = state.n
+    sums = state.sums
     for k in range(len(n)):
         found += log_sums(n[k], sums[k], m, cov, tau)
     return found
@@ -86,7 +105,9 @@ def log_noise(x: float, scale: float, gaussian: bool) -> float:
 @njit(cache=True, error_model="numpy")
 def log_products(known: Known, whole: FloatArray) -> float:
     """Return the log density of the noise on the lower triangle of the products."""
-    found, noisy, scales = 0.0, known.products, known.product_scales
+    found = 0.0
+    noisy = known.products
+    scales = known.product_scales
     for i in range(len(whole)):
         for j in range(i + 1):
             found += log_noise(noisy[i, j] - whole[i, j], scales[i, j], known.gaussian)
@@ -95,17 +116,25 @@ def log_products(known: Known, whole: FloatArray) -> float:
 
 @njit(cache=True, error_model="numpy")
 def log_covariance(known: Known, state: State, chol: FloatArray) -> float:
-    """Return the log density of sums and prior at a covariance, in the coordinates of :func:`moved`: LKJ(1)."""
-    d, found = len(chol), log_deviations(chol, known.priors)
-    for i in range(d):  # row i: d - i from covariances to factors, 1 to the log of its diagonal, i to units of that
+    """Return the log density of sums and prior at a covariance, in the coordinates of
+    :func:`moved`: LKJ(1).
+    """
+    d = len(chol)
+    found = log_deviations(chol, known.priors)
+    # row i: d - i from covariances to factors, 1 to the log of its diagonal, i to units
+    # of that
+    for i in range(d):
         found += (d + 1) * math.log(chol[i, i])
     return found + log_all_sums(state, state.m, state.tau, square(chol))
 
 
 @njit(cache=True, error_model="numpy")
 def log_deviations(chol: FloatArray, priors: FloatArray) -> float:
-    """Return what the prior of a covariance says of standard deviations alone: they are gamma distributed."""
-    d, found = len(chol), 0.0
+    """Return what the prior of a covariance says of standard deviations alone: they are
+    gamma distributed.
+    """
+    d = len(chol)
+    found = 0.0
     for i in range(d):
         sd = math.sqrt((chol[i] ** 2).sum())
         found += (priors[SD_SHAPE, i] - 1 - d) * math.log(sd) - priors[SD_RATE, i] * sd
@@ -114,40 +143,51 @@ def log_deviations(chol: FloatArray, priors: FloatArray) -> float:
 
 @njit(cache=True, error_model="numpy")
 def log_spread(new: float, old: float, j: int, priors: FloatArray) -> float:
-    """Return what the prior says for one spread of the cells' means against another, in their logs."""
-    return float(priors[TAU_SHAPE, j] * math.log(new / old) - priors[TAU_RATE, j] * (new - old))
+    """Return what the prior says for one spread of the cells' means against another, in
+    their logs.
+    """
+    growth = priors[TAU_SHAPE, j] * math.log(new / old)
+    return float(growth - priors[TAU_RATE, j] * (new - old))
 
 
 @njit(cache=True, error_model="numpy")
 def log_wishart(chol: FloatArray, root: FloatArray, df: float) -> float:
     """Return the log Wishart density of root root' as a function of the covariance."""
-    return float(-(solved(chol, root) ** 2).sum() / 2 - df * np.log(np.diag(chol)).sum())
+    trace = (solved(chol, root) ** 2).sum()
+    return float(-trace / 2 - df * np.log(np.diag(chol)).sum())
 
 
 @njit(cache=True, error_model="numpy")
 def moved(chol: FloatArray, step: float, rng: Any) -> FloatArray:
-    """Return a factor nearby: the logs of its diagonal move, and its rows in units of the diagonal."""
+    """Return a factor nearby: the logs of its diagonal move, and its rows in units of
+    the diagonal.
+    """
     d = len(chol)
     out = np.zeros((d, d))
     for i in range(d):
         out[i, i] = chol[i, i] * math.exp(step * rng.standard_normal())
         for j in range(i):
-            out[i, j] = out[i, i] * (chol[i, j] / chol[i, i] + step * rng.standard_normal())
+            in_units = chol[i, j] / chol[i, i] + step * rng.standard_normal()
+            out[i, j] = out[i, i] * in_units
     return out
 
 
 @njit(cache=True, error_model="numpy")
 def reciprocal_variance(x: float, scale: float, rng: Any) -> float:
-    """Draw 1 / omega given Laplace noise x that is normal with variance omega (inverse Gaussian law).
+    """Draw 1 / omega given Laplace noise x that is normal with variance omega (inverse
+    Gaussian law).
 
-    Park and Casella (2008), The Bayesian lasso; the draw after Michael, Schucany and Haas (1976).
+    Park and Casella (2008), The Bayesian lasso; the draw after Michael, Schucany and
+    Haas (1976).
     """
     mean = 1 / (scale * max(abs(x), 1e-12 * scale))
     shape = 1 / scale**2
     y = rng.standard_normal() ** 2
     r = mean * y / (2 * shape)
     first = mean / (1 + r + math.sqrt(r * (r + 2)))
-    return float(first if rng.random() * (mean + first) <= mean else mean * mean / first)
+    if rng.random() * (mean + first) <= mean:
+        return float(first)
+    return float(mean * mean / first)
 
 
 @njit(cache=True, error_model="numpy")
@@ -169,7 +209,9 @@ def add_outer(out: FloatArray, x: FloatArray, times: float) -> None:
 
 @njit(cache=True, error_model="numpy")
 def spread(n: float, cov: FloatArray, tau: FloatArray, out: FloatArray) -> bool:
-    """Write the factor of the covariance of a cell's sums: n cov + n^2 diag(tau^2); return whether there is one."""
+    """Write the factor of the covariance of a cell's sums: n cov + n^2 diag(tau^2);
+    return whether there is one.
+    """
     size = max(n, HALF)
     a = size * cov
     for i in range(len(tau)):
@@ -179,7 +221,9 @@ def spread(n: float, cov: FloatArray, tau: FloatArray, out: FloatArray) -> bool:
 
 @njit(cache=True, error_model="numpy")
 def cholesky(a: FloatArray, out: FloatArray) -> bool:
-    """Write the lower Cholesky factor of a small matrix; return whether it is positive definite."""
+    """Write the lower Cholesky factor of a small matrix; return whether it is positive
+    definite.
+    """
     for i in range(len(a)):
         for j in range(i + 1):
             s = a[i, j]

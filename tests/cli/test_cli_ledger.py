@@ -1,10 +1,13 @@
-"""The ledger on the command line: what a refusal may tell, whom a total is for, and copies put back from a backup."""
+"""The ledger on the command line: what a refusal may tell, whom a total is for, and
+copies put back from a backup.
+"""
 
 import json
+import os
+import re
 import shutil
-import sqlite3
-from contextlib import closing
-from pathlib import Path
+from dataclasses import asdict
+from fractions import Fraction
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,9 +15,9 @@ import pandas as pd
 import pytest
 from tables import cases
 
-from pdips import Ledger
-
-OLD = Path(__file__).parents[1] / "ledger_format_1.sql"
+from pdips import LaplaceSanitizer, Ledger, Schema
+from pdips.privacy.loss import as_float
+from pdips.privacy.rho import laplace_rho
 
 SCHEMA = cases(__file__, "cli_ledger_schema")
 
@@ -23,12 +26,23 @@ def people(largest: float = 900.0) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     wage = rng.uniform(0, 800, 40)
     wage[7] = largest
-    return pd.DataFrame({"colour": "blue", "sex": rng.choice(["f", "m"], 40), "wage": wage, "id": range(40)})
+    return pd.DataFrame(
+        {
+            "colour": "blue",
+            "sex": rng.choice(["f", "m"], 40),
+            "wage": wage,
+            "id": range(40),
+        }
+    )
 
 
 FAULTS = {
-    "level": lambda frame: frame.assign(colour=frame["colour"].where(frame.index != 17, "SECRET")),
-    "bound": lambda frame: frame.assign(wage=frame["wage"].where(frame.index != 17, 31415.9)),
+    "level": lambda frame: frame.assign(
+        colour=frame["colour"].where(frame.index != 17, "SECRET")
+    ),
+    "bound": lambda frame: frame.assign(
+        wage=frame["wage"].where(frame.index != 17, 31415.9)
+    ),
     "missing": lambda frame: frame.assign(wage=frame["wage"].where(frame.index != 17)),
     "impossible": lambda frame: frame.assign(colour="red", sex="m"),
     "person": lambda frame: frame.assign(id=[0, 0, 0, *range(3, 40)]),
@@ -37,9 +51,8 @@ FAULTS = {
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A folder with a table, its schema, and a ledger with a total of 10; reports, which take long, aren't written."""
-    monkeypatch.setattr("pdips.report.pages.write_report", lambda folder, *_, **__: folder / "report.html")
+def here(tmp_path):
+    """A folder with a table, its schema, and a ledger with a total of 10."""
     people().to_parquet(tmp_path / "t.parquet")
     (tmp_path / "s.toml").write_text(SCHEMA.format(upper=1000))
     Ledger(tmp_path / "l.sqlite").set_total(10)
@@ -47,12 +60,37 @@ def here(tmp_path, monkeypatch):
 
 
 def words(here, *more: object, epsilon: object = 1, out: str = "out") -> list[object]:
-    common = ["synthesize", here / "t.parquet", "--schema", here / "s.toml", "--mechanism", "laplace-sanitizer"]
-    return [*common, "--epsilon", epsilon, "--out", here / out, "--ledger", here / "l.sqlite", *more]
+    common = [
+        "synthesize",
+        here / "t.parquet",
+        "--schema",
+        here / "s.toml",
+        "--mechanism",
+        "laplace-sanitizer",
+    ]
+    return [
+        *common,
+        "--epsilon",
+        epsilon,
+        "--out",
+        here / out,
+        "--ledger",
+        here / "l.sqlite",
+        *more,
+    ]
 
 
-def bisected(pdips, here, largest: float, epsilon: object, n_requests: int = 21) -> list[tuple[int, str, str]]:
-    """Return all answers to requests with several upper bounds on the wage, as an attacker sees them."""
+def adopting(here) -> list[object]:
+    table, schema = here / "t.parquet", here / "s.toml"
+    return ["ledger", "adopt", here / "l.sqlite", table, "--schema", schema]
+
+
+def bisected(
+    pdips, here, largest: float, epsilon: object, n_requests: int = 21
+) -> list[tuple[int, str, str]]:
+    """Return all answers to requests with several upper bounds on the wage, as an
+    attacker sees them.
+    """
     people(largest).to_parquet(here / "t.parquet")
     answers = []
     for upper in np.linspace(1000, 21_000, n_requests).astype(int):
@@ -63,7 +101,8 @@ def bisected(pdips, here, largest: float, epsilon: object, n_requests: int = 21)
 
 
 def test_refusals_without_budget_say_nothing_of_the_table(pdips, here):
-    # before, 21 refused requests found the largest wage at no cost: the table was read before the budget was asked
+    # before, 21 refused requests found the largest wage at no cost: the table was read
+    # before the budget was asked
     answers = bisected(pdips, here, 900.0, 11)
     assert answers == bisected(pdips, here, 20_500.0, 11)
     assert len({*answers}) == 1
@@ -73,13 +112,77 @@ def test_refusals_without_budget_say_nothing_of_the_table(pdips, here):
     assert Ledger(here / "l.sqlite").attempts() == []
 
 
+@pytest.mark.slow
 def test_refusals_with_budget_are_on_record_one_by_one(pdips, here):
-    answers = bisected(pdips, here, 20_500.0, "0.1", n_requests=5)
-    assert [code for code, _, _ in answers] == [2] * 4 + [0]
-    assert len({*answers[:4]}) == 1
+    answers = bisected(pdips, here, 20_500.0, "0.1", n_requests=3)
+    assert [code for code, _, _ in answers] == [2, 2, 0]
+    assert answers[0] == answers[1]
     attempts = Ledger(here / "l.sqlite").attempts()
-    assert [one.outcome for one in attempts] == ["refused"] * 4 + ["charged"]
-    assert len({one.schema for one in attempts}) == 5
+    assert [one.outcome for one in attempts] == ["refused", "refused", "charged"]
+    assert len({one.schema for one in attempts}) == 3
+    # before, a bisection went on for as long as its author liked
+    (here / "l.sqlite").unlink()
+    answers = bisected(pdips, here, 20_500.0, "0.1", n_requests=9)
+    assert [code for code, _, _ in answers] == [2] * 9
+    assert len({*answers[:3]}) == len({*answers[3:]}) == 1
+    assert "--allow" in answers[3][2]
+    assert len(Ledger(here / "l.sqlite").attempts()) == 3
+
+
+@pytest.mark.slow
+def test_after_three_refusals_the_curator_says_what_a_further_one_costs(
+    pdips, here, monkeypatch
+):
+    FAULTS["level"](people()).to_parquet(here / "t.parquet")
+    for _ in range(3):
+        pdips.fails("the table is refused", *words(here))
+    with monkeypatch.context() as unread:
+        read = Mock(side_effect=AssertionError)
+        unread.setattr("pdips.data.table.Table.read", read)
+        for command in (words(here), adopting(here)):
+            said = pdips.fails("3 requests on record that were refused", *command)
+            assert "--allow charged-refusals" in said
+    ledger = Ledger(here / "l.sqlite")
+    assert (len(ledger.attempts()), ledger.summary().refusals) == (3, 3)
+    pdips.fails("the table is refused", *words(here, "--allow", "refusals"))
+    pdips.fails("the table is refused", *adopting(here), "--allow", "refusals")
+    assert (ledger.summary().refusals, ledger.summary().spent_epsilon) == (5, 0)
+    pdips.fails("the table is refused", *words(here, "--allow", "charged-refusals"))
+    assert (ledger.summary().refusals, ledger.summary().spent_epsilon) == (6, 1)
+    shown = pdips.ok("ledger", "show", here / "l.sqlite")
+    assert "a refusal by laplace-sanitizer: epsilon 1, rho " in shown
+    assert "refusals  6 for what records contain" in shown
+    people().to_parquet(here / "t.parquet")
+    pdips.ok(*words(here, "--allow", "charged-refusals"))
+    assert ledger.summary().spent_epsilon == 2
+
+
+@pytest.mark.slow
+def test_a_paid_evaluation_after_three_refusals_can_say_so_too(pdips, here):
+    pdips.ok(*words(here))
+    paid = [
+        "evaluate",
+        here / "t.parquet",
+        here / "out",
+        "--ledger",
+        here / "l.sqlite",
+        "--paid-epsilon",
+        "1/2",
+    ]
+    people().drop(columns="id").assign(id=range(1, 41)).to_parquet(here / "t.parquet")
+    for _ in range(3):
+        pdips.fails("the table is refused", *paid)
+    pdips.fails("Say --allow charged-refusals", *paid)
+    people().to_parquet(here / "t.parquet")
+    pdips.ok(*paid, "--allow", "refusals")
+    pdips.fails(
+        "--allow belongs to --paid-epsilon",
+        "evaluate",
+        here / "t.parquet",
+        here / "out",
+        "--allow",
+        "refusals",
+    )
 
 
 def test_the_table_isnt_read_without_budget(pdips, here, monkeypatch):
@@ -88,32 +191,73 @@ def test_the_table_isnt_read_without_budget(pdips, here, monkeypatch):
     assert pdips(*words(here, epsilon=11))[0] == 3
     assert pdips(*words(here, "--option", "split=nonsense"))[0] == 2
     assert Ledger(here / "l.sqlite").attempts() == []
-    assert {path.name for path in here.iterdir()} == {"s.toml", "l.sqlite"}
+    assert {path.name for path in here.iterdir()} - {"l.sqlite.key"} == {
+        "s.toml",
+        "l.sqlite",
+    }
+
+
+def test_the_ledger_is_its_owners_alone(pdips, here):
+    (here / "l.sqlite").unlink()
+    before = os.umask(0)
+    try:
+        pdips.ok(*words(here))
+    finally:
+        os.umask(before)
+    assert (here / "l.sqlite").stat().st_mode & 0o777 == 0o600
 
 
 def test_one_message_for_all_that_records_can_break(pdips, here):
     answers, explained, unrecorded = set(), [], set()
     for fault in FAULTS.values():
         fault(people()).to_parquet(here / "t.parquet")
-        answers.add(pdips(*words(here)))
-        explained.append(pdips(*words(here, "--explain")))
-        unrecorded.add(pdips(*(word for word in words(here) if word not in ("--ledger", here / "l.sqlite"))))
+        on = ("--allow", "refusals")
+        answers.add(pdips(*words(here, *on)))
+        explained.append(pdips(*words(here, "--explain", *on)))
+        unrecorded.add(
+            pdips(
+                *(
+                    word
+                    for word in words(here)
+                    if word not in ("--ledger", here / "l.sqlite")
+                )
+            )
+        )
     ((code, out, err),) = answers
     assert (code, out, err.count("\n")) == (2, "", 1)
-    for phrase in ("the table is refused", "The attempt is recorded", "pdips ledger show", "--explain"):
+    for phrase in (
+        "the table is refused",
+        "The attempt is recorded",
+        "pdips ledger show",
+        "--explain",
+    ):
         assert phrase in err
-    assert not any(word in err for word in ("SECRET", "31415", "colour", "wage", "impossible"))
-    reasons = ["outside the levels", "outside its bounds", "missing values", "impossible", "more records", "no records"]
+    assert not any(
+        word in err for word in ("SECRET", "31415", "colour", "wage", "impossible")
+    )
+    reasons = [
+        "outside the levels",
+        "outside its bounds",
+        "missing values",
+        "impossible",
+        "more records",
+        "no records",
+    ]
     for (code, _, err), reason in zip(explained, reasons, strict=True):
         assert code == 2
         assert reason in err
         assert "The attempt is recorded" in err
-        assert not any(word in err.replace(str(here), "") for word in ("SECRET", "31415", "17"))
+        assert not any(
+            word in err.replace(str(here), "") for word in ("SECRET", "31415", "17")
+        )
     ((code, _, err),) = unrecorded
     assert code == 2
     assert "nothing is recorded. To see the reason, repeat it with --explain." in err
     ledger = Ledger(here / "l.sqlite")
-    assert [(one.outcome, one.explained) for one in ledger.attempts()] == [("refused", False), ("refused", True)] * 6
+    assert [(one.outcome, one.explained) for one in ledger.attempts()] == [
+        ("refused", False),
+        ("refused", True),
+    ] * 6
     assert ledger.summary().spent_epsilon == 0
     assert not (here / "out").exists()
     shown = pdips("ledger", "show", here / "l.sqlite")[1]
@@ -126,7 +270,9 @@ def test_what_isnt_about_records_is_said_in_full(pdips, here):
     assert "column 'shoe' of the table is not in the schema" in pdips(*words(here))[2]
     (here / "t.parquet").write_bytes(b"PAR1")
     assert "damaged" in pdips(*words(here))[2]
-    assert [one.outcome for one in Ledger(here / "l.sqlite").attempts()] == ["withdrawn"] * 2
+    assert [one.outcome for one in Ledger(here / "l.sqlite").attempts()] == [
+        "withdrawn"
+    ] * 2
     (here / "s.toml").write_text("[columns.a]\nlevls = [1]\n")
     assert "columns.a.levls: unknown key" in pdips(*words(here))[2]
 
@@ -134,10 +280,12 @@ def test_what_isnt_about_records_is_said_in_full(pdips, here):
 def test_a_refused_table_to_be_adopted_is_on_record(pdips, here):
     assert pdips(*words(here))[0] == 0
     FAULTS["level"](people()).to_parquet(here / "t.parquet")
-    adopt = ["ledger", "adopt", here / "l.sqlite", here / "t.parquet", "--schema", here / "s.toml"]
+    adopt = adopting(here)
     assert "the table is refused" in pdips(*adopt)[2]
     assert "outside the levels" in pdips(*adopt, "--explain")[2]
-    outcomes = [(one.mechanism, one.outcome) for one in Ledger(here / "l.sqlite").attempts()[1:]]
+    outcomes = [
+        (one.mechanism, one.outcome) for one in Ledger(here / "l.sqlite").attempts()[1:]
+    ]
     assert outcomes == [("adopt", "refused")] * 2
 
 
@@ -145,7 +293,7 @@ def test_other_tables_of_the_same_persons_add_up(pdips, here):
     Ledger(here / "l.sqlite").set_total(2)
     assert pdips(*words(here))[0] == 0
     people(850.0).to_parquet(here / "t.parquet")
-    adopt = ["ledger", "adopt", here / "l.sqlite", here / "t.parquet", "--schema", here / "s.toml"]
+    adopt = adopting(here)
     assert pdips(*adopt, "--as", "other-table")[0] == 0
     assert pdips(*words(here, out="second"))[0] == 0
     assert pdips(*words(here, out="third"))[0] == 3
@@ -158,36 +306,74 @@ def test_other_tables_of_the_same_persons_add_up(pdips, here):
 def test_a_schema_for_another_unit_is_refused_with_the_way_out(pdips, here):
     assert pdips(*words(here))[0] == 0
     text = (here / "s.toml").read_text()
-    (here / "s.toml").write_text(text.replace('levels = ["f", "m"]', 'levels = ["f", "m"]\npublic = true'))
+    (here / "s.toml").write_text(
+        text.replace('levels = ["f", "m"]', 'levels = ["f", "m"]\npublic = true')
+    )
     said = "all records with the same 'id'; no public columns. The schema has another"
     assert "public: sex" in pdips.fails(said, *words(here, out="more"))
-    (here / "s.toml").write_text(text.replace("max_per_person = 2", "max_per_person = 1"))
+    (here / "s.toml").write_text(
+        text.replace("max_per_person = 2", "max_per_person = 1")
+    )
     assert pdips(*words(here, out="more"))[0] == 0  # a cap that is checked adds up
 
 
 def test_a_killed_run_is_shown_and_struck(pdips, here):
-    with closing(sqlite3.connect(here / "l.sqlite")) as connection:
-        row = ("2026-01-01", "steps", "pure", "replace-one", "9", "0", "0", "9", "0", "id", 2, "[]", "0" * 16, 0)
-        connection.execute(f"INSERT INTO attempts VALUES (1{', ?' * len(row)})", row)
-        connection.commit()
-    err = pdips.fails("remaining epsilon 1, total epsilon 10", *words(here, epsilon=2), code=3)
+    # what a process leaves that dies while it reads the table
+    schema = Schema.load(here / "s.toml")
+    with Ledger(here / "l.sqlite").reserve(LaplaceSanitizer(epsilon=9), schema):
+        shutil.copy(here / "l.sqlite", here / "dead")
+    shutil.copy(here / "dead", here / "l.sqlite")
+    [attempt] = Ledger(here / "l.sqlite").attempts()
+    err = pdips.fails(
+        "remaining epsilon 1, total epsilon 10", *words(here, epsilon=2), code=3
+    )
     assert "epsilon 9 of it reserved by runs that aren't finished" in err
     shown = pdips("ledger", "show", here / "l.sqlite")[1]
-    assert f"if its run was killed: pdips ledger strike {here / 'l.sqlite'} 1" in shown
+    strike = f"pdips ledger strike {here / 'l.sqlite'} {attempt.number}"
+    assert f"if its run was killed: {strike}" in shown
     assert "epsilon 0 of 10 spent, 9 reserved, 1 left" in shown
-    assert "0 of 10 spent, 10 left" in pdips("ledger", "strike", here / "l.sqlite", 1)[1]
+    assert ("0 of 10 spent, 10 left") in pdips(
+        "ledger", "strike", here / "l.sqlite", attempt.number
+    )[1]
     assert "struck    " in pdips("ledger", "show", here / "l.sqlite")[1]
     assert pdips(*words(here, epsilon=2))[0] == 0
 
 
-def test_an_old_ledger_on_the_command_line(pdips, here):
-    (here / "l.sqlite").unlink()
-    with closing(sqlite3.connect(here / "l.sqlite")) as connection:
-        connection.executescript(OLD.read_text(encoding="utf-8"))
-    assert "unit: not recorded by version 0.1" in pdips("ledger", "show", here / "l.sqlite")[1]
-    assert "pdips ledger declare-unit" in pdips(*words(here))[2]
-    out = pdips.ok("ledger", "declare-unit", here / "l.sqlite", "--schema", here / "s.toml")
-    assert "all records with the same 'id'; no public columns (the charges of version 0.1 by declaration)" in out
+@pytest.mark.slow
+def test_another_account_of_the_same_persons_is_adopted(pdips, here):
+    other = here / "other.sqlite"
+    pdips.ok(*words(here, epsilon=3))
+    named = [other if word == here / "l.sqlite" else word for word in words(here)]
+    pdips.ok(*(here / "second" if word == here / "out" else word for word in named))
+    check = ["ledger", "check", here / "l.sqlite", here / "out", here / "second"]
+    code, out, _ = pdips(*check)
+    assert (code, out.count("MISSING"), out.count("ok  ")) == (3, 1, 1)
+    assert "it is charged to another account, and nothing here counts it" in out
+    out = pdips.ok("ledger", "adopt-account", here / "l.sqlite", other)
+    assert out == "epsilon 4 of 10 spent, 6 left\n"
+    assert pdips.ok(*check).count("ok  ") == 2
+    shown = pdips.ok("ledger", "show", here / "l.sqlite")
+    assert f"adopted from account {Ledger(other).name()}" in shown
+    pdips.fails(
+        "counts the charges of", "ledger", "adopt-account", here / "l.sqlite", other
+    )
+    pdips.ok("ledger", "set-total", here / "l.sqlite", 4)
+    more = here / "more.sqlite"
+    named = [more if word == here / "l.sqlite" else word for word in words(here)]
+    pdips.ok(*(here / "third" if word == here / "out" else word for word in named))
+    adopt = ("ledger", "adopt-account", here / "l.sqlite", more)
+    pdips.fails("would be overspent", *adopt, code=3)
+
+
+def test_a_release_that_states_another_price_is_at_fault(pdips, here):
+    pdips.ok(*words(here))
+    path = here / "out/public/privacy.json"
+    document = json.loads(path.read_text())
+    document["receipt"]["epsilon"] = "1/100"
+    path.write_text(json.dumps(document))
+    code, out, _ = pdips("ledger", "check", here / "l.sqlite", here / "out")
+    assert code == 3
+    assert "another price for charge 1: the release states what wasn't charged" in out
 
 
 def test_an_account_in_rho_on_the_command_line(pdips, here):
@@ -196,41 +382,88 @@ def test_an_account_in_rho_on_the_command_line(pdips, here):
     assert pdips(*words(here, epsilon="0.4"))[0] == 0
     shown = pdips("ledger", "show", here / "l.sqlite")[1]
     assert "        0.4        noisy counts " in shown
-    assert "charged as rho 0.08\n" in shown
-    assert "rho 0.08 of 0.1 spent, 0.02 left; read at delta 0.000001: epsilon 1.8973765" in shown
+    # .4 of persons with two records each: two cells that move by 2, not .4^2 / 2 = .08
+    assert "charged as rho 0.038065\n" in shown
+    assert (
+        "rho 0.038065 of 0.1 spent, 0.061935 left; read at delta 0.000001: epsilon 1.27"
+    ) in shown
+    # readings at four digits: what is spent rounded up, what is left down
+    spent, total, left = re.search(
+        r"epsilon (\S+) of (\S+) spent, (\S+) left", shown
+    ).groups()
+    account = Ledger(here / "l.sqlite").summary()
+    assert 0 <= Fraction(spent) - account.spent_epsilon < Fraction(1, 10**3)
+    assert 0 <= Fraction(total) - account.total_epsilon < Fraction(1, 10**3)
+    assert 0 <= account.remaining_epsilon - Fraction(left) < Fraction(1, 10**3)
+    assert max(map(len, (spent, total, left))) <= len("1.234")
     state = json.loads((here / "out/confidential/run.json").read_text())["ledger"]
-    assert (state["charged_rho"], state["spent_rho"], state["total_rho"]) == (0.08, 0.08, 0.1)
-    assert state["entries"][0]["rho"] == 0.08
-    pdips.fails("give one of them", "ledger", "set-total", here / "l.sqlite", "3", "--rho", "1")
+    rho = as_float(laplace_rho(Fraction(1, 10), Fraction(4), Fraction(8)))
+    assert rho == pytest.approx(0.038065, rel=1e-4)
+    assert (state["charged_rho"], state["spent_rho"], state["total_rho"]) == (
+        pytest.approx(rho),
+        pytest.approx(rho),
+        0.1,
+    )
+    assert state["entries"][0]["rho"] == pytest.approx(rho)
+    pdips.fails(
+        "give one of them", "ledger", "set-total", here / "l.sqlite", "3", "--rho", "1"
+    )
 
 
 def test_a_paid_evaluation_reads_nothing_without_budget(pdips, here):
     Ledger(here / "l.sqlite").set_total(2)
     assert pdips(*words(here))[0] == 0
-    paid = ["evaluate", here / "t.parquet", here / "out", "--ledger", here / "l.sqlite", "--paid-epsilon"]
+    paid = [
+        "evaluate",
+        here / "t.parquet",
+        here / "out",
+        "--ledger",
+        here / "l.sqlite",
+        "--paid-epsilon",
+    ]
     FAULTS["bound"](people()).to_parquet(here / "t.parquet")
     assert "the table is refused" in pdips(*paid, 1)[2]
     assert "outside its bounds" in pdips(*paid, 1, "--explain")[2]
     (here / "t.parquet").unlink()
     pdips.fails("would be overspent", *paid, "1.5", code=3)
-    assert [one.outcome for one in Ledger(here / "l.sqlite").attempts()] == ["charged", "refused", "refused"]
-    assert "--explain belongs to --paid-epsilon" in pdips("evaluate", here / "t", here / "out", "--explain")[2]
+    assert [one.outcome for one in Ledger(here / "l.sqlite").attempts()] == [
+        "charged",
+        "refused",
+        "refused",
+    ]
+    assert ("--explain belongs to --paid-epsilon") in pdips(
+        "evaluate", here / "t", here / "out", "--explain"
+    )[2]
 
 
 # Copies put back from a backup
 
 
+@pytest.mark.slow
 def test_a_ledger_put_back_is_noticed(pdips, here):
     check = ["ledger", "check", here / "l.sqlite", here / "out", here / "second"]
     shutil.copy(here / "l.sqlite", here / "backup")
     assert pdips(*words(here))[0] == 0
     assert pdips(*words(here, out="second"))[0] == 0
     carried = json.loads((here / "second/public/privacy.json").read_text())["receipt"]
-    receipt = Ledger(here / "l.sqlite").receipt(2)
-    assert carried == {"account": receipt.account, "number": 2, "token": receipt.token}
+    ledger = Ledger(here / "l.sqlite")
+    assert carried == asdict(ledger.entries()[1].receipt(ledger.name()))
+    assert (carried["number"], carried["epsilon"], carried["kind"]) == (2, "1", "pure")
     account = json.loads((here / "second/confidential/run.json").read_text())["ledger"]
-    assert (account["charged_epsilon"], account["spent_epsilon"], len(account["entries"])) == (1, 2, 2)
-    pdips.ok("evaluate", here / "t.parquet", here / "out", "--paid-epsilon", 1, "--ledger", here / "l.sqlite")
+    assert (
+        account["charged_epsilon"],
+        account["spent_epsilon"],
+        len(account["entries"]),
+    ) == (1, 2, 2)
+    pdips.ok(
+        "evaluate",
+        here / "t.parquet",
+        here / "out",
+        "--paid-epsilon",
+        1,
+        "--ledger",
+        here / "l.sqlite",
+    )
     out = pdips.ok(*check)
     assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 3
     shutil.copy(here / "backup", here / "l.sqlite")
@@ -244,12 +477,34 @@ def test_a_ledger_put_back_is_noticed(pdips, here):
 
 
 def test_what_a_check_cant_tell(pdips, here):
-    assert pdips(*(word for word in words(here) if word not in ("--ledger", here / "l.sqlite")))[0] == 0
+    assert (
+        pdips(
+            *(
+                word
+                for word in words(here)
+                if word not in ("--ledger", here / "l.sqlite")
+            )
+        )[0]
+        == 0
+    )
     out = pdips.ok("ledger", "check", here / "l.sqlite", here / "out")
     assert "unknown" in out
-    assert "made without a ledger, or by version 0.1" in out
-    assert "is no folder of a pdips release" in pdips("ledger", "check", here / "l.sqlite", here / "none")[2]
-    for damaged in ('{"receipt": {"number": "x"}}', '{"receipt": {}}', '{"receipt": 1}', "[]", "{"):
+    assert "made without a ledger" in out
+    assert ("is no folder of a pdips release") in pdips(
+        "ledger", "check", here / "l.sqlite", here / "none"
+    )[2]
+    for damaged in (
+        '{"receipt": {"number": "x"}}',
+        '{"receipt": {}}',
+        '{"receipt": 1}',
+        "[]",
+        "{",
+    ):
         (here / "out/public/privacy.json").write_text(damaged)
-        assert "is damaged" in pdips("ledger", "check", here / "l.sqlite", here / "out")[2]
-    assert "doesn't exist" in pdips("ledger", "check", here / "other.sqlite", here / "out")[2]
+        assert (
+            "is damaged" in pdips("ledger", "check", here / "l.sqlite", here / "out")[2]
+        )
+    assert (
+        "doesn't exist"
+        in pdips("ledger", "check", here / "other.sqlite", here / "out")[2]
+    )

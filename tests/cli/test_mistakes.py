@@ -1,8 +1,12 @@
-"""Mistakes that people make, on the command line and in Python: one line that says what to do, and nothing is spent."""
+"""Mistakes that people make, on the command line and in Python: one line that says what
+to do, and nothing is spent.
+"""
 
 import json
 import os
 import pickle
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -28,19 +32,35 @@ def here(tmp_path, monkeypatch):
 def frame():
     """Two hundred records of two columns."""
     rng = np.random.default_rng(0)
-    return pd.DataFrame({"ill": rng.choice(["no", "yes"], 200), "sex": rng.choice(["f", "m"], 200)})
+    return pd.DataFrame(
+        {"ill": rng.choice(["no", "yes"], 200), "sex": rng.choice(["f", "m"], 200)}
+    )
 
 
 def test_types_that_are_no_records_on_the_command_line(pdips, here):
-    pd.read_parquet("t.parquet").assign(colour=pd.Timestamp("2020-01-01")).to_parquet("t.parquet")
-    said = "column 'colour' is of a type other than text, number or true/false (dates: type = 'date')"
+    pd.read_parquet("t.parquet").assign(colour=pd.Timestamp("2020-01-01")).to_parquet(
+        "t.parquet"
+    )
+    said = (
+        "column 'colour' is of a type other than text, number or true/false "
+        "(dates: type = 'date')"
+    )
     complains(pdips, here, said, *words(here, "--explain"))
     pd.DataFrame({"colour": [["red"]] * 4}).to_parquet("t.parquet")
-    complains(pdips, here, "column 'colour' holds lists", "schema", "draft", here / "t.parquet")
+    complains(
+        pdips,
+        here,
+        "column 'colour' holds lists",
+        "schema",
+        "draft",
+        here / "t.parquet",
+    )
 
 
 def model_itself(frame):
-    return synthesize(frame, KNOWN, epsilon=1, model=pytest.importorskip("pymc").Model())
+    return synthesize(
+        frame, KNOWN, epsilon=1, model=pytest.importorskip("pymc").Model()
+    )
 
 
 def published_twice(frame):
@@ -51,24 +71,48 @@ def published_twice(frame):
 
 PYTHON = {
     "empty schema": (lambda _: Schema(), "columns: Field required"),
-    "schema of another type": (lambda f: synthesize(f, 5, epsilon=1), "schema must be a Schema, a dict or the path"),
+    "schema of another type": (
+        lambda f: synthesize(f, 5, epsilon=1),
+        "schema must be a Schema, a dict or the path",
+    ),
     "unnamed setting": (lambda _: Steps(1.0), "takes its settings by name"),
     "misspelt setting": (lambda _: Steps(epsilon=1, layres=2), "has no setting layres"),
-    "frame in place of a table": (lambda f: Steps(epsilon=1).release(f), "release takes a Table, got DataFrame"),
+    "frame in place of a table": (
+        lambda f: Steps(epsilon=1).release(f),
+        "release takes a Table, got DataFrame",
+    ),
     "seed in place of a generator": (
         lambda f: Steps(epsilon=1).release(Table(f, Schema(**KNOWN)), rng=1),
         "rng must be a numpy.random.Generator",
     ),
-    "seed of text": (lambda f: synthesize(f, KNOWN, epsilon=1, seed="one"), "rng must be"),
+    "seed of text": (
+        lambda f: synthesize(f, KNOWN, epsilon=1, seed="one"),
+        "rng must be",
+    ),
     "list of records": (lambda _: Table([1], Schema(**KNOWN)), "got list and Schema"),
     "dict in place of a schema": (lambda f: Table(f, KNOWN), "got DataFrame and dict"),
     "length": (lambda f: len(Table(f, Schema(**KNOWN))), "n_records"),
     "pickle": (lambda f: pickle.dumps(Table(f, Schema(**KNOWN))), "isn't pickled"),
-    "ledger": (lambda f: synthesize(f, KNOWN, epsilon=1, ledger=3), "named by the path"),
-    "mechanism": (lambda f: synthesize(f, KNOWN, epsilon=1, mechanism="stpes"), "mechanism must be one of"),
-    "mechanism itself": (lambda f: synthesize(f, KNOWN, epsilon=1, mechanism=Steps), "mechanism must be a name"),
-    "epsilon": (lambda f: synthesize(f, KNOWN, epsilon="one"), "epsilon must be a finite number"),
-    "model itself": (model_itself, "let a function of that name make and return the pm.Model"),
+    "ledger": (
+        lambda f: synthesize(f, KNOWN, epsilon=1, ledger=3),
+        "named by the path",
+    ),
+    "mechanism": (
+        lambda f: synthesize(f, KNOWN, epsilon=1, mechanism="stpes"),
+        "mechanism must be one of",
+    ),
+    "mechanism itself": (
+        lambda f: synthesize(f, KNOWN, epsilon=1, mechanism=Steps),
+        "mechanism must be a name",
+    ),
+    "epsilon": (
+        lambda f: synthesize(f, KNOWN, epsilon="one"),
+        "epsilon must be a finite number",
+    ),
+    "model itself": (
+        model_itself,
+        "let a function of that name make and return the pm.Model",
+    ),
     "published twice": (published_twice, "not empty"),
 }
 
@@ -89,7 +133,12 @@ def test_a_release_in_one_call(here, frame, kind):
         "table": Table(frame, Schema(**KNOWN)),
     }[kind]
     release, record = synthesize(
-        table, KNOWN, epsilon=np.float64(1), mechanism="laplace-sanitizer", ledger="people.sqlite", n_sets=np.int64(2)
+        table,
+        KNOWN,
+        epsilon=np.float64(1),
+        mechanism="laplace-sanitizer",
+        ledger="people.sqlite",
+        n_sets=np.int64(2),
     )
     assert [len(each) for each in release.sets] == [200, 200]
     assert Ledger("people.sqlite").summary().spent_epsilon == 1
@@ -97,16 +146,67 @@ def test_a_release_in_one_call(here, frame, kind):
     found = record.evaluate(frame, formula="ill ~ sex")
     assert 0 <= found.measure("SPECKS").mean <= 1
     assert found.specific.formula == "ill ~ sex"
-    assert all(line in str(found) for line in ("INSIDE ONLY", "\nSPECKS  ", "\nill ~ sex "))
+    assert all(
+        line in str(found) for line in ("INSIDE ONLY", "\nSPECKS  ", "\nill ~ sex ")
+    )
     assert repr(found) == str(found)
-    for shown in (release, record, release.loss, release.schema, Ledger("people.sqlite")):
+    for shown in (
+        release,
+        record,
+        release.loss,
+        release.schema,
+        Ledger("people.sqlite"),
+    ):
         assert shown._repr_html_().startswith("<b>")
+
+
+NO_DELTA = (
+    "delta has no effect on privbayes: leave it out, or take censored-posterior, "
+    "modips, pairs, scores or steps"
+)
+
+
+def test_a_delta_without_effect_is_refused_before_anything_is_charged(pdips, here):
+    for more in (["--delta", "1e-6"], ["--option", "delta=1e-6"]):
+        asked = words(here, *more, "--ledger", "l.sqlite", mechanism="privbayes")
+        code, out, err = pdips(*asked)
+        assert (code, out, err) == (2, "", f"pdips: {NO_DELTA}\n")
+    refuses(
+        NO_DELTA,
+        synthesize,
+        "t.parquet",
+        "s.toml",
+        epsilon=1,
+        delta="1e-6",
+        mechanism="privbayes",
+        ledger="l.sqlite",
+    )
+    assert not Path("l.sqlite").exists()
+
+
+def test_a_delta_alone_chooses_gaussian_noise(pdips, here):
+    release, _ = synthesize(
+        "t.parquet", "s.toml", epsilon=1, delta=1e-6, mechanism="steps", seed=3
+    )
+    assert pdips(*words(here, "--delta", "1e-6", "--seed", 3))[0] == 0
+    pd.testing.assert_frame_equal(
+        release.sets[0], pd.read_parquet("out/confidential/synthetic_1.parquet")
+    )
+    loss = release.loss
+    assert (loss.kind, loss.epsilon, loss.delta) == ("zcdp", 1, Fraction(1, 10**6))
+    assert release.settings["delta"] == 1e-6
+    assert "kind" not in release.settings
+    assert "with epsilon = 1 in total" in loss.statement
+    pure, _ = synthesize("t.parquet", "s.toml", epsilon=1, mechanism="steps", seed=3)
+    assert (pure.loss.kind, pure.settings["delta"]) == ("pure", None)
 
 
 def test_one_call_does_what_the_command_does(pdips, here):
     release, _ = synthesize("t.parquet", "s.toml", epsilon=1, mechanism="steps", seed=3)
     assert pdips(*words(here, "--seed", 3))[0] == 0
-    pd.testing.assert_frame_equal(release.sets[0], pd.read_parquet("out/confidential/synthetic_1.parquet"))
+    pd.testing.assert_frame_equal(
+        release.sets[0], pd.read_parquet("out/confidential/synthetic_1.parquet")
+    )
     document = json.loads((here / "out/confidential/privacy.json").read_text())
     assert document["privacy"] == release.describe()["privacy"]
     refuses("made from a seed", release.publish, "p", error=library.RefusedError)

@@ -1,4 +1,6 @@
-"""What the two distributions ship, declare and import: no study in the wheel, every import declared, none upwards."""
+"""What the two distributions ship, declare and import: no study in the wheel, every
+import declared, none upwards.
+"""
 
 import ast
 import importlib.metadata
@@ -16,8 +18,16 @@ from test_house import ROOT, imports
 
 from pdips import registry
 
-DISTRIBUTIONS = {"pdips": (ROOT, ("pdips", "models")), "pdips-papers": (ROOT / "papers", ("pdips_papers",))}
-MODULES = {"ibis-framework": "ibis", "ipython": "IPython", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}
+DISTRIBUTIONS = {
+    "pdips": (ROOT, ("pdips", "models")),
+    "pdips-papers": (ROOT / "papers", ("pdips_papers",)),
+}
+MODULES = {
+    "ibis-framework": "ibis",
+    "ipython": "IPython",
+    "scikit-learn": "sklearn",
+    "tomli-w": "tomli_w",
+}
 """What distributions are imported as, where that is another name."""
 
 
@@ -34,32 +44,52 @@ def imported(*folders: Path) -> set[str]:
 
 def declared(project: dict, extras: tuple[str, ...] = ()) -> set[str]:
     wanted = list(project["dependencies"])
-    wanted += [each for extra in extras for each in project["optional-dependencies"][extra]]
+    wanted += [
+        each for extra in extras for each in project["optional-dependencies"][extra]
+    ]
     names = {re.split(r"[<>=\[ ]", each)[0] for each in wanted}
     return {MODULES.get(name, name) for name in names}
 
 
+@pytest.mark.slow_cases(
+    "pdips",
+)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_what_is_imported_is_declared_and_nothing_else(name):
     home, folders = DISTRIBUTIONS[name]
-    project = tomllib.loads((home / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((home / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     used = imported(*(home / folder for folder in folders)) - {name.replace("-", "_")}
     assert used == declared(
-        project, ("panels",) if name == "pdips-papers" else ("cluster", "databases", "files", "notebooks")
+        project,
+        ("panels",)
+        if name == "pdips-papers"
+        else ("cluster", "databases", "files", "notebooks"),
     )
 
 
 def test_an_undeclared_import_would_be_seen(tmp_path):
     # the broken twin
-    (tmp_path / "a.py").write_text("def f():\n    import numba\nfrom pytensor.graph import x\nimport json\n")
-    assert imported(tmp_path) - declared({"dependencies": ["pymc>=6", "numba"]}) == {"pytensor"}
+    (tmp_path / "a.py").write_text(
+        "def f():\n    import numba\nfrom pytensor.graph import x\nimport json\n"
+    )
+    assert imported(tmp_path) - declared({"dependencies": ["pymc>=6", "numba"]}) == {
+        "pytensor"
+    }
 
 
 def test_no_study_is_in_the_wheel_of_the_library(tmp_path):
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
+        cwd=ROOT,
+        check=True,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pdips"}
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
+        "pdips"
+    }
     assert "pdips/gallery/glom.py" in names
     assert "pdips/registry.py" in names
     assert not [name for name in names if "stud" in name]
@@ -74,27 +104,41 @@ def test_published_forms_are_found_by_entry_point(monkeypatch):
         assert "published" not in registry.find(name).variants
     refuses("must be", registry.variant_class, "kng-residual", "published")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: ())
-    refuses(r"a package of their own.*pip install \./papers", registry.published, "steps")
+    refuses(
+        r"a package of their own.*pip install "
+        r"\./papers",
+        registry.published,
+        "steps",
+    )
 
 
 # Lower rooms never reach up, and a quick import stays quick.
 PACKAGE = ROOT / "pdips"
 
 RANKS = cases(__file__, "ranks")
-"""Rooms by rank, as docs/architecture.md draws them. Within a rank, rooms may not form a cycle."""
+"""Rooms by rank, as docs/architecture.md draws them. Within a rank, rooms may not form
+a cycle.
+"""
 
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 
 
 def steps_up(imports: dict[str, set[str]]) -> list[tuple[str, str]]:
-    return [(room, other) for room, others in imports.items() for other in others if RANK[other] > RANK[room]]
+    return [
+        (room, other)
+        for room, others in imports.items()
+        for other in others
+        if RANK[other] > RANK[room]
+    ]
 
 
 def all_imports() -> dict[str, set[str]]:
     rooms: dict[str, set[str]] = {}
     for module, others in imports(ROOT).items():
         if room := module.partition(".")[2].partition(".")[0]:
-            rooms.setdefault(room, set()).update({other.split(".")[1] for other in others if "." in other} - {room})
+            rooms.setdefault(room, set()).update(
+                {other.split(".")[1] for other in others if "." in other} - {room}
+            )
     return rooms
 
 
@@ -111,17 +155,38 @@ def test_every_module_has_a_rank_and_imports_from_none_that_is_higher():
 
 def loaded_after(statement: str) -> set[str]:
     code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
 
 
-@pytest.mark.parametrize("statement", ["import pdips", "import pdips.cli", "import pdips.outside"])
+@pytest.mark.parametrize(
+    "statement", ["import pdips", "import pdips.cli", "import pdips.outside"]
+)
 def test_a_first_import_brings_nothing_heavy(statement):
-    heavy = {"pymc", "pytensor", "arviz", "numba", "numpy", "scipy", "pandas", "pydantic", "matplotlib", "ibis"}
+    heavy = {
+        "pymc",
+        "pytensor",
+        "arviz",
+        "numba",
+        "numpy",
+        "scipy",
+        "pandas",
+        "pydantic",
+        "matplotlib",
+        "ibis",
+    }
     assert not loaded_after(statement) & heavy
 
 
 def test_no_mechanism_so_far_needs_pymc():
-    assert not loaded_after("import pdips; pdips.Steps, pdips.LaplaceSanitizer") & {"pymc", "pytensor", "arviz"}
+    assert not loaded_after("import pdips; pdips.Steps, pdips.LaplaceSanitizer") & {
+        "pymc",
+        "pytensor",
+        "arviz",
+    }
 
 
 def test_every_public_name_is_there():
@@ -134,20 +199,35 @@ def test_every_public_name_is_there():
 
 
 def test_only_one_module_draws_noise():
-    # numpy's own noise in the library would be neither exact nor from the operating system
+    # numpy's own noise in the library would be neither exact nor from the operating
+    # system
     forbidden = (".laplace(", ".normal(", ".gumbel(", ".exponential(", "random.seed")
     for path in PACKAGE.rglob("*.py"):
-        assert not any(word in path.read_text(encoding="utf-8") for word in forbidden), path.name
+        assert not any(
+            word in path.read_text(encoding="utf-8") for word in forbidden
+        ), path.name
 
 
+@pytest.mark.slow
 def test_new_names_warn_of_nothing():
     code = "import pdips; [getattr(pdips, name) for name in pdips.__all__]"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_the_version_stands_alike_in_code_and_in_both_distributions():
     import pdips
 
-    stated = [(PACKAGE.parent / folder / "pyproject.toml").read_text(encoding="utf-8") for folder in ("", "papers")]
-    assert [f'\nversion = "{pdips.__version__}"\n' in each for each in stated] == [True, True]
+    stated = [
+        (PACKAGE.parent / folder / "pyproject.toml").read_text(encoding="utf-8")
+        for folder in ("", "papers")
+    ]
+    assert [f'\nversion = "{pdips.__version__}"\n' in each for each in stated] == [
+        True,
+        True,
+    ]

@@ -1,5 +1,7 @@
 """Schema files: what is read back, and which key a mistake is blamed on."""
 
+import tomllib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,14 +15,35 @@ FULL = schema_text("schema_full")
 def test_everything_is_read_and_written_back():
     schema = Schema.from_toml(FULL)
     assert Schema.from_toml(schema.to_toml()) == schema
-    assert list(schema.columns) == ["voted", "salary", "employees", "age", "region", "born", "job"]
+    assert list(schema.columns) == [
+        "voted",
+        "salary",
+        "employees",
+        "age",
+        "region",
+        "born",
+        "job",
+    ]
     assert schema.public_columns == ("region",)
     assert schema.zeros()[0] == {"voted": [1], "region": [0, 1]}
-    assert [column.n_levels for column in schema.columns.values()] == [2, 3, 5, 2, 3, 72, 2]
+    assert [column.n_levels for column in schema.columns.values()] == [
+        2,
+        3,
+        5,
+        2,
+        3,
+        72,
+        2,
+    ]
     assert schema.to_dict()["columns"]["born"]["lower"] == "1940-01"
     assert schema.only(["job", "voted"]).to_dict()["columns"].keys() == {"voted", "job"}
     assert schema.only(["job"]).impossible == ()
-    refuses(r"'Job' is no column of the schema \(did you mean 'job'\?\)", schema.only, ["job", "Job"])
+    refuses(
+        r"'Job' is no column of the schema \(did you mean "
+        r"'job'\?\)",
+        schema.only,
+        ["job", "Job"],
+    )
 
 
 def test_edges_and_names_of_levels_and_bins():
@@ -39,9 +62,13 @@ def test_edges_and_names_of_levels_and_bins():
 CODES = '[columns.job]\nlevels = ["111", "112", "211"]\n'
 
 
-@pytest.mark.parametrize(("lines", "found"), cases(__file__, "levels_from_a_file_beside_the_schema"))
+@pytest.mark.parametrize(
+    ("lines", "found"), cases(__file__, "levels_from_a_file_beside_the_schema")
+)
 def test_levels_from_a_file_beside_the_schema(tmp_path, lines, found):
-    (tmp_path / "codes.txt").write_bytes(lines.encode("latin-1" if lines == "\xff" else "utf-8"))
+    (tmp_path / "codes.txt").write_bytes(
+        lines.encode("latin-1" if lines == "\xff" else "utf-8")
+    )
     (tmp_path / "s.toml").write_text('[columns.job]\nlevels_file = "codes.txt"\n')
     if isinstance(found, str):
         refuses(found, Schema.load, tmp_path / "s.toml")
@@ -64,7 +91,12 @@ def test_a_mistake_is_blamed_on_its_key_in_one_line(text, message):
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
-    refuses(r"can't read schema .*nowhere.toml: No such file", Schema.load, tmp_path / "nowhere.toml")
+    refuses(
+        r"can't read schema .*nowhere.toml: No such "
+        r"file",
+        Schema.load,
+        tmp_path / "nowhere.toml",
+    )
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     refuses("no UTF-8 text", Schema.load, tmp_path / "binary.toml")
 
@@ -85,28 +117,50 @@ def replaced(draft: str) -> str:
 def test_a_draft_is_refused_until_its_mark_is_deleted(tmp_path, before):
     text = Schema.draft(pd.DataFrame({"x": [0, 1]}))
     (tmp_path / "s.toml").write_text(before + text, encoding="utf-8")
-    for load in (lambda: Schema.from_toml(before + text), lambda: Schema.load(tmp_path / "s.toml")):
+    for load in (
+        lambda: Schema.from_toml(before + text),
+        lambda: Schema.load(tmp_path / "s.toml"),
+    ):
         refuses(r"still a draft.*delete the line that begins with '# DRAFT\.'", load)
     (tmp_path / "s.toml").write_text(replaced(text))
     assert Schema.load(tmp_path / "s.toml").columns["x"].levels == (0, 1)
 
 
 def test_a_draft_lists_no_keys_says_that_it_leaks_and_is_valid():
-    text = Schema.draft(pd.DataFrame({"id": [f"SECRET{i}" for i in range(80)], "x": [0, 1] * 40}))
+    text = Schema.draft(
+        pd.DataFrame({"id": [f"SECRET{i}" for i in range(80)], "x": [0, 1] * 40})
+    )
     assert "SECRET" not in text
     assert "# id: many different texts" in text
     assert list(Schema.from_toml(replaced(text)).columns) == ["x"]
-    kinds = {"word": ["a", "b", None], "count": [1, 2, 3], "flag": [True, False, True], "amount": [0.5, 2.5, 1.0]}
-    text = Schema.draft(pd.DataFrame(kinds | {"many": [0, 500, 1000], "same": [3.4, 3.4, 3.4]}))
+    kinds = {
+        "word": ["a", "b", None],
+        "count": [1, 2, 3],
+        "flag": [True, False, True],
+        "amount": [0.5, 2.5, 1.0],
+    }
+    text = Schema.draft(
+        pd.DataFrame(kinds | {"many": [0, 500, 1000], "same": [3.4, 3.4, 3.4]})
+    )
     assert "READ OFF THE CONFIDENTIAL TABLE" in text
     schema = Schema.from_toml(replaced(text))
     assert schema.columns["word"].levels == ("a", "b")
     assert schema.columns["word"].missing is True
     assert schema.columns["count"].levels == (1, 2, 3)
     assert schema.columns["flag"].levels == (False, True)
-    assert (schema.columns["amount"].lower, schema.columns["amount"].upper) == (0.5, 2.5)
+    assert (schema.columns["amount"].lower, schema.columns["amount"].upper) == (
+        0.5,
+        2.5,
+    )
     assert schema.columns["many"].integer
     assert (schema.columns["same"].lower, schema.columns["same"].upper) == (3.4, 4.4)
+
+
+def test_a_draft_leaves_infinite_numbers_out():
+    text = Schema.draft(pd.DataFrame({"x": [0, 1, np.inf], "y": [0.5, 1, np.inf]}))
+    drafted = tomllib.loads(text)["columns"]
+    assert drafted["x"] == {"levels": [0, 1]}
+    assert drafted["y"]["upper"] >= 1
 
 
 def test_a_draft_knows_codes_from_numbers_and_dates():
@@ -118,13 +172,20 @@ def test_a_draft_knows_codes_from_numbers_and_dates():
     frame["children"] = rng.integers(0, 5, 500)
     columns = Schema.from_toml(replaced(Schema.draft(frame))).columns
     assert not any(column.is_binned for column in columns.values())
-    assert (columns["age"].lower, columns["age"].upper, columns["age"].integer) == (18, 65, True)
+    assert (columns["age"].lower, columns["age"].upper, columns["age"].integer) == (
+        18,
+        65,
+        True,
+    )
     assert columns["occupation_code"].levels == (11, 120, 4000, 5555, 9100)
     assert columns["children"].levels == (0, 1, 2, 3, 4)
     assert columns["wage"].lower <= frame["wage"].min()
     assert columns["wage"].upper >= frame["wage"].max()
     assert frame["wage"].max() not in (columns["wage"].upper, columns["wage"].lower)
-    assert (columns["visited"].type, columns["visited"].spell(columns["visited"].upper)) == ("date", "2020-12-31")
+    assert (
+        columns["visited"].type,
+        columns["visited"].spell(columns["visited"].upper),
+    ) == ("date", "2020-12-31")
     assert "nothing" not in columns
 
 
@@ -143,9 +204,21 @@ def test_a_draft_ignores_identifiers_and_texts_and_says_what_to_do():
     schema = Schema.from_toml(replaced(text))
     assert schema.ignore == ("id", "pay", "day", "free\ntext")
     assert schema.columns["met"].spell(schema.columns["met"].lower) == "1990-01-01"
-    said = [line for line in text.splitlines() if line.startswith(("# id", "# pay", "# day", "# free text"))]
-    told = ["another whole number", "numbers with a decim", "dates are read as 20", "many different texts"]
+    said = [
+        line
+        for line in text.splitlines()
+        if line.startswith(("# id", "# pay", "# day", "# free text"))
+    ]
+    told = [
+        "another whole number",
+        "numbers with a decim",
+        "dates are read as 20",
+        "many different texts",
+    ]
     assert [line[2:].split(": ", 1)[1].split(":")[0][:20] for line in said] == told
     assert "lower = 0\nupper = 300\ninteger = true" in text
     [panel] = [line for line in text.splitlines() if "stand together" in line]
-    assert (panel[:8], panel[-44:]) == ("# size: ", '[records] person = "size" and max_per_person')
+    assert (panel[:8], panel[-44:]) == (
+        "# size: ",
+        '[records] person = "size" and max_per_person',
+    )

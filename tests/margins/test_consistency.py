@@ -1,4 +1,6 @@
-"""Consistency against independent solvers: dense least squares, brute-force projection, the rounding's own rules."""
+"""Consistency against independent solvers: dense least squares, brute-force projection,
+the rounding's own rules.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from pdips.margins.consistency import consistent, draw_cells, nonnegative, round
 
 
 def random_tree(rng: np.random.Generator) -> list[np.ndarray]:
-    """Layers of parents; nodes have 0 to 4 children, so that leaves lie at any depth."""
+    """Layers of parents; nodes have 0 to 4 children, so that leaves lie at any
+    depth.
+    """
     parents, n_above = [], 1
     for _ in range(int(rng.integers(1, 5))):
         n_children = rng.integers(0, 5, n_above)
@@ -22,19 +26,30 @@ def random_tree(rng: np.random.Generator) -> list[np.ndarray]:
 def leaves_below(parents: list[np.ndarray]) -> np.ndarray:
     """Return which leaves (columns) lie below which node (rows, layer by layer)."""
     first = np.cumsum([0, 1, *map(len, parents)])
-    up, nodes = np.concatenate([first[k] + parent for k, parent in enumerate(parents)]), np.arange(first[-1])
+    up, nodes = (
+        np.concatenate([first[k] + parent for k, parent in enumerate(parents)]),
+        np.arange(first[-1]),
+    )
     one_down = np.eye(len(nodes))
     one_down[up, nodes[1:]] -= 1
     return np.rint(np.linalg.inv(one_down))[:, np.setdiff1d(nodes, up)]
 
 
 def dense(parents, observed, variances):
-    """Least squares by the null space: exact rows as constraints, unobserved rows left out."""
-    below, y, s2 = leaves_below(parents), np.concatenate(observed), np.concatenate(variances)
+    """Least squares by the null space: exact rows as constraints, unobserved rows left
+    out.
+    """
+    below, y, s2 = (
+        leaves_below(parents),
+        np.concatenate(observed),
+        np.concatenate(variances),
+    )
     fixed, free = s2 == 0, (s2 > 0) & np.isfinite(s2)
     covariance = dense_covariance(below[free], s2[free], below[fixed])
     base = np.linalg.pinv(below[fixed]) @ y[fixed]
-    solution = base + covariance @ below[free].T @ ((y[free] - below[free] @ base) / s2[free])
+    solution = base + covariance @ below[free].T @ (
+        (y[free] - below[free] @ base) / s2[free]
+    )
     return below @ solution, np.einsum("ij,jk,ik->i", below, covariance, below)
 
 
@@ -55,7 +70,12 @@ def problem(seed: int, *, exact_root: bool, unseen: bool, zero_leaf: bool):
     return parents, observed, variances
 
 
-CASES = [(False, False, False), (True, False, False), (False, True, True), (True, False, True)]
+CASES = [
+    (False, False, False),
+    (True, False, False),
+    (False, True, True),
+    (True, False, True),
+]
 
 
 @pytest.mark.parametrize(("exact_root", "unseen", "zero_leaf"), CASES)
@@ -66,20 +86,29 @@ def test_estimates_equal_a_dense_solver(seed, exact_root, unseen, zero_leaf):
         np.testing.assert_allclose(np.concatenate(found), wanted, atol=1e-8)
 
 
-def hay(counts: list[np.ndarray], fan_out: int, *, exact_root: bool, printed: bool = False) -> np.ndarray:
+def hay(
+    counts: list[np.ndarray], fan_out: int, *, exact_root: bool, printed: bool = False
+) -> np.ndarray:
     """Theorem 3 of Hay et al. (2010) as printed there, node by node; the leaves.
 
-    Or with the weights of equations (2) and (3) as Bowen et al. (2021) print them, the broken twin.
+    Or with the weights of equations (2) and (3) as Bowen et al. (2021) print them, the
+    broken twin.
     """
     z, height = [counts[-1]], 1 - printed
     for own in counts[-2::-1]:
         height += 1
         power, less = fan_out**height, fan_out ** (height - 1)
         total = z[0].reshape(-1, fan_out).sum(axis=1)
-        z.insert(0, (power - less) / (power - 1) * own + (less - 1 + printed) / (power - 1) * total)
+        z.insert(
+            0,
+            (power - less) / (power - 1) * own
+            + (less - 1 + printed) / (power - 1) * total,
+        )
     x = counts[0] if exact_root else z[0]
     for below in z[1:]:
-        x = below + np.repeat((x - below.reshape(-1, fan_out).sum(axis=1)) / fan_out, fan_out)
+        x = below + np.repeat(
+            (x - below.reshape(-1, fan_out).sum(axis=1)) / fan_out, fan_out
+        )
     return x
 
 
@@ -95,17 +124,29 @@ def test_equal_trees_give_hay_and_not_the_printed_equations(fan_out, depth, exac
     assert np.abs(leaves - hay(counts, fan_out, exact_root=exact_root)).max() < 1e-9
     # the broken twins: the root taken the other way, and what the paper prints
     assert np.abs(leaves - hay(counts, fan_out, exact_root=not exact_root)).max() > 1e-3
-    assert np.abs(leaves - hay(counts, fan_out, exact_root=exact_root, printed=True)).max() > 0.1
+    assert (
+        np.abs(leaves - hay(counts, fan_out, exact_root=exact_root, printed=True)).max()
+        > 0.1
+    )
 
 
 def test_exact_descendants_decide_over_an_exact_parent():
-    x, v = consistent([np.array([0, 0])], [np.array([9.0]), np.array([3.0, 4.0])], [np.zeros(1), np.zeros(2)])
+    x, v = consistent(
+        [np.array([0, 0])],
+        [np.array([9.0]), np.array([3.0, 4.0])],
+        [np.zeros(1), np.zeros(2)],
+    )
     assert np.concatenate([*x, *v]).tolist() == [7, 3, 4, 0, 0, 0]
 
 
 def project(values: np.ndarray, weights: np.ndarray, total: float) -> np.ndarray:
     """max(value - shift * weight, 0), with the shift found by halving."""
-    shift = brentq(lambda at: np.maximum(values - at * weights, 0).sum() - total, -1e3, 1e3, xtol=1e-12)
+    shift = brentq(
+        lambda at: np.maximum(values - at * weights, 0).sum() - total,
+        -1e3,
+        1e3,
+        xtol=1e-12,
+    )
     return np.maximum(values - shift * weights, 0)
 
 
@@ -113,16 +154,25 @@ def project(values: np.ndarray, weights: np.ndarray, total: float) -> np.ndarray
 def test_nonnegative_is_the_nearest_point_of_the_simplex(seed):
     rng = np.random.default_rng(seed)
     parent = np.sort(rng.integers(0, 5, 60))
-    totals, values, weights = rng.uniform(0, 30, 5), rng.normal(0, 10, 60), rng.uniform(0.5, 3, 60)
+    totals, values, weights = (
+        rng.uniform(0, 30, 5),
+        rng.normal(0, 10, 60),
+        rng.uniform(0.5, 3, 60),
+    )
     found = nonnegative([parent], [totals, values], [np.zeros(5), weights])
     for group in np.unique(parent):
         own = parent == group
-        np.testing.assert_allclose(found[own], project(values[own], weights[own], totals[group]), atol=1e-9)
+        np.testing.assert_allclose(
+            found[own], project(values[own], weights[own], totals[group]), atol=1e-9
+        )
 
 
 @pytest.mark.parametrize(
     ("total", "values", "weights", "wanted"),
-    [(10.0, [3.0, 0, 9, -4], [0.0, 0, 1, 1], [3, 0, 7, 0]), (-5.0, [1.0, 2, 3], [1.0, 1, 1], [0, 0, 0])],
+    [
+        (10.0, [3.0, 0, 9, -4], [0.0, 0, 1, 1], [3, 0, 7, 0]),
+        (-5.0, [1.0, 2, 3], [1.0, 1, 1], [0, 0, 0]),
+    ],
     ids=["exact counts and structural zeros are kept", "nothing stays nothing"],
 )
 def test_nonnegative_at_its_ends(total, values, weights, wanted):
@@ -147,9 +197,11 @@ def test_rounding_moves_every_node_by_less_than_one_and_is_unbiased():
     draws = np.array([rounded(parents, values, 40, rng) for _ in range(3000)])
     assert (draws.sum(axis=1) == 40).all()
     off = draws - values
-    for starts in (np.arange(45), np.arange(0, 45, 5), [0, 10, 25]):  # cells, their parents, and those of these
+    # cells, their parents, and those of these
+    for starts in (np.arange(45), np.arange(0, 45, 5), [0, 10, 25]):
         assert (np.abs(np.add.reduceat(off, starts, axis=1)) < 1).all()
-    # a count rounds up with probability its fraction: standard error at most 0.5 / sqrt(3000); six of them
+    # a count rounds up with probability its fraction: standard error at most 0.5 /
+    # sqrt(3000); six of them
     assert np.abs(off.mean(axis=0)).max() < 6 * 0.5 / np.sqrt(3000)
     # the twin that always rounds to nearest is biased by more than that
     assert np.abs(np.rint(values) - values).max() > 6 * 0.5 / np.sqrt(3000)
@@ -157,11 +209,17 @@ def test_rounding_moves_every_node_by_less_than_one_and_is_unbiased():
 
 
 def test_rounding_does_not_alias_with_the_last_column():
-    # cells of 1/4 each, four to a node: a systematic sample in fixed order would always take the same level
+    # cells of 1/4 each, four to a node: a systematic sample in fixed order would always
+    # take the same level
     rng = np.random.default_rng(0)
     parents = [np.zeros(400, int), np.repeat(np.arange(400), 4)]
     level = np.tile(np.arange(4), 400)
-    assert np.bincount(level, weights=rounded(parents, np.full(1600, 0.25), 400, rng)).max() < 160
+    assert (
+        np.bincount(
+            level, weights=rounded(parents, np.full(1600, 0.25), 400, rng)
+        ).max()
+        < 160
+    )
     fixed_order = np.diff(np.floor(np.cumsum(np.full(1600, 0.25)) + 0.3), prepend=0)
     assert np.bincount(level, weights=fixed_order).max() == 400
 

@@ -1,4 +1,6 @@
-"""Trees and cells against pandas' own grouping, structural zeros by brute force, and the law of what is released."""
+"""Trees and cells against pandas' own grouping, structural zeros by brute force, and
+the law of what is released.
+"""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -10,7 +12,15 @@ import pytest
 from laws import ACCEPT, REJECT, chi_square
 from margin_tables import apart, counted_by_pandas, released
 from scipy import stats
-from tables import grown, plan_of_tree, random_table, refuses, scales_of, schema_of, table_of
+from tables import (
+    grown,
+    plan_of_tree,
+    random_table,
+    refuses,
+    scales_of,
+    schema_of,
+    table_of,
+)
 
 from pdips import LaplaceSanitizer, Schema, Steps, Table, UniversalHistogram
 from pdips.margins import domain as layers
@@ -26,13 +36,18 @@ POSSIBLE = [
 
 def branching(layer: layers.Layer) -> np.ndarray:
     """Split node k by the k-th column that it has left, so that branches differ."""
-    return np.array([np.flatnonzero(path < 0)[k % (path < 0).sum()] for k, path in enumerate(layer.path)])
+    return np.array(
+        [
+            np.flatnonzero(path < 0)[k % (path < 0).sum()]
+            for k, path in enumerate(layer.path)
+        ]
+    )
 
 
 class Branching:
     """A splitter whose branches differ."""
 
-    def columns(self, number, layer, position, curator, rng):
+    def columns(self, number, layer, position, curator):
         return branching(layer)
 
 
@@ -43,9 +58,24 @@ def test_cells_are_all_combinations_once_and_impossible_where_they_break_a_rule(
     for _ in range(depth):
         layer = layers.split_by(domain, layer, branching(layer))
     bottom = layers.cells(domain, layer)
-    levels = list(zip(*(bottom.levels(np.arange(bottom.layer.n_nodes), column) for column in range(4)), strict=True))
+    levels = list(
+        zip(
+            *(
+                bottom.levels(np.arange(bottom.layer.n_nodes), column)
+                for column in range(4)
+            ),
+            strict=True,
+        )
+    )
     assert sorted(levels) == sorted(product(range(2), range(3), range(2), range(4)))
-    assert sorted(level for level, may_be in zip(levels, bottom.layer.possible, strict=True) if may_be) == POSSIBLE
+    assert (
+        sorted(
+            level
+            for level, may_be in zip(levels, bottom.layer.possible, strict=True)
+            if may_be
+        )
+        == POSSIBLE
+    )
 
 
 @pytest.mark.usefixtures("silence")
@@ -53,24 +83,38 @@ def test_counts_are_those_of_pandas():
     table = random_table(SCHEMA, 500)
     measured = grown(plan_of_tree(SCHEMA, [Fraction(1)] * 3, Branching()), table)
     codes = np.column_stack([*table.codes.values()])
-    for layer, counts in zip(measured.layers[1:-1], measured.observed[1:-1], strict=True):
+    for layer, counts in zip(
+        measured.layers[1:-1], measured.observed[1:-1], strict=True
+    ):
         held = (codes == layer.path[:, None]) | (layer.path[:, None] < 0)
         assert held.all(axis=2).sum(axis=1).tolist() == counts.tolist()
     assert measured.observed[-1].tolist() == counted_by_pandas(measured, table)
 
 
-TREES = [Steps(epsilon=50, layers=depth, order=order) for depth in (1, 3, 4) for order in (None, ("d", "b", "a", "c"))]
+TREES = [
+    Steps(epsilon=50, layers=depth, order=order)
+    for depth in (1, 3, 4)
+    for order in (None, ("d", "b", "a", "c"))
+]
 TREES += [UniversalHistogram(epsilon=80, layers=depth) for depth in (1, 3, None)]
-TREES += [UniversalHistogram(epsilon=160, attribute="b", fan_out=2, split=split) for split in ("once", "per-set")]
+TREES += [
+    UniversalHistogram(epsilon=160, attribute="b", fan_out=2, split=split)
+    for split in ("once", "per-set")
+]
 
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_any_tree_gives_the_table_back_where_noise_hardly_matters(tree, neighbours):
-    table, made = random_table(SCHEMA, 40), replace(tree, n_sets=2, neighbours=neighbours)
+    table, made = (
+        random_table(SCHEMA, 40),
+        replace(tree, n_sets=2, neighbours=neighbours),
+    )
     release = released(made, table)
     assert len(release.sets) == 2
     assert sum(spend.epsilon for spend in release.spends) == tree.epsilon
-    assert [each.scale for each in release.noise] == [float(scale) for scale in scales_of(made, SCHEMA)]
+    assert [each.scale for each in release.noise] == [
+        float(scale) for scale in scales_of(made, SCHEMA)
+    ]
     for frame in release.sets:
         assert neighbours == "add-remove" or len(frame) == 40
         assert apart(table, frame) <= 4
@@ -84,20 +128,37 @@ def test_structural_zeros_stay_empty():
         release = released(mechanism, table)
         for frame in release.sets:
             Table(frame, schema)  # refuses impossible combinations
-        cells = release.statistics["set 1, cells" if mechanism.name == "steps" else "cells"]["noisy_count"]
+        cells = release.statistics[
+            "set 1, cells" if mechanism.name == "steps" else "cells"
+        ]["noisy_count"]
         assert (cells == 0).sum() >= 48 - len(POSSIBLE)
 
 
 def test_confidential_levels_stand_beside_their_own_public_levels():
-    # numeric public columns before others, several records a bin, missing values: nothing may slip
-    columns = {"age": {"lower": 0, "upper": 100, "bins": 2, "public": True, "missing": True}}
-    columns |= {"place": {"levels": ["A", "B"], "public": True}, "ill": {"levels": [False, True]}}
+    # numeric public columns before others, several records a bin, missing values:
+    # nothing may slip
+    columns = {
+        "age": {"lower": 0, "upper": 100, "bins": 2, "public": True, "missing": True}
+    }
+    columns |= {
+        "place": {"levels": ["A", "B"], "public": True},
+        "ill": {"levels": [False, True]},
+    }
     columns["rent"] = {"lower": 0, "upper": 10, "bins": 2, "public": True}
-    schema = Schema.model_validate({"columns": columns, "impossible": [{"place": "A", "ill": True}]})
+    schema = Schema.model_validate(
+        {"columns": columns, "impossible": [{"place": "A", "ill": True}]}
+    )
     rng = np.random.default_rng(0)
     place = rng.choice(["A", "B"], 400)
     age = np.where(rng.random(400) < 0.1, np.nan, rng.uniform(0, 100, 400))
-    frame = pd.DataFrame({"age": age, "place": place, "ill": place == "B", "rent": rng.uniform(0, 10, 400)})
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "place": place,
+            "ill": place == "B",
+            "rent": rng.uniform(0, 10, 400),
+        }
+    )
     names = ["age", "place", "rent"]
     wanted = frame[names].sort_values(names, ignore_index=True)
     trees = [Steps(epsilon=500, layers=1), Steps(epsilon=500, order=("ill",))]
@@ -112,40 +173,68 @@ def test_confidential_levels_stand_beside_their_own_public_levels():
 
 
 def test_order_and_spelling_of_public_columns_are_not_released():
-    # sorted by income, the sequence of places would rank the persons; a spelling of its own would mark their source
+    # sorted by income, the sequence of places would rank the persons; a spelling of its
+    # own would mark their source
     schema = Schema.from_toml(
-        "[columns.year]\nlevels = [1994, 1995]\npublic = true\nmissing = true\n[columns.rich]\nlevels = [0, 1]"
+        "[columns.year]\nlevels = [1994, 1995]\npublic = true\nmissing = "
+        "true\n[columns.rich]\nlevels = [0, 1]"
     )
     rich = [0] * 20 + [1] * 20
     year = ["1994", "1995.0", None, "1994.0"] * 10
-    by_income, shuffled = pd.DataFrame({"year": year, "rich": rich}), pd.DataFrame({"year": year[::-1], "rich": rich})
+    by_income, shuffled = (
+        pd.DataFrame({"year": year, "rich": rich}),
+        pd.DataFrame({"year": year[::-1], "rich": rich}),
+    )
     made = [
-        LaplaceSanitizer(epsilon=1).release(Table(frame, schema), rng=np.random.default_rng(0))[0].sets[0]["year"]
+        LaplaceSanitizer(epsilon=1)
+        .release(Table(frame, schema), rng=np.random.default_rng(0))[0]
+        .sets[0]["year"]
         for frame in (by_income, shuffled)
     ]
     pd.testing.assert_series_equal(*made)
     assert str(made[0].dtype) == "Int64"
-    assert made[0].value_counts(dropna=False).to_dict() == {1994: 20, 1995: 10, pd.NA: 10}
+    assert made[0].value_counts(dropna=False).to_dict() == {
+        1994: 20,
+        1995: 10,
+        pd.NA: 10,
+    }
 
 
 def test_public_columns_need_a_public_number_of_records_and_something_to_synthesize():
     public = {"a": {"levels": [0, 1], "public": True}}
     more = Schema(columns={**public, "b": {"levels": [0, 1]}})
-    refuses("need neighbours = replace-one", LaplaceSanitizer(epsilon=1, neighbours="add-remove").spends, more)
-    refuses("nothing to synthesize", LaplaceSanitizer(epsilon=1).spends, Schema(columns=public))
+    refuses(
+        "need neighbours = replace-one",
+        LaplaceSanitizer(epsilon=1, neighbours="add-remove").spends,
+        more,
+    )
+    refuses(
+        "nothing to synthesize",
+        LaplaceSanitizer(epsilon=1).spends,
+        Schema(columns=public),
+    )
 
 
 @pytest.mark.parametrize(
     ("mechanism", "schema", "key", "scale"),
     [
-        (LaplaceSanitizer(epsilon="1/3", neighbours="add-remove"), schema_of(500), "cells", 3),
+        (
+            LaplaceSanitizer(epsilon="1/3", neighbours="add-remove"),
+            schema_of(500),
+            "cells",
+            3,
+        ),
         (Steps(epsilon="1/2", order=("a",)), schema_of(500, 2), "layer 1", 8),
     ],
 )
 def test_a_release_has_noise_of_its_stated_scale(mechanism, schema, key, scale):
-    # 20,000 noisy counts taken from whole releases; false alarm 1e-6, twins at 0.9 and 1.1 times the scale
+    # 20,000 noisy counts taken from whole releases; false alarm 1e-6, twins at 0.9 and
+    # 1.1 times the scale
     table, rng = random_table(schema, 100), np.random.default_rng(0)
-    noisy = [mechanism.release(table, rng=rng)[0].statistics[key]["noisy_count"] for _ in range(40)]
+    noisy = [
+        mechanism.release(table, rng=rng)[0].statistics[key]["noisy_count"]
+        for _ in range(40)
+    ]
     draws = (np.array(noisy) - np.bincount(table.codes["a"], minlength=500)).ravel()
     assert chi_square(draws, stats.dlaplace(1 / scale).pmf) > ACCEPT
     for wrong in (0.9 * scale, 1.1 * scale):
@@ -154,4 +243,8 @@ def test_a_release_has_noise_of_its_stated_scale(mechanism, schema, key, scale):
 
 def test_too_many_cells_and_numbers_without_bins_are_refused():
     refuses("134,217,728 cells", layers.domain_of, schema_of(*[512] * 3))
-    refuses("column 'x' needs bins", layers.domain_of, Schema.from_toml("[columns.x]\nlower = 0\nupper = 1"))
+    refuses(
+        "column 'x' needs bins",
+        layers.domain_of,
+        Schema.from_toml("[columns.x]\nlower = 0\nupper = 1"),
+    )

@@ -1,4 +1,6 @@
-"""Views hold every pair and share the budget exactly; standard errors of margins, of views and of trees."""
+"""Views hold every pair and share the budget exactly; standard errors of margins, of
+views and of trees.
+"""
 
 import math
 from fractions import Fraction
@@ -10,15 +12,22 @@ from margin_tables import dense_covariance, groups_of, released
 from tables import grown, plan_of_tree, random_table, runs_of, scales_of, schema_of
 
 from pdips import LaplaceSanitizer, Schema, Steps
-from pdips.calibration.closed_form import label
+from pdips.calibration.forms import label
 from pdips.margins.domain import View, choose_views, domain_of, one_way_margins
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.planning import margin_errors
 from pdips.margins.tree import GivenColumns
 from pdips.privacy.noise import discrete_laplace_variance
 
-SCHEMAS = {"one column": schema_of(5), "two columns": schema_of(5, 3), "small": schema_of(2, 3, 2)}
-SCHEMAS |= {"wide columns": schema_of(12, 12, 12), "a mix": schema_of(2, 2, 14, 5, 6, 2, 2, 2, 2)}
+SCHEMAS = {
+    "one column": schema_of(5),
+    "two columns": schema_of(5, 3),
+    "small": schema_of(2, 3, 2),
+}
+SCHEMAS |= {
+    "wide columns": schema_of(12, 12, 12),
+    "a mix": schema_of(2, 2, 14, 5, 6, 2, 2, 2, 2),
+}
 SCHEMAS["many"] = schema_of(*[2] * 22)
 
 
@@ -36,24 +45,37 @@ def test_views_hold_every_pair_and_share_all_of_the_budget(schema):
 def test_a_small_table_is_one_view_and_a_wide_one_is_not():
     assert list(choose_views(domain_of(schema_of(2, 3, 2)))) == [(0, 1, 2)]
     assert len(choose_views(domain_of(schema_of(12, 12, 12)))) == 3
-    columns = {name: {"levels": list(range(30)), "public": name in "ab"} for name in "abc"}
-    assert set(choose_views(domain_of(Schema.model_validate({"columns": columns})))) == {(0, 2), (1, 2)}
+    columns = {
+        name: {"levels": list(range(30)), "public": name in "ab"} for name in "abc"
+    }
+    assert set(
+        choose_views(domain_of(Schema.model_validate({"columns": columns})))
+    ) == {(0, 2), (1, 2)}
     views = choose_views(domain_of(schema_of(40, 40, 2, 2, 2)))
-    sizes = {columns: math.prod((40, 40, 2, 2, 2)[j] for j in columns) for columns in views}
+    sizes = {
+        columns: math.prod((40, 40, 2, 2, 2)[j] for j in columns) for columns in views
+    }
     assert max(views, key=views.get) == max(sizes, key=sizes.get)
 
 
 def test_shares_are_best_for_the_law_of_the_noise():
     domain = domain_of(schema_of(40, 30, 12))
-    for law, power in (("laplace", 1.0), ("gaussian", 0.5)):  # noise falls with a share like 1 / share^power
-        views, other = choose_views(domain, law), choose_views(domain, "laplace" if law == "gaussian" else "gaussian")
+    # noise falls with a share like 1 / share^power
+    for law, power in (("laplace", 1.0), ("gaussian", 0.5)):
+        views, other = (
+            choose_views(domain, law),
+            choose_views(domain, "laplace" if law == "gaussian" else "gaussian"),
+        )
 
         def noise(shares, power=power):
             held, total = set(), 0.0
             for columns, share in shares.items():
                 new = set(combinations(columns, 2)) - held
                 n_cells = domain.size_of(columns)
-                total += sum(math.sqrt(n_cells * domain.size_of(pair)) for pair in new) / float(share) ** power
+                total += (
+                    sum(math.sqrt(n_cells * domain.size_of(pair)) for pair in new)
+                    / float(share) ** power
+                )
                 held |= new
             return total
 
@@ -63,22 +85,35 @@ def test_shares_are_best_for_the_law_of_the_noise():
 
 def test_a_view_knows_its_structural_zeros():
     schema = schema_of(2, 3, 2, impossible=[{"a": 1, "b": [0, 2]}])
-    view, other = (View(domain_of(schema), columns, None) for columns in ((0, 1), (1, 2)))
+    view, other = (
+        View(domain_of(schema), columns, None) for columns in ((0, 1), (1, 2))
+    )
     assert view.possible().tolist() == [True, True, True, False, True, False]
     assert other.possible().all()
 
 
 def test_margin_errors_are_those_of_releases():
-    # 400 sets of noisy views: variance of the weighted mean over the views that hold a margin; chi-square limits at
-    # 1e-6, and the twin that forgets how many cells are added up must be rejected
+    # 400 sets of noisy views: variance of the weighted mean over the views that hold a
+    # margin; chi-square limits at 1e-6, and the twin that forgets how many cells are
+    # added up must be rejected
     schema = schema_of(12, 12, 12)
     mechanism, table = Steps(epsilon=1), random_table(schema, 50)
     views = mechanism.plan(schema).design.views
-    parts = np.split(runs_of(mechanism, table, 400).astype(float), np.cumsum([view.n_cells for view in views])[:-1], 1)
-    margins = np.array([one_way_margins(views, each)[0][0] for each in zip(*parts, strict=True)])
+    parts = np.split(
+        runs_of(mechanism, table, 400).astype(float),
+        np.cumsum([view.n_cells for view in views])[:-1],
+        1,
+    )
+    margins = np.array(
+        [one_way_margins(views, each)[0][0] for each in zip(*parts, strict=True)]
+    )
     off = margins - np.bincount(table.codes["a"], minlength=12)
-    errors = {item.columns: item.standard_error for item in view_errors(domain_of(schema), views)}
-    slack = 6 * math.sqrt(2 / off.size) * 1.5  # sums of Laplace noise have somewhat heavier tails than normal
+    errors = {
+        item.columns: item.standard_error
+        for item in view_errors(domain_of(schema), views)
+    }
+    # sums of Laplace noise have somewhat heavier tails than normal
+    slack = 6 * math.sqrt(2 / off.size) * 1.5
     assert (off**2).mean() == pytest.approx(errors[("a",)] ** 2, rel=slack)
     assert (off**2).mean() != pytest.approx(errors[("a",)] ** 2 / 12, rel=slack)
     assert len(errors) == 6
@@ -91,12 +126,16 @@ SCHEMA = schema_of(2, 3, 2, 4)
 class Scattered:
     """Splits the nodes of a layer by different columns."""
 
-    def columns(self, number, layer, position, curator, rng):
-        return np.array([np.flatnonzero(row)[i % row.sum()] for i, row in enumerate(layer.path < 0)])
+    def columns(self, number, layer, position, curator):
+        return np.array(
+            [np.flatnonzero(row)[i % row.sum()] for i, row in enumerate(layer.path < 0)]
+        )
 
 
 def dense_errors(measured, scales, *, n_public):
-    """Return the covariance of the least squares counts of all cells, by the normal equations."""
+    """Return the covariance of the least squares counts of all cells, by the normal
+    equations.
+    """
     node, counted = np.arange(measured.layers[-1].n_nodes), []
     for layer, scale in zip(measured.layers[:0:-1], scales[::-1], strict=True):
         if scale is not None:
@@ -104,15 +143,21 @@ def dense_errors(measured, scales, *, n_public):
         node = layer.parent[node]
     rows, variances = zip(*counted, strict=True)
     exact = groups_of(node[:, None]) if n_public else ()
-    return dense_covariance(np.concatenate(rows), np.repeat(variances, [*map(len, rows)]), exact)
+    return dense_covariance(
+        np.concatenate(rows), np.repeat(variances, [*map(len, rows)]), exact
+    )
 
 
 @pytest.mark.parametrize("n_public", [True, False])
 @pytest.mark.parametrize("scales", [(3, 5, 2), (None, 4, 7), (2,)])
-@pytest.mark.parametrize("chooser", [GivenColumns((2, 1)), Scattered()], ids=["alike", "scattered"])
+@pytest.mark.parametrize(
+    "chooser", [GivenColumns((2, 1)), Scattered()], ids=["alike", "scattered"]
+)
 def test_errors_are_those_of_the_dense_covariance(scales, n_public, chooser):
     given = tuple(None if scale is None else Fraction(scale) for scale in scales)
-    plan = plan_of_tree(SCHEMA, given, chooser, "replace-one" if n_public else "add-remove")
+    plan = plan_of_tree(
+        SCHEMA, given, chooser, "replace-one" if n_public else "add-remove"
+    )
     measured = grown(plan, random_table(SCHEMA, 20))
     covariance = dense_errors(measured, given, n_public=n_public)
     levels = np.column_stack([measured.levels(np.arange(48), j) for j in range(4)])
@@ -130,23 +175,38 @@ def test_errors_are_those_that_were_planned():
     order = ("d", "b", "a")
     mechanism = Steps(epsilon=1, order=order, budget="half-to-leaves")
     release = released(mechanism, random_table(SCHEMA, 30))
-    planned = margin_errors(SCHEMA, order=order, layers=3, scales=scales_of(mechanism, SCHEMA)).set_index("margin")
+    planned = margin_errors(
+        SCHEMA, order=order, layers=3, scales=scales_of(mechanism, SCHEMA)
+    ).set_index("margin")
     told = {label(item.columns): item.standard_error for item in release.margin_errors}
     assert told == pytest.approx(planned["se_records"].to_dict())
 
 
 def told_by(mechanism, schema) -> dict[tuple[str, ...], float]:
-    """Return the squared errors that a release of 30 records states, in variances of the noise on a cell."""
+    """Return the squared errors that a release of 30 records states, in variances of
+    the noise on a cell.
+    """
     release = released(mechanism, random_table(schema, 30))
     each = discrete_laplace_variance(Fraction(release.noise[0].scale))
     told = release.describe()["margin_errors"]
-    return {tuple(item["columns"]): pytest.approx(item["standard_error"] ** 2 / each) for item in told}
+    return {
+        tuple(item["columns"]): pytest.approx(item["standard_error"] ** 2 / each)
+        for item in told
+    }
 
 
 def test_cells_are_added_up_and_public_margins_are_left_out():
-    assert told_by(Steps(epsilon=1), schema_of(2, 3)) == {("a",): 3, ("b",): 2, ("a", "b"): 1}
+    assert told_by(Steps(epsilon=1), schema_of(2, 3)) == {
+        ("a",): 3,
+        ("b",): 2,
+        ("a", "b"): 1,
+    }
     flat = told_by(LaplaceSanitizer(epsilon=1, neighbours="add-remove"), SCHEMA)
     assert (flat["a",], flat["b", "d"]) == (24, 4)
     columns = {name: {"levels": [0, 1], "public": name in "ab"} for name in "abc"}
     schema = Schema.model_validate({"columns": columns})
-    assert told_by(LaplaceSanitizer(epsilon=1), schema).keys() == {("c",), ("a", "c"), ("b", "c")}
+    assert told_by(LaplaceSanitizer(epsilon=1), schema).keys() == {
+        ("c",),
+        ("a", "c"),
+        ("b", "c"),
+    }

@@ -16,7 +16,7 @@ from tables import bits, refuses
 
 from pdips.errors import RefusedError
 from pdips.posterior.censored_posterior import check_proposals, expected_proposals
-from pdips.posterior.target import prior_of, reject
+from pdips.posterior.rejection import prior_of, reject
 from pdips.privacy import noise as coins
 
 WINDOW, STEPS = Fraction(1, 2), 64
@@ -28,9 +28,13 @@ MU = np.bincount(TWENTIETHS) / 20
 
 
 def record_steps(x: int) -> np.ndarray:
-    """A Bernoulli record's whole steps at each theta, hard window, centred on probability one half."""
+    """A Bernoulli record's whole steps at each theta, hard window, centred on
+    probability one half.
+    """
     log_ratio = np.log(2 * (THETA if x else 1 - THETA))
-    return np.floor(STEPS * np.clip(log_ratio / float(WINDOW), -1, 1) + 0.5).astype(np.int64)
+    return np.floor(STEPS * np.clip(log_ratio / float(WINDOW), -1, 1) + 0.5).astype(
+        np.int64
+    )
 
 
 def steps_of(table) -> np.ndarray:
@@ -60,14 +64,18 @@ def worst(laws, pairs) -> float:
 
 
 def neighbours(n: int):
-    """All tables of n binary records, and the pairs that differ in one of them; the order of records doesn't matter."""
+    """All tables of n binary records, and the pairs that differ in one of them; the
+    order of records doesn't matter.
+    """
     tables = [(1,) * ones + (0,) * (n - ones) for ones in range(n + 1)]
     return tables, list(itertools.pairwise(tables))
 
 
 def on(law):
     return lambda values: np.where(
-        (values >= 0) & (values < len(law)), np.append(law, 0)[np.minimum(values, len(law))], 0
+        (values >= 0) & (values < len(law)),
+        np.append(law, 0)[np.minimum(values, len(law))],
+        0,
     )
 
 
@@ -89,20 +97,39 @@ def test_coins_beyond_the_range_of_doubles():
 def test_rejection_has_its_law_and_no_other():
     table = (1, 1, 1, 0)
     n_draws = 20_000
-    [drawn] = reject(score_of(table), prior, n_draws=n_draws, bound=4 * STEPS, unit=UNIT, bits=bits())
+    [drawn] = reject(
+        score_of(table), prior, n_draws=n_draws, bound=4 * STEPS, unit=UNIT, bits=bits()
+    )
     assert drawn.shape == (n_draws,)
     assert chi_square(drawn, on(rejection_law(share(table)))) > ACCEPT
-    assert chi_square(drawn, on(rejection_law(np.sqrt(share(table))))) < REJECT  # half the exponent
-    assert chi_square(drawn, on(rejection_law(share(table[:3])))) < REJECT  # a record forgotten
+    # half the exponent
+    assert chi_square(drawn, on(rejection_law(np.sqrt(share(table))))) < REJECT
+    # a record forgotten
+    assert chi_square(drawn, on(rejection_law(share(table[:3])))) < REJECT
     assert chi_square(drawn, on(MU)) < REJECT
-    [drawn] = reject(score_of(table), prior, n_draws=n_draws, bound=4 * STEPS, unit=UNIT / 2, bits=bits())
+    [drawn] = reject(
+        score_of(table),
+        prior,
+        n_draws=n_draws,
+        bound=4 * STEPS,
+        unit=UNIT / 2,
+        bits=bits(),
+    )
     assert chi_square(drawn, on(rejection_law(share(table)))) < REJECT
 
 
 def test_batches_do_not_matter():
     table = (1, 0)
     for batch in (1, 7):
-        drawn = reject(score_of(table), prior, n_draws=1000, bound=2 * STEPS, unit=UNIT, bits=bits(), batch=batch)
+        drawn = reject(
+            score_of(table),
+            prior,
+            n_draws=1000,
+            bound=2 * STEPS,
+            unit=UNIT,
+            bits=bits(),
+            batch=batch,
+        )
         assert chi_square(drawn[0], on(rejection_law(share(table)))) > ACCEPT
 
 
@@ -111,17 +138,25 @@ def test_rejection_against_quadrature_of_a_normal_model():
 
     def score(points):
         log_ratio = [0.5 * x**2 - 0.5 * (x - points[0]) ** 2 for x in records]
-        return sum(np.floor(k * np.tanh(each / float(w)) + 0.5).astype(np.int64) for each in log_ratio)
+        return sum(
+            np.floor(k * np.tanh(each / float(w)) + 0.5).astype(np.int64)
+            for each in log_ratio
+        )
 
     with pm.Model() as model:
         pm.Normal("mean", 0.0, 2.0)
-    [drawn] = reject(score, prior_of(model), n_draws=20_000, bound=3 * k, unit=w / k, bits=bits())
+    [drawn] = reject(
+        score, prior_of(model), n_draws=20_000, bound=3 * k, unit=w / k, bits=bits()
+    )
     edges = np.linspace(-6, 6, 25)
     fine = np.linspace(-10, 10, 200_001)
     density = stats.norm.pdf(fine, 0, 2) * np.exp(float(w / k) * score([fine]))
 
     def cells(weights):
-        return np.bincount(np.searchsorted(edges, fine), weights, len(edges) + 1) / weights.sum()
+        return (
+            np.bincount(np.searchsorted(edges, fine), weights, len(edges) + 1)
+            / weights.sum()
+        )
 
     found = np.searchsorted(edges, drawn)
     assert chi_square(found, on(cells(density))) > ACCEPT
@@ -138,7 +173,8 @@ def test_losses_stay_below_epsilon(n):
 
 
 def test_epsilon_is_nearly_reached_and_a_cap_and_known_proposals_would_leak():
-    # two thetas, nearly all prior mass on one of them: the construction of docs/proofs/censored-posterior.md, theorem 1
+    # two thetas, nearly all prior mass on one of them: the construction of
+    # docs/proofs/censored-posterior.md, theorem 1
     mass = np.array([1 - 1e-6, 1e-6])
     h = np.exp([[0, -2 * float(WINDOW)], [-2 * float(WINDOW), 0]])
     laws = [each * mass / (each @ mass) for each in h]
@@ -147,20 +183,24 @@ def test_epsilon_is_nearly_reached_and_a_cap_and_known_proposals_would_leak():
     tables, pairs = neighbours(3)
     failing = {t: 1000 * math.log1p(-share(t) @ MU) for t in tables}
     assert max(abs(failing[a] - failing[b]) for a, b in pairs) > 10 * EPSILON
-    # remark 6: the sequence theta_1 = theta_2 = ... = theta_99 = one of them, theta_100 = another
+    # remark 6: the sequence theta_1 = theta_2 = ... = theta_99 = one of them, theta_100
+    # = another
     tables, pairs = neighbours(3)
     last = {t: 99 * math.log1p(-share(t)[1]) + math.log(share(t)[3]) for t in tables}
     assert max(abs(last[a] - last[b]) for a, b in pairs) > 2 * EPSILON
 
 
 def test_lanes_that_differ_by_a_step_cost_little():
-    # remark 7: two lanes, each record's rounding a step higher in the second one for some thetas
+    # remark 7: two lanes, each record's rounding a step higher in the second one for
+    # some thetas
     tables, pairs = neighbours(3)
     flips = {1: np.array([0, 1, 0, 1, 0]), 0: np.array([1, 0, 0, -1, 0])}
 
     def law(table):
         first = share(table)
-        second = np.minimum(first * np.exp(float(UNIT) * sum(flips[x] for x in table)), 1)
+        second = np.minimum(
+            first * np.exp(float(UNIT) * sum(flips[x] for x in table)), 1
+        )
         weights = first * MU + (1 - first @ MU) * second * MU
         return weights / weights.sum()
 
@@ -174,8 +214,21 @@ def test_rejection_is_refused_from_public_settings():
     assert expected_proposals(10, Fraction(1, 4)) == pytest.approx(math.exp(5))
     assert expected_proposals(10**6, Fraction(1)) == math.inf
     check_proposals(30, Fraction(1, 4))
-    refuses("sampler = grid for up to three", check_proposals, 40, Fraction(1, 4), error=RefusedError)
-    refuses("otherwise sampler = nuts", check_proposals, 30, Fraction(1, 4), n_draws=10, error=RefusedError)
+    refuses(
+        "sampler = grid for up to three",
+        check_proposals,
+        40,
+        Fraction(1, 4),
+        error=RefusedError,
+    )
+    refuses(
+        "otherwise sampler = nuts",
+        check_proposals,
+        30,
+        Fraction(1, 4),
+        n_draws=10,
+        error=RefusedError,
+    )
 
 
 def test_expected_proposals_bound_the_true_number():
@@ -197,7 +250,7 @@ def test_expected_proposals_bound_the_true_number():
 )
 def test_bad_input_to_rejection(change, match):
     settings = {
-        "score": score_of((1, 0)), "prior": prior, "n_draws": 1, "bound": 2 * STEPS, "unit": UNIT, "bits": bits()
+        "score": score_of((1, 0)), "prior": prior, "n_draws": 1, "bound": 2 * STEPS, "unit": UNIT, "bits": bits()  # noqa: E501
     }  # fmt: skip
     settings |= change
     refuses(match, reject, settings.pop("score"), settings.pop("prior"), **settings)

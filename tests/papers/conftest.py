@@ -1,4 +1,6 @@
-"""What tests of studies share: a study that is run and written down, and a mechanism that withholds its releases."""
+"""What tests of studies share: a study that is run and written down, and a mechanism
+that withholds its releases.
+"""
 
 from types import SimpleNamespace
 
@@ -13,13 +15,17 @@ from pdips_papers.harness.study import COLUMNS
 
 @pytest.fixture(scope="session")
 def studied(tmp_path_factory):
-    """Run a study and write it down; return its measurements, its table and its page."""
+    """Run a study and write it down; return its measurements, its table and its
+    page.
+    """
 
     def run(study, options):
         out = tmp_path_factory.mktemp("study") / "out"
         measurements = measure(study, options, out, workers=0)
         command = f"pdips study {study.name}"
-        table = write(study, options, measurements, out, seed=1, seconds=2.5, command=command)
+        table = write(
+            study, options, measurements, out, seed=1, seconds=2.5, command=command
+        )
         assert tuple(table.columns) == COLUMNS
         assert not table.duplicated(["row", "column"]).any()
         return measurements, table, (out / "study.html").read_text(encoding="utf-8")

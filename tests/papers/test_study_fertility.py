@@ -1,4 +1,6 @@
-"""The fertility study: a made-up table of the same schema, PrivateSVM's sensitivity, a tiny run, bad input."""
+"""The fertility study: a made-up table of the same schema, PrivateSVM's sensitivity, a
+tiny run, bad input.
+"""
 
 import math
 from fractions import Fraction
@@ -33,7 +35,9 @@ def made_up(n: int, seed: int) -> pd.DataFrame:
         else rng.integers(101, size=n) / 100
         for name in forms.ORDER
     }
-    return pd.DataFrame(columns | {forms.TARGET: np.where(np.arange(n) % 6 == 0, "O", "N")})
+    return pd.DataFrame(
+        columns | {forms.TARGET: np.where(np.arange(n) % 6 == 0, "O", "N")}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +54,14 @@ def test_the_table_and_its_split(path):
     train, test = forms.split(table, np.random.default_rng(0))
     assert (train.n_records, test.n_records) == (48, 12)
     assert (test.frame[forms.TARGET] == "O").sum() == 2  # 15 % of 12
-    both = pd.concat([train.frame, test.frame]).sort_values(list(forms.ORDER)).reset_index(drop=True)
-    pd.testing.assert_frame_equal(both, table.frame.sort_values(list(forms.ORDER)).reset_index(drop=True))
+    both = (
+        pd.concat([train.frame, test.frame])
+        .sort_values(list(forms.ORDER))
+        .reset_index(drop=True)
+    )
+    pd.testing.assert_frame_equal(
+        both, table.frame.sort_values(list(forms.ORDER)).reset_index(drop=True)
+    )
     x, y = forms.features(table)
     assert x.shape == (60, 9)
     assert np.abs(x).max() <= 1
@@ -62,11 +72,20 @@ def test_the_table_and_its_split(path):
 
 def test_the_table_of_the_paper_comes_along():
     table = forms.read_fertility(forms.UCI)
-    printed = dict(zip(("age mean", "age SD", "hours mean", "hours SD"), PAPER_5["original"], strict=True))
+    printed = dict(
+        zip(
+            ("age mean", "age SD", "hours mean", "hours SD"),
+            PAPER_5["original"],
+            strict=True,
+        )
+    )
     assert (table.n_records, (table.frame[forms.TARGET] == "O").sum()) == (100, 12)
-    assert {name: round(value, 2) for name, value in forms.moments(table).items()} == printed
+    assert {
+        name: round(value, 2) for name, value in forms.moments(table).items()
+    } == printed
     task = find("fertility").tasks(Options(replicates=1))[0]
-    assert "data" not in task.arguments  # nothing confidential: the folder isn't marked as inside
+    # nothing confidential: the folder isn't marked as inside
+    assert "data" not in task.arguments
 
 
 def test_bad_tables_are_refused(tmp_path):
@@ -80,17 +99,28 @@ def test_bad_tables_are_refused(tmp_path):
         ("few", frame.head(12), "at least 20 records"),
     ):
         bad.to_csv(tmp_path / f"{name}.csv", index=False)
-        said = refuses(message, find("fertility").tasks, Options(replicates=1, data=tmp_path / f"{name}.csv"))
+        said = refuses(
+            message,
+            find("fertility").tasks,
+            Options(replicates=1, data=tmp_path / f"{name}.csv"),
+        )
         assert "1.5" not in said
 
 
 def test_distances_by_hand_and_bounds(path):
     table = forms.read_fertility(str(path))
     assert forms.distances(table, table) == dict.fromkeys(forms.TVD.values(), 0.0)
-    apart = forms.distances(table, Table(table.frame.assign(smoking=table.frame["smoking"].iloc[0]), table.schema))
+    apart = forms.distances(
+        table,
+        Table(table.frame.assign(smoking=table.frame["smoking"].iloc[0]), table.schema),
+    )
     shares = table.frame["smoking"].value_counts(normalize=True)
-    assert apart[forms.TVD[1]] == pytest.approx(2 * (1 - shares[table.frame["smoking"].iloc[0]]) / 8)
-    made = forms.distances(table, Table(forms.even(table, np.random.default_rng(0)), table.schema))
+    assert apart[forms.TVD[1]] == pytest.approx(
+        2 * (1 - shares[table.frame["smoking"].iloc[0]]) / 8
+    )
+    made = forms.distances(
+        table, Table(forms.even(table, np.random.default_rng(0)), table.schema)
+    )
     values = list(made.values())
     assert values == sorted(values)  # a margin is never further apart than its table
     for printed_values in (PAPER_5["MODIPS"][4:], PAPER_5["Laplace sanitizer"][4:]):
@@ -104,7 +134,9 @@ def test_confusion_by_hand(path):
     assert normal[forms.RATE] == pytest.approx(100 * 10 / 12)
     assert (normal[forms.BALANCED], normal[forms.AMONG_ALTERED]) == (50, 0)
     assert forms.confusion(y, test)[forms.BALANCED] == 100
-    assert sum(forms.confusion(y, test)[name] for name in forms.CONFUSION) == pytest.approx(20)
+    assert sum(
+        forms.confusion(y, test)[name] for name in forms.CONFUSION
+    ) == pytest.approx(20)
 
 
 @pytest.mark.parametrize("cost", [0.01, 0.3, 1.0])
@@ -118,13 +150,19 @@ def test_the_minimiser_is_one(cost):
 
     for step in (1e-4, 1e-2, 1):
         for direction in rng.normal(size=(200, 4)):
-            assert objective(found) <= objective(found + step * direction / np.linalg.norm(direction)) + GAP
+            assert (
+                objective(found)
+                <= objective(found + step * direction / np.linalg.norm(direction)) + GAP
+            )
 
 
 def moved_alone(n, p, cost):
     """How far the label of a record moves the weights where all others say nothing."""
     alone = np.vstack([np.zeros((n - 1, p)), np.ones((1, p))])
-    first, second = (minimiser(alone, np.append(np.ones(n - 1), label), cost) for label in (1.0, -1.0))
+    first, second = (
+        minimiser(alone, np.append(np.ones(n - 1), label), cost)
+        for label in (1.0, -1.0)
+    )
     return np.abs(first - second).sum()
 
 
@@ -142,17 +180,26 @@ def test_sensitivity_holds_and_is_attained_and_the_printed_one_is_too_small():
             other[-1] = np.sign(rng.normal(size=p))
             labels = y.copy()
             labels[-1] *= rng.choice([-1, 1])
-            worst = max(worst, np.abs(minimiser(x, y, float(cost)) - minimiser(other, labels, float(cost))).sum())
+            worst = max(
+                worst,
+                np.abs(
+                    minimiser(x, y, float(cost)) - minimiser(other, labels, float(cost))
+                ).sum(),
+            )
         assert worst <= bound
     moved = moved_alone(n, p, 1 / 12)
-    assert moved == pytest.approx(2 * p / 12)  # attained; the theorem's formula is twice that
+    # attained; the theorem's formula is twice that
+    assert moved == pytest.approx(2 * p / 12)
     assert theorem_sensitivity(1, n, math.sqrt(p), p) == pytest.approx(2 * moved)
     assert pytest.approx(1.35) == PAPER_SENSITIVITY
-    assert moved_alone(80, 9, 1.0) > 1.4 * PAPER_SENSITIVITY  # the printed one is too small
+    # the printed one is too small
+    assert moved_alone(80, 9, 1.0) > 1.4 * PAPER_SENSITIVITY
 
 
 def test_noise_of_the_sound_form():
-    """Laplace of scale s has mean |.| = s; 4,000 draws: relative error 1.6 %, so 10 % is six of them."""
+    """Laplace of scale s has mean |.| = s; 4,000 draws: relative error 1.6 %, so 10 %
+    is six of them.
+    """
     x, y = np.zeros((10, 3)), np.ones(10)
     bits = RandomBits(np.random.default_rng(4))
     drawn = np.array([sound(x, y, "1/10", 2, bits) for _ in range(1_000)])
@@ -165,17 +212,25 @@ def test_noise_of_the_sound_form():
         refuses(message, sound, *arguments, 1, 1, bits)
 
 
+@pytest.mark.slow
 def test_a_tiny_run(path, studied):
     study = find("fertility")
     measurements, table, page = studied(study, Options(replicates=2, data=path))
-    ours, paper = (table.set_index(["row", "column"])[side] for side in ("ours", "paper"))
+    ours, paper = (
+        table.set_index(["row", "column"])[side] for side in ("ours", "paper")
+    )
     for form in (*forms.FORMS, *forms.SVMS):
         row = row_name(forms.EPSILONS[0], form)
         assert sum(ours[row, name] for name in forms.CONFUSION) == pytest.approx(20)
         assert 0 <= ours[row, forms.BALANCED] <= 100
     for form in (*forms.FORMS, forms.RESAMPLE, forms.EVEN):
         values = [
-            ours[form if form in (forms.RESAMPLE, forms.EVEN) else row_name(forms.EPSILONS[0], form), name]
+            ours[
+                form
+                if form in (forms.RESAMPLE, forms.EVEN)
+                else row_name(forms.EPSILONS[0], form),
+                name,
+            ]
             for name in forms.TVD.values()
         ]
         assert values == sorted(values)
@@ -183,7 +238,9 @@ def test_a_tiny_run(path, studied):
     assert ours[forms.MAJORITY, forms.RATE] == pytest.approx(100 * 10 / 12)
     assert paper[forms.ORIGINAL, forms.RATE] == 85
     for method, form in PAPERS.items():
-        assert paper[row_name(forms.EPSILONS[0], form), forms.RATE] == PAPER_4[method][4]
+        assert (
+            paper[row_name(forms.EPSILONS[0], form), forms.RATE] == PAPER_4[method][4]
+        )
     assert "Rubinstein" in page
     found = study.findings(table)
     assert len(found) == 8

@@ -1,4 +1,6 @@
-"""Functions that are given as models: what they hold beside their code is small and written down, or refused."""
+"""Functions that are given as models: what they hold beside their code is small and
+written down, or refused.
+"""
 
 import functools
 import math
@@ -80,18 +82,34 @@ def remembered():
 
 HOLDING = {
     "a global frame": (reads_a_frame, "'FRAME'", "DataFrame"),
-    "a helper's global": (lambda data, schema: line(mean_of_records()), "'RECORDS'", "ndarray"),
+    "a helper's global": (
+        lambda data, schema: line(mean_of_records()),
+        "'RECORDS'",
+        "ndarray",
+    ),
     "an inner function's global": (in_an_inner_function, "'RECORDS'", "ndarray"),
     "a default": (by_default, "'a default of by_default'", "ndarray"),
     "a closure": (in_a_closure(FRAME["y"]), "'held'", "Series"),
     "a long list": (in_a_closure(list(range(MOST + 1))), "'held'", "list"),
-    "lists in a dict": (in_a_closure({i: [1, 2, 3] for i in range(20)}), "'held'", "dict"),
+    "lists in a dict": (
+        in_a_closure({i: [1, 2, 3] for i in range(20)}),
+        "'held'",
+        "dict",
+    ),
     "a long text": (in_a_closure("1,2\n" * 2_000), "'held'", "str"),
-    "objects": (in_a_closure(np.array([FRAME, None], dtype=object)), "'held'", "ndarray"),
+    "objects": (
+        in_a_closure(np.array([FRAME, None], dtype=object)),
+        "'held'",
+        "ndarray",
+    ),
     "a partial": (functools.partial(given, held=RECORDS), "'partial'", "ndarray"),
     "an object": (Model(RECORDS), "'Model.held'", "ndarray"),
     "a method": (Model(RECORDS).build, "'build.held'", "ndarray"),
-    "a class": (lambda data, schema: line(Settings.HELD[0]), "'Settings.HELD'", "ndarray"),
+    "a class": (
+        lambda data, schema: line(Settings.HELD[0]),
+        "'Settings.HELD'",
+        "ndarray",
+    ),
     "a cached function": (remembered, "'RECORDS'", "ndarray"),
 }
 
@@ -109,8 +127,13 @@ def reads_constants(data, schema):
 
 
 def test_small_constants_are_written_down_and_attributes_of_their_names_are_not():
-    assert check_closed(reads_constants, "m") == {"KNOTS": "[0.0, 0.5, 1.0]", "SCALES": "{'y': 3}"}
-    assert check_closed(in_a_closure(np.array([1, 2])), "m") == {"held": "array([1, 2])"}
+    assert check_closed(reads_constants, "m") == {
+        "KNOTS": "[0.0, 0.5, 1.0]",
+        "SCALES": "{'y': 3}",
+    }
+    assert check_closed(in_a_closure(np.array([1, 2])), "m") == {
+        "held": "array([1, 2])"
+    }
     assert check_closed(functools.partial(given, held=[3]), "m") == {"partial": "[3]"}
     assert check_closed(Model(2.5), "m") == {"Model.held": "2.5"}
     assert check_closed(lambda data, schema: line(exp(0.0).eval()), "m") == {}
@@ -132,10 +155,17 @@ def test_a_function_without_a_source_says_so():
     exec(cases(__file__, "closed_unrecorded"), space)
     assert as_source(space["build"]).text == ""
     for kind in (CensoredPosterior, PseudoPosterior):
-        assert "source is not recorded" in kind(epsilon=1, model=space["build"]).privacy_loss(schema).statement
-        assert "source is not recorded" not in kind(epsilon=1, model=normal).privacy_loss(schema).statement
+        assert ("source is not recorded") in kind(
+            epsilon=1, model=space["build"]
+        ).privacy_loss(schema).statement
+        assert ("source is not recorded") not in kind(
+            epsilon=1, model=normal
+        ).privacy_loss(schema).statement
         assert kind(epsilon=1, model=space["build"]).settings()["model_source"] is None
-        assert "KNOTS = [0.0" in kind(epsilon=1, model=reads_constants).settings()["model_source"]
+        assert (
+            "KNOTS = [0.0"
+            in kind(epsilon=1, model=reads_constants).settings()["model_source"]
+        )
 
 
 def test_a_model_of_any_origin_is_looked_at_and_one_in_place_of_its_function_refused():
@@ -143,7 +173,12 @@ def test_a_model_of_any_origin_is_looked_at_and_one_in_place_of_its_function_ref
     refuses("'FRAME'", Blueprint, Source(reads_a_frame, "mine"), PAIRS)
     with pm.Model() as model:
         pm.Normal("x")
-    refuses(r"a function build_model\(data, schema\), and is of type Model", as_source, model)
+    refuses(
+        r"a function build_model\(data, schema\), and is of type "
+        r"Model",
+        as_source,
+        model,
+    )
 
 
 def test_a_file_may_hold_what_is_written_out_in_it(tmp_path):
@@ -151,4 +186,10 @@ def test_a_file_may_hold_what_is_written_out_in_it(tmp_path):
     path.write_text(text.format(constants=f"HELD = {list(range(1, 200))}"))
     assert Blueprint(as_source(path), PAIRS).n_parameters == 1
     path.write_text(text.format(constants="HELD = np.linspace(1, 2, 200)"))
-    refuses(r"mine\.py reads 'HELD' from outside of its code: ndarray", Blueprint, as_source(path), PAIRS)
+    refuses(
+        r"mine\.py reads 'HELD' from outside of its code: "
+        r"ndarray",
+        Blueprint,
+        as_source(path),
+        PAIRS,
+    )

@@ -1,6 +1,8 @@
-"""Proposals of the exact samplers: words of the system behind numpy's samplers, and priors drawn row by row.
+"""Proposals of the exact samplers: words of the system behind numpy's samplers, and
+priors drawn row by row.
 
-Kolmogorov-Smirnov checks: seed fixed, false alarm 1e-6; each broken twin must score below 1e-9.
+Kolmogorov-Smirnov checks: seed fixed, false alarm 1e-6; each broken twin must score
+below 1e-9.
 """
 
 from fractions import Fraction
@@ -19,11 +21,14 @@ from pdips import CensoredPosterior, Column, InputError, Schema, Table
 from pdips.posterior import private_reference as stages
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source, as_source
-from pdips.posterior.target import Target, WordGenerator, WordSource, prior_of, reject
+from pdips.posterior.rejection import WordGenerator, WordSource, prior_of, reject
+from pdips.posterior.target import Target
 
 
 def generator_of(bits):
-    """Return a Generator that draws every word from some bits, and the source to be checked after each use."""
+    """Return a Generator that draws every word from some bits, and the source to be
+    checked after each use.
+    """
     source = WordSource(bits)
     return np.random.Generator(WordGenerator(source)), source
 
@@ -40,18 +45,26 @@ def test_a_generator_hands_out_the_words_of_its_bits_and_none_twice():
 def test_a_generator_draws_from_the_laws_of_numpy():
     generator, _ = generator_of(bits())
     assert stats.kstest(generator.normal(size=20_000), "norm").pvalue > ACCEPT
-    assert stats.kstest(generator.gamma(0.5, size=20_000), stats.gamma(0.5).cdf).pvalue > ACCEPT
+    assert (
+        stats.kstest(generator.gamma(0.5, size=20_000), stats.gamma(0.5).cdf).pvalue
+        > ACCEPT
+    )
     assert stats.kstest(generator.random(20_000), "uniform").pvalue > ACCEPT
     assert stats.kstest(generator.random(20_000) ** 1.1, "uniform").pvalue < REJECT
 
 
+@pytest.mark.slow
 def test_cutpoints_out_of_order_are_no_draws_from_a_prior():
     @written
     def ordinal(data):
-        cuts = pm.Normal("cuts", [0, 1], 2, transform=pm.distributions.transforms.ordered, shape=2)
+        cuts = pm.Normal(
+            "cuts", [0, 1], 2, transform=pm.distributions.transforms.ordered, shape=2
+        )
         pm.OrderedLogistic("y", eta=0.0, cutpoints=cuts, observed=data["y"])
 
-    space = Blueprint(as_source(ordinal), Schema(columns={"y": Column(levels=[0, 1, 2])}))
+    space = Blueprint(
+        as_source(ordinal), Schema(columns={"y": Column(levels=[0, 1, 2])})
+    )
     assert np.isfinite(space.prior).all()
     space.check()
 
@@ -87,9 +100,15 @@ def test_a_prior_is_drawn_in_value_space_and_children_follow_their_own_parents()
         pm.Uniform("u", a, a + 1)
         pm.Normal("y", a, scale, observed=[0.0, 1.0])
     generator, _ = generator_of(bits())
-    drawn = dict(zip((value.name for value in model.value_vars), prior_of(model)(8000, generator), strict=True))
+    drawn = dict(
+        zip(
+            (value.name for value in model.value_vars),
+            prior_of(model)(8000, generator),
+            strict=True,
+        )
+    )
     assert {name: values.shape for name, values in drawn.items()} == {
-        "a": (8000,), "b": (8000,), "scale_log__": (8000,), "c": (8000, 3), "u_interval__": (8000,)
+        "a": (8000,), "b": (8000,), "scale_log__": (8000,), "c": (8000, 3), "u_interval__": (8000,)  # noqa: E501
     }  # fmt: skip
     scale = np.exp(drawn["scale_log__"])
     assert stats.kstest(drawn["a"], stats.norm(1, 2).cdf).pvalue > ACCEPT
@@ -97,22 +116,34 @@ def test_a_prior_is_drawn_in_value_space_and_children_follow_their_own_parents()
     assert stats.kstest(1.15 * scale, "expon").pvalue < REJECT
     assert stats.kstest(drawn["u_interval__"], "logistic").pvalue > ACCEPT
 
-    # rows of c are normal given the parents of their row; with the parents of another row they aren't
+    # rows of c are normal given the parents of their row; with the parents of another
+    # row they aren't
     def standard(shift):
-        parents = np.roll(drawn["a"], shift), np.exp(np.roll(drawn["scale_log__"], shift))
+        parents = (
+            np.roll(drawn["a"], shift),
+            np.exp(np.roll(drawn["scale_log__"], shift)),
+        )
         return ((drawn["c"] - parents[0][:, None]) / parents[1][:, None]).ravel()
 
     assert stats.kstest(standard(0), "norm").pvalue > ACCEPT
     assert stats.kstest(standard(1), "norm").pvalue < REJECT
-    # two nodes with the same generator would be merged; correlation of independent draws: |r| < 5.5 sd = 0.0615
-    pairs = [(drawn["a"], drawn["b"]), tuple((drawn["c"] - drawn["a"][:, None]).T[:2] > 0)]
+    # two nodes with the same generator would be merged; correlation of independent
+    # draws: |r| < 5.5 sd = 0.0615
+    pairs = [
+        (drawn["a"], drawn["b"]),
+        tuple((drawn["c"] - drawn["a"][:, None]).T[:2] > 0),
+    ]
     assert all(abs(np.corrcoef(one, other)[0, 1]) < 0.0615 for one, other in pairs)
 
 
 def test_rows_of_a_distribution_that_knows_no_rows():
     with pm.Model() as model:
         weight = pm.Beta("weight", 2.0, 2.0)
-        pm.Mixture("m", w=pm.math.stack([weight, 1 - weight]), comp_dists=pm.Normal.dist([-5.0, 5.0], 1.0))
+        pm.Mixture(
+            "m",
+            w=pm.math.stack([weight, 1 - weight]),
+            comp_dists=pm.Normal.dist([-5.0, 5.0], 1.0),
+        )
     generator, _ = generator_of(bits())
     drawn = prior_of(model)(500, generator)
     assert [each.shape for each in drawn] == [(500,), (500,)]
@@ -134,7 +165,9 @@ W = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
 
 
 def with_prior(prior, potential=None):
-    """A normal law of y whose mean has some prior, and perhaps a potential ``known`` of it."""
+    """A normal law of y whose mean has some prior, and perhaps a potential ``known`` of
+    it.
+    """
 
     @written
     def build(data):
@@ -159,11 +192,24 @@ def standard(size):
     [
         (lambda: pm.Flat("m"), "'m' is improper.*pm.Normal"),
         (lambda: pm.HalfFlat("m"), "'m' is improper.*pm.HalfNormal"),
-        (lambda: pm.ICAR("m", W=W), "'m' is improper .*autoregression.*pm.CAR with alpha below 1, or pm.ZeroSumNormal"),
+        (
+            lambda: pm.ICAR("m", W=W),
+            "'m' is improper .*autoregression.*pm.CAR with "
+            "alpha below 1, or pm.ZeroSumNormal",
+        ),
         (lambda: pm.CAR("m", np.zeros(3), W, alpha=1.0, tau=1.0), "autoregression"),
-        (lambda: pm.CustomDist("m", logp=bell), "'m' is a log density of its own.*dist=..."),
-        (lambda: pm.CustomDist("m", dist=standard, logp=bell), "'m' is a log density of its own"),
-        (lambda: pm.CustomDist("m", dist=lambda size: 2 * pm.Flat.dist(size=size)), "'m' is improper"),
+        (
+            lambda: pm.CustomDist("m", logp=bell),
+            "'m' is a log density of its own.*dist=...",
+        ),
+        (
+            lambda: pm.CustomDist("m", dist=standard, logp=bell),
+            "'m' is a log density of its own",
+        ),
+        (
+            lambda: pm.CustomDist("m", dist=lambda size: 2 * pm.Flat.dist(size=size)),
+            "'m' is improper",
+        ),
     ],
 )
 def test_improper_priors_are_refused_with_what_to_write(prior, says):
@@ -204,12 +250,18 @@ def test_potentials_are_refused_unless_the_file_calls_them_public():
     for named in ((), ("known",)):
         with pytest.raises(InputError, match="'known' reads column 'y', and no window"):
             Blueprint(Source(reads, "reads", public_potentials=named), WIDE)
-    refuses("names 'gone', which is no", Blueprint, Source(with_prior(wide), "none", public_potentials=("gone",)), WIDE)
+    refuses(
+        "names 'gone', which is no",
+        Blueprint,
+        Source(with_prior(wide), "none", public_potentials=("gone",)),
+        WIDE,
+    )
 
 
 def test_a_file_or_a_function_says_which_potentials_are_public(tmp_path):
     (tmp_path / "m.py").write_text(
-        "PUBLIC_POTENTIALS = ['known']\nWATCH = ['m']\ndef build_model(data, schema): pass\n"
+        "PUBLIC_POTENTIALS = ['known']\nWATCH = ['m']\ndef build_model(data, "
+        "schema): pass\n"
     )
     made = as_source(tmp_path / "m.py")
     assert (made.public_potentials, made.watch) == (("known",), ("m",))
@@ -225,28 +277,43 @@ def cells(model, monkeypatch):
     return np.exp(grid_of(made, table)[1].log_probabilities())
 
 
+@pytest.mark.slow
 def test_a_public_potential_counts_as_part_of_the_prior_on_a_grid(monkeypatch):
     found, wanted = cells(KNOWN, monkeypatch), cells(AS_A_PRIOR, monkeypatch)
-    np.testing.assert_allclose(found, wanted, atol=1e-6)  # scores are whole steps of a millionth of the window
-    assert np.abs(cells(with_prior(wide), monkeypatch) - wanted).sum() > 0.01  # the broken twin: no potential
+    # scores are whole steps of a millionth of the window
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    # the broken twin: no potential
+    assert np.abs(cells(with_prior(wide), monkeypatch) - wanted).sum() > 0.01
 
 
 def test_a_public_potential_counts_as_part_of_the_prior_for_nuts(monkeypatch):
     def difference(model):
         space = Blueprint(as_source(model), WIDE)
         stage = stages.referenced(space, {"m": 2.0}, 40)
-        made = Target(space=space, stage=stage, window=Fraction(1)).model_of({"y": np.linspace(-9, 9, 40)})
+        made = Target(space=space, stage=stage, window=Fraction(1)).model_of(
+            {"y": np.linspace(-9, 9, 40)}
+        )
         density = made.model.compile_logp(mode="FAST_COMPILE")
         return float(density({"m": 1.0}) - density({"m": 4.0}))
 
     monkeypatch.setattr(stages, "SIMULATED", 64)
     assert difference(KNOWN) == pytest.approx(difference(AS_A_PRIOR), abs=1e-9)
-    assert difference(with_prior(wide)) != pytest.approx(difference(AS_A_PRIOR), abs=0.1)
+    assert difference(with_prior(wide)) != pytest.approx(
+        difference(AS_A_PRIOR), abs=0.1
+    )
 
 
 def test_samplers_that_begin_with_the_prior_refuse_potentials_before_the_spend():
-    with pytest.raises(InputError, match=r"Potential, 'known', .*sampler = grid or nuts"):
-        CensoredPosterior(epsilon=1, model=KNOWN, sampler="rejection", reference={"m": 2.0}).spends(WIDE)
-    drawn = Blueprint(KNOWN, WIDE).draw({"m": np.array(0.0)}, 9, {}, np.random.default_rng(0))
+    with pytest.raises(
+        InputError,
+        match=r"Potential, 'known', .*sampler = grid or "
+        r"nuts",
+    ):
+        CensoredPosterior(
+            epsilon=1, model=KNOWN, sampler="rejection", reference={"m": 2.0}
+        ).spends(WIDE)
+    drawn = Blueprint(KNOWN, WIDE).draw(
+        {"m": np.array(0.0)}, 9, {}, np.random.default_rng(0)
+    )
     assert drawn["y"].shape == (9,)
     assert CensoredPosterior(epsilon=1, model=KNOWN, reference="prior").spends(WIDE)

@@ -1,4 +1,6 @@
-"""pseudo-posterior: the paper's definitions on a simulated table, what it may not claim, and what it refuses."""
+"""pseudo-posterior: the paper's definitions on a simulated table, what it may not
+claim, and what it refuses.
+"""
 
 import json
 from functools import partial
@@ -21,8 +23,13 @@ from pdips.audit.cases.posterior import pseudo
 from pdips.posterior import pseudo_posterior as module
 from pdips.posterior.censoring import WEIGHTS, check_weights
 from pdips.posterior.columns import synthetic_sets, to_frame
-from pdips.posterior.pseudo_posterior import GridFit, linear_weights, lipschitz_bound, weighted_e
-from pdips.privacy.curator import Drawing
+from pdips.posterior.pseudo_posterior import (
+    GridFit,
+    linear_weights,
+    lipschitz_bound,
+    weighted_e,
+)
+from pdips.privacy.answers import PublicFacts
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import record
 
@@ -36,22 +43,28 @@ def release(mechanism, table, seed=0):
 # What comes out
 
 
+@pytest.mark.slow
 def test_sets_follow_the_table_and_the_curator_sees_the_bound_and_the_weights():
     table = Table(pd.DataFrame({"y": beta_records(300)}), UNIT)
     made, seen = release(PseudoPosterior(epsilon=CLAIM, model=beta, n_sets=2), table)
     one, other = (frame["y"] for frame in made.sets)
     assert not one.equals(other)
     assert one.between(0, 1).all()
-    # the mean of 600 records is 1/7 with a standard error of .005, that of its parameter .01: six of them
+    # the mean of 600 records is 1/7 with a standard error of .005, that of its
+    # parameter .01: six of them
     assert pd.concat([one, other]).mean() == pytest.approx(1 / 7, abs=0.065)
     found = seen.diagnostics
     assert found["epsilon_x"] == 2 * found["bound"]
     assert found["bound"] < found["unweighted bound"]
     assert found["share of weight 0"] == pytest.approx(1 / 300)
-    assert list(found["weight quantiles"].values()) == sorted(found["weight quantiles"].values())
+    assert list(found["weight quantiles"].values()) == sorted(
+        found["weight quantiles"].values()
+    )
     assert found["weight quantiles"]["least"] == 0
     assert found["weight quantiles"]["greatest"] == 1
-    assert "bound" not in json.dumps({key: made.describe()[key] for key in ("settings", "spends", "noise")})
+    assert "bound" not in json.dumps(
+        {key: made.describe()[key] for key in ("settings", "spends", "noise")}
+    )
 
 
 # What is claimed
@@ -59,15 +72,26 @@ def test_sets_follow_the_table_and_the_curator_sees_the_bound_and_the_weights():
 
 @pytest.mark.parametrize("weights", ["weighted", "weighted-e"])
 def test_it_claims_asymptotics_and_no_guarantee(weights):
-    loss = PseudoPosterior(epsilon=CLAIM, model=normal, weights=weights).privacy_loss(PAIRS)
-    assert (loss.kind, loss.epsilon, loss.neighbours) == ("asymptotic", 5, "replace-one")
+    loss = PseudoPosterior(epsilon=CLAIM, model=normal, weights=weights).privacy_loss(
+        PAIRS
+    )
+    assert (loss.kind, loss.epsilon, loss.neighbours) == (
+        "asymptotic",
+        5,
+        "replace-one",
+    )
     assert not loss.is_finite
-    for words in ("asymptotic differential privacy", "no finite epsilon holds at any number of records", "copied"):
+    for words in (
+        "asymptotic differential privacy",
+        "no finite epsilon holds at any number of records",
+        "copied",
+    ):
         assert words in loss.statement
     assert "factor of at most" not in loss.statement
 
 
-# Two tables that differ by one record, and how likely an event is that was fixed in advance
+# Two tables that differ by one record, and how likely an event is that was fixed in
+# advance
 
 
 def posterior_of(y, weights):
@@ -77,7 +101,9 @@ def posterior_of(y, weights):
 
 
 def bounds_of(y):
-    """The largest log-likelihood of each record over 1,000 draws from the unweighted posterior."""
+    """The largest log-likelihood of each record over 1,000 draws from the unweighted
+    posterior.
+    """
     theta = posterior_of(y, np.ones(len(y))).rvs(1000, random_state=0)
     return np.abs(stats.norm.logpdf(y, theta[:, None])).max(axis=0)
 
@@ -100,7 +126,9 @@ def inverse(bounds):
 
 
 def losses(records, weigh, event):
-    """The log ratio of an event's exact probabilities, when a record that is 0 becomes 400."""
+    """The log ratio of an event's exact probabilities, when a record that is 0 becomes
+    400.
+    """
     found = []
     for last in (0.0, 400.0):
         y = np.array([last, *records])
@@ -115,9 +143,11 @@ def test_one_record_moves_the_weights_of_all_others_beyond_the_claim():
         PseudoPosterior(epsilon=CLAIM, model=normal, weights=weights).record_weights
         for weights in ("weighted", "weighted-e")
     )
-    # among the zeros the least risky counts in full until the 400 makes all of them risky, and none is left
+    # among the zeros the least risky counts in full until the 400 makes all of them
+    # risky, and none is left
     assert losses(ZEROS, weighted_e, far) > 2 * CLAIM
-    # the riskiest records, the fives, count for nothing until one of the zeros becomes a 400
+    # the riskiest records, the fives, count for nothing until one of the zeros becomes
+    # a 400
     assert losses(FIVES, weighted, above) > 2 * CLAIM
 
     # the broken twin: the 400 is dropped, and all others count in full whatever it is
@@ -132,37 +162,59 @@ def test_one_record_moves_the_weights_of_all_others_beyond_the_claim():
 def test_an_audit_finds_it(weights):
     cases = list(pseudo(partial(PseudoPosterior, epsilon=CLAIM, weights=weights)))
     # wrong with probability 1e-6; 10,000 runs show at most log(10,000 / 14) = 6.6
-    [found] = audit_cases(cases, n_runs=10_000, confidence=1 - 1e-6, rng=np.random.default_rng(0))
+    [found] = audit_cases(
+        cases, n_runs=10_000, confidence=1 - 1e-6, rng=np.random.default_rng(0)
+    )
     assert found.verdict == "VIOLATION"
     assert found.bound > CLAIM
 
 
 def p_value(drawn, table, weights):
-    return stats.kstest(drawn, posterior_of(table.frame["y"].to_numpy(), weights).cdf).pvalue
+    return stats.kstest(
+        drawn, posterior_of(table.frame["y"].to_numpy(), weights).cdf
+    ).pvalue
 
 
+@pytest.mark.slow
 def test_what_an_audit_reads_is_what_a_release_draws_from():
     table = Table(pd.DataFrame({"y": [-1.0, 0.0, 0.5, 1.0]}), WIDE)
     mechanism = PseudoPosterior(epsilon=CLAIM, model=normal)
-    [drawn] = record(mechanism, table, 20_000, RandomBits(np.random.default_rng(0)))[0].T
-    bits = RandomBits(np.random.default_rng(0))  # which gives the same draws from the first fit
-    fit = module.GridFit(blueprint(normal, WIDE), {"y": table.frame["y"].to_numpy()}, 1_000, bits.generator())
+    [drawn] = record(mechanism, table, 20_000, RandomBits(np.random.default_rng(0)))[
+        0
+    ].T
+    # which gives the same draws from the first fit
+    bits = RandomBits(np.random.default_rng(0))
+    fit = module.GridFit(
+        blueprint(normal, WIDE),
+        {"y": table.frame["y"].to_numpy()},
+        1_000,
+        bits.generator(),
+    )
     # wrong with probability 1e-6, seed fixed
     assert p_value(drawn, table, mechanism.record_weights(fit.largest(None))) > ACCEPT
     assert p_value(drawn, table, np.ones(4)) < REJECT  # the broken twin
     with pytest.raises(InputError, match="one to three"):
-        record(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table(), 10, RandomBits(np.random.default_rng(0)))
+        record(
+            PseudoPosterior(epsilon=CLAIM, model=four),
+            pairs_table(),
+            10,
+            RandomBits(np.random.default_rng(0)),
+        )
 
 
 def test_a_window_keeps_each_weighted_term_inside():
     y, weights = np.array([-1.0, 0.5, 0.5, 4.0, 30.0]), np.array([1, 0.5, 0.5, 1, 0.2])
     theta = np.linspace(-60, 60, 60_001)
-    fit = module.GridFit(blueprint(normal, WIDE), {"y": y}, 1000, np.random.default_rng(0))
+    fit = module.GridFit(
+        blueprint(normal, WIDE), {"y": y}, 1000, np.random.default_rng(0)
+    )
     fit.fit(weights[[0, 1, 3, 4]], 3.0)
     drawn = np.array([each["theta"] for each in fit.several(4_000)])
 
     def p_value(window):
-        terms = np.clip(weights[:, None] * stats.norm.logpdf(y[:, None], theta), -window, window)
+        terms = np.clip(
+            weights[:, None] * stats.norm.logpdf(y[:, None], theta), -window, window
+        )
         log = stats.norm.logpdf(theta, 0, 10) + terms.sum(axis=0)
         law = np.cumsum(np.exp(log - log.max()))
         return stats.kstest(drawn, lambda x: np.interp(x, theta, law / law[-1])).pvalue
@@ -181,7 +233,9 @@ def mixed(data, schema):
         pm.Poisson("n", pm.Gamma("rate", 2, 1) * (1 + data["z"]), observed=data["n"])
         missing = pm.Beta("missing", 1, 1)
         p = pt.stack([(1 - missing) / 2, (1 - missing) / 2, missing])
-        pm.Categorical("answer", pt.ones((data["answer"].shape[0], 1)) * p, observed=data["answer"])
+        pm.Categorical(
+            "answer", pt.ones((data["answer"].shape[0], 1)) * p, observed=data["answer"]
+        )
     return model
 
 
@@ -190,20 +244,30 @@ def mixed_table(n=120):
     z = rng.integers(0, 11, n)
     answer = pd.array(rng.integers(0, 2, n) == 1, dtype="boolean")
     answer[::3] = pd.NA
-    frame = {"group": rng.choice(["a", "b", "c"], n), "n": rng.poisson(2 * (1 + z)).clip(0, 30), "z": z / 1.0}
+    frame = {
+        "group": rng.choice(["a", "b", "c"], n),
+        "n": rng.poisson(2 * (1 + z)).clip(0, 30),
+        "z": z / 1.0,
+    }
     return Table(pd.DataFrame({**frame, "answer": answer}), MIXED)
 
 
+@pytest.mark.slow
 def test_public_columns_are_copied_and_read_in_the_same_order():
     table = mixed_table()
-    [frame] = release(PseudoPosterior(epsilon=CLAIM, model=mixed, n_draws=50), table)[0].sets
+    [frame] = release(PseudoPosterior(epsilon=CLAIM, model=mixed, n_draws=50), table)[
+        0
+    ].sets
     assert list(frame.columns) == list(MIXED.columns)
     assert frame["n"].dtype == np.int64
     assert str(frame["answer"].dtype) == "boolean"
     assert 0 < frame["answer"].isna().mean() < 1
-    counted = [made.groupby(["group", "z"]).size().to_dict() for made in (frame, table.frame)]
+    counted = [
+        made.groupby(["group", "z"]).size().to_dict() for made in (frame, table.frame)
+    ]
     assert counted[0] == counted[1]
-    assert np.corrcoef(frame["n"], frame["z"])[0, 1] > 0.6  # in another order it would be 0, with a deviation of .09
+    # in another order it would be 0, with a deviation of .09
+    assert np.corrcoef(frame["n"], frame["z"])[0, 1] > 0.6
     Table(frame, MIXED)  # what comes out fits the schema
 
 
@@ -214,29 +278,43 @@ def test_what_a_model_draws_is_brought_within_the_schema():
     assert frame["n"].tolist() == [0, 5, 30]
     assert frame["answer"].isna().tolist() == [True, False, False]
     assert frame["answer"].tolist()[1:] == [True, False]
-    spoilt = to_frame(MIXED, {**drawn, "n": np.array([1, np.nan, 2])}, public, np.random.default_rng(0))
+    spoilt = to_frame(
+        MIXED,
+        {**drawn, "n": np.array([1, np.nan, 2])},
+        public,
+        np.random.default_rng(0),
+    )
     assert spoilt["n"].tolist() == [1, 0, 2]
 
 
 def sets_of(table, parameters, n_sets=2, n_records=120):
-    rng, made = np.random.default_rng(0), PseudoPosterior(epsilon=1, model=mixed)
-    curator = Drawing(made.plan(MIXED), table, RandomBits(rng))
-    return synthetic_sets(blueprint(mixed, MIXED).draw, MIXED, curator, parameters, n_sets, n_records, rng)
+    rng = np.random.default_rng(0)
+    public = PublicFacts.of(table, n_public=True)
+    return synthetic_sets(
+        blueprint(mixed, MIXED).draw, MIXED, public, parameters, n_sets, n_records, rng
+    )
 
 
+@pytest.mark.slow
 def test_each_set_may_have_parameters_of_its_own():
-    each = [{"rate": np.array(rate), "missing": np.array(1 / 3), "unknown": 0} for rate in (0.1, 2.0)]
+    each = [
+        {"rate": np.array(rate), "missing": np.array(1 / 3), "unknown": 0}
+        for rate in (0.1, 2.0)
+    ]
     first, second = sets_of(mixed_table(), each)
     assert first["n"].mean() < second["n"].mean() / 4
-    refuses("once for each of 3", sets_of, mixed_table(), each, n_sets=3)
+    refuses("drawn for 2 sets, not for 3", sets_of, mixed_table(), each, n_sets=3)
     refuses("public records", sets_of, mixed_table(), each[0], n_records=7)
 
 
-# More parameters than a lattice takes: the chains themselves are tested in test_sampling.py
+# More parameters than a lattice takes: the chains themselves are tested in
+# test_sampling.py
 
 
 def stand_in(monkeypatch, passed=True):
-    """Put draws about fixed parameters in place of NUTS, and return the list of the weights that it was given."""
+    """Put draws about fixed parameters in place of NUTS, and return the list of the
+    weights that it was given.
+    """
     weights = []
 
     def sample(censored, *, draws, tune, chains, rng):
@@ -245,20 +323,32 @@ def stand_in(monkeypatch, passed=True):
         b = np.array([1.0, 2.0, 0.5]) + 0.01 * rng.normal(size=(chains, draws, 3))
         sigma = 1 + 0.01 * rng.normal(size=(chains, draws)) ** 2
         return xr.DataTree.from_dict(
-            {"posterior": xr.Dataset({"b": (("chain", "draw", "b_dim"), b), "sigma": (("chain", "draw"), sigma)})}
+            {
+                "posterior": xr.Dataset(
+                    {
+                        "b": (("chain", "draw", "b_dim"), b),
+                        "sigma": (("chain", "draw"), sigma),
+                    }
+                )
+            }
         )
 
     monkeypatch.setattr(module, "sample", sample)
-    monkeypatch.setattr(module, "converged", lambda tree, watch: SimpleNamespace(passed=passed))
+    monkeypatch.setattr(
+        module, "converged", lambda tree, watch: SimpleNamespace(passed=passed)
+    )
     return weights
 
 
 def pairs_table(n=60):
     rng = np.random.default_rng(2)
     x = rng.normal(size=n)
-    return Table(pd.DataFrame({"x": x, "y": 1 + 2 * x + 0.5 * x**2 + rng.normal(size=n)}), PAIRS)
+    return Table(
+        pd.DataFrame({"x": x, "y": 1 + 2 * x + 0.5 * x**2 + rng.normal(size=n)}), PAIRS
+    )
 
 
+@pytest.mark.slow
 def test_many_parameters_go_through_chains(monkeypatch):
     weights = stand_in(monkeypatch)
     made, record = release(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table())
@@ -268,19 +358,30 @@ def test_many_parameters_go_through_chains(monkeypatch):
     assert record.diagnostics["fit"] == "NUTS"
     assert record.diagnostics["convergence"]["chains"].passed
     [frame] = made.sets
-    # residuals about the curve have deviation 1: 60 of them are within .5 of it but for one case in 1e6
-    assert (frame["y"] - 1 - 2 * frame["x"] - 0.5 * frame["x"] ** 2).std() == pytest.approx(1, abs=0.5)
+    # residuals about the curve have deviation 1: 60 of them are within .5 of it but for
+    # one case in 1e6
+    assert (
+        frame["y"] - 1 - 2 * frame["x"] - 0.5 * frame["x"] ** 2
+    ).std() == pytest.approx(1, abs=0.5)
 
 
 def test_chains_that_do_not_converge_release_nothing(monkeypatch):
     stand_in(monkeypatch, passed=False)
-    refuses("converge", release, PseudoPosterior(epsilon=CLAIM, model=four), pairs_table(), error=RefusedError)
+    refuses(
+        "converge",
+        release,
+        PseudoPosterior(epsilon=CLAIM, model=four),
+        pairs_table(),
+        error=RefusedError,
+    )
 
 
 # Bad input
 
 
-@pytest.mark.parametrize(("settings", "says"), cases(__file__, "pseudo_settings_out_of_range"))
+@pytest.mark.parametrize(
+    ("settings", "says"), cases(__file__, "pseudo_settings_out_of_range")
+)
 def test_settings_out_of_range(settings, says):
     refuses(says, PseudoPosterior, **{"epsilon": CLAIM, "model": normal, **settings})
 
@@ -294,26 +395,42 @@ F = np.array([2.0, 4.0, 3.0, 10.0])
 def test_weights_and_the_local_bound_by_hand():
     np.testing.assert_allclose(linear_weights(F), [1, 0.75, 0.875, 0])
     np.testing.assert_allclose(linear_weights(F, scale=0.8), [0.8, 0.6, 0.7, 0])
-    np.testing.assert_allclose(linear_weights(F, scale=1.2, shift=-0.1), [1, 0.8, 0.95, 0])
-    np.testing.assert_allclose(linear_weights([*F, np.inf, np.nan]), [1, 0.75, 0.875, 0, 0, 0])
+    np.testing.assert_allclose(
+        linear_weights(F, scale=1.2, shift=-0.1), [1, 0.8, 0.95, 0]
+    )
+    np.testing.assert_allclose(
+        linear_weights([*F, np.inf, np.nan]), [1, 0.75, 0.875, 0, 0, 0]
+    )
     assert (linear_weights([np.inf, np.inf]) == 0).all()
     np.testing.assert_allclose(linear_weights([3.0, 3.0]), 1)
-    np.testing.assert_allclose(linear_weights([3.0, 3.0, np.inf], scale=0.5), [0.5, 0.5, 0])
+    np.testing.assert_allclose(
+        linear_weights([3.0, 3.0, np.inf], scale=0.5), [0.5, 0.5, 0]
+    )
     np.testing.assert_allclose(weighted_e(linear_weights(F), F, 5), [1, 0, 0, 0])
-    np.testing.assert_allclose(weighted_e(linear_weights(F), F, "5.25"), [1, 0, 0.875, 0])
+    np.testing.assert_allclose(
+        weighted_e(linear_weights(F), F, "5.25"), [1, 0, 0.875, 0]
+    )
     assert (weighted_e([0, 1], [np.inf, 1], 5) == [0, 1]).all()
     assert lipschitz_bound([1, 0.5, 0], [2, 6, np.inf]) == 3
 
 
 def test_a_simulated_table_of_the_paper():
-    # Hu et al. (2022), section 4.2: over 100 tables the bound is from 7.5 to 15 unweighted and from 2 to 3.5 weighted
-    fit = GridFit(blueprint(beta, UNIT), {"y": beta_records(2000, seed=3)}, 1000, np.random.default_rng(0))
+    # Hu et al. (2022), section 4.2: over 100 tables the bound is from 7.5 to 15
+    # unweighted and from 2 to 3.5 weighted
+    fit = GridFit(
+        blueprint(beta, UNIT),
+        {"y": beta_records(2000, seed=3)},
+        1000,
+        np.random.default_rng(0),
+    )
     bounds = fit.largest(None)
     weights = linear_weights(bounds)
     weighted = fit.largest(weights)
     assert 6.5 < bounds.max() < 15
     assert 1.9 < lipschitz_bound(weights, weighted) < 3.5
-    dropped = [int((weighted_e(weights, bounds, epsilon) == 0).sum()) for epsilon in (5, 4, 3)]
+    dropped = [
+        int((weighted_e(weights, bounds, epsilon) == 0).sum()) for epsilon in (5, 4, 3)
+    ]
     assert dropped[0] <= dropped[1] <= dropped[2]
     assert 300 < dropped[2] < 800  # the paper's mean is 573
     # the broken twin: the paper's words, 1 / f, as they are

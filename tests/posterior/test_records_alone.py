@@ -1,4 +1,6 @@
-"""No record enters another one's term: by the way in which the likelihood is made, and refused where it was meant."""
+"""No record enters another one's term: by the way in which the likelihood is made, and
+refused where it was meant.
+"""
 
 from functools import cache
 
@@ -28,7 +30,11 @@ def built(crossing):
 
     @written
     def build(data):
-        theta, sigma, p = pm.Normal("theta", 0, 3), pm.HalfNormal("sigma", 3), pm.Beta("p", 2, 2)
+        theta, sigma, p = (
+            pm.Normal("theta", 0, 3),
+            pm.HalfNormal("sigma", 3),
+            pm.Beta("p", 2, 2),
+        )
         b = pm.Bernoulli("b", p, observed=data["b"])
         v = pm.Normal("v", theta, 20, observed=data["v"])
         pm.Normal("y", theta * crossing(data, b, v), sigma, observed=data["y"])
@@ -41,21 +47,37 @@ def own(data, b, v):
 
 
 def carried_on(data, b, v):
-    return pytensor.scan(lambda z, a: a / 2 + z, sequences=[data["z"]], outputs_info=[pt.zeros(())], return_updates=0)
+    return pytensor.scan(
+        lambda z, a: a / 2 + z,
+        sequences=[data["z"]],
+        outputs_info=[pt.zeros(())],
+        return_updates=0,
+    )
 
 
 COMPARING = {
     "largest": (lambda data, b, v: b.max(), "b"),
     "anyone": (lambda data, b, v: pt.any(pt.eq(b, 1)), "b"),
-    "levels_that_occur": (lambda data, b, v: sum(1 * pt.any(pt.eq(data["g"], level)) for level in range(3)), "g"),
+    "levels_that_occur": (
+        lambda data, b, v: sum(
+            1 * pt.any(pt.eq(data["g"], level)) for level in range(3)
+        ),
+        "g",
+    ),
     "mostly": (lambda data, b, v: pt.switch((1 - b).mean() > 0.99, 3.0, 1.0), "b"),
-    "where_it_is_rare": (lambda data, b, v: pt.switch(data["z"] > 3, data["z"] * v.mean(), 0.0), "v"),
+    "where_it_is_rare": (
+        lambda data, b, v: pt.switch(data["z"] > 3, data["z"] * v.mean(), 0.0),
+        "v",
+    ),
     "ranked": (lambda data, b, v: pt.sort(data["z"]), "z"),
     "cumulated": (lambda data, b, v: pt.cumsum(v), "v"),
     "every_tenth": (lambda data, b, v: data["z"][np.arange(data.n_records) // 10], "z"),
     "distinct": (lambda data, b, v: pt.extra_ops.unique(data["z"]).shape[0], "z"),
     "carried_on": (carried_on, "z"),
-    "by_number": (lambda data, b, v: data["z"] * np.log(1 + data.n_records), "how many records"),
+    "by_number": (
+        lambda data, b, v: data["z"] * np.log(1 + data.n_records),
+        "how many records",
+    ),
 }
 """Models that compare records, with the column that a refusal names."""
 
@@ -66,27 +88,48 @@ def test_a_model_that_compares_records_is_refused_by_the_column(name):
     said = refuses("log-likelihood of a record depends on", built(crossing).check)
     named = said.split("(")[0]
     assert column in named
-    assert [each for each in SCHEMA.columns if f"'{each}'" in named] == ([column] if column in SCHEMA.columns else [])
+    assert [each for each in SCHEMA.columns if f"'{each}'" in named] == (
+        [column] if column in SCHEMA.columns else []
+    )
 
 
 def neighbours(seed):
     """Two tables that differ in one record, and which it is."""
     rng = np.random.default_rng(seed)
-    values = {"z": rng.uniform(-5, 5, N), "g": rng.integers(0, 2, N), "b": np.zeros(N, np.int64)}
+    values = {
+        "z": rng.uniform(-5, 5, N),
+        "g": rng.integers(0, 2, N),
+        "b": np.zeros(N, np.int64),
+    }
     values |= {"v": rng.uniform(-50, 50, N), "y": rng.uniform(-100, 100, N)}
     place = int(rng.integers(N))
     other = {"z": 5.0, "g": 2, "b": 1, "v": 50.0, "y": -100.0}
-    return values, {name: np.where(np.arange(N) == place, other[name], each) for name, each in values.items()}, place
+    return (
+        values,
+        {
+            name: np.where(np.arange(N) == place, other[name], each)
+            for name, each in values.items()
+        },
+        place,
+    )
 
 
 def moved(terms, seeds=5):
-    """Return the most that one record moves the terms of others, over pairs of tables and parameters."""
+    """Return the most that one record moves the terms of others, over pairs of tables
+    and parameters.
+    """
     found = [0.0]
     for seed in range(seeds):
         one, other, place = neighbours(seed)
         rng = np.random.default_rng(seed)
-        point = {"theta": rng.normal(0, 3), "sigma": abs(rng.normal(0, 3)), "p": rng.uniform()}
-        found.append(np.abs(terms(one, point) - terms(other, point))[np.arange(N) != place].max())
+        point = {
+            "theta": rng.normal(0, 3),
+            "sigma": abs(rng.normal(0, 3)),
+            "p": rng.uniform(),
+        }
+        found.append(
+            np.abs(terms(one, point) - terms(other, point))[np.arange(N) != place].max()
+        )
     return max(found)
 
 
@@ -95,7 +138,13 @@ def repeated(blueprint):
     made = censor_records(blueprint.model, SCHEMA.columns, window=1.0)
 
     def terms(values, point):
-        made.update(values={name: values[name] for name in ("z", "g", "b", "v", "y") if name + "_data" in made.model})
+        made.update(
+            values={
+                name: values[name]
+                for name in ("z", "g", "b", "v", "y")
+                if name + "_data" in made.model
+            }
+        )
         return made.log_likelihood({name: [value] for name, value in point.items()})[0]
 
     return terms
@@ -103,7 +152,9 @@ def repeated(blueprint):
 
 def as_written(blueprint):
     """The broken twin: the graph of many records, as the analyst wrote it."""
-    found = terms_of(blueprint.build(stand_ins(SCHEMA, N)), SCHEMA.columns, single=False)
+    found = terms_of(
+        blueprint.build(stand_ins(SCHEMA, N)), SCHEMA.columns, single=False
+    )
 
     def terms(values, point):
         p, sigma = point["p"], point["sigma"]
@@ -113,6 +164,9 @@ def as_written(blueprint):
     return terms
 
 
+@pytest.mark.slow_cases(
+    "its_own",
+)
 @pytest.mark.parametrize("name", ["its_own", *COMPARING])
 def test_not_even_a_model_that_compares_records_lets_one_into_the_term_of_another(name):
     model = built(COMPARING[name][0] if name in COMPARING else own)
@@ -121,7 +175,9 @@ def test_not_even_a_model_that_compares_records_lets_one_into_the_term_of_anothe
         model.check()
 
 
-@pytest.mark.parametrize("name", ["largest", "mostly", "where_it_is_rare", "ranked", "cumulated"])
+@pytest.mark.parametrize(
+    "name", ["largest", "mostly", "where_it_is_rare", "ranked", "cumulated"]
+)
 def test_the_graph_of_many_records_lets_them_in(name):
     # the broken twin: what was sampled before
     assert moved(as_written(built(COMPARING[name][0])), seeds=20) > 1
@@ -135,17 +191,37 @@ def test_what_cannot_be_repeated_is_refused():
     refuses("can't be repeated for every record", repeated, built(checked_index))
 
 
+@pytest.mark.slow
 def test_one_record_moves_the_log_density_by_no_more_than_its_window_allows():
     window, points = 0.25, np.random.default_rng(0).normal(size=(200, 3)) * 2
     for name in ("largest", "where_it_is_rare", "cumulated"):
-        made = censor_records(built(COMPARING[name][0]).model, SCHEMA.columns, window=window)
+        made = censor_records(
+            built(COMPARING[name][0]).model, SCHEMA.columns, window=window
+        )
         function = made.model.compile_logp(mode="FAST_COMPILE")
         one, other, _ = neighbours(1)
         found = []
         for values in (one, other):
-            made.update(values={name: values[name] for name in values if name + "_data" in made.model})
+            made.update(
+                values={
+                    name: values[name]
+                    for name in values
+                    if name + "_data" in made.model
+                }
+            )
             found.append(
-                [function(dict(zip(("theta", "sigma_log__", "p_logodds__"), point, strict=True))) for point in points]
+                [
+                    function(
+                        dict(
+                            zip(
+                                ("theta", "sigma_log__", "p_logodds__"),
+                                point,
+                                strict=True,
+                            )
+                        )
+                    )
+                    for point in points
+                ]
             )
         assert np.ptp(np.subtract(*found)) <= 4 * window + 1e-9
 
@@ -156,27 +232,44 @@ def test_one_record_moves_the_log_density_by_no_more_than_its_window_allows():
 @written
 def lookups(data):
     """Products of matrices, lookups, mixtures and a matrix for each record."""
-    beta, effect = pm.Normal("beta", 0, 1, shape=2), pm.Normal("effect", 0, 1, shape=(3, 2))
-    weights, places = pm.Dirichlet("weights", np.ones(2)), pm.Normal("places", 0, 5, shape=2)
+    beta, effect = (
+        pm.Normal("beta", 0, 1, shape=2),
+        pm.Normal("effect", 0, 1, shape=(3, 2)),
+    )
+    weights, places = (
+        pm.Dirichlet("weights", np.ones(2)),
+        pm.Normal("places", 0, 5, shape=2),
+    )
     design = pt.stack([data["z"], data["z"] ** 2 / 5], axis=1)
-    b = pm.Bernoulli("b", logit_p=design @ beta + effect[data["g"], 1], observed=data["b"])
+    b = pm.Bernoulli(
+        "b", logit_p=design @ beta + effect[data["g"], 1], observed=data["b"]
+    )
     v = pm.NormalMixture("v", weights, places + b[:, None], 10.0, observed=data["v"])
     own = pt.linalg.det((data["z"] ** 2 + 1)[:, None, None] * np.eye(2))
     rows = pt.special.softmax(effect, axis=1)[data["g"]]
-    mean = (rows * design).sum(axis=1) + pt.dot(design, pt.stack([beta, beta], axis=1)).max(axis=1) + v
+    mean = (
+        (rows * design).sum(axis=1)
+        + pt.dot(design, pt.stack([beta, beta], axis=1)).max(axis=1)
+        + v
+    )
     pm.StudentT("y", nu=4, mu=mean, sigma=own, observed=data["y"])
 
 
+@pytest.mark.slow
 def test_one_record_blocks_and_nuts_have_the_same_terms():
     space = Blueprint(Source(lookups, "lookups"), SCHEMA)
     values, flat = stand_ins(SCHEMA, 40), space.prior[:6]
     likelihood = RecordLikelihood(space.model, mode="FAST_COMPILE")
     likelihood.at(split(space.model, flat))
     alone = np.array([likelihood(row) for row in likelihood.rows(values)]).T
-    blocks = np.concatenate([terms for _, terms in likelihood.blocks(values, split(space.model, flat))])
+    blocks = np.concatenate(
+        [terms for _, terms in likelihood.blocks(values, split(space.model, flat))]
+    )
     made = censor_records(space.model, SCHEMA.columns, window=1.0).update(values=values)
     points = space.values_of(flat)
-    nuts = made.log_likelihood({name: np.array([point[name] for point in points]) for name in points[0]})
+    nuts = made.log_likelihood(
+        {name: np.array([point[name] for point in points]) for name in points[0]}
+    )
     written = terms_of(space.build(values), SCHEMA.columns, single=False)
     expected = [written(point, values)[0] for point in space._points(flat)]
     assert np.isfinite(alone).all()

@@ -1,8 +1,10 @@
-"""What a histogram and elections cost, computed exactly: every tiny table, every neighbour, every outcome.
+"""What a histogram and elections cost, computed exactly: every tiny table, every
+neighbour, every outcome.
 
-The noise is discrete Laplace of independent known scales (tests/privacy/test_noise.py), so the worst log ratio over
-noisy counts is the l1 distance of the true counts divided by the scales; elections have finitely many outcomes, each
-with the probability that the code's own scores give it. No randomness, no tolerance beyond rounding. Persons with
+The noise is discrete Laplace of independent known scales (tests/privacy/test_noise.py),
+so the worst log ratio over noisy counts is the l1 distance of the true counts divided
+by the scales; elections have finitely many outcomes, each with the probability that the
+code's own scores give it. No randomness, no tolerance beyond rounding. Persons with
 several records, and every other mechanism: ``tests/contract``.
 """
 
@@ -19,10 +21,11 @@ from tables import all_records, schema_of, table_of, worst_loss
 
 from pdips import LaplaceSanitizer, Pairs, PerturbedHistogram, Schema, Steps, Table
 from pdips.audit.neighbour_pairs import either
+from pdips.fields.products import PARTS, PRODUCTS, NoisyProducts, SecondMoments
+from pdips.fields.weighted_sums import SUMS_OF_WEIGHTS, CappedSums, WeightedSums
 from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
-from pdips.margins.sums import PARTS, PRODUCTS, CappedSums, NoisyProducts, SecondMoments, WeightedSums
 from pdips.margins.tree import STEPS_PER_UNIT, election_scores, one_way_aic
 from pdips.privacy.replay import Enumerating, exact_law
 from pdips.privacy.sensitivity import Sensitivity
@@ -37,7 +40,9 @@ ELECTED = {"epsilon": EPSILON, "layers": 2, "election_share": SHARE}
 
 @pytest.mark.parametrize("build", [LaplaceSanitizer, PerturbedHistogram])
 def test_a_histogram_costs_exactly_epsilon(build, neighbours):
-    found = worst_loss(build(epsilon=EPSILON, neighbours=neighbours), schema_of(2, 3), (2, 3))
+    found = worst_loss(
+        build(epsilon=EPSILON, neighbours=neighbours), schema_of(2, 3), (2, 3)
+    )
     assert found == pytest.approx(float(EPSILON), abs=ROUNDING)
 
 
@@ -49,104 +54,201 @@ def test_a_published_histogram_costs_twice_what_it_says(name):
 
 
 @pytest.mark.parametrize("share", [None, "1/100", "9/10"])
-def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(neighbours, share, monkeypatch):
+def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(
+    neighbours, share, monkeypatch
+):
     made, schema = (
-        Pairs(epsilon=EPSILON, neighbours=neighbours, also=tuple("abc"), single_share=share),
+        Pairs(
+            epsilon=EPSILON,
+            neighbours=neighbours,
+            also=tuple("abc"),
+            single_share=share,
+        ),
         schema_of(2, 2, 2),
     )
     assert worst_loss(made, schema) == pytest.approx(float(EPSILON), rel=1e-6)
-    # the broken twin: a sensitivity that forgets the margin, which has a fifth of what a record moves
+    # the broken twin: a sensitivity that forgets the margin, which has a fifth of what
+    # a record moves
     whole = ResidualDesign.moved.func
-    monkeypatch.setattr(ResidualDesign, "moved", property(lambda design: whole(design) * 4 / 5))
+    monkeypatch.setattr(
+        ResidualDesign, "moved", property(lambda design: whole(design) * 4 / 5)
+    )
     assert worst_loss(made, schema) == pytest.approx(1.25 * float(EPSILON), rel=1e-6)
 
 
-def test_a_second_count_of_pairs_costs_its_share_whichever_pairs_they_are(neighbours, monkeypatch):
-    # two of six pairs, all fifteen choices; counts are sums, so one record beside that which moves or leaves is enough
-    made, schema = Pairs(epsilon=EPSILON, neighbours=neighbours, second_share="3/5"), schema_of(2, 2, 2, 2)
+@pytest.mark.slow_cases(
+    "add-remove",
+)
+def test_a_second_count_of_pairs_costs_its_share_whichever_pairs_they_are(
+    neighbours, monkeypatch
+):
+    # two of six pairs, all fifteen choices; counts are sums, so one record beside that
+    # which moves or leaves is enough
+    made, schema = (
+        Pairs(epsilon=EPSILON, neighbours=neighbours, second_share="3/5"),
+        schema_of(2, 2, 2, 2),
+    )
     cells, table = all_records(schema), partial(table_of, schema=schema)
-    ends = combinations(cells, 2) if neighbours == "replace-one" else zip(cells, cells, strict=True)
-    moves = [either("one of two", table, [rest], *each, neighbours) for each in ends for rest in (cells[0], cells[-1])]
+    ends = (
+        combinations(cells, 2)
+        if neighbours == "replace-one"
+        else zip(cells, cells, strict=True)
+    )
+    moves = [
+        either("one of two", table, [rest], *each, neighbours)
+        for each in ends
+        for rest in (cells[0], cells[-1])
+    ]
     monkeypatch.setattr(Enumerating, "decide", lambda self, noisy, rule: rule(noisy))
     losses = []
     for chosen in combinations(range(6), 2):
-        monkeypatch.setattr("pdips.margins.pairs.most_telling", lambda *_, chosen=chosen: np.array(chosen))
+        monkeypatch.setattr(
+            "pdips.fields.pair_counts.most_telling",
+            lambda *_, chosen=chosen: np.array(chosen),
+        )
         losses.append(worst_loss(made, schema, pairs=moves))
     assert losses == pytest.approx([float(EPSILON)] * 15, rel=1e-6)
-    # the broken twin: a record is taken to be in one of the two pairs, which have .45 of the price
+    # the broken twin: a record is taken to be in one of the two pairs, which have .45
+    # of the price
     of_counts = Sensitivity.of_counts
-    monkeypatch.setattr(Sensitivity, "of_counts", lambda *given, tables=1: of_counts(*given))
-    assert worst_loss(made, schema, pairs=moves) == pytest.approx(1.45 * float(EPSILON), rel=1e-6)
+    monkeypatch.setattr(
+        Sensitivity, "of_counts", lambda *given, tables=1: of_counts(*given)
+    )
+    assert worst_loss(made, schema, pairs=moves) == pytest.approx(
+        1.45 * float(EPSILON), rel=1e-6
+    )
 
 
+@pytest.mark.slow_cases(
+    "add-remove",
+)
 def test_chosen_pairs_cost_what_the_choice_and_the_counts_may(neighbours, monkeypatch):
-    one, made = (Pairs(epsilon=EPSILON, neighbours=neighbours, chosen=n) for n in (1, 2))
+    one, made = (
+        Pairs(epsilon=EPSILON, neighbours=neighbours, chosen=n) for n in (1, 2)
+    )
     schema = schema_of(2, 2, 2)
-    shown = np.array([*([9] if neighbours == "add-remove" else []), 0, 9, 7, 2, 7, 2])  # what noise said of a, b and c
+    # what noise said of a, b and c
+    shown = np.array([*([9] if neighbours == "add-remove" else []), 0, 9, 7, 2, 7, 2])
 
     def given(curator, step, noisy, scores):
         return curator._choose(step, lambda table: scores(table, shown)[None])[0]
 
     monkeypatch.setattr(Enumerating, "_choose_given", given)
-    (choice, _), (choices, counts) = (each.plan(schema).steps[1:] for each in (one, made))
+    (choice, _), (choices, counts) = (
+        each.plan(schema).steps[1:] for each in (one, made)
+    )
     assert made.plan(schema).loss.epsilon == EPSILON
-    assert 0.5 * float(choice.price) < worst_loss(one, schema, only="choices") <= float(choice.price) * (1 + 1e-9)
+    assert (
+        0.5 * float(choice.price)
+        < worst_loss(one, schema, only="choices")
+        <= float(choice.price) * (1 + 1e-9)
+    )
     assert worst_loss(made, schema, only="choices") <= float(choices.price) * (1 + 1e-9)
-    assert worst_loss(made, schema, only="noise") == pytest.approx(float(EPSILON - choices.price), rel=1e-6)
-    # the broken twins: scores that move half as far, and a record that is in one of the two pairs
+    assert worst_loss(made, schema, only="noise") == pytest.approx(
+        float(EPSILON - choices.price), rel=1e-6
+    )
+    # the broken twins: scores that move half as far, and a record that is in one of the
+    # two pairs
     of_person, of_counts = Sensitivity.of_person, Sensitivity.of_counts
     with monkeypatch.context() as broken:
         broken.setattr(Sensitivity, "of_person", lambda *, l1: of_person(l1=l1 / 2))
         assert worst_loss(one, schema, only="choices") > float(choice.price)
-    monkeypatch.setattr(Sensitivity, "of_counts", lambda *given, tables=1: of_counts(*given))
-    assert worst_loss(made, schema, only="noise") == pytest.approx(float(EPSILON - choices.price + counts.price))
+    monkeypatch.setattr(
+        Sensitivity, "of_counts", lambda *given, tables=1: of_counts(*given)
+    )
+    assert worst_loss(made, schema, only="noise") == pytest.approx(
+        float(EPSILON - choices.price + counts.price)
+    )
 
 
 def largest_loss(made, tables, caps, monkeypatch) -> float:
-    """The worst log ratio between tables, or to the last one, of all noisy numbers at each of some caps."""
+    """The worst log ratio between tables, or to the last one, of all noisy numbers at
+    each of some caps.
+    """
     worst = 0.0
     for cap in caps:
 
-        def capped(sums, curator, step, *_, cap=cap):
-            return CappedSums(sums, step, curator.count(step, partial(sums.count, cap=cap)), cap, 0.0)
+        def capped(sums, curator, plan, *_, cap=cap):
+            step = plan.named(SUMS_OF_WEIGHTS)
+            return CappedSums(
+                sums, step, curator.count(step, partial(sums.count, cap=cap)), cap, 0.0
+            )
 
         def between(moments, curator, plan, *_, cap=cap):
-            noisy = curator.count(plan.named(PRODUCTS), partial(moments.count, caps=cap))
+            noisy = curator.count(
+                plan.named(PRODUCTS), partial(moments.count, caps=cap)
+            )
             return NoisyProducts(moments, plan.named(PRODUCTS), noisy, cap)
 
-        monkeypatch.setattr(WeightedSums, "measure", capped)
-        monkeypatch.setattr(SecondMoments, "measure", between)
+        monkeypatch.setattr(WeightedSums, "ask", capped)
+        monkeypatch.setattr(SecondMoments, "ask", between)
         laws = [exact_law(made, table).outcomes[0] for table in tables]
-        shown = np.array([law.statistics for law in laws]) / np.array(laws[0].scales, dtype=float)
+        shown = np.array([law.statistics for law in laws]) / np.array(
+            laws[0].scales, dtype=float
+        )
         ends = shown[-1:] if made.neighbours == "add-remove" else shown
-        worst = max(worst, *(float(np.abs(one - ends).sum(axis=1).max()) for one in shown))
+        worst = max(
+            worst, *(float(np.abs(one - ends).sum(axis=1).max()) for one in shown)
+        )
     return worst
 
 
+@pytest.mark.slow_cases(
+    "add-remove-2",
+    "replace-one-2",
+)
 @pytest.mark.parametrize("cap", [1, 2])
-def test_sums_of_weights_with_all_the_rest_cost_exactly_epsilon(neighbours, cap, monkeypatch):
-    # every person with one record or two beside another record, every cap that noise can choose
-    columns = {"a": {"levels": [0, 1]}, "b": {"levels": [0, 1]}, "w": {"lower": 0, "upper": 3, "resolution": 1}}
+def test_sums_of_weights_with_all_the_rest_cost_exactly_epsilon(
+    neighbours, cap, monkeypatch
+):
+    # every person with one record or two beside another record, every cap that noise
+    # can choose
+    columns = {
+        "a": {"levels": [0, 1]},
+        "b": {"levels": [0, 1]},
+        "w": {"lower": 0, "upper": 3, "resolution": 1},
+    }
     content = {"columns": columns, "records": {"weight": "w", "max_per_person": cap}}
-    schema, cells = Schema.model_validate(content), product((0, 1), (0, 1), (0.0, 1.0, 3.0))
+    schema, cells = (
+        Schema.model_validate(content),
+        product((0, 1), (0, 1), (0.0, 1.0, 3.0)),
+    )
     rows = [[(0, 0, 2.0), *own] for own in combinations_with_replacement(cells, cap)]
     rows += [[(0, 0, 2.0)]] if neighbours == "add-remove" else []
     tables = [Table(pd.DataFrame(own, columns=list(columns)), schema) for own in rows]
-    caps = np.unique(np.rint(IntervalColumn("w", schema.columns["w"], 10).fine.edges[1:]))
+    caps = np.unique(
+        np.rint(IntervalColumn("w", schema.columns["w"], 10).fine.edges[1:])
+    )
     made = Pairs(epsilon=EPSILON, neighbours=neighbours, weighted=("a", "b"))
-    assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(float(EPSILON), abs=ROUNDING)
-    # the broken twins: sums of one of two columns are priced, or one record of each person
-    step, alone = WeightedSums.step, Schema.model_validate({**content, "records": {"weight": "w"}})
+    assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(
+        float(EPSILON), abs=ROUNDING
+    )
+    # the broken twins: sums of one of two columns are priced, or one record of each
+    # person
+    step, alone = (
+        WeightedSums.step,
+        Schema.model_validate({**content, "records": {"weight": "w"}}),
+    )
     for change, lost in ({"names": ("a",)}, 0.1), ({"schema": alone}, 0.1 * (cap - 1)):
         monkeypatch.setattr(
-            WeightedSums, "step", lambda sums, *more, change=change: step(replace(sums, **change), *more)
+            WeightedSums,
+            "step",
+            lambda sums, *more, change=change: step(replace(sums, **change), *more),
         )
-        assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(float(EPSILON) * (1 + lost))
+        assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(
+            float(EPSILON) * (1 + lost)
+        )
 
 
-def test_products_with_all_the_rest_cost_six_sevenths_of_their_share_at_any_caps(neighbours, monkeypatch):
-    # a record that changes the level and the sign of the number; Laplace noise has room for a square that can't move
-    columns = {"a": {"levels": ["x", "y", "z"]}, "w": {"lower": 0, "upper": 3, "resolution": 1, "missing": True}}
+def test_products_with_all_the_rest_cost_six_sevenths_of_their_share_at_any_caps(
+    neighbours, monkeypatch
+):
+    # a record that changes the level and the sign of the number; Laplace noise has room
+    # for a square that can't move
+    columns = {
+        "a": {"levels": ["x", "y", "z"]},
+        "w": {"lower": 0, "upper": 3, "resolution": 1, "missing": True},
+    }
     schema = Schema.model_validate({"columns": columns})
     rows = [[("y", 2.0), own] for own in product("xyz", (0.0, 1.0, 3.0, None))]
     rows += [[("y", 2.0)]] if neighbours == "add-remove" else []
@@ -154,13 +256,18 @@ def test_products_with_all_the_rest_cost_six_sevenths_of_their_share_at_any_caps
     caps = [{"w": (low, high)} for low, high in ((0.0, 3.0), (1.0, 2.0), (0.0, 1.0))]
     made = Pairs(epsilon=EPSILON, neighbours=neighbours, products=("a", "w"))
     lost = {"replace-one": 0.25 / 7, "add-remove": 0}[neighbours]
-    assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(float(EPSILON) * (1 - lost), abs=ROUNDING)
+    assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(
+        float(EPSILON) * (1 - lost), abs=ROUNDING
+    )
     # the broken twin: a record that is taken to move less
     step = SecondMoments.step
 
     def quieter(moments, *given):
         asked = step(moments, *given)
-        return replace(asked, sensitivity=Sensitivity.of_person(l1=asked.sensitivity.l1 * Fraction(4, 7)))
+        return replace(
+            asked,
+            sensitivity=Sensitivity.of_person(l1=asked.sensitivity.l1 * Fraction(4, 7)),
+        )
 
     monkeypatch.setattr(SecondMoments, "step", quieter)
     assert largest_loss(made, tables, caps, monkeypatch) > float(EPSILON)
@@ -170,7 +277,9 @@ def test_products_with_all_the_rest_cost_six_sevenths_of_their_share_at_any_caps
 def test_structural_zeros_cost_nothing_and_show_nothing():
     schema = schema_of(2, 2, impossible=[{"a": 1, "b": 0}])
     assert worst_loss(LaplaceSanitizer(epsilon=1), schema, (1,)) == pytest.approx(1)
-    (found,) = exact_law(LaplaceSanitizer(epsilon=1), table_of([(0, 0)], schema)).outcomes
+    (found,) = exact_law(
+        LaplaceSanitizer(epsilon=1), table_of([(0, 0)], schema)
+    ).outcomes
     assert found.statistics == (1, 0, 0, 0)
     assert found.scales[2] == 0
 
@@ -182,69 +291,119 @@ def log_softmax(scores: np.ndarray, unit: Fraction) -> np.ndarray:
 
 
 def test_the_law_of_elections_is_spelt_out_by_its_scores():
-    # the probability of every tree, from scores by themselves: the root's election, and one in each of its nodes
-    mechanism, table = Steps(**ELECTED), table_of([(0, 0, 1), (1, 2, 0), (1, 2, 1)], SCHEMA)
-    domain, units = domain_of(SCHEMA), [1 / step.scale for step in mechanism.plan(SCHEMA).steps[:3:2]]
+    # the probability of every tree, from scores by themselves: the root's election, and
+    # one in each of its nodes
+    mechanism, table = (
+        Steps(**ELECTED),
+        table_of([(0, 0, 1), (1, 2, 0), (1, 2, 1)], SCHEMA),
+    )
+    domain, units = (
+        domain_of(SCHEMA),
+        [1 / step.scale for step in mechanism.plan(SCHEMA).steps[:3:2]],
+    )
     codes = np.column_stack([*table.codes.values()])
-    top = log_softmax(election_scores(domain, root(domain), np.zeros(3, int), codes), units[0])[0]
-    found = {outcome.key: outcome.log_probability for outcome in exact_law(mechanism, table).outcomes}
+    top = log_softmax(
+        election_scores(domain, root(domain), np.zeros(3, int), codes), units[0]
+    )[0]
+    found = {
+        outcome.key: outcome.log_probability
+        for outcome in exact_law(mechanism, table).outcomes
+    }
     assert len(found) == 16
     for (first, *second), log in found.items():
         below = split_by(domain, root(domain), np.array([first]))
-        each = log_softmax(election_scores(domain, below, codes[:, first], codes), units[1])
-        assert log == pytest.approx(top[first] + sum(each[np.arange(len(second)), second]), abs=ROUNDING)
+        each = log_softmax(
+            election_scores(domain, below, codes[:, first], codes), units[1]
+        )
+        assert log == pytest.approx(
+            top[first] + sum(each[np.arange(len(second)), second]), abs=ROUNDING
+        )
 
 
+@pytest.mark.slow
 def test_steps_costs_at_most_epsilon(neighbours):
     made = Steps(**ELECTED, neighbours=neighbours)
     assert EPSILON * (1 - SHARE) < worst_loss(made, SCHEMA) <= EPSILON + ROUNDING
-    assert EPSILON * SHARE / 4 < worst_loss(made, SCHEMA, only="choices") <= EPSILON * SHARE + ROUNDING
-    assert worst_loss(made, SCHEMA, only="noise") == pytest.approx(float(EPSILON * (1 - SHARE)))  # tight
+    assert (
+        EPSILON * SHARE / 4
+        < worst_loss(made, SCHEMA, only="choices")
+        <= EPSILON * SHARE + ROUNDING
+    )
+    # tight
+    assert worst_loss(made, SCHEMA, only="noise") == pytest.approx(
+        float(EPSILON * (1 - SHARE))
+    )
     items = made.spends(SCHEMA)
     assert sum(item.epsilon for item in items) == EPSILON
-    assert [item.epsilon for item in items if "election" in item.step] == [EPSILON * SHARE / 2] * 2
+    assert [item.epsilon for item in items if "election" in item.step] == [
+        EPSILON * SHARE / 2
+    ] * 2
     assert len(items) == 5
 
 
+@pytest.mark.slow
 def test_published_steps_costs_more_than_it_says():
     # the broken twin: sensitivity 1, the cells not paid for, observed levels
     made = published("steps")(**ELECTED)
     true_loss = float(EPSILON * (2 * SHARE + 3 * (1 - SHARE)))
     assert 2 * EPSILON < worst_loss(made, SCHEMA) <= true_loss
-    noise = 2 * EPSILON * (1 - SHARE) * Fraction(3, 2)  # twice for a record replaced, and the cells
+    # twice for a record replaced, and the cells
+    noise = 2 * EPSILON * (1 - SHARE) * Fraction(3, 2)
     assert worst_loss(made, SCHEMA, only="noise") == pytest.approx(float(noise))
-    assert f"The true loss is up to {true_loss:g}." in made.privacy_loss(SCHEMA).statement
+    assert (f"The true loss is up to {true_loss:g}.") in made.privacy_loss(
+        SCHEMA
+    ).statement
 
 
 def selection_loss(pairs, *, unit: Fraction, observed_levels: bool) -> float:
-    """The worst log ratio of one election between two columns, for pairs of (counts of X1, counts of X2)."""
+    """The worst log ratio of one election between two columns, for pairs of (counts of
+    X1, counts of X2).
+    """
 
     def scores(counts):
-        aic = [one_way_aic(np.array([c]), observed_levels=observed_levels)[0] for c in counts]
+        aic = [
+            one_way_aic(np.array([c]), observed_levels=observed_levels)[0]
+            for c in counts
+        ]
         return -np.floor(np.array([aic]) * STEPS_PER_UNIT + 0.5).astype(np.int64)
 
-    return max(np.abs(log_softmax(scores(a), unit) - log_softmax(scores(b), unit)).max() for a, b in pairs)
+    return max(
+        np.abs(log_softmax(scores(a), unit) - log_softmax(scores(b), unit)).max()
+        for a, b in pairs
+    )
 
 
 def test_an_election_on_a_large_table_stays_within_its_price():
-    # X1 = four single records and the rest, X2 = the record alone and the rest; the record moves
-    # to a level of X1 that nobody had and to the common level of X2. With observed levels the loss is twice the claim.
+    # X1 = four single records and the rest, X2 = the record alone and the rest; the
+    # record moves to a level of X1 that nobody had and to the common level of X2. With
+    # observed levels the loss is twice the claim.
     before, after = ([996, 1, 1, 1, 1, 0], [999, 1]), ([996, 0, 1, 1, 1, 1], [1000, 0])
     alone = ([995, 1, 1, 1, 1, 1], [1000, 0])
-    both = [build(epsilon=1, layers=1, election_share="0.999") for build in (Steps, published("steps"))]
+    both = [
+        build(epsilon=1, layers=1, election_share="0.999")
+        for build in (Steps, published("steps"))
+    ]
     fair, flawed = (1 / made.plan(schema_of(6, 2)).steps[0].scale for made in both)
-    assert selection_loss([(before, after), (before, alone)], unit=fair, observed_levels=False) <= 1
+    assert (
+        selection_loss(
+            [(before, after), (before, alone)], unit=fair, observed_levels=False
+        )
+        <= 1
+    )
     assert selection_loss([(before, alone)], unit=flawed, observed_levels=True) > 1.5
 
 
 def test_election_scores_move_by_the_sensitivity_at_most(neighbours):
-    # rounding included, and with the slack of one step that is paid for (docs/proofs/steps.md, lemma 2)
+    # rounding included, and with the slack of one step that is paid for
+    # (docs/proofs/steps.md, lemma 2)
     def steps(counts):
         return np.floor(one_way_aic(counts) * STEPS_PER_UNIT + 0.5).astype(int)
 
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 400, (4000, 4)) * rng.integers(0, 2, (4000, 4)) + 1
-    moved = steps(counts + np.array([1, 0, 0, 0] if neighbours == "add-remove" else [-1, 1, 0, 0])) - steps(counts)
+    moved = steps(
+        counts + np.array([1, 0, 0, 0] if neighbours == "add-remove" else [-1, 1, 0, 0])
+    ) - steps(counts)
     assert np.abs(moved).max() <= 2 * STEPS_PER_UNIT
     assert neighbours == "replace-one" or moved.min() >= 0
 
@@ -254,4 +413,6 @@ def test_aic_equals_the_log_likelihood_spelt_out(counts):
     n = sum(counts)
     likelihood = math.lgamma(n + 1) - sum(math.lgamma(c + 1) for c in counts)
     likelihood += sum(c * math.log(c / n) for c in counts if c)
-    assert one_way_aic(np.array([counts]))[0] == pytest.approx(-2 * likelihood + 2 * (len(counts) - 1), abs=1e-9)
+    assert one_way_aic(np.array([counts]))[0] == pytest.approx(
+        -2 * likelihood + 2 * (len(counts) - 1), abs=1e-9
+    )

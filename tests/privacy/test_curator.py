@@ -1,4 +1,6 @@
-"""A curator answers the steps of a plan in order and nothing else; audits see what releases show."""
+"""A curator answers the steps of a plan in order and nothing else; audits see what
+releases show.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -26,11 +28,20 @@ REJECT = 1e-6  # Error rate of each statistical test here
 
 
 def step(name: str, law: str = "laplace", **settings) -> Step:
-    return Step(name=name, sensitivity=ONE, price=Fraction(1), law=law, counts=name, **settings)
+    return Step(
+        name=name, sensitivity=ONE, price=Fraction(1), law=law, counts=name, **settings
+    )
 
 
 def plan_of(*steps: Step, **settings) -> Plan:
-    return Plan(mechanism="m", schema=SCHEMA, neighbours="replace-one", steps=steps, law="It asks.", **settings)
+    return Plan(
+        mechanism="m",
+        schema=SCHEMA,
+        neighbours="replace-one",
+        steps=steps,
+        law="It asks.",
+        **settings,
+    )
 
 
 def first_column(table) -> np.ndarray:
@@ -55,12 +66,20 @@ UNPRICED = {
 }
 
 
-@pytest.mark.parametrize(("before", "wrong", "question"), UNPRICED.values(), ids=UNPRICED)
-def test_what_the_plan_does_not_price_is_refused_before_the_table_is_read(before, wrong, question):
+@pytest.mark.parametrize(
+    ("before", "wrong", "question"), UNPRICED.values(), ids=UNPRICED
+)
+def test_what_the_plan_does_not_price_is_refused_before_the_table_is_read(
+    before, wrong, question
+):
     curator = Drawing(plan_of(A, B), TABLE, bits())
     for right in before:
         curator.count(right, first_column)
-    refuses(r"plan|priced", lambda: getattr(curator, question)(wrong, asked), error=PlanError)
+    refuses(
+        r"plan|priced",
+        lambda: getattr(curator, question)(wrong, asked),
+        error=PlanError,
+    )
 
 
 def test_a_step_may_be_asked_as_often_as_it_says_in_every_round():
@@ -78,14 +97,19 @@ def test_what_is_protected_is_not_told():
     for name in ("n_records", "public"):
         refuses("add-remove", getattr, curator, name, error=PlanError)
     assert str(TABLE.n_records) not in repr(curator)
-    curator.count(A, lambda table: first_column(table) + (np.exp(np.float64(999)) < 1))  # whose overflow isn't told
+    # whose overflow isn't told
+    curator.count(A, lambda table: first_column(table) + (np.exp(np.float64(999)) < 1))
     refuses("ask nothing", plan_of)
     refuses("one name", plan_of, A, A)
 
 
 def test_public_columns_are_sorted_and_come_alone():
-    schema = Schema(columns={"a": {"levels": [0, 1], "public": True}, "b": {"levels": [0, 1, 2]}})
-    part = Drawing(replace(plan_of(A), schema=schema), random_table(schema, 30), bits()).public
+    schema = Schema(
+        columns={"a": {"levels": [0, 1], "public": True}, "b": {"levels": [0, 1, 2]}}
+    )
+    part = Drawing(
+        replace(plan_of(A), schema=schema), random_table(schema, 30), bits()
+    ).public
     assert list(part.codes) == ["a"]
     assert list(part.frame.columns) == ["a"]
     assert (np.diff(part.codes["a"]) >= 0).all()
@@ -93,9 +117,13 @@ def test_public_columns_are_sorted_and_come_alone():
 
 
 @pytest.mark.parametrize("cap", [1, 2, 5])
-@pytest.mark.parametrize(("relation", "places"), [("replace-one", 2), ("add-remove", 1)])
+@pytest.mark.parametrize(
+    ("relation", "places"), [("replace-one", 2), ("add-remove", 1)]
+)
 def test_scale_times_price_is_the_sensitivity_of_a_person(cap, relation, places):
-    found = Sensitivity.of_counts(schema_of(2, 3, records={"max_per_person": cap}), relation, tables=3)
+    found = Sensitivity.of_counts(
+        schema_of(2, 3, records={"max_per_person": cap}), relation, tables=3
+    )
     laplace = step("x", times=4)
     laplace = replace(laplace, sensitivity=found, price=Fraction(1, 7))
     assert found.l1 == places * cap * 3
@@ -108,7 +136,11 @@ def test_scale_times_price_is_the_sensitivity_of_a_person(cap, relation, places)
 def test_prices_add_up_exactly():
     plan = plan_of(A, replace(B, price=Fraction(1, 3)), repeats=3, n_sets=3)
     assert plan.loss.epsilon == 4 == sum(spend.epsilon for spend in plan.spends)
-    assert [spend.step for spend in plan.spends][:3] == ["a, set 1", "b, set 1", "a, set 2"]
+    assert [spend.step for spend in plan.spends][:3] == [
+        "a, set 1",
+        "b, set 1",
+        "a, set 2",
+    ]
     gauss = tuple(replace(each, law="gaussian") for each in plan.steps)
     zcdp = replace(plan, steps=gauss, kind="zcdp", delta=Fraction(1, 10**6))
     assert zcdp.loss.rho == 4
@@ -117,7 +149,9 @@ def test_prices_add_up_exactly():
 
 @dataclass(frozen=True, kw_only=True)
 class Chooser(Mechanism):
-    """Chooses a column, counts it, and asks for more where the first noisy count is above 2."""
+    """Chooses a column, counts it, and asks for more where the first noisy count is
+    above 2.
+    """
 
     name = "chooser"
     steers: bool = False
@@ -127,12 +161,20 @@ class Chooser(Mechanism):
         return plan_of(CHOICE, A, *last)
 
     def synthesize(self, plan, curator, rng):
-        (column,) = curator.choose(CHOICE, lambda table: np.array([[0, int((table.codes["b"] == 0).sum()) // 4]]))
+        (column,) = curator.choose(
+            CHOICE,
+            lambda table: np.array([[0, int((table.codes["b"] == 0).sum()) // 4]]),
+        )
         name = "ab"[column]
-        noisy = curator.count(A, lambda table: table.count(table.codes[name], SCHEMA.columns[name].n_levels))
+        noisy = curator.count(
+            A,
+            lambda table: table.count(table.codes[name], SCHEMA.columns[name].n_levels),
+        )
         if self.steers:
             (high,) = curator.decide(noisy, lambda counts: counts[..., :1] > 2)
-            curator.count(plan.steps[-1], lambda table: np.array([100 if high else -100]))
+            curator.count(
+                plan.steps[-1], lambda table: np.array([100 if high else -100])
+            )
         return Drawn(sets=[])
 
 
@@ -160,7 +202,9 @@ def test_recorded_runs_have_the_law_of_releases(steers):
     for number, block in enumerate(blocks):
         seen = np.array([answers[number][0] for answers in one_by_one])
         values = np.unique(np.concatenate([block[:, 0], seen]))
-        table = [[(part == value).sum() for value in values] for part in (block[:, 0], seen)]
+        table = [
+            [(part == value).sum() for value in values] for part in (block[:, 0], seen)
+        ]
         kept = np.array(table)[:, np.sum(table, axis=0) > 40]
         assert stats.chi2_contingency(kept).pvalue > REJECT
         wrong = kept.copy()
@@ -173,7 +217,10 @@ def test_recorded_runs_have_the_law_of_releases(steers):
 
 
 def test_a_recorded_choice_follows_from_the_numbers_that_its_run_saw():
-    middle, surely = int(first_column(TABLE)[0]), replace(CHOICE, price=Fraction(10**6), times=2)
+    middle, surely = (
+        int(first_column(TABLE)[0]),
+        replace(CHOICE, price=Fraction(10**6), times=2),
+    )
 
     @dataclass(frozen=True, kw_only=True)
     class Steered(Chooser):
@@ -182,14 +229,21 @@ def test_a_recorded_choice_follows_from_the_numbers_that_its_run_saw():
 
         def synthesize(self, plan, curator, rng):
             for noisy in [curator.count(each, first_column) for each in (A, B)]:
-                curator.choose_given(surely, noisy, lambda table, n: (n[..., :1] - middle) * np.array([0, 1]))
+                curator.choose_given(
+                    surely,
+                    noisy,
+                    lambda table, n: (n[..., :1] - middle) * np.array([0, 1]),
+                )
             return Drawn(sets=[])
 
-    first, second, *chosen = (block[:, 0] for block in record(Steered(epsilon=1), TABLE, 500, bits()))
+    first, second, *chosen = (
+        block[:, 0] for block in record(Steered(epsilon=1), TABLE, 500, bits())
+    )
     for noisy, found in zip((first, second), chosen, strict=True):
         assert (found[noisy > middle] == 1).all()
         assert (found[noisy < middle] == 0).all()
-    assert (chosen[1][first > middle] == 0).any()  # the broken twin: by another answer than the one given
+    # the broken twin: by another answer than the one given
+    assert (chosen[1][first > middle] == 0).any()
     refuses("noisy", exact_law, Steered(epsilon=1), TABLE)
 
 
@@ -197,7 +251,9 @@ def test_the_exact_law_has_every_choice_once():
     law = exact_law(Chooser(epsilon=1), TABLE)
     found = {outcome.key: outcome for outcome in law.outcomes}
     assert set(found) == {(0,), (1,)}
-    assert math.fsum(math.exp(each.log_probability) for each in law.outcomes) == pytest.approx(1)
+    assert math.fsum(
+        math.exp(each.log_probability) for each in law.outcomes
+    ) == pytest.approx(1)
     score = int((TABLE.codes["b"] == 0).sum()) // 4
     assert found[1,].log_probability - found[0,].log_probability == pytest.approx(score)
     assert found[0,].statistics == tuple(first_column(TABLE))
@@ -210,7 +266,9 @@ def test_a_mechanism_that_asks_too_little_is_named():
         def synthesize(self, plan, curator, rng):
             return Drawn(sets=[])
 
-    refuses("doesn't ask all", record, Lazy(epsilon=1), TABLE, 10, bits(), error=PlanError)
+    refuses(
+        "doesn't ask all", record, Lazy(epsilon=1), TABLE, 10, bits(), error=PlanError
+    )
 
 
 def test_rounds_are_recorded_one_beside_the_other():
@@ -218,5 +276,6 @@ def test_rounds_are_recorded_one_beside_the_other():
     (a, b, c) = record(made, TABLE, 5_000, bits())
     assert a.shape == (5_000, 6)
     assert abs(np.corrcoef(a[:, 0], b[:, 0])[0, 1]) < 0.08  # 5.6 standard errors
-    assert c.var() > 1.5 * 2 * 3**2  # the scale of a third of the budget, not of all of it
+    # the scale of a third of the budget, not of all of it
+    assert c.var() > 1.5 * 2 * 3**2
     assert exact_law(made, TABLE).repeats == 3

@@ -1,4 +1,6 @@
-"""Noise is drawn from exactly the stated law. Chi-square checks: n = 50,000 or more, seed fixed, false alarm 1e-6."""
+"""Noise is drawn from exactly the stated law. Chi-square checks: n = 50,000 or more,
+seed fixed, false alarm 1e-6.
+"""
 
 import math
 from decimal import Context, Decimal, localcontext
@@ -16,18 +18,45 @@ from pdips.privacy import noise
 from pdips.privacy.noise import RandomBits
 
 N, FEW = 50_000, 10_000
-SCALES = [Fraction(1, 3), Fraction(2), Fraction(25, 2), Fraction(97), Fraction(400), Fraction(10**6)]
+SCALES = [
+    Fraction(1, 3),
+    Fraction(2),
+    Fraction(25, 2),
+    Fraction(97),
+    Fraction(400),
+    Fraction(10**6),
+]
+
+
+def test_exponentials_are_enclosed_to_as_many_digits_as_are_asked_for():
+    # Python's own context of 28 digits must not touch the argument
+    rng = np.random.default_rng(3)
+    for digits in (30, 40, 80, 160):
+        for _ in range(20):
+            exponent = Fraction(
+                int(rng.integers(1, 10**15)), int(rng.integers(1, 7**17))
+            )
+            exponent = min(exponent, Fraction(50))
+            low, high = noise._exp_bounds(exponent, digits)
+            with localcontext() as context:
+                context.prec = 400
+                true = (-Decimal(exponent.numerator) / exponent.denominator).exp()
+            assert low <= Fraction(true) <= high
+            assert high - low < high * (exponent + 3) / Fraction(10) ** (digits - 2)
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_discrete_laplace_has_its_law_and_no_other(scale):
     draws = noise.discrete_laplace(scale, N, seeded())
-    divisor = max(1, int(scale // 100))  # a coarser grid for wide laws: cells of ``divisor`` neighbouring values
+    # a coarser grid for wide laws: cells of ``divisor`` neighbouring values
+    divisor = max(1, int(scale // 100))
 
     def fit(claimed: float) -> float:
         cdf = stats.dlaplace(1 / claimed).cdf
         cells = np.floor_divide(draws, divisor)
-        return chi_square(cells, lambda cell: cdf((cell + 1) * divisor - 1) - cdf(cell * divisor - 1))
+        return chi_square(
+            cells, lambda cell: cdf((cell + 1) * divisor - 1) - cdf(cell * divisor - 1)
+        )
 
     assert fit(float(scale)) > ACCEPT
     if scale >= 1:
@@ -41,8 +70,17 @@ def test_discrete_laplace_agrees_with_opendp():
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int)
     theirs = np.array(dp.m.make_laplace(*space, scale=7.5)([0] * N))
-    assert two_samples(noise.discrete_laplace(Fraction(15, 2), N, seeded()), theirs) > ACCEPT
-    assert two_samples(noise.discrete_laplace(Fraction(15, 2) * Fraction(11, 10), N, seeded()), theirs) < REJECT
+    assert (
+        two_samples(noise.discrete_laplace(Fraction(15, 2), N, seeded()), theirs)
+        > ACCEPT
+    )
+    assert (
+        two_samples(
+            noise.discrete_laplace(Fraction(15, 2) * Fraction(11, 10), N, seeded()),
+            theirs,
+        )
+        < REJECT
+    )
 
 
 def exact_cumulative(rate: Fraction, size: int | None, k: int) -> Decimal:
@@ -56,25 +94,35 @@ def exact_cumulative(rate: Fraction, size: int | None, k: int) -> Decimal:
         return (1 - survival(k + 1)) / whole
 
 
-@pytest.mark.parametrize(("rate", "size"), [(Fraction(1, 3), None), (Fraction(1, 50), 32), (Fraction(5), None)])
+@pytest.mark.parametrize(
+    ("rate", "size"),
+    [(Fraction(1, 3), None), (Fraction(1, 50), 32), (Fraction(5), None)],
+)
 @pytest.mark.parametrize("word_bits", [8, 64])
 def test_thresholds_enclose_the_exact_distribution_function(rate, size, word_bits):
     digit = noise._Digit(rate, size, guide_bits=4, word_bits=word_bits)
     for k, threshold in enumerate(digit.thresholds):
         scaled = exact_cumulative(rate, size, k) * 2**word_bits
         assert int(threshold) < scaled < int(threshold) + 1
-    assert len(digit.thresholds) == size - 1 if size and word_bits == 64 else len(digit.thresholds) > 0
+    assert (
+        len(digit.thresholds) == size - 1
+        if size and word_bits == 64
+        else len(digit.thresholds) > 0
+    )
 
 
 @pytest.mark.parametrize("size", [None, 8])
 def test_undecided_words_are_decided_by_more_bits(size):
-    # words of 5 bits leave a third of the draws undecided, so that the rare branch is a common one here
+    # words of 5 bits leave a third of the draws undecided, so that the rare branch is a
+    # common one here
     digit = noise._Digit(Fraction(1, 4), size, guide_bits=3, word_bits=5)
     draws = digit.sample(FEW, seeded())
     law = stats.boltzmann(1 / 4, size) if size else stats.planck(1 / 4)
     assert chi_square(draws, law.pmf) > ACCEPT
     # the twin settles undecided words at their lower end: short words, rounded laws
-    twin = np.searchsorted(digit.thresholds, seeded(1).words(FEW, np.uint64) >> np.uint64(59), side="left")
+    twin = np.searchsorted(
+        digit.thresholds, seeded(1).words(FEW, np.uint64) >> np.uint64(59), side="left"
+    )
     assert chi_square(twin, law.pmf) < REJECT
 
 
@@ -103,7 +151,8 @@ def test_discrete_gaussian_has_its_law_and_no_other(variance):
 
 
 def test_a_wide_gaussian_is_a_normal():
-    # sigma = 2^35, beyond any table of probabilities; Kolmogorov-Smirnov at 1e-6; twins 10 % off are rejected at 1e-9
+    # sigma = 2^35, beyond any table of probabilities; Kolmogorov-Smirnov at 1e-6; twins
+    # 10 % off are rejected at 1e-9
     draws = noise.discrete_gaussian(Fraction(2**70), N, seeded()) / 2**35
     assert stats.kstest(draws, "norm").pvalue > ACCEPT
     for wrong in (0.9, 1.1):
@@ -114,7 +163,9 @@ SCORES = np.array([0, -700, -1500, np.iinfo(np.int64).min, 40])
 
 
 def test_exponential_mechanism_has_its_law_and_no_other():
-    chosen = noise.exponential_mechanism(np.tile(SCORES, (N, 1)), Fraction(1, 500), seeded())
+    chosen = noise.exponential_mechanism(
+        np.tile(SCORES, (N, 1)), Fraction(1, 500), seeded()
+    )
     available = np.flatnonzero(SCORES != noise.UNAVAILABLE)
     counts = np.bincount(chosen, minlength=len(SCORES))[available]
     assert counts.sum() == N
@@ -125,7 +176,9 @@ def test_exponential_mechanism_has_its_law_and_no_other():
 def test_scores_far_below_the_best_count_as_sixty_nats_below(monkeypatch):
     # no candidate's probability may vanish
     monkeypatch.setattr(noise, "FLOOR_NATS", 3)
-    chosen = noise.exponential_mechanism(np.tile([[0, -(10**6)]], (N, 1)), Fraction(1), seeded())
+    chosen = noise.exponential_mechanism(
+        np.tile([[0, -(10**6)]], (N, 1)), Fraction(1), seeded()
+    )
     rare = math.exp(-3) / (1 + math.exp(-3))
     assert stats.binomtest(int((chosen == 1).sum()), N, rare).pvalue > ACCEPT
 
@@ -152,23 +205,58 @@ def test_bits_come_from_the_operating_system_unless_seeded():
 
 
 def test_variance_formula_and_tiny_scales():
-    assert noise.discrete_laplace_variance(Fraction(8)) == pytest.approx(stats.dlaplace(1 / 8).var())
+    assert noise.discrete_laplace_variance(Fraction(8)) == pytest.approx(
+        stats.dlaplace(1 / 8).var()
+    )
     for scale in (Fraction(1, 1000), Fraction(1, 10**7)):
         assert not noise.discrete_laplace(scale, 1000, seeded()).any()
 
 
 REFUSED = [
-    *((partial(noise.discrete_laplace, Fraction(bad), 1, seeded()), "scale of the noise") for bad in (0, -1, 2**51)),
     *(
-        (partial(noise.discrete_gaussian, Fraction(bad), 1, seeded()), "variance of the noise")
+        (
+            partial(noise.discrete_laplace, Fraction(bad), 1, seeded()),
+            "scale of the noise",
+        )
+        for bad in (0, -1, 2**51)
+    ),
+    *(
+        (
+            partial(noise.discrete_gaussian, Fraction(bad), 1, seeded()),
+            "variance of the noise",
+        )
         for bad in (0, f"1/1{'0' * 330}", 2**81)
     ),
-    (partial(noise.exponential_mechanism, np.full((2, 3), -(2**63)), Fraction(1), seeded()), "at least one available"),
-    *(
-        (partial(noise.exponential_mechanism, np.array([scores]), Fraction(unit), seeded()), "unit above 0 and scores")
-        for scores, unit in (([0, 2**62], 1), ([0, -(2**62)], 1), ([0, 1], 0), ([0, 1], -1))
+    (
+        partial(
+            noise.exponential_mechanism,
+            np.full((2, 3), -(2**63)),
+            Fraction(1),
+            seeded(),
+        ),
+        "at least one available",
     ),
-    *((partial(noise.quantise, np.array([1.0, bad]), Fraction(1)), "be finite") for bad in (np.nan, np.inf, 1e30)),
+    *(
+        (
+            partial(
+                noise.exponential_mechanism,
+                np.array([scores]),
+                Fraction(unit),
+                seeded(),
+            ),
+            "unit above 0 and scores",
+        )
+        for scores, unit in (
+            ([0, 2**62], 1),
+            ([0, -(2**62)], 1),
+            ([0, 1], 0),
+            ([0, 1], -1),
+        )
+    ),
+    *(
+        (partial(noise.quantise, np.array([1.0, bad]), Fraction(1)), "be finite")
+        for bad in (np.nan, np.inf, 1e30)
+    ),
     (lambda: noise.quantise(np.array([1.0]), Fraction(0)), "grid step"),
 ]
 
@@ -178,27 +266,39 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
     refuses(message, draw)
 
 
-# Coins and integers: a true law fails with probability 1e-6, a twin must score below 1e-9
+# Coins and integers: a true law fails with probability 1e-6, a twin must score below
+# 1e-9
 
 COINS = 300_000
 
 
-def toss(prior: int, balls: int, exponent: Fraction, n: int = COINS, seed: int = 0) -> np.ndarray:
+def toss(
+    prior: int, balls: int, exponent: Fraction, n: int = COINS, seed: int = 0
+) -> np.ndarray:
     same = np.zeros(n, dtype=np.int64)
-    return noise.smoothing_coins(same + prior, same + balls, [exponent], same, seeded(seed))
+    return noise.smoothing_coins(
+        same + prior, same + balls, [exponent], same, seeded(seed)
+    )
 
 
 def probability(prior: int, balls: int, exponent: Fraction) -> float:
     return prior / (prior + balls * math.expm1(float(exponent)))
 
 
-@pytest.mark.parametrize(("prior", "balls", "exponent"), [(1, 1, 1), (7, 2, "1/3"), (12, 5000, "1/100"), (3, 1, 4)])
+@pytest.mark.parametrize(
+    ("prior", "balls", "exponent"),
+    [(1, 1, 1), (7, 2, "1/3"), (12, 5000, "1/100"), (3, 1, 4)],
+)
 def test_coins_have_their_probability(prior, balls, exponent):
     heads = int(toss(prior, balls, Fraction(exponent)).sum())
     right = probability(prior, balls, Fraction(exponent))
     assert stats.binomtest(heads, COINS, right).pvalue > ACCEPT
-    wrong = prior / (prior + balls * float(Fraction(exponent)))  # the twin that takes x for e^x - 1
-    assert abs(wrong - right) < 0.006 or stats.binomtest(heads, COINS, wrong).pvalue < REJECT
+    # the twin that takes x for e^x - 1
+    wrong = prior / (prior + balls * float(Fraction(exponent)))
+    assert (
+        abs(wrong - right) < 0.006
+        or stats.binomtest(heads, COINS, wrong).pvalue < REJECT
+    )
 
 
 CLOSE = np.random.default_rng(3).integers(-4000, 0, (400, 6))
@@ -234,14 +334,18 @@ def test_a_word_beside_the_threshold_is_decided_exactly():
     threshold = int(Fraction(7) / (7 + 2 * Fraction(ratio)) * 2**64)
     one = np.ones(1, dtype=np.int64)
     for word, head in ((threshold - 1, True), (threshold + 1, False)):
-        assert noise.smoothing_coins(7 * one, 2 * one, [Fraction(1)], 0 * one, Scripted(word)).tolist() == [head]
+        assert noise.smoothing_coins(
+            7 * one, 2 * one, [Fraction(1)], 0 * one, Scripted(word)
+        ).tolist() == [head]
 
 
 def test_coins_that_are_nearly_sure():
     assert not toss(12, 1, Fraction(100_000), n=1000).any()
     assert toss(12, 1, Fraction(1, 10**300), n=1000).all()
     one = np.ones(1, dtype=np.int64)
-    assert noise.smoothing_coins(one, one, [Fraction(20)], 0 * one, Scripted(0)).tolist() == [True]
+    assert noise.smoothing_coins(
+        one, one, [Fraction(20)], 0 * one, Scripted(0)
+    ).tolist() == [True]
     bounds = noise._coin_bounds(1, 1, Fraction(2000), 4000)
     assert bounds[0] > 0  # a probability of e^-2000 is not 0
 
@@ -253,7 +357,13 @@ def test_integers_are_even(bound):
     assert drawn.max() < bound
     counts = np.bincount(drawn, minlength=bound)
     assert bound == 1 or stats.chisquare(counts).pvalue > ACCEPT
-    assert bound < 10 or stats.chisquare(np.bincount(drawn % (bound - 1), minlength=bound)[:-1]).pvalue < REJECT
+    assert (
+        bound < 10
+        or stats.chisquare(
+            np.bincount(drawn % (bound - 1), minlength=bound)[:-1]
+        ).pvalue
+        < REJECT
+    )
 
 
 def test_each_integer_has_its_own_bound_and_the_incomplete_last_block_is_drawn_again():
@@ -261,9 +371,14 @@ def test_each_integer_has_its_own_bound_and_the_incomplete_last_block_is_drawn_a
     drawn = np.array([noise.integers_below(bounds, seeded(seed)) for seed in range(40)])
     assert (drawn < bounds).all()
     assert (drawn.max(axis=0)[100:] > bounds[100:] * 0.7).all()
-    # 2^64 modulo 3 is 1, so the last word is refused, and without that 0 would be likelier than 1 and 2
+    # 2^64 modulo 3 is 1, so the last word is refused, and without that 0 would be
+    # likelier than 1 and 2
     last = 2**64 - 1
     assert noise.integers_below(np.array([3]), Scripted(last, 5)).tolist() == [2]
-    assert noise.integers_below(np.array([3]), Scripted(last - 1)).tolist() == [(last - 1) % 3]
+    assert noise.integers_below(np.array([3]), Scripted(last - 1)).tolist() == [
+        (last - 1) % 3
+    ]
     assert noise.integers_below(np.array([4]), Scripted(last)).tolist() == [3]
-    assert noise.integers_below(np.array([2**62 + 1]), Scripted(3 * (2**62 + 1), 8)).tolist() == [8]
+    assert noise.integers_below(
+        np.array([2**62 + 1]), Scripted(3 * (2**62 + 1), 8)
+    ).tolist() == [8]

@@ -1,4 +1,6 @@
-"""The PyMC step for K-norm gradient potentials against brute force; error rates as in test_hit_and_run."""
+"""The PyMC step for K-norm gradient potentials against brute force; error rates as in
+test_hit_and_run.
+"""
 
 import itertools
 import pickle
@@ -19,7 +21,12 @@ from pdips.quantile.gradient import DENSITY_NORMS as NORMS
 from pdips.quantile.gradient import KNormGradient
 from pdips.quantile.pymc_step import KNormGradientStep, knorm_gradient
 
-QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
+QUIET = {
+    "progressbar": False,
+    "quiet": True,
+    "compute_convergence_checks": False,
+    "cores": 1,
+}
 FREE = {"shape": 2, "default_transform": None}
 
 
@@ -27,15 +34,29 @@ def model(density):
     """Return a model of two parameters with the potential."""
     with pm.Model() as made:
         beta = pm.Uniform("beta", by_hand.LOWER, by_hand.UPPER, **FREE, initval="prior")
-        settings = {"floors": density.floors, "ceilings": density.ceilings, "norm": density.norm}
-        knorm_gradient("kng", beta, density.x, density.y, tau=density.tau, scale=density.scale, **settings)
+        settings = {
+            "floors": density.floors,
+            "ceilings": density.ceilings,
+            "norm": density.norm,
+        }
+        knorm_gradient(
+            "kng",
+            beta,
+            density.x,
+            density.y,
+            tau=density.tau,
+            scale=density.scale,
+            **settings,
+        )
     return made
 
 
 def sampled(made, *, moves=25, **settings):
     with made:
         step = KNormGradientStep([made["beta"]], moves=moves)
-        return pm.sample(step=step, **{"chains": 2, "random_seed": 4, **QUIET, **settings})
+        return pm.sample(
+            step=step, **{"chains": 2, "random_seed": 4, **QUIET, **settings}
+        )
 
 
 def test_chains_have_the_law_of_a_fine_grid():
@@ -49,7 +70,9 @@ def test_chains_have_the_law_of_a_fine_grid():
     assert by_hand.p_value(draws, by_hand.cells(by_hand.skewed(norm="l1"))) < REJECT
     assert converged(tree).passed
     assert tree["sample_stats"]["knorm"].dtype == np.float64
-    np.testing.assert_allclose(tree["sample_stats"]["knorm"], by_hand.norm_at(density, posterior))
+    np.testing.assert_allclose(
+        tree["sample_stats"]["knorm"], by_hand.norm_at(density, posterior)
+    )
 
 
 def test_other_variables_are_sampled_beside_it():
@@ -58,7 +81,8 @@ def test_other_variables_are_sampled_beside_it():
         pm.Binomial("seen", 10, pm.Beta("rate", 2, 2), observed=7)
     tree = sampled(made, draws=400, tune=200, moves=3)
     assert set(tree["posterior"].data_vars) == {"beta", "rate"}
-    assert float(tree["posterior"]["rate"].mean()) == pytest.approx(9 / 14, abs=0.05)  # six standard errors
+    # six standard errors
+    assert float(tree["posterior"]["rate"].mean()) == pytest.approx(9 / 14, abs=0.05)
     assert set(tree["observed_data"].data_vars) == {"seen"}
 
 
@@ -89,7 +113,9 @@ def test_the_potential_is_the_log_density(norm):
 def test_lines_are_kept_in_every_draw():
     density = by_hand.skewed(**by_hand.LINES)
     made = model(density)
-    tree = sampled(made, draws=300, tune=10, moves=2, initvals={"beta": np.array([2.0, 0.5])})
+    tree = sampled(
+        made, draws=300, tune=10, moves=2, initvals={"beta": np.array([2.0, 0.5])}
+    )
     assert by_hand.heights(density, tree["posterior"]["beta"].to_numpy()).min() >= 0
     with made:
         step = KNormGradientStep([made["beta"]])
@@ -129,7 +155,11 @@ def test_each_chain_learns_its_directions_anew():
 def test_few_records_mean_many_moves():
     rng = np.random.default_rng(0)
     for n, moves in ((9, 2223), (4000, 10)):
-        made = model(KNormGradient(np.column_stack([np.ones(n), rng.random(n)]), rng.random(n), 0.5, 1.0))
+        made = model(
+            KNormGradient(
+                np.column_stack([np.ones(n), rng.random(n)]), rng.random(n), 0.5, 1.0
+            )
+        )
         with made:
             assert KNormGradientStep([made["beta"]]).moves == moves
 
@@ -149,8 +179,14 @@ UNFIT = {
     "another base measure": (lambda: pm.Normal("beta", **FREE), known),
     "bounds to sample": (lambda: flat(pm.HalfNormal("most")), known),
     "no potential": (flat, lambda beta: None),
-    "another potential": (flat, lambda beta: (known(beta), pm.Potential("more", beta.sum()))),
-    "another term": (flat, lambda beta: (known(beta), pm.Normal("y", beta[0], 1, observed=0.0))),
+    "another potential": (
+        flat,
+        lambda beta: (known(beta), pm.Potential("more", beta.sum())),
+    ),
+    "another term": (
+        flat,
+        lambda beta: (known(beta), pm.Normal("y", beta[0], 1, observed=0.0)),
+    ),
 }
 
 
@@ -160,7 +196,11 @@ def test_models_whose_lines_it_cannot_draw_are_refused(unfit):
     with pm.Model():
         beta = prior()
         more(beta)
-        refuses("draws lines of the K-norm gradient density alone", KNormGradientStep, [beta])
+        refuses(
+            "draws lines of the K-norm gradient density alone",
+            KNormGradientStep,
+            [beta],
+        )
 
 
 def test_settings_are_checked():
@@ -172,7 +212,14 @@ def test_settings_are_checked():
         short = pm.Uniform("short", -9, 9, shape=1, default_transform=None)
         refuses("use shape=2", knorm_gradient, "kng", short, **common)
         for wrong in (bounded, short, beta + 1, beta):
-            refuses("another free variable of the model", knorm_gradient, "kng", beta, floors=wrong, **common)
+            refuses(
+                "another free variable of the model",
+                knorm_gradient,
+                "kng",
+                beta,
+                floors=wrong,
+                **common,
+            )
         other = pm.Uniform("other", -9, 9, **FREE)
         knorm_gradient("one", beta, covariates=(0.0, 1.0), **common)
         refuses("moves must be at least 1", KNormGradientStep, [beta], moves=0)
@@ -182,42 +229,61 @@ def test_settings_are_checked():
 
 
 def two_lines(*, base=None, order=True, scale=0.4):
-    """Return a model of two intercepts, for quantiles .3 and .7 of nine skewed outcomes, the second above the first."""
+    """Return a model of two intercepts, for quantiles .3 and .7 of nine skewed
+    outcomes, the second above the first.
+    """
     y = by_hand.skewed().y
     with pm.Model() as made:
         below = None
         for tau in (0.3, 0.7):
             box = {"lower": -1.0, "upper": 9.0, "shape": 1, "default_transform": None}
-            beta = pm.Uniform(f"b{tau}", **box) if base is None else pm.TruncatedNormal(f"b{tau}", *base, **box)
-            knorm_gradient(f"k{tau}", beta, np.ones((9, 1)), y, tau=tau, scale=scale, floors=below)
+            beta = (
+                pm.Uniform(f"b{tau}", **box)
+                if base is None
+                else pm.TruncatedNormal(f"b{tau}", *base, **box)
+            )
+            knorm_gradient(
+                f"k{tau}", beta, np.ones((9, 1)), y, tau=tau, scale=scale, floors=below
+            )
             below = beta if order else None
     return made
 
 
 def law_of_two_lines(*, base=None, scale=0.4):
-    """Return the ends of cells between outcomes, and the probability that each line lies in each pair of them."""
+    """Return the ends of cells between outcomes, and the probability that each line
+    lies in each pair of them.
+    """
     ends = np.concatenate([[-1.0], np.sort(by_hand.skewed().y), [9.0]])
     mass = np.diff(ends if base is None else stats.norm(*base).cdf(ends))
     of = [np.exp(-scale * np.abs(np.arange(10) - 9 * tau)) * mass for tau in (0.3, 0.7)]
-    law = np.triu(np.outer(*of)) - np.diag(of[0] * of[1]) / 2  # in one cell each order is as likely
+    # in one cell each order is as likely
+    law = np.triu(np.outer(*of)) - np.diag(of[0] * of[1]) / 2
     return ends, law / law.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [None, (2.0, 1.5)])
 def test_lines_that_may_not_cross_have_their_exact_joint_law(base):
     made = two_lines(base=base)
     with made:
         steps = [KNormGradientStep([each], moves=10) for each in made.free_RVs]
         tree = pm.sample(6000, tune=100, step=steps, chains=2, random_seed=3, **QUIET)
-    pair = np.stack([tree["posterior"][name].to_numpy().ravel() for name in ("b0.3", "b0.7")])
+    pair = np.stack(
+        [tree["posterior"][name].to_numpy().ravel() for name in ("b0.3", "b0.7")]
+    )
     assert (pair[0] <= pair[1]).all()
 
     def compared(ends, law):
         places = np.clip(np.searchsorted(ends, pair) - 1, 0, 9)
-        counts, expected = np.bincount(places[0] * 10 + places[1], minlength=100), law.ravel() * pair.shape[1]
+        counts, expected = (
+            np.bincount(places[0] * 10 + places[1], minlength=100),
+            law.ravel() * pair.shape[1],
+        )
         distance = np.abs(counts - expected).sum() / 2 / pair.shape[1]
         many = expected >= 20
-        pools = [np.append(each[many], each[~many].sum()) for each in (counts, expected)]
+        pools = [
+            np.append(each[many], each[~many].sum()) for each in (counts, expected)
+        ]
         return distance, stats.chisquare(*pools).pvalue
 
     # 12,000 draws, hardly correlated, of 55 cells: a distance of .027 by chance
@@ -249,22 +315,40 @@ def test_a_floor_knows_the_line_above_it():
     assert any(below.step(point)[0]["b0.3"] > 2.5 for _ in range(50))
 
 
+@pytest.mark.slow
 def test_sloped_lines_keep_apart_everywhere_on_the_box():
-    lower, upper = by_hand.skewed(scale=0.6, tau=0.2), by_hand.skewed(scale=0.6, tau=0.6)
+    lower, upper = (
+        by_hand.skewed(scale=0.6, tau=0.2),
+        by_hand.skewed(scale=0.6, tau=0.6),
+    )
     with pm.Model():
-        box = {"lower": by_hand.LOWER, "upper": by_hand.UPPER, "shape": 2, "default_transform": None}
+        box = {
+            "lower": by_hand.LOWER,
+            "upper": by_hand.UPPER,
+            "shape": 2,
+            "default_transform": None,
+        }
         high = pm.Uniform("high", **box)
         low = pm.Uniform("low", **box)
         knorm_gradient("k high", high, upper.x, upper.y, tau=0.6, scale=0.6)
-        knorm_gradient("k low", low, lower.x, lower.y, tau=0.2, scale=0.6, ceilings=high)
+        knorm_gradient(
+            "k low", low, lower.x, lower.y, tau=0.2, scale=0.6, ceilings=high
+        )
         steps = [KNormGradientStep([each], moves=25) for each in (high, low)]
         tree = pm.sample(4000, tune=200, step=steps, chains=2, random_seed=8, **QUIET)
-    found = {name: tree["posterior"][name].to_numpy().reshape(-1, 2) for name in ("low", "high")}
+    found = {
+        name: tree["posterior"][name].to_numpy().reshape(-1, 2)
+        for name in ("low", "high")
+    }
     apart = found["high"] - found["low"]
     assert (apart[:, 0] >= np.abs(apart[:, 1]) - 1e-12).all()
-    # exact draws: of each density by itself from fine cells, of which those are kept that don't cross
+    # exact draws: of each density by itself from fine cells, of which those are kept
+    # that don't cross
     rng = np.random.default_rng(9)
-    drawn = {name: by_hand.fine_draws(each, 60_000, rng) for name, each in (("low", lower), ("high", upper))}
+    drawn = {
+        name: by_hand.fine_draws(each, 60_000, rng)
+        for name, each in (("low", lower), ("high", upper))
+    }
     apart = drawn["high"] - drawn["low"]
     kept = apart[:, 0] >= np.abs(apart[:, 1])
     for name, column in itertools.product(found, (0, 1)):

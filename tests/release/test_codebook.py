@@ -1,7 +1,8 @@
-"""The codebook beside the sets: a Data Package by the published profile, true of every cell, and of public facts alone.
+"""The codebook beside the sets: a Data Package by the published profile, true of every
+cell, and of public facts alone.
 
-``datapackage_2_0.json`` is the profile https://datapackage.org/profiles/2.0/datapackage.json (public domain) without
-its prose.
+``datapackage_2_0.json`` is the profile
+https://datapackage.org/profiles/2.0/datapackage.json (public domain) without its prose.
 """
 
 import csv
@@ -21,13 +22,22 @@ from pdips.release.codebook import DRAWN, TABLES
 from pdips.release.folder import file_digest
 from pdips.statistics.model import StatisticModel
 
-PROFILE = json.loads(Path(__file__).with_name("datapackage_2_0.json").read_text(encoding="utf-8"))
+PROFILE = json.loads(
+    Path(__file__).with_name("datapackage_2_0.json").read_text(encoding="utf-8")
+)
 N = 400
 LEVELS = schema_text("codebook_levels")
 NUMBERS = schema_text("codebook_numbers")
 MIXED = Schema.from_toml(LEVELS.replace("[[impossible]]", NUMBERS + "[[impossible]]"))
-UNBINNED = Schema(columns={"wage": {"lower": 0, "upper": 100}, "home": {"levels": ["blue", "red"], "missing": True}})
-CELLS = Schema.from_toml("[columns.a]\nlevels = [0, 1]\n[columns.b]\nlevels = [0, 1, 2]")
+UNBINNED = Schema(
+    columns={
+        "wage": {"lower": 0, "upper": 100},
+        "home": {"levels": ["blue", "red"], "missing": True},
+    }
+)
+CELLS = Schema.from_toml(
+    "[columns.a]\nlevels = [0, 1]\n[columns.b]\nlevels = [0, 1, 2]"
+)
 MODEL = StatisticModel(cells_of, shares_of_cells, draw_cells, "cells")
 
 
@@ -43,10 +53,13 @@ def table(schema: Schema, seed: int = 5) -> Table:
             "ok": rng.choice([True, False], N),
             "age": rng.integers(18, 99, N),
             "rent": rng.choice([-9.0, 12.5, 2999.0], N),
-            "moved": pd.to_datetime(pd.Series(rng.choice(["2019-01-03", "2020-12-31", None], N))),
+            "moved": pd.to_datetime(
+                pd.Series(rng.choice(["2019-01-03", "2020-12-31", None], N))
+            ),
             "born": rng.integers(1950, 2000, N),
             "w": rng.uniform(1, 90, N),
-            "wage": rng.uniform(0, 100, N) * (1 if "job" not in schema.columns else 9000),
+            "wage": rng.uniform(0, 100, N)
+            * (1 if "job" not in schema.columns else 9000),
             "a": rng.choice([0, 1], N),
             "b": rng.choice([0, 1, 2], N),
         }
@@ -54,10 +67,18 @@ def table(schema: Schema, seed: int = 5) -> Table:
     return Table(frame[[*schema.columns]], schema)
 
 
-def published(folder: Path, mechanism: Any, schema: Schema, file_format: Any = "csv", seed: int = 5) -> dict[str, Any]:
+def published(
+    folder: Path,
+    mechanism: Any,
+    schema: Schema,
+    file_format: Any = "csv",
+    seed: int = 5,
+) -> dict[str, Any]:
     release, _ = mechanism.release(table(schema, seed))
     release.publish(folder, file_format=file_format)
-    found: dict[str, Any] = json.loads((folder / "datapackage.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(
+        (folder / "datapackage.json").read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -73,20 +94,28 @@ def read(cell: str, kind: str) -> Any:
 def check(folder: Path, package: dict[str, Any]) -> None:
     """Read every cell of every file by what its resource says alone."""
     for resource in package["resources"]:
-        with (folder / resource["path"]).open(encoding=resource["encoding"], newline="") as file:
+        with (folder / resource["path"]).open(
+            encoding=resource["encoding"], newline=""
+        ) as file:
             names, *rows = csv.reader(file)
         fields = resource["schema"]["fields"]
         assert names == [field["name"] for field in fields]
         for field, cells in zip(fields, zip(*rows, strict=True), strict=True):
             limits = field.get("constraints", {})
-            missing = [each if isinstance(each, str) else each["value"] for each in field.get("missingValues", [""])]
-            values = [None if cell in missing else read(cell, field["type"]) for cell in cells]
+            missing = [
+                each if isinstance(each, str) else each["value"]
+                for each in field.get("missingValues", [""])
+            ]
+            values = [
+                None if cell in missing else read(cell, field["type"]) for cell in cells
+            ]
             known = [value for value in values if value is not None]
             assert not (limits.get("required") and len(known) < len(values))
             assert {*known} <= {*limits.get("enum", known)}
             assert all(value >= limits.get("minimum", value) for value in known)
             assert all(value <= limits.get("maximum", value) for value in known)
-            if "constraints" in field:  # both a value and a missing one, so the checks above saw them
+            # both a value and a missing one, so the checks above saw them
+            if "constraints" in field:
                 assert known
                 assert (None in values) != limits["required"]
 
@@ -100,15 +129,28 @@ MECHANISMS = [
 ]
 
 
-@pytest.mark.parametrize(("mechanism", "schema"), MECHANISMS, ids=lambda each: getattr(each, "name", ""))
-def test_the_codebook_is_a_data_package_and_true_of_every_cell(tmp_path, mechanism, schema):
+@pytest.mark.parametrize(
+    ("mechanism", "schema"), MECHANISMS, ids=lambda each: getattr(each, "name", "")
+)
+def test_the_codebook_is_a_data_package_and_true_of_every_cell(
+    tmp_path, mechanism, schema
+):
     package = published(tmp_path / "csv", mechanism, schema)
     jsonschema.validate(package, PROFILE)
     check(tmp_path / "csv", package)
     stated = json.loads((tmp_path / "csv/privacy.json").read_text())["digests"]
-    told = {each["path"]: each["hash"].removeprefix("sha256:") for each in package["resources"]}
-    assert stated == {**told, "datapackage.json": file_digest(tmp_path / "csv/datapackage.json")}
-    assert {path.name for path in (tmp_path / "csv").iterdir()} == {*stated, "privacy.json"}
+    told = {
+        each["path"]: each["hash"].removeprefix("sha256:")
+        for each in package["resources"]
+    }
+    assert stated == {
+        **told,
+        "datapackage.json": file_digest(tmp_path / "csv/datapackage.json"),
+    }
+    assert {path.name for path in (tmp_path / "csv").iterdir()} == {
+        *stated,
+        "privacy.json",
+    }
     for name, each in ((each["name"], each) for each in package["resources"]):
         assert name in TABLES or name.startswith("synthetic_")
         assert all(field["description"] for field in each["schema"]["fields"])
@@ -116,7 +158,13 @@ def test_the_codebook_is_a_data_package_and_true_of_every_cell(tmp_path, mechani
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"type": "whole"}, {"name": 3}, {"missingValues": [-7]}, {"categories": ["1"]}, {"constraints": {"required": 1}}],
+    [
+        {"type": "whole"},
+        {"name": 3},
+        {"missingValues": [-7]},
+        {"categories": ["1"]},
+        {"constraints": {"required": 1}},
+    ],
 )
 def test_the_profile_refuses_what_is_no_data_package(tmp_path, wrong):
     package = published(tmp_path / "csv", Steps(epsilon=1), CELLS)
@@ -127,7 +175,9 @@ def test_the_profile_refuses_what_is_no_data_package(tmp_path, wrong):
 
 def test_a_false_codebook_is_caught(tmp_path):
     package = published(tmp_path / "csv", Steps(epsilon=50), MIXED)
-    fields = {field["name"]: field for field in package["resources"][-1]["schema"]["fields"]}
+    fields = {
+        field["name"]: field for field in package["resources"][-1]["schema"]["fields"]
+    }
     for name, key, false in [
         ("age", "constraints", {"required": True, "maximum": 60}),
         ("job", "constraints", {"required": False, "enum": [1, 2]}),
@@ -147,13 +197,22 @@ def test_a_false_codebook_is_caught(tmp_path):
 @pytest.mark.parametrize(("name", "said"), cases(__file__, "what_is_said_of_a_column"))
 def test_what_is_said_of_a_column(tmp_path, name, said):
     package = published(tmp_path, Steps(epsilon=50), MIXED)
-    field = next(each for each in package["resources"][-1]["schema"]["fields"] if each["name"] == name)
+    field = next(
+        each
+        for each in package["resources"][-1]["schema"]["fields"]
+        if each["name"] == name
+    )
     assert {key: field[key] for key in said} == json.loads(json.dumps(said))
 
 
 def test_nothing_in_it_is_of_the_table(tmp_path):
-    one, other = (published(tmp_path / str(seed), Steps(epsilon=1), MIXED, seed=seed) for seed in (1, 2))
-    hashes = [[each.pop("hash") for each in package["resources"]] for package in (one, other)]
+    one, other = (
+        published(tmp_path / str(seed), Steps(epsilon=1), MIXED, seed=seed)
+        for seed in (1, 2)
+    )
+    hashes = [
+        [each.pop("hash") for each in package["resources"]] for package in (one, other)
+    ]
     assert one == other
     assert hashes[0] != hashes[1]
     assert (one["name"], one["title"]) == ("a-mixed-table-2020", "A mixed Table, 2020")
@@ -161,7 +220,10 @@ def test_nothing_in_it_is_of_the_table(tmp_path):
 
 
 def test_how_numbers_without_bins_and_those_of_models_were_drawn(tmp_path):
-    for mechanism, schema, drawn in [(MECHANISMS[2][0], UNBINNED, "intervals"), (MECHANISMS[3][0], CELLS, "model")]:
+    for mechanism, schema, drawn in [
+        (MECHANISMS[2][0], UNBINNED, "intervals"),
+        (MECHANISMS[3][0], CELLS, "model"),
+    ]:
         package = published(tmp_path / drawn, mechanism, schema, "parquet")
         first = package["resources"][-1]["schema"]["fields"][0]
         assert first["description"].endswith(f". {DRAWN[drawn]}.")
@@ -172,5 +234,10 @@ def test_how_numbers_without_bins_and_those_of_models_were_drawn(tmp_path):
 def test_files_of_spss_are_listed_beside_the_sets(tmp_path):
     package = published(tmp_path, LaplaceSanitizer(epsilon=1), CELLS, "sav")
     jsonschema.validate(package, PROFILE)
-    assert [each["name"] for each in package["resources"]] == ["margins", "synthetic_1", "synthetic_1.sav"]
-    assert package["resources"][1]["schema"] == package["resources"][2]["schema"]
+    assert [each["name"] for each in package["resources"]] == [
+        "answers",
+        "margins",
+        "synthetic_1",
+        "synthetic_1.sav",
+    ]
+    assert package["resources"][2]["schema"] == package["resources"][3]["schema"]

@@ -1,119 +1,110 @@
-"""The files of a release: what is written is read back, and files of version 0.2.0 still are."""
+"""The files of a release: what is written is read back."""
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
-import numpy as np
+import pandas as pd
 import pytest
-from tables import filled, refuses
+from tables import refuses
 
-from pdips.convergence import ESS, RHAT, Convergence
-from pdips.release.documents import Diagnostics, PrivacyDocument, RunDocument, home_of
-from pdips.report.pages import rewrite
+from pdips import Pairs, Schema, Steps, Table
+from pdips.convergence import Convergence
+from pdips.evaluation.margins import no_comparison
+from pdips.release.documents import (
+    Diagnostics,
+    Document,
+    PrivacyDocument,
+    ReleaseIdentity,
+    RunDocument,
+    Signature,
+)
 
-OLD = sorted((Path(__file__).parent / "version_0_2_0").glob("*.json"))
-"""One release of each kind as version 0.2.0 wrote it, with the verdicts of that version's report."""
-
-
-def unpacked(path: Path, folder: Path) -> dict[str, Any]:
-    """Put the files of an old release in their places; return them."""
-    held: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    places = {"privacy": f"{held['home']}/privacy.json", "paid": "public/evaluation.json"}
-    places |= {name: f"confidential/{name}.json" for name in ("run", "evaluation")}
-    for name, place in places.items():
-        if name in held:
-            (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            (folder / place).write_text(json.dumps(held[name]), encoding="utf-8")
-    return held
-
-
-@pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
-def test_a_release_of_version_0_2_0_is_reported_as_it_was(path, tmp_path):
-    held = unpacked(path, tmp_path)
-    verdicts: dict[str, Any] = {}
-    assert len(rewrite(tmp_path, tell=verdicts.update)) == (2 if held["home"] == "public" else 1)
-    assert {name: [found.level, found.line] for name, found in verdicts.items()} == held["verdicts"]
+SCHEMA = Schema.model_validate(
+    {"columns": {name: {"levels": ["no", "yes"]} for name in ("ill", "old")}}
+)
+FRAME = pd.DataFrame({"ill": ["no", "yes"] * 30, "old": ["no"] * 60})
+CHAINS = Convergence({"a": 1.002}, {"a": 700.0}, {"a": 750.0}, 2, 3)
 
 
-@pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
-def test_files_of_version_0_2_0_lose_nothing_when_they_are_written_again(path, tmp_path):
-    held = unpacked(path, tmp_path)
-    home = home_of(tmp_path)
-    assert home is not None
-    assert PrivacyDocument.read(home).contents() == held["privacy"]
-    run = RunDocument.read(tmp_path / "confidential")
-    run.write(tmp_path)
-    assert RunDocument.read(tmp_path) == run
-    again, before = run.contents(), held["run"]
-    for found in (again["diagnostics"], before["diagnostics"]):
-        found.pop("convergence", None)
-        (found.get("posterior") or {}).pop("convergence", None)
-    assert keys_of(before) <= keys_of(again)
+def run(**changes: object) -> RunDocument:
+    whole = {
+        "release": "0" * 16,
+        "table": None,
+        "published": True,
+        "seconds": {"counting": 0.5},
+        "peak_memory_mib": 300.0,
+        "ledger": None,
+        "n_records": 60,
+        "diagnostics": {},
+        "comparison": no_comparison(),
+    }
+    return RunDocument.model_validate(whole | changes)
 
 
-def keys_of(content: Any, above: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
-    """Return the paths of all keys."""
-    if isinstance(content, list):
-        return set().union(*(keys_of(one, above) for one in content))
-    if not isinstance(content, dict):
-        return set()
-    return set().union(*({(*above, key)} | keys_of(one, (*above, key)) for key, one in content.items()))
+@pytest.mark.parametrize("mechanism", [Steps(epsilon=1), Pairs(epsilon=1, n_sets=2)])
+def test_a_release_loses_nothing_when_it_is_written_again(tmp_path, mechanism):
+    release, _ = mechanism.release(Table(FRAME, SCHEMA))
+    release.publish(tmp_path / "public")
+    document = PrivacyDocument.read(tmp_path / "public")
+    before = (tmp_path / "public/privacy.json").read_bytes()
+    document.write(tmp_path)
+    assert (tmp_path / "privacy.json").read_bytes() == before
+    assert document.release == release.identifier
+    assert {**document.contents(), "digests": None} == {
+        **release.describe(),
+        "digests": None,
+    }
 
 
-def test_a_release_of_version_0_2_0_is_evaluated(pdips, tmp_path):
-    held = unpacked(next(path for path in OLD if path.stem == "steps"), tmp_path / "out")
-    schema = PrivacyDocument.model_validate(held["privacy"]).table_schema
-    rng = np.random.default_rng(2)
-    frames = [filled(schema, 80, rng) for _ in range(3)]
-    frames[0].to_parquet(tmp_path / "t.parquet")
-    for number, frame in enumerate(frames[1:], start=1):
-        frame.to_parquet(tmp_path / "out" / "public" / f"synthetic_{number}.parquet")
-    assert "report.html" in pdips.ok("evaluate", tmp_path / "t.parquet", tmp_path / "out")
-    assert "General measures" in (tmp_path / "out" / "confidential" / "report.html").read_text(encoding="utf-8")
-
-
-def said(passed: bool, rhat: float, ess: float, divergences: int = 0, more: str = "") -> str:
-    """Return a line of ``run.json`` as version 0.2.0 wrote it."""
-    return (
-        f"{'passed' if passed else 'failed'}: R-hat at most {rhat:.4f} (below 1.01 asked for), effective draws at "
-        f"least {ess:.0f} for the centre and {ess + 50:.0f} for the tails (above 400), {divergences} divergences "
-        f"(none){more}"
-    )
+def test_each_release_has_an_identifier_of_its_own():
+    both = [Steps(epsilon=1).release(Table(FRAME, SCHEMA))[0] for _ in range(2)]
+    documents = [release.document() for release in both]
+    assert documents[0].release != documents[1].release
+    identity = ReleaseIdentity.of(documents[0])
+    assert identity.differs(documents[0]) == []
+    assert identity.differs(documents[1]) == ["identifier"]
 
 
 @pytest.mark.parametrize(
-    ("line", "passed"),
-    [
-        (said(True, 1.001, 900), True),
-        (said(True, RHAT - 1e-6, ESS + 0.1), True),  # rounded to the limits
-        (said(False, RHAT - 1e-6, 900), False),
-        (said(False, 1.001, 300), False),
-        (said(False, 1.001, 900, divergences=1), False),
-        (said(True, 1.0, math.inf), True),
-    ],
+    "wrong", ["", "0" * 15, "0" * 17, "G" * 16, "0" * 16 + "\n", "A" * 16]
 )
-def test_sentences_on_chains_of_version_0_2_0_become_numbers(line, passed):
-    (found,) = Diagnostics.model_validate({"convergence": {"chains": line}}).convergence
-    assert found.passed is passed
-    (again,) = Diagnostics.model_validate({"convergence": [line, "independent draws"]}).convergence
-    assert again == found
+def test_an_identifier_has_sixteen_digits(wrong):
+    facts = Steps(epsilon=1).release(Table(FRAME, SCHEMA))[0].describe()
+    with pytest.raises(ValueError, match="pattern"):
+        PrivacyDocument.model_validate(facts | {"release": wrong})
 
 
-def test_rounds_and_the_worst_numbers_are_read_from_sentences():
-    lines = [said(True, 1.002, 700), said(False, 1.2, 600, 2, ", in round 3")]
-    first, second = Diagnostics.model_validate({"convergence": lines}).convergence
-    assert (first.largest_rhat, first.smallest_ess_bulk, first.smallest_ess_tail, first.rounds) == (1.002, 700, 750, 1)
-    assert (second.largest_rhat, second.divergences, second.rounds) == (1.2, 2, 3)
-    for words in ("independent draws", [], {"total variation distance to half the lattice": 0.1}):
+def test_a_run_is_read_as_it_was_written(tmp_path):
+    made = run(table="1-2-3", diagnostics={"convergence": [CHAINS]})
+    made.write(tmp_path)
+    again = RunDocument.read(tmp_path)
+    assert again == made
+    (chains,) = again.diagnostics.convergence
+    assert (chains.largest_rhat, chains.smallest_ess_bulk) == (1.002, 700)
+    assert (chains.smallest_ess_tail, chains.divergences, chains.rounds) == (750, 2, 3)
+    assert chains.passed is False
+
+
+def test_what_mechanisms_say_of_chains_is_read_once_or_several_times():
+    for said in (CHAINS, [CHAINS], {"one": CHAINS}, [CHAINS, "independent draws"]):
+        assert Diagnostics.model_validate({"convergence": said}).convergence == [CHAINS]
+    for words in (
+        "independent draws",
+        [],
+        {"total variation distance to half the lattice": 0.1},
+    ):
         assert Diagnostics.model_validate({"convergence": words}).convergence == []
+
+
+def test_infinite_figures_of_chains_are_written_as_json_has_them():
     found = Convergence({"a": math.inf}, {"a": 1.0}, {"a": math.inf}, 0)
     written = Diagnostics(convergence=[found]).model_dump_json()
     json.loads(written, parse_constant=lambda word: pytest.fail(word))
     assert Diagnostics.model_validate_json(written).convergence == [found]
 
 
-@pytest.mark.parametrize("document", [PrivacyDocument, RunDocument])
-def test_a_missing_file_is_named(document, tmp_path):
+@pytest.mark.parametrize("document", [PrivacyDocument, RunDocument, Signature])
+def test_a_missing_file_is_named(document: type[Document], tmp_path):
     refuses(f"can't read .*{document.file}", document.read, tmp_path)
+    (tmp_path / document.file).mkdir()
+    refuses("it is no file", document.read, tmp_path)

@@ -1,4 +1,6 @@
-"""The card: what an attacker gains, which errors are known, how sets are combined, and a paid evaluation."""
+"""The card: what an attacker gains, which errors are known, how sets are combined, and
+a paid evaluation.
+"""
 
 import math
 import re
@@ -37,7 +39,9 @@ SCHEMA = schema_in("card")
 
 
 def gaussian_power(rho: float, level: float) -> float:
-    """The largest power against the Gaussian mechanism, which is rho-zCDP and attains it: Phi(Phi^-1(a) + mu)."""
+    """The largest power against the Gaussian mechanism, which is rho-zCDP and attains
+    it: Phi(Phi^-1(a) + mu).
+    """
     return float(norm.cdf(norm.ppf(level) + math.sqrt(2 * rho)))
 
 
@@ -51,7 +55,9 @@ def words_of(page: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
-def test_no_test_of_a_gaussian_release_beats_the_zcdp_bound_which_tightens_what_epsilon_and_delta_say() -> None:
+def test_no_test_of_a_gaussian_release_beats_the_zcdp_bound_which_tightens_what_epsilon_and_delta_say() -> (  # noqa: E501
+    None
+):
     for rho, level in product((0.001, 0.02, 0.3, 1.0, 5.0), LEVELS):
         assert gaussian_power(rho, level) <= detection_bound_zcdp(rho, level) <= 1
     for rho in (0.01, 0.1, 0.5, 2.0):
@@ -61,42 +67,76 @@ def test_no_test_of_a_gaussian_release_beats_the_zcdp_bound_which_tightens_what_
     assert detection_bound_zcdp(1e6, 0.01) == pytest.approx(1)
     assert detection_bound_zcdp(50, 0.95) == 1
     # the broken twin
-    assert any(gaussian_power(0.3, level) > detection_bound_zcdp(0.3 / 4, level) for level in LEVELS)
+    assert any(
+        gaussian_power(0.3, level) > detection_bound_zcdp(0.3 / 4, level)
+        for level in LEVELS
+    )
     rho, delta = 0.05, 1e-6
     epsilon = rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    assert power_bound(epsilon, delta, 0.05, rho=rho) < 0.8 * detection_bound(epsilon, delta, 0.05)
-    assert all(power_bound(epsilon, delta, a, rho=rho) <= detection_bound(epsilon, delta, a) for a in LEVELS)
+    assert power_bound(epsilon, delta, 0.05, rho=rho) < 0.8 * detection_bound(
+        epsilon, delta, 0.05
+    )
+    assert all(
+        power_bound(epsilon, delta, a, rho=rho) <= detection_bound(epsilon, delta, a)
+        for a in LEVELS
+    )
 
 
 def test_replacing_is_removing_and_adding() -> None:
     for level in LEVELS:
-        assert power_bound(0.7, 0, level, replacing=True) == detection_bound(1.4, 0, level)
+        assert power_bound(0.7, 0, level, replacing=True) == detection_bound(
+            1.4, 0, level
+        )
         far = detection_bound(1.4, (1 + math.exp(0.7)) * 1e-5, level)
         assert power_bound(0.7, 1e-5, level, replacing=True) == pytest.approx(far)
-        assert power_bound(50, 1e-6, level, rho=0.1, replacing=True) == detection_bound_zcdp(0.4, level)
+        assert power_bound(
+            50, 1e-6, level, rho=0.1, replacing=True
+        ) == detection_bound_zcdp(0.4, level)
     assert power_bound(1000, 0.5, 0.1, replacing=True) == 1
 
 
-@pytest.mark.parametrize(("changes", "words", "never"), cases(__file__, "what_the_card_says"))
-def test_what_the_card_says(tmp_path: Path, changes: Any, words: list[str], never: list[str]) -> None:
-    card = words_of(card_of(tmp_path / "public", facts_of(**changes)).replace("\N{NARROW NO-BREAK SPACE}", " "))
+@pytest.mark.parametrize(
+    ("changes", "words", "never"), cases(__file__, "what_the_card_says")
+)
+def test_what_the_card_says(
+    tmp_path: Path, changes: Any, words: list[str], never: list[str]
+) -> None:
+    card = words_of(
+        card_of(tmp_path / "public", facts_of(**changes)).replace(
+            "\N{NARROW NO-BREAK SPACE}", " "
+        )
+    )
     assert [each for each in words if each not in card] == []
     assert [each for each in never if each in card] == []
 
 
 def test_every_mechanism_without_noise_has_its_reason() -> None:
     facts = PrivacyDocument.model_validate(facts_of())
-    silent = {name for name in MECHANISMS if standard_errors(facts.model_copy(update={"mechanism": name})) == DEFAULT}
+    silent = {
+        name
+        for name in MECHANISMS
+        if standard_errors(facts.model_copy(update={"mechanism": name})) == DEFAULT
+    }
     # these list their noise, as test_sentinel.py sees on their cards
-    noisy = "laplace-sanitizer modips pairs perturbed-histogram privbayes scores steps universal-histogram"
+    noisy = (
+        "laplace-sanitizer modips pairs perturbed-histogram privbayes scores "
+        "steps universal-histogram"
+    )
     assert silent == set(noisy.split())
     assert set(WHY_NONE) | silent == set(MECHANISMS)
 
 
 def published(folder: Path, mechanism: Any) -> Path:
     rng = np.random.default_rng(8)
-    frame = pd.DataFrame({"home colour": rng.choice(["blue", "red"], 300), "wage": rng.uniform(0, 100, 300)})
-    release, _ = mechanism.release(Table(frame.assign(**{"class": rng.choice([1, 2, 3], 300)}), SCHEMA))
+    frame = pd.DataFrame(
+        {
+            "home colour": rng.choice(["blue", "red"], 300),
+            "wage": rng.uniform(0, 100, 300),
+        }
+    )
+    release, _ = mechanism.release(
+        Table(frame.assign(**{"class": rng.choice([1, 2, 3], 300)}), SCHEMA)
+    )
     release.publish(folder)
     return folder
 
@@ -107,20 +147,35 @@ def published(folder: Path, mechanism: Any) -> Path:
         (LaplaceSanitizer(epsilon=20, n_sets=3, split="per-set"), "sanitized"),
         (Pairs(epsilon=20, n_sets=3, sets="posterior"), "between"),
         (Steps(epsilon=20, n_sets=3, split="per-set"), "sanitized"),
-        (Modips(epsilon=20, n_sets=3, model=StatisticModel(cells_of, shares_of_cells, draw_cells, "cells")), None),
+        (
+            Modips(
+                epsilon=20,
+                n_sets=3,
+                model=StatisticModel(cells_of, shares_of_cells, draw_cells, "cells"),
+            ),
+            None,
+        ),
     ],
 )
 def test_the_three_lines_of_the_card_run(tmp_path, mechanism, rule, monkeypatch):
     folder = published(tmp_path / "public", mechanism)
     card = write_card(folder).read_text(encoding="utf-8")
-    blocks = [unescape(code) for code in re.findall(r"<pre><code>(.*?)</code>", card, re.DOTALL)]
-    assert [block.split()[1] for block in blocks[:3]] == ["pandas", "pdips.outside", "statsmodels.formula.api"]
+    blocks = [
+        unescape(code)
+        for code in re.findall(r"<pre><code>(.*?)</code>", card, re.DOTALL)
+    ]
+    assert [block.split()[1] for block in blocks[:3]] == [
+        "pandas",
+        "pdips.outside",
+        "statsmodels.formula.api",
+    ]
     reading, noisy, combined = blocks[:3]
     assert combined.count("\n") == 3
     monkeypatch.chdir(folder)
     names: dict[str, Any] = {}
     exec(reading, names)
-    assert [len(each) for each in names["sets"]] == [300] * 3  # apart, not one below the other
+    # apart, not one below the other
+    assert [len(each) for each in names["sets"]] == [300] * 3
     asks, question = noisy.strip().splitlines()
     exec(asks, names)
     assert np.isfinite(eval(question, names)["estimate"]).all()
@@ -136,17 +191,35 @@ def test_the_three_lines_of_the_card_run(tmp_path, mechanism, rule, monkeypatch)
 def test_an_analysis_for_any_schema() -> None:
     assert formula(SCHEMA) == "wage ~ C(Q('home colour'))"
     day = {"type": "date", "lower": "2014-01-01", "upper": "2015-01-01"}
-    assert formula(Schema(columns={"day": day, "pay": {"lower": 0, "upper": 1}})) == "pay ~ 1"
-    two = {"a b": {"levels": ["x", "it's"]}, "p": {"levels": ["y", "n"], "public": True}}
+    assert (
+        formula(Schema(columns={"day": day, "pay": {"lower": 0, "upper": 1}}))
+        == "pay ~ 1"
+    )
+    two = {
+        "a b": {"levels": ["x", "it's"]},
+        "p": {"levels": ["y", "n"], "public": True},
+    }
     assert formula(Schema(columns=two)) == "I((Q('a b') == \"it's\") * 1.0) ~ C(p)"
-    assert formula(Schema(columns={name: {"lower": 0, "upper": 1} for name in ("lambda", "y")})) == "Q('lambda') ~ y"
+    assert (
+        formula(
+            Schema(columns={name: {"lower": 0, "upper": 1} for name in ("lambda", "y")})
+        )
+        == "Q('lambda') ~ y"
+    )
 
 
 def test_a_paid_evaluation_is_on_the_card_and_adds_to_its_price(tmp_path: Path) -> None:
     before = words_of(card_of(tmp_path / "public", facts_of()))
     write_json(tmp_path / "public" / "evaluation.json", EVALUATION)
     after = words_of(card_of(tmp_path / "public", facts_of()))
-    for words in ("0.0417", "0.00222", "0.0133", "Together, ε 1.25", "figures are for ε = 1.25", "Of the evaluation."):
+    for words in (
+        "0.0417",
+        "0.00222",
+        "0.0133",
+        "Together, ε 1.25",
+        "figures are for ε = 1.25",
+        "Of the evaluation.",
+    ):
         assert words in after
         assert words not in before
     assert "at most 2.72 (e ε )" in before
@@ -156,19 +229,47 @@ def test_a_paid_evaluation_is_on_the_card_and_adds_to_its_price(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("mechanism", "there", "never"),
     [
-        (Steps(epsilon=1), ["Counts of one level: the noise", "No interval of an", "The noisy counts give"], "mean"),
-        (Steps(epsilon=1, n_sets=2, sets="posterior"), ["the mean of the 2 estimates", "by a rule"], "No interval"),
-        (KNG(epsilon=1), ["No interval of an analysis", "datapackage.json is the codebook"], "noisy counts"),
+        (
+            Steps(epsilon=1),
+            [
+                "Counts of one level: the noise",
+                "No interval of an",
+                "The noisy counts give",
+            ],
+            "mean",
+        ),
+        (
+            Steps(epsilon=1, n_sets=2, sets="posterior"),
+            ["the mean of the 2 estimates", "by a rule"],
+            "No interval",
+        ),
+        (
+            KNG(epsilon=1),
+            ["No interval of an analysis", "datapackage.json is the codebook"],
+            "noisy counts",
+        ),
     ],
 )
-def test_what_an_analyst_can_do_comes_before_the_guarantee(tmp_path, mechanism, there, never):
-    page = write_card(published(tmp_path / "public", mechanism)).read_text(encoding="utf-8")
-    order = [page.index(f"<h2>{title}") for title in ("What you can", "Before you", "What the guarantee", "The price")]
+def test_what_an_analyst_can_do_comes_before_the_guarantee(
+    tmp_path, mechanism, there, never
+):
+    page = write_card(published(tmp_path / "public", mechanism)).read_text(
+        encoding="utf-8"
+    )
+    order = [
+        page.index(f"<h2>{title}")
+        for title in ("What you can", "Before you", "What the guarantee", "The price")
+    ]
     assert order == sorted(order)
     use = words_of(page[order[0] : order[1]]).replace(" ,", ",")
     for words in there:
         assert words in use
     assert never not in use
-    assert ("valid ones from the noisy counts" in words_of(page[: order[0]])) == ("noisy counts" in use)
-    (tmp_path / "public/datapackage.json").unlink()  # as of a release of an earlier version
-    assert "is the codebook" not in write_card(tmp_path / "public").read_text(encoding="utf-8")
+    assert ("valid ones from the noisy counts" in words_of(page[: order[0]])) == (
+        "noisy counts" in use
+    )
+    # as of a release of an earlier version
+    (tmp_path / "public/datapackage.json").unlink()
+    assert "is the codebook" not in write_card(tmp_path / "public").read_text(
+        encoding="utf-8"
+    )

@@ -1,4 +1,6 @@
-"""The notebooks as they are stored: run in order, no errors, no trace of a machine. `make notebooks` runs them."""
+"""The notebooks as they are stored: run in order, no errors, no trace of a machine.
+`make notebooks` runs them.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,19 @@ def test_stored_notebook_is_clean_and_what_it_imports_exists(path: Path) -> None
 
 
 def _missing(notebook: Any) -> list[str]:
-    """Return what the code of a notebook imports from the project and the project doesn't have."""
+    """Return what the code of a notebook imports from the project and the project
+    doesn't have.
+    """
     wanted = [
         (node.module, alias.name)
         for cell in notebook.cells
         if cell.cell_type == "code" and not cell.source.startswith("%%")
-        for node in ast.walk(ast.parse(TransformerManager().transform_cell(cell.source)))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("pdips", "pdips_papers")
+        for node in ast.walk(
+            ast.parse(TransformerManager().transform_cell(cell.source))
+        )
+        if isinstance(node, ast.ImportFrom)
+        and node.module
+        and node.module.split(".")[0] in ("pdips", "pdips_papers")
         for alias in node.names
     ]
     missing = []
@@ -50,7 +58,9 @@ def _missing(notebook: Any) -> list[str]:
 
 def test_an_import_of_what_is_gone_and_a_name_of_this_machine_are_found() -> None:
     notebook = _good()
-    notebook.cells[1].source = "from pdips import Table, Gone\nfrom pdips.gone import Table"
+    notebook.cells[
+        1
+    ].source = "from pdips import Table, Gone\nfrom pdips.gone import Table"
     assert _missing(notebook) == ["pdips.Gone", "pdips.gone.Table"]
     notebook = _good()
     notebook.cells[1].outputs[0].text = "from bigserver17"
@@ -67,16 +77,24 @@ def test_readme_lists_every_notebook() -> None:
 def _good() -> Any:
     """A notebook with nothing wrong, to spoil one thing at a time."""
     new = nbformat.v4
-    picture = new.new_output("display_data", data={"image/png": "aGVsbG8="}, metadata={})
-    table = new.new_output("execute_result", data={"text/html": "<table></table>"}, execution_count=1)
+    picture = new.new_output(
+        "display_data", data={"image/png": "aGVsbG8="}, metadata={}
+    )
+    table = new.new_output(
+        "execute_result", data={"text/html": "<table></table>"}, execution_count=1
+    )
     printed = new.new_output("stream", name="stdout", text="5 sets\n")
     code = "# alt: Two bars, the left one\n#      higher than the right.\ndraw(seed=1)"
     cells = [
         new.new_markdown_cell("# A title"),
         new.new_code_cell(code, execution_count=1, outputs=[printed, picture, table]),
-        new.new_markdown_cell("A seeded release must not be published. More: [docs](../docs/choosing.md)."),
+        new.new_markdown_cell(
+            "A seeded release must not be published. More: [docs](../docs/choosing.md)."
+        ),
     ]
-    notebook = new.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "x"}})
+    notebook = new.new_notebook(
+        cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "x"}}
+    )
     TOOL.normalise(notebook)
     return notebook
 
@@ -86,16 +104,26 @@ def _wrong(notebook: Any) -> dict[str, Any]:
     title, code, last = notebook.cells
     new = nbformat.v4.new_output
     return {
-        "stderr": lambda: code.outputs.append(new("stream", name="stderr", text="UserWarning: x")),
-        "ValueError": lambda: code.outputs.append(new("error", ename="ValueError", evalue="x", traceback=[])),
-        "folder of a machine: /home": lambda: code.outputs[0].update(text="written to /home/someone/x.csv"),
-        "cell 2 names a folder": lambda: code.update(source=code.source + "\nread('/tmp/x')"),
+        "stderr": lambda: code.outputs.append(
+            new("stream", name="stderr", text="UserWarning: x")
+        ),
+        "ValueError": lambda: code.outputs.append(
+            new("error", ename="ValueError", evalue="x", traceback=[])
+        ),
+        "folder of a machine: /home": lambda: code.outputs[0].update(
+            text="written to /home/someone/x.csv"
+        ),
+        "cell 2 names a folder": lambda: code.update(
+            source=code.source + "\nread('/tmp/x')"
+        ),
         "address": lambda: code.outputs[0].update(text="<Axes at 0x7f12ab34cd>"),
         "top to bottom": lambda: code.update(execution_count=2),
         "kernel": lambda: notebook.metadata.kernelspec.update(name="ir"),
         "format 4.5": lambda: notebook.update(nbformat_minor=4),
         "title": lambda: title.update(source="Some words"),
-        "pointer to the docs": lambda: last.update(source="A seed: never publish. The end."),
+        "pointer to the docs": lambda: last.update(
+            source="A seed: never publish. The end."
+        ),
         "alt text": lambda: code.metadata.clear(),
         "no picture": lambda: code.outputs.pop(1),
         "no table": lambda: code.outputs.pop(2),

@@ -1,4 +1,6 @@
-"""The README as a newcomer follows it: a clean clone, a fresh environment, its commands and Python word for word."""
+"""The README as a newcomer follows it: a clean clone, a fresh environment, its commands
+and Python word for word.
+"""
 
 import json
 import os
@@ -14,8 +16,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def shown(language: str, begins: str) -> str:
-    """Return the one block of the README in a language that begins with the given text."""
-    (found,) = [b for b in pages.blocks(README) if b.language == language and b.text.startswith(begins)]
+    """Return the one block of the README in a language that begins with the given
+    text.
+    """
+    (found,) = [
+        b
+        for b in pages.blocks(README)
+        if b.language == language and b.text.startswith(begins)
+    ]
     return found.text
 
 
@@ -25,8 +33,13 @@ def test_links_lead_somewhere_and_the_schemas_shown_are_valid():
     links = re.findall(r"\]\((?!http)([^)]+)\)", README)
     assert len(links) > 5
     assert [link for link in links if not (ROOT / link).exists()] == []
-    assert Schema.from_toml(shown("toml", "[columns.voted]")).records.max_per_person == 2
-    block = re.search(r"(?s)```toml\n(.*?)```", (ROOT / "docs" / "schema.md").read_text(encoding="utf-8"))
+    assert (
+        Schema.from_toml(shown("toml", "[columns.voted]")).records.max_per_person == 2
+    )
+    block = re.search(
+        r"(?s)```toml\n(.*?)```",
+        (ROOT / "docs" / "schema.md").read_text(encoding="utf-8"),
+    )
     assert block is not None
     schema = Schema.from_toml(block.group(1))
     assert schema.columns["salary"].n_levels == 21
@@ -47,27 +60,60 @@ def test_the_model_shown_can_be_built():
 def test_the_lock_file_names_no_host():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     assert len(lines) > 20
-    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
+    assert [
+        line
+        for line in lines
+        if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)
+    ] == []
 
 
-LOST = dict(re.findall(r"(?m)^\| \[`([a-z-]+)`\].*\| (?:at least )?([0-9.]+)[^|]*\|$", README))
+LOST = dict(
+    re.findall(
+        r"(?m)^\| \[`([a-z-]+)`\].*\| (?:at least "
+        r")?([0-9.]+)[^|]*\|$",
+        README,
+    )
+)
 """What the table of guarantees says that a mechanism loses as printed."""
 
-EXACT = ("censored-posterior", "kng", "laplace-sanitizer", "perturbed-histogram", "privbayes", "steps")
-COUNTED = {"modips": "printed: cell means", "pseudo-posterior": "pseudo-posterior (Weighted)"}
+EXACT = (
+    "censored-posterior",
+    "kng",
+    "laplace-sanitizer",
+    "perturbed-histogram",
+    "privbayes",
+    "steps",
+)
+COUNTED = {
+    "modips": "printed: cell means",
+    "pseudo-posterior": "pseudo-posterior (Weighted)",
+}
 
 
+@pytest.mark.slow_cases(
+    "censored-posterior",
+    "privbayes",
+    "steps",
+)
 @pytest.mark.parametrize("name", [*EXACT, "universal-histogram"])
 def test_what_a_printed_form_loses_is_what_its_audit_finds(name):
     from pdips.audit import audit_cases, registered_cases
 
-    exact = [case for case in registered_cases(name, variant="published") if case.engine == "exact"]
+    exact = [
+        case
+        for case in registered_cases(name, variant="published")
+        if case.engine == "exact"
+    ]
     assert f"{max(found.bound for found in audit_cases(exact)):.2f}" == LOST[name]
 
 
 def test_one_attack_has_one_figure():
     page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
-    rows = {row.split(" | ")[0].lstrip("| "): row for row in page.splitlines() if row.startswith("| ")}
+    rows = {
+        row.split(" | ")[0].lstrip("| "): row
+        for row in page.splitlines()
+        if row.startswith("| ")
+    }
     assert set(LOST) == {*EXACT, *COUNTED, "universal-histogram"}
     for name, row in {
         **COUNTED,
@@ -76,16 +122,30 @@ def test_one_attack_has_one_figure():
     }.items():
         (found,) = [rows[each] for each in rows if each.startswith(row)]
         assert LOST[name] in found
-    for name, notebook in (("kng", "what_the"), ("modips", "what_the"), ("pseudo-posterior", "what_the")):
+    for name, notebook in (
+        ("kng", "what_the"),
+        ("modips", "what_the"),
+        ("pseudo-posterior", "what_the"),
+    ):
         (path,) = (ROOT / "notebooks").glob(f"{notebook}*.ipynb")
         assert LOST[name] in path.read_text(encoding="utf-8")
 
 
 def shell(folder: Path, command: str) -> str:
     clean = {
-        name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS")
     }
-    done = subprocess.run(command, shell=True, cwd=folder, env=clean, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=clean,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -102,16 +162,40 @@ def test_a_newcomer_gets_through_the_readme(tmp_path):
     assert (clone / "demo/youth/public/card.html").exists()
     assert (clone / "demo/youth/confidential/report.html").exists()
     assert "released  20 synthetic sets of 5 columns by modips" in printed
-    assert "The posterior" in (clone / "demo/earnings/confidential/report.html").read_text()
+    assert (
+        "The posterior"
+        in (clone / "demo/earnings/confidential/report.html").read_text()
+    )
     assert "INSIDE ONLY" in printed
-    evaluation = json.loads((clone / "demo/youth/confidential/evaluation.json").read_text())["specific"]
+    evaluation = json.loads(
+        (clone / "demo/youth/confidential/evaluation.json").read_text()
+    )["specific"]
     names = [row["coefficient"] for row in evaluation["coefficients"]]
-    assert re.findall(r"(?m)^\| `([^`]+)` \| -?[0-9.]+ \| -?[0-9.]+ \|", README) == names
-    assert "Propensity scores" in (clone / "demo/youth/confidential/report.html").read_text()
+    assert (
+        re.findall(
+            r"(?m)^\| `([^`]+)` \| -?[0-9.]+ \| -?[0-9.]+ "
+            r"\|",
+            README,
+        )
+        == names
+    )
+    assert (
+        "Propensity scores"
+        in (clone / "demo/youth/confidential/report.html").read_text()
+    )
     shell(clone, "make demo EPSILON=3")
-    assert json.loads((clone / "demo/youth/public/privacy.json").read_text())["privacy"]["epsilon"] == 3
-    assert "epsilon 4 of 10 spent, 6 left" in shell(clone, ".venv/bin/pdips ledger show demo/youth.sqlite")
+    assert (
+        json.loads((clone / "demo/youth/public/privacy.json").read_text())["privacy"][
+            "epsilon"
+        ]
+        == 3
+    )
+    assert "epsilon 4 of 10 spent, 6 left" in shell(
+        clone, ".venv/bin/pdips ledger show demo/youth.sqlite"
+    )
     (clone / "snippet.py").write_text(shown("python", "import pdips"))
-    assert "epsilon = 1 in total over 3 synthetic sets" in shell(clone, ".venv/bin/python snippet.py")
+    assert ("epsilon = 1 in total over 3 synthetic sets") in shell(
+        clone, ".venv/bin/python snippet.py"
+    )
     assert (clone / "demo/hours/synthetic_3.parquet").exists()
     shell(clone, ".venv/bin/pdips schema check examples/hours.toml")

@@ -1,7 +1,8 @@
-"""Run the tasks of a study, on all cores or on a dask cluster, and keep each result as soon as it is there.
+"""Run the tasks of a study, on all cores or on a dask cluster, and keep each result as
+soon as it is there.
 
-Every task has a file of its own under DIR/replicates, renamed into place when it is whole, so that a run that was
-killed goes on where it stopped.
+Every task has a file of its own under DIR/replicates, renamed into place when it is
+whole, so that a run that was killed goes on where it stopped.
 """
 
 import hashlib
@@ -59,13 +60,14 @@ def measure(
     Returns
     -------
     DataFrame
-        One measurement a row, in the order of the tasks, with the task's key in ``task``.
+        One measurement a row, in the order of the tasks, with the task's key in
+        ``task``.
 
     Raises
     ------
     InputError
-        If the study takes no data or needs some, the folder holds something else or a run with other settings, or the
-        number of workers is below 0.
+        If the study takes no data or needs some, the folder holds something else or a
+        run with other settings, or the number of workers is below 0.
     """
     if options.data is not None and study.data == "none":
         raise InputError(f"study {study.name} simulates its data and takes no --data")
@@ -80,33 +82,52 @@ def measure(
         "study": study.name,
         "replicates": options.replicates,
         "epsilons": list(options.epsilons),
-        "data": None if options.data is None else hashlib.sha256(options.data.read_bytes()).hexdigest(),
+        "data": None
+        if options.data is None
+        else hashlib.sha256(options.data.read_bytes()).hexdigest(),
         "seed": seed,
         "version": __version__,
     }
     home = _open_folder(out, settings, confidential=options.data is not None)
-    done = {task.key: found for task in tasks if (found := _stored(home, task)) is not None}
-    missing = [(task, derive_seed(study.name, seed, task.key)) for task in tasks if task.key not in done]
+    done = {}
+    missing = []
+    for task in tasks:
+        stored = _stored(home, task)
+        if stored is None:
+            missing.append((task, derive_seed(study.name, seed, task.key)))
+        else:
+            done[task.key] = stored
     tell = tell or (lambda done, total: None)
     tell(len(done), len(tasks))
     if missing:
         with _results(study, missing, workers, scheduler) as results:
             for task, result in results:
-                _write(home / f"{task.key}.json", {"arguments": dict(task.arguments), **result})
+                content = {"arguments": dict(task.arguments), **result}
+                _write(home / f"{task.key}.json", content)
                 done[task.key] = result
                 tell(len(done), len(tasks))
-    rows = [{"task": task.key, **row} for task in tasks for row in done[task.key]["measurements"]]
+    rows = [
+        {"task": task.key, **row}
+        for task in tasks
+        for row in done[task.key]["measurements"]
+    ]
     return pd.DataFrame(rows)
 
 
 def seconds(out: Path) -> float:
     """Return the computing time of all stored tasks together, in seconds."""
-    files = (path for path in (out / "replicates").glob("*.json") if path.name != SETTINGS)
-    return math.fsum(float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) for path in files)
+    spent = []
+    for path in (out / "replicates").glob("*.json"):
+        if path.name != SETTINGS:
+            task = json.loads(path.read_text(encoding="utf-8"))
+            spent.append(float(task["seconds"]))
+    return math.fsum(spent)
 
 
 def _open_folder(out: Path, settings: Mapping[str, Any], *, confidential: bool) -> Path:
-    """Return the folder of results, made if there is none, and refuse one of other settings."""
+    """Return the folder of results, made if there is none, and refuse one of other
+    settings.
+    """
     home = out / "replicates"
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; name a folder")
@@ -114,13 +135,18 @@ def _open_folder(out: Path, settings: Mapping[str, Any], *, confidential: bool) 
         stored = _read(home / SETTINGS) or {}
         for name, value in settings.items():
             if stored.get(name) != value:
-                what = "another table" if name == "data" else f"{name} = {stored.get(name)}, not {value}"
+                what = f"{name} = {stored.get(name)}, not {value}"
+                if name == "data":
+                    what = "another table"
                 raise InputError(
-                    f"{out} holds a run with {what}; use the same settings to go on, or name another folder"
+                    f"{out} holds a run with {what}; use the same settings to go on, "
+                    f"or name another folder"
                 )
         return home
     if out.is_dir() and any(path.name != "replicates" for path in out.iterdir()):
-        raise InputError(f"{out} holds something other than a study; name another folder")
+        raise InputError(
+            f"{out} holds something other than a study; name another folder"
+        )
     try:
         out.mkdir(parents=True, exist_ok=True, mode=0o700 if confidential else 0o755)
         if confidential:
@@ -133,7 +159,9 @@ def _open_folder(out: Path, settings: Mapping[str, Any], *, confidential: bool) 
 
 
 def _stored(home: Path, task: Task) -> dict[str, Any] | None:
-    """Return a result that is there already, unless it is damaged or of a task with other arguments."""
+    """Return a result that is there already, unless it is damaged or of a task with
+    other arguments.
+    """
     found = _read(home / f"{task.key}.json")
     plain = json.loads(json.dumps(dict(task.arguments), default=_plain))
     return found if found is not None and found.get("arguments") == plain else None
@@ -169,14 +197,24 @@ def perform(study: Study, arguments: Mapping[str, Any], seed: int) -> dict[str, 
     except Exception as error:
         if "data" not in arguments or os.environ.get("PDIPS_TRACEBACK"):
             raise
-        # A message from deep inside may quote a value of the table, and a scheduler's workers would log it.
-        raise RuntimeError(f"{type(error).__name__} in a task; PDIPS_TRACEBACK=1 shows where") from None
-    return {"seed": seed, "seconds": time.perf_counter() - start, "measurements": measurements}
+        # A message from deep inside may quote a value of the table, and a scheduler's
+        # workers would log it.
+        raise RuntimeError(
+            f"{type(error).__name__} in a task; PDIPS_TRACEBACK=1 shows where"
+        ) from None
+    return {
+        "seed": seed,
+        "seconds": time.perf_counter() - start,
+        "measurements": measurements,
+    }
 
 
 @contextmanager
 def _results(
-    study: Study, missing: Sequence[tuple[Task, int]], workers: int | None, scheduler: str | None
+    study: Study,
+    missing: Sequence[tuple[Task, int]],
+    workers: int | None,
+    scheduler: str | None,
 ) -> Iterator[Iterator[tuple[Task, dict[str, Any]]]]:
     """Lend the results as they come."""
     if workers == 0 and scheduler is None:
@@ -185,8 +223,13 @@ def _results(
     from distributed import as_completed
 
     with client_of(scheduler or LOCAL, len(missing), workers) as client:
-        futures = {
-            client.submit(perform, study, dict(task.arguments), seed, key=f"{study.name}-{task.key}-{seed}"): task
-            for task, seed in missing
-        }
-        yield ((futures.pop(future), future.result()) for future in as_completed(list(futures)))
+        futures = {}
+        for task, seed in missing:
+            arguments = dict(task.arguments)
+            key = f"{study.name}-{task.key}-{seed}"
+            future = client.submit(perform, study, arguments, seed, key=key)
+            futures[future] = task
+        yield (
+            (futures.pop(future), future.result())
+            for future in as_completed(list(futures))
+        )

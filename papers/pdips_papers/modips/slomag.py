@@ -1,4 +1,6 @@
-"""Simulation study 4 of Bowen and Liu (2020): categories given two numbers, by sequential regressions (SLOMAG)."""
+"""Simulation study 4 of Bowen and Liu (2020): categories given two numbers, by
+sequential regressions (SLOMAG).
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,30 +28,49 @@ from pdips_papers.modips.as_printed import grown_noise
 from pdips_papers.modips.cell_histograms import noisy_shares, one_step, scotts_bins
 from pdips_papers.modips.glom import once
 from pdips_papers.modips.location_model import N_SETS, Records, draw_records
-from pdips_papers.modips.sequential_model import BOUNDS, HALF, LEVELS, ONE_CELL, SEQUENCE, draw_levels, in_units
+from pdips_papers.modips.sequential_model import (
+    BOUNDS,
+    HALF,
+    LEVELS,
+    ONE_CELL,
+    SEQUENCE,
+    draw_levels,
+    in_units,
+)
 
-N, RHO = 1000, 0.5
+N = 1000
+RHO = 0.5
 COVARIANCE = np.array([[1.0, RHO], [RHO, 1.0]])
 
 COMPONENTS = 8
-"""Two means, three moments, three regressions: each has an eighth of epsilon, as in the paper."""
+"""Two means, three moments, three regressions: each has an eighth of epsilon, as in the
+paper.
+"""
 
 PENALTY = Fraction(1, 2)
-"""The paper's lambda: the prior as printed has precision lambda, the noise is for n lambda."""
+"""The paper's lambda: the prior as printed has precision lambda, the noise is for n
+lambda.
+"""
 
 RIDGE = 30
-"""Public precision of the prior of coefficients of predictors in the unit ball, in the sound rows."""
+"""Public precision of the prior of coefficients of predictors in the unit ball, in the
+sound rows.
+"""
 
 PUBLIC_BINS = 13
 """Bins of each number: what Scott's rule gives for variance 1."""
 
 NAMES = ("intercept", "z1", "z2", "w1", "w2")
-TRUTHS = {str(number + 1): row for number, row in enumerate(row for one in SEQUENCE for row in one.truth)}
+TRUTHS = {
+    str(number + 1): row
+    for number, row in enumerate(row for one in SEQUENCE for row in one.truth)
+}
 
 GROUPS = {
     **{
         f"Coefficients beta {number}: {of}": {
-            f"beta{number}, {name}": f"β{number}, {name}" for name in NAMES[: len(TRUTHS[number])]
+            f"beta{number}, {name}": f"β{number}, {name}"
+            for name in NAMES[: len(TRUTHS[number])]
         }
         for number, of in {
             "2": "w2 given z1, z2, w1",
@@ -59,26 +80,42 @@ GROUPS = {
         }.items()
     },
     "Means": {"mu1": "mean of z1", "mu2": "mean of z2"},
-    "Variances and correlation": {"s1": "variance of z1", "s2": "variance of z2", "rho": "correlation"},
+    "Variances and correlation": {
+        "s1": "variance of z1",
+        "s2": "variance of z2",
+        "rho": "correlation",
+    },
 }
 
 
 @dataclass(frozen=True)
 class SlomagSample:
-    """Data sets, and what the published rows draw from them without looking at epsilon."""
+    """Data sets, and what the published rows draw from them without looking at
+    epsilon.
+    """
 
     data: Records
     betas: tuple[FloatArray, ...]
 
     @cached_property
     def exact(self) -> dict[str, IntArray]:
-        """The exact statistics in whole units, shape (replicates, entries), by their names in the plan."""
-        codes, tables = np.unravel_index(self.data.cell[:, 0], LEVELS), []
+        """The exact statistics in whole units, shape (replicates, entries), by their
+        names in the plan.
+        """
+        codes = np.unravel_index(self.data.cell[:, 0], LEVELS)
+        tables = []
         for k, z in enumerate(self.data.z[:, 0]):
-            columns = {"z1": z[:, 0], "z2": z[:, 1]} | {f"w{j + 1}": code[k] for j, code in enumerate(codes)}
+            columns = {"z1": z[:, 0], "z2": z[:, 1]} | {
+                f"w{j + 1}": code[k] for j, code in enumerate(codes)
+            }
             tables.append(Table(pd.DataFrame(columns), SCHEMA))
         parts = plan_of(Fraction(1)).parts
-        return {part.name: np.stack([part.statistic.measure(each).ravel() for each in tables]) for part in parts}
+        return {
+            part.name: np.stack(
+                [part.statistic.measure(each).ravel() for each in tables]
+            )
+            for part in parts
+        }
 
 
 class Slomag(cells.GroupedStudy):
@@ -86,7 +123,8 @@ class Slomag(cells.GroupedStudy):
 
     name: ClassVar[str] = "slomag"
     title: ClassVar[str] = (
-        "Categorical variables given numbers, by sequential regressions: simulation study 4 of Bowen and Liu (2020)"
+        "Categorical variables given numbers, by sequential regressions: simulation "
+        "study 4 of Bowen and Liu (2020)"
     )
     default_replicates: ClassVar[int] = 1000
     groups = GROUPS
@@ -94,17 +132,37 @@ class Slomag(cells.GroupedStudy):
     headlines = ("beta2, z1", "mu1", "s1", "rho")
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
-        """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
+        """Draw the data of a batch once, and synthesize them by every method at every
+        epsilon.
+        """
         rng = np.random.default_rng(seed)
-        bits, data = RandomBits(rng), simulated(arguments["replicates"], rng)
-        sample = SlomagSample(data, tuple(sequential_model.exact_draws(data, one, PENALTY, rng) for one in SEQUENCE))
-        rows = measured("original", data) + measured("multiple-synthesis", multiple_synthesis(data, rng))
+        bits = RandomBits(rng)
+        data = simulated(arguments["replicates"], rng)
+        sample = SlomagSample(
+            data,
+            tuple(
+                sequential_model.exact_draws(data, one, PENALTY, rng)
+                for one in SEQUENCE
+            ),
+        )
+        rows = measured("original", data) + measured(
+            "multiple-synthesis", multiple_synthesis(data, rng)
+        )
         for spelled in arguments["epsilons"]:
-            epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
+            epsilon = positive(spelled, "epsilon")
+            suffix = suffix_of(spelled)
             for method, synthesize in METHODS.items():
                 rows += measured(method, synthesize(sample, epsilon, bits), suffix)
-            for method, shipped in (("modips-noise-aware", "slomag"), ("wrong-noise-aware", "glom")):
-                rows += measured(method, noise_aware(data, shipped, epsilon, rng), suffix, "posterior-predictive")
+            for method, shipped in (
+                ("modips-noise-aware", "slomag"),
+                ("wrong-noise-aware", "glom"),
+            ):
+                rows += measured(
+                    method,
+                    noise_aware(data, shipped, epsilon, rng),
+                    suffix,
+                    "posterior-predictive",
+                )
         return rows
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -116,39 +174,81 @@ def simulated(replicates: int, rng: np.random.Generator) -> Records:
     """Draw data sets from the model, the numbers moved into their bounds first."""
     z = rng.standard_normal((replicates, 1, N, 2)) @ np.linalg.cholesky(COVARIANCE).T
     z = np.clip(z, -HALF, HALF)
-    return draw_levels(z, lambda one, x: np.broadcast_to(one.truth, (*x.shape[:2], *one.truth.shape)), rng)
+    return draw_levels(
+        z,
+        lambda one, x: np.broadcast_to(one.truth, (*x.shape[:2], *one.truth.shape)),
+        rng,
+    )
 
 
-def measured(method: str, sets: Records, suffix: str = "", rule: Rule = "sanitized") -> list[dict[str, Any]]:
-    """Estimate means, variances, correlation and coefficients from sets, as section 4.3.2 does."""
-    numbers, rows = without_cells(sets), []
+def measured(
+    method: str, sets: Records, suffix: str = "", rule: Rule = "sanitized"
+) -> list[dict[str, Any]]:
+    """Estimate means, variances, correlation and coefficients from sets, as section
+    4.3.2 does.
+    """
+    numbers = without_cells(sets)
+    rows = []
     means, errors = cells.mean_estimates(numbers, 1)
     for j in (0, 1):
-        rows += cells.summarised(f"{method}, mu{j + 1}", suffix, means[..., 0, j], errors[..., 0, j], 0.0, rule)
+        rows += cells.summarised(
+            f"{method}, mu{j + 1}",
+            suffix,
+            means[..., 0, j],
+            errors[..., 0, j],
+            0.0,
+            rule,
+        )
     for name, (estimate, variance) in cells.covariance_estimates(numbers, 1).items():
-        rows += cells.summarised(f"{method}, {name}", suffix, estimate, variance, RHO if name == "rho" else 1.0, rule)
+        rows += cells.summarised(
+            f"{method}, {name}",
+            suffix,
+            estimate,
+            variance,
+            RHO if name == "rho" else 1.0,
+            rule,
+        )
     for number, (estimate, variance) in sequential_model.firth_estimates(sets).items():
         for place, truth in enumerate(TRUTHS[number]):
             row = f"{method}, beta{number}, {NAMES[place]}"
-            rows += cells.summarised(row, suffix, estimate[..., place], variance[..., place], float(truth), rule)
+            rows += cells.summarised(
+                row,
+                suffix,
+                estimate[..., place],
+                variance[..., place],
+                float(truth),
+                rule,
+            )
     return rows
 
 
 def without_cells(sets: Records) -> Records:
-    """Return the numbers alone, all in one cell: the general location model is then a bivariate normal law."""
+    """Return the numbers alone, all in one cell: the general location model is then a
+    bivariate normal law.
+    """
     return Records(np.zeros_like(sets.cell), sets.z)
 
 
 def multiple_synthesis(data: Records, rng: np.random.Generator) -> Records:
-    """Draw sets from the posterior predictive law under nearly flat priors of the coefficients; no privacy."""
+    """Draw sets from the posterior predictive law under nearly flat priors of the
+    coefficients; no privacy.
+    """
     drawn = location_model.exact_posterior(without_cells(data), 1, rng)
-    betas = [sequential_model.exact_draws(data, one, sequential_model.FLAT, rng) for one in SEQUENCE]
+    betas = [
+        sequential_model.exact_draws(data, one, sequential_model.FLAT, rng)
+        for one in SEQUENCE
+    ]
     z = draw_records(drawn, N, rng).z
-    return draw_levels(z, lambda regression, _: in_units(betas[regression.outcome], regression), rng)
+    return draw_levels(
+        z, lambda regression, _: in_units(betas[regression.outcome], regression), rng
+    )
 
 
-def np_dips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
-    """Do as printed: Scott's bins on the data crossed with the cells, sensitivity 1, epsilon / m a set.
+def np_dips_published(
+    sample: SlomagSample, epsilon: Fraction, bits: RandomBits
+) -> Records:
+    """Do as printed: Scott's bins on the data crossed with the cells, sensitivity 1,
+    epsilon / m a set.
 
     The bins give away the sample's standard deviations, so no epsilon is finite (5.3).
     """
@@ -165,20 +265,31 @@ def np_dips(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Record
     return one_step(sample.data, BOUNDS, bins, shares, bits.generator())
 
 
-def modips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
-    """Do as printed: each set at epsilon / m in eight shares; noise of scale 2 / (n lambda) on posterior draws.
+def modips_published(
+    sample: SlomagSample, epsilon: Fraction, bits: RandomBits
+) -> Records:
+    """Do as printed: each set at epsilon / m in eight shares; noise of scale 2 / (n
+    lambda) on posterior draws.
 
-    The posterior's prior has precision lambda, not n lambda: the noise on the coefficients is n times too small, and
-    for three levels short by a further sqrt 2 (5.6).
+    The posterior's prior has precision lambda, not n lambda: the noise on the
+    coefficients is n times too small, and for three levels short by a further sqrt 2
+    (5.6).
     """
     rng = bits.generator()
     share = float(epsilon) / (COMPONENTS * N_SETS)
-    drawn = location_model.as_printed(without_cells(sample.data), ONE_CELL, epsilon * 6 / COMPONENTS, bits)
+    drawn = location_model.as_printed(
+        without_cells(sample.data), ONE_CELL, epsilon * 6 / COMPONENTS, bits
+    )
     z = draw_records(drawn, N, rng, ONE_CELL).z
 
-    def coefficients(regression: sequential_model.Regression, x: FloatArray) -> FloatArray:
+    def coefficients(
+        regression: sequential_model.Regression, x: FloatArray
+    ) -> FloatArray:
         exact = sample.betas[regression.outcome]
-        return in_units(exact + grown_noise(exact.shape, 2 / (N * float(PENALTY) * share), rng), regression)
+        return in_units(
+            exact + grown_noise(exact.shape, 2 / (N * float(PENALTY) * share), rng),
+            regression,
+        )
 
     return draw_levels(z, coefficients, rng)
 
@@ -187,37 +298,60 @@ SCHEMA = Schema.model_validate(
     {
         "columns": {
             **{name: {"lower": -HALF, "upper": HALF} for name in ("z1", "z2")},
-            **{f"w{j}": {"levels": list(range(size))} for j, size in enumerate(LEVELS, start=1)},
+            **{
+                f"w{j}": {"levels": list(range(size))}
+                for j, size in enumerate(LEVELS, start=1)
+            },
         }
     }
 )
 
 
 def plan_of(epsilon: Fraction) -> StatisticPlan:
-    """Return what ``modips`` does for ``models/slomag.py``: sums, products, ridge fits, an eighth of epsilon each."""
+    """Return what ``modips`` does for ``models/slomag.py``: sums, products, ridge fits,
+    an eighth of epsilon each.
+    """
     statistics = location_model.numeric_statistics()
     for place in range(len(LEVELS)):
         predictors = ("z1", "z2", *(f"w{j + 1}" for j in range(place)))
-        statistics[f"fit {place}"] = Logistic(outcome=f"w{place + 1}", predictors=predictors, kappa=RIDGE)
+        statistics[f"fit {place}"] = Logistic(
+            outcome=f"w{place + 1}", predictors=predictors, kappa=RIDGE
+        )
     return StatisticPlan(
-        schema=SCHEMA, neighbours="replace-one", statistics=statistics, budget="equal", amount=epsilon, law="laplace"
+        schema=SCHEMA,
+        neighbours="replace-one",
+        statistics=statistics,
+        budget="equal",
+        amount=epsilon,
+        law="laplace",
     )
 
 
-def modips_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
-    """Sanitize sums, products and regularised modes once at the whole epsilon, and draw each set from them."""
-    rng, plan = bits.generator(), plan_of(epsilon)
+def modips_plug_in(
+    sample: SlomagSample, epsilon: Fraction, bits: RandomBits
+) -> Records:
+    """Sanitize sums, products and regularised modes once at the whole epsilon, and draw
+    each set from them.
+    """
+    rng = bits.generator()
+    plan = plan_of(epsilon)
     values = location_model.sanitized_values(plan, sample.exact, bits)
-    drawn = location_model.plug_in(location_model.statistics_of(plan, values, N), ONE_CELL, N_SETS, rng)
+    drawn = location_model.plug_in(
+        location_model.statistics_of(plan, values, N), ONE_CELL, N_SETS, rng
+    )
     modes = [values[f"fit {place}"] for place in range(len(LEVELS))]
     z = draw_records(drawn, N, rng, ONE_CELL).z
     return draw_levels(z, sequential_model.plug_in(modes, RIDGE, rng), rng)
 
 
-def noise_aware(data: Records, shipped: str, epsilon: Fraction, rng: np.random.Generator) -> Records:
+def noise_aware(
+    data: Records, shipped: str, epsilon: Fraction, rng: np.random.Generator
+) -> Records:
     """Release by ``modips`` with a shipped model, for one replicate in ``ONE_IN``."""
     made = location_model.tables(data, LEVELS, ONE_CELL.half)
-    return location_model.records_in(location_model.releases(made, shipped, epsilon, rng), LEVELS)
+    return location_model.records_in(
+        location_model.releases(made, shipped, epsilon, rng), LEVELS
+    )
 
 
 METHODS: dict[str, Callable[[SlomagSample, Fraction, RandomBits], Records]] = {
@@ -225,14 +359,21 @@ METHODS: dict[str, Callable[[SlomagSample, Fraction, RandomBits], Records]] = {
     "np-dips": np_dips,
     "modips-published": modips_published,
     "modips-plug-in": modips_plug_in,
-    "wrong-published": lambda sample, epsilon, bits: draw_records(  # the general location model of section 4.3.1
-        location_model.as_printed(sample.data, BOUNDS, epsilon, bits), N, bits.generator(), BOUNDS
+    # the general location model of section 4.3.1
+    "wrong-published": lambda sample, epsilon, bits: draw_records(
+        location_model.as_printed(sample.data, BOUNDS, epsilon, bits),
+        N,
+        bits.generator(),
+        BOUNDS,
     ),
-    "wrong-plug-in": lambda sample, epsilon, bits: once(BOUNDS)(sample.data, epsilon, bits),
+    "wrong-plug-in": lambda sample, epsilon, bits: once(BOUNDS)(
+        sample.data, epsilon, bits
+    ),
 }
 """Each takes data, the total epsilon and bits, and returns synthetic sets."""
 
-MEANS, SPREADS = ("mu1", "mu2"), ("s1", "s2", "rho")
+MEANS = ("mu1", "mu2")
+SPREADS = ("s1", "s2", "rho")
 PRINTED = ("modips-published", "np-dips-published")
 REPAIRED = ("modips-plug-in", "np-dips")
 WRONG = ("wrong-published", "wrong-plug-in")
@@ -248,88 +389,135 @@ def _betas(seen: cells.AverageFigures) -> list[str]:
 @claims
 def _no_fit(seen: cells.AverageFigures) -> Said:
     def share(name: str, epsilon: str) -> float:
-        return float(np.mean(seen.over([name], [f"beta{j}, intercept" for j in "1234"], cells.WITHOUT, [epsilon])))
+        return float(
+            np.mean(
+                seen.over(
+                    [name],
+                    [f"beta{j}, intercept" for j in "1234"],
+                    cells.WITHOUT,
+                    [epsilon],
+                )
+            )
+        )
 
     names = ("modips-published", "modips-plug-in", "np-dips-published", "wrong-plug-in")
-    shares = [tuple(cells.figure(share(name, at), "coverage") for at in (seen.lowest, seen.top)) for name in names]
-    text = [f"{seen.said[name]} {low} and {top}" for name, (low, top) in zip(names, shares, strict=True)]
+    shares = [
+        tuple(
+            cells.figure(share(name, at), "coverage") for at in (seen.lowest, seen.top)
+        )
+        for name in names
+    ]
+    text = [
+        f"{seen.said[name]} {low} and {top}"
+        for name, (low, top) in zip(names, shares, strict=True)
+    ]
     return say(share("modips-published", seen.lowest) > FEW, shares="; ".join(text))
 
 
 @claims
 def _wrong(seen: cells.AverageFigures) -> Said:
-    names, top = (*WRONG, "modips-published"), [seen.top]
-    bias, coverage = (seen.words(names, _betas(seen), measure, top) for measure in ("bias", "coverage"))
-    return say(seen.of(WRONG[0], _betas(seen), "coverage", top) < 0.8, bias=bias, coverage=coverage)
+    names = (*WRONG, "modips-published")
+    top = [seen.top]
+    bias, coverage = (
+        seen.words(names, _betas(seen), measure, top)
+        for measure in ("bias", "coverage")
+    )
+    return say(
+        seen.of(WRONG[0], _betas(seen), "coverage", top) < 0.8,
+        bias=bias,
+        coverage=coverage,
+    )
 
 
 @claims
 def _bias(seen: cells.AverageFigures) -> Said:
     runs = (seen.above(math.exp(-1.01)), [seen.top])
     parts = [
-        f"epsilon {cells.span(run)}: {seen.words((*PRINTED, *REPAIRED), _betas(seen), 'bias', run)}" for run in runs
+        f"epsilon {cells.span(run)}: "
+        f"{seen.words((*PRINTED, *REPAIRED), _betas(seen), 'bias', run)}"
+        for run in runs
     ]
-    modips, histogram = (seen.of(name, _betas(seen), "bias", [seen.top]) for name in PRINTED)
+    modips, histogram = (
+        seen.of(name, _betas(seen), "bias", [seen.top]) for name in PRINTED
+    )
     return say(modips < 0.1 < histogram, parts="; ".join(parts))
 
 
 @claims
 def _errors(seen: cells.AverageFigures) -> Said:
     names = ("original", *PRINTED, *REPAIRED, *WRONG)
-    parts = [f"epsilon {short(at)}: {seen.words(names, _betas(seen), 'rmse', [at])}" for at in (seen.middle, seen.top)]
-    modips, original = (seen.of(name, _betas(seen), "rmse", [seen.middle]) for name in (PRINTED[0], "original"))
-    return f"Coefficients, {'; '.join(parts)}.", HOLDS if modips > 2 * original else PARTLY
+    parts = [
+        f"epsilon {short(at)}: {seen.words(names, _betas(seen), 'rmse', [at])}"
+        for at in (seen.middle, seen.top)
+    ]
+    modips, original = (
+        seen.of(name, _betas(seen), "rmse", [seen.middle])
+        for name in (PRINTED[0], "original")
+    )
+    judged = HOLDS if modips > 2 * original else PARTLY
+    return f"Coefficients, {'; '.join(parts)}.", judged
 
 
 @claims
 def _coverage(seen: cells.AverageFigures) -> Said:
-    where, betas = seen.above(math.exp(-1.01)), _betas(seen)
-    spread = [cells.figure(f(seen.over([PRINTED[1]], betas, "coverage", where)), "coverage") for f in (min, max)]
-    low, high = (seen.words(PRINTED[1:], betas, "width", [at]) for at in (seen.lowest, where[-1]))
+    where = seen.above(math.exp(-1.01))
+    betas = _betas(seen)
+    covered = seen.over([PRINTED[1]], betas, "coverage", where)
+    spread = [cells.figure(share, "coverage") for share in (min(covered), max(covered))]
     judged = HOLDS if seen.of(PRINTED[0], betas, "coverage", where) > 0.93 else PARTLY
+    words = {
+        "coverage": seen.words((*PRINTED, *REPAIRED), betas, "coverage", where),
+        "low": seen.words(PRINTED[1:], betas, "width", [seen.lowest]),
+        "high": seen.words(PRINTED[1:], betas, "width", [where[-1]]),
+    }
     return say(
         judged,
         where=cells.span(where),
-        coverage=seen.words((*PRINTED, *REPAIRED), betas, "coverage", where),
         spread=" to ".join(spread),
-        low=low,
-        high=high,
         last=short(where[-1]),
+        **words,
     )
 
 
 @claims
 def _means(seen: cells.AverageFigures) -> Said:
-    low, high, names = seen.below(math.exp(1)), seen.above(math.exp(1.01)), (*PRINTED, *REPAIRED)
+    low = seen.below(math.exp(1))
+    high = seen.above(math.exp(1.01))
+    names = (*PRINTED, *REPAIRED)
     modips, histogram = (seen.of(name, MEANS, "rmse", low) for name in PRINTED)
     covered = [seen.of(name, MEANS, "coverage", seen.epsilons) for name in PRINTED]
     judged = HOLDS if histogram < modips and min(covered) > 0.92 else PARTLY
-    return say(
-        judged,
-        low=cells.span(low),
-        at_low=seen.words(names, MEANS, "rmse", low),
-        high=cells.span(high),
-        at_high=seen.words(names, MEANS, "rmse", high),
-        coverage=seen.words(names, MEANS, "coverage", seen.epsilons),
-    )
+    words = {
+        "at_low": seen.words(names, MEANS, "rmse", low),
+        "at_high": seen.words(names, MEANS, "rmse", high),
+        "coverage": seen.words(names, MEANS, "coverage", seen.epsilons),
+    }
+    return say(judged, low=cells.span(low), high=cells.span(high), **words)
 
 
 @claims
 def _spreads(seen: cells.AverageFigures) -> Said:
-    where, names, spreads = seen.above(math.exp(-1.99)), (*PRINTED, *WRONG, *REPAIRED), ("s1", "s2", "rho")
-    others = [seen.of(name, spreads, "coverage", seen.epsilons) for name in (PRINTED[1], WRONG[0])]
+    where = seen.above(math.exp(-1.99))
+    names = (*PRINTED, *WRONG, *REPAIRED)
+    spreads = ("s1", "s2", "rho")
+    others = [
+        seen.of(name, spreads, "coverage", seen.epsilons)
+        for name in (PRINTED[1], WRONG[0])
+    ]
     modips = seen.of(PRINTED[0], spreads, "coverage", where)
     judged = HOLDS if modips > 0.93 and max(others) < 0.5 else PARTLY
-    return say(
-        judged,
-        where=cells.span(where),
-        coverage=seen.words(names, spreads, "coverage", where),
-        errors=seen.words(names, spreads, "rmse", where),
-        last=short(where[-1]),
-        at_last=seen.words(names, spreads, "coverage", where[-1:]),
-    )
+    last = where[-1:]
+    words = {
+        "coverage": seen.words(names, spreads, "coverage", where),
+        "errors": seen.words(names, spreads, "rmse", where),
+        "at_last": seen.words(names, spreads, "coverage", last),
+    }
+    return say(judged, where=cells.span(where), last=short(last[0]), **words)
 
 
 @claims
 def _price(seen: cells.AverageFigures) -> Said:
-    return say(PROVED, errors=seen.words((*PRINTED, *REPAIRED), _betas(seen), "rmse", [seen.middle]))
+    return say(
+        PROVED,
+        errors=seen.words((*PRINTED, *REPAIRED), _betas(seen), "rmse", [seen.middle]),
+    )

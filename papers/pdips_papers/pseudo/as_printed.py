@@ -1,4 +1,6 @@
-"""The censored posterior as Hu et al. (2022) have it, for studies and audits: it claims epsilon and loses more."""
+"""The censored posterior as Hu et al. (2022) have it, for studies and audits: it claims
+epsilon and loses more.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +21,13 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.censored_posterior import CensoredPosterior, Centre, Draws
 from pdips.posterior.columns import Columns, record_values
-from pdips.posterior.pseudo_posterior import ChainFit, GridFit, has_few, linear_weights
+from pdips.posterior.pseudo_posterior import (
+    ChainFit,
+    GridFit,
+    flat,
+    has_few,
+    linear_weights,
+)
 from pdips.posterior.target import GridDraws, Target
 from pdips.privacy.loss import exact, spell
 from pdips.privacy.noise import RandomBits
@@ -27,16 +35,19 @@ from pdips.privacy.plan import Plan
 from pdips_papers.harness.printed import Printed
 
 N_DRAWS = 1_000
-"""Draws of the unweighted fit over which a record's largest log-likelihood is taken: the paper's S."""
+"""Draws of the unweighted fit over which a record's largest log-likelihood is taken:
+the paper's S.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedPosterior(Printed, CensoredPosterior):
-    """The paper's Censor_uw, or Censor_w with ``weights="confidential"``: no centre, and a window of epsilon / 2.
+    """The paper's Censor_uw, or Censor_w with ``weights="confidential"``: no centre,
+    and a window of epsilon / 2.
 
-    Hu et al. (2022), equations 3.5 and 3.6. One to three continuous parameters on a grid, more by NUTS: nothing
-    here is exact. Under replace-one a window of epsilon / 2 loses up to 2 epsilon
-    (``docs/proofs/censored-posterior.md``).
+    Hu et al. (2022), equations 3.5 and 3.6. One to three continuous parameters on a
+    grid, more by NUTS: nothing here is exact. Under replace-one a window of epsilon / 2
+    loses up to 2 epsilon (``docs/proofs/censored-posterior.md``).
     """
 
     centres: ClassVar[tuple[str, ...]] = ("zero",)
@@ -59,15 +70,19 @@ class PrintedPosterior(Printed, CensoredPosterior):
     def flaw(self) -> str:
         """What the form in the paper does, and what is wrong with it."""
         wrong = (
-            "its weights come from a fit to the confidential table, so replacing one record moves the weights of all "
+            "its weights come from a fit to the confidential table, so replacing one "
+            "record moves the weights of all "
             "others, and no finite epsilon holds"
             if self.weights == "confidential"
-            else "its window of half-width epsilon / 2 bounds what removing a record does, but the true loss when one "
+            else "its window of half-width epsilon / 2 bounds what removing a record "
+            "does, but the true loss when one "
             f"is replaced is up to {spell(2 * exact(self.epsilon, 'epsilon'))}"
         )
         return (
-            "NO GUARANTEE. As Hu et al. (2022) have it, for studies: log-likelihoods kept within epsilon / 2 of 0, "
-            f"which it calls epsilon; {wrong}. Parameters are drawn on a grid or by Markov chains in floating point."
+            "NO GUARANTEE. As Hu et al. (2022) have it, for studies: log-likelihoods "
+            "kept within epsilon / 2 of 0, "
+            f"which it calls epsilon; {wrong}. Parameters are drawn on a grid or by "
+            f"Markov chains in floating point."
         )
 
     def check(self, plan: Plan, table: Table) -> None:
@@ -79,7 +94,9 @@ class PrintedPosterior(Printed, CensoredPosterior):
 
     @staticmethod
     def audit_cases(build: Callable[..., CensoredPosterior]) -> Iterator[Case]:
-        """Yield the cases to audit it on: Censor_uw, and Censor_w beside it unless weights were chosen."""
+        """Yield the cases to audit it on: Censor_uw, and Censor_w beside it unless
+        weights were chosen.
+        """
         unweighted = where_allowed(partial(build, model=shares), weights="none")
         if unweighted is not None:
             yield Case(unweighted, three_shares(_far_apart))
@@ -90,7 +107,9 @@ class PrintedPosterior(Printed, CensoredPosterior):
 
 
 class PrintedDraws(GridDraws):
-    """Draws from the paper's posterior; its law on the grid, without weights, is the paper's formula."""
+    """Draws from the paper's posterior; its law on the grid, without weights, is the
+    paper's formula.
+    """
 
     def __init__(self, target: Target, mechanism: PrintedPosterior) -> None:
         super().__init__(target)
@@ -102,26 +121,39 @@ class PrintedDraws(GridDraws):
         return self
 
     def draw(self, bits: RandomBits, runs: int = 1) -> FloatArray:  # type: ignore[override]
-        """Return the parameters of independent draws, shape (runs, numbers); weights are made once for all."""
-        space, values, rng = self.target.space, record_values(self._table), bits.generator()
+        """Return the parameters of independent draws, shape (runs, numbers); weights
+        are made once for all.
+        """
+        space = self.target.space
+        values = record_values(self._table)
+        rng = bits.generator()
         few = has_few(space)
         if runs > 1 and not few:
-            raise InputError("the published form is audited with models of one to three continuous parameters only")
+            raise InputError(
+                "the published form is audited with models of one to "
+                "three continuous parameters only"
+            )
         fits = (GridFit if few else ChainFit)(space, values, N_DRAWS, rng)
-        alpha = linear_weights(fits.largest(None)) if self._mechanism.weights == "confidential" else None
+        alpha = None
+        if self._mechanism.weights == "confidential":
+            alpha = linear_weights(fits.largest(None))
         fits.fit(alpha, float(self.target.window))
         self.diagnostics = {"sampler": fits.name, "convergence": fits.convergence}
         self._made = fits.several(runs)
-        return np.array([np.concatenate([np.ravel(v) for v in draw.values()]) for draw in self._made])
+        return np.array([flat(draw) for draw in self._made])
 
     def log_probabilities(self) -> dict[tuple[int, ...], float]:
         """Return the log probability of each cell."""
         if self._mechanism.weights == "confidential":
-            raise InputError("weights from a fit to the table leave no law that could be spelt out")
+            raise InputError(
+                "weights from a fit to the table leave no law that could be spelt out"
+            )
         super().__call__(self._table)
         return super().log_probabilities()
 
-    def parameters(self, answers: Sequence[Any], rng: np.random.Generator) -> list[dict[str, FloatArray]]:
+    def parameters(
+        self, answers: Sequence[Any], rng: np.random.Generator
+    ) -> list[dict[str, FloatArray]]:
         """Return the free variables, as they were drawn."""
         return self._made
 
@@ -136,12 +168,18 @@ def narrow(data: Columns, schema: Schema) -> pm.Model:
 
 def _far_apart(rows: NDArray[Any]) -> BoolArray:
     phi, lam = rows.T
-    a, b = lam * phi, lam * (1 - phi)
-    found: BoolArray = (beta.logpdf(0.7, a, b) >= 0.5) & (beta.logpdf(1e-6, a, b) <= -0.5)
+    law = beta(lam * phi, lam * (1 - phi))
+    found: BoolArray = (law.logpdf(0.7) >= 0.5) & (law.logpdf(1e-6) <= -0.5)
     return found
 
 
 def _outlier() -> Pair:
-    """Return the pair of Censor_w: beside an outlier both crowds count; without it the smaller one is the riskiest."""
+    """Return the pair of Censor_w: beside an outlier both crowds count; without it the
+    smaller one is the riskiest.
+    """
     pair = beside("an outlier beside two crowds", 100.0, [0.0] * 19 + [1.5] * 19)
-    return with_event(pair, lambda rows: np.abs(rows[:, 0] - 1.5) < 0.75, "the mean is nearer to the second crowd")
+    return with_event(
+        pair,
+        lambda rows: np.abs(rows[:, 0] - 1.5) < 0.75,
+        "the mean is nearer to the second crowd",
+    )

@@ -1,4 +1,6 @@
-"""Simulated tables for the study of mechanisms that take a model: their schemas, models, and true parameters."""
+"""Simulated tables for the study of mechanisms that take a model: their schemas,
+models, and true parameters.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +26,9 @@ type Draw = Callable[[np.random.Generator, int], Values]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Design:
-    """Tables drawn from a model at known parameters, and what each mechanism is given to describe them."""
+    """Tables drawn from a model at known parameters, and what each mechanism is given
+    to describe them.
+    """
 
     name: str
     n: int
@@ -32,10 +36,13 @@ class Design:
     model: str | BuildModel
     truth: Parameters  # of the free variables, in the model's own units
     public: Draw | None = None  # of public columns, as models read them
-    moments: Any = None  # the model of noisy statistics, for modips; that of records if there is none
-    measured: Mapping[str, tuple[str, float, float]] = field(default_factory=dict)  # by parameter: see the data file
+    # the model of noisy statistics, for modips; that of records if there is none
+    moments: Any = None
+    # by parameter: see the data file
+    measured: Mapping[str, tuple[str, float, float]] = field(default_factory=dict)
     guarantees: Sequence[str] = ("1",)
-    seldom: int = 1  # how many replicates there are for each that censored-posterior has
+    # how many replicates there are for each that censored-posterior has
+    seldom: int = 1
 
     @cached_property
     def labels(self) -> list[str]:
@@ -50,12 +57,20 @@ class Design:
     @cached_property
     def numbers(self) -> list[str]:
         """The confidential columns that are numbers, but not whole ones."""
-        return [n for n, c in self.schema.columns.items() if not (c.public or c.is_categorical or c.integer)]
+        return [
+            name
+            for name, column in self.schema.columns.items()
+            if not (column.public or column.is_categorical or column.integer)
+        ]
 
     def parameters(self, values: FloatArray) -> dict[str, NDArray[Any]]:
         """Return parameters, shape (parameters,), as values of the free variables."""
-        parts = np.split(values, np.cumsum([value.size for value in self.truth.values()])[:-1])
-        return {name: part.reshape(self.truth[name].shape) for name, part in zip(self.truth, parts, strict=True)}
+        sizes = [value.size for value in self.truth.values()]
+        parts = np.split(values, np.cumsum(sizes)[:-1])
+        return {
+            name: part.reshape(self.truth[name].shape)
+            for name, part in zip(self.truth, parts, strict=True)
+        }
 
     @cached_property
     def space(self) -> Blueprint:
@@ -69,21 +84,29 @@ class Design:
 
     @cached_property
     def log_density(self) -> Any:
-        """The log posterior density of the joint model, and its gradient, at unconstrained parameters."""
+        """The log posterior density of the joint model, and its gradient, at
+        unconstrained parameters.
+        """
         return self.joint.logp_dlogp_function(ravel_inputs=True)
 
     def observe(self, values: Values) -> None:
         """Put records into the joint model."""
         for name, column in values.items():
-            if (held := self.joint.named_vars.get(name + SUFFIX)) is not None:
+            held = self.joint.named_vars.get(name + SUFFIX)
+            if held is not None:
                 held.set_value(np.asarray(column, held.dtype))
 
     def table(self, rng: np.random.Generator) -> Table:
         """Draw a table at the true parameters."""
-        return self.drawn(self.truth, self.public(rng, self.n) if self.public else {}, rng)
+        public = self.public(rng, self.n) if self.public else {}
+        return self.drawn(self.truth, public, rng)
 
-    def drawn(self, parameters: Parameters, public: Values, rng: np.random.Generator) -> Table:
-        """Draw a table at some parameters, beside public columns as models read them."""
+    def drawn(
+        self, parameters: Parameters, public: Values, rng: np.random.Generator
+    ) -> Table:
+        """Draw a table at some parameters, beside public columns as models read
+        them.
+        """
         values = self.space.draw(parameters, self.n, public, rng) | dict(public)
         return Table(to_frame(self.schema, values, pd.DataFrame(), rng), self.schema)
 
@@ -92,7 +115,8 @@ def logit(data: Any, schema: Schema) -> pm.Model:
     """Return a logistic regression on all public columns."""
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, 2, shape=1 + len(schema.public_columns))
-        pm.Bernoulli("ill", logit_p=beta[0] + data.matrix(list(schema.public_columns)) @ beta[1:], observed=data["ill"])
+        slopes = data.matrix(list(schema.public_columns)) @ beta[1:]
+        pm.Bernoulli("ill", logit_p=beta[0] + slopes, observed=data["ill"])
     return model
 
 
@@ -101,12 +125,15 @@ def counts_by_group(data: Any, schema: Schema) -> pm.Model:
     with pm.Model() as model:
         level = pm.Normal("level", 0, 1)
         effect = pm.Normal("effect", 0, 0.5, shape=schema.columns["group"].n_levels)
-        pm.Poisson("visits", pm.math.exp(level + effect[data["group"]]), observed=data["visits"])
+        rate = pm.math.exp(level + effect[data["group"]])
+        pm.Poisson("visits", rate, observed=data["visits"])
     return model
 
 
 def _staff(rng: np.random.Generator, n: int) -> Values:
-    """Return gender, age group and weeks worked, as the public columns of paper 004 are called."""
+    """Return gender, age group and weeks worked, as the public columns of paper 004 are
+    called.
+    """
     age = rng.choice(5, n, p=[0.15, 0.3, 0.25, 0.2, 0.1])
     return {
         "sex": rng.integers(2, size=n),
@@ -120,7 +147,9 @@ MODELS: dict[str, BuildModel] = {"logit": logit, "Poisson": counts_by_group}
 PUBLIC: dict[str, Draw] = {
     "salary": _staff,
     "claims": lambda rng, n: {"value": rng.beta(2, 3, n)},
-    "logit": lambda rng, n: {f"x{i}": np.clip(rng.standard_normal(n), -2, 2) for i in range(1, 8)},
+    "logit": lambda rng, n: {
+        f"x{i}": np.clip(rng.standard_normal(n), -2, 2) for i in range(1, 8)
+    },
     "Poisson": lambda rng, n: {"group": rng.integers(20, size=n)},
 }
 
@@ -132,7 +161,14 @@ def _read() -> dict[str, Design]:
         schema = Schema.model_validate({"columns": facts.pop("columns")})
         truth = {key: np.array(value) for key, value in facts.pop("truth").items()}
         model = facts.pop("model", MODELS.get(name))
-        found[name] = Design(name=name, schema=schema, truth=truth, model=model, public=PUBLIC.get(name), **facts)
+        found[name] = Design(
+            name=name,
+            schema=schema,
+            truth=truth,
+            model=model,
+            public=PUBLIC.get(name),
+            **facts,
+        )
     return found
 
 

@@ -1,4 +1,6 @@
-"""Mechanisms that take a model, beside each other at the same guarantee: errors, intervals, seconds."""
+"""Mechanisms that take a model, beside each other at the same guarantee: errors,
+intervals, seconds.
+"""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,13 +24,20 @@ from pdips_papers.harness import study
 from pdips_papers.pseudo.model_designs import DESIGNS, Design
 from pdips_papers.pseudo.synthesizers import ecdf_distances
 
-CENSORED, MODIPS, SCORES, PLUG_IN, NONE = "censored-posterior", "modips", "scores", "plug-in", "no privacy"
+CENSORED = "censored-posterior"
+MODIPS = "modips"
+SCORES = "scores"
+PLUG_IN = "plug-in"
+NONE = "no privacy"
 N_SETS = 5
 CHAINS = {"draws": 500, "tune": 500}
 """Of censored posteriors that NUTS draws: as in the study of salaries."""
 
-PAIRS, STEP = 500, 1e-4
-"""Antithetic pairs of draws of a normal approximation, and step of the differences that give its curvature."""
+PAIRS = 500
+STEP = 1e-4
+"""Antithetic pairs of draws of a normal approximation, and step of the differences that
+give its curvature.
+"""
 
 COLUMNS = {
     "rmse": "error over sampling error",
@@ -43,7 +52,9 @@ COLUMNS = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Answer:
-    """What a mechanism says of the parameters, each of shape (parameters,), and one synthetic table."""
+    """What a mechanism says of the parameters, each of shape (parameters,), and one
+    synthetic table.
+    """
 
     estimate: FloatArray
     lower: FloatArray
@@ -60,75 +71,102 @@ class ModelMechanisms(study.Study):
     default_replicates: ClassVar[int] = 5
 
     def tasks(self, options: study.Options) -> list[study.Task]:
-        """Return one task for each design and replicate; an epsilon that is given takes the place of the guarantees."""
+        """Return one task for each design and replicate; an epsilon that is given takes
+        the place of the guarantees.
+        """
         found = []
         for design in DESIGNS.values():
             guarantees = list(options.epsilons or design.guarantees)
             first = guarantees[:1] if design.seldom > 1 else guarantees
             for number in range(options.replicates):
                 censored = first if number % design.seldom == 0 else []
-                arguments = {"design": design.name, "guarantees": guarantees, "censored": censored}
-                found.append(study.Task(key=study.task_key(f"{design.name}-{number:03}"), arguments=arguments))
+                arguments = {
+                    "design": design.name,
+                    "guarantees": guarantees,
+                    "censored": censored,
+                }
+                key = study.task_key(f"{design.name}-{number:03}")
+                found.append(study.Task(key=key, arguments=arguments))
         return found
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
-        """Draw a table, release it by every mechanism, and hold what each says against the truth."""
-        rng, design = np.random.default_rng(seed), DESIGNS[arguments["design"]]
+        """Draw a table, release it by every mechanism, and hold what each says against
+        the truth.
+        """
+        rng = np.random.default_rng(seed)
+        design = DESIGNS[arguments["design"]]
         table = design.table(rng)
-        open_answer = without_privacy(design, table, rng)
-        rows = measured(design, f"{design.name}, {NONE}", table, open_answer, open_answer)
+        baseline = without_privacy(design, table, rng)
+        rows = measured(design, NONE, table, baseline, baseline)
         for guarantee in arguments["guarantees"]:
-            for mechanism in (CENSORED, MODIPS, SCORES):
-                if mechanism == CENSORED and guarantee not in arguments["censored"]:
-                    continue
+            mechanisms = [MODIPS, SCORES]
+            if guarantee in arguments["censored"]:
+                mechanisms.insert(0, CENSORED)
+            for mechanism in mechanisms:
                 try:
                     answers = dict(released(design, table, mechanism, guarantee, rng))
                 except (InputError, RefusedError) as refusal:
                     why = str(refusal).partition(";")[0].partition(",")[0]
                     row = f"{design.name}, {mechanism}, ϵ = {guarantee}: refused: {why}"
-                    rows.append({"row": row, "column": "releases", "value": 0.0})
+                    rows += study.rows_of(row, {"releases": 0.0})
                     continue
                 for name, answer in answers.items():
-                    rows += measured(design, f"{design.name}, {name}, ϵ = {guarantee}", table, answer, open_answer)
+                    label = f"{name}, ϵ = {guarantee}"
+                    rows += measured(design, label, table, answer, baseline)
         return rows
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Return roots of mean squared errors, medians of seconds, the number of releases, and means of the rest."""
+        """Return roots of mean squared errors, medians of seconds, the number of
+        releases, and means of the rest.
+        """
         found = study.summarise(measurements).set_index(["row", "column"])
         groups = measurements.groupby(["row", "column"], sort=False)["value"]
         of = found.index.get_level_values("column")
-        found.loc[of == "rmse", "ours"] **= 0.5
-        found.loc[of == "rmse", "standard_error"] /= 2 * found.loc[of == "rmse", "ours"]
+        is_square = of == "rmse"
+        found.loc[is_square, "ours"] **= 0.5
+        found.loc[is_square, "standard_error"] /= 2 * found.loc[is_square, "ours"]
         for column, total in (("seconds", groups.median()), ("releases", groups.sum())):
-            found.loc[of == column, "ours"] = total[found.index[of == column]]
-            found.loc[of == column, "standard_error"] = np.nan
+            is_column = of == column
+            found.loc[is_column, "ours"] = total[found.index[is_column]]
+            found.loc[is_column, "standard_error"] = np.nan
         return found.reset_index()[list(study.COLUMNS)]
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Return a block for each design."""
-        rows = list(dict.fromkeys(table["row"]))
-        return [
-            study.Block(
-                title=f"{design.name}: {design.n:,} records, {len(design.labels)} parameters",
-                rows={row: row.partition(", ")[2] for row in rows if row.startswith(f"{design.name}, ")},
-                columns=COLUMNS,
+        names = dict.fromkeys(table["row"])
+        blocks = []
+        for design in DESIGNS.values():
+            rows = {}
+            for row in names:
+                of, _, label = row.partition(", ")
+                if of == design.name:
+                    rows[row] = label
+            title = (
+                f"{design.name}: {design.n:,} records, {len(design.labels)} parameters"
             )
-            for design in DESIGNS.values()
-        ]
+            blocks.append(study.Block(title=title, rows=rows, columns=COLUMNS))
+        return blocks
 
 
 def released(
     design: Design, table: Table, name: str, guarantee: str, rng: np.random.Generator
 ) -> Iterator[tuple[str, Answer]]:
-    """Release a table; yield what the release says, and for scores what plugging its posterior mean in would say.
+    """Release a table; yield what the release says, and for scores what plugging its
+    posterior mean in would say.
 
-    A guarantee is an epsilon, or ``"1 at 1e-6"``: a zero-concentrated loss read at delta.
+    A guarantee is an epsilon, or ``"1 at 1e-6"``: a zero-concentrated loss read at
+    delta.
     """
     epsilon, _, delta = guarantee.partition(" at ")
-    settings: dict[str, Any] = {"kind": "zcdp", "delta": delta} if delta else {}
-    settings |= CHAINS if name == CENSORED and len(design.labels) > max(NODES) else {}
-    model = design.moments or design.model if name == MODIPS else design.model
-    mechanism: Mechanism = find(name)(epsilon=epsilon, model=model, n_sets=N_SETS, **settings)
+    settings: dict[str, Any] = {"delta": delta} if delta else {}
+    if name == CENSORED and len(design.labels) > max(NODES):
+        settings |= CHAINS
+    model = design.model
+    if name == MODIPS and design.moments:
+        model = design.moments
+    mechanism: Mechanism = find(name)(
+        epsilon=epsilon, model=model, n_sets=N_SETS, **settings
+    )
     mechanism.plan(design.schema)  # compiles what is compiled once for a model
     begun = time.process_time()
     release, _ = mechanism.release(table, rng=rng)
@@ -139,70 +177,110 @@ def released(
         return
     draws = release.tables["posterior"]
     if name == MODIPS:
-        draws = draws.assign(
-            **{mine: factor * draws[of] + shift for mine, (of, factor, shift) in design.measured.items()}
-        )
-    yield name, of_draws(draws[design.labels], release.sets[0], facts)
+        for mine, (of, factor, shift) in design.measured.items():
+            draws = draws.assign(**{mine: factor * draws[of] + shift})
+    draws = draws[design.labels]
+    yield name, of_draws(draws, release.sets[0], facts)
     if name == SCORES:
         public = record_values(table, design.schema.public_columns)
-        point = design.parameters(draws[design.labels].mean().to_numpy())
+        point = design.parameters(draws.mean().to_numpy())
         sets = [design.drawn(point, public, rng).frame for _ in range(N_SETS)]
         yield PLUG_IN, of_sets(design, sets, facts)
 
 
 def without_privacy(design: Design, table: Table, rng: np.random.Generator) -> Answer:
-    """Return the posterior without privacy, by a normal approximation at its mode, and a table at one draw of it."""
+    """Return the posterior without privacy, by a normal approximation at its mode, and
+    a table at one draw of it.
+    """
     begun = time.process_time()
     draws = normal_posterior(design, table)
-    point = design.parameters(draws.iloc[rng.integers(len(draws))].to_numpy())
-    synthetic = design.drawn(point, record_values(table, design.schema.public_columns), rng).frame
+    drawn = draws.iloc[rng.integers(len(draws))]
+    point = design.parameters(drawn.to_numpy())
+    public = record_values(table, design.schema.public_columns)
+    synthetic = design.drawn(point, public, rng).frame
     return of_draws(draws, synthetic, {"seconds": time.process_time() - begun})
 
 
 def normal_posterior(design: Design, table: Table) -> pd.DataFrame:
-    """Return draws in the model's own units, normal about the posterior mode of the unconstrained parameters."""
+    """Return draws in the model's own units, normal about the posterior mode of the
+    unconstrained parameters.
+    """
     design.observe(record_values(table))
     log_density = design.log_density
 
     def downhill(place: FloatArray) -> tuple[float, FloatArray]:
         value, slope = log_density(place)
-        fine = np.isfinite(value) and np.isfinite(slope).all()
-        return (-float(value), -np.asarray(slope)) if fine else (1e300, np.zeros_like(place))
+        if not np.isfinite(value) or not np.isfinite(slope).all():
+            return 1e300, np.zeros_like(place)
+        return -float(value), -np.asarray(slope)
 
-    place = np.asarray(minimize(downhill, design.space.parameters_of(dict(design.truth)), jac=True, method="BFGS").x)
-    steps = STEP * np.eye(len(place))
-    curvature = np.array([(downhill(place + s)[1] - downhill(place - s)[1]) / (2 * STEP) for s in steps])
-    root = np.linalg.cholesky(np.linalg.inv((curvature + curvature.T) / 2))
-    moves = np.random.default_rng(0).standard_normal((PAIRS, len(place))) @ root.T
-    return published_draws(tree_of(design.space.values_of(place + np.concatenate([moves, -moves]))))[design.labels]
+    start = design.space.parameters_of(dict(design.truth))
+    mode = np.asarray(minimize(downhill, start, jac=True, method="BFGS").x)
+    rows = []
+    for step in STEP * np.eye(len(mode)):
+        bent = downhill(mode + step)[1] - downhill(mode - step)[1]
+        rows.append(bent / (2 * STEP))
+    curvature = (np.array(rows) + np.array(rows).T) / 2
+    root = np.linalg.cholesky(np.linalg.inv(curvature))
+    moves = np.random.default_rng(0).standard_normal((PAIRS, len(mode))) @ root.T
+    places = mode + np.concatenate([moves, -moves])
+    draws = published_draws(tree_of(design.space.values_of(places)))
+    return draws[design.labels]
 
 
-def of_draws(draws: pd.DataFrame, synthetic: pd.DataFrame, facts: Mapping[str, float]) -> Answer:
+def of_draws(
+    draws: pd.DataFrame, synthetic: pd.DataFrame, facts: Mapping[str, float]
+) -> Answer:
     """Return means and central 95 % of posterior draws."""
     lower, upper = np.quantile(draws.to_numpy(), [0.025, 0.975], axis=0)
-    return Answer(estimate=draws.mean().to_numpy(), lower=lower, upper=upper, synthetic=synthetic, facts=facts)
+    return Answer(
+        estimate=draws.mean().to_numpy(),
+        lower=lower,
+        upper=upper,
+        synthetic=synthetic,
+        facts=facts,
+    )
 
 
-def of_sets(design: Design, sets: Sequence[pd.DataFrame], facts: Mapping[str, float]) -> Answer:
-    """Return what an analyst finds who fits the model to each set, and combines by the rule that is the nearest."""
+def of_sets(
+    design: Design, sets: Sequence[pd.DataFrame], facts: Mapping[str, float]
+) -> Answer:
+    """Return what an analyst finds who fits the model to each set, and combines by the
+    rule that is the nearest.
+    """
     fits = [normal_posterior(design, Table(each, design.schema)) for each in sets]
     estimates = np.array([fit.mean().to_numpy() for fit in fits])
-    found = combine(estimates, np.array([fit.var().to_numpy() for fit in fits]), rule="sanitized")
+    variances = np.array([fit.var().to_numpy() for fit in fits])
+    found = combine(estimates, variances, rule="sanitized")
     lower, upper = found.interval
-    return Answer(estimate=found.estimate, lower=lower, upper=upper, synthetic=sets[0], facts=facts)
+    return Answer(
+        estimate=found.estimate,
+        lower=lower,
+        upper=upper,
+        synthetic=sets[0],
+        facts=facts,
+    )
 
 
-def measured(design: Design, row: str, table: Table, answer: Answer, open_answer: Answer) -> list[dict[str, Any]]:
-    """Return the measurements of an answer, in units of what the posterior without privacy says of the same table."""
-    truth, width = design.true, open_answer.upper - open_answer.lower
+def measured(
+    design: Design, label: str, table: Table, answer: Answer, baseline: Answer
+) -> list[dict[str, Any]]:
+    """Return the measurements of an answer, in units of what the posterior without
+    privacy says of the same table.
+    """
+    truth = design.true
+    width = baseline.upper - baseline.lower
+    off = 2 * 1.96 * (answer.estimate - truth) / width
+    is_covered = (answer.lower <= truth) & (truth <= answer.upper)
     found = {
-        "rmse": float(((2 * 1.96 * (answer.estimate - truth) / width) ** 2).mean()),
-        "coverage": float(((answer.lower <= truth) & (truth <= answer.upper)).mean()),
+        "rmse": float((off**2).mean()),
+        "coverage": float(is_covered.mean()),
         "width": float(((answer.upper - answer.lower) / width).mean()),
         **answer.facts,
         "releases": 1.0,
     }
     for number in design.numbers:
-        both = (each[number].to_numpy(float) for each in (table.frame, answer.synthetic))
-        found["max-ECDF"] = ecdf_distances(*both)[0]
-    return study.rows_of(row, found)
+        confidential = table.frame[number].to_numpy(float)
+        synthetic = answer.synthetic[number].to_numpy(float)
+        found["max-ECDF"], _ = ecdf_distances(confidential, synthetic)
+    return study.rows_of(f"{design.name}, {label}", found)

@@ -1,9 +1,15 @@
-"""Histogram mechanisms as papers 000, 001 and 003 print them: what they claim isn't what they guarantee."""
+"""Histogram mechanisms as papers 000, 001 and 003 print them: what they claim isn't
+what they guarantee.
+"""
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
+import numpy as np
+
+from pdips.arrays import IntArray
 from pdips.bayes_net.privbayes import PrivBayes
 from pdips.data.schema import Schema
 from pdips.errors import InputError
@@ -27,12 +33,16 @@ class PrintedCounts(Printed):
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedSanitizer(PrintedCounts, LaplaceSanitizer):
-    """The Laplace sanitizer with sensitivity 1 and a public number of records: twice the claimed loss."""
+    """The Laplace sanitizer with sensitivity 1 and a public number of records: twice
+    the claimed loss.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedHistogram(PrintedSanitizer, PerturbedHistogram):
-    """The perturbed histogram of Bowen and Liu (2020), equation 3.1, with the same sensitivity."""
+    """The perturbed histogram of Bowen and Liu (2020), equation 3.1, with the same
+    sensitivity.
+    """
 
 
 class PrintedTree(PrintedCounts):
@@ -43,12 +53,16 @@ class PrintedTree(PrintedCounts):
         plan = super().plan(schema)
         true_loss = 2 * plan.repeats * sum(step.price for step in plan.steps)
         text = f"{self.flaw} The true loss is up to {float(true_loss):g}."
-        return replace(plan, kind="none", law=text, claim=exact(self.epsilon, "epsilon"))
+        return replace(
+            plan, kind="none", law=text, claim=exact(self.epsilon, "epsilon")
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedSteps(PrintedTree, Steps):
-    """STEPS as papers 000 and 001 account for it: down to all cells, its layers paid equally."""
+    """STEPS as papers 000 and 001 account for it: down to all cells, its layers paid
+    equally.
+    """
 
     observed_levels: ClassVar[bool] = True
 
@@ -56,11 +70,15 @@ class PrintedSteps(PrintedTree, Steps):
         super().__post_init__()
         if (self.stop, self.budget) != (None, None) or self.below == "margins":
             raise InputError(
-                "variant 'published' is the papers' tree down to all cells, its layers paid equally: no margins below, "
+                "variant 'published' is the papers' tree down to all cells, its "
+                "layers paid equally: no margins below, "
                 "no stop, no budget"
             )
         if self.elect == "groups" or self.utility == "bic":
-            raise InputError("variant 'published' elects by AIC, one column a node or a layer: the rest is sound only")
+            raise InputError(
+                "variant 'published' elects by AIC, one column a node "
+                "or a layer: the rest is sound only"
+            )
 
     def _below(self) -> Below:
         return "cells"
@@ -83,12 +101,67 @@ class PrintedUniversal(PrintedTree, UniversalHistogram):
         return self.depth(schema)[1]
 
 
+INFORMATION_STEPS = 64
+"""Steps a nat of the grid on which mutual information, times the records, is
+rounded.
+"""
+
+
+def mutual_information(counts: IntArray) -> int:
+    """Return n times the mutual information of a family, in whole steps of the
+    grid.
+    """
+    nats = 0.0
+    entropies = (
+        (1, counts),
+        (1, counts.sum(keepdims=True)),
+        (-1, counts.sum(axis=0)),
+        (-1, counts.sum(axis=1)),
+    )
+    for sign, numbers in entropies:
+        filled = numbers[numbers > 1].astype(np.float64)
+        nats += sign * float((filled * np.log(filled)).sum())
+    return math.floor(nats * INFORMATION_STEPS + 0.5)
+
+
+def information_sensitivity(n: int, *, binary: bool) -> int:
+    """Return by how much ``mutual_information`` may move when one of ``n`` records is
+    replaced: Zhang et al. (2017), lemma 1, and two steps for rounding.
+    """
+    if n == 1:
+        return 1  # mutual information is 0 for every table of one record
+    if binary:
+        nats = math.log(n) + (n - 1) * math.log1p(1 / (n - 1))
+    else:
+        nats = 2 * math.log((n + 1) / 2) + (n - 1) * math.log1p(2 / (n - 1))
+    return math.floor(nats * INFORMATION_STEPS) + 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrintedPrivBayes(Printed, PrivBayes):
-    """PrivBayes as the DataSynthesizer code of Bowen et al. (2021) had it until March 2021: noise n times too small."""
+    """PrivBayes as the DataSynthesizer code of Bowen et al. (2021) had it until March
+    2021: families told apart by mutual information, and noise n times too small.
+    """
+
+    def family_score(self, counts: IntArray) -> int:
+        """Return n times the mutual information, in steps of the grid of scores."""
+        return mutual_information(counts)
+
+    def score_sensitivity(self, n_records: int, *, binary: bool) -> int:
+        """Return that of Zhang et al. (2017), lemma 1, times n and rounded up."""
+        return information_sensitivity(n_records, binary=binary)
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan, which bounds nothing: nor has it a rho."""
+        plan = super().plan(schema)
+        *choices, tables = plan.steps
+        tables = replace(tables, own_rho=tables.price)
+        return replace(plan, steps=(*choices, tables))
 
     def table_units(self, n_tables: int, n_records: int) -> Fraction:
-        """Return the sensitivity of shares of records, which the code takes for that of counts."""
+        """Return the sensitivity of shares of records, which the code takes for that of
+        counts.
+        """
         return Fraction(n_tables, n_records)
 
     def table_sensitivity(self, schema: Schema) -> Sensitivity:

@@ -1,45 +1,66 @@
-"""Bowen and Liu (2018): trees that differ by branch, two allocations and a random partition on the voter table."""
+"""Bowen and Liu (2018): trees that differ by branch, two allocations and a random
+partition on the voter table.
+"""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray
 from pdips.data.table import Table
-from pdips.evaluation.margins import LEVELS, chi_square
 from pdips.evaluation.propensity import specks
 from pdips.margins.tree import one_way_aic
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
 from pdips_papers.harness.measures import combine
 from pdips_papers.harness.printed import data, figures, mechanism
-from pdips_papers.steps.voter import EPSILONS, N_SETS, Original, data_arguments, firth_fit, load, log_epsilon
+from pdips_papers.steps.association import LEVELS, chi_square
+from pdips_papers.steps.voter import (
+    EPSILONS,
+    N_SETS,
+    Original,
+    data_arguments,
+    firth_fit,
+    load,
+    log_epsilon,
+)
 
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = data("settings.toml")["voter-2018"]["rows"]
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = data("settings.toml")["voter-2018"][
+    "rows"
+]
 
-FLAT, STEPS = "flat Laplace (published)", "STEPS-2 (sound, half-to-leaves)"
+FLAT = "flat Laplace (published)"
+STEPS = "STEPS-2 (sound, half-to-leaves)"
 PRINTED_ROWS = {FLAT: "Laplace", STEPS: "STEPS-2"}
 """Rows beside which the paper's figures stand."""
 
 ANALYSED = ("-1", "1")
 """Log epsilons at which the paper fits its regression and counts cells."""
 
-KS, L1, SIGNS, COVERED, NARROWER = (
-    "SPECKS: KS distance",
-    "l1 distance of cells",
-    "coefficients of the same sign",
-    "coefficients covered",
-    "intervals narrower than flat Laplace's",
-)
+KS = "SPECKS: KS distance"
+L1 = "l1 distance of cells"
+SIGNS = "coefficients of the same sign"
+COVERED = "coefficients covered"
+NARROWER = "intervals narrower than flat Laplace's"
 RATES = tuple(f"consistency rate, {round(100 * level)} %" for level in LEVELS)
-SIGN, WIDTH, TREE = "same sign: ", "width: ", "same column elected: "
+SIGN = "same sign: "
+WIDTH = "width: "
+TREE = "same column elected: "
 GROUPED = {"income": 13, "residence": 5}
 """Columns whose coefficients table 4 counts together, and how many those are."""
 
 ROOT = "income"
-TABLE_3 = (*["residence"] * 3, "married", "residence", *["registered"] * 4, *["residence"] * 5)
+TABLE_3 = (
+    *["residence"] * 3,
+    "married",
+    "residence",
+    *["registered"] * 4,
+    *["residence"] * 5,
+)
 """What the paper's tree splits first, and what each of its branches splits next."""
 
 NO_NOISE = "tree without noise"
@@ -49,58 +70,82 @@ class Voter2018(study.Study):
     """``pdips study voter-2018``."""
 
     name: ClassVar[str] = "voter-2018"
-    title: ClassVar[str] = "Youth voters: trees that differ by branch, of the earlier STEPS paper"
+    title: ClassVar[str] = (
+        "Youth voters: trees that differ by branch, of the earlier STEPS paper"
+    )
     default_replicates: ClassVar[int] = 3
     data: ClassVar[study.Data] = "optional"
 
     def tasks(self, options: study.Options) -> list[study.Task]:
-        """One release of one row at one epsilon a task. Reads the table, to refuse a wrong one."""
+        """One release of one row at one epsilon a task. Reads the table, to refuse a
+        wrong one.
+        """
         given = data_arguments(options)
-        return [study.Task(key="tree", arguments={**given, "case": NO_NOISE})] + [
-            study.Task(
-                key=study.task_key(f"{case}.epsilon={epsilon}.replicate={replicate}"),
-                arguments={**given, "case": case, "epsilon": epsilon},
-            )
-            for replicate in range(options.replicates)
-            for epsilon in options.epsilons or EPSILONS
-            for case in CASES
-        ]
+        tasks = [study.Task(key="tree", arguments={**given, "case": NO_NOISE})]
+        epsilons = options.epsilons or EPSILONS
+        for replicate, epsilon, case in product(
+            range(options.replicates), epsilons, CASES
+        ):
+            key = study.task_key(f"{case}.epsilon={epsilon}.replicate={replicate}")
+            arguments = {**given, "case": case, "epsilon": epsilon}
+            tasks.append(study.Task(key=key, arguments=arguments))
+        return tasks
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Make one release and measure it."""
-        original, rng = load(arguments.get("data")), np.random.default_rng(seed)
+        original = load(arguments.get("data"))
+        rng = np.random.default_rng(seed)
         if arguments["case"] == NO_NOISE:
-            found = {code: first_column(original.table, {ROOT: code}) for code in range(len(TABLE_3))}
-            top = study.rows_of("first layer", {first_column(original.table, {}): 1.0})
-            return top + [row for code, name in found.items() for row in study.rows_of(branch_of(code), {name: 1.0})]
-        case, power = str(arguments["case"]), log_epsilon(arguments["epsilon"])
+            top = first_column(original.table, {})
+            rows = study.rows_of("first layer", {top: 1.0})
+            for code in range(len(TABLE_3)):
+                name = first_column(original.table, {ROOT: code})
+                rows += study.rows_of(branch_of(code), {name: 1.0})
+            return rows
+        case = str(arguments["case"])
+        power = log_epsilon(arguments["epsilon"])
         name, variant, options = CASES[case]
         made = mechanism(
-            name, variant, epsilon=Fraction(arguments["epsilon"]), n_sets=N_SETS, split="per-set", **options
+            name,
+            variant,
+            epsilon=Fraction(arguments["epsilon"]),
+            n_sets=N_SETS,
+            split="per-set",
+            **options,
         )
         release, _ = made.release(original.table, rng=rng)
         measures = {KS: specks(original.table, release.sets, rng=rng).mean}
         if power in ANALYSED:
-            measures |= analysed(original, release.sets, rng)
+            measures |= analysed(original, release.sets)
         if name == "steps":
             measures |= agreement(original.table, release.statistics)
         return study.rows_of(row_of(power, case), measures)
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Average over replicates beside the paper's figures; add which intervals are narrower than flat Laplace's."""
+        """Average over replicates beside the paper's figures; add which intervals are
+        narrower than flat Laplace's.
+        """
         paper = printed()
-        trees = {place: value for place, value in paper.items() if place[0].startswith(ROOT)}
-        found = study.summarise(measurements, trees)
-        rows = [row for row in found["row"].unique() if ": " in row]
-        seen, more = study.Figures(found), []
-        widths = [column for column in found["column"].unique() if column.startswith(WIDTH)]
+        trees = {
+            place: value for place, value in paper.items() if place[0].startswith(ROOT)
+        }
+        summarised = study.summarise(measurements, trees)
+        rows = [row for row in summarised["row"].unique() if ": " in row]
+        columns = summarised["column"].unique()
+        widths = [column for column in columns if column.startswith(WIDTH)]
+        seen = study.Figures(summarised)
+        more = []
         for row in rows:
-            flat = row_of(row.partition(": ")[0].rpartition(" ")[2], FLAT)
-            pairs = [(seen.at(row, column), seen.at(flat, column)) for column in widths]
-            if pairs and row != flat and not np.isnan(pairs).any():
-                more.append((row, NARROWER, float(sum(a < b for a, b in pairs)), np.nan, np.nan))
-        found = pd.concat([found, pd.DataFrame(more, columns=list(study.COLUMNS))], ignore_index=True)
-        return study.beside(found, paper)
+            flat = row_of(_power_of(row), FLAT)
+            ours = np.array([seen.at(row, column) for column in widths])
+            theirs = np.array([seen.at(flat, column) for column in widths])
+            is_known = not np.isnan(ours + theirs).any()
+            if widths and row != flat and is_known:
+                narrower = float((ours < theirs).sum())
+                more.append((row, NARROWER, narrower, np.nan, np.nan))
+        added = pd.DataFrame(more, columns=list(study.COLUMNS))
+        both = pd.concat([summarised, added], ignore_index=True)
+        return study.beside(both, paper)
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print by epsilon what the paper has; signs, widths and trees below."""
@@ -112,53 +157,108 @@ class Voter2018(study.Study):
             ("table 3, share of elections that go as without noise", TREE, False),
         )
         tree = table[~table["row"].str.contains(": ")]
-        named = {side: {name: name for name in tree[side].unique()} for side in ("row", "column")}
-        title = "Table 3: the column with the smallest AIC without noise, 1 where it is elected"
-        blocks = [study.Block(title=title, rows=named["row"], columns=named["column"], headline=False)]
+        rows_of_tree, columns_of_tree = (
+            {name: name for name in tree[side].unique()} for side in ("row", "column")
+        )
+        title = (
+            "Table 3: the column with the smallest AIC without noise, 1 where it "
+            "is elected"
+        )
+        blocks = [
+            study.Block(
+                title=title, rows=rows_of_tree, columns=columns_of_tree, headline=False
+            )
+        ]
         for place, rows in study.by_prefix(table["row"].unique()).items():
-            mine = table[table["row"].isin(rows)]
+            mine = table[table["row"].isin(rows)]["column"].unique()
             for title, wanted, headline in parts:
-                names = [each for each in mine["column"].unique() if _wanted(each, wanted)]
-                columns = {each: each.removeprefix(wanted) if isinstance(wanted, str) else each for each in names}
+                prefix = wanted if isinstance(wanted, str) else ""
+                columns = {
+                    name: name.removeprefix(prefix)
+                    for name in mine
+                    if _wanted(name, wanted)
+                }
                 if columns:
-                    title_ = f"{place}, {title}"
-                    blocks.append(study.Block(title=title_, rows=rows, columns=columns, headline=headline, group=place))
+                    blocks.append(
+                        study.Block(
+                            title=f"{place}, {title}",
+                            rows=rows,
+                            columns=columns,
+                            headline=headline,
+                            group=place,
+                        )
+                    )
         return blocks
 
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
+    def pictures(
+        self, measurements: pd.DataFrame, table: pd.DataFrame
+    ) -> list[study.Picture]:
         """Draw figures 2 (SPECKS), 3 (chi-square tests) and 4 (widths of intervals)."""
         seen = study.Figures(table)
-        places = sorted({row.partition(": ")[0].rpartition(" ")[2] for row in seen.rows if ": " in row}, key=float)
-        cases = [case for case in CASES if any(row.endswith(f": {case}") for row in seen.rows)]
-        key = {case: f"--series-{number % 7 + 1}" for number, case in enumerate(cases)}
+        powers = {_power_of(row) for row in seen.rows if ": " in row}
+        places = sorted(powers, key=float)
+        cases = [
+            case
+            for case in CASES
+            if any(row.endswith(f": {case}") for row in seen.rows)
+        ]
+        colours = {case: number % 7 + 1 for number, case in enumerate(cases)}
+        key = {case: f"--series-{colour}" for case, colour in colours.items()}
 
         def curve(measure: str, at: Sequence[str]) -> Any:
-            drawn = [
-                Line([seen.at(row_of(place, case), measure) for place in at], number % 7 + 1)
-                for number, case in enumerate(cases)
-            ]
+            drawn = []
+            for case, colour in colours.items():
+                values = [seen.at(row_of(place, case), measure) for place in at]
+                drawn.append(Line(values, colour))
             return lines(measure, at, "log epsilon", drawn, (-0.03, 1.03))
 
-        found = [study.Picture(title="Figure 2: SPECKS", panels=[curve(KS, places)], key=key)]
+        pictures = [
+            study.Picture(title="Figure 2: SPECKS", panels=[curve(KS, places)], key=key)
+        ]
         at = [place for place in places if place in ANALYSED]
         if at:
-            panels = [curve(rate, at) for rate in RATES]
-            found.append(study.Picture(title="Figure 3: chi-square tests", panels=panels, key=key))
-            names = [column for column in table["column"].unique() if column.startswith(WIDTH)]
-            groups = [
-                (number % 7 + 1, [np.array([seen.at(row_of(place, case), name) for name in names]) for place in at])
-                for number, case in enumerate(cases)
-            ]
+            tests = [curve(rate, at) for rate in RATES]
+            groups = _widths(seen, table, colours, at)
+            widths = boxes("width", at, "log epsilon", groups)
             caption = "Widths of 95 % intervals, over coefficients."
-            panels = [boxes("width", at, "log epsilon", groups)]
-            found.append(study.Picture(title="Figure 4: intervals", panels=panels, caption=caption, key=key))
-        return found
+            pictures += [
+                study.Picture(
+                    title="Figure 3: chi-square tests", panels=tests, key=key
+                ),
+                study.Picture(
+                    title="Figure 4: intervals",
+                    panels=[widths],
+                    caption=caption,
+                    key=key,
+                ),
+            ]
+        return pictures
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the paper's claims against the table."""
         seen = study.Figures(table)
-        complete = all(row_of(power, case) in seen.rows for power in ANALYSED for case in CASES)
+        complete = all(
+            row_of(power, case) in seen.rows for power in ANALYSED for case in CASES
+        )
         return claims.judge(seen) if complete else []
+
+
+def _widths(
+    seen: study.Figures,
+    table: pd.DataFrame,
+    colours: Mapping[str, int],
+    at: Sequence[str],
+) -> list[tuple[int, list[FloatArray]]]:
+    """Return by colour of a case, and log epsilon, the widths over coefficients."""
+    names = [name for name in table["column"].unique() if name.startswith(WIDTH)]
+    groups = []
+    for case, colour in colours.items():
+        by_place = []
+        for place in at:
+            row = row_of(place, case)
+            by_place.append(np.array([seen.at(row, name) for name in names]))
+        groups.append((colour, by_place))
+    return groups
 
 
 def row_of(power: str, case: str) -> str:
@@ -166,8 +266,15 @@ def row_of(power: str, case: str) -> str:
     return f"log epsilon = {power}: {case}"
 
 
+def _power_of(row: str) -> str:
+    """Return the log epsilon of a row."""
+    return row.partition(": ")[0].rpartition(" ")[2]
+
+
 def branch_of(code: int) -> str:
-    """Return the row of a branch of the paper's tree, counted from 1 as in its table 3."""
+    """Return the row of a branch of the paper's tree, counted from 1 as in its
+    table 3.
+    """
     return f"{ROOT} ({code + 1})"
 
 
@@ -175,52 +282,82 @@ def _wanted(column: str, wanted: str | Sequence[str]) -> bool:
     return column.startswith(wanted) if isinstance(wanted, str) else column in wanted
 
 
-def analysed(original: Original, sets: Sequence[pd.DataFrame], rng: np.random.Generator) -> dict[str, float]:
-    """Return what section 3.3 measures: cells, chi-square tests, and the regression with Firth's correction."""
-    table, names = original.table, list(original.table.schema.columns)
-    cells = [frame.value_counts(names) for frame in (table.frame, *sets)]
-    found = {L1: float(np.mean([cells[0].sub(each, fill_value=0).abs().sum() for each in cells[1:]]))}
-    rates = chi_square(table, sets, rng=rng).consistency
-    found |= {rate: rates[level] for rate, level in zip(RATES, LEVELS, strict=True)}
-    fits = [firth_fit(frame, table.schema) for frame in sets]
-    estimates, errors = (np.array([getattr(fit, each) for fit in fits]).T for each in ("estimates", "standard_errors"))
+def analysed(original: Original, sets: Sequence[pd.DataFrame]) -> dict[str, float]:
+    """Return what section 3.3 measures: cells, chi-square tests, and the regression
+    with Firth's correction.
+    """
+    table = original.table
+    names = list(original.table.schema.columns)
+    ours = table.frame.value_counts(names)
+    apart = [
+        ours.sub(frame.value_counts(names), fill_value=0).abs().sum() for frame in sets
+    ]
+    measures = {L1: float(np.mean(apart))}
+    rates = chi_square(table, sets).consistency
+    for rate, level in zip(RATES, LEVELS, strict=True):
+        measures[rate] = rates[level]
+    return measures | _regressed(original, sets)
+
+
+def _regressed(original: Original, sets: Sequence[pd.DataFrame]) -> dict[str, float]:
+    """Return how signs and intervals of coefficients compare with the table's."""
+    fits = [firth_fit(frame, original.table.schema) for frame in sets]
+    estimates = np.array([fit.estimates for fit in fits]).T
+    errors = np.array([fit.standard_errors for fit in fits]).T
     centre, half = combine(estimates, errors**2)
-    truth, labels = original.firth.estimates, original.firth.names
+    truth = original.firth.estimates
     same = np.sign(centre) == np.sign(truth)
-    found |= {SIGNS: float(same.sum()), COVERED: float((np.abs(centre - truth) <= half).sum())}
-    for name, value, width in zip(labels, same, 2 * half, strict=True):
+    covered = np.abs(centre - truth) <= half
+    measures = {SIGNS: float(same.sum()), COVERED: float(covered.sum())}
+    terms = original.firth.names
+    for name, value, width in zip(terms, same, 2 * half, strict=True):
         column = name.partition("=")[0]
-        label = f"{SIGN}{column if column in GROUPED and ':' not in name else name}"
-        found[label] = found.get(label, 0.0) + float(value)
-        found[f"{WIDTH}{name}"] = float(width)
-    return found
+        is_grouped = column in GROUPED and ":" not in name
+        label = f"{SIGN}{column if is_grouped else name}"
+        measures[label] = measures.get(label, 0.0) + float(value)
+        measures[f"{WIDTH}{name}"] = float(width)
+    return measures
 
 
 def first_column(table: Table, chosen: Mapping[str, int]) -> str:
-    """Return the column with the smallest one-way AIC among records with the given codes: no noise."""
+    """Return the column with the smallest one-way AIC among records with the given
+    codes: no noise.
+    """
     kept = np.ones(table.n_records, dtype=bool)
     for name, code in chosen.items():
         kept &= table.codes[name] == code
     free = [name for name in table.schema.columns if name not in chosen]
-    aic = [
-        float(one_way_aic(np.bincount(table.codes[name][kept], minlength=table.schema.columns[name].n_levels)[None])[0])
-        for name in free
-    ]
+    aic = []
+    for name in free:
+        n_levels = table.schema.columns[name].n_levels
+        counts = np.bincount(table.codes[name][kept], minlength=n_levels)
+        aic.append(float(one_way_aic(counts[None])[0]))
     return free[int(np.argmin(aic))]
 
 
 def agreement(table: Table, statistics: Mapping[str, pd.DataFrame]) -> dict[str, float]:
-    """Return the share of a release's elections, of layer 1 and of the branches below, that go as without noise."""
+    """Return the share of a release's elections, of layer 1 and of the branches below,
+    that go as without noise.
+    """
     names = list(table.schema.columns)
-    tops, below = ([frame for key, frame in statistics.items() if key.endswith(f"layer {n}")] for n in (1, 2))
-    found: dict[str, list[float]] = {"first layer": [], "second layer": []}
+    tops, below = (
+        [frame for key, frame in statistics.items() if key.endswith(f"layer {n}")]
+        for n in (1, 2)
+    )
+    first = []
+    second = []
     for top, deeper in zip(tops, below, strict=True):
         root = _cut(top, names)[0]
-        found["first layer"].append(float(root == first_column(table, {})))
+        first.append(root == first_column(table, {}))
         for code, branch in deeper.groupby(root):
+            best = first_column(table, {root: int(str(code))})
             elected = [name for name in _cut(branch, names) if name != root]
-            found["second layer"] += [float(name == first_column(table, {root: int(str(code))})) for name in elected]
-    return {f"{TREE}{layer}": float(np.mean(values)) for layer, values in found.items() if values}
+            second += [name == best for name in elected]
+    shares = {}
+    for layer, is_same in (("first layer", first), ("second layer", second)):
+        if is_same:
+            shares[f"{TREE}{layer}"] = float(np.mean(is_same))
+    return shares
 
 
 def _cut(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
@@ -230,43 +367,60 @@ def _cut(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 def printed() -> dict[tuple[str, str], float]:
     """Return the figures of section 3.3 and of table 4 by row and column."""
-    found = {(branch_of(code), name): 1.0 for code, name in enumerate(TABLE_3)}
-    columns, signs = figures("voter-2018", "columns"), figures("voter-2018", "signs")
-    for row, name in PRINTED_ROWS.items():
-        for power in ANALYSED:
+    figures_by_place = {}
+    for code, name in enumerate(TABLE_3):
+        figures_by_place[branch_of(code), name] = 1.0
+    columns = figures("voter-2018", "columns")
+    signs = figures("voter-2018", "signs")
+    labels = (L1, SIGNS, COVERED, NARROWER)
+    for k, (row, name) in enumerate(PRINTED_ROWS.items()):
+        for j, power in enumerate(ANALYSED):
             place = row_of(power, row)
-            for label, value in zip((L1, SIGNS, COVERED, NARROWER), columns[f"{name} {power}"], strict=True):
-                found[place, label] = value
-            at = list(PRINTED_ROWS.values()).index(name) + 2 * ANALYSED.index(power)
-            found |= {(place, f"{SIGN}{label}"): values[at] for label, values in signs.items()}
-    return found
+            for label, value in zip(labels, columns[f"{name} {power}"], strict=True):
+                figures_by_place[place, label] = value
+            for label, values in signs.items():
+                figures_by_place[place, f"{SIGN}{label}"] = values[k + 2 * j]
+    return figures_by_place
 
 
 claims: study.Claims[study.Figures] = study.Claims("voter-2018")
 
 
-def _better(seen: study.Figures, column: str, one: str, other: str, smaller: bool = True) -> list[bool]:
-    pairs = [(seen.at(row_of(power, one), column), seen.at(row_of(power, other), column)) for power in ANALYSED]
-    return [a < b if smaller else a > b for a, b in pairs]
+def _better(
+    seen: study.Figures, column: str, one: str, other: str, smaller: bool = True
+) -> list[bool]:
+    better = []
+    for power in ANALYSED:
+        a = seen.at(row_of(power, one), column)
+        b = seen.at(row_of(power, other), column)
+        better.append(a < b if smaller else a > b)
+    return better
 
 
 def _said(seen: study.Figures, column: str, cases: Sequence[str]) -> str:
-    parts = [
-        f"{case} {', '.join(f'{seen.at(row_of(power, case), column):.4g}' for power in ANALYSED)}" for case in cases
-    ]
+    parts = []
+    for case in cases:
+        values = (f"{seen.at(row_of(power, case), column):.4g}" for power in ANALYSED)
+        parts.append(f"{case} {', '.join(values)}")
     return f"{column} at log epsilon {' and '.join(ANALYSED)}: {'; '.join(parts)}."
 
 
 @claims
 def _specks(seen: study.Figures) -> study.Said:
     cases = list(CASES)[:3]
-    return _said(seen, KS, cases), [each for other in cases[:2] for each in _better(seen, KS, cases[2], other)]
+    return _said(seen, KS, cases), [
+        each for other in cases[:2] for each in _better(seen, KS, cases[2], other)
+    ]
 
 
 @claims
 def _allocations(seen: study.Figures) -> study.Said:
     cases = [case for case in CASES if case.startswith("STEPS") and "sound" in case]
-    better = [each for place in (0, 2) for each in _better(seen, KS, cases[place + 1], cases[place])]
+    better = [
+        each
+        for place in (0, 2)
+        for each in _better(seen, KS, cases[place + 1], cases[place])
+    ]
     return _said(seen, KS, cases), better
 
 
@@ -279,6 +433,12 @@ def _cells(seen: study.Figures) -> study.Said:
 
 @claims
 def _signs(seen: study.Figures) -> study.Said:
-    values = {case: [seen.at(row_of(power, case), SIGNS) for power in ANALYSED] for case in (FLAT, STEPS)}
+    values = {
+        case: [seen.at(row_of(power, case), SIGNS) for power in ANALYSED]
+        for case in (FLAT, STEPS)
+    }
     rises = [low < high for low, high in values.values()]
-    return _said(seen, SIGNS, (FLAT, STEPS)), [*_better(seen, SIGNS, STEPS, FLAT, smaller=False), *rises]
+    return _said(seen, SIGNS, (FLAT, STEPS)), [
+        *_better(seen, SIGNS, STEPS, FLAT, smaller=False),
+        *rises,
+    ]

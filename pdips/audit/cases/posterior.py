@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from pdips.arrays import IntArray
 from pdips.audit.cases.margins import exactly, filled
 from pdips.audit.findings import law_of
-from pdips.audit.neighbour_pairs import Case, Event, Pair, either, sized, toward_counts, where_allowed, with_event
+from pdips.audit.neighbour_pairs import (
+    Case,
+    Event,
+    Pair,
+    either,
+    sized,
+    toward_counts,
+    where_allowed,
+    with_event,
+)
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -31,13 +40,19 @@ Build = Callable[..., CensoredPosterior]
 
 COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})
 NUMBER = Schema.model_validate({"columns": {"x": {"lower": -4, "upper": 4}}})
-GAPS = Schema.model_validate({"columns": {"x": {"lower": -4, "upper": 4, "missing": True}}})
+GAPS = Schema.model_validate(
+    {"columns": {"x": {"lower": -4, "upper": 4, "missing": True}}}
+)
 SHARES = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 FAR = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
-GROUPS = Schema.model_validate({"columns": {"g": {"levels": ["a", "b"]}, "ill": {"levels": [0, 1]}}})
+GROUPS = Schema.model_validate(
+    {"columns": {"g": {"levels": ["a", "b"]}, "ill": {"levels": [0, 1]}}}
+)
 
 STEEP = 1_000.0  # Makes every cell of a coin's grid one that is sure of its side
-LIGHT = 36  # Nats by which the crowd of a pair makes one side lighter: its mass is 2e-16, and 60 would be cut off
+# Nats by which the crowd of a pair makes one side lighter: its mass is 2e-16, and 60
+# would be cut off
+LIGHT = 36
 CROWD = 12  # Records of the pair on which two stages are audited
 
 
@@ -91,7 +106,9 @@ def groups(data: Columns, schema: Schema) -> pm.Model:
 
 
 def normal(data: Columns, schema: Schema) -> pm.Model:
-    """Return the model of the pseudo posterior: records of known deviation 1 about an unknown mean."""
+    """Return the model of the pseudo posterior: records of known deviation 1 about an
+    unknown mean.
+    """
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 10)
         pm.Normal("y", theta, 1, observed=data["y"])
@@ -100,31 +117,44 @@ def normal(data: Columns, schema: Schema) -> pm.Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Staged(CensoredPosterior):
-    """A release in two stages, whose second stage is followed at one outcome of the first only."""
+    """A release in two stages, whose second stage is followed at one outcome of the
+    first only.
+    """
 
-    noisy: tuple[int, ...]  # That outcome: the noisy count of each cell. Those that are asked for are what they are
+    # That outcome: the noisy count of each cell. Those that are asked for are what they
+    # are
+    noisy: tuple[int, ...]
 
     def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
         return np.array(self.noisy)
 
-    def stage(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Stage:
-        """Ask for the noisy counts, and return what follows from that outcome, which is worked out once."""
+    def stage(self, plan: Plan, curator: Curator) -> Stage:
+        """Ask for the noisy counts, and return what follows from that outcome, which is
+        worked out once.
+        """
         tried = self.space(plan.schema).tried
-        key = "followed", self.noisy, self.price, curator.n_records if plan.n_public else None
+        n_records = curator.n_records if plan.n_public else None
+        key = ("followed", self.noisy, self.price, n_records)
         if key in tried:
             measure(plan, curator, partial(self._followed, curator))
-        return tried.once(key, partial(super().stage, plan, curator, rng))
+        return tried.once(key, partial(super().stage, plan, curator))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlongTable(Scores):
-    """Scores whose references are those that follow from one table without noise, whatever table is asked about."""
+    """Scores whose references are those that follow from one table without noise,
+    whatever table is asked about.
+    """
 
     along: Table
 
     @classmethod
-    def of(cls, made: Scores, along: Table) -> "AlongTable":
-        return cls(**{field.name: getattr(made, field.name) for field in fields(made)}, along=along)
+    def of(cls, mechanism: Scores, along: Table) -> "AlongTable":
+        settings = {
+            setting.name: getattr(mechanism, setting.name)
+            for setting in fields(mechanism)
+        }
+        return cls(**settings, along=along)
 
     def _rehearsed(self, schema: Schema) -> Blueprint:
         return self.space(schema)  # nothing is drawn
@@ -137,20 +167,27 @@ class AlongTable(Scores):
 def censored(build: Build) -> Iterator[Case]:
     """Yield the cases of the censored posterior, with models of their own."""
     build = partial(sized, build, CROWD)
-    made = build(model=switch)
-    if getattr(made.model, "build", None) is not switch:
-        raise InputError("the audit of censored-posterior has models of its own; leave model out")
-    if made.sampler not in ("auto", "grid"):
-        raise InputError(f"the exact grid can be audited, and sampler = {made.sampler} can't")
-    if made.kind == "pure":
+    mechanism = build(model=switch)
+    if getattr(mechanism.model, "build", None) is not switch:
+        raise InputError(
+            "the audit of censored-posterior has models of its own; leave model out"
+        )
+    if mechanism.sampler not in ("auto", "grid"):
+        raise InputError(
+            f"the exact grid can be audited, and sampler = {mechanism.sampler} can't"
+        )
+    if mechanism.kind == "pure":
         yield from _of_a_draw(build)
-        yield from exactly(_staged(build, share="1/2"), [_flip(coin_table, CROWD, made.neighbours)])
+        flip = _flip(coin_table, CROWD, mechanism.neighbours)
+        yield from exactly(_staged(build, share="1/2"), [flip])
     counted = _staged(build, share="0.999")
     if counted is not None:
         pair = _flip(coin_table, CROWD, counted.neighbours)
         pair = toward_counts(pair, counts_of(pair.first), counts_of(pair.second))
-        yield Case(counted, with_event(pair, partial(_of_counts, pair), pair.event_name))
-    plain = where_allowed(partial(build, model=switch), centre="reference", reference="prior")
+        event = partial(_of_counts, pair)
+        yield Case(counted, with_event(pair, event, pair.event_name))
+    of_switch = partial(build, model=switch)
+    plain = where_allowed(of_switch, centre="reference", reference="prior")
     if plain is not None:
         yield Case(plain, _flip(coin_table, _crowd(plain, 3), plain.neighbours))
 
@@ -163,26 +200,35 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
         (mean, mean_table, {"mu": 0.0}),
         (gaps, gaps_table, {"mu": 0.0}),
     ):
-        made = where_allowed(partial(build, model=model), centre="reference", reference=reference)
-        if made is not None:
-            yield Case(made, _flip(table_of, _crowd(made, LIGHT), made.neighbours), "exact")
+        of_model = partial(build, model=model)
+        mechanism = where_allowed(of_model, centre="reference", reference=reference)
+        if mechanism is not None:
+            pair = _flip(table_of, _crowd(mechanism, LIGHT), mechanism.neighbours)
+            yield Case(mechanism, pair, "exact")
     zero = where_allowed(partial(build, model=shares), centre="zero")
     if zero is not None and zero.neighbours == "replace-one":
         yield Case(zero, three_shares(), "exact")
 
 
 def _of_counts(pair: Pair, rows: NDArray[Any]) -> Any:
-    """Return the pair's event for the noisy counts, which come first; the cells that are drawn come after them."""
-    return pair.event(rows[:, : len(counts_of(pair.first))]) if pair.event else None
+    """Return the pair's event for the noisy counts, which come first; the cells that
+    are drawn come after them.
+    """
+    n_counts = len(counts_of(pair.first))
+    return pair.event(rows[:, :n_counts]) if pair.event else None
 
 
 def _staged(build: Build, share: str) -> Staged | None:
-    """Return a release in two stages, at an outcome that the first table of a pair is likelier to give."""
-    made = where_allowed(partial(build, model=coin), centre="staged", share=share)
-    if made is None:
+    """Return a release in two stages, at an outcome that the first table of a pair is
+    likelier to give.
+    """
+    mechanism = where_allowed(partial(build, model=coin), centre="staged", share=share)
+    if mechanism is None:
         return None
-    given = {field.name: getattr(made, field.name) for field in fields(made)}
-    return Staged(**given, noisy=(CROWD - 1, 2))
+    settings = {
+        setting.name: getattr(mechanism, setting.name) for setting in fields(mechanism)
+    }
+    return Staged(**settings, noisy=(CROWD - 1, 2))
 
 
 def _crowd(mechanism: CensoredPosterior, nats: float) -> int:
@@ -201,66 +247,106 @@ def mean_table(records: list[float]) -> Table:
 
 def gaps_table(records: list[float]) -> Table:
     """Return a table of numbers, 4 for each 1 and a missing one for each 0."""
-    return Table(pd.DataFrame({"x": [4.0 if each else None for each in records]}), GAPS)
+    numbers = [4.0 if record else None for record in records]
+    return Table(pd.DataFrame({"x": numbers}), GAPS)
 
 
-def _flip(table_of: Callable[[list[float]], Table], crowd: int, neighbours: Neighbours) -> Pair:
-    """Return the pair in which one of a crowd goes to the other side, or a record on the other side leaves."""
-    return either("outlier: one of a crowd goes to the other side", table_of, [0.0] * crowd, 1.0, 0.0, neighbours)
+def _flip(
+    table_of: Callable[[list[float]], Table], crowd: int, neighbours: Neighbours
+) -> Pair:
+    """Return the pair in which one of a crowd goes to the other side, or a record on
+    the other side leaves.
+    """
+    return either(
+        "outlier: one of a crowd goes to the other side",
+        table_of,
+        [0.0] * crowd,
+        1.0,
+        0.0,
+        neighbours,
+    )
 
 
 def three_shares(event: Event | None = None) -> Pair:
-    """Return the pair on which a posterior without a centre loses most: a share goes from .7 to nearly 0."""
-    first, second = (filled(SHARES, [0.8, 0.8, last]) for last in (0.7, 1e-6))
+    """Return the pair on which a posterior without a centre loses most: a share goes
+    from .7 to nearly 0.
+    """
+    first = filled(SHARES, [0.8, 0.8, 0.7])
+    second = filled(SHARES, [0.8, 0.8, 1e-6])
     event_name = "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"
-    return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", event, event_name)
+    return Pair(
+        "three shares, one of which goes from .7 to nearly 0",
+        first,
+        second,
+        "replace-one",
+        event,
+        event_name,
+    )
 
 
 def scores(build: Callable[..., Scores]) -> Iterator[Case]:
-    """Yield the cases of scores, with models of their own: one record is as extreme as it can be.
+    """Yield the cases of scores, with models of their own: one record is as extreme as
+    it can be.
 
-    It goes from one bound to the other, from a bound to a missing number, from where its likelihood is 0 at any
-    parameters, or to a combination that no other has.
+    It goes from one bound to the other, from a bound to a missing number, from where
+    its likelihood is 0 at any parameters, or to a combination that no other has.
     """
-    unseen = ([("a", 0)] * 4 + [("b", 1)] * 4, ("b", 0), ("a", 0))
-    tried: tuple[tuple[Any, ...], ...] = (
-        (mean, "one record goes from bound to bound", mean_table, [0.5] * CROWD, 1.0, 0.0),
-        (gaps, "one record goes from a bound to a missing number", gaps_table, [0.0] * CROWD, 1.0, 0.0),
-        (shares, "one record has likelihood 0", partial(filled, SHARES), [0.2, 0.4] * 3, 0.0, 0.9),
-        (groups, "one record is in a combination that nobody else is in", partial(filled, GROUPS), *unseen),
-    )
-    for model, name, table_of, rest, one, other in tried:
-        made = build(model=model)
-        if getattr(made.model, "build", None) is not model:
-            raise InputError("the audit of scores has models of its own; leave model out")
-        pair = either(name, table_of, rest, one, other, made.neighbours)
-        if made.kind == "pure":
-            yield Case(AlongTable.of(made, pair.first), pair, "exact")
-    pair = _flip(coin_table, CROWD, made.neighbours)
+    for model, name, table_of, rest, one, other in _extremes():
+        mechanism = build(model=model)
+        if getattr(mechanism.model, "build", None) is not model:
+            raise InputError(
+                "the audit of scores has models of its own; leave model out"
+            )
+        pair = either(name, table_of, rest, one, other, mechanism.neighbours)
+        if mechanism.kind == "pure":
+            yield Case(AlongTable.of(mechanism, pair.first), pair, "exact")
+    pair = _flip(coin_table, CROWD, mechanism.neighbours)
     once = where_allowed(partial(build, model=coin), score_rounds=1)
     counted = AlongTable.of(once or build(model=coin), pair.first)
-    if counted.kind == "pure":  # the sum of scores, which has most of the budget, by itself
-        true = [law_of(counted, table).outcomes[0].statistics[-1:] for table in (pair.first, pair.second)]
-        pair = toward_counts(pair, *true)
+    # the sum of scores, which has most of the budget, by itself
+    if counted.kind == "pure":
+        first = law_of(counted, pair.first).outcomes[0].statistics
+        second = law_of(counted, pair.second).outcomes[0].statistics
+        pair = toward_counts(pair, first[-1:], second[-1:])
     yield Case(counted, pair)
 
 
-def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:
-    """Yield the cases of the pseudo posterior, with a model of their own; it is caught on all of them.
+def _extremes() -> Iterator[tuple[Any, ...]]:
+    """Yield models and, for each, a pair in which one record is as extreme as can be:
+    its name, what makes a table of records, the others, and the record before and
+    after.
+    """
+    name = "one record goes from bound to bound"
+    yield mean, name, mean_table, [0.5] * CROWD, 1.0, 0.0
+    name = "one record goes from a bound to a missing number"
+    yield gaps, name, gaps_table, [0.0] * CROWD, 1.0, 0.0
+    name = "one record has likelihood 0"
+    yield shares, name, partial(filled, SHARES), [0.2, 0.4] * 3, 0.0, 0.9
+    name = "one record is in a combination that nobody else is in"
+    crowd = [("a", 0)] * 4 + [("b", 1)] * 4
+    yield groups, name, partial(filled, GROUPS), crowd, ("b", 0), ("a", 0)
 
-    Its weights make an outlier so risky that no other record counts, or all others so harmless that they count in full.
+
+def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:
+    """Yield the cases of the pseudo posterior, with a model of their own; it is caught
+    on all of them.
+
+    Its weights make an outlier so risky that no other record counts, or all others so
+    harmless that they count in full.
     """
     mechanism = build(model=normal)
     if mechanism.weights == "weighted-e":
         pair = beside("an outlier among equal records", 400.0, [0.0] * 19)
-        pair = with_event(pair, lambda rows: np.abs(rows[:, 0]) > 3, "the mean is more than 3 from 0")
+        event_name = "the mean is more than 3 from 0"
+        pair = with_event(pair, lambda rows: np.abs(rows[:, 0]) > 3, event_name)
     else:
-        pair = beside("an outlier beside a risky minority", 400.0, [0.0] * 13 + [5.0] * 6)
+        rest = [0.0] * 13 + [5.0] * 6
+        pair = beside("an outlier beside a risky minority", 400.0, rest)
         pair = with_event(pair, lambda rows: rows[:, 0] > 1.2, "the mean is above 1.2")
     yield Case(mechanism, pair)
 
 
 def beside(name: str, outlier: float, rest: list[float]) -> Pair:
     """Return the pair in which an outlier goes to 0, where others are."""
-    first, second = (filled(FAR, [one, *rest]) for one in (outlier, 0.0))
-    return Pair(name, first, second, "replace-one")
+    first = filled(FAR, [outlier, *rest])
+    return Pair(name, first, filled(FAR, [0.0, *rest]), "replace-one")

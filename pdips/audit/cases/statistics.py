@@ -1,4 +1,6 @@
-"""Audit cases of sanitized statistics: the worst pairs, and those that find Bowen and Liu's (2020) forms out."""
+"""Audit cases of sanitized statistics: the worst pairs, and those that find Bowen and
+Liu's (2020) forms out.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -26,35 +28,54 @@ Declared = Callable[[Schema], Mapping[str, Statistic]]
 
 COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})
 SHARE = {"lower": 0, "upper": 1}
-MIXED = Schema.model_validate({"columns": {"w": {"levels": ["a", "b", "c", "d"]}, "y": SHARE, "z": SHARE}})
-CHOICE = Schema.model_validate({"columns": {"w": {"levels": [0, 1]}, "x": {"lower": -1, "upper": 1}}})
+MIXED = Schema.model_validate(
+    {"columns": {"w": {"levels": ["a", "b", "c", "d"]}, "y": SHARE, "z": SHARE}}
+)
+CHOICE = Schema.model_validate(
+    {"columns": {"w": {"levels": [0, 1]}, "x": {"lower": -1, "upper": 1}}}
+)
 
 MANY = 1_000  # Records of the pair on which the printed regression is found out
 CROWD = 3
 
 
 def modips(build: Build) -> Iterator[Case]:
-    """Yield the cases of sanitized statistics: the worst pairs, and those of the printed forms.
+    """Yield the cases of sanitized statistics: the worst pairs, and those of the
+    printed forms.
 
-    Sums and products are tried exactly only: the noise of all statistics is drawn by the same code.
+    Sums and products are tried exactly only: the noise of all statistics is drawn by
+    the same code.
     """
     for declared in (of_counts, of_a_coin, of_moments, of_choices):
-        made = _with(build, declared)
-        pairs = _pairs(declared, made.neighbours)
+        mechanism = _with(build, declared)
+        pairs = _pairs(declared, mechanism.neighbours)
         first = pairs[0]
-        if made.kind == "pure":
-            yield from exactly(made, pairs)
+        if mechanism.kind == "pure":
+            yield from exactly(mechanism, pairs)
         if declared is not of_moments:
-            yield Case(made, toward(made, first) if made.kind == "pure" else first)
+            yield Case(
+                mechanism,
+                toward(mechanism, first) if mechanism.kind == "pure" else first,
+            )
 
 
 def claims(build: Callable[..., ClaimCheck]) -> Iterator[Case]:
-    """Yield the cases of answers to claims: a record changes its number and its level, at the ends of both."""
-    made, rest = build(formula="z ~ y + w"), [("a", 0.0, 0.0)]
-    pair = either("a record changes ends and level", _mixed, rest, ("b", 0, 1), ("c", 1, 1), "replace-one")
-    if made.kind == "pure":
-        yield from exactly(made, [pair])
-    yield Case(made, toward(made, pair) if made.kind == "pure" else pair)
+    """Yield the cases of answers to claims: a record changes its number and its level,
+    at the ends of both.
+    """
+    mechanism = build(formula="z ~ y + w")
+    rest = [("a", 0.0, 0.0)]
+    pair = either(
+        "a record changes ends and level",
+        _mixed,
+        rest,
+        ("b", 0, 1),
+        ("c", 1, 1),
+        "replace-one",
+    )
+    if mechanism.kind == "pure":
+        yield from exactly(mechanism, [pair])
+    yield Case(mechanism, toward(mechanism, pair) if mechanism.kind == "pure" else pair)
 
 
 # Models of which only the statistics matter
@@ -70,52 +91,73 @@ def of_a_coin(schema: Schema) -> dict[str, Statistic]:
 
 
 def of_moments(schema: Schema) -> dict[str, Statistic]:
-    """Return the statistics of the general location model: counts, sums by cell, products in all."""
+    """Return the statistics of the general location model: counts, sums by cell,
+    products in all.
+    """
     sums = {f"sums of {name}": Sums(of=name, by=("w",)) for name in "yz"}
     products = {f"{x}{y}": Products(of=(x, y)) for x, y in ("yy", "yz", "zz")}
     return {"cells": Counts(by=("w",)), **sums, **products}
 
 
 def of_choices(schema: Schema) -> dict[str, Statistic]:
-    return {"cells": Counts(by=("w",)), "regression": Logistic(outcome="w", predictors=("x",), kappa=1)}
+    return {
+        "cells": Counts(by=("w",)),
+        "regression": Logistic(outcome="w", predictors=("x",), kappa=1),
+    }
 
 
 def _with(build: Build, declared: Declared) -> Modips:
-    model = StatisticModel(declared, _nothing, _nobody, name=declared.__name__)
-    made: Modips = sized(build, MANY, model=model)
-    if made.model is not model:
-        raise InputError("the audit of modips has statistics of its own; leave model out")
-    if isinstance(made.budget, Mapping):
-        raise InputError("the audit of modips has statistics of its own; leave their shares out")
-    return made
+    model = StatisticModel(declared, no_model, no_records, name=declared.__name__)
+    mechanism: Modips = sized(build, MANY, model=model)
+    if mechanism.model is not model:
+        raise InputError(
+            "the audit of modips has statistics of its own; leave model out"
+        )
+    if isinstance(mechanism.budget, Mapping):
+        raise InputError(
+            "the audit of modips has statistics of its own; leave their shares out"
+        )
+    return mechanism
 
 
-def _nothing(given: Evidence, schema: Schema) -> pm.Model:
+def no_model(given: Evidence, schema: Schema) -> pm.Model:
     with pm.Model() as model:
         pm.Normal("nothing", 0, 1)
     return model
 
 
-def _nobody(draw: Any, wanted: RecordRequest, schema: Schema, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+def no_records(
+    draw: Any, wanted: RecordRequest, schema: Schema, rng: np.random.Generator
+) -> dict[str, NDArray[Any]]:
     columns = schema.columns.items()
-    return {name: np.full(wanted.n, 0 if each.is_categorical else each.lower) for name, each in columns}
+    return {
+        name: np.full(wanted.n, 0 if column.is_categorical else column.lower)
+        for name, column in columns
+    }
 
 
 # Pairs
 
 
-_mixed, _coins, _choices = (partial(filled, schema) for schema in (MIXED, COIN, CHOICE))
+_mixed = partial(filled, MIXED)
+_coins = partial(filled, COIN)
+_choices = partial(filled, CHOICE)
 
 
 def _moved(
-    name: str, record: tuple[str, float, float], other: tuple[str, float, float], neighbours: Neighbours
+    name: str,
+    record: tuple[str, float, float],
+    other: tuple[str, float, float],
+    neighbours: Neighbours,
 ) -> Pair:
     rest = [("a", 0.0, 0.0)] * CROWD + [("b", 1.0, 1.0)] * CROWD
     return either(name, _mixed, rest, record, other, neighbours)
 
 
 def _pairs(declared: Declared, neighbours: Neighbours) -> list[Pair]:
-    """Return the pairs on which statistics are tried, the one that they lose most on first."""
+    """Return the pairs on which statistics are tried, the one that they lose most on
+    first.
+    """
     if declared is of_counts:
         name = "empty cell: a record alone in its cell moves or leaves"
         return [_moved(name, ("c", 0, 0), ("d", 0, 0), neighbours)]
@@ -128,36 +170,70 @@ def _pairs(declared: Declared, neighbours: Neighbours) -> list[Pair]:
     moves = {  # all but squares, squares, and what the printed forms are caught on
         "corner: a record leaves for the opposite corner of another cell": ("b", 0, 1),
         "middle: a record leaves a corner for the middle": ("b", 0.5, 0.5),
-        "third: a record leaves a corner for a third on both sides": ("b", 2 / 3, 1 / 3),
+        "third: a record leaves a corner for a third on both sides": (
+            "b",
+            2 / 3,
+            1 / 3,
+        ),
     }
     pairs = [_moved(name, ("a", 1, 1), to, neighbours) for name, to in moves.items()]
-    return pairs + ([emptied_cell(), larger_cell(), other_sign()] if neighbours == "replace-one" else [])
+    if neighbours == "replace-one":
+        pairs += [emptied_cell(), larger_cell(), other_sign()]
+    return pairs
 
 
 def counted_pair() -> Pair:
     """Return the pair in which a count is none or one."""
-    return either("nobody or one person has the level", _coins, [0] * (MANY - 1), 0, 1, "replace-one")
+    return either(
+        "nobody or one person has the level",
+        _coins,
+        [0] * (MANY - 1),
+        0,
+        1,
+        "replace-one",
+    )
 
 
 def emptied_cell() -> Pair:
     """Return the pair in which a cell has one record, or none."""
-    record, other = ("a", 0.0, 0.0), ("b", 0.0, 0.0)
-    return either("a cell has one record or none", _mixed, [other] * 3, record, other, "replace-one")
+    record = ("a", 0.0, 0.0)
+    other = ("b", 0.0, 0.0)
+    return either(
+        "a cell has one record or none",
+        _mixed,
+        [other] * 3,
+        record,
+        other,
+        "replace-one",
+    )
 
 
 def larger_cell() -> Pair:
     """Return the pair in which a cell has two records, or three."""
     rest = [("a", 0.0, 0.0)] * 2 + [("b", 0.0, 0.0)] * 3
-    return either("a cell has two records or three", _mixed, rest, ("b", 1.0, 0.0), ("a", 1.0, 0.0), "replace-one")
+    return either(
+        "a cell has two records or three",
+        _mixed,
+        rest,
+        ("b", 1.0, 0.0),
+        ("a", 1.0, 0.0),
+        "replace-one",
+    )
 
 
 def other_sign() -> Pair:
-    """Return the pair in which a record's product about the mean of its cell changes its sign with the cell."""
-    name, rest = "a record's product changes its sign with its cell", [("a", 0.0, 1.0)] * 9 + [("b", 0.0, 0.0)] * 10
+    """Return the pair in which a record's product about the mean of its cell changes
+    its sign with the cell.
+    """
+    name = "a record's product changes its sign with its cell"
+    rest = [("a", 0.0, 1.0)] * 9 + [("b", 0.0, 0.0)] * 10
     return either(name, _mixed, rest, ("b", 1.0, 1.0), ("a", 1.0, 0.0), "replace-one")
 
 
 def turned_choice() -> Pair:
-    """Return the pair in which one record of a thousand is informative, and says the opposite."""
-    name, rest = "one informative record says the opposite", [(0, 0.0)] * (MANY - 1)
+    """Return the pair in which one record of a thousand is informative, and says the
+    opposite.
+    """
+    name = "one informative record says the opposite"
+    rest = [(0, 0.0)] * (MANY - 1)
     return either(name, _choices, rest, (1, 1.0), (0, 1.0), "replace-one")

@@ -1,0 +1,1 @@
+"""All pairs of columns with noise, and the random fields that fit them."""

@@ -1,0 +1,319 @@
+"""Noisy counts of margins: of all pairs, and of some pairs again, or of chosen pairs
+alone.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, partial
+
+import numpy as np
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.margins.estimates import (
+    NoisyPairs,
+    block_axes,
+    chosen_pairs,
+    estimate,
+    measured,
+    most_telling,
+)
+from pdips.margins.fine_columns import FineCounts
+from pdips.margins.residuals import ResidualDesign
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Neighbours, root
+from pdips.privacy.plan import AnswerLaw, Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.noisy_margins import MarginAxis, MeasuredMargin
+
+MARGINS = "noisy margins"
+CHOICE = "choice of pairs"
+PAIRS = "noisy chosen pairs"
+PAIRS_AGAIN = "noisy pairs, again"
+
+MOST_TRIPLE_CELLS = 100_000  # Of a margin of three columns
+OF_CHOICE = Fraction(1, 6)
+"""Part of the price of pairs that their choice gets (tried: .08 to .33)."""
+
+type BlockPair = tuple[int, int]
+"""Two blocks of columns, by number."""
+
+type LevelCounts = tuple[FloatArray, float]
+"""Counts of the levels of a block, and the variance of one."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MarginCounts:
+    """The noisy answer to all margins, with what is known beside it.
+
+    Parameters
+    ----------
+    plan : Plan
+        Whose design says what the margins are.
+    noisy : ndarray
+        What is shown of their counts.
+    fine : FineCounts
+        Of columns that are cut, or grouped, for pairs.
+    known : dict of int to (ndarray, float)
+        The counts of the levels of blocks that aren't counted alone, and the variance
+        of one.
+    public : Table or None
+        The public columns, if there are any.
+    """
+
+    plan: Plan
+    noisy: IntArray
+    fine: FineCounts
+    known: dict[int, LevelCounts]
+    public: Table | None
+
+    @classmethod
+    def ask(cls, curator: Curator, plan: Plan, fine: FineCounts) -> "MarginCounts":
+        """Ask for the margins of a plan."""
+        design = plan.design
+        noisy = curator.count(
+            plan.named(MARGINS),
+            lambda table: design.count(table, fine.levels(table)),
+        )
+        n_records = n_measured(design, noisy, fine)
+        known = dict[int, LevelCounts]()
+        if fine.design.numeric:
+            # drawn once: a release that is resumed publishes the same ones
+            variances = curator.keep(
+                partial(fine.variances, n_records, curator.generator)
+            )
+            singles = fine.singles(fine.laws, n_records)
+            for block, name in numeric_blocks(design).items():
+                known[block] = singles[name], float(variances[name])
+        public = curator.public if plan.schema.public_columns else None
+        return cls(plan=plan, noisy=noisy, fine=fine, known=known, public=public)
+
+    @property
+    def design(self) -> ResidualDesign:
+        """Which margins there are."""
+        design: ResidualDesign = self.plan.design
+        return design
+
+    @property
+    def step(self) -> Step:
+        """What was asked."""
+        return self.plan.named(MARGINS)
+
+    @property
+    def n_records(self) -> float:
+        """The number of records: public, or noisy."""
+        return n_measured(self.design, self.noisy, self.fine)
+
+    @cached_property
+    def axes(self) -> list[MarginAxis]:
+        """The axis of each block, as it is published."""
+        return block_axes(self.design, self.fine.lower(), self.fine.groups())
+
+    def estimate(self, again: Sequence[MeasuredMargin] = ()) -> NoisyPairs:
+        """Return estimates of all pairs, from pairs that were counted ``again``,
+        too.
+        """
+        return estimate(
+            self.design,
+            self.step,
+            self.noisy,
+            self.fine.n_public,
+            self.public,
+            self.known,
+            again,
+        )
+
+    def count(
+        self, curator: Curator, step: Step, pairs: Sequence[BlockPair]
+    ) -> list[MeasuredMargin]:
+        """Return a noisy count of some pairs."""
+        design = self.design
+        counted = curator.count(
+            step, lambda table: design.tally(table, pairs, self.fine.levels(table))
+        )
+        ends = np.cumsum([math.prod(design.shape(pair)) for pair in pairs])[:-1]
+        margins = list[MeasuredMargin]()
+        for pair, counts in zip(pairs, np.split(counted, ends), strict=True):
+            axes = [self.axes[block] for block in pair]
+            margins.append(MeasuredMargin.of(step, axes, counts))
+        return margins
+
+    def published(self) -> list[MeasuredMargin]:
+        """Return the margins as they are published."""
+        return [*measured(self.design, self.step, self.noisy, self.axes, self.known)]
+
+
+def n_measured(design: ResidualDesign, noisy: IntArray, fine: FineCounts) -> float:
+    """Return the number of records: public, or noisy."""
+    if fine.n_public is not None:
+        return float(fine.n_public)
+    return float(dict(design.parts(noisy))[()])
+
+
+def numeric_blocks(design: ResidualDesign) -> dict[int, str]:
+    """Return the blocks of numbers that are cut at noisy quantiles, with their
+    names.
+    """
+    names = design.domain.names
+    return {block: names[design.blocks[block].columns[0]] for block in design.known}
+
+
+def open_pairs(design: ResidualDesign) -> list[BlockPair]:
+    """Return the pairs that no public total has."""
+    every = replace(design, pairs=True).margins
+    return [
+        (margin[0], margin[-1])
+        for margin in every
+        if len(margin) == 2 and margin not in design.covered
+    ]
+
+
+@dataclass(frozen=True)
+class SecondCount:
+    """The pairs that say most by a first count of all, counted again."""
+
+    schema: Schema
+    n_pairs: int
+
+    @property
+    def said(self) -> str:
+        """What a plan says of it."""
+        return (
+            f" The {self.n_pairs} pairs that say most by these counts are counted "
+            f"again, with such noise."
+        )
+
+    def steps(
+        self, price: Fraction, neighbours: Neighbours, law: AnswerLaw
+    ) -> list[Step]:
+        """Return what is asked."""
+        moved = Sensitivity.of_counts(self.schema, neighbours, tables=self.n_pairs)
+        counted = Step(
+            name=PAIRS_AGAIN,
+            counts="each count of a pair counted again",
+            sensitivity=moved,
+            price=price,
+            law=law,
+        )
+        return [counted]
+
+    def ask(self, curator: Curator, first: MarginCounts) -> list[MeasuredMargin]:
+        """Return a noisy count of the pairs that say most by the first one."""
+        design = first.design
+        candidates = open_pairs(design)
+        rule = partial(
+            most_telling,
+            design,
+            first.step,
+            first.estimate(),
+            candidates,
+            self.n_pairs,
+        )
+        chosen = curator.decide(first.noisy, rule).tolist()
+        pairs = [candidates[number] for number in chosen]
+        return first.count(curator, first.plan.named(PAIRS_AGAIN), pairs)
+
+
+@dataclass(frozen=True)
+class ChosenPairs:
+    """The pairs that say most, chosen one by one by exponential mechanisms, and counted
+    alone.
+    """
+
+    schema: Schema
+    n_pairs: int
+
+    @property
+    def said(self) -> str:
+        """What a plan says of it."""
+        return (
+            f" Exponential mechanisms chose {self.n_pairs} pairs for part of the "
+            f"price; these counts have noise too."
+        )
+
+    def steps(
+        self, price: Fraction, neighbours: Neighbours, law: AnswerLaw
+    ) -> list[Step]:
+        """Return what is asked."""
+        moved = Sensitivity.of_counts(self.schema, neighbours, tables=self.n_pairs)
+        counted = Step(
+            name=PAIRS,
+            counts="each count of a pair chosen",
+            sensitivity=moved,
+            price=price * (1 - OF_CHOICE),
+            law=law,
+        )
+        return [self.choice(price * OF_CHOICE, neighbours, law), counted]
+
+    def choice(self, price: Fraction, neighbours: Neighbours, law: AnswerLaw) -> Step:
+        """Return the choice of pairs, one by one: a record moves each score by the
+        number of cells that it changes.
+        """
+        both = 2 * Sensitivity.of_counts(self.schema, neighbours).l1
+        # epsilon, whose square over 8 times the number of choices is their rho
+        if law == "gaussian":
+            price = root(8 * price * self.n_pairs)
+        return Step(
+            name=CHOICE,
+            sensitivity=Sensitivity.of_person(l1=both),
+            price=price,
+            law="exponential",
+            times=self.n_pairs,
+        )
+
+    def ask(self, curator: Curator, first: MarginCounts) -> list[MeasuredMargin]:
+        """Return a noisy count of the pairs that are chosen."""
+        candidates = open_pairs(first.design)
+        chosen = chosen_pairs(
+            first.design,
+            first.plan.named(CHOICE),
+            curator,
+            first.noisy,
+            first.estimate(),
+            candidates,
+            first.fine.levels,
+        )
+        pairs = [candidates[number] for number in chosen]
+        return first.count(curator, first.plan.named(PAIRS), pairs)
+
+
+def triples_of(
+    design: ResidualDesign, names: Sequence[str]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the blocks of each three columns, whose margins are measured too.
+
+    Raises
+    ------
+    InputError
+        If a column can't be counted by itself, or three are named that have no margin.
+    """
+    place = dict[str, int]()
+    for number, block in enumerate(design.blocks):
+        if len(block.columns) == 1 < block.n_levels:
+            place[design.domain.names[block.columns[0]]] = number
+    if unfit := [name for name in names if name not in place]:
+        raise InputError(
+            f"also: {unfit[0]!r} is no column, has one level, or is "
+            f"tied to others by zeros or rules"
+        )
+    blocks = [place[name] for name in names]
+    triples = [tuple(sorted(blocks[k : k + 3])) for k in range(0, len(blocks), 3)]
+    unfit_triples = [
+        triple
+        for triple in triples
+        if len({*triple}) < 3 or design.public[[*triple]].all()
+    ]
+    if unfit_triples or len({*triples}) < len(triples):
+        raise InputError(
+            "also takes three different columns each time, not all "
+            "public, and no three of them twice"
+        )
+    if any(math.prod(design.shape(triple)) > MOST_TRIPLE_CELLS for triple in triples):
+        raise InputError(
+            f"a margin of three columns may have at most {MOST_TRIPLE_CELLS:,} cells"
+        )
+    return tuple(triples)

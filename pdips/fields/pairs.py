@@ -1,0 +1,642 @@
+"""All pairs of columns, measured once with noise, and records that agree with them: for
+tables of many columns.
+"""
+
+import math
+import warnings
+from collections import Counter
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import chain
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import pandas as pd
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError, UselessWarning
+from pdips.fields.pair_counts import (
+    MARGINS,
+    PAIRS,
+    ChosenPairs,
+    MarginCounts,
+    SecondCount,
+    open_pairs,
+    triples_of,
+)
+from pdips.fields.pair_sets import FittedPairs, PairMeasurement
+from pdips.fields.products import MOST_TERMS, SecondMoments
+from pdips.fields.weighted_sums import WeightedSums
+from pdips.margins.consistency import groups_of
+from pdips.margins.domain import columns_of
+from pdips.margins.fine_columns import IntervalDesign
+from pdips.margins.margin_error import pair_errors
+from pdips.margins.residuals import ResidualDesign, blocks_of
+from pdips.mechanism import Drawn, LaplaceOrGaussian
+from pdips.privacy.answers import PublicFacts
+from pdips.privacy.curator import Curator, timed
+from pdips.privacy.loss import (
+    MOST_TAU,
+    Number,
+    check_whole,
+    choice,
+    exact,
+    largest_rho,
+    proper_share,
+)
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.offers import Offers, SetsShare
+
+MOST_LEVELS = 6_000  # Of all columns together: pairs of levels are held in memory
+MOST_RECORDS = 100_000_000
+
+MANY = 100  # Levels of a column about which a warning may be due
+ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
+"""Part of the price that single columns get: pairs say little where their columns are
+wrong (tried: .1 to .75).
+"""
+
+ALONE_NUMERIC = {"gaussian": Fraction(4, 5), "laplace": Fraction(9, 10)}
+"""With numeric columns without bins, whose cuts and spikes hang on their own counts
+(tried: .6 to .9).
+"""
+
+ALONE_TWICE = Fraction(2, 5)
+"""Of Gaussian noise where some pairs are counted twice and no numeric column is without
+bins (tried: .2 to .6).
+"""
+
+ALONE_QUIET = Fraction(1, 4)
+QUIET = 15
+"""The same where noise of the whole price would have a smaller variance, as from
+epsilon 2 (tried: .08 to .4).
+"""
+
+AGAIN = {"gaussian": Fraction(1, 2), "laplace": Fraction(0)}
+"""Part of the price of pairs that the second count gets (tried: 0 to .9); Laplace noise
+gains nothing from it.
+"""
+
+PART_AGAIN = Fraction(3, 10)
+"""Part of the pairs that are counted a second time (tried: .05 to .6)."""
+
+FEWEST_PAIRS = 6  # Of fewer pairs none is counted a second time
+FEWEST_CUTS = 4
+MOST_CUTS = 16
+BEARABLE = 1_100
+"""Numbers without bins are cut into so many intervals that their square times the noise
+of a pair makes about so much: a cell of ten thousand records then holds nine standard
+deviations of its noise (tried: 2 to 10 intervals).
+"""
+
+OF_WEIGHTS = Fraction(1, 10)
+OF_PRODUCTS = Fraction(1, 4)
+"""Parts of the price that sums of weights get, and products."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(LaplaceOrGaussian):
+    """Noisy counts of all one- and two-way margins, and records of a pairwise Markov
+    random field that fits them.
+
+    No object grows with the number of cells, so tables may have up to 200 columns.
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of
+    :class:`pdips.mechanism.Mechanism`.
+
+    Parameters
+    ----------
+    delta : int, float, str or Fraction, optional
+        Left out, noise is discrete Laplace, and losses add up in epsilon. A number
+        makes it discrete Gaussian, with a zero-concentrated loss that is read at this
+        delta: far quieter where there are many columns.
+    sets : {"fitted", "posterior"}, optional
+        Whether sets come from the field that fits best, or each from a field of its
+        own, fitted to the noisy margins with fresh noise on top, so that sets differ as
+        much as the noise makes unsure. Left out: the first for one set, the second for
+        several.
+    intervals : int, optional
+        In how many intervals numeric columns without bins are cut for pairs, at noisy
+        quantiles; 2 to 100. Left out: 4, 8 or 16, the fewer the louder the noise on
+        pairs is.
+    also : tuple of str
+        Columns, in threes: margins that are measured too, with a fifth of the price of
+        pairs.
+    weighted : tuple of str
+        Columns whose sums of weights by level are measured, with a tenth of the price,
+        and met by the weights of sets.
+    products : tuple of str, optional
+        Columns of a regression: sums of their products are measured, with a quarter of
+        the price, from which :meth:`pdips.outside.NoisyMargins.ols` gives slopes of
+        numbers without bins, and sets come near these. Left out: numbers without bins
+        where sets carry the noise, if there are two or more and no members of
+        households.
+    single_share : int, float, str or Fraction, optional
+        Part of the price that single columns get, above 0 and below 1.
+    second_share : int, float, str or Fraction, optional
+        Part of the price of pairs for a second count of those that say most by the
+        first, at least 0 and below 1. Left out: a half, or 0 for Laplace noise.
+    chosen : int, optional
+        How many pairs are counted: those that say most, by exponential mechanisms,
+        which link all columns first. For many columns and little budget, twice as many
+        as columns or so. Columns of other pairs depend on each other through these
+        alone, so sets of a ``"posterior"`` need all pairs. Left out: all pairs are
+        counted.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Notes
+    -----
+    Margins are measured in the residual basis (Xiao, He, Zhang and Kifer, 2023): what
+    each says beyond its own margins has noise of its own. A record moves all of them
+    together by an amount that is the same for all records under add-remove, and bounded
+    by a certificate under replace-one. What is published are noisy counts or their
+    differences; everything after that is post-processing. Proof:
+    ``docs/proofs/pairs.md``.
+
+    Examples
+    --------
+    >>> schema = Schema.model_validate(
+    ...     {"columns": {name: {"levels": [0, 1]} for name in "abc"}}
+    ... )
+    >>> table = Table(pd.DataFrame({name: [0, 1, 1] for name in "abc"}), schema)
+    >>> release, _ = Pairs(epsilon=1, delta="1e-6").release(table)
+    >>> len(release.sets[0])
+    3
+    """
+
+    name: ClassVar[str] = "pairs"
+    offers: ClassVar[Offers] = Offers(
+        zeros=True,
+        rules=True,
+        public_columns=True,
+        totals=True,
+        households=True,
+        counted_tables=True,
+        partitions=True,
+        relations=("replace-one", "add-remove"),
+        kinds=("pure", "zcdp"),
+    )
+
+    sets: Literal["fitted", "posterior"] | None = None
+    intervals: int | None = None
+    also: tuple[str, ...] = ()
+    weighted: tuple[str, ...] = ()
+    products: tuple[str, ...] | None = None
+    single_share: Number | None = None
+    second_share: Number | None = None
+    chosen: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sets is not None:
+            choice(self.sets, ("fitted", "posterior"), "sets")
+        if self.intervals is not None:
+            check_whole(self.intervals, "intervals", 2, 100)
+        if len(self.also) % 3:
+            raise InputError(
+                "also takes names of columns in threes, such as also=sex,age,income"
+            )
+        if self.single_share is not None:
+            proper_share(self.single_share, "single_share")
+        if self.second_share is not None and exact(self.second_share, "second_share"):
+            proper_share(self.second_share, "second_share")
+        if self.chosen is not None:
+            check_whole(self.chosen, "chosen")
+            needs_all = self._posterior or self.also
+            if needs_all or self.second_share is not None:
+                raise InputError(
+                    "chosen goes with sets=fitted, and without also and "
+                    "second_share: sets that carry the noise need a "
+                    "count of all pairs"
+                )
+
+    @property
+    def total(self) -> Fraction:
+        """The budget, with what is kept of delta for noise that isn't quite of
+        its law.
+        """
+        if self.delta is None:
+            return super().total
+        delta = exact(self.delta, "delta")
+        if delta <= MOST_TAU:
+            raise InputError(
+                "delta must be above 10^-20 for Gaussian noise that is "
+                "nearly of its law"
+            )
+        return largest_rho(exact(self.epsilon, "epsilon"), delta - MOST_TAU)
+
+    def for_more_sets(self) -> Self:
+        """Return the mechanism whose sets show the noise."""
+        products = self.products
+        if products is None and not self._posterior:
+            products = ()  # what fitted sets didn't ask can't be asked later
+        return replace(self, sets="posterior", products=products)
+
+    def sets_share(self) -> SetsShare:
+        """Return what the sets share: posterior sets show the noise."""
+        return "fresh noise" if self._posterior else super().sets_share()
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: one noisy answer that holds all margins of one and two
+        columns, and those of the extras.
+        """
+        fine = self._fine(schema)
+        design = self._design(schema, fine)
+        second = self._second(schema, design)
+        sums = self._sums(schema)
+        moments = self.moments(schema)
+        parts = self._parts(schema, fine, design, second)
+        if design.pairs:
+            of_singles = parts.alone / (parts.alone + parts.pairs)
+            design = replace(design, alone=of_singles or None)
+        if not any(design.margins) and fine.numeric:
+            # a number alone: its intervals are the only margin
+            design = replace(design, known=())
+        if not any(design.margins):
+            raise InputError(
+                "no column has two levels or more: there is nothing to measure"
+            )
+        laws = (self.neighbours, self.noise_law)
+        if fine.columns:
+            fine = fine.priced(schema, self.total * parts.fine, *laws)
+        first = self.total * (parts.alone + parts.pairs)
+        design, margins = self._margins(design, schema, first)
+        steps = [*chain(*fine.steps), margins]
+        said = self._said(design) + fine.said
+        if sums is not None:
+            steps.insert(-1, sums.step(self.total * OF_WEIGHTS, *laws))
+            said += sums.said
+        if second is not None:
+            steps += second.steps(self.total * parts.second, *laws)
+            said += second.said
+        if moments is not None:
+            steps.append(moments.step(self.total * OF_PRODUCTS, *laws))
+            said += moments.said
+        return self.planned(schema, steps, said, design=design, **self.reading)
+
+    def _said(self, design: ResidualDesign) -> str:
+        """Return what is said of the margins to a disclosure board."""
+        what = "All counts" if design.whole else "Differences of neighbouring counts"
+        columns = "one or two columns" if design.pairs else "one column"
+        said = (
+            f"{what} of every margin of {columns} have exact discrete "
+            f"{self.noise_law.capitalize()} noise."
+        )
+        if not design.whole:
+            said += (
+                " It is of the law of the proof but for a probability of "
+                "10^-20 at most, a part of delta."
+            )
+        if self.also:
+            triples = [
+                " x ".join(self.also[k : k + 3]) for k in range(0, len(self.also), 3)
+            ]
+            said += f" All counts of {', '.join(triples)} have such noise too."
+        return said
+
+    def _fine(self, schema: Schema) -> IntervalDesign:
+        """Return the columns that are counted by themselves, finer than in pairs."""
+        return IntervalDesign.of(schema, self._n_cuts(schema))
+
+    def _sums(self, schema: Schema) -> WeightedSums | None:
+        """Return the sums of weights that are measured, or None."""
+        return WeightedSums(schema, self.weighted) if self.weighted else None
+
+    def moments(self, schema: Schema) -> SecondMoments | None:
+        """Return the sums of products that are measured, or None."""
+        names = self.products
+        # few households have all members
+        if names is None and self._posterior and not schema.members:
+            numbers = tuple(
+                name
+                for name, column in schema.columns.items()
+                if not column.is_categorical and not column.is_binned
+            )
+            names = numbers if 1 < len(numbers) < MOST_TERMS else None
+        return SecondMoments(schema, tuple(names)) if names else None
+
+    def _second(
+        self, schema: Schema, design: ResidualDesign
+    ) -> SecondCount | ChosenPairs | None:
+        """Return the pairs that are counted beside all, or in their place, or None."""
+        n_open = len(open_pairs(design))
+        if self.chosen is not None:
+            if self.chosen >= n_open:
+                raise InputError(
+                    f"chosen is as many as the {n_open} pairs that "
+                    f"there are, or more: leave it out"
+                )
+            return ChosenPairs(schema, self.chosen)
+        n_pairs = sum(len(margin) == 2 for margin in design.margins)
+        n_again = math.ceil(PART_AGAIN * n_open)
+        if n_pairs < FEWEST_PAIRS or not n_again or not self._second_share():
+            return None
+        return SecondCount(schema, n_again)
+
+    def _parts(
+        self,
+        schema: Schema,
+        fine: IntervalDesign,
+        design: ResidualDesign,
+        second: SecondCount | ChosenPairs | None,
+    ) -> "PriceParts":
+        """Return what each question gets of the price."""
+        single = self._single_share(schema, fine, second)
+        names = design.domain.names
+        n_others = len(names) - len(design.domain.public) - len(fine.numeric)
+        if self.chosen is not None:
+            n_others = max(n_others, 1)
+        of_fine = Fraction(fine.worth, n_others + fine.worth)
+        twice = Fraction(0)
+        if self.chosen is not None:
+            twice = Fraction(1)
+        elif second is not None:
+            twice = self._second_share()
+        rest = Fraction(1)
+        if self.weighted:
+            rest -= OF_WEIGHTS
+        if self.moments(schema) is not None:
+            rest -= OF_PRODUCTS
+        of_singles = rest * single
+        of_pairs = rest - of_singles
+        return PriceParts(
+            fine=of_singles * of_fine,
+            alone=of_singles * (1 - of_fine),
+            pairs=of_pairs * (1 - twice),
+            second=of_pairs * twice,
+        )
+
+    def _single_share(
+        self,
+        schema: Schema,
+        fine: IntervalDesign,
+        second: SecondCount | ChosenPairs | None,
+    ) -> Fraction:
+        """Return what single columns get of the price of columns and pairs."""
+        if self.single_share is not None:
+            return exact(self.single_share, "single_share")
+        if fine.numeric:
+            return ALONE_NUMERIC[self.noise_law]
+        if second is None or not self._second_share():
+            return ALONE[self.noise_law]
+        squared = Sensitivity.of_counts(schema, self.neighbours).l2_squared
+        is_quiet = squared < 2 * QUIET * self.total
+        return ALONE_QUIET if is_quiet else ALONE_TWICE
+
+    def _design(self, schema: Schema, fine: IntervalDesign) -> ResidualDesign:
+        """Return the margins of all pairs, and of ``also``, before they have shares;
+        refuse what can't be measured.
+        """
+        n_cuts = {column.name: column.n_cuts for column in fine.columns}
+        domain = columns_of(schema, n_cuts)
+        if len(domain.public) == len(domain.names):
+            raise InputError(
+                "all columns of the schema are public: there is nothing to synthesize"
+            )
+        if len(domain.public) and self.neighbours == "add-remove":
+            raise InputError(
+                "public columns give away the number of records; they "
+                "need neighbours = replace-one"
+            )
+        numeric = {domain.names.index(column.name) for column in fine.numeric}
+        known = [
+            number
+            for number, block in enumerate(blocks_of(domain))
+            if numeric & {*block.columns}
+        ]
+        design = ResidualDesign(
+            domain,
+            self.neighbours,
+            self.noise_law,
+            known=tuple(known),
+            totals=schema.known_totals(weighted=False),
+            pairs=self.chosen is None,
+        )
+        if design.offsets[-1] > MOST_LEVELS:
+            raise InputError(
+                f"the columns have {design.offsets[-1]:,} levels in all, more than "
+                f"{MOST_LEVELS:,}: merge levels, take "
+                "wider bins, or leave columns out"
+            )
+        if self.also:
+            design = replace(design, also=triples_of(design, self.also))
+        groups_of(design, None, schema.members)  # refuses rules that tie members
+        return design
+
+    def _margins(
+        self, design: ResidualDesign, schema: Schema, price: Fraction
+    ) -> tuple[ResidualDesign, Step]:
+        """Return the margins as counts, or as differences where their noise is
+        quieter, and what is asked.
+        """
+        step = self._step(design, schema, price)
+        if self.kind == "zcdp":
+            other = replace(design, whole=False)
+            differing = self._step(other, schema, price)
+            if differing.variance < step.variance:
+                return other, differing
+        return design, step
+
+    def _step(self, design: ResidualDesign, schema: Schema, price: Fraction) -> Step:
+        """Return what is asked, with less of the budget where noise on differences
+        couldn't be quieter.
+        """
+        squared = design.squared if self.kind == "zcdp" else None
+        most = Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared)
+        beyond = Fraction(0)
+        if not design.whole:
+            quietest = design.smooth(most.l2_squared / (2 * price))
+            price = min(price, most.l2_squared / (2 * quietest))
+            beyond = design.beyond(quietest)
+        return Step(
+            name=MARGINS,
+            counts="each count of the margin with the least noise",
+            sensitivity=most,
+            price=price,
+            law=self.noise_law,
+            delta=beyond,
+            image=replace(design.image, moved=self._moved(design, schema)),
+        )
+
+    def _moved(
+        self, design: ResidualDesign, schema: Schema
+    ) -> tuple[tuple[int, Sensitivity], ...]:
+        """Return how far one person moves the counts of all margins of each weight: of
+        every margin a record is in one cell.
+        """
+        n_margins = Counter(design.weights.tolist())
+        return tuple(
+            (weight, Sensitivity.of_counts(schema, self.neighbours, tables=n))
+            for weight, n in n_margins.items()
+        )
+
+    def check(self, plan: Plan, table: Table) -> None:
+        """Refuse tables of more records than counts have room for."""
+        if not plan.n_public:
+            return
+        if table.n_records > MOST_RECORDS:
+            raise InputError(f"pairs makes at most {MOST_RECORDS:,} records")
+        design = plan.design
+        step = plan.named(MARGINS)
+        for margin in design.margins:
+            if len(margin) != 1 or design.sizes[margin[0]] < MANY:
+                continue
+            n_levels = int(design.sizes[margin[0]])
+            noise = n_levels * math.sqrt(design.variance(margin, step))
+            if noise > table.n_records:
+                columns = design.blocks[margin[0]].columns
+                names = ", ".join(repr(design.domain.names[k]) for k in columns)
+                warnings.warn(
+                    f"{names} has {n_levels:,} levels, and noise would make up most "
+                    f"of its margin: merge levels, or "
+                    "take wider bins; levels may have groups in the schema",
+                    UselessWarning,
+                    stacklevel=3,
+                )
+
+    def shown(self) -> dict[str, Any]:
+        """Return settings as they were filled in."""
+        share = None
+        if self.single_share is not None:
+            share = str(exact(self.single_share, "single_share"))
+        second = None if self.chosen is not None else str(self._second_share())
+        return super().shown() | {
+            "sets": "posterior" if self._posterior else "fitted",
+            "single_share": share,
+            "second_share": second,
+        }
+
+    def _n_cuts(self, schema: Schema) -> int:
+        """Return in how many intervals pairs cut numbers: the louder the noise, the
+        fewer.
+        """
+        if self.intervals is not None:
+            return self.intervals
+        n_pairs = self.chosen
+        if n_pairs is None:
+            n_public = math.comb(len(schema.public_columns), 2)
+            n_pairs = math.comb(len(schema.columns), 2) - n_public
+        if not n_pairs:
+            return MOST_CUTS
+        step = Step(
+            name=PAIRS,
+            counts="each count",
+            sensitivity=Sensitivity.of_counts(schema, self.neighbours, tables=n_pairs),
+            price=self.total * (1 - ALONE_NUMERIC[self.noise_law]),
+            law=self.noise_law,
+        )
+        bearable = BEARABLE / max(step.standard_deviation, 1)
+        halvings = round(math.log2(bearable) / 2)
+        return int(min(max(2**halvings, FEWEST_CUTS), MOST_CUTS))
+
+    def settled(self, schema: Schema) -> Self:
+        """Return the same with the two settings given that would follow from its noise:
+        intervals, and single_share.
+        """
+        fine = self._fine(schema)
+        second = self._second(schema, self._design(schema, fine))
+        return replace(
+            self,
+            intervals=self._n_cuts(schema) if fine.numeric else self.intervals,
+            single_share=self._single_share(schema, fine, second),
+        )
+
+    def _second_share(self) -> Fraction:
+        if self.second_share is None:
+            return AGAIN[self.noise_law]
+        return exact(self.second_share, "second_share")
+
+    @property
+    def _posterior(self) -> bool:
+        """Whether each set comes from a field of its own."""
+        if self.sets is None:
+            return self.n_sets > 1
+        return self.sets == "posterior"
+
+    def ask(self, plan: Plan, curator: Curator) -> PairMeasurement:
+        """Measure all margins, and what the extras ask; cuts, caps and the pairs that
+        are counted again follow from earlier answers.
+        """
+        schema = plan.schema
+        n_public = curator.n_records if plan.n_public else None
+        sums = self._sums(schema)
+        second = self._second(schema, plan.design)
+        moments = self.moments(schema)
+        with curator.timed("counting all pairs and adding noise"):
+            fine = self._fine(schema).asking(plan.steps).ask(curator, n_public)
+            noisy_sums = None if sums is None else sums.ask(curator, plan, fine)
+            counts = MarginCounts.ask(curator, plan, fine)
+        with curator.timed("counting the pairs that say most again"):
+            again = [] if second is None else second.ask(curator, counts)
+        pairs = counts.estimate(again)
+        products = None
+        if moments is not None:
+            products = moments.ask(curator, plan, fine, pairs)
+        n_records = n_public
+        if n_records is None:
+            n_records = max(round(pairs.n_records), 0)
+        return PairMeasurement(
+            counts=counts,
+            again=again,
+            pairs=pairs,
+            sums=noisy_sums,
+            products=products,
+            n_records=n_records,
+        )
+
+    def draw(
+        self,
+        plan: Plan,
+        measured: PairMeasurement,
+        n_sets: int,
+        rng: np.random.Generator,
+        public: PublicFacts,
+    ) -> Drawn:
+        """Fit a field to what was measured, and let its chains be records."""
+        columns = public.columns if plan.schema.public_columns else None
+        with timed("fitting a field"):
+            fitted = FittedPairs.of(measured, columns, rng)
+        sets = list[pd.DataFrame]()
+        off = [fitted.off]
+        for number in range(1, n_sets + 1):
+            with timed(f"drawing synthetic set {number} of {n_sets}"):
+                if self._posterior:
+                    frame, own_off = fitted.posterior_set(rng)
+                    off.append(own_off)
+                else:
+                    frame = fitted.fitted_set(rng)
+            sets.append(frame)
+        of_codes = measured.counts.fine.of_codes()
+        variances = {name: margin.law.variance for name, margin in of_codes.items()}
+        return Drawn(
+            sets=sets,
+            tables=measured.tables(),
+            margins=measured.margins(),
+            margin_errors=[*pair_errors(plan.design, measured.pairs, variances)],
+            diagnostics=fitted.diagnostics(off),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceParts:
+    """What the questions of ``Pairs`` get of its price; the rest is that of sums.
+
+    Parameters
+    ----------
+    fine : Fraction
+        Intervals of numbers and levels of codes.
+    alone, pairs : Fraction
+        Single columns, and the first count of pairs: one question.
+    second : Fraction
+        Pairs that are counted again, or chosen and counted.
+    """
+
+    fine: Fraction
+    alone: Fraction
+    pairs: Fraction
+    second: Fraction

@@ -1,0 +1,184 @@
+"""A published release, opened outside: verified, then read."""
+
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pdips.errors import InputError
+from pdips.privacy.answers import Answers
+from pdips.privacy.signing import public_key
+from pdips.registry import load
+from pdips.release.answers import read_answers
+from pdips.release.documents import PrivacyDocument, read_bytes
+from pdips.release.folder import bytes_digest
+from pdips.release.integrity import MAIN_SUFFIXES, examine_public
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRelease:
+    """A public folder whose files are those of its ``privacy.json``: see
+    :func:`pdips.open`.
+
+    Parameters
+    ----------
+    home : Path
+        The folder.
+    privacy : PrivacyDocument
+        What ``privacy.json`` holds: price, settings, noise, schema.
+    signed_by : str or None
+        The public key that the signature was verified by; None if no key was given.
+
+    Examples
+    --------
+    >>> schema = Schema.model_validate({"columns": {"ill": {"levels": ["no", "yes"]}}})
+    >>> table = Table(pd.DataFrame({"ill": ["no", "yes"] * 50}), schema)
+    >>> Steps(epsilon=1).release(table)[0].publish("opened/public")
+    >>> [list(frame) for frame in open("opened").sets]
+    [['ill']]
+    """
+
+    home: Path
+    privacy: PrivacyDocument
+    signed_by: str | None
+
+    @cached_property
+    def sets(self) -> list[pd.DataFrame]:
+        """The synthetic sets, read when they are first asked for and compared with
+        their digests again.
+        """
+        return [self._read(number) for number in range(1, self.privacy.n_sets + 1)]
+
+    @cached_property
+    def answers(self) -> Answers:
+        """All that the table was asked, and answered with noise; none where they are
+        too many to be published, or no numbers.
+        """
+        if not self.privacy.answers:
+            return Answers()
+        try:
+            return read_answers(self.privacy.answers, self._table("answers"))
+        except ValueError as error:
+            raise InputError(f"answers in {self.home}: {error}") from None
+
+    @cached_property
+    def posterior(self) -> pd.DataFrame:
+        """Draws of the model's parameters, one a row."""
+        if not self._has("posterior"):
+            raise InputError(f"{self.home} publishes no posterior")
+        return self._table("posterior")
+
+    @cached_property
+    def margins(self) -> Any:
+        """Noisy counts, which give estimates with intervals:
+        :class:`pdips.outside.NoisyMargins`.
+        """
+        return load("pdips.outside:NoisyMargins").read(self.home)
+
+    def more_sets(
+        self, n_sets: int, *, rng: np.random.Generator | None = None
+    ) -> list[pd.DataFrame]:
+        """Draw more sets of the answers, at no cost: see
+        :func:`pdips.more_sets`.
+        """
+        more: list[pd.DataFrame] = load("pdips.outside.replays:more_sets")(
+            self.home, n_sets, rng=rng
+        )
+        return more
+
+    def _read(self, number: int) -> pd.DataFrame:
+        return self._table(f"synthetic_{number}")
+
+    def _has(self, stem: str) -> bool:
+        digests = self.privacy.digests or {}
+        return any(f"{stem}.{suffix}" in digests for suffix in MAIN_SUFFIXES)
+
+    def _table(self, stem: str) -> pd.DataFrame:
+        """Read a table of the release, and compare it with its digest again."""
+        digests = self.privacy.digests or {}
+        name = next(
+            name for suffix in MAIN_SUFFIXES if (name := f"{stem}.{suffix}") in digests
+        )
+        content = read_bytes(self.home / name)
+        if bytes_digest(content) != digests[name]:
+            raise InputError(
+                f"{self.home / name} was changed since it was opened; open it again"
+            )
+        if name.endswith(".parquet"):
+            return pd.read_parquet(io.BytesIO(content))
+        schema = self.privacy.table_schema
+        as_text = {
+            column: "str"
+            for column, known in schema.columns.items()
+            if any(isinstance(level, str) for level in known.levels or ())
+        }
+        return pd.read_csv(
+            io.BytesIO(content),
+            keep_default_na=False,
+            na_values=[""],
+            dtype=as_text,  # levels such as "01" are no numbers
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"PublishedRelease({str(self.home)!r}, {self.privacy.mechanism}, "
+            f"n_sets={self.privacy.n_sets}, signed_by={self.signed_by!r})"
+        )
+
+
+def open(directory: str | Path, *, key: str | Path | None = None) -> PublishedRelease:
+    """Open a published release, if its files are those that were published.
+
+    Parameters
+    ----------
+    directory : path
+        The folder of a release, or its public folder alone.
+    key : str or path, optional
+        The public key of the office, as 64 hexadecimal digits or a file, which you got
+        from the office itself: a key printed in the release proves nothing. Without it
+        digests are compared, and who published the release isn't known.
+
+    Returns
+    -------
+    PublishedRelease
+
+    Raises
+    ------
+    InputError
+        If the folder holds no published release, a file was changed, is missing or is
+        not of the release, or the key hasn't signed it.
+
+    Examples
+    --------
+    >>> schema = Schema.model_validate(
+    ...     {"columns": {name: {"levels": [0, 1]} for name in "ab"}}
+    ... )
+    >>> table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1] * 100}), schema)
+    >>> Steps(epsilon=1).release(table)[0].publish("out/public")
+    >>> release = open("out")
+    >>> release.privacy.privacy.epsilon, len(release.sets)
+    (1.0, 1)
+    """
+    wanted = None if key is None else public_key(key)
+    home = public_home(Path(directory))
+    examined = examine_public(home, wanted)
+    if examined.document is None or examined.faults:
+        raise InputError(
+            f"{examined.faults[0]}; get the release again from who published it"
+        )
+    return PublishedRelease(home=home, privacy=examined.document, signed_by=wanted)
+
+
+def public_home(directory: Path) -> Path:
+    """Return the public folder of a release, which may be given itself."""
+    for home in (directory / "public", directory):
+        if (home / PrivacyDocument.file).is_file():
+            return home
+    raise InputError(
+        f"{directory} holds no published release: it has no public/privacy.json, and "
+        f"no privacy.json"
+    )
