@@ -226,7 +226,9 @@ def found_by_tool(made: Mechanism, plan: Plan, pair: Pair) -> tuple[Instruments,
     def run(table: Any) -> None:
         curator = Drawing(plan, table, RandomBits(np.random.default_rng(SEED)))
         with auditor:
-            drawn = made.synthesize(plan, curator, np.random.default_rng(SEED))
+            measured = made.ask(plan, curator)
+            rng = np.random.default_rng(SEED)
+            drawn = made.draw(plan, measured, made.n_sets, rng, curator.facts)
             tool.ensure_equality(published=published(drawn))
 
     with instruments.installed():
@@ -271,14 +273,20 @@ def _pairs_whole() -> Iterator[None]:
 
 @contextmanager
 def _exact_length() -> Iterator[None]:
-    synthesize = Pairs.synthesize
+    ask = Pairs.ask
+    draw = Pairs.draw
+    tables = []
 
-    def as_long(self: Pairs, plan: Plan, curator: Any, rng: Any) -> Any:
-        drawn = synthesize(self, plan, curator, rng)
-        n_records = curator._table.n_records
+    def remembering(self: Pairs, plan: Plan, curator: Any) -> Any:
+        tables.append(curator._table)
+        return ask(self, plan, curator)
+
+    def as_long(self: Pairs, *given: Any) -> Any:
+        drawn = draw(self, *given)
+        n_records = tables[-1].n_records
         return replace(drawn, sets=[made.head(n_records) for made in drawn.sets])
 
-    with patch.object(Pairs, "synthesize", as_long):
+    with patch.object(Pairs, "ask", remembering), patch.object(Pairs, "draw", as_long):
         yield
 
 

@@ -206,6 +206,7 @@ class Mechanism(ABC):
             If the settings don't fit the schema.
         """
 
+    @abstractmethod
     def ask(self, plan: Plan, curator: Curator) -> Any:
         """Ask the curator the steps of the plan, in order: the only code that sees a
         curator.
@@ -227,8 +228,8 @@ class Mechanism(ABC):
             What was measured, as :meth:`draw` takes it: noisy numbers and what they
             are numbers of.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(
         self,
         plan: Plan,
@@ -253,14 +254,6 @@ class Mechanism(ABC):
         public : PublicFacts
             What is public about the table.
         """
-        raise NotImplementedError
-
-    def synthesize(
-        self, plan: Plan, curator: Curator, rng: np.random.Generator
-    ) -> Drawn:
-        """Ask, and draw the sets of a release."""
-        measured = self.ask(plan, curator)
-        return self.draw(plan, measured, self.n_sets, rng, curator.facts)
 
     def check(self, plan: Plan, table: Table) -> None:  # noqa: B027 - most mechanisms take any table of the schema
         """Refuse a table that the mechanism can't work on, before anything is charged.
@@ -448,7 +441,9 @@ class Mechanism(ABC):
         """Answer the plan's steps, and make a release of the answers."""
         curator = Drawing(plan, table, bits, clock, charge)
         with clock.running():
-            drawn = self.synthesize(plan, curator, bits.generator())
+            measured = self.ask(plan, curator)
+            rng = bits.generator()
+            drawn = self.draw(plan, measured, self.n_sets, rng, curator.facts)
         reproducible = bits.reproducible
         if charge is not None:
             reproducible = reproducible or bool(charge.facts["reproducible"])
@@ -529,7 +524,7 @@ class Mechanism(ABC):
         charge: Charge | None = None,
         answers: Answers = NO_ANSWERS,
     ) -> Release:
-        """Return what :meth:`synthesize` made as it is published; audits compare it."""
+        """Return what :meth:`draw` made as it is published; audits compare it."""
         schema = plan.schema
         loss = plan.loss
         if reproducible:

@@ -77,7 +77,7 @@ class Lines:
             law="",
         )
 
-    def synthesize(self, plan: Plan, curator, rng) -> np.ndarray:
+    def ask(self, plan: Plan, curator) -> np.ndarray:
         assert self.regression is not None
         return self.lines(self.regression, curator)
 

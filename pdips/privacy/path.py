@@ -1,7 +1,7 @@
 """A mechanism followed along one path of given answers: what each table is asked, with
 which noise, and what it would answer without it.
 
-The answers are random and public. The mechanism's own ``synthesize`` runs, and answers
+The answers are random and public. The mechanism's own ``ask`` runs, and answers
 pass through the curator of releases. Only the random bits differ: they tell what the
 samplers are asked to draw, and give noise in place of draws. So a law is read where
 noise is drawn, not from the step that states it.
@@ -23,7 +23,7 @@ from scipy.sparse import coo_array, csr_array, hstack
 from pdips.arrays import BoolArray, IntArray
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError, PlanError, RefusedError
-from pdips.privacy.answers import Answers
+from pdips.privacy.answers import Answers, PublicFacts
 from pdips.privacy.curator import Distribution, Drawing, Statistic
 from pdips.privacy.noise import UNAVAILABLE, RandomBits, discrete_laplace_variance
 from pdips.privacy.plan import NOISY, LinearImage, Plan, Step
@@ -445,10 +445,20 @@ def _digit_by_digit(
 
 
 class PathMechanism(Protocol):
-    """The part of a mechanism that asks a curator."""
+    """What is followed: a mechanism, or in tests the part of one that asks."""
+
+    n_sets: int
 
     def plan(self, schema: Any) -> Plan: ...
-    def synthesize(self, plan: Plan, curator: Any, rng: np.random.Generator) -> Any: ...
+    def ask(self, plan: Plan, curator: Any) -> Any: ...
+    def draw(
+        self,
+        plan: Plan,
+        measured: Any,
+        n_sets: int,
+        rng: np.random.Generator,
+        public: PublicFacts,
+    ) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -481,7 +491,11 @@ def follow(
     drawn = None
     refusal = ""
     try:
-        drawn = mechanism.synthesize(plan, curator, np.random.default_rng(path.seed))
+        measured = mechanism.ask(plan, curator)
+        if whole:
+            rng = np.random.default_rng(path.seed)
+            facts = curator.facts
+            drawn = mechanism.draw(plan, measured, mechanism.n_sets, rng, facts)
     except PathEnd:
         pass
     except (InputError, RefusedError, DataError) as error:

@@ -1,5 +1,5 @@
 """What audits see of a mechanism: many independent runs, or its exact law, by running
-its own ``synthesize``.
+its own ``ask``.
 
 A run is followed along a path of answers that are known, to the first that isn't. There
 it forks, by what the runs drew or into all that could be drawn; it ends with the last
@@ -303,17 +303,15 @@ class Enumerating(_Following):
         )
 
 
-class Synthesizer(Protocol):
+class Asking(Protocol):
     """The part of a mechanism that asks a curator."""
 
     def plan(self, schema: Any) -> Plan: ...
-    def synthesize(
-        self, plan: Plan, curator: Curator, rng: np.random.Generator
-    ) -> Any: ...
+    def ask(self, plan: Plan, curator: Curator) -> Any: ...
 
 
 def record(
-    mechanism: Synthesizer, table: Table, n_runs: int, bits: RandomBits
+    mechanism: Asking, table: Table, n_runs: int, bits: RandomBits
 ) -> list[IntArray]:
     """Return what independent runs of a mechanism show before post-processing: an array
     (runs, numbers) an answer.
@@ -336,7 +334,7 @@ def record(
     return blocks
 
 
-def exact_law(mechanism: Synthesizer, table: Table) -> ExactLaw:
+def exact_law(mechanism: Asking, table: Table) -> ExactLaw:
     """Return the exact law of a mechanism on a tiny table."""
     plan = mechanism.plan(table.schema)
     pending = [_LawPath()]
@@ -357,10 +355,10 @@ def exact_law(mechanism: Synthesizer, table: Table) -> ExactLaw:
     return ExactLaw(outcomes=outcomes, repeats=plan.repeats)
 
 
-def _follow(mechanism: Synthesizer, plan: Plan, curator: _Following) -> None:
+def _follow(mechanism: Asking, plan: Plan, curator: _Following) -> None:
     """Run a mechanism until its path forks or its first round has been asked."""
     try:
-        mechanism.synthesize(plan, curator, np.random.default_rng(0))
+        mechanism.ask(plan, curator)
     except _Paused:
         return
     raise PlanError(f"{plan.mechanism} doesn't ask all that its plan prices")

@@ -8,13 +8,14 @@ accused with probability 1e-6 at most. Power: the twin of every mechanism that s
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, partial
 
 import numpy as np
 import pandas as pd
 import pytest
+from leaks import leaking, with_sets
 from small_models import ready, sound_relations
 from tables import Flawed, cases, refuses, schema_of
 
@@ -779,14 +780,12 @@ def test_the_program_uses_paths_and_certifies_postprocessing(pdips, monkeypatch)
     pdips.fails(
         "draws by Markov chains", "audit", "pseudo-posterior", "--postprocessing"
     )
-    synthesize = Steps.synthesize
 
-    def shorter_by_records(self, plan, curator, rng):
-        drawn = synthesize(self, plan, curator, rng)
-        codes = next(iter(curator._table.codes.values()))
-        return replace(drawn, sets=[made.head(1 + codes.sum()) for made in drawn.sets])
+    def shorter_by_records(drawn, table):
+        codes = next(iter(table.codes.values()))
+        return with_sets(drawn, lambda made: made.head(1 + codes.sum()))
 
-    monkeypatch.setattr(Steps, "synthesize", shorter_by_records)
+    leaking(monkeypatch, Steps, shorter_by_records)
     code, out, _ = pdips(*words[:-1], "--postprocessing")
     assert code == 1
     assert "DIFFERS" in out

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from leaks import as_long_as_the_table, leaking, with_sets
 from tables import refuses, schema_of
 
 from pdips import LaplaceSanitizer, Pairs, Schema, Steps, Table
@@ -66,14 +67,7 @@ def test_the_number_of_records_in_the_length_of_sets_is_seen(monkeypatch):
     made = Pairs(epsilon=8, neighbours="add-remove")
     pairs = pairs_of(FOUR, "add-remove")
     assert all(found.holds for found in certified(made, pairs))
-    synthesize = PairsOf.synthesize
-
-    def as_long_as_the_table(self, plan, curator, rng):
-        drawn = synthesize(self, plan, curator, rng)
-        n = curator._table.n_records
-        return replace(drawn, sets=[made.head(n) for made in drawn.sets])
-
-    monkeypatch.setattr(PairsOf, "synthesize", as_long_as_the_table)
+    leaking(monkeypatch, PairsOf, as_long_as_the_table)
     found = certified(made, pairs)
     assert any("synthetic_1.parquet" in each.outputs for each in found)
 
@@ -97,15 +91,13 @@ def test_published_cuts_of_exact_quantiles_are_seen(monkeypatch):
     made = Pairs(epsilon=8, delta="1e-6")
     pairs = pairs_of(NUMBERS.draw(np.random.default_rng(1), 1), "replace-one")
     assert all(found.holds for found in certified(made, pairs))
-    tables = PairsOf.synthesize
 
-    def with_quantiles(self, plan, curator, rng):
-        drawn = tables(self, plan, curator, rng)
-        exact = curator._table.sort_key("x")
+    def with_quantiles(drawn, table):
+        exact = table.sort_key("x")
         cuts = drawn.tables["cuts"].assign(lower=np.nan_to_num(exact).mean())
         return replace(drawn, tables={**drawn.tables, "cuts": cuts})
 
-    monkeypatch.setattr(PairsOf, "synthesize", with_quantiles)
+    leaking(monkeypatch, PairsOf, with_quantiles)
     found = certified(made, pairs)
     assert any("cuts.parquet" in each.outputs for each in found)
 
@@ -158,20 +150,17 @@ def test_the_order_of_public_rows_is_seen(monkeypatch):
     ],
 )
 def test_types_indices_and_orders_are_compared(change, monkeypatch):
-    synthesize = LaplaceSanitizer.synthesize
     pair = random_pair(schema_of(3, 3), "add-remove", np.random.default_rng(2))
     n_first = pair.first.n_records
 
-    def changed(self, plan, curator, rng):
-        drawn = synthesize(self, plan, curator, rng)
-        if curator._table.n_records == n_first:
+    def changed(drawn, table):
+        if table.n_records == n_first:
             return drawn
-        sets = [change(made, curator._table) for made in drawn.sets]
-        return replace(drawn, sets=sets)
+        return with_sets(drawn, lambda made: change(made, table))
 
     made = LaplaceSanitizer(epsilon=8, neighbours="add-remove")
     assert certify_postprocessing(made, pair).holds
-    monkeypatch.setattr(LaplaceSanitizer, "synthesize", changed)
+    leaking(monkeypatch, LaplaceSanitizer, changed)
     assert not certify_postprocessing(made, pair).holds
 
 

@@ -152,9 +152,7 @@ class Noted(Drawing):
 def asked_of(plan, records) -> list[tuple[Step, np.ndarray]]:
     """Return all that a release asks, with the true counts."""
     curator = Noted(plan, table_of(records, plan.schema), bits())
-    Steps(epsilon=1, delta="1e-6", neighbours=plan.neighbours).synthesize(
-        plan, curator, np.random.default_rng(0)
-    )
+    Steps(epsilon=1, delta="1e-6", neighbours=plan.neighbours).ask(plan, curator)
     return curator.noted
 
 

@@ -470,9 +470,11 @@ class Poll(Mechanism):
         )
         return self.planned(schema, [step], "A choice.")
 
-    def synthesize(self, plan, curator, rng) -> Drawn:
+    def ask(self, plan, curator) -> None:
         for _ in range(self.times):
             curator.choose(plan.steps[0], self.scores)
+
+    def draw(self, plan, measured, n_sets, rng, public) -> Drawn:
         return Drawn(sets=())
 
     def scores(self, table: Table) -> np.ndarray:

@@ -68,9 +68,7 @@ class RepeatedCounts(Mechanism):
         ]
         return self.planned(schema, steps, "It counts.")
 
-    def synthesize(
-        self, plan: Plan, curator: Curator, rng: np.random.Generator
-    ) -> Drawn:
+    def ask(self, plan: Plan, curator: Curator) -> list[np.ndarray]:
         self.answered.clear()
         noisy = []
         for number, step in enumerate(plan.steps):
@@ -82,9 +80,12 @@ class RepeatedCounts(Mechanism):
             noisy.append(curator.count(step, exact))
             self.answered.append(noisy[-1].tolist())
             type(self).after(number)
+        return noisy
+
+    def draw(self, plan, measured, n_sets, rng, public) -> Drawn:
         return Drawn(
             sets=[pd.DataFrame({"a": [0], "b": [int(rng.integers(3))]})],
-            statistics={"counts": pd.DataFrame(noisy)},
+            statistics={"counts": pd.DataFrame(measured)},
         )
 
 
@@ -158,9 +159,8 @@ def test_nothing_is_committed_before_the_first_answer(ledger, table, stopping) -
 
     @dataclass(frozen=True, kw_only=True)
     class Broken(RepeatedCounts):
-        def synthesize(self, plan, curator, rng) -> Drawn:
+        def ask(self, plan, curator) -> None:
             curator.count(plan.steps[0], broken)
-            return Drawn(sets=[])
 
     ledger.set_total(1)
     with pytest.raises(Stopped):
@@ -521,7 +521,8 @@ class SteeredCounts(RepeatedCounts):
     name: ClassVar[str] = "steered-counts"
     kept: ClassVar[list[object]] = []
 
-    def synthesize(self, plan, curator, rng) -> Drawn:
+    def ask(self, plan, curator) -> None:
+        rng = curator.generator
         self.kept.clear()
         self.kept.append(curator.keep(lambda: int(rng.integers(2**40))))
         for number, step in enumerate(plan.steps):
@@ -529,6 +530,8 @@ class SteeredCounts(RepeatedCounts):
             self.kept.append(curator.keep(lambda: rng.random(3)).tolist())
             self.kept.append(curator.decide(np.arange(3), lambda n: n + rng.random()))
             type(self).after(number)
+
+    def draw(self, plan, measured, n_sets, rng, public) -> Drawn:
         return Drawn(sets=[pd.DataFrame({"a": [0], "b": [1]})])
 
 
@@ -802,12 +805,22 @@ def test_a_release_that_is_resumed_with_a_seed_is_one_from_then_on(
 # Chains
 
 
+class Chains:
+    """A distribution that is drawn from by chains that read records."""
+
+    error: ClassVar[BaseException | None] = None
+
+    def draw(self, bits, runs: int = 1) -> list[np.ndarray]:
+        if self.error is not None:
+            raise self.error
+        return [bits.words(3, np.uint32)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChainedCounts(Mechanism):
     """A draw from a distribution by chains that read records."""
 
     name: ClassVar[str] = "chained-counts"
-    error: ClassVar[BaseException | None] = None
 
     def plan(self, schema) -> Plan:
         cells = Sensitivity.of_counts(schema, self.neighbours)
@@ -819,17 +832,14 @@ class ChainedCounts(Mechanism):
         )
         return self.planned(schema, [draw], "It draws.", sampling="mcmc")
 
-    def synthesize(self, plan, curator, rng) -> Drawn:
-        drawn = curator.draw(plan.steps[0], lambda table: self)
+    def ask(self, plan, curator) -> list[np.ndarray]:
+        return curator.draw(plan.steps[0], lambda table: Chains())
+
+    def draw(self, plan, measured, n_sets, rng, public) -> Drawn:
         return Drawn(
             sets=[pd.DataFrame({"a": [0], "b": [1]})],
-            statistics={"draw": pd.DataFrame(drawn)},
+            statistics={"draw": pd.DataFrame(measured)},
         )
-
-    def draw(self, bits, runs: int = 1) -> list[np.ndarray]:
-        if self.error is not None:
-            raise self.error
-        return [bits.words(3, np.uint32)]
 
 
 CHAINED = ChainedCounts(epsilon=1)
@@ -838,12 +848,12 @@ CHAINED = ChainedCounts(epsilon=1)
 def test_chains_that_read_records_and_dont_converge_end_their_charge(
     ledger, table, monkeypatch
 ) -> None:
-    monkeypatch.setattr(ChainedCounts, "error", NotConvergedError("not converged"))
+    monkeypatch.setattr(Chains, "error", NotConvergedError("not converged"))
     said = fails(CHAINED.release, table, ledger=ledger, error=NotConvergedError)
     assert said == "not converged"
     assert [entry.end for entry in ledger.entries()] == ["not converged"]
     assert (ledger.summary().spent_epsilon, files(ledger)) == (1, set())
-    monkeypatch.setattr(ChainedCounts, "error", None)
+    monkeypatch.setattr(Chains, "error", None)
     said = fails(CHAINED.release, table, ledger=ledger, resume=1, error=InputError)
     assert "its chains did not converge, and repeating them until they do" in said
 
@@ -853,7 +863,7 @@ def test_they_never_run_again_even_if_the_ledger_cant_be_told(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(LedgerClass, "end", locked)
-        patched.setattr(ChainedCounts, "error", NotConvergedError("not converged"))
+        patched.setattr(Chains, "error", NotConvergedError("not converged"))
         fails(CHAINED.release, table, ledger=ledger, error=NotConvergedError)
     assert (ledger.resumable(), files(ledger)) == ([], set())
     said = fails(CHAINED.release, table, ledger=ledger, resume=1, error=InputError)
@@ -865,12 +875,12 @@ def test_chains_that_are_stopped_otherwise_can_be_resumed(
     ledger, table, monkeypatch, error
 ) -> None:
     # charged before they begin: even how long they take isn't shown for free
-    monkeypatch.setattr(ChainedCounts, "error", error)
+    monkeypatch.setattr(Chains, "error", error)
     said = fails(CHAINED.release, table, ledger=ledger)
     assert "SECRET" not in said
     assert ledger.summary().spent_epsilon == 1
     assert stored(ledger) == []
-    monkeypatch.setattr(ChainedCounts, "error", None)
+    monkeypatch.setattr(Chains, "error", None)
     release, _ = CHAINED.release(table, ledger=ledger, resume=1)
     drawn = release.statistics["draw"].to_numpy().ravel().tolist()
     assert stored(ledger) == [drawn]

@@ -160,7 +160,7 @@ class Chooser(Mechanism):
         last = (step("more"),) if self.steers else ()
         return plan_of(CHOICE, A, *last)
 
-    def synthesize(self, plan, curator, rng):
+    def ask(self, plan, curator):
         (column,) = curator.choose(
             CHOICE,
             lambda table: np.array([[0, int((table.codes["b"] == 0).sum()) // 4]]),
@@ -175,6 +175,8 @@ class Chooser(Mechanism):
             curator.count(
                 plan.steps[-1], lambda table: np.array([100 if high else -100])
             )
+
+    def draw(self, plan, measured, n_sets, rng, public):
         return Drawn(sets=[])
 
 
@@ -189,7 +191,7 @@ def releases(mechanism, n: int) -> list[list[np.ndarray]]:
             count=lambda *a, c=curator, s=seen: s.append(c.count(*a)) or s[-1],
             decide=curator.decide,
         )
-        mechanism.synthesize(mechanism.plan(SCHEMA), noted, np.random.default_rng(seed))
+        mechanism.ask(mechanism.plan(SCHEMA), noted)
         found.append(seen)
     return found
 
@@ -227,14 +229,13 @@ def test_a_recorded_choice_follows_from_the_numbers_that_its_run_saw():
         def plan(self, schema):
             return plan_of(A, B, surely)
 
-        def synthesize(self, plan, curator, rng):
+        def ask(self, plan, curator):
             for noisy in [curator.count(each, first_column) for each in (A, B)]:
                 curator.choose_given(
                     surely,
                     noisy,
                     lambda table, n: (n[..., :1] - middle) * np.array([0, 1]),
                 )
-            return Drawn(sets=[])
 
     first, second, *chosen = (
         block[:, 0] for block in record(Steered(epsilon=1), TABLE, 500, bits())
@@ -263,8 +264,8 @@ def test_the_exact_law_has_every_choice_once():
 
 def test_a_mechanism_that_asks_too_little_is_named():
     class Lazy(Chooser):
-        def synthesize(self, plan, curator, rng):
-            return Drawn(sets=[])
+        def ask(self, plan, curator):
+            return None
 
     refuses(
         "doesn't ask all", record, Lazy(epsilon=1), TABLE, 10, bits(), error=PlanError

@@ -29,7 +29,7 @@ class Asking:
     """A mechanism that asks one thing."""
 
     step: Step
-    ask: object
+    question: object
 
     def plan(self, schema):
         return Plan(
@@ -42,8 +42,8 @@ class Asking:
             delta=Fraction(1, 10**6),
         )
 
-    def synthesize(self, plan, curator, rng):
-        return self.ask(curator, self.step)
+    def ask(self, plan, curator):
+        return self.question(curator, self.step)
 
 
 def run(step, ask, table=None, path=None, **more):

@@ -71,7 +71,10 @@ def spied(mechanism, table):
             return lambda given, n, rng: np.full(n, 50.0)
 
     plan, rng = mechanism.plan(table.schema), np.random.default_rng(1)
-    Spy(**vars(mechanism)).synthesize(plan, Drawing(plan, table, RandomBits(rng)), rng)
+    spy = Spy(**vars(mechanism))
+    curator = Drawing(plan, table, RandomBits(rng))
+    measured = spy.ask(plan, curator)
+    spy.draw(plan, measured, spy.n_sets, rng, curator.facts)
     return tasks
 
 
