@@ -147,7 +147,9 @@ class PrivBayes(Mechanism):
     """
 
     name: ClassVar[str] = "privbayes"
-    offers: ClassVar[Offers] = Offers(zeros=True, rules=True, public_columns=True)
+    offers: ClassVar[Offers] = Offers(
+        zeros=True, rules=True, public_columns=True, even_in_cells=True
+    )
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
 
     degree: int = 2

@@ -1,7 +1,7 @@
 """What a release will be worth, in closed form and from public facts alone."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pdips.arrays import FloatArray
-from pdips.calibration.forms import REDRAWN, Columns, NoFormError, form_of
+from pdips.calibration.forms import Columns, NoFormError, form_of
 from pdips.data.schema import Column, Schema, has_number_levels
 from pdips.errors import InputError
 from pdips.fields.pair_counts import MARGINS
@@ -26,17 +26,6 @@ from pdips.privacy.plan import NOISY, Plan, Step
 from pdips.registry import MECHANISMS, find
 
 GROUPS = (50, 200, 1000)  # Records of the small groups that are told of
-
-SECONDS: dict[str, Callable[[int, int, Schema], float]] = {
-    "steps": lambda cells, n, schema: 15 + 1.7e-5 * cells,
-    "pairs": lambda cells, n, schema: 10 + 1.5e-6 * n * len(schema.columns) ** 2,
-    "kng": lambda cells, n, schema: (
-        5 + 40 * sum(not each.is_categorical for each in schema.columns.values())
-    ),
-}
-"""About, of a set, by cells and records; others take few. On two busy cores, compiling
-included (2026-11-24).
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +112,7 @@ def prospects(plan: Plan, n_records: int | None) -> list[Prospect]:
 
 
 def _margins(plan: Plan) -> Iterator[Prospect]:
-    if plan.mechanism in REDRAWN:
+    if plan.is_redrawn:
         return
     try:
         form = form_of(plan)
@@ -303,21 +292,14 @@ def fits(
     """Yield each mechanism with the seconds that a release takes, about; or None, and
     why it can't be made.
     """
-    n_cells = math.prod(
-        each.n_levels
-        for each in schema.columns.values()
-        if each.is_categorical or each.is_binned
-    )
     for name in sorted(MECHANISMS):
         try:
-            plan = find(name)(**settings).plan(schema)
+            mechanism = find(name)(**settings)
+            plan = mechanism.plan(schema)
         except InputError as error:
             yield name, None, str(error)
             continue
-        seconds = 5.0
-        if name in SECONDS:
-            seconds = SECONDS[name](n_cells, n_records or 0, schema)
-        yield name, seconds * plan.n_sets, ""
+        yield name, mechanism.seconds(schema, n_records or 0) * plan.n_sets, ""
 
 
 def page_form(

@@ -17,9 +17,6 @@ from pdips.margins.universal_histogram import IntervalTree
 from pdips.privacy.noise_sum import NoiseSum, Terms
 from pdips.privacy.plan import Plan
 
-# Sets are drawn from their counts with replacement, which adds an error of its own
-REDRAWN = ("perturbed-histogram",)
-
 SIZES: dict[str, tuple[int, ...]] = {"one-way": (1,), "two-way": (2,), "all": (1, 2)}
 
 Columns = tuple[str, ...]
@@ -91,7 +88,7 @@ def errors_of(plan: Plan, words: str) -> dict[str, NoiseSum]:
     or of a statistic. Where it isn't known in closed form, :class:`NoFormError` says
     why.
     """
-    if plan.mechanism in REDRAWN:
+    if plan.is_redrawn:
         raise NoFormError(
             f"{plan.mechanism} has more between its noise and its records than a sum"
         )

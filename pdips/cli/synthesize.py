@@ -35,7 +35,7 @@ from pdips.errors import InputError
 from pdips.html import show_progress
 from pdips.privacy.budget import ALLOWED
 from pdips.privacy.loss import spell
-from pdips.registry import MECHANISMS
+from pdips.registry import MECHANISMS, with_setting
 from pdips.release.folder import staging
 from pdips.report.formats import plural
 
@@ -248,8 +248,8 @@ class SynthesisOptions:
         options = [option.partition("=")[0] for option in self.options]
         has_delta = self.delta is not None or "delta" in options
         more = ""
-        if name == "pairs" and not has_delta:
-            more = "; with --delta it often has far less noise: pdips plan"
+        if name in with_setting("delta") and not has_delta:
+            more = "; with --delta it may have far less noise: pdips plan"
         click.echo(f"mechanism {name}: {why}{more}")
         return name
 

@@ -3,7 +3,7 @@ and records drawn from one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -61,6 +61,7 @@ class LaplaceSanitizer(synthesis.CountedTree):
         public_columns=True,
         counted_tables=True,
         relations=("replace-one", "add-remove"),
+        even_in_cells=True,
     )
     description: ClassVar[str] = (
         "Every cell of the full cross-tabulation that can occur has exact discrete "
@@ -124,12 +125,17 @@ class PerturbedHistogram(LaplaceSanitizer):
         rules=True,
         public_columns=True,
         relations=("replace-one", "add-remove"),
+        even_in_cells=True,
     )
     description: ClassVar[str] = (
         "Every cell of the histogram over public levels and bins has exact discrete "
         "Laplace noise on its count; "
         "synthetic records are independent draws from the noisy histogram."
     )
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: one noisy count of all cells for each round."""
+        return replace(super().plan(schema), is_redrawn=True)
 
     def draw(
         self,

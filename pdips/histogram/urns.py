@@ -381,6 +381,7 @@ class SmoothedHistogram(Urn):
         rules=True,
         public_columns=True,
         relations=("replace-one", "add-remove"),
+        even_in_cells=True,
     )
     most_sets: ClassVar[int] = 1
     question: ClassVar[str] = "records drawn from the smoothed histogram"
@@ -436,6 +437,7 @@ class MultinomialDirichlet(Urn):
         rules=True,
         public_columns=True,
         relations=("replace-one", "add-remove"),
+        even_in_cells=True,
     )
     splits: ClassVar[tuple[Split, ...]] = ("per-set",)
     polya: ClassVar[bool] = True
@@ -480,7 +482,9 @@ class McClureReiter(Urn):
     """
 
     name: ClassVar[str] = "mcclure-reiter"
-    offers: ClassVar[Offers] = Offers(zeros=True, rules=True, public_columns=True)
+    offers: ClassVar[Offers] = Offers(
+        zeros=True, rules=True, public_columns=True, even_in_cells=True
+    )
     most_sets: ClassVar[int] = 1
     question: ClassVar[str] = "records drawn from the posterior mean"
     description: ClassVar[str] = (

@@ -27,10 +27,15 @@ from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError
 from pdips.registry import MECHANISMS, find
 from pdips.release.certificate import Certificate
+from pdips.release.offers import SetsShare
 from pdips.release.release import Release
 
-# Their posterior knows the noise on all that it reads: drawing again is free
-KNOW_THE_NOISE = ("modips", "scores")
+BY_WHAT_SETS_SHARE: dict[SetsShare, "Rule"] = {
+    "own noise": "sanitized",
+    "fresh noise": "between",
+    "posterior": "posterior-predictive",
+}
+"""The rule by what sets share; of those that share their noise none is right."""
 # How much of the tail below zero goes to a variance of exactly zero; the rest is spread
 # over the others
 AT_ZERO = 0.8
@@ -403,10 +408,11 @@ def nearest_rule(
     facts = _facts(release)
     name = str(facts["mechanism"])
     settings = facts["settings"]
+    shared = facts["sets_share"]
     splits: tuple[str, ...] = find(name).splits if name in MECHANISMS else ()
     if facts["n_sets"] < 2:
         advice = 'with split="per-set"'
-        if name in KNOW_THE_NOISE or "sets" in settings:
+        if shared in ("posterior", "fresh noise") or "sets" in settings:
             advice = f"for {name} more sets cost nothing"
         elif name in MECHANISMS and "per-set" not in splits:
             advice = f"of a mechanism with split='per-set'; {name} hasn't"
@@ -417,35 +423,23 @@ def nearest_rule(
             f"which knows of no privacy noise: too "
             "short an interval"
         )
-    if settings.get("sets") == "posterior":
-        return "between", None
-    split = settings.get("split")
-    if not split and len(splits) == 1:
-        (split,) = splits
-    if split == "per-set":
-        return "sanitized", None
-    if split != "once":
-        raise InputError(
-            f"the settings of {name!r} don't say how the sets share "
-            f"their noise: name the rule yourself"
-        )
-    if name not in KNOW_THE_NOISE:
-        note = (
-            f"the sets of {name} share their noise (split='once'), so the variance "
-            f"between them doesn't show it: "
-            f"'sanitized' is the nearest rule and its intervals are too short"
-        )
-        if "sets" in settings:
-            note += "; sets made with sets='posterior' show it"
-        return "sanitized", note
-    if settings.get("likelihood", "noise-aware") != "noise-aware":
+    if shared in BY_WHAT_SETS_SHARE:
+        return BY_WHAT_SETS_SHARE[shared], None
+    if facts["posterior_of"] == "answers":
         return "posterior-predictive", (
             "the plug-in likelihood takes noisy statistics as exact, so sets made "
             "from them once don't show the noise: "
             "no rule is right, 'posterior-predictive' is the nearest, and its "
             "intervals are too short"
         )
-    return "posterior-predictive", None
+    note = (
+        f"the sets of {name} share their noise (split='once'), so the variance "
+        f"between them doesn't show it: "
+        f"'sanitized' is the nearest rule and its intervals are too short"
+    )
+    if "sets" in settings:
+        note += "; sets made with sets='posterior' show it"
+    return "sanitized", note
 
 
 def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
@@ -454,6 +448,8 @@ def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, An
             "mechanism": release.mechanism,
             "settings": release.settings,
             "n_sets": release.n_sets,
+            "sets_share": release.offers.sets_share,
+            "posterior_of": release.offers.posterior_of,
         }
     read: Any = release
     if not isinstance(release, Mapping):
@@ -464,7 +460,15 @@ def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, An
     has_settings = isinstance(facts.get("settings"), Mapping)
     if not has_settings or not is_whole or "mechanism" not in facts:
         raise InputError("privacy.json must hold mechanism, settings and n_sets")
-    return facts
+    offers = facts.get("offers")
+    kept = offers if isinstance(offers, Mapping) else {}
+    if kept.get("sets_share") not in get_args(SetsShare):
+        raise InputError(
+            f"privacy.json doesn't say what the sets of {facts['mechanism']} share: "
+            f"name the rule yourself"
+        )
+    shared = {name: kept.get(name) for name in ("sets_share", "posterior_of")}
+    return {**facts, **shared}
 
 
 def _read_facts(path: Path) -> Any:

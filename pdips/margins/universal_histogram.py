@@ -111,6 +111,7 @@ class UniversalHistogram(CountedTree):
         rules=True,
         public_columns=True,
         relations=("replace-one", "add-remove"),
+        even_in_cells=True,
     )
 
     attribute: str | None = None

@@ -12,7 +12,7 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.fields.products import PRODUCTS, NoisyProducts
 from pdips.privacy.plan import Step
-from pdips.registry import find
+from pdips.registry import MECHANISMS, find
 from pdips.release import VERSION
 from pdips.release.documents import PrivacyDocument
 from pdips.release.noisy_margins import noise_variance
@@ -45,10 +45,12 @@ def moments_of(
     n_records: int | None,
 ) -> NoisyProducts | None:
     """Return the noisy products of a release, if it has some."""
-    if document.mechanism != "pairs" or not {"products", "caps"} <= {*tables}:
+    if not {"products", "caps"} <= {*tables}:
         return None
     schema = document.table_schema
     mechanism = find(document.mechanism)(**document.settings)
+    if not hasattr(mechanism, "moments"):
+        return None
     design = mechanism.moments(schema)
     if design is None:
         return None
@@ -65,13 +67,9 @@ def check_laws(document: PrivacyDocument) -> None:
     isn't noticed.
     """
     scales = {each.scale for each in document.noise}
-    planned = document.mechanism in (
-        "pairs",
-        "steps",
-        "laplace-sanitizer",
-        "universal-histogram",
-    )
-    if planned and document.software.get("pdips") == VERSION:
+    is_ours = document.mechanism in MECHANISMS
+    needs_more = {"model", "variant"} & {*document.settings}
+    if is_ours and not needs_more and document.software.get("pdips") == VERSION:
         plan = find(document.mechanism)(**document.settings).plan(document.table_schema)
         scales = {scale for step in plan.steps for scale in _scales_of(step)}
     for law in document.margins:

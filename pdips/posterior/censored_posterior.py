@@ -255,6 +255,7 @@ class CensoredPosterior(sampling.ChainMechanism):
         public_columns=True,
         relations=("replace-one", "add-remove"),
         kinds=("pure", "zcdp"),
+        posterior_of="records",
     )
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     centres: ClassVar[tuple[str, ...]] = ("staged", "reference", "zero")

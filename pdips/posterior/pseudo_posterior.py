@@ -184,7 +184,9 @@ class PseudoPosterior(ModelMechanism):
     """
 
     name: ClassVar[str] = "pseudo-posterior"
-    offers: ClassVar[Offers] = Offers(public_columns=True, kinds=("asymptotic",))
+    offers: ClassVar[Offers] = Offers(
+        public_columns=True, kinds=("asymptotic",), posterior_of="records"
+    )
     variants: ClassVar[tuple[Variant, ...]] = ("published",)
     loss_kind: ClassVar[Kind] = "asymptotic"
     variant: ClassVar[str] = "published"

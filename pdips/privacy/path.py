@@ -447,8 +447,8 @@ def _digit_by_digit(
 class PathMechanism(Protocol):
     """What is followed: a mechanism, or in tests the part of one that asks."""
 
-    n_sets: int
-
+    @property
+    def n_sets(self) -> int: ...
     def plan(self, schema: Any) -> Plan: ...
     def ask(self, plan: Plan, curator: Any) -> Any: ...
     def draw(

@@ -323,6 +323,9 @@ class Plan:
         The epsilon that a paper claims, for ``kind="none"`` and ``"asymptotic"``, in
         place of the sum over steps; the epsilon that was asked for, for ``"zcdp"``:
         it is stated where what rho gives at delta is less by rounding alone.
+    is_redrawn : bool
+        Whether records are drawn with replacement from what is counted, so that errors
+        of the sets aren't those of the noise alone.
     design : object
         What else the mechanism worked out from settings and schema: the shape of a
         tree, a model.
@@ -339,6 +342,7 @@ class Plan:
     delta: Fraction = Fraction(0)
     sampling: Sampling = "exact"
     claim: Fraction | None = None
+    is_redrawn: bool = False
     design: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,6 @@ import pandas as pd
 
 from pdips.data.column import Column
 from pdips.data.dates import spelling
-from pdips.registry import HOMES
 from pdips.release.documents import PrivacyDocument
 
 CODEBOOK = "datapackage.json"
@@ -186,13 +185,11 @@ def _constraints(column: Column) -> dict[str, Any]:
 
 def _drawn(column: Column, document: PrivacyDocument, tables: Mapping[str, Any]) -> str:
     """Return how the values of a column are drawn, as the texts call it."""
-    mechanism = document.mechanism
     if column.public:
         return "public"
     if document.settings.get("model"):
         return "model"
-    is_counted = mechanism in HOMES and not mechanism.startswith("kng")
-    if column.levels is not None or not is_counted:
+    if column.levels is not None or not document.offers.even_in_cells:
         return "other"
     if column.is_binned:
         return "log_bins" if column.scale == "log" else "bins"

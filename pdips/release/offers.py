@@ -17,6 +17,8 @@ answers with noise of the same law on top, with ``"posterior"`` of its own draw 
 posterior that knows the noise: both show it.
 """
 
+PosteriorOf = Literal["nothing", "answers", "records"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
@@ -45,6 +47,11 @@ class Offers:
         Kinds of losses that it can have.
     sets_share : {"noise", "own noise", "fresh noise", "posterior"}
         What its sets share, unless a setting says otherwise.
+    posterior_of : {"nothing", "answers", "records"}
+        What the posterior that sets are drawn from is given: noisy answers, so that
+        chains may be run again at no cost, or confidential records.
+    even_in_cells : bool
+        Numbers are drawn evenly within the bins or intervals that are counted.
 
     Examples
     --------
@@ -62,3 +69,5 @@ class Offers:
     relations: tuple[Neighbours, ...] = ("replace-one",)
     kinds: tuple[Kind, ...] = ("pure",)
     sets_share: SetsShare = "noise"
+    posterior_of: PosteriorOf = "nothing"
+    even_in_cells: bool = False

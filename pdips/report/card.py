@@ -7,7 +7,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
-from pdips.inference.rules import KNOW_THE_NOISE, nearest_rule
+from pdips.inference.rules import nearest_rule
 from pdips.release import VERSION
 from pdips.release.certificate import Certificate
 from pdips.release.codebook import CODEBOOK
@@ -30,6 +30,7 @@ from pdips.report.formats import number, percent
 MODEL_SOURCE = "model_source"
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
 AT_A_GLANCE = 0.05
+SHARING = ("split", "sets")  # Settings by which mechanisms say what their sets share
 BELIEFS = (0.01, 0.1, 0.5)
 # Of the Rényi divergences that bound a test of a zero-concentrated release
 ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)
@@ -84,11 +85,12 @@ def context(
         "noisy_code": _noisy(release),
         "margin_spans": _margin_spans(release),
         "has_codebook": (public / CODEBOOK).is_file(),
-        "split": settings.get("split"),
+        "sharing": ", ".join(
+            f"{name} = {settings[name]}" for name in SHARING if settings.get(name)
+        ),
         "suffix": "csv" if csv else "parquet",
         "advice": combining(release, certificate),
         "certificate": certificate,
-        "knows_the_noise": KNOW_THE_NOISE,
         "writer": writer(),
         "sources": sources(public),
         "signed": (public / Signature.file).is_file(),
@@ -345,6 +347,7 @@ def combining(
         "mechanism": release.mechanism,
         "settings": release.settings,
         "n_sets": release.n_sets,
+        "offers": asdict(release.offers),
     }
     try:
         rule, warning = nearest_rule(facts)

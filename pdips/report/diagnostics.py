@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from scipy.special import bdtrc
 
 from pdips.convergence import BFMI, ESS, RHAT, ROUNDS, Convergence
-from pdips.inference.rules import KNOW_THE_NOISE
 from pdips.release.documents import (
     BoundSummary,
     Diagnostics,
@@ -24,6 +23,7 @@ from pdips.release.documents import (
     TwoWay,
     mean,
 )
+from pdips.release.offers import PosteriorOf
 from pdips.report.formats import number, percent, plural
 from pdips.report.posterior_figures import BAND, MOST_DOTS, posterior_figures
 from pdips.report.utility import checks as compared_at_release
@@ -157,7 +157,7 @@ def _draw(
     if posterior is not None and posterior.convergence is not None:
         chains.append(posterior.convergence)
     if chains:
-        return _chains(chains, bfmi, release.mechanism)
+        return _chains(chains, bfmi, release.offers.posterior_of)
     if posterior is not None and posterior.noisy_sums is not None:
         return _weighted_draw(posterior, posterior.noisy_sums)
     found = "exact, no chain that could have failed"
@@ -185,7 +185,7 @@ def _weighted_draw(posterior: PosteriorSummary, sums: SumsSummary) -> list[Check
 
 
 def _chains(
-    found: Sequence[Convergence], bfmi: Sequence[float], mechanism: str
+    found: Sequence[Convergence], bfmi: Sequence[float], posterior_of: PosteriorOf
 ) -> list[Check]:
     rhat = max(one.largest_rhat for one in found)
     sizes = [min(one.smallest_ess_bulk, one.smallest_ess_tail) for one in found]
@@ -215,7 +215,7 @@ def _chains(
             "running again was decided on confidential records, which the "
             "guarantee does not cover"
         )
-        if mechanism in KNOW_THE_NOISE:
+        if posterior_of == "answers":
             rule = (
                 "the chains read noisy statistics only, so running them again "
                 "costs nothing"

@@ -166,6 +166,7 @@ class Scores(sampling.ChainMechanism):
         relations=("replace-one", "add-remove"),
         kinds=("pure", "zcdp"),
         sets_share="posterior",
+        posterior_of="answers",
     )
 
     score_rounds: int = 2

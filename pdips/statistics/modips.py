@@ -143,6 +143,7 @@ class Modips(LaplaceOrGaussian):
         relations=("replace-one", "add-remove"),
         kinds=("pure", "zcdp"),
         sets_share="posterior",
+        posterior_of="answers",
     )
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
 

@@ -485,7 +485,12 @@ def test_rule_for_reads_files(tmp_path):
     path = tmp_path / "public" / "privacy.json"
     path.write_text(
         json.dumps(
-            {"mechanism": "steps", "n_sets": 5, "settings": {"split": "per-set"}}
+            {
+                "mechanism": "steps",
+                "n_sets": 5,
+                "settings": {},
+                "offers": {"sets_share": "own noise"},
+            }
         )
     )
     assert (
