@@ -330,7 +330,19 @@ class Mechanism(ABC):
         """Return the price for tables of a schema and what it is for, as a ledger
         holds it.
         """
-        return self._request(self.plan(schema))
+        return self.request_of(self.plan(schema))
+
+    @final
+    def request_of(self, plan: Plan) -> Request:
+        """Return the price of a plan of this mechanism and what it is for."""
+        return Request(
+            mechanism=self.name,
+            schema=plan.schema,
+            loss=plan.loss,
+            spends=plan.spends,
+            plan=plan.digest(self.settings()),
+            code=code_version(),
+        )
 
     @final
     def release(
@@ -390,6 +402,40 @@ class Mechanism(ABC):
                 f"release takes a Table, got {type(table).__name__}: Table(frame, "
                 f"schema), or pdips.synthesize(...)"
             )
+        return self.release_planned(
+            self.plan(table.schema),
+            table,
+            rng=rng,
+            ledger=ledger,
+            progress=progress,
+            resume=resume,
+            command=command,
+            prepare=prepare,
+        )
+
+    @final
+    def release_planned(
+        self,
+        plan: Plan,
+        table: Table,
+        *,
+        rng: np.random.Generator | None = None,
+        ledger: Ledger | str | Path | None = None,
+        progress: Progress | None = None,
+        resume: int | None = None,
+        command: Mapping[str, Any] | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> tuple[Release, RunRecord]:
+        """As :meth:`release`, by the plan that :meth:`plan` of this very mechanism has
+        returned for the table's schema, so that what was reserved is what is asked.
+
+        Raises
+        ------
+        PlanError
+            If the plan is of another mechanism or schema.
+        """
+        if plan.mechanism != self.name or plan.schema != table.schema:
+            raise PlanError(f"the plan isn't that of {self.name} for this table")
         if rng is not None and not isinstance(rng, np.random.Generator):
             raise InputError(
                 f"rng must be a numpy.random.Generator, for tests only; "
@@ -398,7 +444,6 @@ class Mechanism(ABC):
         if resume is not None and ledger is None:
             raise InputError("resume needs the ledger that was charged")
         ledger = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
-        plan = self.plan(table.schema)
         clock = Clock(progress)
         bits = RandomBits(rng)
         check_representable(table.schema)
@@ -415,7 +460,7 @@ class Mechanism(ABC):
         facts: dict[str, Any] = {"reproducible": bits.reproducible}
         charge = Charge(
             ledger,
-            self._request(plan),
+            self.request_of(plan),
             lambda: table.fingerprint,
             reads_records=plan.sampling == "mcmc",
             facts=facts if command is None else facts | {"command": {**command}},
@@ -425,16 +470,6 @@ class Mechanism(ABC):
             charge.resume(resume)
         with charge.redeemable():
             return self._released(plan, table, bits, clock, charge)
-
-    def _request(self, plan: Plan) -> Request:
-        return Request(
-            mechanism=self.name,
-            schema=plan.schema,
-            loss=plan.loss,
-            spends=plan.spends,
-            plan=plan.digest(self.settings()),
-            code=code_version(),
-        )
 
     def _released(
         self,

@@ -25,6 +25,7 @@ from pdips.privacy.charge import reserved
 from pdips.privacy.curator import COMPILING, Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
+from pdips.privacy.plan import Plan
 from pdips.registry import variant_class
 from pdips.release.release import Release, RunRecord
 
@@ -180,7 +181,7 @@ class ReleaseJob:
     prepare: Callable[[Table], None] | None = None
 
     def run(self) -> tuple[Table, Release, RunRecord]:
-        """Reserve the price, read the table and release."""
+        """Make the plan, reserve its price, read the table and release."""
         mechanism = self.mechanism
         clock = self.clock
         if in_files(self.table):
@@ -191,7 +192,8 @@ class ReleaseJob:
             )
         if clock.progress is not None and getattr(mechanism, "model", None) is not None:
             clock.progress(COMPILING)  # for the price
-        with self._reserved(), snapshot(self.table) as lent:
+        plan = mechanism.plan(self.schema)
+        with self._reserved(plan), snapshot(self.table) as lent:
             with clock.step("reading the table"):
                 counted = None if mechanism.offers.counted_tables else False
                 table = as_table(
@@ -207,7 +209,8 @@ class ReleaseJob:
             prepare = self.prepare
             if prepare is not None:
                 prepare = partial(prepare, table)
-            release, record = mechanism.release(
+            release, record = mechanism.release_planned(
+                plan,
                 table,
                 rng=rng,
                 ledger=self.ledger,
@@ -218,11 +221,10 @@ class ReleaseJob:
             )
             return table, release, record
 
-    def _reserved(self) -> AbstractContextManager[None]:
+    def _reserved(self, plan: Plan) -> AbstractContextManager[None]:
         return reserved(
             self.ledger,
-            self.mechanism,
-            self.schema,
+            self.mechanism.request_of(plan),
             explain=self.explain,
             allow=self.allow,
             resume=self.resume,

@@ -569,8 +569,7 @@ def verify_claim(
         )
     with reserved(
         ledger,
-        mechanism,
-        document.table_schema,
+        mechanism.request_of(plan),
         explain=explain,
         allow=allow,
         resume=resume,

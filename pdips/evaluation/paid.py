@@ -274,8 +274,7 @@ def evaluate_paid(
         _write(release.home, None)
     with reserved(
         ledger,
-        mechanism,
-        release.schema,
+        mechanism.request_of(plan),
         explain=explain,
         allow=allow,
         resume=resume,

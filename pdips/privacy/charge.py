@@ -16,7 +16,7 @@ from contextlib import (
     suppress,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 from pdips.errors import (
@@ -30,12 +30,9 @@ from pdips.errors import (
     what_happened,
 )
 from pdips.file_lock import FileLock
-from pdips.privacy.account import End, Entry, Priced, Receipt, Request
+from pdips.privacy.account import End, Entry, Receipt, Request
 from pdips.privacy.journal import Journal, Stored, decoded, encoded
 from pdips.privacy.ledger import Ledger
-
-if TYPE_CHECKING:
-    from pdips.data.schema import Schema
 
 Facts = Mapping[str, Any]
 
@@ -341,8 +338,7 @@ class Charge:
 
 def reserved(
     ledger: Ledger | None,
-    mechanism: Priced,
-    schema: "Schema",
+    request: Request,
     *,
     explain: bool = False,
     allow: Collection[str] = (),
@@ -351,7 +347,6 @@ def reserved(
     """Reserve a price before a table is read; of a charge that is to be resumed, check
     that it can be. Without a ledger nothing is recorded.
     """
-    request = mechanism.request(schema)  # refuses what the schema rules out
     if ledger is None:
         if resume is not None:
             raise InputError("resume needs the ledger that was charged")
@@ -359,7 +354,7 @@ def reserved(
     if resume is not None:
         resumable_entry(ledger, resume, request)
         return ledger.resuming()
-    return ledger.reserve(mechanism, schema, explain=explain, allow=allow)
+    return ledger.hold(request, explain=explain, allow=allow)
 
 
 def resumable_entry(ledger: Ledger, number: int, request: Request) -> Entry:

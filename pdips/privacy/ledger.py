@@ -220,6 +220,12 @@ class Ledger:
         ...     release, record = mechanism.release(table, ledger=ledger)
         """
         request = mechanism.request(schema)
+        return self.hold(request, explain=explain, allow=allow)
+
+    def hold(
+        self, request: Request, *, explain: bool = False, allow: Collection[str] = ()
+    ) -> AbstractContextManager[None]:
+        """Reserve what a request costs: :meth:`reserve` for a price that is known."""
         validate_price(request)
         return self._holding(request, explain=explain, allow=allow)
 

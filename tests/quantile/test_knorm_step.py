@@ -79,7 +79,9 @@ def test_other_variables_are_sampled_beside_it():
     made = model(by_hand.skewed())
     with made:
         pm.Binomial("seen", 10, pm.Beta("rate", 2, 2), observed=7)
-    tree = sampled(made, draws=400, tune=200, moves=3)
+    # NUTS compiles the gradient of the potential too, which takes a minute otherwise
+    quick = {"compile_kwargs": {"mode": Mode("py", "fast_compile")}}
+    tree = sampled(made, draws=400, tune=200, moves=3, **quick)
     assert set(tree["posterior"].data_vars) == {"beta", "rate"}
     # six standard errors
     assert float(tree["posterior"]["rate"].mean()) == pytest.approx(9 / 14, abs=0.05)
