@@ -115,7 +115,7 @@ def _judged(request: Request, error: Exception, charges: int) -> Ending:
         return Ending(WITHHELD)
     # the cause says what would be the fault; that it can be resumed is no excuse
     can_resume = isinstance(error, ResumableError)
-    cause = error.__cause__ if can_resume else error
+    cause = error.__context__ if can_resume else error
     if can_resume and isinstance(cause, RefusedError):
         return Ending(WITHHELD)
     said = str(cause)

@@ -108,7 +108,7 @@ class RunState:
         home, release = self.placing
         with suppress(InputError):  # `pdips resume` tells the ledger
             release.finish()
-        cause = error.__cause__ if isinstance(error, ResumableError) else None
+        cause = error.__context__ if isinstance(error, ResumableError) else None
         return unfinished(home, error if cause is None else cause)
 
 

@@ -220,7 +220,9 @@ class Charge:
                 self._end_unconverged()
                 raise
             self._unlock()
-            raise ResumableError(self.way_out(error)) from error
+            # A traceback of what happened may quote records; it is the new error's
+            # __context__, which nobody prints unasked.
+            raise ResumableError(self.way_out(error)) from None
 
     def _end_unconverged(self) -> None:
         """End the charge of chains that read records. An interrupt changes nothing of
@@ -244,7 +246,7 @@ class Charge:
             # whose message says no more.
             raise DataError(
                 f"the records can't be counted: {type(error).__name__}"
-            ) from error
+            ) from None
 
     def _read_back(self, name: str) -> Any:
         stored, data = self._stored.popleft()

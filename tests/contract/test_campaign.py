@@ -78,9 +78,9 @@ def test_an_error_after_the_charge_is_a_fault(monkeypatch, error):
 
 def test_an_error_that_can_be_resumed_is_a_fault_all_the_same():
     error = ResumableError("resume it")
-    error.__cause__ = ZeroDivisionError("too late")
+    error.__context__ = ZeroDivisionError("too late")
     assert "ZeroDivisionError after" in requests._judged(sanitized(), error, 1).fault
-    error.__cause__ = RefusedError("chains disagree")
+    error.__context__ = RefusedError("chains disagree")
     assert not requests._judged(sanitized(), error, 1).fault
 
 

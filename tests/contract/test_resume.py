@@ -129,7 +129,7 @@ def test_a_question_that_other_random_bits_would_change_is_noticed(
     asked_again(monkeypatch, laws)
     with pytest.raises(ResumableError) as caught:
         mechanism.release(table, ledger=ledger, rng=np.random.default_rng(1), resume=1)
-    assert isinstance(caught.value.__cause__, (AssertionError, ValueError))
+    assert isinstance(caught.value.__context__, (AssertionError, ValueError))
 
 
 @pytest.mark.slow_cases(

@@ -7,6 +7,7 @@ import json
 import re
 import sqlite3
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import closing
@@ -490,6 +491,25 @@ def test_what_cant_be_counted_is_a_refusal_that_says_no_more(
         with pytest.raises(DataError), ledger_of(ledger).reserve(MADE, SCHEMA):
             raise DataError
     assert files(ledger) == set()
+
+
+@pytest.mark.parametrize("n_answered", [0, 1])
+def test_no_traceback_quotes_a_record(ledger, table, monkeypatch, n_answered) -> None:
+    def quoting(table: Table) -> np.ndarray:
+        if len(RepeatedCounts.counted) <= n_answered:
+            return np.zeros(6, dtype=int)
+        raise KeyError("a name in a record")
+
+    monkeypatch.setattr("test_charge.cell_counts", quoting)
+    with (
+        pytest.raises((DataError, ResumableError)) as caught,
+        ledger.reserve(MADE, SCHEMA),
+    ):
+        MADE.release(table, ledger=ledger)
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "KeyError" in printed
+    assert "a name" not in printed
+    assert len(ledger.entries()) == n_answered
 
 
 def ledger_of(ledger: Ledger) -> Ledger:
