@@ -16,11 +16,15 @@ from pdips.privacy import curator
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Cases that ``slow_cases`` names by their parameters are slow."""
+    """Cases that ``slow_cases`` or ``long_cases`` name by their parameters are slow, or
+    long.
+    """
     for item in items:
-        cases = {case for mark in item.iter_markers("slow_cases") for case in mark.args}
-        if item.name.partition("[")[2].removesuffix("]") in cases:
-            item.add_marker(pytest.mark.slow)
+        case = item.name.partition("[")[2].removesuffix("]")
+        for pace in ("slow", "long"):
+            marks = item.iter_markers(f"{pace}_cases")
+            if any(case in mark.args for mark in marks):
+                item.add_marker(pace)
 
 
 @pytest.fixture

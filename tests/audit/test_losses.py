@@ -56,6 +56,9 @@ CLASSES = [
 # ---- no class loses more than its price ----
 
 
+@pytest.mark.slow_cases(
+    *(each.id for each in CLASSES if each.values[0].mechanism == "scores")
+)
 @pytest.mark.parametrize(("path_class", "relation"), CLASSES)
 def test_a_class_loses_its_price_and_no_more_and_the_ledger_charges_it(
     path_class, relation, ledger

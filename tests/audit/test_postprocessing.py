@@ -38,6 +38,9 @@ CLASSES = [
 ]
 
 
+@pytest.mark.slow_cases(
+    *(each.id for each in CLASSES if each.values[0].mechanism in SLOW)
+)
 @pytest.mark.parametrize(("path_class", "relation"), CLASSES)
 def test_the_same_answers_give_the_same_questions_and_the_same_bytes(
     path_class, relation

@@ -20,6 +20,7 @@ def test_every_mechanism_without_a_model_takes_part():
     assert {*requests.COUNTING} == {*MECHANISMS} - NEED_MODELS
 
 
+@pytest.mark.slow
 def test_random_requests_are_released_or_refused_before_their_charge():
     endings = Counter[str]()
     mechanisms = set[str]()
@@ -34,6 +35,7 @@ def test_random_requests_are_released_or_refused_before_their_charge():
     assert mechanisms == {*requests.COUNTING}
 
 
+@pytest.mark.slow
 def test_random_command_lines_end_as_documented():
     codes = Counter[int]()
     for number, words, ending in commands.campaign(SEED, 500):

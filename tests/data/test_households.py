@@ -286,6 +286,7 @@ def words(folder, *more, members="people.parquet"):
 
 
 @pytest.mark.slow
+@pytest.mark.long_cases("parquet")
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_the_command_line_takes_two_tables_and_writes_two(folder, pdips, suffix):
     ledger = folder / "l.sqlite"

@@ -39,6 +39,7 @@ def tried(environment, folder: Path, *words: object) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow_cases(*(door.name for door in DOORS if door.name != "parquet"))
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
 def test_every_run_ends_in_one_of_four_ways_and_says_so(
     door: Door, environment, tmp_path
@@ -60,6 +61,7 @@ def test_every_run_ends_in_one_of_four_ways_and_says_so(
 TWINS = {"no journal": "LOST", "late commit": "an answer was used"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", TWINS)
 def test_a_product_that_loses_or_repeats_answers_is_caught(twin, environment, tmp_path):
     # "csv" has a tree for each of two sets, so that a run can stop between answers

@@ -177,6 +177,7 @@ def test_options_that_a_sampler_lacks_are_refused_before_the_charge(
     )
 
 
+@pytest.mark.slow
 def test_options_that_a_sampler_has_are_used():
     given = given_of("glom")
     lengths = Options(draws=30, tune=20, chains=3).lengths(5, 10)

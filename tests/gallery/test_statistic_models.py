@@ -290,6 +290,9 @@ def test_a_model_by_chains_end_to_end(monkeypatch, tmp_path, name):
 
 
 @pytest.mark.slow
+@pytest.mark.long_cases(
+    "dpmpm", "beta_regression", "lognormal_regression", "negative_binomial"
+)
 @pytest.mark.usefixtures("few_simulated")
 @pytest.mark.parametrize("name", sorted(EXAMPLE))
 def test_a_model_end_to_end_without_a_sampler(monkeypatch, tmp_path, name):
@@ -403,7 +406,7 @@ def test_what_is_seen_has_the_law_that_the_model_states(name: str) -> None:
     assert twin > 1.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_intervals_hold_pairs_of_the_population() -> None:
     # 3 tables of 58 pairs of levels, worth about 3 * 19 that are independent: below .84

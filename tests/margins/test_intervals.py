@@ -305,7 +305,7 @@ def test_a_release_keeps_spikes_types_missing_values_and_what_groups_earn():
         frame.groupby("group")["money"].median() for frame in (made, table.frame)
     )
     np.testing.assert_allclose(earned, true, rtol=0.3)
-    assert set(release.tables) == {"margins", "intervals", "cuts"}
+    assert set(release.tables) == {"margins", "intervals", "cuts", "answers"}
     # others have no proved one
     assert [each.columns for each in release.margin_errors] == [("group",)]
     margins = NoisyMargins.of(release)

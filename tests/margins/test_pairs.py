@@ -673,12 +673,8 @@ def pairs_in(margins) -> list[tuple[str, ...]]:
 NEIGHBOURS = {(f"c{k}", f"c{k + 1}") for k in range(9)}
 
 
-@pytest.mark.slow_cases(
-    "add-remove-pure",
-    "add-remove-zcdp",
-    "replace-one-pure",
-    "replace-one-zcdp",
-)
+@pytest.mark.slow
+@pytest.mark.long_cases("add-remove-pure", "replace-one-zcdp")
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
 def test_pairs_that_say_most_are_counted_again(kind, neighbours):
     table = along(20_000)

@@ -45,6 +45,12 @@ def released(table, **settings):
 
 
 @pytest.mark.slow
+@pytest.mark.long_cases(
+    "posterior-pure-replace-one",
+    "posterior-zcdp-add-remove",
+    "fitted-pure-replace-one",
+    "fitted-zcdp-add-remove",
+)
 @pytest.mark.parametrize(("kind", "neighbours"), KINDS)
 @pytest.mark.parametrize("sets", ["fitted", "posterior"])
 def test_members_are_in_the_first_places_of_every_household(kind, neighbours, sets):

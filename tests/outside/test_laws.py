@@ -75,6 +75,7 @@ def test_draws_follow_the_law(name):
     assert right > 1e-4 > twin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["FAST_COMPILE", "FAST_RUN", "NUMBA", "CVM"])
 @pytest.mark.parametrize(
     ("law", "distribution"),
@@ -98,6 +99,7 @@ def test_draws_follow_the_law_in_every_mode(law, distribution, mode):
         assert right > 1e-4 > wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.05, 0.99, 9.5, 199.0, 201.0, 3_000.0])
 @pytest.mark.parametrize(
     ("law", "distribution"),

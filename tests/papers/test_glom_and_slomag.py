@@ -281,6 +281,7 @@ def test_firths_fits_are_level_by_level():
             np.testing.assert_allclose(found[number][1][i, 0], wanted[1], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_firths_fits_under_separation_and_where_there_are_none():
     from pdips_papers.modips.sequential_model import firth
 

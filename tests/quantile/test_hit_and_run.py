@@ -36,6 +36,7 @@ def chain(density, *, n_draws=12_000, thin=25, warm_up=400):
     return sampler.draw(theta, n_draws, thin, rng, shape=shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_draws_have_the_law_of_a_fine_grid(norm):
     density = by_hand.skewed(norm=norm)

@@ -193,6 +193,7 @@ def complaints(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_pages_are_quiet_accessible_and_fit(
@@ -213,6 +214,7 @@ INJECTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", INJECTED)
 def test_what_is_injected_into_a_page_does_nothing(
     browser: Any, paths: list[Path], what: str, tmp_path: Path

@@ -145,10 +145,11 @@ def test_the_posterior_is_that_of_all_tables_and_exact_noise(ill):
 
 
 @pytest.mark.slow
+@pytest.mark.long_cases("3")
 @pytest.mark.parametrize("seed", [0, 3])
 def test_loud_laplace_noise_is_mixed_of_normal_noises(seed):
     # distances of distribution functions: the error of 4,000 draws is below .03 with
-    # probability .999
+    # probability .999; what is .05 off or more is rejected
     sums = sums_of(share, release_of_ill(0.02, seed))
     here = sums.precise(sums.mode(sums.last_reference).place)
     exact, rng = exact_posterior(sums).cumsum(), np.random.default_rng(1)
@@ -160,10 +161,8 @@ def test_loud_laplace_noise_is_mixed_of_normal_noises(seed):
     assert distance(importance_draws(sums, here, rng, 4_000, tried=8_000).places) < 0.05
     # the broken twin: normal noise of the same variance
     as_normal = replace(here, laplace=0 * here.laplace)
-    assert (
-        distance(importance_draws(sums, as_normal, rng, 4_000, tried=8_000).places)
-        > 0.1
-    )
+    twin = importance_draws(sums, as_normal, rng, 4_000, tried=8_000)
+    assert distance(twin.places) > 0.05
     nuts = {"draws": 2_000, "tune": 1_000, "chains": 2}
     (chains, _, found), (twin, _, _) = (
         by_chains(sums, each, rng, **nuts) for each in (here, as_normal)
@@ -200,7 +199,7 @@ def test_rounds_taken_as_independent_would_be_too_sure_of_themselves(ill):
 @pytest.mark.slow
 def test_what_is_published_gives_the_same_likelihood_again(regression, tmp_path):
     mechanism, release, _ = regression
-    assert set(release.tables) == {SUMS, REFERENCES, "posterior"}
+    assert set(release.tables) == {SUMS, REFERENCES, "posterior", "answers"}
     assert set(release.tables["posterior"]) == {
         "effects[0]",
         "effects[1]",
@@ -567,6 +566,7 @@ def p_values(found):
 
 
 @pytest.mark.slow
+@pytest.mark.long_cases("poisson", "gamma", "regression")
 @pytest.mark.parametrize("name", MODELS)
 def test_posteriors_are_calibrated(name):
     assert min(p_values(Calibration(*MODELS[name]))) > ACCEPT
