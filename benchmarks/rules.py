@@ -79,7 +79,7 @@ def cases(epsilon: str, m: int) -> dict[str, Callable[[], Mechanism]]:
         "pairs, fitted, pure": lambda: Pairs(sets="fitted", **pure),
         "steps, posterior, zcdp": lambda: Steps(sets="posterior", **zcdp),
         "steps, posterior, pure": lambda: Steps(sets="posterior", **pure),
-        "steps, fitted, pure": lambda: Steps(**pure),
+        "steps, fitted, pure": lambda: Steps(sets="fitted", **pure),
         "steps, per-set, pure": lambda: Steps(split="per-set", **pure),
         "laplace-sanitizer, per-set": lambda: LaplaceSanitizer(split="per-set", **pure),
         "laplace-sanitizer, once": lambda: LaplaceSanitizer(**pure),

@@ -19,7 +19,7 @@ from pdips.data.table import Table, check_representable
 from pdips.errors import InputError, PlanError
 from pdips.privacy.account import Request
 from pdips.privacy.answers import Answers, PublicFacts
-from pdips.privacy.charge import Charge
+from pdips.privacy.charge import FREE, Charge, Charging
 from pdips.privacy.curator import (
     Clock,
     Curator,
@@ -402,29 +402,26 @@ class Mechanism(ABC):
                 f"release takes a Table, got {type(table).__name__}: Table(frame, "
                 f"schema), or pdips.synthesize(...)"
             )
-        return self.release_planned(
-            self.plan(table.schema),
-            table,
-            rng=rng,
-            ledger=ledger,
-            progress=progress,
+        if resume is not None and ledger is None:
+            raise InputError("resume needs the ledger that was charged")
+        charging = Charging(
+            ledger=Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger,
             resume=resume,
             command=command,
             prepare=prepare,
         )
+        plan = self.plan(table.schema)
+        return self.release_planned(plan, table, charging, rng=rng, progress=progress)
 
     @final
     def release_planned(
         self,
         plan: Plan,
         table: Table,
+        charging: Charging = FREE,
         *,
         rng: np.random.Generator | None = None,
-        ledger: Ledger | str | Path | None = None,
         progress: Progress | None = None,
-        resume: int | None = None,
-        command: Mapping[str, Any] | None = None,
-        prepare: Callable[[], None] | None = None,
     ) -> tuple[Release, RunRecord]:
         """As :meth:`release`, by the plan that :meth:`plan` of this very mechanism has
         returned for the table's schema, so that what was reserved is what is asked.
@@ -441,9 +438,6 @@ class Mechanism(ABC):
                 f"rng must be a numpy.random.Generator, for tests only; "
                 f"got {type(rng).__name__}"
             )
-        if resume is not None and ledger is None:
-            raise InputError("resume needs the ledger that was charged")
-        ledger = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
         clock = Clock(progress)
         bits = RandomBits(rng)
         check_representable(table.schema)
@@ -455,19 +449,14 @@ class Mechanism(ABC):
                 f"{self.name} reads records one by one: read the table "
                 f"with counted=False"
             )
-        if ledger is None:
-            return self._released(plan, table, bits, clock, None)
-        facts: dict[str, Any] = {"reproducible": bits.reproducible}
-        charge = Charge(
-            ledger,
+        charge = charging.charge(
             self.request_of(plan),
             lambda: table.fingerprint,
             reads_records=plan.sampling == "mcmc",
-            facts=facts if command is None else facts | {"command": {**command}},
-            prepare=prepare,
+            reproducible=bits.reproducible,
         )
-        if resume is not None:
-            charge.resume(resume)
+        if charge is None:
+            return self._released(plan, table, bits, clock, None)
         with charge.redeemable():
             return self._released(plan, table, bits, clock, charge)
 

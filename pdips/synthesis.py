@@ -21,7 +21,7 @@ from pdips.errors import InputError
 from pdips.html import show_progress
 from pdips.margins.planning import suited
 from pdips.mechanism import Mechanism
-from pdips.privacy.charge import reserved
+from pdips.privacy.charge import Charging, reserved
 from pdips.privacy.curator import COMPILING, Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
@@ -209,15 +209,14 @@ class ReleaseJob:
             prepare = self.prepare
             if prepare is not None:
                 prepare = partial(prepare, table)
-            release, record = mechanism.release_planned(
-                plan,
-                table,
-                rng=rng,
+            charging = Charging(
                 ledger=self.ledger,
-                progress=clock.progress,
                 resume=self.resume,
                 command=self.command,
                 prepare=prepare,
+            )
+            release, record = mechanism.release_planned(
+                plan, table, charging, rng=rng, progress=clock.progress
             )
             return table, release, record
 

@@ -181,6 +181,7 @@ class Pairs(LaplaceOrGaussian):
         relations=("replace-one", "add-remove"),
         kinds=("pure", "zcdp"),
         even_in_cells=True,
+        planned_scales=True,
     )
 
     sets: Literal["fitted", "posterior"] | None = None

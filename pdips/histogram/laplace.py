@@ -62,6 +62,7 @@ class LaplaceSanitizer(synthesis.CountedTree):
         counted_tables=True,
         relations=("replace-one", "add-remove"),
         even_in_cells=True,
+        planned_scales=True,
     )
     description: ClassVar[str] = (
         "Every cell of the full cross-tabulation that can occur has exact discrete "
@@ -126,6 +127,7 @@ class PerturbedHistogram(LaplaceSanitizer):
         public_columns=True,
         relations=("replace-one", "add-remove"),
         even_in_cells=True,
+        planned_scales=True,
     )
     description: ClassVar[str] = (
         "Every cell of the histogram over public levels and bins has exact discrete "

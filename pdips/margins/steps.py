@@ -92,10 +92,11 @@ class Steps(CountedTree, LaplaceOrGaussian):
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for
         each.
-    sets : {"fitted", "posterior"}
+    sets : {"fitted", "posterior"}, optional
         For margins alone: whether all sets come from the table that agrees best with
         the noisy counts, or each from one of its own, fitted to them with fresh noise
-        on top, so that sets show how unsure the noise leaves them.
+        on top, so that sets show how unsure the noise leaves them. Left out: one of its
+        own for several sets of margins alone, or rules of combination would not hold.
     delta : int, float, str or Fraction, optional
         Left out, noise is discrete Laplace, and losses add up in epsilon. A number, for
         margins alone, makes it discrete Gaussian, with a zero-concentrated loss that is
@@ -139,6 +140,7 @@ class Steps(CountedTree, LaplaceOrGaussian):
         relations=("replace-one", "add-remove"),
         kinds=("pure", "zcdp"),
         even_in_cells=True,
+        planned_scales=True,
     )
     # Whether elections count the levels that occur in place of the public ones
     observed_levels: ClassVar[bool] = False
@@ -152,11 +154,12 @@ class Steps(CountedTree, LaplaceOrGaussian):
     stop: Number | None = None
     budget: Budget | tuple[Number, ...] | None = None
     split: Split = "once"
-    sets: Literal["fitted", "posterior"] = "fitted"
+    sets: Literal["fitted", "posterior"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choice(self.sets, ("fitted", "posterior"), "sets")
+        if self.sets is not None:
+            choice(self.sets, ("fitted", "posterior"), "sets")
         self._check_margins_alone()
         if self.sets == "posterior" and self.split == "per-set":
             raise InputError(
@@ -182,7 +185,7 @@ class Steps(CountedTree, LaplaceOrGaussian):
             self._check_order()
 
     def _check_margins_alone(self) -> None:
-        if not self._has_tree() and self._below() == "margins":
+        if self._has_margins_alone():
             return
         for_margins = {
             "delta": self.delta is not None,
@@ -367,13 +370,25 @@ class Steps(CountedTree, LaplaceOrGaussian):
 
     def for_more_sets(self) -> Self:
         """Return the mechanism whose sets show the noise, where there is one."""
-        if self._has_tree() or self._below() == "cells":
-            return self
-        return replace(self, sets="posterior")
+        if self._has_margins_alone() and self.split == "once":
+            return replace(self, sets="posterior")
+        return self
 
     def sets_share(self) -> SetsShare:
         """Return what the sets share: posterior sets show the noise."""
-        return "fresh noise" if self.sets == "posterior" else super().sets_share()
+        return "fresh noise" if self._posterior else super().sets_share()
+
+    @property
+    def _posterior(self) -> bool:
+        """Whether each set comes from a fit of its own."""
+        if self.sets is None:
+            can_be = self._has_margins_alone() and self.split == "once"
+            return can_be and self.n_sets > 1
+        return self.sets == "posterior"
+
+    def _has_margins_alone(self) -> bool:
+        """Whether there is no tree, and margins are counted in place of all cells."""
+        return not self._has_tree() and self._below() == "margins"
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: elections and noisy counts of each layer, from the top, and
@@ -413,7 +428,7 @@ class Steps(CountedTree, LaplaceOrGaussian):
             views=views,
             stop=None if self.stop is None else exact(self.stop, "stop"),
             groups=groups,
-            redraws=self.sets == "posterior",
+            redraws=self._posterior,
         )
         law = self._law(below, len(elections))
         return self.planned(
@@ -539,6 +554,7 @@ class Steps(CountedTree, LaplaceOrGaussian):
         elects = self.order is None and (self._has_tree() or self._below() == "cells")
         shown = super().shown()
         shown["below"] = self._below()
+        shown["sets"] = "posterior" if self._posterior else "fitted"
         shown["election_share"] = float(self._election_part()) if elects else None
         shown["stop"] = None if self.stop is None else float(exact(self.stop, "stop"))
         if isinstance(self.budget, tuple):

@@ -112,6 +112,7 @@ class UniversalHistogram(CountedTree):
         public_columns=True,
         relations=("replace-one", "add-remove"),
         even_in_cells=True,
+        planned_scales=True,
     )
 
     attribute: str | None = None

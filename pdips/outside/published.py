@@ -68,8 +68,8 @@ def check_laws(document: PrivacyDocument) -> None:
     """
     scales = {each.scale for each in document.noise}
     is_ours = document.mechanism in MECHANISMS
-    needs_more = {"model", "variant"} & {*document.settings}
-    if is_ours and not needs_more and document.software.get("pdips") == VERSION:
+    is_planned = is_ours and find(document.mechanism).offers.planned_scales
+    if is_planned and document.software.get("pdips") == VERSION:
         plan = find(document.mechanism)(**document.settings).plan(document.table_schema)
         scales = {scale for step in plan.steps for scale in _scales_of(step)}
     for law in document.margins:

@@ -15,6 +15,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -336,6 +337,61 @@ class Charge:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charging:
+    """How a release is paid for.
+
+    Parameters
+    ----------
+    ledger : Ledger, optional
+        The account; without one nothing is charged.
+    resume : int, optional
+        Number of the charge whose release is to be finished, at no further price.
+    command : dict, optional
+        The command that asks, kept with the answers for ``pdips resume``.
+    prepare : callable, optional
+        Called once the first answer is drawn, before the charge; if it raises, nothing
+        is charged.
+    """
+
+    ledger: Ledger | None = None
+    resume: int | None = None
+    command: Mapping[str, Any] | None = None
+    prepare: Callable[[], None] | None = None
+
+    def charge(
+        self,
+        request: Request,
+        fingerprint: Callable[[], str],
+        *,
+        reads_records: bool,
+        reproducible: bool,
+    ) -> Charge | None:
+        """Return the charge of a request that is about to be answered, or the one that
+        is taken over; None without a ledger.
+        """
+        if self.ledger is None:
+            return None
+        facts: dict[str, Any] = {"reproducible": reproducible}
+        if self.command is not None:
+            facts["command"] = {**self.command}
+        charge = Charge(
+            self.ledger,
+            request,
+            fingerprint,
+            reads_records=reads_records,
+            facts=facts,
+            prepare=self.prepare,
+        )
+        if self.resume is not None:
+            charge.resume(self.resume)
+        return charge
+
+
+FREE = Charging()
+"""Nothing is charged: for tests and studies."""
 
 
 def reserved(

@@ -222,13 +222,6 @@ class Ledger:
         request = mechanism.request(schema)
         return self.hold(request, explain=explain, allow=allow)
 
-    def hold(
-        self, request: Request, *, explain: bool = False, allow: Collection[str] = ()
-    ) -> AbstractContextManager[None]:
-        """Reserve what a request costs: :meth:`reserve` for a price that is known."""
-        validate_price(request)
-        return self._holding(request, explain=explain, allow=allow)
-
     def reading(
         self,
         schema: "Schema",
@@ -239,7 +232,7 @@ class Ledger:
         """Record that a table is read to be adopted, and what came of it; nothing is
         charged.
         """
-        return self._holding(
+        return self.hold(
             Request(mechanism="adopt", schema=schema),
             explain=explain,
             allow=allow,
@@ -489,12 +482,14 @@ class Ledger:
             return rows.read_account(log)
 
     @contextmanager
-    def _holding(
-        self, request: Request, *, explain: bool, allow: Collection[str]
+    def hold(
+        self, request: Request, *, explain: bool = False, allow: Collection[str] = ()
     ) -> Iterator[None]:
         """Record an attempt, hold it for the body, and record what came of it unless
         the body did.
         """
+        if request.loss is not None:
+            validate_price(request)
         for word in allow:
             choice(word, ALLOWED, "allow")
         if self._held is not None:

@@ -52,6 +52,9 @@ class Offers:
         chains may be run again at no cost, or confidential records.
     even_in_cells : bool
         Numbers are drawn evenly within the bins or intervals that are counted.
+    planned_scales : bool
+        All noise has the scales that settings and schema give, so that outsiders can
+        work them out again.
 
     Examples
     --------
@@ -71,3 +74,4 @@ class Offers:
     sets_share: SetsShare = "noise"
     posterior_of: PosteriorOf = "nothing"
     even_in_cells: bool = False
+    planned_scales: bool = False

@@ -455,12 +455,12 @@ def test_options_that_make_no_sense(pdips, here, more, message):
 def test_what_goes_wrong_before_a_charge_says_so_and_shows_no_value(
     pdips, here, monkeypatch, error, message, code
 ):
-    monkeypatch.setattr(Steps, "release", Mock(side_effect=error))
+    monkeypatch.setattr(Steps, "release_planned", Mock(side_effect=error))
     complains(pdips, here, message, *words(here), code=code)
 
 
 def test_an_interrupt_before_a_charge_says_that_there_is_none(pdips, here, monkeypatch):
-    monkeypatch.setattr(Steps, "release", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Steps, "release_planned", Mock(side_effect=KeyboardInterrupt))
     code, out, err = pdips(*words(here))
     assert (code, out, err.strip()) == (
         130,
@@ -600,7 +600,7 @@ def test_a_step_that_lasts_says_so_where_nobody_watches(monkeypatch, capsys, qui
 @pytest.mark.parametrize(("model", "said"), [("m.py", [COMPILING]), (None, [])])
 def test_compilation_is_announced_before_the_price_is_computed(model, said):
     told = []
-    mechanism = SimpleNamespace(model=model, request=lambda schema: schema / 0)
+    mechanism = SimpleNamespace(model=model, plan=lambda schema: schema / 0)
     job = ReleaseJob(
         mechanism=mechanism, schema=1, table="t.csv", clock=Clock(told.append)
     )

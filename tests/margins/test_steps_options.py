@@ -277,7 +277,11 @@ def test_two_way_margins_are_kept_far_better_than_by_others():
 
 WHOLE = [
     Steps(epsilon=5000, **more)
-    for more in ({}, {"layers": 2, "below": "margins"}, {"elect": "groups"})
+    for more in (
+        {"sets": "fitted"},
+        {"layers": 2, "below": "margins"},
+        {"elect": "groups"},
+    )
 ]
 WHOLE += [
     UniversalHistogram(epsilon=5000, attribute="age", fan_out=3, split=split)

@@ -4,6 +4,7 @@ and the terminal says so.
 
 import json
 import logging
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -377,7 +378,8 @@ def test_a_verdict_counts_and_names_what_did_not_pass():
 def test_further_rounds_need_review_and_the_words_fit_the_mechanism(
     tmp_path, mechanism
 ):
-    facts = facts_of(sampling="mcmc", mechanism=mechanism)
+    offers = asdict(find(mechanism).offers)
+    facts = facts_of(sampling="mcmc", mechanism=mechanism, offers=offers)
     for rounds, level in ((1, "good"), (2, "watch"), (3, "watch")):
         run = run_of(facts) | {
             "diagnostics": {
@@ -475,14 +477,14 @@ def test_a_useless_release_is_red_and_the_exit_code_is_0(pdips, here):
 def test_announcements_reach_the_terminal_while_a_release_is_made(
     pdips, here, monkeypatch
 ):
-    made = Steps.release
+    made = Steps.release_planned
 
     def announced(*words: Any, **named: Any) -> Any:
         announce(2, confidential=True)
         announce(3, confidential=False)
         return made(*words, **named)
 
-    monkeypatch.setattr(Steps, "release", announced)
+    monkeypatch.setattr(Steps, "release_planned", announced)
     code, _, err = pdips(*synthesize(here, 1))
     assert code == 0
     assert err == (

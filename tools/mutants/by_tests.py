@@ -112,8 +112,8 @@ BY_TESTS = [
     Mutant(
         "a seeded release isn't marked",
         "mechanism.py",
-        "reproducible = bits.reproducible",
-        "reproducible = False",
+        "reproducible = bits.reproducible\n        if charge is not None",
+        "reproducible = False\n        if charge is not None",
         f"{CONTRACT} -k states_what_ran",
     ),
     Mutant(
