@@ -30,7 +30,6 @@ from pdips.report.formats import number, percent
 MODEL_SOURCE = "model_source"
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
 AT_A_GLANCE = 0.05
-SHARING = ("split", "sets")  # Settings by which mechanisms say what their sets share
 BELIEFS = (0.01, 0.1, 0.5)
 # Of the Rényi divergences that bound a test of a zero-concentrated release
 ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)
@@ -85,9 +84,7 @@ def context(
         "noisy_code": _noisy(release),
         "margin_spans": _margin_spans(release),
         "has_codebook": (public / CODEBOOK).is_file(),
-        "sharing": ", ".join(
-            f"{name} = {settings[name]}" for name in SHARING if settings.get(name)
-        ),
+        "sharing": _sharing(settings),
         "suffix": "csv" if csv else "parquet",
         "advice": combining(release, certificate),
         "certificate": certificate,
@@ -95,6 +92,15 @@ def context(
         "sources": sources(public),
         "signed": (public / Signature.file).is_file(),
     }
+
+
+def _sharing(settings: Mapping[str, Any]) -> str:
+    """Return the setting that says what the sets share, if there is one."""
+    decisive = "split" if settings.get("split") == "per-set" else "sets"
+    for name in (decisive, "split"):
+        if settings.get(name):
+            return f"{name} = {settings[name]}"
+    return ""
 
 
 def _margin_spans(release: PrivacyDocument) -> list[tuple[str, float, float]]:
