@@ -9,6 +9,7 @@ between two passes another program may rewrite the files.
 
 import atexit
 import logging
+import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -38,6 +39,7 @@ LOCAL = "local"
 PATIENCE = 10.0
 # How folders for temporary files begin that workers on this machine keep theirs in
 SPILLED = "pdips-dask-"
+WORKER = "Dask Worker process"  # As dask calls its processes
 LOG = logging.getLogger("pdips")
 
 type Statistic = Callable[[Table], IntArray]
@@ -345,7 +347,7 @@ def _client_of_processes(n_tasks: int, workers: int | None) -> Iterator[Any]:
         dask.config.set({"temporary-directory": folder}),
     ):
         # of a run that is interrupted here, a thread may go on making workers
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        atexit.register(delete_spilled, folder)
         try:
             cluster = LocalCluster(
                 n_workers=min(workers or CPU_COUNT, n_tasks),
@@ -364,6 +366,17 @@ def _client_of_processes(n_tasks: int, workers: int | None) -> Iterator[Any]:
             ) from None
         with cluster, Client(cluster) as client:
             yield client
+
+
+def delete_spilled(folder: str) -> None:
+    """Delete a folder of temporary files for good: a worker that still runs would make
+    it anew.
+    """
+    for process in multiprocessing.active_children():
+        if process.name.startswith(WORKER):
+            process.kill()
+            process.join()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @np.errstate(all="ignore")

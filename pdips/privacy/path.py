@@ -37,6 +37,7 @@ PROBE_BITS = 40
 DIGIT = 16
 AT_ONCE = 12
 MOST_RESPONSES = 20_000  # Draws whose responses are worked out one by one
+POST_PROCESSING = 1_000_000  # In place of the number of an answer, for its randomness
 # Modules whose code may read the table that a curator holds
 CURATORS = ("pdips.privacy.curator", __name__)
 
@@ -353,6 +354,13 @@ class PathCurator(Drawing):
             rows = question.exact != UNAVAILABLE
             return np.array([rng.choice(np.flatnonzero(row)) for row in rows])
         return draw()
+
+    @cached_property
+    def generator(self) -> np.random.Generator:
+        """Randomness of post-processing: the same whether an answer of the path was
+        drawn in this run, by bits, or in an earlier one.
+        """
+        return self._path.rng(POST_PROCESSING)
 
     def coins(self, n: int, share: float) -> BoolArray:
         rng = self._path.rng(len(self.questions))

@@ -3,8 +3,10 @@ whatever the cluster does.
 """
 
 import logging
+import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -476,3 +478,28 @@ def test_a_release_whose_files_are_rewritten_after_the_check_is_not_charged(
         equal_records(folder, name)
     synthesize(folder, LETTERS, **released)
     assert len(ledger.entries()) == 1
+
+
+def keeps_making(folder: str) -> None:
+    """Make a folder again and again, as a worker does that is being started."""
+    while True:
+        os.makedirs(f"{folder}/scratch", exist_ok=True)
+
+
+@pytest.mark.parametrize("name", [partitions.WORKER, "a process of somebody else"])
+def test_no_worker_makes_a_deleted_folder_anew(tmp_path, name):
+    folder = str(tmp_path / "spilled")
+    context = multiprocessing.get_context("spawn")
+    worker = context.Process(target=keeps_making, args=(folder,), name=name)
+    worker.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not os.path.isdir(folder) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        partitions.delete_spilled(folder)
+        time.sleep(0.2)
+        # the broken twin: a process that isn't known for a worker
+        assert os.path.isdir(folder) == (name != partitions.WORKER)
+    finally:
+        worker.kill()
+        worker.join()
