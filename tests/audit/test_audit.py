@@ -8,6 +8,7 @@ accused with probability 1e-6 at most. Power: the twin of every mechanism that s
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, partial
@@ -25,6 +26,7 @@ from pdips import (
     LaplaceSanitizer,
     PrivacyLoss,
     Schema,
+    Scores,
     Steps,
     Table,
     registry,
@@ -51,6 +53,7 @@ from pdips.audit.neighbour_pairs import (
     table_of,
     worst_pairs,
 )
+from pdips.audit.postprocessing import PostprocessingCertificate
 from pdips.margins.tree import one_way_aic
 from pdips.posterior import model as models
 from pdips.posterior import private_reference as stages
@@ -790,3 +793,40 @@ def test_the_program_uses_paths_and_certifies_postprocessing(pdips, monkeypatch)
     assert code == 1
     assert "DIFFERS" in out
     assert "synthetic_1.parquet" in out
+
+
+def test_what_cannot_be_certified_is_named_beside_the_others(pdips, monkeypatch):
+    def certified(name, cases, seed, progress):
+        if name == "steps":
+            raise InputError("steps can't be repeated")
+        return [] if name == "kng" else [CERTIFIED.describe()]
+
+    program = sys.modules["pdips.cli.audit"]
+    monkeypatch.setattr(program, "_certificates", certified)
+    out = pdips.ok("audit", "--all", "--postprocessing")
+    assert "identical" in out
+    assert out.endswith("left out    steps can't be repeated\n")
+    found = json.loads(pdips.ok("audit", "--all", "--postprocessing", "--json"))
+    assert found["left_out"] == ["steps can't be repeated"]
+    pdips.fails("can't be repeated", "audit", "steps", "--postprocessing")
+
+
+CERTIFIED = PostprocessingCertificate(
+    mechanism="pairs",
+    settings="",
+    neighbours="replace-one",
+    pair="two tables",
+    questions=(),
+    outputs=(),
+    n_questions=1,
+    n_outputs=2,
+)
+
+
+def test_a_stand_in_says_what_it_stands_for():
+    [case, *_] = registered_cases("scores", n_sets=1)
+    made = case.mechanism.stands_for
+    assert type(made) is Scores
+    assert made.settings()["epsilon"] == 1
+    # the broken twin: the stand-in has a table, which nobody copies
+    refuses("isn't pickled", case.mechanism.settings)

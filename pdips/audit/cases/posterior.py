@@ -156,6 +156,13 @@ class AlongTable(Scores):
         }
         return cls(**settings, along=along)
 
+    @property
+    def stands_for(self) -> Scores:
+        """The mechanism itself, whose references follow from noisy answers."""
+        return Scores(
+            **{setting.name: getattr(self, setting.name) for setting in fields(Scores)}
+        )
+
     def _rehearsed(self, schema: Schema) -> Blueprint:
         return self.space(schema)  # nothing is drawn
 
