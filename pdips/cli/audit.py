@@ -178,13 +178,14 @@ def _certify(asked: AuditOptions) -> None:
             except InputError as error:
                 if not asked.every:
                     raise
-                left_out.append(str(error))
+                if str(error) not in left_out:
+                    left_out.append(str(error))
     if asked.as_json:
         found = {"certificates": certificates, "left_out": left_out}
         click.echo(json.dumps(found, indent=2))
     else:
         _print_certificates(certificates)
-        for said in dict.fromkeys(left_out):
+        for said in left_out:
             click.echo(f"left out    {said}")
     if not all(certificate["holds"] for certificate in certificates):
         raise click.exceptions.Exit(1)
