@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -483,7 +483,16 @@ def test_a_release_whose_files_are_rewritten_after_the_check_is_not_charged(
 def keeps_making(folder: str) -> None:
     """Make a folder again and again, as a worker does that is being started."""
     while True:
-        os.makedirs(f"{folder}/scratch", exist_ok=True)
+        with suppress(OSError):  # it may be deleted meanwhile
+            os.makedirs(f"{folder}/scratch", exist_ok=True)
+
+
+def comes(folder: str) -> bool:
+    """Whether a folder is made within a minute."""
+    deadline = time.monotonic() + 60
+    while not os.path.isdir(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return os.path.isdir(folder)
 
 
 @pytest.mark.parametrize("name", [partitions.WORKER, "a process of somebody else"])
@@ -493,13 +502,13 @@ def test_no_worker_makes_a_deleted_folder_anew(tmp_path, name):
     worker = context.Process(target=keeps_making, args=(folder,), name=name)
     worker.start()
     try:
-        deadline = time.monotonic() + 60
-        while not os.path.isdir(folder) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert comes(folder)
         partitions.delete_spilled(folder)
-        time.sleep(0.2)
-        # the broken twin: a process that isn't known for a worker
-        assert os.path.isdir(folder) == (name != partitions.WORKER)
+        if name == partitions.WORKER:
+            assert not worker.is_alive()
+            assert not os.path.isdir(folder)
+        else:  # the broken twin: a process that isn't known for a worker
+            assert comes(folder)
     finally:
         worker.kill()
         worker.join()

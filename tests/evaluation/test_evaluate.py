@@ -234,7 +234,7 @@ def test_an_evaluation_from_end_to_end_stays_inside(pdips, here):
         == set(found["specific"]["reference"])
         == set(SUMMARIES)
     )
-    assert found["specific"]["rule"] == "sanitized"
+    assert found["specific"]["rule"] == "between"
     assert "too short" in found["specific"]["note"]
 
 
@@ -246,7 +246,7 @@ def test_specific_utility_is_that_of_the_combining_rule(here):
     pooled = combine(
         [fit.estimates for fit in fits],
         [fit.standard_errors**2 for fit in fits],
-        rule="sanitized",
+        rule="between",
     )
     np.testing.assert_allclose(
         [one.combined for one in found.coefficients], pooled.estimate
