@@ -402,8 +402,6 @@ class Mechanism(ABC):
                 f"release takes a Table, got {type(table).__name__}: Table(frame, "
                 f"schema), or pdips.synthesize(...)"
             )
-        if resume is not None and ledger is None:
-            raise InputError("resume needs the ledger that was charged")
         charging = Charging(
             ledger=Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger,
             resume=resume,
@@ -429,9 +427,12 @@ class Mechanism(ABC):
         Raises
         ------
         PlanError
-            If the plan is of another mechanism or schema.
+            If the plan is of another mechanism, with other settings, or of another
+            schema.
         """
-        if plan.mechanism != self.name or plan.schema != table.schema:
+        # What is asked may follow from settings: another one's price isn't its price.
+        is_own = plan.made_by is None or plan.made_by is self
+        if not is_own or plan.mechanism != self.name or plan.schema != table.schema:
             raise PlanError(f"the plan isn't that of {self.name} for this table")
         if rng is not None and not isinstance(rng, np.random.Generator):
             raise InputError(
@@ -646,6 +647,7 @@ class Mechanism(ABC):
             n_sets=self.n_sets,
             steps=tuple(steps),
             law=law,
+            made_by=self,
             **more,
         )
         if plan.kind not in self.offers.kinds:
@@ -736,12 +738,6 @@ class LaplaceOrGaussian(Mechanism):
         zero-concentrated loss has no rho then.
         """
         return "pure" if self.delta is None else "approximate"
-
-    def seconds(self, schema: Schema, n_records: int) -> float:
-        """Return about how long a set takes on two busy cores, compiling included: for
-        the page of plans.
-        """
-        return 5.0
 
     def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
         """Return the price before there is a schema: zero-concentrated losses are read

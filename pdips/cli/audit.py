@@ -174,7 +174,8 @@ def _certify(asked: AuditOptions) -> None:
     with show_progress() as progress:
         for name, cases in asked.cases():
             try:
-                certificates += _certificates(name, cases, asked.seed, progress)
+                for each in _certificates(name, cases, asked.seed, progress):
+                    certificates.append(each)  # kept, whatever a later case says
             except InputError as error:
                 if not asked.every:
                     raise
@@ -193,8 +194,8 @@ def _certify(asked: AuditOptions) -> None:
 
 def _certificates(
     name: str, cases: Sequence[Any], seed: int | None, progress: "Progress"
-) -> list[dict[str, Any]]:
-    """Return certificates for the pairs of cases, and for random pairs of each of their
+) -> "Iterator[dict[str, Any]]":
+    """Yield certificates for the pairs of cases, and for random pairs of each of their
     schemas.
     """
     import numpy as np
@@ -216,7 +217,6 @@ def _certificates(
                     f"{name} draws by Markov chains, whose runs aren't repeated"
                 )
             tried.setdefault((repr(mechanism), schema.to_toml()), case)
-    certificates = []
     for case in tried.values():
         schema = case.pair.first.schema
         relation = case.mechanism.neighbours
@@ -225,9 +225,7 @@ def _certificates(
             pairs.append(random_pair(schema, relation, rng))
         progress(f"certifying {name}: {case.pair.name}")
         for pair in pairs:
-            certificate = certify_postprocessing(case.mechanism, pair)
-            certificates.append(certificate.describe())
-    return certificates
+            yield certify_postprocessing(case.mechanism, pair).describe()
 
 
 def _print_certificates(certificates: list[dict[str, Any]]) -> None:

@@ -35,7 +35,7 @@ from pdips.errors import InputError
 from pdips.html import show_progress
 from pdips.privacy.budget import ALLOWED
 from pdips.privacy.loss import spell
-from pdips.registry import MECHANISMS, with_setting
+from pdips.registry import MECHANISMS, find
 from pdips.release.folder import staging
 from pdips.report.formats import plural
 
@@ -248,7 +248,7 @@ class SynthesisOptions:
         options = [option.partition("=")[0] for option in self.options]
         has_delta = self.delta is not None or "delta" in options
         more = ""
-        if name in with_setting("delta") and not has_delta:
+        if not has_delta and "delta" in find(name).__dataclass_fields__:
             more = "; with --delta it may have far less noise: pdips plan"
         click.echo(f"mechanism {name}: {why}{more}")
         return name

@@ -9,7 +9,6 @@ between two passes another program may rewrite the files.
 
 import atexit
 import logging
-import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -39,7 +38,8 @@ LOCAL = "local"
 PATIENCE = 10.0
 # How folders for temporary files begin that workers on this machine keep theirs in
 SPILLED = "pdips-dask-"
-WORKER = "Dask Worker process"  # As dask calls its processes
+SPILLED_HERE: set[str] = set()
+"""Those of this process."""
 LOG = logging.getLogger("pdips")
 
 type Statistic = Callable[[Table], IntArray]
@@ -346,8 +346,7 @@ def _client_of_processes(n_tasks: int, workers: int | None) -> Iterator[Any]:
         TemporaryDirectory(prefix=SPILLED, ignore_cleanup_errors=True) as folder,
         dask.config.set({"temporary-directory": folder}),
     ):
-        # of a run that is interrupted here, a thread may go on making workers
-        atexit.register(delete_spilled, folder)
+        SPILLED_HERE.add(folder)
         try:
             cluster = LocalCluster(
                 n_workers=min(workers or CPU_COUNT, n_tasks),
@@ -368,15 +367,13 @@ def _client_of_processes(n_tasks: int, workers: int | None) -> Iterator[Any]:
             yield client
 
 
-def delete_spilled(folder: str) -> None:
-    """Delete a folder of temporary files for good: a worker that still runs would make
-    it anew.
+@atexit.register
+def _delete_spilled() -> None:
+    """Delete what an interrupted run left. Registered before dask is imported, this
+    runs after dask has ended its workers, which would make the folders anew.
     """
-    for process in multiprocessing.active_children():
-        if process.name.startswith(WORKER):
-            process.kill()
-            process.join()
-    shutil.rmtree(folder, ignore_errors=True)
+    for folder in SPILLED_HERE:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @np.errstate(all="ignore")

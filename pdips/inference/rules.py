@@ -369,8 +369,8 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
         ``"posterior-predictive"`` for ``scores`` and for ``modips`` with
         ``split="once"``, whose sets are posterior draws given one noisy release;
         ``"between"`` for ``pairs`` and ``steps`` with ``sets="posterior"``, the default
-        of several sets, where each comes from a fit with fresh noise; ``"sanitized"``
-        for sets with noise of their own (``split="per-set"``).
+        of several sets (not of a tree), where each comes from a fit with fresh noise;
+        ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
 
     Warns
     -----
@@ -412,7 +412,7 @@ def nearest_rule(
     splits: tuple[str, ...] = find(name).splits if name in MECHANISMS else ()
     if facts["n_sets"] < 2:
         advice = 'with split="per-set"'
-        if shared in ("posterior", "fresh noise") or "sets" in settings:
+        if shared in ("posterior", "fresh noise") or settings.get("sets"):
             advice = f"for {name} more sets cost nothing"
         elif name in MECHANISMS and "per-set" not in splits:
             advice = f"of a mechanism with split='per-set'; {name} hasn't"
@@ -437,7 +437,7 @@ def nearest_rule(
         f"between them doesn't show it: "
         f"'sanitized' is the nearest rule and its intervals are too short"
     )
-    if "sets" in settings:
+    if settings.get("sets"):
         note += "; sets made with sets='posterior' show it"
     return "sanitized", note
 

@@ -554,7 +554,8 @@ class Steps(CountedTree, LaplaceOrGaussian):
         elects = self.order is None and (self._has_tree() or self._below() == "cells")
         shown = super().shown()
         shown["below"] = self._below()
-        shown["sets"] = "posterior" if self._posterior else "fitted"
+        if self._has_margins_alone():
+            shown["sets"] = "posterior" if self._posterior else "fitted"
         shown["election_share"] = float(self._election_part()) if elects else None
         shown["stop"] = None if self.stop is None else float(exact(self.stop, "stop"))
         if isinstance(self.budget, tuple):

@@ -45,7 +45,7 @@ def moments_of(
     n_records: int | None,
 ) -> NoisyProducts | None:
     """Return the noisy products of a release, if it has some."""
-    if not {"products", "caps"} <= {*tables}:
+    if document.mechanism not in MECHANISMS or not {"products", "caps"} <= {*tables}:
         return None
     schema = document.table_schema
     mechanism = find(document.mechanism)(**document.settings)
@@ -68,8 +68,8 @@ def check_laws(document: PrivacyDocument) -> None:
     """
     scales = {each.scale for each in document.noise}
     is_ours = document.mechanism in MECHANISMS
-    is_planned = is_ours and find(document.mechanism).offers.planned_scales
-    if is_planned and document.software.get("pdips") == VERSION:
+    has_planned_scales = is_ours and find(document.mechanism).offers.planned_scales
+    if has_planned_scales and document.software.get("pdips") == VERSION:
         plan = find(document.mechanism)(**document.settings).plan(document.table_schema)
         scales = {scale for step in plan.steps for scale in _scales_of(step)}
     for law in document.margins:

@@ -361,6 +361,10 @@ class Charging:
     command: Mapping[str, Any] | None = None
     prepare: Callable[[], None] | None = None
 
+    def __post_init__(self) -> None:
+        if self.resume is not None and self.ledger is None:
+            raise InputError("resume needs the ledger that was charged")
+
     def charge(
         self,
         request: Request,

@@ -499,11 +499,11 @@ def follow(
     drawn = None
     refusal = ""
     try:
-        measured = mechanism.ask(plan, curator)
+        found = mechanism.ask(plan, curator)
         if whole:
             rng = np.random.default_rng(path.seed)
             facts = curator.facts
-            drawn = mechanism.draw(plan, measured, mechanism.n_sets, rng, facts)
+            drawn = mechanism.draw(plan, found, mechanism.n_sets, rng, facts)
     except PathEnd:
         pass
     except (InputError, RefusedError, DataError) as error:

@@ -326,6 +326,8 @@ class Plan:
     is_redrawn : bool
         Whether records are drawn with replacement from what is counted, so that errors
         of the sets aren't those of the noise alone.
+    made_by : object
+        The mechanism that made it; none other can release by it.
     design : object
         What else the mechanism worked out from settings and schema: the shape of a
         tree, a model.
@@ -343,6 +345,7 @@ class Plan:
     sampling: Sampling = "exact"
     claim: Fraction | None = None
     is_redrawn: bool = False
+    made_by: Any = field(default=None, repr=False, compare=False)
     design: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -153,7 +153,7 @@ class PrivacyDocument(Document):
     settings: dict[str, Any]
     n_sets: Annotated[int, Field(ge=1)]
     reproducible: bool
-    offers: Offers = Offers()
+    offers: Offers
     receipt: Receipt | None = None
     privacy: StatedLoss
     spends: list[StatedSpend]

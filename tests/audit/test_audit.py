@@ -9,7 +9,7 @@ accused with probability 1e-6 at most. Power: the twin of every mechanism that s
 import json
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
 
@@ -797,10 +797,13 @@ def test_the_program_uses_paths_and_certifies_postprocessing(pdips, monkeypatch)
 
 def test_what_cannot_be_certified_is_named_beside_the_others(pdips, monkeypatch):
     def certified(name, cases, seed, progress):
+        if name == differing:
+            yield replace(CERTIFIED, outputs=("set 0",)).describe()
         if name == "steps":
             raise InputError("steps can't be repeated")
-        return [] if name == "kng" else [CERTIFIED.describe()]
+        yield CERTIFIED.describe()
 
+    differing = ""
     program = sys.modules["pdips.cli.audit"]
     monkeypatch.setattr(program, "_certificates", certified)
     out = pdips.ok("audit", "--all", "--postprocessing")
@@ -809,6 +812,11 @@ def test_what_cannot_be_certified_is_named_beside_the_others(pdips, monkeypatch)
     found = json.loads(pdips.ok("audit", "--all", "--postprocessing", "--json"))
     assert found["left_out"] == ["steps can't be repeated"]
     pdips.fails("can't be repeated", "audit", "steps", "--postprocessing")
+    # what differed before is told all the same
+    differing = "steps"
+    code, out, _ = pdips("audit", "--all", "--postprocessing")
+    assert code == 1
+    assert "DIFFERS" in out
 
 
 CERTIFIED = PostprocessingCertificate(

@@ -3,12 +3,12 @@ whatever the cluster does.
 """
 
 import logging
-import multiprocessing
 import os
 import signal
-import time
+import subprocess
+import sys
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -480,35 +480,21 @@ def test_a_release_whose_files_are_rewritten_after_the_check_is_not_charged(
     assert len(ledger.entries()) == 1
 
 
-def keeps_making(folder: str) -> None:
-    """Make a folder again and again, as a worker does that is being started."""
-    while True:
-        with suppress(OSError):  # it may be deleted meanwhile
-            os.makedirs(f"{folder}/scratch", exist_ok=True)
+ENDING = """
+import atexit, os, sys
+if sys.argv[2] == "late":  # the broken twin: dask would end its workers first
+    atexit.register(os.makedirs, sys.argv[1])
+from pdips.data import partitions
+partitions.SPILLED_HERE.add(sys.argv[1])
+if sys.argv[2] == "early":
+    atexit.register(os.makedirs, sys.argv[1])
+"""
 
 
-def comes(folder: str) -> bool:
-    """Whether a folder is made within a minute."""
-    deadline = time.monotonic() + 60
-    while not os.path.isdir(folder) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return os.path.isdir(folder)
-
-
-@pytest.mark.parametrize("name", [partitions.WORKER, "a process of somebody else"])
-def test_no_worker_makes_a_deleted_folder_anew(tmp_path, name):
-    folder = str(tmp_path / "spilled")
-    context = multiprocessing.get_context("spawn")
-    worker = context.Process(target=keeps_making, args=(folder,), name=name)
-    worker.start()
-    try:
-        assert comes(folder)
-        partitions.delete_spilled(folder)
-        if name == partitions.WORKER:
-            assert not worker.is_alive()
-            assert not os.path.isdir(folder)
-        else:  # the broken twin: a process that isn't known for a worker
-            assert comes(folder)
-    finally:
-        worker.kill()
-        worker.join()
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_what_workers_make_at_the_end_is_deleted_after_them(tmp_path, when):
+    # a worker that still runs makes its folder when dask ends it: what is registered
+    # later runs earlier
+    folder = tmp_path / "spilled"
+    subprocess.run([sys.executable, "-c", ENDING, folder, when], check=True)
+    assert folder.is_dir() == (when == "late")

@@ -22,7 +22,7 @@ import pytest
 from tables import refuses, schema_of
 
 from pdips import InputError, Ledger, RefusedError, Steps, Table
-from pdips.errors import DataError, NotConvergedError, ResumableError
+from pdips.errors import DataError, NotConvergedError, PlanError, ResumableError
 from pdips.file_lock import FileLock
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy import charge as module
@@ -491,6 +491,17 @@ def test_what_cant_be_counted_is_a_refusal_that_says_no_more(
         with pytest.raises(DataError), ledger_of(ledger).reserve(MADE, SCHEMA):
             raise DataError
     assert files(ledger) == set()
+
+
+def test_nothing_is_released_by_the_plan_of_another(ledger, table) -> None:
+    cheap = RepeatedCounts(epsilon="1/100").plan(SCHEMA)
+    refuses("isn't that of", MADE.release_planned, cheap, table, error=PlanError)
+    assert not RepeatedCounts.counted
+    release, _ = MADE.release_planned(MADE.plan(SCHEMA), table)
+    assert release.loss.epsilon == 1
+    # the broken twin: a plan that doesn't know who made it
+    release, _ = MADE.release_planned(replace(cheap, made_by=None), table)
+    assert release.loss.epsilon < 1 == release.settings["epsilon"]
 
 
 @pytest.mark.parametrize("n_answered", [0, 1])

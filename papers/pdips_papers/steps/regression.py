@@ -229,7 +229,7 @@ def _ours(epsilon: str) -> dict[str, Mechanism]:
         split="per-set",
     )
     return {
-        DEFAULT: steps(epsilon=epsilon, n_sets=N_SETS),
+        DEFAULT: steps(epsilon=epsilon, n_sets=N_SETS, sets="fitted"),
         ELECTED: elected,
         AS_EQUATED: as_equated,
     }
