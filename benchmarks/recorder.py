@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 from unittest.mock import patch
 
@@ -217,6 +218,17 @@ def published(drawn: Any) -> str:
     return digest.hexdigest()
 
 
+class Recorded(Drawing):
+    """Draws as a release does; what follows answers has randomness of its own, the same
+    whether noise is drawn by bits or played back.
+    """
+
+    @cached_property
+    def generator(self) -> np.random.Generator:
+        """Randomness of post-processing."""
+        return np.random.default_rng([SEED, 1])
+
+
 def found_by_tool(made: Mechanism, plan: Plan, pair: Pair) -> tuple[Instruments, str]:
     """Record a release of one table, play it back on its neighbour; return what the
     tool says against it, empty for nothing.
@@ -224,7 +236,7 @@ def found_by_tool(made: Mechanism, plan: Plan, pair: Pair) -> tuple[Instruments,
     instruments, auditor = Instruments(), tool.Auditor()
 
     def run(table: Any) -> None:
-        curator = Drawing(plan, table, RandomBits(np.random.default_rng(SEED)))
+        curator = Recorded(plan, table, RandomBits(np.random.default_rng(SEED)))
         with auditor:
             measured = made.ask(plan, curator)
             rng = np.random.default_rng(SEED)
