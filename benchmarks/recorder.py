@@ -2,7 +2,8 @@
 table and plays it back on a neighbour.
 
     git clone https://github.com/ObliviousAI/dp-recorder
-    pip install --no-deps dp-accounting tqdm absl-py mpmath attrs dm-tree
+    pip install --no-deps dp-accounting tqdm absl-py mpmath attrs dm-tree seaborn
+    pip install --no-deps graphviz
     PYTHONPATH=dp-recorder/src python -m benchmarks.recorder
 
 It needs a clone of the tool and what that imports, neither of which the project depends
