@@ -9,6 +9,7 @@ between two passes another program may rewrite the files.
 
 import atexit
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -38,8 +39,8 @@ LOCAL = "local"
 PATIENCE = 10.0
 # How folders for temporary files begin that workers on this machine keep theirs in
 SPILLED = "pdips-dask-"
-SPILLED_HERE: set[str] = set()
-"""Those of this process."""
+SPILLED_HERE: dict[str, int] = {}
+"""Those that are in use, each with the process that made it."""
 LOG = logging.getLogger("pdips")
 
 type Statistic = Callable[[Table], IntArray]
@@ -346,7 +347,7 @@ def _client_of_processes(n_tasks: int, workers: int | None) -> Iterator[Any]:
         TemporaryDirectory(prefix=SPILLED, ignore_cleanup_errors=True) as folder,
         dask.config.set({"temporary-directory": folder}),
     ):
-        SPILLED_HERE.add(folder)
+        SPILLED_HERE[folder] = os.getpid()
         try:
             cluster = LocalCluster(
                 n_workers=min(workers or CPU_COUNT, n_tasks),
@@ -365,15 +366,18 @@ def _client_of_processes(n_tasks: int, workers: int | None) -> Iterator[Any]:
             ) from None
         with cluster, Client(cluster) as client:
             yield client
+    SPILLED_HERE.pop(folder, None)
 
 
 @atexit.register
 def _delete_spilled() -> None:
     """Delete what an interrupted run left. Registered before dask is imported, this
-    runs after dask has ended its workers, which would make the folders anew.
+    runs after dask has ended its workers, which would make the folders anew. A forked
+    process leaves its parent's alone.
     """
-    for folder in SPILLED_HERE:
-        shutil.rmtree(folder, ignore_errors=True)
+    for folder, owner in SPILLED_HERE.items():
+        if owner == os.getpid():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @np.errstate(all="ignore")

@@ -485,16 +485,17 @@ import atexit, os, sys
 if sys.argv[2] == "late":  # the broken twin: dask would end its workers first
     atexit.register(os.makedirs, sys.argv[1])
 from pdips.data import partitions
-partitions.SPILLED_HERE.add(sys.argv[1])
-if sys.argv[2] == "early":
+owner = 0 if sys.argv[2] == "parent" else os.getpid()
+partitions.SPILLED_HERE[sys.argv[1]] = owner
+if sys.argv[2] != "late":
     atexit.register(os.makedirs, sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.parametrize("when", ["early", "late", "parent"])
 def test_what_workers_make_at_the_end_is_deleted_after_them(tmp_path, when):
     # a worker that still runs makes its folder when dask ends it: what is registered
     # later runs earlier
     folder = tmp_path / "spilled"
     subprocess.run([sys.executable, "-c", ENDING, folder, when], check=True)
-    assert folder.is_dir() == (when == "late")
+    assert folder.is_dir() == (when != "early")
