@@ -136,7 +136,7 @@ class Table:
                     if is_changed or column.type == "date":
                         cleaned[name] = number_array(column, checked)
                 elif is_changed:
-                    cleaned[name] = _level_array(column).take(self.codes[name])
+                    cleaned[name] = level_array(column).take(self.codes[name])
             except CellError as error:
                 problems.append(error)
         refuse_for(problems)
@@ -279,7 +279,7 @@ class Table:
         """
         column = self.schema.columns[name]
         if column.is_categorical:
-            return _level_array(column).take(self.codes[name])
+            return level_array(column).take(self.codes[name])
         return number_array(column, numbers(name, self.frame[name], column))
 
     def public_part(self) -> "Table":
@@ -495,7 +495,7 @@ def decode(
     cells = dict[str, Any]()
     for name, column in columns.items():
         if column.is_categorical:
-            cells[name] = _level_array(column).take(codes[name])
+            cells[name] = level_array(column).take(codes[name])
         else:
             cells[name] = number_array(column, drawn[name])
     return pd.DataFrame(cells)
@@ -564,7 +564,7 @@ def check_representable(schema: Schema) -> None:
                 ) from None
 
 
-def _level_array(column: Column) -> Any:
+def level_array(column: Column) -> Any:
     levels = list(column.levels)
     # a double among whole numbers makes doubles of all
     kind = next(

@@ -422,7 +422,8 @@ class CensoredPosterior(sampling.ChainMechanism):
         space = self.space(plan.schema)
         if self.centred_on == "staged":
             cells = stages.measure(plan, curator, partial(self._followed, curator))
-            return stages.after(space, cells, _sampled_covariates(plan, curator))
+            covariates = space.beside(_sampled_covariates(plan, curator))
+            return stages.after(space, cells, covariates)
         n_public = self.n_records
         if n_public is None:
             n_public = curator.n_records if plan.n_public else 1

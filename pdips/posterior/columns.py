@@ -478,21 +478,41 @@ class Transformation:
         return np.asarray(found.reshape(np.shape(values)))
 
 
+@dataclass(frozen=True, eq=False)
+class Relabelling:
+    """One number for each level of a column, no two alike, and back."""
+
+    numbers: FloatArray  # by code, shape (levels,)
+
+    def forward(self, values: NDArray[Any]) -> FloatArray:
+        """Return what the model observes where the column has some codes."""
+        codes = np.rint(np.asarray(values, dtype=np.float64)).astype(np.int64)
+        return self.numbers[np.clip(codes, 0, len(self.numbers) - 1)]
+
+    def back(self, values: NDArray[Any]) -> FloatArray:
+        """Return the codes whose numbers are nearest to what the model drew."""
+        order = np.argsort(self.numbers)
+        ordered = self.numbers[order]
+        middles = (ordered[1:] + ordered[:-1]) / 2
+        place = np.searchsorted(middles, np.asarray(values, dtype=np.float64))
+        return order[place].astype(np.float64)
+
+
 def transformations(
     model: pm.Model, observed: Mapping[str, Sequence[str]], known: Mapping[str, Column]
-) -> dict[str, Transformation]:
+) -> dict[str, Transformation | Relabelling]:
     """Return how the columns are transformed that a model of stand-ins doesn't observe
     as they are.
 
     An observed value must be its column or a strictly monotonic function of it, record
-    by record.
+    by record; of a column with levels, any one-to-one function.
     """
     columns = {
         model[name + SUFFIX]: name
         for name in known
         if name + SUFFIX in model.named_vars
     }
-    found: dict[str, Transformation] = {}
+    found: dict[str, Transformation | Relabelling] = {}
     for variable in model.observed_RVs:
         value = model.rvs_to_values[variable]
         names = observed[variable.name]
@@ -514,7 +534,7 @@ def _transformations_of(
     names: Sequence[str],
     columns: Mapping[Any, str],
     known: Mapping[str, Column],
-) -> dict[str, Transformation]:
+) -> dict[str, Transformation | Relabelling]:
     """Return how the columns of one observed value are transformed, where they are."""
     inputs = {name: pt.dvector(name) for name in names}
     replaced = {data: inputs[name] for data, name in columns.items() if name in inputs}
@@ -566,7 +586,7 @@ def _is_column(value: Any, columns: Collection[Any], column: Column) -> bool:
 
 def _transformation(
     whole: Any, names: Sequence[str], name: str, known: Mapping[str, Column]
-) -> Transformation | None:
+) -> Transformation | Relabelling | None:
     """Look at one column of an observed value over the column's bounds, with all others
     at an end; None: as it is.
     """
@@ -605,9 +625,17 @@ def _transformation(
     alone = np.allclose(at(tried[fewer]), seen[fewer], rtol=EQUAL, atol=EQUAL)
     steps = np.diff(seen)
     is_monotonic = np.all(steps > 0) or np.all(steps < 0)
+    if column.is_categorical and same and alone and _are_apart(seen):
+        return Relabelling(seen)
     if not (same and alone and is_monotonic):
         raise _no_inverse(name)
     return Transformation(at, lower, upper)
+
+
+def _are_apart(numbers: FloatArray) -> bool:
+    """Whether no two numbers are alike, up to rounding."""
+    gaps = np.diff(np.sort(numbers))
+    return bool(len(gaps) and gaps.min() > EQUAL * np.ptp(numbers))
 
 
 def _no_inverse(name: str) -> InputError:

@@ -31,6 +31,7 @@ from pdips.posterior.closures import check_closed
 from pdips.posterior.columns import (
     MISSING,
     Columns,
+    Relabelling,
     Transformation,
     Values,
     fixed_numbers,
@@ -248,11 +249,12 @@ class Blueprint:
 
     def __post_init__(self) -> None:
         self.schema.refuse_rules()
-        check_closed(
-            self.source.build,
-            self.source.name,
-            self.source.text if self.source.is_file else "",
-        )
+        if self.source.converted is None:
+            check_closed(
+                self.source.build,
+                self.source.name,
+                self.source.text if self.source.is_file else "",
+            )
         _check_columns(self.observed, self.schema)
         _check_covariates(self.model, self.synthesized)
         self.transformations  # noqa: B018 - refuses what can't be inverted
@@ -279,7 +281,7 @@ class Blueprint:
         return self.build(stand_ins(self.schema, STAND_INS))
 
     @cached_property
-    def transformations(self) -> dict[str, Transformation]:
+    def transformations(self) -> dict[str, Transformation | Relabelling]:
         """How the columns are transformed that the model doesn't observe as they
         are.
         """
@@ -357,6 +359,13 @@ class Blueprint:
         count_known(model, fixed_numbers(self.schema))
         return model
 
+    def beside(self, values: Values) -> Values:
+        """Return columns of records with those that the model derives from public
+        ones.
+        """
+        converted = self.source.converted
+        return values if converted is None else converted.derived.beside(values)
+
     def draw(
         self,
         parameters: Mapping[str, NDArray[Any]],
@@ -416,6 +425,7 @@ class Blueprint:
         """Return what draws ``n`` records: for a few it is compiled once, and then
         reads other public columns.
         """
+        public = self.beside(public) if public else public
         values = stand_ins(self.schema, n, known=public)
 
         def make() -> tuple[pm.Model, Forward]:
@@ -662,7 +672,11 @@ class ModelMechanism(Mechanism):
         """Return the model of tables of a schema; none reads who has how many
         records.
         """
-        return blueprint_of(self.source, schema.without_person())
+        source = self.source
+        alone = schema.without_person()
+        if source.converted is not None:
+            alone = source.converted.derived.widened(alone)
+        return blueprint_of(source, alone)
 
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than given: the model with its

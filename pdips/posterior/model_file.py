@@ -88,6 +88,9 @@ class Source:
     # whether ``text`` is all there is to know of the model, so that equal texts are
     # equal models
     is_file: bool = False
+    # a :class:`pdips.conversion.converted.ConvertedModel` that the model was made of:
+    # it is closed, and may read columns that are derived from public ones
+    converted: Any = field(default=None, repr=False)
 
     @property
     def key(self) -> Any:

@@ -67,7 +67,7 @@ class ChainDraws(JointDraws):
         self._settings = settings
 
     def drawn(self, n: int, bits: RandomBits) -> list[Parameters]:
-        self.values = record_values(self.table)
+        self.values = self.target.space.beside(record_values(self.table))
         rng = bits.generator()
         target = self.target
         space = target.space

@@ -288,7 +288,7 @@ class PseudoDraws:
         independent given these.
         """
         mechanism = self._mechanism
-        values = record_values(self._table)
+        values = self.space.beside(record_values(self._table))
         few = has_few(self.space)
         if runs > 1 and not few:
             raise InputError(

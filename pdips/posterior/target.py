@@ -317,7 +317,8 @@ class GridDraws:
     def __call__(self, table: Table) -> Self:
         """Score the cells by the records of a table."""
         if self._scored is None:
-            self.records = distinct(record_values(table), table.counts)
+            values = self.target.space.beside(record_values(table))
+            self.records = distinct(values, table.counts)
             self._scored = score_grid(self.target, *self.records)
         return self
 
@@ -405,7 +406,8 @@ class RejectionDraws(JointDraws):
 
     def drawn(self, n: int, bits: RandomBits) -> list[Parameters]:
         target = self.target
-        values, counts = distinct(record_values(self.table), self.table.counts)
+        columns = target.space.beside(record_values(self.table))
+        values, counts = distinct(columns, self.table.counts)
         prior = prior_of(target.space.model)
         points = reject(
             lambda proposed: target.total(proposed, values, counts),

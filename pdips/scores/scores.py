@@ -293,7 +293,7 @@ class Scores(sampling.ChainMechanism):
 
     def _rehearse(self, space: Blueprint, schema: Schema) -> None:
         """Go through a release of stand-ins."""
-        public = public_stand_ins(schema, TRIED)
+        public = public_stand_ins(space.schema, TRIED)
         steps = [step for step in self.steps(space, schema) if step.name != RECORDS]
         with on_stand_ins("the release"):
             kit = kit_of(space)
@@ -341,7 +341,8 @@ class Scores(sampling.ChainMechanism):
         """
         space = self.space(plan.schema)
         steps = list(plan.steps)
-        _, public = covariates_of(plan.schema, curator.facts)
+        _, columns = covariates_of(plan.schema, curator.facts)
+        public = space.beside(columns)
         with ONE_AT_A_TIME:
             kit = kit_of(space)
             number = self._number(curator, steps)
@@ -358,7 +359,7 @@ class Scores(sampling.ChainMechanism):
                     if here is None or at is None:
                         # no records can be simulated, so that sums would say nothing
                         break
-                    total = partial(_total, kit.score, at)
+                    total = partial(_total, space, kit.score, at)
                     noisy = self._asked(curator, step, total)
                     sums = _with_round(sums, at, noisy, step)
                     here = attempt(sums.mode, here.place) or here
@@ -375,8 +376,9 @@ class Scores(sampling.ChainMechanism):
         """Draw from the posterior of the noisy sums, and records beside the public
         columns.
         """
-        covariates = covariates_of(plan.schema, public)
-        return self._drawn(measured, n_sets, covariates, rng)
+        written, columns = covariates_of(plan.schema, public)
+        covariates = self.space(plan.schema).beside(columns)
+        return self._drawn(plan.schema, measured, n_sets, (written, covariates), rng)
 
     def _clipping(
         self, curator: Curator, sums: NoisySums, here: Linearised | None, step: Step
@@ -397,6 +399,7 @@ class Scores(sampling.ChainMechanism):
 
     def _drawn(
         self,
+        schema: Schema,
         measured: MeasuredScores,
         n_sets: int,
         public: Known,
@@ -415,7 +418,9 @@ class Scores(sampling.ChainMechanism):
                 chains=self.n_chains,
                 sampler=self.nuts,
             )
-        sets, parameters, n_undrawn = self._sets(sums, posterior, n_sets, public, rng)
+        sets, parameters, n_undrawn = self._sets(
+            schema, sums, posterior, n_sets, public, rng
+        )
         noisy_sums = posterior.facts["noisy_sums"] | {"undrawn": n_undrawn}
         posterior = replace(
             posterior, facts={**posterior.facts, "noisy_sums": noisy_sums}
@@ -434,6 +439,7 @@ class Scores(sampling.ChainMechanism):
 
     def _sets(
         self,
+        schema: Schema,
         sums: NoisySums,
         posterior: PosteriorDraws,
         n_sets: int,
@@ -459,7 +465,7 @@ class Scores(sampling.ChainMechanism):
                 values, records, n_failed = _records(
                     sums, places, n_records, covariates, rng
                 )
-                sets.append(to_frame(sums.space.schema, records, beside, rng))
+                sets.append(to_frame(schema, records, beside, rng))
             parameters.append(values)
             n_undrawn += n_failed
         return sets, parameters, n_undrawn
@@ -505,7 +511,9 @@ class Scores(sampling.ChainMechanism):
             near = attempt(sums.mode, sums.last_reference)
         with clock.running():
             measured = MeasuredScores(sums, near)
-            drawn = self._drawn(measured, n_sets, public, bits.generator())
+            drawn = self._drawn(
+                release.schema, measured, n_sets, public, bits.generator()
+            )
         made = replace(
             release,
             sets=tuple(drawn.sets),
@@ -594,8 +602,10 @@ class Scores(sampling.ChainMechanism):
         return " ".join(parts)
 
 
-def _total(score: RecordScore, clipping: Clipping, table: Table) -> IntArray:
-    return score.total(clipping, record_values(table))
+def _total(
+    space: Blueprint, score: RecordScore, clipping: Clipping, table: Table
+) -> IntArray:
+    return score.total(clipping, space.beside(record_values(table)))
 
 
 def _with_round(

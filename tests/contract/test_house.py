@@ -43,6 +43,7 @@ EXCEPTIONS: dict[str, set[str]] = {
         "pdips/evaluation/claim.py:verify_claim",
         "pdips/evaluation/paid.py:evaluate_paid",
         "pdips/quantile/pymc_step.py:knorm_gradient",
+        "pdips/sampling.py:sample",
         "pdips/synthesis.py:synthesize",
         # a kernel: moments of a normal model with noise, whose symbols are its proof's
         "pdips/statistics/noisy_model.py:normal",

@@ -1,0 +1,407 @@
+"""A model built on several made-up frames, and what its constants say when they are
+compared.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+from numpy.typing import NDArray
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from pdips.conversion.frames import MadeUp
+from pdips.conversion.leaves import (
+    OTHER_GRAPH,
+    Build,
+    check_alike,
+    evaluated,
+    held,
+    is_whole,
+    roots_of,
+    without_random,
+)
+from pdips.conversion.moving import numbers_of, refuse_moving
+from pdips.data.schema import Column
+from pdips.errors import InputError
+from pdips.posterior.columns import Values
+
+# Further builds by which records are known again: two values each tell 2**24 apart
+MORE_BUILDS = 22
+
+Make = Callable[[pd.DataFrame], pm.Model]
+
+
+@dataclass(frozen=True, eq=False)
+class Builds:
+    """A model built three times: on made-up records, on the same where every second one
+    has other confidential values, and on each record twice.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(df)`` returns a ``pm.Model``.
+    name : str
+        What messages call it.
+    made_up : MadeUp
+        The frames.
+    """
+
+    make: Make = field(repr=False)
+    name: str
+    made_up: MadeUp
+
+    @cached_property
+    def n(self) -> int:
+        """Number of made-up records."""
+        return self.made_up.n
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns as models read them."""
+        return self.made_up.columns
+
+    @property
+    def public_values(self) -> Values:
+        """The public columns, one value a record."""
+        return self.made_up.public_values
+
+    @cached_property
+    def values(self) -> Values:
+        """Confidential values of the first frame."""
+        return self.made_up.values(0)
+
+    @cached_property
+    def other_values(self) -> Values:
+        """Those of the second: the first record, and every second one after it, are the
+        same.
+        """
+        others = self.made_up.values(1)
+        same = self.same
+        return {
+            name: np.where(same, values, others[name]).astype(values.dtype)
+            for name, values in self.values.items()
+        }
+
+    @cached_property
+    def same(self) -> NDArray[np.bool_]:
+        """Which records are the same in both."""
+        return np.asarray(np.arange(self.n) % 2 == 0)
+
+    @cached_property
+    def first(self) -> Build:
+        return self.built(self.made_up.frame(self.values))
+
+    @cached_property
+    def second(self) -> Build:
+        build = self.built(self.made_up.frame(self.other_values))
+        check_alike(self.first, build)
+        return build
+
+    @cached_property
+    def longer(self) -> Build:
+        rows = np.repeat(np.arange(self.n), 2)
+        build = self.built(self.made_up.frame(self.values, rows))
+        check_alike(self.first, build)
+        return build
+
+    def built(self, frame: pd.DataFrame) -> Build:
+        try:
+            model = self.make(frame)
+        except (InputError, KeyboardInterrupt):
+            raise
+        except KeyError as error:
+            if error.args and error.args[0] not in frame.columns:
+                raise InputError(
+                    f"{self.name} reads column {error.args[0]!r}, which the schema "
+                    f"doesn't have"
+                ) from None
+            raise _failed(self.name, error) from None
+        except BaseException as error:  # noqa: BLE001 - the analyst's own code, on made-up records
+            raise _failed(self.name, error) from None
+        if not isinstance(model, pm.Model):
+            raise InputError(
+                f"{self.name} must return a pm.Model, and returns "
+                f"{type(model).__name__}; end it with `return model`"
+            )
+        if not model.observed_RVs:
+            raise InputError(
+                f"{self.name} makes a model without an observed variable: give one "
+                f"observed=df[...], or condition it by pm.observe"
+            )
+        return Build.of(model)
+
+    @cached_property
+    def observed(self) -> list[tuple[Any, NDArray[Any], NDArray[Any]]]:
+        """The observed variables, each with its value in the first and the second
+        build.
+        """
+        arrays = []
+        for build in (self.first, self.second):
+            model = build.model
+            values = [model.rvs_to_values[each] for each in model.observed_RVs]
+            arrays.append(evaluated(values))
+        return list(zip(self.first.model.observed_RVs, *arrays, strict=True))
+
+    @cached_property
+    def subsets(self) -> dict[Any, NDArray[np.int64]]:
+        """The records of each observed variable that observes some of them only, by
+        what is public.
+        """
+        found = {}
+        for variable, array, other in self.observed:
+            if array.ndim and array.shape == other.shape and len(array) < self.n:
+                rows = rows_of(self, variable, array, other)
+                if rows is not None:
+                    found[variable] = rows
+        return found
+
+    @cached_property
+    def rows_by_leaf(self) -> dict[Any, NDArray[np.int64]]:
+        """For leaves and what is worked out of them: the records of the variable that
+        they are behind, where these are some only.
+        """
+        found = dict[Any, NDArray[np.int64]]()
+        for variable, rows in self.subsets.items():
+            value = self.first.model.rvs_to_values[variable]
+            others = [each for each in self.subsets if each is not variable]
+            for behind in ancestors([variable, value], blockers=others):
+                found.setdefault(behind, rows)
+        return found
+
+    def rows(self, variable: Any, length: int) -> NDArray[np.int64] | None:
+        """Return the records that the entries of an axis of some length belong to; None
+        if that isn't known.
+        """
+        if length == self.n:
+            return np.arange(self.n)
+        rows = self.rows_by_leaf.get(variable)
+        return rows if rows is not None and len(rows) == length else None
+
+    def selects(self, variable: Any, array: NDArray[Any]) -> bool:
+        """Whether an array, places or a mask, selects the records of the observed
+        variable that it is behind.
+        """
+        rows = self.rows_by_leaf.get(variable)
+        if rows is None or array.ndim != 1:
+            return False
+        if array.dtype == bool and len(array) == self.n:
+            array = np.flatnonzero(array)
+        return _is_whole_array(array) and np.array_equal(rows, array)
+
+    @cached_property
+    def confidential(self) -> list[tuple[Any, NDArray[Any], NDArray[Any], int]]:
+        """Leaves of the first build that hold confidential columns, one row a record:
+        each with its values in both builds and the axis of the records.
+
+        Raises
+        ------
+        InputError
+            If a constant follows from several records.
+        """
+        moving = []
+        leaves = zip(
+            self.first.leaves, self.second.leaves, self.longer.leaves, strict=True
+        )
+        for leaf, other, longer in leaves:
+            before = held(leaf)
+            after = held(other)
+            if before.shape == after.shape and are_equal(before, after):
+                continue
+            axis = self.axis(before.shape, held(longer).shape)
+            if before.shape != after.shape or axis is None:
+                self._refuse(leaf, before, after)
+            rows = self.rows(leaf, before.shape[axis])
+            if rows is None:
+                raise InputError(_of_other_length(self.first.named(leaf)))
+            same = self.same[rows]
+            unchanged = np.moveaxis(before, axis, 0)[same]
+            if not are_equal(unchanged, np.moveaxis(after, axis, 0)[same]):
+                self._refuse(leaf, before, after, axis)
+            moving.append((leaf, before, after, axis))
+        self._check_density()
+        return moving
+
+    def _refuse(
+        self,
+        leaf: Any,
+        before: NDArray[Any],
+        after: NDArray[Any],
+        axis: int | None = None,
+    ) -> NoReturn:
+        """Refuse a leaf that differs between the first build and the second."""
+        numbers = numbers_of(self.columns, self.values, self.other_values)
+        refuse_moving(self.first.named(leaf), numbers, before, after, axis)
+
+    def _check_density(self) -> None:
+        """Refuse numbers inside of log densities that follow from several records."""
+        pairs = zip(
+            self.first.of_density,
+            self.second.of_density,
+            self.longer.of_density,
+            strict=True,
+        )
+        for leaf, other, longer in pairs:
+            before = held(leaf)
+            after = held(other)
+            if before.shape == after.shape and are_equal(before, after):
+                continue
+            if self.axis(before.shape, held(longer).shape) is None:
+                self._refuse(leaf, before, after)
+
+    def axis(self, shape: Sequence[int], longer: Sequence[int]) -> int | None:
+        """Return the axis of an array that has the records, by its shape in the first
+        build and in the longer one; None if there is none.
+        """
+        if len(shape) != len(longer):
+            raise InputError(OTHER_GRAPH)
+        axes = [axis for axis in range(len(shape)) if shape[axis] != longer[axis]]
+        if not axes:
+            return None
+        is_doubled = all(longer[axis] == 2 * shape[axis] for axis in axes)
+        if len(axes) > 1 and is_doubled:
+            raise InputError(
+                f"{self.name} holds a matrix with a row and a column for each record, "
+                f"such as a covariance of records: no record has a term of its own; "
+                f"take pm.gp.HSGP in place of pm.gp.Latent or pm.gp.Marginal"
+            )
+        return axes[0] if is_doubled else None
+
+    @cached_property
+    def constants(self) -> list[tuple[Any, NDArray[Any], int | None]]:
+        """What follows from no random variable and no confidential column: each with
+        its value in the first build and the axis of the records, if it has one.
+        """
+        return [
+            (variable, array, self.axis(array.shape, longer.shape))
+            for variable, array, longer in self._constants
+        ]
+
+    @cached_property
+    def _constants(self) -> list[tuple[Any, NDArray[Any], NDArray[Any]]]:
+        """Each constant with its value in the first build and in the longer one."""
+        index = {leaf: place for place, leaf in enumerate(self.first.leaves)}
+        places = [index[leaf] for leaf, *_ in self.confidential]
+        both = []
+        for build in (self.first, self.longer):
+            leaves = [build.leaves[place] for place in places]
+            roots = roots_of(build.model)
+            front, _ = without_random(roots, [*leaves, *generators_of(roots)])
+            both.append((front, evaluated(front)))
+        (front, arrays), (longer_front, longer_arrays) = both
+        if len(front) != len(longer_front):
+            raise InputError(OTHER_GRAPH)
+        return list(zip(front, arrays, longer_arrays, strict=True))
+
+    @cached_property
+    def sizes(self) -> dict[Any, NDArray[np.bool_]]:
+        """Whole numbers that tell how many records there are: where they do."""
+        found = {}
+        for variable, array, longer in self._constants:
+            if not is_whole(variable) or array.shape != longer.shape or array.ndim > 1:
+                continue
+            is_size = (array > 0) & (longer == 2 * array)
+            if is_size.any():
+                found[variable] = is_size
+        return found
+
+    @cached_property
+    def record_dims(self) -> set[str]:
+        """Names of the dimensions that number records."""
+        found = set()
+        longer = _lengths(self.longer.model)
+        for dim, length in _lengths(self.first.model).items():
+            if length > 0 and longer.get(dim) == 2 * length:
+                found.add(dim)
+        return found
+
+
+def rows_of(
+    builds: Builds, variable: Any, array: NDArray[Any], other: NDArray[Any]
+) -> NDArray[np.int64] | None:
+    """Return which records a variable observes, some of them only; None if that can't
+    be told.
+
+    Records are known again by their made-up values in several builds.
+    """
+    place = builds.first.model.observed_RVs.index(variable)
+    known = [builds.values, builds.other_values]
+    seen = [array, other]
+    for number in range(2, 2 + MORE_BUILDS):
+        values = builds.made_up.values(number)
+        model = builds.built(builds.made_up.frame(values)).model
+        if len(model.observed_RVs) <= place:
+            raise InputError(OTHER_GRAPH)
+        value = model.rvs_to_values[model.observed_RVs[place]]
+        known.append(values)
+        seen.extend(evaluated([value]))
+        if seen[-1].shape != array.shape:
+            return None
+    signature = np.stack([each.reshape(len(array), -1)[:, 0] for each in seen], axis=1)
+    for name in builds.values:
+        for spell in builds.made_up.spellings(name):
+            whole = np.stack([spell(values[name]) for values in known], axis=1)
+            rows = _found_in(signature, whole)
+            if rows is not None:
+                return rows
+    return None
+
+
+def _found_in(some: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.int64] | None:
+    """Return the place of each row in a matrix without equal rows, None if one isn't
+    there.
+    """
+    places = {tuple(row): place for place, row in enumerate(whole.tolist())}
+    if len(places) < len(whole):
+        return None
+    found = [places.get(tuple(row)) for row in some.tolist()]
+    if any(place is None for place in found):
+        return None
+    return np.array(found, dtype=np.int64)
+
+
+def _of_other_length(name: str) -> str:
+    return (
+        f"{name!r} reads confidential values, but not one of each record in the order "
+        f"of the frame: observe whole columns, or those of records that public "
+        f"columns select"
+    )
+
+
+def _is_whole_array(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "iu"
+
+
+def _lengths(model: pm.Model) -> dict[str, int]:
+    lengths = {}
+    for dim, length in model.dim_lengths.items():
+        labels = model.coords.get(dim)
+        lengths[dim] = int(length.eval()) if labels is None else len(labels)
+    return lengths
+
+
+def generators_of(roots: Sequence[Any]) -> list[Any]:
+    """Return the random generators that graphs start from."""
+    return [
+        variable
+        for variable in ancestors(roots)
+        if isinstance(variable.type, RandomType) and variable.owner is None
+    ]
+
+
+def are_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.dtype.kind in "biuf":
+        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    return np.array_equal(one, other)
+
+
+def _failed(name: str, error: BaseException) -> InputError:
+    line = next(iter(str(error).splitlines()), "")
+    return InputError(
+        f"{name} failed on made-up records, which have the columns of the schema: "
+        f"{type(error).__name__}: {line}"
+    )

@@ -1,0 +1,207 @@
+"""A model that is conditioned on the table itself, looked at as it is: its author says
+in writing that its constants are public.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+
+from pdips.conversion.builds import generators_of
+from pdips.conversion.leaves import (
+    Build,
+    evaluated,
+    held,
+    is_whole,
+    roots_of,
+    without_random,
+)
+from pdips.conversion.matching import ColumnExpression, reading_of
+from pdips.conversion.moving import STATISTICS
+from pdips.data.schema import Column, Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.posterior.columns import Values, model_columns, public_names, record_values
+
+# Digits of a number that somebody has typed; one worked out of records has more
+TYPED = 6
+# Share up to which a constant is a statistic of a column
+SAME = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Conditioned:
+    """A ``pm.Model`` and the table that it is conditioned on, with what
+    :class:`pdips.conversion.builds.Builds` tells of a function that makes one.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        With observed variables.
+    table : Table
+        Their records, in the order in which the model has them.
+    """
+
+    model: pm.Model = field(repr=False)
+    table: Table
+    name: str = "the model"
+
+    @property
+    def schema(self) -> Schema:
+        return self.table.schema
+
+    @property
+    def n(self) -> int:
+        return self.table.n_records
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        return model_columns(self.schema)
+
+    @cached_property
+    def public_values(self) -> Values:
+        return record_values(self.table, public_names(self.schema))
+
+    @cached_property
+    def values(self) -> Values:
+        names = [name for name, column in self.columns.items() if not column.public]
+        return record_values(self.table, names)
+
+    @property
+    def other_values(self) -> Values:
+        return self.values
+
+    @cached_property
+    def first(self) -> Build:
+        if not self.model.observed_RVs:
+            raise InputError(
+                "the model has no observed variable: give one observed=df[...], or "
+                "condition it by pm.observe"
+            )
+        return Build.of(self.model)
+
+    @property
+    def subsets(self) -> dict[Any, NDArray[np.int64]]:
+        return {}
+
+    def selects(self, variable: Any, array: NDArray[Any]) -> bool:
+        """False: what selects records can't be told from one model."""
+        return False
+
+    def rows(self, variable: Any, length: int) -> NDArray[np.int64] | None:
+        """Return all records where there is an entry of each, otherwise None."""
+        return np.arange(self.n) if length == self.n else None
+
+    def axis_of(self, array: NDArray[Any]) -> int | None:
+        """Return the axis that is as long as the table."""
+        axes = [axis for axis, size in enumerate(array.shape) if size == self.n]
+        if len(axes) > 1:
+            raise InputError(
+                "the model holds a matrix with a row and a column for each record, "
+                "such as a covariance of records: no record has a term of its own; "
+                "take pm.gp.HSGP in place of pm.gp.Latent or pm.gp.Marginal"
+            )
+        return axes[0] if axes else None
+
+    @cached_property
+    def observed(self) -> list[tuple[Any, NDArray[Any], NDArray[Any]]]:
+        variables = self.model.observed_RVs
+        values = [self.model.rvs_to_values[variable] for variable in variables]
+        arrays = evaluated(values)
+        return list(zip(variables, arrays, arrays, strict=True))
+
+    @cached_property
+    def confidential(self) -> list[tuple[Any, NDArray[Any], NDArray[Any], int]]:
+        found = []
+        for leaf in self.first.leaves:
+            array = held(leaf)
+            axis = self.axis_of(array)
+            self._check_statistic(leaf, array)
+            if axis is None:
+                continue
+            by_entry = np.moveaxis(array, axis, 0).reshape(self.n, -1).T
+            readings = list(self._readings(by_entry))
+            if readings:
+                self._check_typed(self.first.named(leaf), readings)
+                found.append((leaf, array, array, axis))
+        return found
+
+    def _readings(self, by_entry: NDArray[Any]) -> Iterator[ColumnExpression]:
+        """Yield the readings of confidential columns among numbers of all records."""
+        for numbers in by_entry:
+            is_public = any(
+                np.array_equal(numbers, values)
+                for values in self.public_values.values()
+            )
+            if is_public or np.ptp(numbers) == 0:
+                continue
+            reading = reading_of(numbers, self.values, self.columns)
+            if reading is not None:
+                yield reading
+
+    def _check_typed(self, name: str, readings: Sequence[ColumnExpression]) -> None:
+        """Refuse a column scaled by numbers that nobody types."""
+        for reading in readings:
+            slope_is_typed = _is_typed(reading.slope) or _is_typed(1 / reading.slope)
+            shift_is_typed = _is_typed(reading.offset) or _is_typed(
+                -reading.offset / reading.slope
+            )
+            if not (slope_is_typed and shift_is_typed):
+                raise InputError(
+                    f"{name!r} reads column {reading.column!r} scaled by numbers with "
+                    f"many digits, which look worked out of the records, such as "
+                    f"their mean: write round public ones"
+                )
+
+    def _check_statistic(self, leaf: Any, array: NDArray[Any]) -> None:
+        """Refuse a constant that is a mean or the like of a confidential column."""
+        if array.size != 1 or array.dtype.kind != "f":
+            return
+        number = float(array.ravel()[0])
+        if _is_typed(number):
+            return
+        for name, values in self.values.items():
+            for statistic, (function, _) in STATISTICS.items():
+                if np.isclose(number, float(function(values)), rtol=SAME, atol=0):
+                    raise InputError(
+                        f"{self.first.named(leaf)!r} holds the {statistic} of column "
+                        f"{name!r}, which is confidential: write a public number in "
+                        f"its place"
+                    )
+
+    @cached_property
+    def constants(self) -> list[tuple[Any, NDArray[Any], int | None]]:
+        roots = roots_of(self.model)
+        leaves = [leaf for leaf, *_ in self.confidential]
+        front, _ = without_random(roots, [*leaves, *generators_of(roots)])
+        arrays = evaluated(front)
+        return [
+            (each, array, self.axis_of(array))
+            for each, array in zip(front, arrays, strict=True)
+        ]
+
+    @cached_property
+    def sizes(self) -> dict[Any, NDArray[np.bool_]]:
+        found = {}
+        for variable, array, axis in self.constants:
+            if is_whole(variable) and axis is None and array.ndim < 2:
+                is_size = array == self.n
+                if is_size.any():
+                    found[variable] = is_size
+        return found
+
+    @cached_property
+    def record_dims(self) -> set[str]:
+        lengths = {}
+        for dim, length in self.model.dim_lengths.items():
+            labels = self.model.coords.get(dim)
+            lengths[dim] = int(length.eval()) if labels is None else len(labels)
+        return {dim for dim, length in lengths.items() if length == self.n}
+
+
+def _is_typed(number: float) -> bool:
+    return float(f"{number:.{TYPED}g}") == number

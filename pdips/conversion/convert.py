@@ -1,0 +1,284 @@
+"""From ``make(df)`` to a model that mechanisms take."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+from numpy.typing import NDArray
+
+from pdips.conversion.builds import Builds, are_equal
+from pdips.conversion.conditioned import Conditioned
+from pdips.conversion.converted import ColumnPart, ConvertedModel, Observed
+from pdips.conversion.frames import MadeUp, refuse_too_few
+from pdips.conversion.matching import ColumnExpression, reading_of
+from pdips.data.schema import Column
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.posterior.columns import Values
+from pdips.posterior.derived import DerivedColumns
+
+# A model as it was looked at
+Looked = Builds | Conditioned
+
+# Numbers a record that a model may make of public columns
+MOST_DERIVED = 300
+DERIVED = "derived "
+
+
+def converted_model(
+    make: Callable[[pd.DataFrame], pm.Model], made_up: MadeUp, name: str
+) -> ConvertedModel:
+    """Build a model on made-up records and turn it into one of any records.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(df)`` returns a ``pm.Model``; ``df`` has the columns of the schema, of
+        which only the public ones are real.
+    made_up : MadeUp
+        The frames that it is built on.
+    name : str
+        What messages call it.
+
+    Raises
+    ------
+    InputError
+        If a constant follows from confidential records, an observed value is no
+        column, or a confidential column is read that the model doesn't describe.
+    """
+    refuse_too_few(made_up)
+    return _converted(Builds(make, name, made_up))
+
+
+def converted_conditioned(model: pm.Model, table: Table) -> ConvertedModel:
+    """Turn a model that is conditioned on a table into one of any records.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        With observed variables; its constants are public, as its author says.
+    table : Table
+        Its records, in the order in which the model has them.
+
+    Raises
+    ------
+    InputError
+        As :func:`converted_model`, and where a constant looks worked out of the
+        records.
+    """
+    return _converted(Conditioned(model, table))
+
+
+def _converted(builds: Looked) -> ConvertedModel:
+    derived = _Derived(builds.public_values)
+    parts = {}
+    all_records = []
+    for leaf, before, after, records in builds.confidential:
+        parts[leaf] = _part(builds, derived, leaf, (before, after), records)
+    for variable, array, axis in builds.constants:
+        if builds.selects(variable, array):
+            all_records.append(variable)
+        elif axis is not None and variable not in builds.sizes:
+            parts[variable] = _part(builds, derived, variable, (array, array), axis)
+    return ConvertedModel(
+        model=builds.first.model,
+        parts=parts,
+        sizes=builds.sizes,
+        all_records=tuple(all_records),
+        observed=tuple(_observed(builds, derived)),
+        derived=derived.columns(),
+        record_dims=frozenset(builds.record_dims),
+    )
+
+
+def _part(
+    builds: Looked,
+    derived: "_Derived",
+    variable: Any,
+    arrays: tuple[NDArray[Any], NDArray[Any]],
+    axis: int,
+) -> ColumnPart:
+    """Return what an array with one row a record is made of, given in both builds."""
+    before, after = arrays
+    rows = builds.rows(variable, before.shape[axis])
+    if rows is None:
+        raise InputError(_of_several(builds.first.named(variable)))
+    by_entry = np.moveaxis(before, axis, 0).reshape(len(rows), -1).T
+    by_entry_after = np.moveaxis(after, axis, 0).reshape(len(rows), -1).T
+    made_of = list[ColumnExpression | float]()
+    for numbers, others in zip(by_entry, by_entry_after, strict=True):
+        found = _reading(builds, numbers, others, rows)
+        if found is None and not are_equal(numbers, others):
+            raise InputError(_unreadable(builds.first.named(variable)))
+        made_of.append(found or derived.entry(_of_all(numbers, rows, builds.n)))
+    return ColumnPart(axis, before.shape, str(before.dtype), made_of)
+
+
+def _of_all(numbers: NDArray[Any], rows: NDArray[np.int64], n: int) -> NDArray[Any]:
+    """Return numbers of some records as an array of all: what others have doesn't
+    matter.
+    """
+    whole = np.full(n, numbers[0])
+    whole[rows] = numbers
+    return whole
+
+
+def _reading(
+    builds: Looked,
+    numbers: NDArray[Any],
+    others: NDArray[Any],
+    rows: NDArray[np.int64],
+) -> ColumnExpression | None:
+    """Return which function of which confidential column numbers of some records are,
+    in both builds.
+    """
+    if any(
+        np.array_equal(numbers, each[rows]) for each in builds.public_values.values()
+    ):
+        return None
+    both = {
+        name: np.concatenate([values[rows], builds.other_values[name][rows]])
+        for name, values in builds.values.items()
+    }
+    whole = np.concatenate([numbers, others])
+    return reading_of(whole, both, builds.columns)
+
+
+def _observed(builds: Looked, derived: "_Derived") -> Iterator[Observed]:
+    """Yield what the observed variables observe."""
+    groups = dict[tuple[str, ...], list[Observed]]()
+    for variable, array, other in builds.observed:
+        name = variable.name
+        rows = builds.rows(variable, len(array)) if array.ndim else None
+        if rows is None or array.shape != other.shape:
+            raise InputError(
+                f"{name!r} doesn't observe one value a record on its first axis: "
+                f"observe whole columns, such as observed=df['x'], or those of records "
+                f"that public columns select"
+            )
+        if array.ndim > 2:
+            raise InputError(f"{name!r} observes an array of more than two axes")
+        readings = []
+        by_column = array.reshape(len(rows), -1).T
+        by_column_after = other.reshape(len(rows), -1).T
+        for numbers, others in zip(by_column, by_column_after, strict=True):
+            found = _reading(builds, numbers, others, rows)
+            if found is None:
+                raise InputError(_unobservable(name, numbers, others))
+            readings.append(found)
+        observed = Observed(variable, tuple(readings), is_matrix=array.ndim == 2)
+        if variable in builds.subsets:
+            groups.setdefault(observed.columns, []).append(observed)
+        else:
+            yield observed
+    for columns, members in groups.items():
+        yield _joined(builds, derived, columns, members)
+
+
+def _joined(
+    builds: Looked,
+    derived: "_Derived",
+    columns: tuple[str, ...],
+    members: Sequence[Observed],
+) -> Observed:
+    """Return several observed variables, each of some records, as one of all."""
+    first = members[0]
+    number = np.full(builds.n, -1)
+    for place, member in enumerate(members):
+        rows = builds.subsets[member.variable]
+        if (number[rows] >= 0).any() or member.readings != first.readings:
+            raise InputError(
+                f"column {columns[0]!r} is observed twice for some of the records, or "
+                f"on different scales"
+            )
+        number[rows] = place
+    if (number < 0).any() or first.is_matrix:
+        raise InputError(
+            f"{first.variable.name!r} observes column {columns[0]!r} of some of the "
+            f"records only: say how the others come about too"
+        )
+    which = derived.entry(number)
+    variables = [member.variable for member in members]
+    return replace(first, variable=variables[-1], members=tuple(variables), which=which)
+
+
+def _of_several(name: str) -> str:
+    return (
+        f"{name!r} reads an array with several entries a record, or entries of some "
+        f"records only, as a frame in long form has: give the frame one row a record "
+        f"and one column a measurement, and observe them together, as in "
+        f"pm.MvNormal(..., observed=df[['w1', 'w2']])"
+    )
+
+
+def _unobservable(name: str, numbers: NDArray[Any], others: NDArray[Any]) -> str:
+    if np.array_equal(numbers, others):
+        return (
+            f"{name!r} observes what is public, or no column at all: what is observed "
+            f"must be confidential, such as observed=df['x'] of a column that isn't "
+            f"in public"
+        )
+    return (
+        f"the observed value of {name!r} is no column, nor a function of one by which "
+        f"synthetic records could be brought back: observe the column itself, or its "
+        f"logarithm, root or a linear function of it with public numbers"
+    )
+
+
+def _unreadable(name: str) -> str:
+    return (
+        f"{name!r} reads a function of confidential columns that isn't understood: "
+        f"read the columns themselves, as random variables that describe them, and "
+        f"work the function out in the model"
+    )
+
+
+@dataclass(eq=False)
+class _Derived:
+    """Columns that are collected while a model is looked at."""
+
+    public: Values
+    found: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def entry(self, numbers: NDArray[Any]) -> ColumnExpression | float:
+        """Return one number a record that is public: a public column, one number for
+        all, or a further column.
+        """
+        if numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
+            raise InputError(
+                "the model holds values of public columns that are missing or no "
+                "numbers: fill them before they are read"
+            )
+        if numbers.dtype == bool:
+            numbers = numbers.astype(np.int64)
+        if (numbers == numbers[0]).all():
+            return float(numbers[0])
+        for name, values in {**self.public, **self.found}.items():
+            if np.array_equal(values, numbers):
+                return ColumnExpression(name)
+        if len(self.found) >= MOST_DERIVED:
+            raise InputError(
+                f"the model reads more than {MOST_DERIVED} numbers a record that "
+                f"follow from public columns: take fewer basis functions or dummies"
+            )
+        name = f"{DERIVED}{len(self.found) + 1}"
+        self.found[name] = numbers
+        return ColumnExpression(name)
+
+    def columns(self) -> DerivedColumns:
+        """Return all of them."""
+        described = {name: _column(values) for name, values in self.found.items()}
+        return DerivedColumns.of(described, self.public, self.found)
+
+
+def _column(values: NDArray[Any]) -> Column:
+    whole = values.dtype.kind in "iu"
+    return Column(
+        lower=float(values.min()),
+        upper=float(values.max()),
+        integer=bool(whole),
+        public=True,
+    )

@@ -1,0 +1,373 @@
+"""A model as people write it, turned into one of any number of records that reads its
+columns as symbols.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from pdips.conversion.leaves import roots_of
+from pdips.conversion.matching import ColumnExpression
+from pdips.conversion.rebuild import ALL_RECORDS, Memo, rebuilt
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.posterior.columns import RECORD, SUFFIX, Columns, model_columns
+from pdips.posterior.derived import DerivedColumns
+
+# Of the dimension that lists the columns of a matrix that is observed
+COLUMN = "column of "
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnPart:
+    """An array with one row a record, and what each of its entries is made of: a
+    reading of a column, or one number for all records.
+    """
+
+    axis: int  # of the records
+    shape: tuple[int, ...]  # as it was built
+    dtype: str
+    made_of: Sequence[ColumnExpression | float]
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that are read."""
+        return {one.column for one in self.made_of if isinstance(one, ColumnExpression)}
+
+    def symbol(self, entries: Sequence[Any], n_records: Any) -> Any:
+        """Return the array as a graph: ``entries`` of a reading are vectors, others are
+        left out.
+        """
+        given = iter(entries)
+        parts = []
+        for one in self.made_of:
+            if isinstance(one, ColumnExpression):
+                parts.append(pt.cast(next(given), self.dtype))
+            else:
+                parts.append(pt.full((n_records,), np.asarray(one, self.dtype)))
+        if len(self.shape) == 1:
+            return parts[0]
+        others = [size for axis, size in enumerate(self.shape) if axis != self.axis]
+        whole = pt.stack(parts, axis=1).reshape((n_records, *others))
+        whole = pt.moveaxis(whole, 0, self.axis)
+        known: list[int | None] = [*self.shape]
+        known[self.axis] = None
+        return pt.specify_shape(whole, known)
+
+    @property
+    def readings(self) -> list[ColumnExpression]:
+        return [one for one in self.made_of if isinstance(one, ColumnExpression)]
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """An observed variable, and the columns that it observes, in order."""
+
+    variable: Any
+    readings: Sequence[ColumnExpression]
+    is_matrix: bool
+    # where several variables observe some of the records each: all of them, and which
+    # one observes a record
+    members: tuple[Any, ...] = ()
+    which: ColumnExpression | float = 0.0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(reading.column for reading in self.readings)
+
+    @property
+    def name(self) -> str:
+        """What mechanisms call it: as its column."""
+        return str(self.variable.name) if self.is_matrix else self.columns[0]
+
+
+@dataclass(frozen=True, eq=False)
+class ConvertedModel:
+    """A model that was built on made-up records, and what of it stands for records.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        As it was built.
+    parts : mapping of variable to ColumnPart
+        What has one row a record.
+    sizes : mapping of variable to ndarray of bool
+        Whole numbers that tell how many records there are: where they do.
+    all_records : tuple of variable
+        Places of some records, where all are read now.
+    observed : tuple of Observed
+        In the order of the model.
+    derived : DerivedColumns
+        What the model makes of public columns.
+    record_dims : set of str
+        Dimensions that number records.
+    """
+
+    model: pm.Model = field(repr=False)
+    parts: Mapping[Any, ColumnPart] = field(repr=False)
+    sizes: Mapping[Any, NDArray[np.bool_]] = field(repr=False)
+    all_records: tuple[Any, ...] = field(repr=False)
+    observed: tuple[Observed, ...] = field(repr=False)
+    derived: DerivedColumns = field(repr=False)
+    record_dims: frozenset[str] = frozenset()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The confidential columns that the model describes."""
+        return tuple(name for one in self.observed for name in one.columns)
+
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """Names that variables and dimensions can't have inside."""
+        return frozenset({*self.columns, *(one.name for one in self.observed), RECORD})
+
+    def inside(self, name: str) -> str:
+        """Return what a variable or dimension of the author's is called inside, where
+        names of columns and of their data are taken.
+        """
+        is_taken = name in self.taken or name.endswith(SUFFIX)
+        return f"{name}_" if is_taken else name
+
+    def outside(self, name: str) -> str:
+        """Return what the author calls a variable or dimension."""
+        return name[:-1] if self.inside(name[:-1]) == name else name
+
+    def build(self, data: Columns, schema: Schema) -> pm.Model:
+        """Return the model of as many records as ``data`` has."""
+        coords = {
+            self.inside(dim): labels
+            for dim, labels in self.model.coords.items()
+            if dim not in self.record_dims and labels is not None
+        }
+        with pm.Model(coords=coords) as made:
+            _Making(self, data, made).run()
+        return made
+
+
+class _Making:
+    """One model being made of another."""
+
+    def __init__(
+        self, converted: ConvertedModel, data: Columns, made: pm.Model
+    ) -> None:
+        self.converted = converted
+        self.data = data
+        self.made = made
+        self.n_records = data[converted.columns[0]].shape[0]
+        self.observed = {one.variable: one for one in converted.observed}
+        # random variables of described columns, each with how it reads the column
+        self.described: dict[str, tuple[Any, ColumnExpression]] = {}
+        # parts that hold confidential columns, which wait for these variables
+        self.waiting = dict[Any, ColumnPart]()
+        self.memo: Memo = dict.fromkeys(converted.all_records, ALL_RECORDS)
+        # what observes some of the records only, until the last of them is made
+        self.partial = {member for one in converted.observed for member in one.members}
+        self.columns = model_columns(data.schema)
+        self._replace()
+
+    def _register(self, variable: Any, new: Any) -> None:
+        """Register a free variable under its own name."""
+        model = self.converted.model
+        transform = model.rvs_to_transforms[variable]
+        start = model.rvs_to_initial_values.get(variable)
+        self.memo[variable] = self.made.register_rv(
+            new,
+            self.converted.inside(variable.name),
+            transform=transform,
+            default_transform=None,
+            dims=self._dims(variable.name),
+            initval=start,
+        )
+
+    def _replace(self) -> None:
+        """Note what takes the place of lengths, of public columns and of random
+        generators.
+        """
+        converted = self.converted
+        for variable, is_size in converted.sizes.items():
+            self.memo[variable] = self._size(variable, is_size)
+        for variable, part in converted.parts.items():
+            if all(map(self._is_public, part.columns)):
+                entries = [
+                    reading.symbol(self.data[reading.column])
+                    for reading in part.readings
+                ]
+                self.memo[variable] = part.symbol(entries, self.n_records)
+            else:
+                self.waiting[variable] = part
+        for variable in ancestors(roots_of(converted.model)):
+            if isinstance(variable.type, RandomType) and variable.owner is None:
+                self.memo[variable] = pytensor.shared(np.random.default_rng())
+
+    def run(self) -> None:
+        """Make the variables, each after those that it follows from."""
+        model = self.converted.model
+        for variable in in_order(model):
+            new = self._rebuilt(variable)
+            if variable in self.partial:
+                self.memo[variable] = new
+            if variable in self.observed:
+                self._observe(self.observed[variable], new)
+            if variable in self.partial or variable in self.observed:
+                continue
+            self._register(variable, new)
+        for potential in model.potentials:
+            pm.Potential(
+                self.converted.inside(potential.name), self._rebuilt(potential)
+            )
+        for variable in model.deterministics:
+            if self._has_records(variable):
+                continue
+            name = self.converted.inside(variable.name)
+            graph = self._rebuilt(variable)
+            pm.Deterministic(name, graph, dims=self._dims(variable.name))
+
+    def _is_public(self, name: str) -> bool:
+        """Whether a column is public; one that the model doesn't describe is not even
+        in the schema.
+        """
+        return name in self.columns and self.columns[name].public
+
+    def _size(self, variable: Any, is_size: NDArray[np.bool_]) -> Any:
+        """Return lengths of which some are the number of records."""
+        size = pt.cast(self.n_records, variable.dtype)
+        if variable.ndim == 0:
+            return size
+        parts = [
+            size if each else variable[place] for place, each in enumerate(is_size)
+        ]
+        return pt.stack(parts)
+
+    def _rebuilt(self, variable: Any) -> Any:
+        """Return a variable of the model that is being made, from one of the other."""
+        behind = set(ancestors([variable]))
+        for leaf in [leaf for leaf in self.waiting if leaf in behind]:
+            self.memo[leaf] = self._of_described(leaf, variable.name)
+            del self.waiting[leaf]
+        [new] = rebuilt([variable], self.memo)
+        return (
+            variable.owner.clone().outputs[variable.index] if new is variable else new
+        )
+
+    def _of_described(self, leaf: Any, reader: str) -> Any:
+        """Return an array of confidential columns as a graph of the random variables
+        that describe these.
+        """
+        part = self.waiting[leaf]
+        entries = []
+        for reading in part.readings:
+            if self._is_public(reading.column):
+                entries.append(reading.symbol(self.data[reading.column]))
+                continue
+            if reading.column not in self.described:
+                raise InputError(_unmodelled(reading.column, reader))
+            variable, observed = self.described[reading.column]
+            entries.append(_through(variable, observed, reading, reader))
+        return part.symbol(entries, self.n_records)
+
+    def _observe(self, observed: Observed, new: Any) -> None:
+        """Register an observed variable under the name of its column."""
+        if observed.members:
+            new = self._chosen(observed)
+        columns = []
+        for reading in observed.readings:
+            column = self.data[reading.column]
+            if not reading.is_column:
+                column = pt.cast(reading.symbol(column), new.dtype)
+            columns.append(column)
+        dims = None
+        values = columns[0]
+        if observed.is_matrix:
+            values = pt.stack(columns, axis=1)
+            dims = (RECORD, COLUMN + observed.name)
+            self.made.add_coord(COLUMN + observed.name, observed.columns)
+        if values.dtype != new.dtype and new.dtype.startswith("float"):
+            values = pt.cast(values, new.dtype)
+        made = self.made.register_rv(new, observed.name, observed=values, dims=dims)
+        self.memo[observed.variable] = made
+        for place, reading in enumerate(observed.readings):
+            each = made[:, place] if observed.is_matrix else made
+            self.described[reading.column] = (each, reading)
+
+    def _chosen(self, observed: Observed) -> Any:
+        """Return a variable that is for each record that which observes it."""
+        first, *others = [self.memo[member] for member in observed.members]
+        chosen = first
+        which = observed.which
+        assert isinstance(which, ColumnExpression)
+        number = which.symbol(self.data[which.column])
+        for place, each in enumerate(others, start=1):
+            chosen = pt.switch(pt.eq(number, place), each, chosen)
+        return chosen
+
+    def _dims(self, name: str) -> tuple[str | None, ...] | None:
+        dims = self.converted.model.named_vars_to_dims.get(name)
+        if dims is None:
+            return None
+        records = self.converted.record_dims
+        return tuple(
+            dim and (RECORD if dim in records else self.converted.inside(dim))
+            for dim in dims
+        )
+
+    def _has_records(self, variable: Any) -> bool:
+        """Whether a variable has a value for each record, or follows from what was
+        observed.
+        """
+        sources = {*self.converted.parts, *self.converted.sizes, *self.observed}
+        return not sources.isdisjoint(ancestors([variable]))
+
+
+def in_order(model: pm.Model) -> list[Any]:
+    """Return the random variables of a model in its own order, but each after those
+    that it follows from.
+    """
+    ordered = dict[Any, None]()
+
+    def visit(variable: Any) -> None:
+        if variable in ordered:
+            return
+        behind = set(ancestors([variable])) - {variable}
+        for parent in model.basic_RVs:
+            if parent in behind:
+                visit(parent)
+        ordered[variable] = None
+
+    for variable in model.basic_RVs:
+        visit(variable)
+    return list(ordered)
+
+
+def _through(
+    variable: Any, observed: ColumnExpression, reading: ColumnExpression, reader: str
+) -> Any:
+    """Return a reading of a column as a graph of the random variable that describes
+    the column, perhaps on another scale.
+    """
+    if observed.is_affine:
+        return reading.symbol(observed.back(variable))
+    if observed.by_code is None and reading.function == observed.function:
+        scaled = (variable - observed.offset) / observed.slope
+        return reading.offset + reading.slope * scaled
+    raise InputError(
+        f"{reader!r} reads column {reading.column!r} on another scale than the "
+        f"variable that describes it: use that random variable in its place"
+    )
+
+
+def _unmodelled(column: str, reader: str) -> str:
+    return (
+        f"{reader!r} reads the confidential column {column!r}, of which the model says "
+        f"nothing: call it public (public=[{column!r}]) if everybody may know it, or "
+        f"describe it too, before {reader!r}, by a random variable with "
+        f"observed=df[{column!r}]"
+    )

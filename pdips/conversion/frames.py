@@ -1,0 +1,167 @@
+"""Frames on which a model is built before a record is read: public columns as they are,
+confidential ones made up from the schema.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pdips.arrays import FloatArray
+from pdips.data.schema import Column, Schema, has_number_levels
+from pdips.data.table import Table, level_array, number_array
+from pdips.errors import InputError
+from pdips.posterior.columns import (
+    MISSING,
+    Values,
+    bounds_of,
+    collapse,
+    model_columns,
+    public_values,
+)
+from pdips.posterior.model import PUBLIC_SEED
+
+# Records of a frame of a table without public columns: enough that each column with
+# levels has all of them
+FEWEST = 240
+MOST = 5_000
+FOR_EACH_LEVEL = 4
+# Share of the distance of a column's bounds over which values are spread that stay
+INNER = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class MadeUp:
+    """Records for building a model: the public columns of a table, sorted, beside
+    confidential ones that the schema alone decides.
+
+    Parameters
+    ----------
+    schema : Schema
+        With the columns that are public marked so.
+    public : Table or None
+        The public part of the table (:meth:`pdips.data.table.Table.public_part`); None
+        where no column is public.
+    """
+
+    schema: Schema
+    public: Table | None
+
+    @cached_property
+    def n(self) -> int:
+        """Number of records: the table's where columns are public, so that it is known
+        anyway.
+        """
+        if self.public is not None:
+            return self.public.n_records
+        levels = [
+            column.n_levels
+            for column in self.schema.columns.values()
+            if column.is_categorical
+        ]
+        wanted = FOR_EACH_LEVEL * max(levels, default=0)
+        return min(max(FEWEST, wanted), MOST)
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """The columns as models read them."""
+        return model_columns(self.schema)
+
+    @cached_property
+    def confidential(self) -> tuple[str, ...]:
+        """Names of the columns that are made up."""
+        return tuple(name for name, column in self.columns.items() if not column.public)
+
+    @cached_property
+    def public_values(self) -> Values:
+        """The public columns as models read them, one value a record."""
+        return {} if self.public is None else public_values(self.public)
+
+    def values(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return made-up values of the confidential columns, as models read them: codes
+        of levels, numbers in the unit of the schema; other ones for each ``number``.
+        """
+        rng = np.random.default_rng([PUBLIC_SEED, number])
+        # records that change hold the extremes, so that these change too
+        inner = np.full(self.n, INNER)
+        inner[1::2] = 1.0 if number == 0 else INNER**2
+        return {
+            name: _made_up(self.columns[name], inner, rng) for name in self.confidential
+        }
+
+    def frame(self, values: Values, rows: NDArray[np.int64] | None = None) -> Any:
+        """Return a frame as an analyst's code expects it: levels as the schema spells
+        them, numbers as numbers, public columns as they are.
+
+        ``rows`` repeats some of the records.
+        """
+        cells = {}
+        for name, column in self.schema.columns.items():
+            if column.public and self.public is not None:
+                cells[name] = self.public.spelt(name)
+            else:
+                cells[name] = _spelt(column, values[name])
+            if name + MISSING in self.columns:
+                cells[name + MISSING] = self._whether_missing(name + MISSING, values)
+        frame = pd.DataFrame(cells)
+        return frame if rows is None else frame.take(rows).reset_index(drop=True)
+
+    def spellings(self, name: str) -> list[Callable[[NDArray[Any]], NDArray[Any]]]:
+        """Return the ways in which a confidential column may stand in a model: as
+        models read it, and levels that are numbers as these.
+        """
+        column = self.columns[name]
+        found: list[Callable[[NDArray[Any]], NDArray[Any]]] = [np.asarray]
+        if column.is_categorical and has_number_levels(column) and not column.missing:
+            levels = np.array([float(level) for level in column.levels or ()])
+            found.append(lambda codes: levels[codes])
+        return found
+
+    def _whether_missing(self, name: str, values: Values) -> Any:
+        return self.public_values[name] if name in self.public_values else values[name]
+
+
+def _made_up(
+    column: Column, inner: FloatArray, rng: np.random.Generator
+) -> NDArray[Any]:
+    """Return values spread over a column's levels, each there if records suffice, or
+    over the ``inner`` share of the distance of its bounds, these left out.
+    """
+    n = len(inner)
+    if column.is_categorical:
+        codes = np.arange(n) % column.n_levels
+        return rng.permutation(codes)
+    lower, upper = bounds_of(column)
+    even = (rng.permutation(n) + rng.uniform(0.25, 0.75, n)) / n
+    share = 0.5 + (even - 0.5) * inner
+    if column.scale == "log":
+        values = lower * (upper / lower) ** share
+    else:
+        values = lower + (upper - lower) * share
+    if column.integer:
+        return np.rint(values).astype(np.int64)
+    return np.asarray(collapse(values, column))
+
+
+def _spelt(column: Column, values: NDArray[Any]) -> Any:
+    """Return values as the schema spells them."""
+    if column.is_categorical:
+        return level_array(column).take(values)
+    return number_array(column, np.asarray(values, dtype=np.float64))
+
+
+def refuse_too_few(made_up: MadeUp) -> None:
+    """Refuse fewer public records than a confidential column has levels: a model would
+    be built without some of them.
+    """
+    for name in made_up.confidential:
+        column = made_up.columns[name]
+        if column.is_categorical and column.n_levels > made_up.n:
+            raise InputError(
+                f"column {name!r} has more levels than the table has records, so a "
+                f"model can't be built with all of them: merge levels in the schema"
+            )

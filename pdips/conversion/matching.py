@@ -1,0 +1,169 @@
+"""Which column an array of a model is made of, and how."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+
+from pdips.arrays import FloatArray
+from pdips.data.schema import Column
+from pdips.posterior.columns import Values
+
+# Differences of this share of the numbers themselves are rounding
+EQUAL = 1e-9
+# Digits that numbers typed by a person may have: what arithmetic adds is taken off
+DIGITS = 12
+
+Numeric = Callable[[FloatArray], FloatArray]
+Symbolic = Callable[[Any], Any]
+
+FUNCTIONS: dict[str, tuple[Numeric, Symbolic]] = {
+    "itself": (lambda x: x, lambda x: x),
+    "log": (np.log, pt.log),
+    "log1p": (np.log1p, pt.log1p),
+    "sqrt": (np.sqrt, pt.sqrt),
+    "cbrt": (np.cbrt, lambda x: pt.sign(x) * pt.abs(x) ** (1 / 3)),
+    "square": (np.square, pt.sqr),
+    "exp": (np.exp, pt.exp),
+    "arcsinh": (np.arcsinh, pt.arcsinh),
+    "inverse": (lambda x: 1 / x, lambda x: 1 / x),
+    "logit": (lambda x: np.log(x / (1 - x)), lambda x: pt.log(x / (1 - x))),
+    "log1m": (lambda x: np.log1p(-x), lambda x: pt.log1p(-x)),
+}
+"""Functions of a column that are known again, each followed by a factor and a sum."""
+
+
+@dataclass(frozen=True)
+class ColumnExpression:
+    """What an array holds of a column: ``offset + slope * function(column)``, or, of
+    codes of levels, a value for each.
+    """
+
+    column: str
+    function: str = "itself"
+    slope: float = 1.0
+    offset: float = 0.0
+    by_code: tuple[float, ...] | None = None
+
+    @property
+    def is_column(self) -> bool:
+        """Whether the array is the column, as models read it."""
+        is_alone = self.function == "itself" and self.by_code is None
+        return is_alone and self.slope == 1 and self.offset == 0
+
+    @property
+    def is_affine(self) -> bool:
+        return self.function == "itself" and self.by_code is None
+
+    def symbol(self, column: Any) -> Any:
+        """Return the array as a graph of the column, one value a record."""
+        if self.is_column:
+            return column
+        if self.by_code is not None:
+            return _by_code(self.by_code, column)
+        _, symbolic = FUNCTIONS[self.function]
+        return self.offset + self.slope * symbolic(column)
+
+    def back(self, array: Any) -> Any:
+        """Return the column as a graph of the array; of affine readings only."""
+        return array if self.is_column else (array - self.offset) / self.slope
+
+
+def _by_code(values: tuple[float, ...], code: Any) -> Any:
+    """Return the value of each code, also between codes, where nothing is looked up: a
+    sum of ramps.
+    """
+    code = pt.cast(code, "float64")
+    total = values[0]
+    steps = np.diff(values)
+    for number, step in enumerate(steps):
+        if step:
+            total = total + float(step) * pt.clip(code - number, 0, 1)
+    return pt.as_tensor(total) + pt.zeros_like(code)
+
+
+def reading_of(
+    array: NDArray[Any], values: Values, columns: Mapping[str, Column]
+) -> ColumnExpression | None:
+    """Return of which column an array is a known function, None of none.
+
+    Parameters
+    ----------
+    array : ndarray, shape (records,)
+        What a model holds.
+    values : mapping of str to ndarray, shape (records,)
+        Columns as models read them.
+    columns : mapping of str to Column
+        What is known of them.
+    """
+    if array.dtype.kind not in "biuf":
+        return None
+    given = array.astype(np.float64)
+    if not np.isfinite(given).all():
+        return None
+    for name in values:
+        if np.array_equal(given, values[name]):
+            return ColumnExpression(name)
+    for name in values:
+        if columns[name].is_categorical:
+            found = _reading_of_codes(name, given, values[name], columns[name])
+        else:
+            found = _reading_of_numbers(name, given, values[name])
+        if found is not None:
+            return found
+    return None
+
+
+def _reading_of_codes(
+    name: str, given: FloatArray, codes: NDArray[Any], column: Column
+) -> ColumnExpression | None:
+    by_code = np.full(column.n_levels, np.nan)
+    by_code[codes] = given
+    if not np.array_equal(by_code[codes], given) or np.isnan(by_code).any():
+        return None
+    steps = np.unique(np.diff(by_code))
+    if len(steps) == 1 and steps[0] != 0:
+        return ColumnExpression(name, slope=float(steps[0]), offset=float(by_code[0]))
+    if len(np.unique(by_code)) == 1:
+        return None
+    return ColumnExpression(name, by_code=tuple(map(float, by_code)))
+
+
+def _reading_of_numbers(
+    name: str, given: FloatArray, numbers: NDArray[Any]
+) -> ColumnExpression | None:
+    for function, (numeric, _) in FUNCTIONS.items():
+        with np.errstate(all="ignore"):
+            changed = numeric(np.asarray(numbers, dtype=np.float64))
+        if not np.isfinite(changed).all() or np.ptp(changed) == 0:
+            continue
+        least = np.argmin(changed)
+        most = np.argmax(changed)
+        slope = (given[most] - given[least]) / (changed[most] - changed[least])
+        if slope == 0:
+            continue
+        slope = _as_typed(slope)
+        offset = _as_typed(given[least] - slope * changed[least], np.abs(given).max())
+        if np.allclose(
+            offset + slope * changed, given, rtol=EQUAL, atol=EQUAL * np.ptp(given)
+        ):
+            return ColumnExpression(name, function, slope, offset)
+    return None
+
+
+def _as_typed(number: float, size: float = 0.0) -> float:
+    """Return a number, or its inverse, as a person would have typed it, where only
+    rounding differs; ``size`` is that of what it was subtracted from.
+    """
+    scale = max(abs(number), size)
+    if abs(number) <= 10**-DIGITS * scale:
+        return 0.0
+    digits = DIGITS - int(np.ceil(np.log10(scale)))
+    rounded = float(np.round(number, digits))
+    for typed in (rounded, 1 / float(f"{1 / number:.{DIGITS}g}")):
+        if abs(typed - number) <= 4 * np.spacing(scale) + 1e-13 * scale:
+            return typed
+    return number

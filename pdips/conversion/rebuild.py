@@ -1,0 +1,109 @@
+"""Graphs made anew where what they are made of has other lengths, the graphs inside
+operations too.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from pytensor.graph.basic import Constant
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.shape import SpecifyShape, specify_shape
+from pytensor.tensor.subtensor import AdvancedSubtensor
+
+from pdips.errors import InputError
+
+Memo = dict[Any, Any]
+
+# In a memo: the places of all records, by which nothing need be looked up
+ALL_RECORDS = object()
+
+# What an operation with a graph inside keeps of what it compiled or derived
+KEPT = ("fn", "grad", "hash", "pullback", "rop")
+
+
+def rebuilt(outputs: Sequence[Any], memo: Memo) -> list[Any]:
+    """Return graphs in which variables are replaced by others of other static lengths.
+
+    ``memo`` holds for each variable what takes its place; what is made on the way is
+    added.
+    """
+    for node in toposort(outputs, blockers=list(memo)):
+        if all(output in memo for output in node.outputs):
+            continue
+        inputs = [memo.get(each, each) for each in node.inputs]
+        made = _remade(node, inputs)
+        for old, new in zip(node.outputs, made, strict=True):
+            if new.owner is not None:
+                new.name = old.name
+            memo[old] = new
+    return [memo.get(output, output) for output in outputs]
+
+
+def _remade(node: Any, inputs: list[Any]) -> Sequence[Any]:
+    """Return the outputs of a node with other inputs."""
+    if any(each is ALL_RECORDS for each in inputs):
+        return [_looked_up(node, inputs)]
+    if all(new is old for new, old in zip(inputs, node.inputs, strict=True)):
+        # random variables must be others than those of the model that was read
+        return list(node.clone().outputs)
+    if isinstance(node.op, SpecifyShape):
+        return [_specified(inputs)]
+    same_types = all(
+        new.type == old.type for new, old in zip(inputs, node.inputs, strict=True)
+    )
+    if isinstance(node.op, HasInnerGraph) and not same_types:
+        made = _other_inside(node.op, inputs).make_node(*inputs)
+        return list(made.outputs)
+    return list(node.clone_with_new_inputs(inputs, strict=False).outputs)
+
+
+def _looked_up(node: Any, inputs: list[Any]) -> Any:
+    """Return what was taken of an array at the places of some records, now that all are
+    there.
+    """
+    array, *places = inputs
+    first, *others = places
+    of_rows = isinstance(node.op, AdvancedSubtensor) and node.op.idx_list == (0,)
+    if first is not ALL_RECORDS or others or not of_rows:
+        raise InputError(
+            "the model takes some records out of an array otherwise than by x[mask]: "
+            "take them so"
+        )
+    return array
+
+
+def _specified(inputs: list[Any]) -> Any:
+    """Return a variable whose lengths are specified, those left out that aren't known
+    before the records are.
+    """
+    variable, *lengths = inputs
+    known = [each if _is_length(each) else None for each in lengths]
+    if all(each is None for each in known):
+        return variable
+    return specify_shape(variable, known)
+
+
+def _is_length(variable: Any) -> bool:
+    return isinstance(variable, Constant) and variable.data is not None
+
+
+def _other_inside(op: Any, inputs: list[Any]) -> Any:
+    """Return an operation whose inner graph takes inputs of other lengths."""
+    graph = op.fgraph
+    if hasattr(graph, "unfreeze"):
+        graph = graph.unfreeze()
+    memo = {old: new.type() for old, new in zip(graph.inputs, inputs, strict=True)}
+    outer = list(memo.values())
+    outputs = rebuilt(list(graph.outputs), memo)
+    made = FunctionGraph(outer, outputs, clone=True)
+    other = copy.copy(op)
+    for name in [*vars(other)]:
+        if name.startswith("_") and any(part in name for part in KEPT):
+            vars(other).pop(name)
+    other.fgraph = made.freeze() if hasattr(made, "freeze") else made
+    other.input_types = [each.type for each in made.inputs]
+    other.output_types = [each.type for each in made.outputs]
+    return other

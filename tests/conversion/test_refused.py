@@ -1,0 +1,209 @@
+"""What a model may not read of confidential records is refused in words that say what
+to write; each model differs by one line from one that is accepted.
+"""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+from written_models import SCHEMA, table
+
+from pdips import InputError, Schema
+from pdips.conversion.convert import converted_conditioned, converted_model
+from pdips.conversion.frames import MadeUp
+from pdips.data.table import Table
+from pdips.posterior.columns import Columns, stand_ins
+
+
+def normal(df, mu=0.0, sigma=10.0, observed=None, prior=170.0, name="height"):
+    """One normal outcome, of which a part is replaced."""
+    with pm.Model() as model:
+        a = pm.Normal("a", prior, 10)
+        pm.Normal(
+            name, a + mu, sigma, observed=df.height if observed is None else observed
+        )
+    return model
+
+
+def ranks(df):
+    return normal(df, observed=df.height.rank() / len(df))
+
+
+REFUSED = {
+    "mean in a prior": (
+        lambda df: normal(df, prior=df.height.mean()),
+        "'a' reads the mean of column 'height'",
+    ),
+    "twice a deviation": (
+        lambda df: normal(df, sigma=2 * df.height.std()),
+        "reads the standard deviation of column 'height'",
+    ),
+    "largest value": (
+        lambda df: normal(df, mu=df.children.max()),
+        "reads the largest value of column 'children'",
+    ),
+    "standardised outcome": (
+        lambda df: normal(df, observed=(df.height - df.height.mean()) / 10),
+        "standardised by numbers that follow from its confidential records",
+    ),
+    "ranks": (ranks, "follow from several confidential records"),
+    "lag": (
+        lambda df: normal(df, mu=df.height.shift(fill_value=170).values / 9),
+        "follow from several confidential records",
+    ),
+    "quantiles": (
+        lambda df: normal(df, mu=np.quantile(df.pay, [0.2, 0.8]).sum()),
+        "follow from confidential records",
+    ),
+    "covariate": (
+        lambda df: normal(df, mu=df.pay.values),
+        "reads the confidential column 'pay', of which the model says nothing",
+    ),
+    "product": (
+        lambda df: normal(df, mu=(df.pay * df.height).values),
+        "a function of confidential columns that isn't understood",
+    ),
+    "public outcome": (
+        lambda df: normal(df, observed=df.weight, name="w"),
+        "observes what is public",
+    ),
+    "nothing observed": (
+        lambda df: normal(df, observed=np.zeros(len(df))),
+        "observes what is public, or no column at all",
+    ),
+    "some records": (
+        lambda df: normal(df, observed=df.height[df.treated == 1]),
+        "of some of the records only",
+    ),
+    "records that are confidential": (
+        lambda df: normal(df, observed=df.height[df.vote == "yes"]),
+        "follow from confidential records",
+    ),
+    "covariance of records": (
+        lambda df: _with_covariance(df),
+        "a row and a column for each record",
+    ),
+    "unknown column": (
+        lambda df: normal(df, mu=df["age"].values),
+        "reads column 'age', which the schema doesn't have",
+    ),
+    "no model": (lambda df: df, "must return a pm.Model"),
+    "no observed variable": (
+        lambda df: _without_observed(),
+        "without an observed variable",
+    ),
+    "an error": (lambda df: 1 / 0, "ZeroDivisionError"),
+    "place in the table": (
+        lambda df: normal(df, mu=np.sin(df.index.values)),
+        "differs between records which agree in all public columns",
+    ),
+    "missing public values": (
+        lambda df: normal(df, mu=df.weight.where(df.weight > 60).values),
+        "fill them before they are read",
+    ),
+}
+
+
+def _with_covariance(df):
+    x = df.weight.values
+    covariance = np.exp(-np.abs(x[:, None] - x) / 20)
+    with pm.Model() as model:
+        a = pm.Normal("a", 170, 10)
+        pm.MvNormal("height", a + np.zeros(len(x)), covariance, observed=df.height)
+    return model
+
+
+def _without_observed():
+    with pm.Model() as model:
+        pm.Normal("a", 0, 1)
+    return model
+
+
+def made_up(schema: Schema = SCHEMA) -> MadeUp:
+    # two records share all that is public, so that their place can be told apart
+    frame = table()
+    for name in schema.public_columns:
+        frame.loc[1, name] = frame.loc[0, name]
+    alone = schema.only(schema.public_columns)
+    part = Table(frame[list(schema.public_columns)], alone).public_part()
+    return MadeUp(schema, part)
+
+
+def convert(make):
+    """Convert a model, and build it of other made-up records."""
+    made = converted_model(make, made_up(), "make")
+    narrow = SCHEMA.only([*made.columns, *SCHEMA.public_columns])
+    wide = made.derived.widened(narrow)
+    made.build(Columns(wide, stand_ins(wide, 5)), wide)
+    return made
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_follows_from_records_is_refused(name):
+    make, words = REFUSED[name]
+    with pytest.raises(InputError) as refused:
+        convert(make)
+    assert words in str(refused.value)
+
+
+def test_the_same_without_its_fault_is_accepted():
+    made = convert(normal)
+    assert made.columns == ("height",)
+
+
+def test_a_suggested_number_follows_from_the_bounds():
+    make, _ = REFUSED["twice a deviation"]
+    with pytest.raises(InputError, match="such as 40 "):
+        convert(make)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda df: normal(df, prior=df.height.mean()), "holds the mean of column"),
+        (
+            lambda df: normal(df, observed=(df.height - df.height.mean()) / 7),
+            "scaled by numbers with many digits",
+        ),
+        (
+            lambda df: normal(df, observed=(df.height - 170) / df.height.std()),
+            "scaled by numbers with many digits",
+        ),
+        (lambda df: normal(df, observed=df.height.rank()), "or no column at all"),
+        (lambda df: _without_observed(), "no observed variable"),
+    ],
+)
+def test_a_conditioned_model_with_such_numbers_is_refused(make, words):
+    frame = table()
+    with pytest.raises(InputError, match=words):
+        converted_conditioned(make(frame), Table(frame, SCHEMA))
+
+
+def test_a_conditioned_model_scaled_by_round_numbers_is_accepted():
+    frame = table()
+    model = normal(frame, observed=(frame.height - 170) / 7.5, prior=0.0)
+    made = converted_conditioned(model, Table(frame, SCHEMA))
+    assert made.columns == ("height",)
+
+
+def test_no_message_quotes_a_record():
+    frame = table()
+    frame["height"] = 171.2345 + np.arange(len(frame)) / 7
+    for make, _ in REFUSED.values():
+        with pytest.raises(InputError) as refused:
+            convert(make)
+        assert "171.2" not in str(refused.value)
+
+
+def test_few_public_records_with_many_levels_are_refused():
+    frame = pd.DataFrame({"g": ["a", "b"], "y": ["0", "1"]})
+    schema = Schema(
+        columns={
+            "y": {"levels": [str(level) for level in range(9)]},
+            "g": {"levels": ["a", "b"], "public": True},
+        }
+    )
+    alone = schema.only(["g"])
+    part = Table(frame[["g"]], alone).public_part()
+    with pytest.raises(InputError, match="more levels than the table has records"):
+        converted_model(normal, MadeUp(schema, part), "make")
