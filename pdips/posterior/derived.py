@@ -69,8 +69,10 @@ class DerivedColumns:
         return cls(dict(columns), known, derived)
 
     def beside(self, values: Values) -> dict[str, NDArray[Any]]:
-        """Return columns of records, public ones among them, with the derived ones."""
-        if not self.columns:
+        """Return columns of records, public ones among them, with the derived ones;
+        made-up records may have these already.
+        """
+        if values.keys() >= self.columns.keys():
             return dict(values)
         known = pd.MultiIndex.from_arrays([*self.known.values()])
         asked = pd.MultiIndex.from_arrays([values[name] for name in self.known])
