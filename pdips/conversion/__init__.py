@@ -1,0 +1,1 @@
+"""Models as people write them, converted to models of confidential columns."""
