@@ -30,6 +30,7 @@ NO_OUTCOMES = {
     "outcome['level']",
 }
 """Functions that an outcome can't be made by, and why."""
+PROPORTIONS = ("p", "prop", "proportion")
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,7 @@ def formula_terms(
     terms = FormulaTerms(_outcome(left, schema), left, right, level)
     _check_covariates(terms, schema)
     _check_values((*left, *right), schema)
-    for function in functions_of(main.response):
-        if function in NO_OUTCOMES:
-            raise InputError(f"the formula's outcome: {NO_OUTCOMES[function]}")
+    _check_left(component, terms)
     return terms
 
 
@@ -173,10 +172,13 @@ def _columns(
     # formulae counts a number in a call as a variable without a name
     variables = {*read} - {""}
     for name in sorted(variables - {*schema.columns, *names}):
+        handed_over = (
+            "; a constant of your own is handed over by "
+            f"extra_namespace={{{name!r}: ...}}"
+        )
         raise InputError(
-            f"the formula reads {name!r}, which is no column of the "
-            f"schema{hint(name, schema.columns)}; a constant of your own is handed "
-            f"over by extra_namespace={{{name!r}: ...}}"
+            f"the formula reads {name!r}, which is no column of the schema"
+            f"{hint(name, schema.columns) or handed_over}"
         )
     return tuple(name for name in schema.columns if name in variables)
 
@@ -225,6 +227,18 @@ def _check_covariates(terms: FormulaTerms, schema: Schema) -> None:
                 f"{name!r} is confidential and a covariate: declare it public, by "
                 f"public=[{name!r}] or in the schema, if everyone may know it; else "
                 "take it out of the formula"
+            )
+
+
+def _check_left(component: Any, terms: FormulaTerms) -> None:
+    """Refuse an outcome that no likelihood of records has."""
+    for function in functions_of(component):
+        if function in NO_OUTCOMES:
+            raise InputError(f"the formula's outcome: {NO_OUTCOMES[function]}")
+        if function in PROPORTIONS and str(component.call.args[0]) != terms.outcome:
+            raise InputError(
+                "the formula's outcome: a proportion is written as p(successes, "
+                "trials), of which successes are the confidential column"
             )
 
 

@@ -30,6 +30,7 @@ from pdips.conversion.outcome_spread import (
     outcome_levels,
     spread_outcome,
 )
+from pdips.data.column import Level
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 
@@ -231,17 +232,26 @@ def outcome_data(term: Any, outcome: str, read: pd.DataFrame) -> Any:
     read : pandas.DataFrame
         The columns on the left.
     """
-    component = term.components[0]
+    data = _left_side(term.components[0], outcome, read)
+    alone = _left_side(term.components[0], outcome, read[::2])
+    if not np.array_equal(data[::2], alone, equal_nan=True):
+        raise InputError(
+            f"{outcome!r} is transformed by what other records are: write public "
+            f"numbers in place of its mean and the like, or scale({outcome}), which "
+            "takes them from the schema's bounds"
+        )
+    return data
+
+
+def _left_side(component: Any, outcome: str, read: pd.DataFrame) -> Any:
+    """Return what the left side of a formula is, one row a record."""
     if component.kind == "proportion":
         trials = component.eval_new_data(read)
-        successes, _ = component.call.args
-        if str(successes) != outcome:
-            raise InputError("a proportion is written as p(outcome, trials)")
         return np.column_stack([read[outcome], trials])
     level = getattr(component, "reference", None)
     if level is not None:
         return np.where(read[outcome] == level, 1, 0)
-    return component.eval_new_data(read)
+    return np.asarray(component.eval_new_data(read))
 
 
 def _formulas(model: Any) -> tuple[str, ...]:
@@ -260,7 +270,7 @@ def _check_outcome(
 ) -> None:
     """Refuse a family that doesn't fit the outcome's column."""
     column = schema.columns[terms.outcome]
-    levels = column.levels or ()
+    levels: tuple[Level, ...] = column.levels or ()
     has_text = bool(levels) and isinstance(levels[0], str)
     if terms.level is not None:
         if terms.level not in levels:

@@ -81,7 +81,10 @@ def coded_outcome(values: Any, levels: list[Any] | None) -> Any:
     array([1, 0])
     """
     if levels is not None:
-        return pd.Categorical(values, categories=levels, ordered=True)
+        coded = pd.Categorical(values, categories=levels, ordered=True)
+        if (coded.codes < 0).any():
+            raise InputError("the outcome has a value that is no level of the schema")
+        return coded
     numbers = np.asarray(values)
     return numbers.astype(int) if numbers.dtype == bool else numbers
 
