@@ -9,6 +9,8 @@ import numpy as np
 
 CENTERED = "_centered"
 FACTOR_DIM = "__factor_dim"
+RESERVED = ("chain", "draw", "__sample__")
+"""Dims that every sample has."""
 
 
 def mark_centered(model: Any) -> None:
@@ -17,9 +19,18 @@ def mark_centered(model: Any) -> None:
     Bambi samples the intercept at the covariates' means and takes these off after
     sampling; :func:`add_intercepts` does so in the model.
     """
+    renamed = {}
     for component in _centered_components(model):
         intercept = component.intercept_term
-        intercept.alias = _name(intercept) + CENTERED
+        name = _name(intercept)
+        intercept.alias = renamed[name] = name + CENTERED
+    potentials = list[tuple[Any, Any]]()
+    for names, function in model.potentials or ():
+        if isinstance(names, str):
+            potentials.append((renamed.get(names, names), function))
+        else:
+            potentials.append((tuple(renamed.get(n, n) for n in names), function))
+    model.potentials = potentials
 
 
 def add_intercepts(model: Any) -> None:
@@ -53,7 +64,7 @@ def name_group_dims(built: Any) -> None:
     names = {}
     for dim in built.coords:
         column = dim.removesuffix(FACTOR_DIM)
-        if column != dim and column not in built.named_vars:
+        if column != dim and column not in (*built.named_vars, *RESERVED):
             names[dim] = column
     for dim, column in names.items():
         built.coords[column] = built.coords.pop(dim)

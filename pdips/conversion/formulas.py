@@ -30,7 +30,7 @@ from pdips.conversion.outcome_spread import (
     outcome_levels,
     spread_outcome,
 )
-from pdips.data.column import Level
+from pdips.data.column import Column, Level
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 
@@ -95,8 +95,10 @@ class FormulaMaker:
         with one_line("Bambi refuses the model"):
             model = self._specified(read)
             self._name(model)
-            read[self.outcome] = coded_outcome(frame[self.outcome].to_numpy(), levels)
             term = model.response_term.term
+            if column.levels is None and levels is None:
+                _check_finite(term, self.outcome, column, read)
+            read[self.outcome] = coded_outcome(frame[self.outcome].to_numpy(), levels)
             term.data = outcome_data(term, self.outcome, read)
             model.build()
             add_intercepts(model)
@@ -166,6 +168,19 @@ class FormulaMaker:
 
     def _name(self, model: Any) -> None:
         """Give names: those of the person's own, and the outcome its column's."""
+        for parameter in model.conditional_parameters.values():
+            if not parameter.terms and self.written.settings.family_name not in ORDINAL:
+                raise InputError(
+                    "the formula has nothing on the right: write outcome ~ 1 for an "
+                    "intercept alone"
+                )
+            for name in (self.outcome, *parameter.terms):
+                if name in model.parameters:
+                    raise InputError(
+                        f"rename the column {name!r}: the family "
+                        f"{self.written.settings.family_name!r} has a parameter of "
+                        "that name"
+                    )
         for alias in self.written.aliases:
             _set_alias(model, alias)
         model.response_term.alias = self.outcome
@@ -241,6 +256,19 @@ def outcome_data(term: Any, outcome: str, read: pd.DataFrame) -> Any:
             "takes them from the schema's bounds"
         )
     return data
+
+
+def _check_finite(term: Any, outcome: str, column: Column, read: pd.DataFrame) -> None:
+    """Refuse a transform of the outcome that isn't finite at its bounds."""
+    bounds = read.iloc[[0, 0]].copy()
+    bounds[outcome] = [column.lower, column.upper]
+    values = np.asarray(_left_side(term.components[0], outcome, bounds), float)
+    # beside a truncated outcome stand its own bounds, of which one may be infinite
+    if not np.isfinite(values.reshape(2, -1)[:, 0]).all():
+        raise InputError(
+            f"{term.name} isn't finite at the bounds of {outcome!r}: move its bounds "
+            f"in the schema, or take another function, such as log({outcome} + 1)"
+        )
 
 
 def _left_side(component: Any, outcome: str, read: pd.DataFrame) -> Any:

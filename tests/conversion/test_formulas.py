@@ -35,6 +35,8 @@ SCHEMA = Schema(
         "flag": Column(levels=[False, True]),
         "gone": Column(lower=0, upper=1, missing=True),
         "born": Column(type="date", lower="1950-01-01", upper="2000-01-01"),
+        "kappa": Column(lower=0, upper=1),
+        "mu": Column(lower=0, upper=1, public=True),
         "age": Column(lower=18, upper=99, public=True),
         "weight": Column(lower=1, upper=9, public=True),
         "trials": Column(lower=50, upper=60, integer=True, public=True),
@@ -64,6 +66,8 @@ def frame(seed: int) -> pd.DataFrame:
             "stars": rng.permutation(np.resize([1, 2, 3], N)),
             "mood": rng.permutation(np.resize(["low", "mid", "high"], N)),
             "share": rng.uniform(0.01, 0.99, N),
+            "kappa": rng.uniform(0.01, 0.99, N),
+            "mu": public.uniform(0, 1, N),
             "one": rng.choice([0, 1], N),
             "flag": rng.choice([False, True], N),
             "age": public.integers(18, 90, N),
@@ -357,6 +361,24 @@ def test_a_bambi_model_is_rebuilt_without_its_data():
         },
     )
     assert log_density(make(records)) == log_density(formula(records))
+
+
+def test_a_potential_reads_the_centered_intercept_as_in_bambi():
+    def close(intercept, age):
+        return -((intercept - age) ** 2)
+
+    potentials = [(["Intercept", "age"], close), ("age", abs)]
+    records = frame(1)
+    ours = maker_of("visits ~ age", SCHEMA, family="poisson", potentials=potentials)
+    theirs = bmb.Model(
+        "visits ~ age",
+        records[["visits", "age"]],
+        family="poisson",
+        potentials=potentials,
+    )
+    assert log_density(ours(records)) == pytest.approx(log_density(built(theirs)))
+    rebuilt = maker_of(theirs, SCHEMA)
+    assert log_density(rebuilt(records)) == log_density(ours(records))
 
 
 def test_settings_and_names_of_a_bambi_model_are_kept():
