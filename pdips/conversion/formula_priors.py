@@ -14,6 +14,10 @@ from pdips.posterior.closures import check_closed
 
 DIGITS = 6
 """A number that people write has no more digits; a moment of a table has."""
+TOO_LONG = (
+    f"a number of more than {DIGITS} digits, as moments of a table have: round it, or "
+    "say public_constants=True if it comes from public sources alone"
+)
 EXAMPLE = "Normal(mu=0, sigma=2)"
 
 
@@ -79,25 +83,31 @@ def check_priors(priors: Mapping[str, Any], *, digits: bool = True) -> None:
     for name, prior in priors.items():
         for number in _numbers(prior, name):
             if digits and not is_short(number):
-                raise InputError(
-                    f"the prior of {name!r} has a number of more than {DIGITS} digits, "
-                    "as moments of a table have; round it, or say "
-                    "public_constants=True if no record was read for it"
-                )
+                raise InputError(f"the prior of {name!r} has {TOO_LONG}")
 
 
 def _numbers(prior: Any, name: str) -> Iterator[float]:
     """Yield the numbers in a prior, and look into the functions in it."""
+    is_pymc = type(prior).__module__.partition(".")[0] == "pymc"
+    if prior is None or isinstance(prior, str) or is_pymc:
+        return
     if isinstance(prior, Mapping):
         for inner in prior.values():
             yield from _numbers(inner, name)
-    elif isinstance(prior, int | float | np.ndarray | np.generic | list | tuple):
-        yield from np.ravel(np.asarray(prior, float))
     elif isinstance(prior, bambi().Prior):
         yield from _numbers(prior.args, name)
         yield from _numbers(prior.dist, name)
     elif callable(prior):
         check_closed(prior, f"the prior of {name!r}")
+    else:
+        try:
+            numbers = np.asarray(prior, float)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"the prior of {name!r} holds {type(prior).__name__}: write numbers, "
+                "or a distribution"
+            ) from None
+        yield from numbers.ravel()
 
 
 def is_short(number: float) -> bool:

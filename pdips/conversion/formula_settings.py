@@ -12,7 +12,12 @@ from typing import Any, Self
 import numpy as np
 
 from pdips.conversion.bambi_package import bambi
-from pdips.conversion.formula_priors import check_priors, is_short, spelt_priors
+from pdips.conversion.formula_priors import (
+    TOO_LONG,
+    check_priors,
+    is_short,
+    spelt_priors,
+)
 from pdips.errors import InputError
 from pdips.posterior.closures import MOST, check_closed
 
@@ -48,8 +53,8 @@ class FormulaSettings:
     extra_namespace : dict, optional
         Own functions and constants that the formula reads.
     public_constants : bool
-        Says that no record was read for the numbers in priors and namespace, which may
-        then have many digits.
+        Says that numbers in priors, in the namespace and on the left of the formula
+        come from public sources alone; they may then have many digits.
 
     Examples
     --------
@@ -114,9 +119,12 @@ class FormulaSettings:
 
     def _check_family(self) -> None:
         package = bambi()
+        if isinstance(self.link, Mapping):
+            _check_links(self.link)
         if isinstance(self.family, package.Family):
             check_priors(self.family.default_priors, digits=not self.public_constants)
-            _check_functions_of(self.family)
+            _check_function(self.family.likelihood.dist, "the family")
+            _check_links(self.family.link)
         elif not isinstance(self.family, str):
             raise InputError("family must be the name of one, or a bambi.Family")
         else:
@@ -139,14 +147,16 @@ def _check_family_name(name: str) -> None:
         raise InputError(f"Bambi has no family {name!r}{meant}")
 
 
-def _check_functions_of(family: Any) -> None:
-    """Refuse functions in a family of one's own that hold data."""
-    functions = [family.likelihood.dist]
-    for link in family.link.values():
-        functions += [link.link, link.linkinv, link.linkinv_backend]
-    for function in functions:
-        if function is not None:
-            check_closed(function, f"the family {family.name!r}")
+def _check_links(links: Mapping[str, Any]) -> None:
+    """Refuse links of one's own that hold data."""
+    for name, link in links.items():
+        for part in ("link", "linkinv", "linkinv_backend"):
+            _check_function(getattr(link, part, None), f"the link of {name!r}")
+
+
+def _check_function(function: Any, what: str) -> None:
+    if function is not None:
+        check_closed(function, what)
 
 
 def _check_name(name: str, value: Any, *, digits: bool) -> None:
@@ -165,11 +175,7 @@ def _check_name(name: str, value: Any, *, digits: bool) -> None:
         )
     is_number = np.issubdtype(values.dtype, np.number)
     if digits and is_number and not all(map(is_short, values.astype(float))):
-        raise InputError(
-            f"the formula reads {name!r}, a number of many digits, as moments of a "
-            "table have; round it, or say public_constants=True if no record was read "
-            "for it"
-        )
+        raise InputError(f"the formula reads {name!r}, which has {TOO_LONG}")
 
 
 def formula_settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pdips.conversion.bambi_package import bambi, one_line
+from pdips.conversion.formula_priors import TOO_LONG, is_short
 from pdips.data.schema import Schema, hint
 from pdips.errors import InputError
 
@@ -56,7 +57,11 @@ class FormulaTerms:
 
 
 def formula_terms(
-    formulas: Sequence[str], schema: Schema, names: Collection[str] = ()
+    formulas: Sequence[str],
+    schema: Schema,
+    names: Collection[str] = (),
+    *,
+    digits: bool = True,
 ) -> FormulaTerms:
     """Return what formulas read, or refuse what can't be converted.
 
@@ -69,6 +74,8 @@ def formula_terms(
         Of the table.
     names : collection of str
         What the formulas may read beside columns: own functions, and constants.
+    digits : bool
+        Whether to refuse numbers of many digits on the left.
 
     Examples
     --------
@@ -96,6 +103,8 @@ def formula_terms(
     _check_covariates(terms, schema)
     _check_values((*left, *right), schema)
     _check_left(component, terms)
+    if digits and not all(map(is_short, _numbers_of(component))):
+        raise InputError(f"the left side of the formula has {TOO_LONG}")
     return terms
 
 
@@ -132,19 +141,33 @@ def functions_of(node: Any) -> Iterator[str]:
     >>> [*functions_of(described("np.log(scale(pay)) ~ 1").response)]
     ['np.log', 'scale']
     """
-    callee = getattr(node, "callee", None)
-    if callee is not None:
-        yield callee
+    for part in _parts(node):
+        callee = getattr(part, "callee", None)
+        if callee is not None:
+            yield callee
+
+
+def _numbers_of(node: Any) -> Iterator[float]:
+    """Yield the numbers that are written out in a term."""
+    for part in _parts(node):
+        # of what formulae keeps of a formula, texts that stand for a value have both
+        if hasattr(part, "lexeme") and isinstance(part.value, int | float):
+            yield part.value
+
+
+def _parts(node: Any) -> Iterator[Any]:
+    """Yield a term and all that it is made of, from the left."""
+    yield node
     keywords = getattr(node, "kwargs", None) or {}
-    parts = [*keywords.values()]
+    inner = [*keywords.values()]
     for name in ("args", "components"):
-        parts += getattr(node, name, ())
+        inner += getattr(node, name, ())
     for name in ("term", "expr", "factor", "call"):
         part = getattr(node, name, None)
         if part is not None:
-            parts.append(part)
-    for part in parts:
-        yield from functions_of(part)
+            inner.append(part)
+    for part in inner:
+        yield from _parts(part)
 
 
 def known_functions() -> set[str]:

@@ -229,7 +229,8 @@ def maker_of(model: Any, schema: Schema, **settings: Any) -> FormulaMaker:
         chosen = FormulaSettings.of(settings)
         written = WrittenModel(formulas, chosen, (), {}, ordered=False)
     names = [*(written.settings.extra_namespace or {})]
-    terms = formula_terms(written.formulas, schema, names)
+    digits = not written.settings.public_constants
+    terms = formula_terms(written.formulas, schema, names, digits=digits)
     _check_outcome(terms, schema, written.settings)
     return FormulaMaker(written=written, terms=terms, schema=schema)
 

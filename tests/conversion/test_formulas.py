@@ -8,6 +8,7 @@ import sys
 import bambi as bmb
 import numpy as np
 import pandas as pd
+import pytensor.tensor as pt
 import pytest
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
@@ -420,7 +421,7 @@ def test_what_could_hold_records_is_refused():
 
     for own in (records, mean, shifted, np.arange(51.0), [0.5, mean]):
         refuses(
-            "hold records|many digits",
+            "hold records|more than 6 digits",
             maker_of,
             "earnings ~ I(age + own)" if not callable(own) else "earnings ~ own(age)",
             SCHEMA,
@@ -441,6 +442,55 @@ def test_what_could_hold_records_is_refused():
     maker_of(theirs, SCHEMA, public_constants=True)
     theirs = bmb.Model("earnings ~ shifted(age)", records[["earnings", "age"]])
     refuses("hold records", maker_of, theirs, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "sigma",
+    [
+        pd.Series([1.25, 2.123456789]),
+        np.array([2.123456789]),
+        pt.constant(2.123456789),
+        frame(1),
+    ],
+    ids=["series", "array", "constant", "table"],
+)
+def test_a_prior_holds_numbers_that_were_written(sigma):
+    prior = bmb.Prior("Normal", mu=0, sigma=1)
+    prior.args["sigma"] = sigma
+    refuses(
+        "more than 6 digits|write numbers",
+        maker_of,
+        "earnings ~ age",
+        SCHEMA,
+        priors={"age": prior},
+    )
+
+
+def test_links_and_families_of_ones_own_hold_no_data():
+    records = frame(1)
+
+    def linkinv(x):
+        return x + records["earnings"].mean()
+
+    own = bmb.Link("own", link=abs, linkinv=abs, linkinv_backend=linkinv)
+    likelihood = bmb.Likelihood("Normal", params=["mu", "sigma"], parent="mu")
+    family = bmb.Family("own", likelihood, own)
+    refuses("hold records", maker_of, "earnings ~ 1", SCHEMA, family=family)
+    refuses("hold records", maker_of, "earnings ~ 1", SCHEMA, link={"mu": own})
+    # the broken twin: a link without data is taken
+    own = bmb.Link("own", link=abs, linkinv=abs, linkinv_backend=abs)
+    family = bmb.Family("own", likelihood, own)
+    priors = {"sigma": "HalfNormal(sigma=9)"}
+    make = maker_of("earnings ~ 1", SCHEMA, family=family, priors=priors)
+    assert "sigma" in make(records).named_vars
+
+
+def test_long_numbers_are_taken_if_they_are_said_to_be_public():
+    formula = "I((earnings - 29.985123) / 16) ~ bs(age, knots=knots)"
+    given = {"knots": [33.123456789, 60]}
+    make = maker_of(formula, SCHEMA, extra_namespace=given, public_constants=True)
+    scaled = (frame(1)["earnings"] - 29.985123) / 16
+    assert observed(make(frame(1))) == pytest.approx(scaled.to_numpy())
 
 
 def test_priors_that_were_set_afterwards_are_refused():
