@@ -195,7 +195,7 @@ class Schema(BaseModel):
         if column is None:
             raise ValueError(
                 f"records.weight: {name!r} is no column of this "
-                f"schema{_hint(name, self.columns)}"
+                f"schema{hint(name, self.columns)}"
             )
         is_known_number = column.levels is None and not column.missing
         if not is_known_number or (column.lower or 0) < 0:
@@ -217,7 +217,7 @@ class Schema(BaseModel):
             if column is None:
                 raise ValueError(
                     f"impossible: {name!r} is no column of this "
-                    f"schema{_hint(name, self.columns)}"
+                    f"schema{hint(name, self.columns)}"
                 )
             if column.levels is None:
                 raise ValueError(
@@ -330,7 +330,7 @@ class Schema(BaseModel):
         described = {name for part in parts for name in part["columns"]}
         for name in sorted(chosen - described):
             raise InputError(
-                f"{name!r} is no column of the schema{_hint(name, described)}"
+                f"{name!r} is no column of the schema{hint(name, described)}"
             )
         for part in parts:
             columns = part["columns"].items()
@@ -644,7 +644,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _hint(name: str, names: Iterable[str]) -> str:
+def hint(name: str, names: Iterable[str]) -> str:
     """Return a guess at what a misspelt name was meant to be."""
     spelt = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), spelt, n=1)
@@ -670,7 +670,7 @@ def _one_line(error: ValidationError) -> str:
             "total": Total,
         }
         model = models.get(path[0], Schema) if len(path) > 1 else Schema
-        return f"{where}: unknown key{_hint(path[-1], model.model_fields)}"
+        return f"{where}: unknown key{hint(path[-1], model.model_fields)}"
     message = first["msg"].removeprefix("Value error, ")
     message = message.replace("Tuple", "List").replace("tuple", "list")
     return f"{where}: {message}" if where else message

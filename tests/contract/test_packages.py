@@ -65,7 +65,7 @@ def test_what_is_imported_is_declared_and_nothing_else(name):
         project,
         ("panels",)
         if name == "pdips-papers"
-        else ("cluster", "databases", "files", "notebooks"),
+        else ("bambi", "cluster", "databases", "files", "notebooks"),
     )
 
 

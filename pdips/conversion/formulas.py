@@ -1,0 +1,345 @@
+"""Models written as a formula, or as a ``bmb.Model``: made on any frame of a schema,
+with priors that read its bounds in place of the confidential outcome.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+
+from pdips.conversion.bambi_models import (
+    Alias,
+    WrittenModel,
+    is_bambi_model,
+    written_model,
+)
+from pdips.conversion.bambi_package import bambi, one_line
+from pdips.conversion.bambi_variables import (
+    add_intercepts,
+    mark_centered,
+    name_group_dims,
+)
+from pdips.conversion.formula_settings import FormulaSettings
+from pdips.conversion.formula_terms import FormulaTerms, formula_terms
+from pdips.conversion.outcome_spread import (
+    coded_outcome,
+    outcome_levels,
+    spread_outcome,
+)
+from pdips.data.column import Column, Level
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+
+ORDINAL = ("cumulative", "sratio")
+READ_AS_LEVELS = ("categorical", *ORDINAL)
+BINOMIAL = ("binomial", "beta_binomial", "zero_inflated_binomial")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaMaker:
+    """Makes the PyMC model of a formula on a frame, as Bambi does.
+
+    Priors and the constants of transforms read public columns, and of the outcome its
+    bounds in the schema: the frame's outcome is put in afterwards, record by record.
+
+    Parameters
+    ----------
+    written : WrittenModel
+        Formulas and settings.
+    terms : FormulaTerms
+        The columns that they read.
+    schema : Schema
+        Of the table.
+
+    Examples
+    --------
+    >>> schema = Schema(
+    ...     columns={
+    ...         "pay": Column(lower=0, upper=12),
+    ...         "age": Column(lower=18, upper=99, public=True),
+    ...     }
+    ... )
+    >>> make = maker_of("pay ~ age", schema)
+    >>> make(pd.DataFrame({"pay": [1.0, 2, 5], "age": [20, 40, 60]})).observed_RVs
+    [pay]
+    """
+
+    written: WrittenModel
+    terms: FormulaTerms
+    schema: Schema
+
+    @property
+    def outcome(self) -> str:
+        """The confidential column that the formula describes."""
+        return self.terms.outcome
+
+    def __call__(self, frame: pd.DataFrame) -> Any:
+        """Return the ``pm.Model`` of the formula on a frame.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+            With the columns that the formula reads.
+        """
+        read = self._public(frame)
+        levels = self._levels(frame)
+        column = self.schema.columns[self.outcome]
+        read[self.outcome] = spread_outcome(column, len(frame), levels)
+        if self.written.settings.family_name in BINOMIAL:
+            # at most as many as there were trials; its priors read no outcome
+            read[self.outcome] = np.ceil(column.lower or 0)
+        with one_line("Bambi refuses the model"):
+            model = self._specified(read)
+            self._name(model)
+            term = model.response_term.term
+            if column.levels is None and levels is None:
+                _check_finite(term, self.outcome, column, read)
+            read[self.outcome] = coded_outcome(frame[self.outcome].to_numpy(), levels)
+            term.data = outcome_data(term, self.outcome, read)
+            model.build()
+            add_intercepts(model)
+        built = model.backend.model
+        name_group_dims(built)
+        return built
+
+    def _public(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the public columns that are read, text as levels in Bambi's order."""
+        read = pd.DataFrame(index=pd.RangeIndex(len(frame)))
+        names = [*self.terms.left, *self.terms.right]
+        for name in names:
+            if name not in frame.columns:
+                raise InputError(f"the formula reads {name!r}, which the frame lacks")
+            if name == self.outcome:
+                continue
+            values = frame[name].reset_index(drop=True)
+            if values.isna().any():
+                raise InputError(f"the public column {name!r} has missing values")
+            is_levels = name in self.written.settings.categorical
+            if name in self.written.categories:
+                values = values.astype(self.written.categories[name])
+            elif is_levels or not _is_plain(values):
+                values = values.astype("category")
+            read[name] = values
+        return read
+
+    def _levels(self, frame: pd.DataFrame) -> list[Any] | None:
+        """Return the outcome's levels in the model's order, None if it is numbers.
+
+        Bambi sorts levels, unless their column says that they have an order.
+        """
+        column = self.schema.columns[self.outcome]
+        settings = self.written.settings
+        family = settings.family_name
+        is_text = column.levels is not None and isinstance(column.levels[0], str)
+        as_levels = family in READ_AS_LEVELS or self.outcome in settings.categorical
+        if not (as_levels or is_text):
+            return None
+        levels = outcome_levels(column)
+        ordered = _order(frame[self.outcome])
+        if ordered and ordered != levels:
+            raise InputError(
+                f"the levels of {self.outcome!r} have another order than in the "
+                "schema: write them there in the model's order"
+            )
+        if family in ORDINAL or ordered or self.written.ordered:
+            return levels
+        return sorted(levels)
+
+    def _specified(self, read: pd.DataFrame) -> Any:
+        """Return the Bambi model on public columns and a made-up outcome."""
+        package = bambi()
+        settings = self.written.settings
+        return package.Model(
+            package.Formula(*self.written.formulas),
+            read,
+            family=deepcopy(settings.family),
+            priors=settings.priors,
+            link=settings.link,
+            potentials=settings.potentials,
+            auto_scale=settings.auto_scale,
+            noncentered=settings.noncentered,
+            center_predictors=settings.center_predictors,
+            extra_namespace={"np": np, **(settings.extra_namespace or {})},
+        )
+
+    def _name(self, model: Any) -> None:
+        """Give names: those of the person's own, and the outcome its column's."""
+        for parameter in model.conditional_parameters.values():
+            if not parameter.terms and self.written.settings.family_name not in ORDINAL:
+                raise InputError(
+                    "the formula has nothing on the right: write outcome ~ 1 for an "
+                    "intercept alone"
+                )
+            for name in (self.outcome, *parameter.terms):
+                if name in model.parameters:
+                    raise InputError(
+                        f"rename the column {name!r}: the family "
+                        f"{self.written.settings.family_name!r} has a parameter of "
+                        "that name"
+                    )
+        for alias in self.written.aliases:
+            _set_alias(model, alias)
+        model.response_term.alias = self.outcome
+        mark_centered(model)
+
+
+def maker_of(model: Any, schema: Schema, **settings: Any) -> FormulaMaker:
+    """Return the function that makes the PyMC model of a formula or a Bambi model.
+
+    Parameters
+    ----------
+    model : str, sequence of str, bambi.Formula or bambi.Model
+        A formula; several, of which the others describe parameters of the family; or a
+        model that was made on any data, of which only what a person wrote is used.
+    schema : Schema
+        Of the table. Every column on the right of a formula must be public.
+    settings
+        Those of :class:`~pdips.conversion.formula_settings.FormulaSettings`; beside a
+        Bambi model ``extra_namespace`` and ``public_constants`` alone.
+
+    Returns
+    -------
+    FormulaMaker
+        ``make(frame)`` returns a ``pm.Model``.
+
+    Raises
+    ------
+    InputError
+        If Bambi isn't installed, or the formula can't be converted.
+
+    Examples
+    --------
+    >>> schema = Schema(
+    ...     columns={
+    ...         "visits": Column(lower=0, upper=50, integer=True),
+    ...         "age": Column(lower=18, upper=99, public=True),
+    ...     }
+    ... )
+    >>> maker_of("visits ~ age", schema, family="poisson").outcome
+    'visits'
+    """
+    if is_bambi_model(model):
+        written = written_model(model, schema, settings)
+    else:
+        formulas = _formulas(model)
+        chosen = FormulaSettings.of(settings)
+        written = WrittenModel(formulas, chosen, (), {}, ordered=False)
+    names = [*(written.settings.extra_namespace or {})]
+    digits = not written.settings.public_constants
+    terms = formula_terms(written.formulas, schema, names, digits=digits)
+    _check_outcome(terms, schema, written.settings)
+    return FormulaMaker(written=written, terms=terms, schema=schema)
+
+
+def outcome_data(term: Any, outcome: str, read: pd.DataFrame) -> Any:
+    """Return what a formula's left side is on a frame, with the constants that its
+    transforms took from the made-up outcome.
+
+    Parameters
+    ----------
+    term : formulae.terms.Term
+        Of a design that was made on a made-up outcome.
+    outcome : str
+        The confidential column.
+    read : pandas.DataFrame
+        The columns on the left.
+    """
+    data = _left_side(term.components[0], outcome, read)
+    alone = _left_side(term.components[0], outcome, read[::2])
+    if not np.array_equal(data[::2], alone, equal_nan=True):
+        raise InputError(
+            f"{outcome!r} is transformed by what other records are: write public "
+            f"numbers in place of its mean and the like, or scale({outcome}), which "
+            "takes them from the schema's bounds"
+        )
+    return data
+
+
+def _check_finite(term: Any, outcome: str, column: Column, read: pd.DataFrame) -> None:
+    """Refuse a transform of the outcome that isn't finite at its bounds."""
+    bounds = read.iloc[[0, 0]].copy()
+    bounds[outcome] = [column.lower, column.upper]
+    values = np.asarray(_left_side(term.components[0], outcome, bounds), float)
+    # beside a truncated outcome stand its own bounds, of which one may be infinite
+    if not np.isfinite(values.reshape(2, -1)[:, 0]).all():
+        raise InputError(
+            f"{term.name} isn't finite at the bounds of {outcome!r}: move its bounds "
+            f"in the schema, or take another function, such as log({outcome} + 1)"
+        )
+
+
+def _left_side(component: Any, outcome: str, read: pd.DataFrame) -> Any:
+    """Return what the left side of a formula is, one row a record."""
+    if component.kind == "proportion":
+        trials = component.eval_new_data(read)
+        return np.column_stack([read[outcome], trials])
+    level = getattr(component, "reference", None)
+    if level is not None:
+        return np.where(read[outcome] == level, 1, 0)
+    return np.asarray(component.eval_new_data(read))
+
+
+def _formulas(model: Any) -> tuple[str, ...]:
+    """Return formulas as text."""
+    if isinstance(model, str):
+        return (model,)
+    if hasattr(model, "get_all_formulas"):
+        return tuple(model.get_all_formulas())
+    if isinstance(model, Sequence) and model:
+        return tuple(model)
+    raise InputError("a formula is text such as 'pay ~ age + (1 | region)'")
+
+
+def _check_outcome(
+    terms: FormulaTerms, schema: Schema, settings: FormulaSettings
+) -> None:
+    """Refuse a family that doesn't fit the outcome's column."""
+    column = schema.columns[terms.outcome]
+    levels: tuple[Level, ...] = column.levels or ()
+    has_text = bool(levels) and isinstance(levels[0], str)
+    if terms.level is not None:
+        if terms.level not in levels:
+            raise InputError(
+                f"{terms.outcome}[{terms.level!r}]: the schema has no such level"
+            )
+    elif settings.family_name in READ_AS_LEVELS:
+        outcome_levels(column)
+    elif settings.family_name == "bernoulli":
+        if has_text and len(levels) > 2:
+            raise InputError(
+                f"{terms.outcome!r} has more than two levels: write "
+                f"{terms.outcome}['level'] ~ ..., or take family='categorical'"
+            )
+    elif has_text and isinstance(settings.family, str):
+        raise InputError(
+            f"{terms.outcome!r} has levels, and the family {settings.family!r} needs "
+            "numbers: take family='bernoulli', 'categorical' or 'cumulative'"
+        )
+
+
+def _order(values: pd.Series) -> list[Any]:
+    """Return the levels of a column that says that they have an order, else none."""
+    dtype = values.dtype
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+        return dtype.categories.tolist()
+    return []
+
+
+def _is_plain(values: pd.Series) -> bool:
+    """Whether Bambi reads a column as it is: numbers, or levels."""
+    is_categorical = isinstance(values.dtype, pd.CategoricalDtype)
+    return is_categorical or is_numeric_dtype(values)
+
+
+def _set_alias(model: Any, alias: Alias) -> None:
+    parameter = model.parameters[alias.parameter]
+    if alias.term is None:
+        parameter.alias = alias.name
+    elif alias.argument is None:
+        parameter.terms[alias.term].alias = alias.name
+    else:
+        parameter.terms[alias.term].hyperprior_alias = {alias.argument: alias.name}
