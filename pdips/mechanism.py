@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final
 
 import numpy as np
 import pandas as pd
@@ -55,6 +55,9 @@ from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, stacked
 from pdips.release.offers import Offers, SetsShare
 from pdips.release.release import Closer, MarginError, Release, RunRecord
 
+if TYPE_CHECKING:
+    from pdips.release.tree import PublicDraws
+
 Variant = Literal["sound", "published"]
 Split = Literal["once", "per-set"]
 
@@ -83,6 +86,7 @@ class Drawn:
     closer: Closer | None = None
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     margins: Sequence[MeasuredMargin] = ()
+    posterior_draws: "PublicDraws | None" = None
 
     @classmethod
     def of(cls, sets: Sequence[pd.DataFrame | LargeSet], **rest: Any) -> Self:
@@ -590,6 +594,7 @@ class Mechanism(ABC):
             identifier=secrets.token_hex(8) if charge is None else charge.token,
             answers=answers,
             answer_forms=forms,
+            posterior_draws=drawn.posterior_draws,
         )
 
     @final
