@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final
+from typing import Any, ClassVar, Literal, Self, final
 
 import numpy as np
 import pandas as pd
@@ -53,10 +53,8 @@ from pdips.release.known_totals import check_totals
 from pdips.release.large_set import LargeSet
 from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, stacked
 from pdips.release.offers import Offers, SetsShare
+from pdips.release.public_draws import PublicDraws
 from pdips.release.release import Closer, MarginError, Release, RunRecord
-
-if TYPE_CHECKING:
-    from pdips.release.tree import PublicDraws
 
 Variant = Literal["sound", "published"]
 Split = Literal["once", "per-set"]
@@ -86,7 +84,7 @@ class Drawn:
     closer: Closer | None = None
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     margins: Sequence[MeasuredMargin] = ()
-    posterior_draws: "PublicDraws | None" = None
+    posterior_draws: PublicDraws | None = None
 
     @classmethod
     def of(cls, sets: Sequence[pd.DataFrame | LargeSet], **rest: Any) -> Self:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -40,9 +40,7 @@ from pdips.release.large_set import LargeSet
 from pdips.release.noisy_margins import MarginError as MarginError
 from pdips.release.noisy_margins import MarginLaw
 from pdips.release.offers import Offers
-
-if TYPE_CHECKING:
-    from pdips.release.tree import PublicDraws
+from pdips.release.public_draws import PublicDraws
 
 # SPSS' and Stata's, with labels, are beside Parquet
 Format = Literal["parquet", "csv", "sav", "dta"]
@@ -141,9 +139,7 @@ class Release:
     answers: Answers = field(default_factory=Answers, repr=False, compare=False)
     answer_forms: tuple[AnswerForm, ...] = ()
     again: Again | None = field(default=None, repr=False, compare=False)
-    posterior_draws: "PublicDraws | None" = field(
-        default=None, repr=False, compare=False
-    )
+    posterior_draws: PublicDraws | None = field(default=None, repr=False, compare=False)
 
     def more_sets(
         self, n_sets: int, *, rng: np.random.Generator | None = None

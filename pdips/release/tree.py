@@ -4,9 +4,7 @@ and xarray read them. One file, all of it public.
 
 import io
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,36 +28,8 @@ PACKED = {"zlib": True, "complevel": 4, "shuffle": True}
 # What is held beside a tree, in this process alone
 HELD = "_pdips_held"
 
-Groups = Mapping[str, xr.Dataset]
 
-
-@dataclass(frozen=True, eq=False)
-class PublicDraws:
-    """What a mechanism publishes of its model: made of noisy answers and public facts
-    alone, so that it costs nothing.
-
-    Parameters
-    ----------
-    posterior : xarray.Dataset
-        Draws, dims chain and draw first.
-    sampler : str
-        What made them.
-    others : callable
-        Makes the other groups, by path in the tree, when they are first asked for. It
-        mustn't fail: the release is paid for.
-    """
-
-    posterior: xr.Dataset
-    sampler: str
-    others: Callable[[], Groups]
-
-    @cached_property
-    def groups(self) -> Groups:
-        """All groups, by path."""
-        return {"posterior": self.posterior, **self.others()}
-
-
-class Held:
+class HeldRun:
     """What a tree knows of the run that made it. It goes into no file, no copy and no
     pickle: a record of a run is confidential.
     """
@@ -68,14 +38,14 @@ class Held:
         self.release = release
         self.record = record
 
-    def __reduce__(self) -> tuple[type["Held"], tuple[()]]:
-        return Held, ()
+    def __reduce__(self) -> tuple[type["HeldRun"], tuple[()]]:
+        return HeldRun, ()
 
 
 def hold(tree: xr.DataTree, release: Any, record: RunRecord | None) -> xr.DataTree:
     """Put a release, and the record of its run, beside a tree."""
     # no attribute of a DataTree, so that neither a copy nor a file takes it along
-    object.__setattr__(tree, HELD, Held(release, record))
+    object.__setattr__(tree, HELD, HeldRun(release, record))
     return tree
 
 
@@ -271,9 +241,9 @@ class ReleaseAccessor:
         self._tree = tree
 
     @property
-    def _held(self) -> Held:
+    def _held(self) -> HeldRun:
         held = getattr(self._tree, HELD, None)
-        return held if isinstance(held, Held) else Held()
+        return held if isinstance(held, HeldRun) else HeldRun()
 
     @property
     def release(self) -> Any:

@@ -40,8 +40,8 @@ from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity, n_changed
 from pdips.release.offers import Offers
+from pdips.release.public_draws import PublicDraws
 from pdips.release.release import Release, RunRecord
-from pdips.release.tree import PublicDraws
 from pdips.scores.first_search import TRIED, kit_of, searched
 from pdips.scores.noisy_likelihood import (
     Linearised,

@@ -291,7 +291,10 @@ def _predicted(sums: NoisySums, here: Linearised, places: FloatArray) -> xr.Data
     root = np.linalg.cholesky(regular(here.sampling + here.other_noise))
     expected = sums.noisy - here.residual + _moves(here, places) @ here.slopes.T
     simulated = expected + rng.standard_normal(expected.shape) @ root.T
-    simulated += rng.laplace(scale=np.sqrt(here.laplace / 2), size=expected.shape)
+    # noise of predictions, by quantiles: it protects nothing
+    quantiles = rng.uniform(-0.5, 0.5, expected.shape)
+    scale = np.sqrt(here.laplace / 2)
+    simulated -= scale * np.sign(quantiles) * np.log1p(-2 * np.abs(quantiles))
     return _of_answers(sums, simulated.reshape(*places.shape[:2], -1))
 
 

@@ -345,8 +345,7 @@ class Modips(LaplaceOrGaussian):
         heaviest = 0 if weights.empty else int(weights["weight"].argmax())
         of_heaviest = np.flatnonzero(model_of_set == heaviest)
         released = of_heaviest[: _draws_of_each(measured, n_sets)].tolist()
-        frames = [to_frame(noisy) for noisy in measured]
-        tables = {STATISTICS: _stacked(frames)}
+        tables = {STATISTICS: _stacked(measured)}
         diagnostics: dict[str, Any] = {
             "likelihood": self.likelihood,
             "convergence": _agreement(fits),
@@ -524,10 +523,11 @@ def _agreement(fits: Sequence[FittedModel]) -> list[Convergence] | str:
     return [each for each in convergences if each is not None] or "independent draws"
 
 
-def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return tables one below the other; with more than one, ``set`` says which each
-    belongs to.
+def _stacked(measured: Sequence[NoisyStatistics]) -> pd.DataFrame:
+    """Return noisy statistics as they are published; of several measurements, ``set``
+    says which each belongs to.
     """
+    frames = [to_frame(noisy) for noisy in measured]
     if len(frames) == 1:
         return frames[0]
     marked = [frame.assign(set=number) for number, frame in enumerate(frames, start=1)]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from pdips.release.tree import PublicDraws, stored_name
+from pdips.release.public_draws import PublicDraws
+from pdips.release.tree import stored_name
 from pdips.statistics.fitted_model import FittedModel
 from pdips.statistics.plan import NoisyStatistics, to_frame
 
