@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.pictures import DOCS
 from pdips import Schema, Scores, Table
+from pdips.posterior.inspection import released_draws
 from pdips.scores.record_score import into_ball
 
 N, MEAN, SD, SEED, SHOWN, RADIUS, TABLES = 2_000, 20.0, 5.0, 20261123, 300, 0.7, 20
@@ -66,7 +67,10 @@ def main() -> None:
                 Table(pd.DataFrame({"y": each}), SCHEMA), rng=rng
             )
             ends.append(
-                np.quantile(release.tables["posterior"]["mean"], [0.025, 0.975])
+                np.quantile(
+                    released_draws(release)["mean"],
+                    [0.025, 0.975],
+                )
             )
     low, high = np.reshape(ends, (len(EPSILONS), TABLES, 2)).transpose(2, 0, 1)
     error = 1.96 * columns.std(axis=1).mean() / np.sqrt(N)

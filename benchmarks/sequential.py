@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pdips import Modips, Schema, Table
+from pdips.posterior.inspection import released_draws
 
 SCHEMA = Schema.model_validate(
     {
@@ -99,7 +100,7 @@ def main(replicates: int, prior: bool) -> None:
             noisy = release.tables["statistics"].set_index("statistic")["noisy"]
             for name, truth in coefficients.items():
                 draws, known = (
-                    in_units(name, release.tables["posterior"]),
+                    in_units(name, released_draws(release)),
                     np.ravel(truth),
                 )
                 fitted = noisy[f"fit of {name}"].to_numpy() * np.tile(

@@ -53,6 +53,7 @@ from pdips.release.known_totals import check_totals
 from pdips.release.large_set import LargeSet
 from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, stacked
 from pdips.release.offers import Offers, SetsShare
+from pdips.release.public_draws import PublicDraws
 from pdips.release.release import Closer, MarginError, Release, RunRecord
 
 Variant = Literal["sound", "published"]
@@ -83,6 +84,7 @@ class Drawn:
     closer: Closer | None = None
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     margins: Sequence[MeasuredMargin] = ()
+    posterior_draws: PublicDraws | None = None
 
     @classmethod
     def of(cls, sets: Sequence[pd.DataFrame | LargeSet], **rest: Any) -> Self:
@@ -590,6 +592,7 @@ class Mechanism(ABC):
             identifier=secrets.token_hex(8) if charge is None else charge.token,
             answers=answers,
             answer_forms=forms,
+            posterior_draws=drawn.posterior_draws,
         )
 
     @final

@@ -23,11 +23,12 @@ from pdips.posterior import model_file
 from pdips.posterior.bounds import Bounds, Tally, from_log_likelihood, stream_bounds
 from pdips.posterior.columns import Values, bounds_of, collapse, distinct, public_names
 from pdips.posterior.model import Blueprint, unconstrained
-from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import ChainDraws
 from pdips.posterior.record_likelihood import Points, RecordLikelihood
 from pdips.posterior.streams import draws_by_name
 from pdips.posterior.target import GridDraws, Target
+from pdips.release.release import Release
+from pdips.release.tree import stored_name
 
 Draws = Mapping[str, NDArray[Any]]
 AnyPath = str | Path
@@ -247,9 +248,13 @@ def _entries(array: xr.DataArray) -> Iterator[tuple[tuple[int, ...], str]]:
         yield place, f"[{', '.join(labels)}]" if labels else ""
 
 
-def published_draws(tree: xr.DataTree) -> pd.DataFrame:
-    """Return posterior draws as a table, one a row, columns such as ``mu[0, 1]``."""
-    stacked = tree["posterior"].to_dataset().stack(sample=("chain", "draw"))
+def published_draws(draws: xr.DataTree | xr.Dataset) -> pd.DataFrame:
+    """Return the draws of a tree, or of its group ``posterior``, as a table, one a row,
+    columns such as ``mu[0, 1]``.
+    """
+    if isinstance(draws, xr.DataTree):
+        draws = draws["posterior"].to_dataset()
+    stacked = draws.stack(sample=("chain", "draw"))
     total = stacked.sizes["sample"]
     taken = np.arange(min(total, MOST_PUBLISHED)) * max(total // MOST_PUBLISHED, 1)
     columns: dict[str, NDArray[Any]] = {}
@@ -259,6 +264,15 @@ def published_draws(tree: xr.DataTree) -> pd.DataFrame:
             label = f"[{', '.join(map(str, place))}]" if place else ""
             columns[f"{name}{label}"] = values[(slice(None), *place)]
     return pd.DataFrame(columns)
+
+
+def released_draws(release: Release) -> pd.DataFrame:
+    """Return the posterior draws that a release publishes as a table: see
+    :func:`published_draws`.
+    """
+    if release.posterior_draws is None:
+        raise InputError(f"{release.mechanism} publishes no posterior")
+    return published_draws(release.posterior_draws.posterior)
 
 
 def inspect_statistics(

@@ -168,10 +168,3 @@ def load(model: str | Path) -> tuple[ModuleType, Path]:
             f"{file.name} can't be run: {type(error).__name__}: {error}"
         ) from None
     return module, file
-
-
-def stored_name(variable: str) -> str:
-    """Return what a model's variable is called in a stored tree, where a slash would
-    end the name of a group.
-    """
-    return variable.replace("/", "\N{DIVISION SLASH}")

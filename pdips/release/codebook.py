@@ -42,6 +42,9 @@ def codebook(
     resources = []
     for path, digest in sorted(digests.items()):
         stem = path.rpartition(".")[0]
+        if path.endswith(".nc"):
+            resources.append(_file(path, digest))
+            continue
         if stem in tables:
             fields_there = _fields_beside(stem, tables[stem])
         else:
@@ -104,6 +107,20 @@ def _fields_beside(stem: str, table: pd.DataFrame) -> list[dict[str, Any]]:
             }
         )
     return fields
+
+
+def _file(path: str, digest: str) -> dict[str, Any]:
+    """Describe a file that is no table."""
+    stem, _, suffix = path.rpartition(".")
+    return {
+        "$schema": PROFILE.format("dataresource"),
+        "name": stem,
+        "title": TABLES[stem]["title"],
+        "path": path,
+        "format": suffix,
+        "mediatype": MEDIA_TYPES[suffix],
+        "hash": f"sha256:{digest}",
+    }
 
 
 def _resource(path: str, digest: str, fields: list[dict[str, Any]]) -> dict[str, Any]:

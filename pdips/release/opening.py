@@ -17,6 +17,11 @@ from pdips.release.answers import read_answers
 from pdips.release.documents import PrivacyDocument, read_bytes
 from pdips.release.folder import bytes_digest
 from pdips.release.integrity import MAIN_SUFFIXES, examine_public
+from pdips.release.release import TREE_FILE
+
+# Import xarray, which a folder without a model does without
+READ_TREE = "pdips.release.tree:read_tree"
+HOLD = "pdips.release.tree:hold"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +71,14 @@ class PublishedRelease:
             raise InputError(f"answers in {self.home}: {error}") from None
 
     @cached_property
-    def posterior(self) -> pd.DataFrame:
-        """Draws of the model's parameters, one a row."""
-        if not self._has("posterior"):
+    def posterior(self) -> Any:
+        """The model's draws, the sets and the noisy numbers as an ArviZ tree
+        (``xarray.DataTree``): see :func:`pdips.release.tree.public_tree`.
+        """
+        if TREE_FILE not in (self.privacy.digests or {}):
             raise InputError(f"{self.home} publishes no posterior")
-        return self._table("posterior")
+        tree = load(READ_TREE)(self._content(TREE_FILE))
+        return load(HOLD)(tree, self, None)
 
     @cached_property
     def margins(self) -> Any:
@@ -93,21 +101,22 @@ class PublishedRelease:
     def _read(self, number: int) -> pd.DataFrame:
         return self._table(f"synthetic_{number}")
 
-    def _has(self, stem: str) -> bool:
-        digests = self.privacy.digests or {}
-        return any(f"{stem}.{suffix}" in digests for suffix in MAIN_SUFFIXES)
+    def _content(self, name: str) -> bytes:
+        """Return what a file of the release holds, compared with its digest again."""
+        content = read_bytes(self.home / name)
+        if bytes_digest(content) != (self.privacy.digests or {})[name]:
+            raise InputError(
+                f"{self.home / name} was changed since it was opened; open it again"
+            )
+        return content
 
     def _table(self, stem: str) -> pd.DataFrame:
-        """Read a table of the release, and compare it with its digest again."""
+        """Read a table of the release."""
         digests = self.privacy.digests or {}
         name = next(
             name for suffix in MAIN_SUFFIXES if (name := f"{stem}.{suffix}") in digests
         )
-        content = read_bytes(self.home / name)
-        if bytes_digest(content) != digests[name]:
-            raise InputError(
-                f"{self.home / name} was changed since it was opened; open it again"
-            )
+        content = self._content(name)
         if name.endswith(".parquet"):
             return pd.read_parquet(io.BytesIO(content))
         schema = self.privacy.table_schema

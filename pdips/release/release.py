@@ -40,9 +40,14 @@ from pdips.release.large_set import LargeSet
 from pdips.release.noisy_margins import MarginError as MarginError
 from pdips.release.noisy_margins import MarginLaw
 from pdips.release.offers import Offers
+from pdips.release.public_draws import PublicDraws
 
 # SPSS' and Stata's, with labels, are beside Parquet
 Format = Literal["parquet", "csv", "sav", "dta"]
+# Imports xarray, which a release without a model does without
+PUBLIC_TREE = "pdips.release.tree:public_tree"
+WRITE_TREE = "pdips.release.tree:write_tree"
+TREE_FILE = "posterior.nc"
 NUMBER = 9  # Bytes of a number in a file, and of whether it is missing
 OVERHEAD = 1 << 20  # Bytes of the other files of a release
 Closer = Callable[[], tuple[Mapping[str, Any], Any]]
@@ -102,6 +107,8 @@ class Release:
         What the rows of ``tables["answers"]`` are.
     again : callable, optional
         Makes so many sets more of the answers, with a random generator.
+    posterior_draws : PublicDraws, optional
+        What is published of a model whose posterior costs nothing.
 
     Examples
     --------
@@ -132,6 +139,7 @@ class Release:
     answers: Answers = field(default_factory=Answers, repr=False, compare=False)
     answer_forms: tuple[AnswerForm, ...] = ()
     again: Again | None = field(default=None, repr=False, compare=False)
+    posterior_draws: PublicDraws | None = field(default=None, repr=False, compare=False)
 
     def more_sets(
         self, n_sets: int, *, rng: np.random.Generator | None = None
@@ -163,6 +171,14 @@ class Release:
         if isinstance(n_sets, bool) or not isinstance(n_sets, int) or n_sets < 1:
             raise InputError(f"n_sets must be a whole number, at least 1, got {n_sets}")
         return self.again(n_sets, np.random.default_rng() if rng is None else rng)
+
+    @property
+    def posterior(self) -> Any:
+        """The model's draws, the sets and the noisy numbers as an ArviZ tree
+        (``xarray.DataTree``), all of it public: see
+        :func:`pdips.release.tree.public_tree`.
+        """
+        return load(PUBLIC_TREE)(self)
 
     @property
     def n_sets(self) -> int:
@@ -255,8 +271,9 @@ class Release:
         allow: Collection[str] = (),
         sign: Signer | None = None,
     ) -> None:
-        """Write ``synthetic_1.parquet`` ..., their codebook ``datapackage.json``, and
-        ``privacy.json`` with the digests of all other files into a folder.
+        """Write ``synthetic_1.parquet`` ..., of a model its ``posterior.nc``, the
+        codebook ``datapackage.json``, and ``privacy.json`` with the digests of all
+        other files into a folder.
 
         Parameters
         ----------
@@ -327,6 +344,8 @@ class Release:
         self._write_tables(folder, "csv" if file_format == "csv" else "parquet")
         if file_format in ("sav", "dta"):
             self._write_labelled(folder, file_format)
+        if self.posterior_draws is not None:
+            load(WRITE_TREE)(self.posterior, folder / TREE_FILE)
         written = {*folder.iterdir()} - before
         digests = {}
         for path in sorted(written):

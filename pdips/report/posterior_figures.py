@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
-from pdips.posterior.model_file import stored_name
 from pdips.release.documents import PosteriorSummary
+from pdips.release.tree import stored_name
 from pdips.report.figures import (
     ACCENT,
     BAR,

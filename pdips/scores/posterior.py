@@ -20,10 +20,10 @@ from pdips.convergence import ESS, ROUNDS, Convergence, converged
 from pdips.posterior.columns import Values
 from pdips.posterior.inspection import Draws, Posterior, inspect_statistics, tree_of
 from pdips.posterior.model import PUBLIC_SEED, join, most_probable, split, unconstrained
-from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
 from pdips.posterior.streams import draws_by_name
+from pdips.release.tree import stored_name
 from pdips.scores.noisy_likelihood import (
     Linearised,
     Noises,

@@ -26,7 +26,7 @@ from pdips.posterior.columns import (
     record_values,
     to_frame,
 )
-from pdips.posterior.inspection import Draws, published_draws, tree_of
+from pdips.posterior.inspection import Draws, tree_of
 from pdips.posterior.model import (
     ONE_AT_A_TIME,
     UNRECORDED,
@@ -40,6 +40,7 @@ from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity, n_changed
 from pdips.release.offers import Offers
+from pdips.release.public_draws import PublicDraws
 from pdips.release.release import Release, RunRecord
 from pdips.scores.first_search import TRIED, kit_of, searched
 from pdips.scores.noisy_likelihood import (
@@ -66,8 +67,8 @@ from pdips.scores.published import (
 )
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
 from pdips.scores.simulator import Simulator
+from pdips.scores.tree import public_groups, published_posterior
 
-POSTERIOR = "posterior"
 RECORDS = "noisy number of records"
 CELLS = "noisy counts of cells by column"
 SCORES = "noisy scores, round "
@@ -432,9 +433,14 @@ class Scores(sampling.ChainMechanism):
         return Drawn(
             sets=sets,
             statistics={SUMS: tables[SUMS]},
-            tables=tables | {POSTERIOR: published_draws(posterior.tree)},
+            tables=tables,
             diagnostics=posterior.facts,
             closer=closer,
+            posterior_draws=PublicDraws(
+                posterior=published_posterior(sums.space, posterior),
+                sampler=posterior.facts["sampler"],
+                others=partial(public_groups, sums, here, posterior),
+            ),
         )
 
     def _sets(
@@ -519,6 +525,7 @@ class Scores(sampling.ChainMechanism):
             sets=tuple(drawn.sets),
             tables=drawn.tables,
             statistics=drawn.statistics,
+            posterior_draws=drawn.posterior_draws,
         )
         return made, RunRecord(
             seconds=clock.seconds,

@@ -41,6 +41,15 @@ class FittedModel:
         """The public number of records, or what noisy counts say of it."""
         return round(number_of_records(self.measured, self.measured.settled))
 
+    @property
+    def sampler(self) -> str:
+        """What made the draws: "nuts", "moves" made for the model, or "independent
+        draws".
+        """
+        if self.posterior.convergence is None:
+            return "independent draws"
+        return "nuts" if "sample_stats" in self.posterior.tree else "moves"
+
     def records(
         self, draw: dict[str, NDArray[Any]], n: int, rng: np.random.Generator
     ) -> pd.DataFrame:
@@ -69,15 +78,11 @@ class FittedModel:
             drawn[:, : part.n_noised] += part.noise(len(drawn), bits)
             noisy[part.name] = drawn * part.statistic.unit(measured.schema)
         convergence = self.posterior.convergence
-        independent = convergence is None
-        sampler = "nuts" if "sample_stats" in self.posterior.tree else "moves"
-        if independent:
-            sampler = "independent draws"
         posterior = Posterior(
             tree=self.posterior.tree,
             released=[self.posterior.draw(number) for number in released],
-            facts={"sampler": sampler, "convergence": convergence},
-            independent=independent,
+            facts={"sampler": self.sampler, "convergence": convergence},
+            independent=convergence is None,
         )
         published = {name: measured.value(name) for name in noisy}
         return inspect_statistics(posterior, noisy, published)

@@ -20,7 +20,6 @@ from pdips.errors import DataError, InputError
 from pdips.histogram.urns import check_n_records, check_public
 from pdips.mechanism import Drawn, LaplaceOrGaussian, Split
 from pdips.posterior import nuts as sampling
-from pdips.posterior.inspection import published_draws
 from pdips.posterior.model_checks import Tried, on_stand_ins
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import Clock, Curator, Progress, timed
@@ -37,9 +36,9 @@ from pdips.statistics.model import Options, StatisticModel, as_statistic_model, 
 from pdips.statistics.noisy_model import Likelihood
 from pdips.statistics.plan import NoisyStatistics, StatisticPlan, to_frame
 from pdips.statistics.statistic import Counts
+from pdips.statistics.tree import published_posteriors
 
 STATISTICS = "statistics"
-POSTERIOR = "posterior"
 MODELS = "models"
 
 STATISTIC_WORDS = {
@@ -64,9 +63,6 @@ POST_PROCESSING = (
     "priors say what the synthetic records look like; they were not chosen by looking "
     "at the table."
 )
-
-# Numbers of a posterior draw up to which draws are published beside the sets
-MOST_COLUMNS = 1_000
 
 MOST_TRIED = 1_000  # Records of a release that is tried on stand-ins
 
@@ -349,7 +345,7 @@ class Modips(LaplaceOrGaussian):
         heaviest = 0 if weights.empty else int(weights["weight"].argmax())
         of_heaviest = np.flatnonzero(model_of_set == heaviest)
         released = of_heaviest[: _draws_of_each(measured, n_sets)].tolist()
-        tables = self._tables(measured, fits)
+        tables = {STATISTICS: _stacked(measured)}
         diagnostics: dict[str, Any] = {
             "likelihood": self.likelihood,
             "convergence": _agreement(fits),
@@ -364,6 +360,7 @@ class Modips(LaplaceOrGaussian):
             diagnostics=diagnostics,
             closer=partial(fits[heaviest].predictive_check, released),
             margins=[margin for noisy in measured for margin in _margins(noisy)],
+            posterior_draws=published_posteriors(fits, heaviest),
         )
 
     def _fitted(
@@ -391,19 +388,6 @@ class Modips(LaplaceOrGaussian):
                 )
             fits.append(FittedModel(source, noisy, posterior))
         return fits
-
-    def _tables(
-        self, measured: Sequence[NoisyStatistics], fits: Sequence[FittedModel]
-    ) -> dict[str, pd.DataFrame]:
-        """Return noisy statistics and, where they aren't too many, posterior draws as
-        they are published.
-        """
-        tables = {STATISTICS: _stacked([to_frame(noisy) for noisy in measured])}
-        draws = [published_draws(fitted.posterior.tree) for fitted in fits]
-        if max(frame.shape[1] for frame in draws) <= MOST_COLUMNS:
-            names = [source.name for source in self._sources]
-            tables[POSTERIOR] = _stacked(draws, names)
-        return tables
 
     def shown(self) -> dict[str, Any]:
         """Return the budget, delta and the text of the model, which is public, as plain
@@ -485,7 +469,11 @@ class Modips(LaplaceOrGaussian):
         if release.margins:
             tables = {"margins": release.tables["margins"], **tables}
         more = replace(
-            release, sets=tuple(drawn.sets), tables=tables, statistics=drawn.statistics
+            release,
+            sets=tuple(drawn.sets),
+            tables=tables,
+            statistics=drawn.statistics,
+            posterior_draws=drawn.posterior_draws,
         )
         return more, RunRecord(
             seconds=clock.seconds,
@@ -535,23 +523,14 @@ def _agreement(fits: Sequence[FittedModel]) -> list[Convergence] | str:
     return [each for each in convergences if each is not None] or "independent draws"
 
 
-def _stacked(
-    frames: Sequence[pd.DataFrame], models: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Return tables one below the other; with more than one, ``set`` or ``model`` says
-    which each belongs to.
+def _stacked(measured: Sequence[NoisyStatistics]) -> pd.DataFrame:
+    """Return noisy statistics as they are published; of several measurements, ``set``
+    says which each belongs to.
     """
+    frames = [to_frame(noisy) for noisy in measured]
     if len(frames) == 1:
         return frames[0]
-    label = "set"
-    owners: Sequence[Any] = range(1, len(frames) + 1)
-    if len(models) > 1:
-        label = "model"
-        owners = models
-    marked = [
-        frame.assign(**{label: owner})
-        for frame, owner in zip(frames, owners, strict=True)
-    ]
+    marked = [frame.assign(set=number) for number, frame in enumerate(frames, start=1)]
     return pd.concat(marked, ignore_index=True)
 
 

@@ -10,6 +10,7 @@ from scipy import stats
 from tables import refuses
 
 from pdips import Modips, Schema, Table
+from pdips.posterior.inspection import released_draws
 from pdips.statistics import regression
 from pdips.statistics.model import RecordRequest, as_statistic_model
 
@@ -109,7 +110,7 @@ def test_with_little_noise_coefficients_are_found():
     release, _ = Modips(epsilon=20_000, model="slomag").release(
         simulated_table(3000, 4), rng=np.random.default_rng(5)
     )
-    draws = release.tables["posterior"]
+    draws = released_draws(release)
     found = (
         draws[[f"coefficients of w[0, {i}]" for i in range(2)]]
         * np.array([1, 1 / 4])

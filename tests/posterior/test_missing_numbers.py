@@ -15,6 +15,7 @@ from tables import cases, refuses
 from pdips import CensoredPosterior, PseudoPosterior, Schema, Scores, Table
 from pdips.posterior import private_reference as stages
 from pdips.posterior.columns import fixed_numbers, record_values
+from pdips.posterior.inspection import released_draws
 from pdips.posterior.streams import stream
 from pdips.scores.record_score import Clipping, RecordScore
 from pdips.scores.simulator import Simulator
@@ -264,7 +265,7 @@ def test_parameters_and_shares_of_missing_numbers_are_recovered(monkeypatch):
     def apart():
         made = Scores(epsilon=1, delta="1e-6", model=by_region, n_sets=2)
         release, _ = made.release(table, rng=np.random.default_rng(2))
-        posterior = release.tables["posterior"].to_numpy(float)
+        posterior = released_draws(release).to_numpy(float)
         return release, np.abs(posterior.mean(axis=0) - truth) / posterior.std(axis=0)
 
     release, distance = apart()

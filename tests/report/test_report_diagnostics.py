@@ -31,9 +31,10 @@ from pdips.posterior.inspection import (
     inspect,
 )
 from pdips.posterior.model import Blueprint
-from pdips.posterior.model_file import Source, stored_name
+from pdips.posterior.model_file import Source
 from pdips.posterior.record_likelihood import RecordLikelihood
 from pdips.release.documents import PrivacyDocument, RunDocument
+from pdips.release.tree import stored_name
 from pdips.report import diagnostics as noise
 from pdips.report import posterior_figures as chains
 from pdips.report.diagnostics import (

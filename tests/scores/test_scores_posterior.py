@@ -17,6 +17,7 @@ from tables import cases, refuses
 
 from pdips import Column, Schema, Scores, Table
 from pdips.posterior.columns import public_stand_ins
+from pdips.posterior.inspection import released_draws
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
 from pdips.privacy.curator import Drawing
@@ -138,7 +139,7 @@ def spread_of(density):
 @pytest.mark.slow
 def test_the_posterior_is_that_of_all_tables_and_exact_noise(ill):
     sums = sums_of(share, ill)
-    draws = ill.tables["posterior"]["share"]
+    draws = released_draws(ill)["share"]
     density = exact_posterior(sums)
     assert abs(draws.mean() - density @ GRID) < 0.2 * spread_of(density)
     assert 0.85 < draws.std() / spread_of(density) < 1.15
@@ -199,8 +200,8 @@ def test_rounds_taken_as_independent_would_be_too_sure_of_themselves(ill):
 @pytest.mark.slow
 def test_what_is_published_gives_the_same_likelihood_again(regression, tmp_path):
     mechanism, release, _ = regression
-    assert set(release.tables) == {SUMS, REFERENCES, "posterior", "answers"}
-    assert set(release.tables["posterior"]) == {
+    assert set(release.tables) == {SUMS, REFERENCES, "answers"}
+    assert set(released_draws(release)) == {
         "effects[0]",
         "effects[1]",
         "effects[2]",
@@ -221,7 +222,10 @@ def test_what_is_published_gives_the_same_likelihood_again(regression, tmp_path)
     more, _ = mechanism.again(release, n_sets=3, rng=np.random.default_rng(5))
     assert len(more.sets) == 3
     assert more.loss == release.loss
-    before, after = release.tables["posterior"], more.tables["posterior"]
+    before, after = (
+        released_draws(release),
+        released_draws(more),
+    )
     assert (abs(before.mean() - after.mean()) < 0.3 * before.std()).all()
     refuses(
         "epsilon, neighbours",
@@ -304,7 +308,7 @@ def test_a_prior_far_off_is_left_behind_and_noise_louder_than_records_leaves_it(
     rng = np.random.default_rng(4)
     table = numbers(rng.normal(50, 5, 3_000), -200, 200)
     release, _ = Scores(epsilon=1, model=normal, delta="1e-6").release(table, rng=rng)
-    draws = release.tables["posterior"]
+    draws = released_draws(release)
     assert abs(draws["mu"].mean() - 50) < 4 * draws["mu"].std()
     assert draws["mu"].std() < 0.3
     assert abs(draws["sd"].mean() - 5) < 4 * draws["sd"].std()
@@ -312,7 +316,7 @@ def test_a_prior_far_off_is_left_behind_and_noise_louder_than_records_leaves_it(
     rng = np.random.default_rng(6)
     table = numbers(rng.normal(1, 2, 50), -20, 20)
     release, record = Scores(epsilon="1/20", model=normal).release(table, rng=rng)
-    assert release.tables["posterior"]["mu"].std() > 3
+    assert released_draws(release)["mu"].std() > 3
     assert record.diagnostics["noisy_sums"]["as_prior"] >= 1
 
 
@@ -547,7 +551,7 @@ class Calibration(simuk.SBC):
         release, _ = self.mechanism.release(
             Table(pd.DataFrame(columns), self.schema), rng=rng
         )
-        kept = release.tables["posterior"].iloc[rng.permutation(500)[:DRAWS]]
+        kept = released_draws(release).iloc[rng.permutation(500)[:DRAWS]]
         return xr.Dataset(
             {name: ("sample", kept[name].to_numpy()) for name in self.var_names}
         )

@@ -41,11 +41,12 @@ def rng(seed: int = 1) -> np.random.Generator:
 def test_a_release_publishes_statistics_noise_and_posterior(tmp_path):
     release, record = made(n_sets=3, epsilon=2).release(table(), rng=rng())
     release.write(tmp_path)
-    names = ("answers", "margins", "posterior", "statistics")
+    names = ("answers", "margins", "statistics")
     tables = [f"{name}.parquet" for name in names]
     tables += [f"synthetic_{number}.parquet" for number in (1, 2, 3)]
     assert {path.name for path in tmp_path.iterdir()} == {
         "datapackage.json",
+        "posterior.nc",
         "privacy.json",
         *tables,
     }
@@ -263,7 +264,12 @@ def test_models_are_weighed_by_the_statistics_that_they_share(frame, best):
     assert told["sets"].sum() == 4
     assert told["weight"].sum() == pytest.approx(1)
     assert release.loss.epsilon == made(epsilon=4).release(frame)[0].loss.epsilon
-    assert set(release.tables["posterior"]["model"]) == {OF_STATISTICS.name, "even"}
+    fits = release.posterior["fits"]
+    assert {fit.attrs["model"] for fit in fits.children.values()} == {
+        OF_STATISTICS.name,
+        "even",
+    }
+    assert release.posterior["posterior"].attrs["model"] == best
     found, _ = record.look_closer()
     assert found["models"] == release.tables["models"].to_dict("records")
     # one of them alone, from the same noise

@@ -12,6 +12,7 @@ import pandas as pd
 
 from pdips.arrays import FloatArray
 from pdips.inference import Rule
+from pdips.posterior.inspection import released_draws
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
 from pdips_papers.harness.curves import methods_of, suffix_of
@@ -161,7 +162,7 @@ def noise_aware(
     releases = model.releases(tables, "glom", epsilon, bits.generator())
     sets = model.records_in(releases, LEVELS)
     rows = measured("modips-noise-aware", sets, suffix, "posterior-predictive")
-    posteriors = [release.tables["posterior"] for release in releases]
+    posteriors = [released_draws(release) for release in releases]
     for name, (drawn, truth) in _posterior_draws(posteriors).items():
         row = f"modips-posterior, {name}"
         rows += interval_summary(row, suffix, middle_of(drawn), truth)

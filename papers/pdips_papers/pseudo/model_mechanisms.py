@@ -17,7 +17,7 @@ from pdips.errors import InputError, RefusedError
 from pdips.inference import combine
 from pdips.mechanism import Mechanism
 from pdips.posterior.columns import record_values
-from pdips.posterior.inspection import published_draws, tree_of
+from pdips.posterior.inspection import published_draws, released_draws, tree_of
 from pdips.posterior.target import NODES
 from pdips.registry import find
 from pdips_papers.harness import study
@@ -172,10 +172,10 @@ def released(
     release, _ = mechanism.release(table, rng=rng)
     facts = {"seconds": time.process_time() - begun}
     facts["epsilon"] = float(release.loss.epsilon)
-    if "posterior" not in release.tables:
+    if release.posterior_draws is None:
         yield name, of_sets(design, release.sets, facts)
         return
-    draws = release.tables["posterior"]
+    draws = released_draws(release)
     if name == MODIPS:
         for mine, (of, factor, shift) in design.measured.items():
             draws = draws.assign(**{mine: factor * draws[of] + shift})
