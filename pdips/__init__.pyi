@@ -31,6 +31,7 @@ from pdips.quantile.kng import KNGResidual as KNGResidual
 from pdips.release.opening import open as open
 from pdips.release.release import Release as Release
 from pdips.release.release import RunRecord as RunRecord
+from pdips.sampling import sample as sample
 from pdips.scores.published import noisy_likelihood as noisy_likelihood
 from pdips.scores.scores import Scores as Scores
 from pdips.statistics.modips import Modips as Modips

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pdips.data.table import Table
     from pdips.evaluation.margins import SyntheticSet
     from pdips.mechanism import Mechanism
+    from pdips.posterior.model_file import Source
     from pdips.privacy.curator import Clock
     from pdips.privacy.ledger import Ledger
     from pdips.release.documents import Comparison
@@ -86,6 +87,24 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
 @SETS
 @NEIGHBOURS
 @MODEL
+@click.option(
+    "--formula",
+    metavar="F",
+    help='A model as a formula, such as "pay ~ age + (1 | region)": pdips[bambi].',
+)
+@click.option(
+    "--formula-setting",
+    "formula_settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Beside --formula: family=poisson, or prior.age=Normal(mu=0, sigma=2); "
+    "repeatable.",
+)
+@click.option(
+    "--public",
+    metavar="A,B,C",
+    help="Columns that everybody may know, beside those that the schema calls public.",
+)
 @OPTIONS
 @click.option(
     "--ledger",
@@ -171,6 +190,9 @@ class SynthesisOptions:
     quiet: bool
     report: bool = False
     resume: int | None = None
+    formula: str | None = None
+    formula_settings: tuple[str, ...] = ()
+    public: str | None = None
 
     @property
     def given(self) -> Any:
@@ -182,11 +204,31 @@ class SynthesisOptions:
         from pdips.data.schema import Schema
 
         schema = Schema.load(self.schema_path)
-        if self.names is None:
-            return schema
-        return schema.only(name.strip() for name in self.names.split(","))
+        if self.names is not None:
+            schema = schema.only(_listed(self.names))
+        return schema if self.public is None else schema.known(_listed(self.public))
 
-    def mechanism(self, schema: "Schema") -> "Mechanism":
+    def written(self, schema: "Schema") -> "Source | None":
+        """Return the model where it is a formula, or written as ``make(df)``, made with
+        the public columns of the table; None where it is of another form.
+        """
+        if self.formula is None:
+            if self.formula_settings:
+                raise InputError("--formula-setting is for a --formula")
+            if self.model is None:
+                return None
+        elif self.model is not None:
+            raise InputError("--formula is a model of its own: leave --model out")
+        from pdips.conversion.formula_settings import formula_settings
+        from pdips.sampling import written_model
+
+        settings = formula_settings(self.formula_settings)
+        written = written_model(self.formula or self.model, schema, settings)
+        return None if written is None else written.source(self.table, schema)
+
+    def mechanism(
+        self, schema: "Schema", source: "Source | None" = None
+    ) -> "Mechanism":
         """Return the mechanism with its settings; one that wasn't named is chosen."""
         name = self.mechanism_name
         if name is None:
@@ -198,7 +240,12 @@ class SynthesisOptions:
         }
         if self.delta is not None:
             common["delta"] = self.delta
-        build, settings = chosen(name, self.options, common, self.model)
+        model = self.model if source is None else None
+        build, settings = chosen(name, self.options, common, model)
+        if source is not None:
+            if "model" not in build.__dataclass_fields__:
+                raise InputError(f"{name} takes no model: leave --formula out")
+            settings["model"] = source
         mechanism: Mechanism = build(**settings)
         return mechanism
 
@@ -242,7 +289,7 @@ class SynthesisOptions:
         from pdips.margins.planning import suited
         from pdips.synthesis import in_files
 
-        has_model = self.model is not None
+        has_model = self.model is not None or self.formula is not None
         files = in_files(self.table)
         name, why = suited(schema, has_model=has_model, in_files=files)
         options = [option.partition("=")[0] for option in self.options]
@@ -260,7 +307,10 @@ def run(options: SynthesisOptions) -> None:
     from pdips.release.release import check_format
 
     schema = options.schema()
-    mechanism = options.mechanism(schema)
+    source = options.written(schema)
+    if source is not None:
+        schema = schema.only([*source.converted.columns, *schema.public_columns])
+    mechanism = options.mechanism(schema, source)
     check_format(schema, options.file_format)
     ledger = ledger_at(options.ledger_path, options.out)
     verdicts: dict[str, Verdict] = {}
@@ -282,6 +332,10 @@ def run(options: SynthesisOptions) -> None:
     with printing(synthesis.placed):
         synthesis.tell()
         show_verdicts(verdicts)
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
 
 
 @dataclass(frozen=True)

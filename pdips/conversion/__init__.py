@@ -1,1 +1,1 @@
-"""Models as people write them, formulas among them, turned into models of one record."""
+"""Models as people write them, formulas too, turned into models of one record."""

@@ -4,7 +4,7 @@ with priors that read its bounds in place of the confidential outcome.
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,19 @@ class FormulaMaker:
     def outcome(self) -> str:
         """The confidential column that the formula describes."""
         return self.terms.outcome
+
+    @property
+    def text(self) -> str:
+        """The formulas, and the settings that aren't Bambi's own: what is public of the
+        model.
+        """
+        settings = self.written.settings
+        lines = [*self.written.formulas]
+        for each in fields(settings):
+            value = getattr(settings, each.name)
+            if value and value != each.default:
+                lines.append(f"{each.name} = {value}")
+        return "\n".join(lines) + "\n"
 
     def __call__(self, frame: pd.DataFrame) -> Any:
         """Return the ``pm.Model`` of the formula on a frame.

@@ -249,6 +249,17 @@ class Column(BaseModel):
             if not (np.diff(self.edges) > 0).all():
                 raise ValueError(few if self.integer else "bin_edges must increase")
 
+    def made_public(self, name: str) -> Self:
+        """Return the column, which is called ``name``, as one that is public; refuse
+        one of which the schema says that it isn't.
+        """
+        if not self.public and "public" in self.model_fields_set:
+            raise InputError(
+                f"public names {name!r}, and the schema says public = false of it: "
+                f"take one of the two away"
+            )
+        return self.model_copy(update={"public": True})
+
     @property
     def is_categorical(self) -> bool:
         """Whether the column has levels rather than bounds."""

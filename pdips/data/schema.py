@@ -340,6 +340,30 @@ class Schema(BaseModel):
             content[key] = [one for one in entries if chosen >= _columns_of(key, one)]
         return self._checked(content, "the schema of these columns")
 
+    def known(self, public: Sequence[str]) -> Self:
+        """Return the schema in which further columns are public.
+
+        Raises
+        ------
+        InputError
+            If one is no column, or the schema says that it isn't public.
+
+        Examples
+        --------
+        >>> schema = Schema(columns={"age": Column(lower=18, upper=99)})
+        >>> schema.known(["age"]).public_columns
+        ('age',)
+        """
+        columns = dict(self.columns)
+        for name in [public] if isinstance(public, str) else public:
+            if name not in columns:
+                raise InputError(
+                    f"public names {name!r}, which is no column of the "
+                    f"schema{hint(name, columns)}"
+                )
+            columns[name] = columns[name].made_public(name)
+        return self.model_copy(update={"columns": columns})
+
     def known_totals(self, *, weighted: bool | None = None) -> tuple[KnownTable, ...]:
         """Return the totals as arrays, in an order in which they can be met: all, or
         those that are weighted or not.

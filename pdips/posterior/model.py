@@ -359,6 +359,11 @@ class Blueprint:
         count_known(model, fixed_numbers(self.schema))
         return model
 
+    def outside(self, name: str) -> str:
+        """Return what the author of the model calls a variable or dimension."""
+        converted = self.source.converted
+        return name if converted is None else str(converted.outside(name))
+
     def beside(self, values: Values) -> Values:
         """Return columns of records with those that the model derives from public
         ones.

@@ -6,7 +6,7 @@ its names, dims and the labels of its coords come from the schema and from publi
 columns, as long as the model's own text holds no record.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -83,11 +83,13 @@ class Dressing:
 
     dims: Mapping[str, Sequence[str | None]]
     labels: Labels
+    # what the author calls a variable or a dim
+    outside: Callable[[str], str] = str
 
     @classmethod
     def of(cls, space: Blueprint) -> "Dressing":
         """Return those of a model."""
-        return cls(space.model.named_vars_to_dims, labels_of(space))
+        return cls(space.model.named_vars_to_dims, labels_of(space), space.outside)
 
     def dataset(self, draws: Mapping[str, NDArray[Any]]) -> xr.Dataset:
         """Return draws, shape (chains, draws, ...) each, with dims and labels."""
@@ -101,8 +103,10 @@ class Dressing:
             for dim, size in zip(dims, values.shape[2:], strict=True):
                 labels = self.labels.get(dim, np.arange(size))
                 is_labelled = len(labels) == size
-                coordinates[dim] = labels if is_labelled else np.arange(size)
-            variables[stored_name(name)] = ((*SAMPLE, *dims), values)
+                outside = self.outside(dim)
+                coordinates[outside] = labels if is_labelled else np.arange(size)
+            named = (*SAMPLE, *map(self.outside, dims))
+            variables[stored_name(self.outside(name))] = (named, values)
         coordinates["chain"] = np.arange(n_chains)
         coordinates["draw"] = np.arange(n_draws)
         return xr.Dataset(variables, coordinates)

@@ -1,0 +1,288 @@
+"""The front door for a model: from a PyMC model as people write it, a table and a price
+to a posterior as an ArviZ tree.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pdips.conversion.convert import converted_conditioned, converted_model
+from pdips.conversion.formula_settings import FormulaSettings
+from pdips.conversion.formulas import maker_of
+from pdips.conversion.frames import MadeUp
+from pdips.data.databases import snapshot
+from pdips.data.schema import Records, Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.html import show_progress
+from pdips.posterior import model_file
+from pdips.posterior.closures import check_closed, source_of
+from pdips.posterior.model_file import Source, as_source
+from pdips.privacy.account import Request
+from pdips.privacy.charge import reserved
+from pdips.privacy.curator import Clock
+from pdips.privacy.ledger import Ledger
+from pdips.privacy.loss import Number
+from pdips.release.tree import public_tree
+from pdips.scores.scores import Scores
+from pdips.synthesis import ReleaseJob, as_schema, as_table
+
+MAKE = "make"
+
+
+def sample(
+    model: Any,
+    data: Any,
+    schema: Any,
+    *,
+    epsilon: Number,
+    delta: Number | None = None,
+    public: Sequence[str] = (),
+    sets: int = 0,
+    ledger: Ledger | str | Path | None = None,
+    public_constants: bool = False,
+    seed: int | np.random.Generator | None = None,
+    allow: Collection[str] = (),
+    resume: int | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> xr.DataTree:
+    """Sample the posterior of a PyMC model under differential privacy.
+
+    Parameters
+    ----------
+    model : callable, str, path, bambi.Model, pymc.Model or Source
+        A function ``make(df)`` that returns a ``pm.Model`` with observed variables, as
+        people write it; a formula, such as ``"y ~ x + (1 | g)"``, or a ``bmb.Model``;
+        a function ``build_model(data, schema)``; a file with one of the two functions;
+        the name of a model that comes with pdips; or a ``pm.Model`` that is
+        conditioned on the table, see ``public_constants``.
+    data : DataFrame, dict, pyarrow.Table, path or Table
+        The confidential table.
+    schema : Schema, dict or path
+        What is public about it.
+    epsilon : int, float, str or Fraction
+        Privacy loss in total, in nats.
+    delta : int, float, str or Fraction, optional
+        For Gaussian noise, read at this delta; left out, Laplace noise and a delta
+        of 0.
+    public : sequence of str
+        Columns that everybody may know, beside those that the schema calls public:
+        covariates and groups.
+    sets : int
+        How many synthetic sets are drawn too.
+    ledger : Ledger or path, optional
+        The account that is charged.
+    public_constants : bool
+        Says of a ``pm.Model`` that is conditioned on the table itself that its
+        constants are public, but for the columns of the table: no mean, scale or knot
+        in it was worked out of confidential records.
+    seed, allow, resume, progress
+        As in :func:`pdips.synthesize`.
+    **options
+        ``neighbours``, ``draws``, ``tune`` and whatever else
+        :class:`pdips.scores.scores.Scores` takes; with a formula ``family``,
+        ``priors`` and other settings of Bambi
+        (:func:`pdips.conversion.formulas.maker_of`).
+
+    Returns
+    -------
+    xarray.DataTree
+        All that is public: see :func:`pdips.release.tree.public_tree`.
+
+    Raises
+    ------
+    InputError
+        If the model, the schema, the table or a setting is not as it must be; the
+        message says what to write instead.
+    RefusedError
+        If the ledger's total would be overspent.
+
+    Notes
+    -----
+    ``make`` never sees a confidential value: it is called with the public columns as
+    they are and confidential ones made up from the schema. What it works out of
+    several confidential records (a mean, knots at quantiles, ranks) is found by
+    comparing what it makes of other made-up records, and refused.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def make(df):
+    ...     with pm.Model() as model:
+    ...         b = pm.Normal("b", 0, 10, shape=2)
+    ...         pm.Normal("y", b[0] + b[1] * df["x"].values, 1, observed=df["y"].values)
+    ...     return model
+    >>> x = np.linspace(-3, 3, 500)
+    >>> frame = pd.DataFrame({"x": x, "y": 1 + 2 * x + np.sin(40 * x)})
+    >>> schema = Schema(
+    ...     columns={"x": Column(lower=-6, upper=6), "y": Column(lower=-20, upper=20)}
+    ... )
+    >>> tree = sample(make, frame, schema, epsilon=1, public=["x"])
+    >>> list(tree["posterior"].data_vars)
+    ['b']
+    """
+    known = as_schema(schema).known(public)
+    if sets < 0:
+        raise InputError(f"sets must be at least 0, got {sets}")
+    if isinstance(data, Table):
+        data = data.frame
+    if ledger is not None and not isinstance(ledger, Ledger):
+        ledger = Ledger(ledger)
+    if isinstance(model, pm.Model):
+        _check_said(public_constants)
+        reading = Request(mechanism=Scores.name, schema=known)
+        with reserved(ledger, reading, explain=True, allow=allow):
+            source = source_of_conditioned(model, data, known)
+    else:
+        written = written_model(model, known, options, public_constants)
+        source = as_source(model) if written is None else written.source(data, known)
+    if source.converted is not None:
+        known = known.only([*source.converted.columns, *known.public_columns])
+    if delta is not None:
+        options["delta"] = delta
+    mechanism = Scores(epsilon=epsilon, model=source, n_sets=max(sets, 1), **options)
+    with show_progress(quiet=not progress) as told:
+        job = ReleaseJob(
+            mechanism=mechanism,
+            schema=known,
+            table=data,
+            seed=seed,
+            ledger=ledger,
+            explain=True,
+            allow=allow,
+            clock=Clock(told),
+            resume=resume,
+        )
+        _, release, record = job.run()
+    return public_tree(release, record)
+
+
+def _check_said(public_constants: bool) -> None:
+    """Refuse a model that holds the table, unless it is said what in it is public."""
+    if public_constants is not True:
+        raise InputError(
+            "a pm.Model holds the records that it was built on, and constants that may "
+            "be worked out of them: hand over the function that makes it, make(df), "
+            "which is called with made-up records; or say public_constants=True if "
+            "nothing in the model but its observed columns follows from confidential "
+            "records"
+        )
+
+
+def source_of_conditioned(model: pm.Model, data: Any, schema: Schema) -> Source:
+    """Return a model that is conditioned on a table in the form that mechanisms
+    take.
+    """
+    with snapshot(data) as lent:
+        table = as_table(lent, schema, counted=False)
+    converted = converted_conditioned(model, table)
+    return Source(converted.build, "model", "", converted=converted)
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenFunction:
+    """A model that is written as ``make(df)``."""
+
+    make: Callable[..., pm.Model]
+    name: str
+    text: str  # the Python source, or the formula: public
+    watch: tuple[str, ...] = ()
+    public_potentials: tuple[str, ...] = ()
+
+    def source(self, data: Any, schema: Schema) -> Source:
+        """Return the model in the form that mechanisms take, made with the public
+        columns of a table.
+        """
+        public = public_part(data, schema) if schema.public_columns else None
+        converted = converted_model(self.make, MadeUp(schema, public), self.name)
+        return Source(
+            converted.build,
+            self.name,
+            self.text,
+            watch=self.watch,
+            public_potentials=self.public_potentials,
+            converted=converted,
+        )
+
+
+def written_model(
+    model: Any,
+    schema: Schema,
+    options: dict[str, Any],
+    public_constants: bool = False,
+) -> WrittenFunction | None:
+    """Return a model that is written as ``make(df)`` or as a formula, None where it is
+    of another form. Settings of a formula are taken out of the options.
+    """
+    if _is_formula(model):
+        names = [each.name for each in fields(FormulaSettings)]
+        settings = {name: options.pop(name) for name in names if name in options}
+        make = maker_of(model, schema, public_constants=public_constants, **settings)
+        return WrittenFunction(make, "formula", make.text)
+    if isinstance(model, (str, Path)):
+        return _written_in_file(model)
+    if callable(model) and not isinstance(model, Source) and _takes_frame(model):
+        name = getattr(model, "__name__", MAKE)
+        check_closed(model, name)
+        return WrittenFunction(model, name, source_of(model, name), **_said(model))
+    return None
+
+
+def _is_formula(model: Any) -> bool:
+    """Whether a model is a formula, several, or Bambi's."""
+    if isinstance(model, str):
+        return "~" in model
+    is_of_bambi = type(model).__module__.partition(".")[0] == "bambi"
+    return isinstance(model, (list, tuple)) or is_of_bambi
+
+
+def _written_in_file(model: str | Path) -> WrittenFunction | None:
+    module, path = model_file.load(model)
+    make = getattr(module, MAKE, None)
+    if not callable(make) or callable(getattr(module, "build_model", None)):
+        return None
+    text = path.read_text(encoding="utf-8")
+    return WrittenFunction(make, path.name, text, **_said(module))
+
+
+def _said(model: Any) -> dict[str, Any]:
+    return {
+        "watch": tuple(getattr(model, "WATCH", ())),
+        "public_potentials": tuple(getattr(model, "PUBLIC_POTENTIALS", ())),
+    }
+
+
+def _takes_frame(model: Any) -> bool:
+    """Whether a function takes one argument, the frame, rather than ``(data,
+    schema)``.
+    """
+    try:
+        parameters = inspect.signature(model).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind
+        in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed) == 1
+
+
+def public_part(data: Any, schema: Schema) -> Table:
+    """Return the public columns of a table that is given as :func:`sample` takes it;
+    nothing else is looked at.
+    """
+    alone = schema.only(schema.public_columns).model_copy(
+        update={"records": Records(), "members": None, "ignore": True}
+    )
+    with snapshot(data) as lent:
+        return as_table(lent, alone, counted=False).public_part()
