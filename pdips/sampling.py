@@ -3,6 +3,7 @@ to a posterior as an ArviZ tree.
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -30,9 +31,11 @@ from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
 from pdips.release.tree import public_tree
+from pdips.scores.posterior import MOST_K
 from pdips.scores.scores import Scores
 from pdips.synthesis import ReleaseJob, as_schema, as_table
 
+LOG = logging.getLogger("pdips")
 MAKE = "make"
 
 
@@ -161,7 +164,25 @@ def sample(
             resume=resume,
         )
         _, release, record = job.run()
-    return public_tree(release, record)
+    tree = public_tree(release, record)
+    _tell(tree)
+    return tree
+
+
+def _tell(tree: xr.DataTree) -> None:
+    """Say so where the draws say less than they seem to. Nothing may fail any more: the
+    release is paid for.
+    """
+    shape = tree["posterior"].attrs.get("pareto_k", 0.0)
+    if tree.attrs["sampler"] == "importance" and shape > MOST_K:
+        LOG.warning(
+            "the draws stand for few independent ones (Pareto k %.2f, above %.1f), and "
+            "are spread wider than the posterior: write groups centred, "
+            "pm.Normal('a', mu, tau), narrow the priors, or take more records or a "
+            "larger epsilon",
+            shape,
+            MOST_K,
+        )
 
 
 def _check_said(public_constants: bool) -> None:

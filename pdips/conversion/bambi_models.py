@@ -116,7 +116,8 @@ def written_model(
         categorical=tuple(confidential),
         potentials=model.potentials,
         auto_scale=model.auto_scale,
-        noncentered=model.noncentered,
+        # the same law, written as noisy scores can tell more of it
+        noncentered=False,
         center_predictors=model.center_predictors,
         extra_namespace=namespace,
         public_constants=bool(settings.get("public_constants", False)),

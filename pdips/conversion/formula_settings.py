@@ -49,7 +49,9 @@ class FormulaSettings:
     auto_scale, center_predictors : bool
         As in Bambi.
     noncentered : bool or dict of str to bool
-        As in Bambi.
+        As in Bambi, but false if left out: where groups are drawn as offsets times
+        their spread, what noisy scores say of them depends on the spread at which they
+        were asked.
     extra_namespace : dict, optional
         Own functions and constants that the formula reads.
     public_constants : bool
@@ -70,7 +72,7 @@ class FormulaSettings:
     categorical: str | Sequence[str] = ()
     potentials: Any = None
     auto_scale: bool = True
-    noncentered: Any = True
+    noncentered: Any = False
     center_predictors: bool = True
     extra_namespace: Mapping[str, Any] | None = None
     public_constants: bool = False
