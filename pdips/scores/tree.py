@@ -7,7 +7,7 @@ columns, as long as the model's own text holds no record.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -121,8 +121,22 @@ class Dressing:
         ]
 
 
+def with_dims(space: Blueprint, draws: PosteriorDraws) -> PosteriorDraws:
+    """Return posterior draws with the model's own dims and labels."""
+    dataset = draws.tree["posterior"].to_dataset()
+    arrays = {
+        str(name): array.transpose(*SAMPLE, ...).to_numpy()
+        for name, array in dataset.data_vars.items()
+    }
+    groups = {"posterior": Dressing.of(space).dataset(arrays)}
+    if "sample_stats" in draws.tree.children:
+        groups["sample_stats"] = draws.tree["sample_stats"].to_dataset()
+    return replace(draws, tree=xr.DataTree.from_dict(groups))
+
+
 def published_posterior(space: Blueprint, draws: PosteriorDraws) -> xr.Dataset:
-    """Return posterior draws with the model's own dims and labels.
+    """Return the posterior draws that go into the file, and what their weights are
+    worth.
 
     Independent draws are four chains, so that these can be compared.
     """
