@@ -419,7 +419,7 @@ class Scores(sampling.ChainMechanism):
                 chains=self.n_chains,
                 sampler=self.nuts,
             )
-        posterior = with_dims(sums.space, posterior)
+        posterior = attempt(with_dims, sums.space, posterior) or posterior
         sets, parameters, n_undrawn = self._sets(
             schema, sums, posterior, n_sets, public, rng
         )
@@ -438,7 +438,7 @@ class Scores(sampling.ChainMechanism):
             diagnostics=posterior.facts,
             closer=closer,
             posterior_draws=PublicDraws(
-                posterior=published_posterior(sums.space, posterior),
+                posterior=published_posterior(posterior),
                 sampler=posterior.facts["sampler"],
                 others=partial(public_groups, sums, here, posterior),
             ),
