@@ -115,7 +115,8 @@ def figures_of_priors(
     for place, name in enumerate(unlearned):
         if name in draws and name in priors:
             key = f"prior of coefficient {place}"
-            figure = draws_of_parameter(draws[name], [], name, key, priors[name])
+            all_chains = draws[name].reshape(1, -1)
+            figure = draws_of_parameter(all_chains, [], name, key, priors[name])
             figures.append((name, figure))
     return figures
 
