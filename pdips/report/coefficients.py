@@ -31,7 +31,7 @@ UNLEARNED = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coefficient:
+class ListedCoefficient:
     """A parameter of the model, or what follows from it, as its posterior has it."""
 
     name: str
@@ -52,7 +52,7 @@ class Coefficient:
 
 def coefficients(
     folder: Path, release: PrivacyDocument
-) -> tuple[list[Coefficient], "xr.DataTree | None"]:
+) -> tuple[list[ListedCoefficient], "xr.DataTree | None"]:
     """Return the coefficients of a release in a folder, and its tree; none if it
     publishes no posterior, or the file isn't the one that was published.
     """
@@ -67,7 +67,7 @@ def coefficients(
     return [*_summarised(tree)], tree
 
 
-def _summarised(tree: "xr.DataTree") -> Iterator[Coefficient]:
+def _summarised(tree: "xr.DataTree") -> Iterator[ListedCoefficient]:
     table = _summary(tree, "posterior")
     priors: dict[str, float] = {}
     if "prior" in tree.children:
@@ -77,7 +77,7 @@ def _summarised(tree: "xr.DataTree") -> Iterator[Coefficient]:
         numbers = {key: finite(float(value)) for key, value in row.items()}
         prior = priors.get(str(name), 0.0)
         sd = numbers["sd"]
-        yield Coefficient(
+        yield ListedCoefficient(
             name=str(name),
             mean=numbers["mean"],
             sd=sd,
@@ -101,7 +101,7 @@ def _summary(tree: "xr.DataTree", group: str) -> "pd.DataFrame":
 
 
 def figures_of_priors(
-    listed: Sequence[Coefficient], tree: "xr.DataTree | None"
+    listed: Sequence[ListedCoefficient], tree: "xr.DataTree | None"
 ) -> list[tuple[str, str]]:
     """Return figures of the first coefficients that are as their prior, each with its
     name: draws, and the prior filled.
