@@ -51,7 +51,7 @@ def design(data, schema):
     for name in schema.public_columns:
         column = schema.columns[name]
         if column.is_categorical:
-            effects += [f"{name}: {level}" for level in column.names()[1:]]
+            effects += [f"{name}[{level}]" for level in column.names()[1:]]
             columns += [
                 pt.eq(data[name], code).astype("float64")
                 for code in range(1, column.n_levels)

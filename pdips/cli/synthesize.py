@@ -499,6 +499,8 @@ class SynthesisRun:
         more = f" ... _{release.n_sets}" if release.n_sets > 1 else ""
         sets = [f"{kind}_1.{suffix}{more}" for kind in kinds]
         tables = [f"{name}.{suffix}" for name in release.tables]
+        if release.posterior_draws is not None:
+            tables.append("posterior.nc")
         return ["card.html", "datapackage.json", "privacy.json", *sets, *tables]
 
     def _inside_line(self) -> str:

@@ -23,7 +23,9 @@ from pdips.release.codebook import CODEBOOK
 from pdips.release.documents import PaidDocument, PrivacyDocument, Signature, StatedLoss
 from pdips.release.folder import file_digest
 from pdips.release.integrity import CLAIMS
+from pdips.release.release import TREE_FILE
 from pdips.report import price
+from pdips.report.coefficients import MOST_LISTED, coefficients
 from pdips.report.figures import roc_bound
 from pdips.report.formats import number, percent
 
@@ -59,6 +61,7 @@ def context(
             shown_settings[name] = _spell(value)
     certificate = Certificate.beside(public)
     losses = price.published(public, release, paid)
+    listed, _ = coefficients(public, release)
     total = price.together(losses)
     adds_up = release.privacy.kind == "pure" and all(
         item.composition == "sequential" for item in release.spends
@@ -90,6 +93,9 @@ def context(
         "certificate": certificate,
         "writer": writer(),
         "sources": sources(public),
+        "coefficients": listed[:MOST_LISTED],
+        "more_coefficients": max(len(listed) - MOST_LISTED, 0),
+        "unlearned": [each.name for each in listed if each.is_prior],
         "signed": (public / Signature.file).is_file(),
     }
 
@@ -129,7 +135,7 @@ def sources(public: Path) -> dict[str, str]:
     """Return the files of a public folder that a card is written from, with their
     SHA-256; none if it isn't in a folder.
     """
-    names = [PrivacyDocument.file, PaidDocument.file, Certificate.file]
+    names = [PrivacyDocument.file, PaidDocument.file, Certificate.file, TREE_FILE]
     paths = [public / name for name in names]
     paths += sorted((public / CLAIMS).glob("*.json"))
     return {

@@ -24,6 +24,11 @@ from pdips.release.documents import (
 )
 from pdips.release.integrity import CARD
 from pdips.report import card, checklist, diagnostics, formats, price, utility
+from pdips.report.coefficients import (
+    MOST_LISTED,
+    coefficients,
+    figures_of_priors,
+)
 from pdips.report.verdict import SIGNS, WORDS, Verdict
 
 if TYPE_CHECKING:
@@ -145,6 +150,8 @@ def _report(
         "utility": utility.section(confidential, release, run),
         "checklist": checklist.section(release, run, losses),
     }
+    home = confidential if release.privacy.kind == "none" else public
+    listed, tree = coefficients(home, release)
     verdicts = {name: section["verdict"] for name, section in sections.items()}
     detection = ""
     if release.privacy.kind in checklist.BOUNDED:
@@ -160,6 +167,10 @@ def _report(
         detection=detection,
         total_seconds=math.fsum(run.seconds.values()),
         verdicts=verdicts,
+        coefficients=listed[:MOST_LISTED],
+        more_coefficients=max(len(listed) - MOST_LISTED, 0),
+        unlearned=[each.name for each in listed if each.is_prior],
+        unlearned_figures=figures_of_priors(listed, tree),
         **sections,
     )
 

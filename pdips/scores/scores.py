@@ -67,7 +67,7 @@ from pdips.scores.published import (
 )
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
 from pdips.scores.simulator import Simulator
-from pdips.scores.tree import public_groups, published_posterior
+from pdips.scores.tree import public_groups, published_posterior, with_dims
 
 RECORDS = "noisy number of records"
 CELLS = "noisy counts of cells by column"
@@ -419,6 +419,7 @@ class Scores(sampling.ChainMechanism):
                 chains=self.n_chains,
                 sampler=self.nuts,
             )
+        posterior = attempt(with_dims, sums.space, posterior) or posterior
         sets, parameters, n_undrawn = self._sets(
             schema, sums, posterior, n_sets, public, rng
         )
@@ -437,7 +438,7 @@ class Scores(sampling.ChainMechanism):
             diagnostics=posterior.facts,
             closer=closer,
             posterior_draws=PublicDraws(
-                posterior=published_posterior(sums.space, posterior),
+                posterior=published_posterior(posterior),
                 sampler=posterior.facts["sampler"],
                 others=partial(public_groups, sums, here, posterior),
             ),

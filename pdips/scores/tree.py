@@ -7,7 +7,7 @@ columns, as long as the model's own text holds no record.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -121,19 +121,44 @@ class Dressing:
         ]
 
 
-def published_posterior(space: Blueprint, draws: PosteriorDraws) -> xr.Dataset:
-    """Return posterior draws with the model's own dims and labels.
+def with_dims(space: Blueprint, draws: PosteriorDraws) -> PosteriorDraws:
+    """Return posterior draws with the model's own dims and labels."""
+    dataset = draws.tree["posterior"].to_dataset()
+    arrays = {
+        str(name): array.transpose(*SAMPLE, ...).to_numpy()
+        for name, array in dataset.data_vars.items()
+    }
+    groups = {"posterior": Dressing.of(space).dataset(arrays)}
+    if "sample_stats" in draws.tree.children:
+        groups["sample_stats"] = draws.tree["sample_stats"].to_dataset()
+    return replace(draws, tree=xr.DataTree.from_dict(groups))
+
+
+def published_posterior(draws: PosteriorDraws) -> xr.Dataset:
+    """Return the posterior draws that go into the file, and what their weights are
+    worth.
 
     Independent draws are four chains, so that these can be compared.
     """
-    arrays = {}
+    dataset = draws.tree["posterior"].to_dataset()
+    variables = {}
+    coordinates = dict[str, Any]()
+    n_chains = 1
+    n_draws = 0
     for name, values in draws_by_name(draws.tree).items():
-        arrays[name] = _by_chain(draws, values)
-    about = {
-        name: draws.facts["noisy_sums"][name] for name in ("effective", "pareto_k")
-    }
-    about = {name: value for name, value in about.items() if value is not None}
-    return Dressing.of(space).dataset(arrays).assign_attrs(about)
+        dims = [str(dim) for dim in dataset[name].dims if dim not in SAMPLE]
+        kept = _by_chain(draws, values)
+        n_chains, n_draws = kept.shape[:2]
+        variables[name] = ((*SAMPLE, *dims), kept)
+        coordinates |= {dim: np.asarray(dataset[dim]) for dim in dims}
+    coordinates["chain"] = np.arange(n_chains)
+    coordinates["draw"] = np.arange(n_draws)
+    about = {}
+    for name in ("effective", "pareto_k"):
+        value = draws.facts["noisy_sums"][name]
+        if value is not None:
+            about[name] = value
+    return xr.Dataset(variables, coordinates, about)
 
 
 def _by_chain(draws: PosteriorDraws, values: NDArray[Any]) -> NDArray[Any]:

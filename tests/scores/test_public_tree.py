@@ -22,11 +22,22 @@ from pdips import Column, Schema, Scores, Steps, Table
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
 from pdips.privacy.path import AnswerPath, follow
+from pdips.release.documents import PrivacyDocument
 from pdips.release.folder import file_digest
 from pdips.release.release import RunRecord
 from pdips.release.tree import public_tree, read_tree, write_tree
+from pdips.report.coefficients import coefficients, figures_of_priors
+from pdips.report.pages import write_card
 from pdips.scores.noisy_likelihood import regular
-from pdips.scores.tree import labels_of, leave_one_out, observed
+from pdips.scores.posterior import attempt
+from pdips.scores.tree import (
+    labels_of,
+    leave_one_out,
+    observed,
+    public_groups,
+    published_posterior,
+    with_dims,
+)
 
 N = 600
 SENTINEL = 1234.5678  # A number of the run that no public file may hold
@@ -292,6 +303,56 @@ def test_a_mechanism_without_a_posterior_says_so():
     table = Table(pd.DataFrame({"k": [-1, 1] * 50}), schema)
     release, _ = Steps(epsilon=1).release(table)
     refuses("steps publishes no posterior", lambda: release.posterior)
+
+
+def test_dims_that_cannot_be_had_stop_no_release(mechanism, run, monkeypatch):
+    # after the charge nothing may fail
+    monkeypatch.setattr("pdips.scores.tree.labels_of", lambda space: 1 / 0)
+    sums, here, draws = run[0].posterior_draws.others.args
+    assert attempt(with_dims, sums.space, draws) is None
+    groups = public_groups(sums, here, draws)
+    assert "prior" not in groups
+    assert "observed_data" in groups
+    assert set(published_posterior(draws).data_vars) == set(
+        draws.tree["posterior"].data_vars
+    )
+
+
+def test_the_card_names_each_coefficient_and_says_what_was_not_learned(tmp_path):
+    frame = pd.DataFrame({"k": [-1, 1] * 300})
+    schema = Schema(columns={"k": Column(levels=[-1, 1])})
+
+    def build_model(data, schema):
+        with pm.Model(coords={"region": ["north", "south"]}) as model:
+            pm.Normal("unused", 0, 2, dims="region")
+            pm.Bernoulli("k", pm.Beta("share", 1, 1), observed=data["k"])
+        return model
+
+    release, _ = Scores(epsilon=1, model=build_model).release(
+        Table(frame, schema), rng=np.random.default_rng(3)
+    )
+    release.publish(tmp_path, allow=["seeded"])
+    card = write_card(tmp_path).read_text("utf-8")
+    listed, tree = coefficients(tmp_path, release.document())
+    assert listed == []  # a document without digests vouches for no file
+    listed, tree = coefficients(tmp_path, PrivacyDocument.read(tmp_path))
+    found = {each.name: each for each in listed}
+    assert {*found} == {"unused[north]", "unused[south]", "share"}
+    assert found["unused[north]"].is_prior
+    assert not found["share"].is_prior
+    draws = tree["posterior"]["share"].values
+    share = found["share"]
+    assert share.mean == pytest.approx(draws.mean())
+    assert share.lower < 0.5 < share.upper
+    inside = (draws > share.lower) & (draws < share.upper)
+    assert inside.mean() == pytest.approx(0.95, abs=0.01)
+    assert "Nothing was learned of unused[north], unused[south]" in card
+    assert '<th scope="row">share</th>' in card
+    figures = figures_of_priors(listed, tree)
+    assert [name for name, _ in figures] == ["unused[north]", "unused[south]"]
+    # the card is written again byte for byte, and names the file it is made of
+    assert write_card(tmp_path).read_text("utf-8") == card
+    assert "posterior.nc" in card.partition("from")[2]
 
 
 @pytest.fixture

@@ -1,0 +1,136 @@
+"""The model's coefficients as card and report list them: from the tree that a release
+publishes, and nothing else.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pdips.arrays import FloatArray, finite
+from pdips.registry import load
+from pdips.release.documents import PrivacyDocument, read_bytes
+from pdips.release.folder import bytes_digest
+from pdips.release.release import TREE_FILE
+from pdips.report.posterior_figures import draws_of_parameter
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+# Imports xarray, which a page of a release without a model does without
+READ_TREE = "pdips.release.tree:read_tree"
+MOST_LISTED = 60
+MOST_DRAWN = 3  # Figures of coefficients that are as their prior
+INSIDE = 0.95
+# Share of the prior's standard deviation from which on nothing was learned
+UNLEARNED = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedCoefficient:
+    """A parameter of the model, or what follows from it, as its posterior has it."""
+
+    name: str
+    mean: float | None
+    sd: float | None
+    lower: float | None  # ends of the shortest interval of 95 %
+    upper: float | None
+    ess: float | None
+    mcse: float | None  # Monte Carlo standard error of the mean
+    rhat: float | None
+    of_prior: float | None  # its standard deviation, as a share of the prior's
+
+    @property
+    def is_prior(self) -> bool:
+        """Whether nothing was learned of it."""
+        return self.of_prior is not None and self.of_prior > UNLEARNED
+
+
+def coefficients(
+    folder: Path, release: PrivacyDocument
+) -> tuple[list[ListedCoefficient], "xr.DataTree | None"]:
+    """Return the coefficients of a release in a folder, and its tree; none if it
+    publishes no posterior, or the file isn't the one that was published.
+    """
+    digest = (release.digests or {}).get(TREE_FILE)
+    path = folder / TREE_FILE
+    if digest is None or not path.is_file():
+        return [], None
+    content = read_bytes(path)
+    if bytes_digest(content) != digest:
+        return [], None
+    tree = load(READ_TREE)(content)
+    return [*_summarised(tree)], tree
+
+
+def _summarised(tree: "xr.DataTree") -> Iterator[ListedCoefficient]:
+    table = _summary(tree, "posterior")
+    priors: dict[str, float] = {}
+    if "prior" in tree.children:
+        spread = _summary(tree, "prior")["sd"]
+        priors = {str(name): float(sd) for name, sd in spread.items()}
+    for name, row in table.iterrows():
+        numbers = {key: finite(float(value)) for key, value in row.items()}
+        prior = priors.get(str(name), 0.0)
+        sd = numbers["sd"]
+        yield ListedCoefficient(
+            name=str(name),
+            mean=numbers["mean"],
+            sd=sd,
+            lower=numbers["hdi95_lb"],
+            upper=numbers["hdi95_ub"],
+            ess=numbers["ess_bulk"],
+            mcse=numbers["mcse_mean"],
+            rhat=numbers["r_hat"],
+            of_prior=sd / prior if prior and sd is not None else None,
+        )
+
+
+def _summary(tree: "xr.DataTree", group: str) -> "pd.DataFrame":
+    """Return ArviZ's summary of a group, a row for each number."""
+    summary: Any = import_module("arviz_stats").summary
+    with np.errstate(all="ignore"):
+        table: pd.DataFrame = summary(
+            tree, group=group, ci_prob=INSIDE, ci_kind="hdi", round_to="none"
+        )
+    return table
+
+
+def figures_of_priors(
+    listed: Sequence[ListedCoefficient], tree: "xr.DataTree | None"
+) -> list[tuple[str, str]]:
+    """Return figures of the first coefficients that are as their prior, each with its
+    name: draws, and the prior filled.
+    """
+    if tree is None:
+        return []
+    unlearned = [each.name for each in listed if each.is_prior][:MOST_DRAWN]
+    draws = dict(_entries(tree["posterior"].to_dataset()))
+    priors = dict(_entries(tree["prior"].to_dataset())) if unlearned else {}
+    figures = []
+    for place, name in enumerate(unlearned):
+        if name in draws and name in priors:
+            key = f"prior of coefficient {place}"
+            all_chains = draws[name].reshape(1, -1)
+            figure = draws_of_parameter(all_chains, [], name, key, priors[name])
+            figures.append((name, figure))
+    return figures
+
+
+def _entries(group: "xr.Dataset") -> Iterator[tuple[str, FloatArray]]:
+    """Yield the numbers of a group with the names that ArviZ gives them, as draws of
+    shape (chains, draws).
+    """
+    for name, array in group.data_vars.items():
+        values = array.transpose("chain", "draw", ...)
+        dims = values.dims[2:]
+        for place in np.ndindex(values.shape[2:]):
+            labels = []
+            for dim, number in zip(dims, place, strict=True):
+                labels.append(str(values.coords[dim].to_numpy()[number]))
+            within = f"[{', '.join(labels)}]" if labels else ""
+            yield f"{name}{within}", values.to_numpy()[(..., *place)]
