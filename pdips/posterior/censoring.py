@@ -36,7 +36,8 @@ from pdips.posterior.parts import (
     reads_records,
     take_apart,
 )
-from pdips.posterior.record_likelihood import alone, constant_parts, over_records
+from pdips.posterior.record_likelihood import alone, constant_parts
+from pdips.posterior.repetition import over_records
 from pdips.privacy.loss import choice
 
 Clip = Literal["hard", "tanh", "algebraic"]
