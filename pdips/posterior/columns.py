@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock, RLock
+from threading import Lock
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,8 +15,6 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.gp import HSGP, HSGPPeriodic
-from pymc.gp.hsgp_approx import set_boundary
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
@@ -29,6 +27,7 @@ from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.graphs.ranges import told_ranges
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import timed
 from pdips.release.release import Closer
@@ -45,8 +44,6 @@ READING = ("get_value", "eval")  # Methods of a variable that hand out its value
 
 # The dimension that numbers records; it is there as soon as a column is read
 RECORD = "record"
-# Models are built one at a time: PyMC's Gaussian processes are told ranges meanwhile
-BUILDING = RLock()
 GOLDEN = (5**0.5 - 1) / 2
 ENDS = (0.0, 1.0)
 
@@ -133,7 +130,7 @@ class Columns(Mapping[str, Any]):
         """
         self._locked = True
         try:
-            with BUILDING, _told_ranges(self._ranges):
+            with told_ranges(self._ranges):
                 yield
         finally:
             self._locked = False
@@ -207,34 +204,6 @@ class Columns(Mapping[str, Any]):
     def matrix(self, names: Sequence[str]) -> Any:
         """Return several columns side by side, shape (records, columns)."""
         return pt.stack([self[name] for name in names], axis=1)
-
-
-@contextmanager
-def _told_ranges(ranges: Callable[[Any], FloatArray | None]) -> Iterator[None]:
-    """Let approximate Gaussian processes have the ranges of their inputs from a
-    function, not from the values that are there when a model is built.
-    """
-    asked = {process: process.prior_linearized for process in (HSGP, HSGPPeriodic)}
-
-    def told(process: Any, X: Any) -> Any:
-        ends = ranges(pt.as_tensor(X)) if process._X_center is None else None
-        if ends is not None:
-            process._X_center = ends.mean(axis=0)
-            if isinstance(process, HSGP) and process._L is None:
-                inside, _ = process.cov_func._slice(
-                    pt.as_tensor(ends - process._X_center)
-                )
-                process.L = set_boundary(inside, process._c)
-        kind = HSGP if isinstance(process, HSGP) else HSGPPeriodic
-        return asked[kind](process, X)
-
-    try:
-        for process in asked:
-            process.prior_linearized = told
-        yield
-    finally:
-        for process, method in asked.items():
-            process.prior_linearized = method
 
 
 def _spread(column: Column) -> NDArray[Any]:

@@ -174,18 +174,27 @@ def check_own(one: pm.Model, several: pm.Model) -> None:
     """Refuse a model that has, for several records, more of a parameter than for
     one.
     """
-    sizes = [
-        {name: np.size(value) for name, value in model.initial_point().items()}
-        for model in (one, several)
-    ]
-    for value in several.value_vars:
-        if sizes[0].get(value.name) == sizes[1][value.name]:
-            continue
-        variable = several.values_to_rvs[value]
-        raise InputError(
-            f"the model has one parameter for each record, {variable.name!r}; "
-            f"{_instead_of(variable)}"
-        )
+    sizes = _sizes(one)
+    for name, size in _sizes(several).items():
+        if size != sizes.get(name, size):
+            raise InputError(
+                f"the model has one parameter for each record, {name!r}; "
+                f"{_instead_of(several[name])}"
+            )
+
+
+def _sizes(model: pm.Model) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's parameters."""
+    unsaid = [each for each in model.free_RVs if None in each.type.shape]
+    if not unsaid:
+        shapes = []
+    else:
+        shapes = [each.shape for each in unsaid]
+        shapes = pm.compile([], shapes, mode="FAST_COMPILE", on_unused_input="ignore")()
+    known = {each.name: tuple(each.type.shape) for each in model.free_RVs}
+    for variable, shape in zip(unsaid, shapes, strict=True):
+        known[variable.name] = tuple(np.asarray(shape).tolist())
+    return known
 
 
 def _instead_of(variable: Any) -> str:

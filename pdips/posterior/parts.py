@@ -127,7 +127,7 @@ def take_apart(model: pm.Model, axis: Axis) -> Parts:
         for node in fgraph.toposort()
         if _is_held(node)
     }
-    terms = {}
+    terms: dict[str, Any] = {}
     for node in fgraph.toposort():
         if node.outputs[0] in inlined:
             continue

@@ -25,8 +25,8 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
+from pdips.graphs.repetition import over_records
 from pdips.posterior.columns import MISSING, SUFFIX, Values
-from pdips.posterior.repetition import over_records
 
 # Values of a model's value variables, an array (points, *shape) for each
 Points = Sequence[FloatArray]

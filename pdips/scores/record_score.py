@@ -23,11 +23,11 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
+from pdips.graphs.repetition import over_records
 from pdips.posterior.columns import Values
 from pdips.posterior.model import split
 from pdips.posterior.private_reference import IMPOSSIBLE
 from pdips.posterior.record_likelihood import RecordLikelihood
-from pdips.posterior.repetition import over_records
 
 Norm = Literal["l1", "l2"]
 
