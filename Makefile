@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTENSOR_FLAGS=traceback__limit=0 $(BIN)/python -m pytest -n 2 --dist worksteal
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks campaigns faults audit mutants lock clean
+.PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks campaigns faults audit matrix mutants lock clean
 
 setup: $(READY)
 
@@ -78,6 +78,10 @@ faults: setup
 # The long audits; rewrites the table of docs/audit.md.
 audit: setup
 	$(BIN)/python -m benchmarks.audit
+
+# Every distribution of PyMC as an outcome with covariates; rewrites the table of the versions in use in docs/results/matrix.md.
+matrix: setup
+	$(BIN)/python -m benchmarks.matrix --page
 
 # Breaks the library in known ways and shows the test that notices each; rewrites the table of docs/mutants.md.
 mutants: setup

@@ -27,6 +27,7 @@ from pytensor.graph.replace import graph_replace
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
+from pdips.graphs.repetition import over_records
 from pdips.posterior.columns import SUFFIX
 from pdips.posterior.parts import (
     Axis,
@@ -36,7 +37,7 @@ from pdips.posterior.parts import (
     reads_records,
     take_apart,
 )
-from pdips.posterior.record_likelihood import alone, constant_parts, over_records
+from pdips.posterior.record_likelihood import alone, constant_parts
 from pdips.privacy.loss import choice
 
 Clip = Literal["hard", "tanh", "algebraic"]

@@ -19,6 +19,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.shape import SpecifyShape
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data import encoding
@@ -26,6 +27,7 @@ from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.graphs.ranges import told_ranges
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import timed
 from pdips.release.release import Closer
@@ -111,7 +113,7 @@ class Columns(Mapping[str, Any]):
             ) from None
         data = model.named_vars.get(name + SUFFIX)
         if data is None:
-            data = self._made[name] = pm.Data(name + SUFFIX, self._values[name])
+            data = self._made[name] = _data(model, name, self._values[name])
             if RECORD not in (*model.coords, *model.named_vars, *self._values):
                 model.add_coord(RECORD, length=data.shape[0])
             if self._locked:  # PyMC itself asks for no value while a model is built
@@ -121,26 +123,67 @@ class Columns(Mapping[str, Any]):
 
     @contextmanager
     def unread(self) -> Iterator[None]:
-        """Refuse to hand out the values of columns while a model is built."""
+        """Refuse to hand out the values of columns while a model is built.
+
+        Approximate Gaussian processes ask for the range of their inputs, and are told
+        the range that the schema allows.
+        """
         self._locked = True
         try:
-            yield
+            with told_ranges(self._ranges):
+                yield
         finally:
             self._locked = False
             for variable in self._made.values():
                 for method in READING:
                     vars(variable).pop(method, None)
 
+    def _ranges(self, graph: Any) -> FloatArray | None:
+        """Return the least and the greatest value of each column of a matrix, shape (2,
+        columns), over what the schema allows; None if it reads no column.
+        """
+        spread = {
+            data: pt.as_tensor(_spread(model_columns(self.schema)[name]))
+            for name, data in self._made.items()
+        }
+        if not spread.keys() & set(ancestors([graph])):
+            return None
+        [allowed] = clone_replace([graph], spread, rebuild_strict=False)
+        values = allowed.eval()
+        return np.stack([values.min(axis=0), values.max(axis=0)])
+
     def check_names(self, model: pm.Model) -> None:
         """Refuse data of a model's own that are called as a column's are."""
         for name in self._values:
             held = model.named_vars.get(name + SUFFIX)
-            if held is not None and held is not self._made.get(name):
+            # pm.observe, pm.do and the like return a model of copies, tags included
+            if held is not None and getattr(held.tag, "column", None) != name:
                 raise InputError(
                     f"the model makes a variable {name + SUFFIX!r} of its own, which "
                     f"is what the data of column "
                     f"{name!r} are called; give it another name, or read data[{name!r}]"
                 )
+
+    def take_over(self, model: pm.Model) -> None:
+        """Let observed values read the data that the model holds.
+
+        ``pm.observe`` copies a model with its data, and observes what it is given,
+        which are the data of the model before.
+        """
+        copies = {
+            before: model[name + SUFFIX]
+            for name, before in self._made.items()
+            if name + SUFFIX in model.named_vars
+        }
+        for variable in model.observed_RVs:
+            value = model.rvs_to_values[variable]
+            behind = ancestors([value])
+            if all(copies.get(read, read) is read for read in behind):
+                continue
+            [taken] = clone_replace([value], copies, rebuild_strict=False)
+            del model.values_to_rvs[value]
+            model.rvs_to_values[variable] = taken
+            model.values_to_rvs[taken] = variable
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -161,6 +204,23 @@ class Columns(Mapping[str, Any]):
     def matrix(self, names: Sequence[str]) -> Any:
         """Return several columns side by side, shape (records, columns)."""
         return pt.stack([self[name] for name in names], axis=1)
+
+
+def _spread(column: Column) -> NDArray[Any]:
+    """Return values from a column's lower to its upper end, always equally many."""
+    return _at_share(column, np.linspace(0, 1, TRIED))
+
+
+def _data(model: pm.Model, name: str, values: NDArray[Any]) -> Any:
+    """Return a column as data of a model.
+
+    That is what ``pm.Data`` makes, but for whole numbers, which stay as wide as those
+    that a model draws: ``pm.observe`` and ``pm.do`` take no others.
+    """
+    data = pytensor.shared(values, name=model.name_for(name + SUFFIX), shape=(None,))
+    data.tag.column = name
+    model.register_data_var(data)
+    return data
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
@@ -576,11 +636,14 @@ def _check_read(
 def _is_column(value: Any, columns: Collection[Any], column: Column) -> bool:
     """Whether an observed value is its column, perhaps in another number type."""
     whole = column.is_categorical or column.integer
-    while value.owner is not None and isinstance(value.owner.op, Elemwise):
-        is_cast = isinstance(value.owner.op.scalar_op, Cast)
-        if not is_cast or not (whole or value.type.dtype.startswith("float")):
+    while value.owner is not None:
+        op = value.owner.op
+        is_cast = isinstance(op, Elemwise) and isinstance(op.scalar_op, Cast)
+        keeps = is_cast and (whole or value.type.dtype.startswith("float"))
+        # pm.observe says how many records there are
+        if not keeps and not isinstance(op, SpecifyShape):
             break
-        [value] = value.owner.inputs
+        value = value.owner.inputs[0]
     return value in columns
 
 

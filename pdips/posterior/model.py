@@ -18,8 +18,6 @@ import pytensor
 from numpy.typing import NDArray
 from pymc.pytensorf import reseed_rngs
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.shape import Shape, Shape_i
 from scipy.optimize import minimize
 
 from pdips.arrays import FloatArray
@@ -46,6 +44,7 @@ from pdips.posterior.model_checks import (
     Tried,
     check_company,
     check_gradient,
+    check_own,
     check_potentials,
     check_proper,
     on_stand_ins,
@@ -56,6 +55,7 @@ from pdips.posterior.record_likelihood import (
     count_known,
     inputs_of,
     observed_columns,
+    values_behind,
 )
 
 # Records of the stand-in table on which a model is built to be looked at
@@ -256,9 +256,9 @@ class Blueprint:
                 self.source.text if self.source.is_file else "",
             )
         _check_columns(self.observed, self.schema)
+        check_proper(self.model)
         _check_covariates(self.model, self.synthesized)
         self.transformations  # noqa: B018 - refuses what can't be inverted
-        check_proper(self.model)
         check_potentials(self.model, self.source.public_potentials, self.columns)
 
     @cached_property
@@ -356,6 +356,7 @@ class Blueprint:
         if not isinstance(model, pm.Model):
             raise InputError(f"{self.source.name}: build_model must return a pm.Model")
         columns.check_names(model)
+        columns.take_over(model)
         count_known(model, fixed_numbers(self.schema))
         return model
 
@@ -484,6 +485,13 @@ class Blueprint:
         without prior draws, a model of many records that isn't that of one repeated,
         and records that can't be drawn.
         """
+        if not self.model.free_RVs:
+            raise InputError(
+                "the model has no parameters, so a table has nothing to say about it; "
+                "give what isn't known a prior"
+            )
+        with on_stand_ins("the prior"):
+            check_own(self.model, self._several)
         if self.discrete and not discrete:
             raise InputError(
                 f"parameter {self.discrete[0]!r} is discrete, and grids and NUTS "
@@ -495,16 +503,8 @@ class Blueprint:
 
     def _check(self) -> None:
         schema = self.schema
+        # refuses series: their terms are those of all records together
         censored = self._censored
-        with on_stand_ins("the prior"):
-            many = sum(
-                int(np.size(each)) for each in self._several.initial_point().values()
-            )
-        if many != self.n_parameters:
-            raise InputError(
-                "the model has parameters for single records; integrate "
-                "them out, as a mixture does"
-            )
         middle = np.median(self.prior, axis=0)
         check_company(
             self.model,
@@ -621,14 +621,17 @@ def _check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
         for name, variable in inputs_of(model).items()
         if name in synthesized
     }
+    for variable in model.free_RVs:
+        for read in values_behind(variable):
+            if read in columns:
+                name = columns[read]
+                raise InputError(
+                    f"the prior of {variable.name!r} reads column {name!r}, which the "
+                    f"model observes; make it of public numbers, such as "
+                    f"schema.columns[{name!r}].lower"
+                )
     for variable in model.observed_RVs:
-        # what only tells how many records there are
-        sizes = {
-            each
-            for each in ancestors([variable])
-            if each.owner and isinstance(each.owner.op, (Shape, Shape_i))
-        }
-        for read in ancestors(variable.owner.inputs, blockers=sizes):
+        for read in values_behind(variable):
             if read in columns:
                 raise InputError(
                     f"the model observes {columns[read]!r} and reads it as data for "

@@ -22,7 +22,7 @@ import pytensor
 from numpy.typing import NDArray
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
-from pymc.distributions.multivariate import CARRV, ICARRV
+from pymc.distributions.multivariate import CARRV, ICARRV, MvNormalRV
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant
@@ -55,6 +55,7 @@ UNMERGED = get_mode("FAST_COMPILE").excluding("local_add_canonizer")
 # one
 SIZES = (2, 3, 25)
 MOST_REMEMBERED = 64  # Trials whose results are kept
+GP_NAME = "_rotated_"  # In the names of what PyMC's Gaussian processes are made of
 MOST_LEVELS = 12  # Levels of a column that are left out one at a time
 WIDE = (
     "give it a distribution that integrates to 1, as wide as need be, such as "
@@ -63,6 +64,10 @@ WIDE = (
 OWN = (
     "write it as pm.CustomDist(..., dist=...), or as one of PyMC's distributions, "
     "truncated by pm.Truncated or mixed"
+)
+SMOOTH = (
+    "take pm.gp.HSGP(...).prior on a public column, a spline with public knots, or "
+    "one parameter for each level of a public column"
 )
 INTRINSIC = "take pm.CAR with alpha below 1, or pm.ZeroSumNormal"
 
@@ -165,6 +170,49 @@ def check_unused(unused: Sequence[str], drawn_by: str, instead: str) -> None:
         )
 
 
+def check_own(one: pm.Model, several: pm.Model) -> None:
+    """Refuse a model that has, for several records, more of a parameter than for
+    one.
+    """
+    sizes = _sizes(one)
+    for name, size in _sizes(several).items():
+        if size != sizes.get(name, size):
+            raise InputError(
+                f"the model has one parameter for each record, {name!r}; "
+                f"{_instead_of(several[name])}"
+            )
+
+
+def _sizes(model: pm.Model) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's parameters."""
+    unsaid = [each for each in model.free_RVs if None in each.type.shape]
+    if not unsaid:
+        shapes = []
+    else:
+        shapes = [each.shape for each in unsaid]
+        shapes = pm.compile([], shapes, mode="FAST_COMPILE", on_unused_input="ignore")()
+    known = {each.name: tuple(each.type.shape) for each in model.free_RVs}
+    for variable, shape in zip(unsaid, shapes, strict=True):
+        known[variable.name] = tuple(np.asarray(shape).tolist())
+    return known
+
+
+def _instead_of(variable: Any) -> str:
+    """Return what to write instead of a variable that is there once a record."""
+    if GP_NAME in variable.name or isinstance(variable.owner.op, MvNormalRV):
+        return f"a Gaussian process over records ties them together; {SMOOTH}"
+    if not variable.dtype.startswith("float"):
+        return (
+            "sum it out, by pm.Mixture or by marginalize of pymc_extras, or give one "
+            "to each level of a public column"
+        )
+    return (
+        "integrate it out (a sum of normal variables is normal, a Poisson rate with a "
+        "gamma law is pm.NegativeBinomial), or give one to each level of a public "
+        "column"
+    )
+
+
 def check_proper(model: pm.Model) -> None:
     """Refuse priors that don't integrate to 1, or of which nothing shows that they do:
     no posterior need exist.
@@ -189,6 +237,11 @@ def check_law(name: str, variable: Any) -> None:
                 f"the prior of {name!r} is improper (an intrinsic autoregression), "
                 f"so its posterior need not exist; "
                 f"{INTRINSIC}"
+            )
+        if "BART" in type(op).__name__:
+            raise InputError(
+                f"{name!r} is a sum of trees (BART), which are cut at the values of "
+                f"records; {SMOOTH}"
             )
         is_own = isinstance(op, CustomSymbolicDistRV) and not op.inline_logprob
         if is_own or isinstance(op, CustomDistRV):

@@ -3,7 +3,7 @@ data.
 """
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.distribution import PartialObservedRV
+from pymc.logprob.basic import conditional_logp
 from pymc.model.fgraph import (
     ModelDeterministic,
     ModelFreeRV,
@@ -21,6 +22,7 @@ from pymc.model.fgraph import (
     fgraph_from_model,
 )
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
@@ -33,6 +35,7 @@ from pdips.posterior.record_likelihood import on_first_axis
 
 PLACEHELD = (ModelFreeRV, ModelNamed)
 """What the terms of records hold placeholders of: parameters and data."""
+UNNAMED = "pdips_unnamed"  # A dimension without a name, in a copy of a model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,26 +122,59 @@ def take_apart(model: pm.Model, axis: Axis) -> Parts:
             )
     # Placeholders, for ``pm.logp`` may copy the graph above a variable, and with it the
     # model's variables. A column that another one reads is replaced by its value.
-    inlined: dict[Any, Any] = {}
-    terms = {}
+    inlined: dict[Any, Any] = {
+        node.outputs[0]: node.outputs[0].type(name=node.op.name)
+        for node in fgraph.toposort()
+        if _is_held(node)
+    }
+    terms: dict[str, Any] = {}
     for node in fgraph.toposort():
-        if isinstance(node.op, PLACEHELD):
-            inlined[node.outputs[0]] = node.outputs[0].type(name=node.op.name)
-        elif isinstance(node.op, ModelDeterministic):
+        if node.outputs[0] in inlined:
+            continue
+        if isinstance(node.op, ModelDeterministic | ModelNamed):
             [graph] = clone_replace(node.inputs, inlined, rebuild_strict=False)
             inlined[node.outputs[0]] = graph
         elif isinstance(node.op, ModelObservedRV):
-            _check_observed(node.op.name, *node.inputs)
-            variable, value = clone_replace(node.inputs, inlined, rebuild_strict=False)
-            inlined[node.outputs[0]] = value
-            elements = pm.logp(variable, value, warn_rvs=False)
-            terms[node.op.name] = _on_records(node.op, elements, axis)
-    stands = {
-        held: dummy
-        for dummy, held in inlined.items()
-        if isinstance(dummy.owner.op, PLACEHELD)
-    }
+            # variables of which PyMC knows the joint density alone
+            drawn_by = node.inputs[0].owner
+            joint = [each for each in observed if each.inputs[0].owner is drawn_by]
+            terms |= _terms(joint, inlined, axis)
+    stands = {held: dummy for dummy, held in inlined.items() if _is_held(dummy.owner)}
     return Parts(fgraph, axis, stands, terms)
+
+
+def _is_held(node: Any) -> bool:
+    """Whether a variable of the model is a parameter, or data."""
+    if isinstance(node.op, ModelNamed):
+        # pm.do may put a graph of data in the place of a variable
+        return isinstance(node.inputs[0], SharedVariable)
+    return isinstance(node.op, ModelFreeRV)
+
+
+def _terms(joint: Sequence[Any], inlined: dict[Any, Any], axis: Axis) -> dict[str, Any]:
+    """Return the log-likelihoods of records of observed variables that are drawn
+    together, and note their values in ``inlined``.
+    """
+    given = [each for node in joint for each in node.inputs]
+    cloned = clone_replace(given, inlined, rebuild_strict=False)
+    variables, values = cloned[::2], cloned[1::2]
+    for node, variable, value in zip(joint, variables, values, strict=True):
+        _check_observed(node.op.name, variable, value)
+        inlined[node.outputs[0]] = value
+    if len(joint) == 1:
+        [node] = joint
+        logs = pm.logp(variables[0], values[0], warn_rvs=False)
+        # a tuple of one from what could be several
+        elements = logs[0] if isinstance(logs, tuple) else logs
+        return {node.op.name: _on_records(node.op, elements, axis)}
+    drawn = dict(zip(variables, values, strict=True))
+    by_value = conditional_logp(drawn, warn_rvs=False)
+    return {
+        node.op.name: _on_records(node.op, by_value[value], axis)
+        for node, value in zip(joint, values, strict=True)
+        # the joint density stands at the first, and a single 0 at the others
+        if by_value[value].ndim
+    }
 
 
 def _copy_of(model: pm.Model) -> Any:
@@ -148,15 +184,30 @@ def _copy_of(model: pm.Model) -> Any:
             f"model {model.name!r} is part of another model; give the whole one"
         )
     kept = dict(model.rvs_to_initial_values)
+    dims = dict(model.named_vars_to_dims)
     try:
         for variable in kept:
             model.rvs_to_initial_values[variable] = None
+        # PyMC copies no variable of which one dimension has a name and another hasn't
+        for name, given in dims.items():
+            if None in (given or ()):
+                model.named_vars_to_dims[name] = _without_blanks(model, name)
         with warnings.catch_warnings():
             # old GP objects are not used any further
             warnings.simplefilter("ignore", UserWarning)
             return fgraph_from_model(model, inlined_views=True)[0]
     finally:
         model.rvs_to_initial_values.update(kept)
+        model.named_vars_to_dims.update(dims)
+
+
+def _without_blanks(model: pm.Model, name: str) -> tuple[str, ...]:
+    """Return dimensions of which each has a name, as long as the copy needs them: those
+    of an observed variable say where the records are.
+    """
+    if model[name] not in model.observed_RVs:
+        return ()
+    return tuple(dim or UNNAMED for dim in model.named_vars_to_dims[name])
 
 
 def _check_observed(name: str, variable: Any, value: Any) -> None:

@@ -1,7 +1,7 @@
 """The log-likelihood of a record: alone, of blocks of records, and as a graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,24 +14,18 @@ from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph, Op
-from pytensor.graph.replace import (
-    _vectorize_node,
-    clone_replace,
-    graph_replace,
-    vectorize_graph,
-)
+from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.raise_op import CheckAndRaise
-from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.basic import MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.math import All, Dot
-from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.math import All
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
+from pdips.graphs.repetition import over_records
 from pdips.posterior.columns import MISSING, SUFFIX, Values
 
 # Values of a model's value variables, an array (points, *shape) for each
@@ -192,6 +186,28 @@ def inputs_of(model: pm.Model, columns: Iterable[str] | None = None) -> dict[str
     return {name: variable for name, variable in named.items() if name in wanted}
 
 
+def values_behind(graph: Any) -> set[Any]:
+    """Return the variables whose values a graph reads, also inside of operations that
+    are graphs themselves; not those of which it reads the shape alone.
+    """
+    behind = set()
+    waiting = [graph]
+    while waiting:
+        variable = waiting.pop()
+        node = variable.owner
+        if variable in behind:
+            continue
+        behind.add(variable)
+        if node is None or isinstance(node.op, Shape | Shape_i):
+            continue
+        if isinstance(node.op, OpFromGraph):
+            inside = node.op.fgraph.bind(list(node.inputs))
+            waiting.append(inside[node.outputs.index(variable)])
+        else:
+            waiting.extend(node.inputs)
+    return behind
+
+
 def alone(terms: Any, columns: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the log-likelihood of one record, shape (1,), and the columns of that
     record, shape (1, ...) each.
@@ -212,124 +228,6 @@ def alone(terms: Any, columns: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     if single.type.shape != (1,):
         raise InputError(ONE_EACH)
     return single, ones
-
-
-def over_records(term: Any, columns: Mapping[Any, Any]) -> Any:
-    """Return the log-likelihoods of many records, shape (records,), from the graph of a
-    single one.
-    """
-    repeated = dict(columns)
-    rows = set(columns)
-    for node in toposort([term]):
-        if not any(variable in repeated for variable in node.inputs):
-            continue
-        try:
-            outputs = _repeated(node, repeated, rows)
-        except (NotImplementedError, ValueError, TypeError) as error:
-            raise InputError(
-                f"the model's log-likelihood contains {type(node.op).__name__}, "
-                f"which can't be repeated for every "
-                f"record ({type(error).__name__}); write it with elementwise "
-                f"operations, sums and products"
-            ) from None
-        repeated |= dict(zip(node.outputs, outputs, strict=True))
-    if term not in repeated:
-        raise InputError("the model's log-likelihood reads no column")
-    if term in rows:
-        return repeated[term]
-    return pt.specify_shape(repeated[term], (None, 1))[:, 0]
-
-
-def _repeated(node: Any, repeated: Mapping[Any, Any], rows: set[Any]) -> Sequence[Any]:
-    """Return the outputs of a node for all records, and note in ``rows`` those that
-    have the records on their axis.
-    """
-    many = [variable for variable in node.inputs if variable in repeated]
-    if rows.issuperset(many) and _treats_rows_alone(node, many):
-        rows.update(node.outputs)
-        if isinstance(node.op, SpecifyShape):
-            return [repeated[many[0]]]
-        inputs = [repeated.get(variable, variable) for variable in node.inputs]
-        outputs: Sequence[Any] = node.op.make_node(*inputs).outputs
-        return outputs
-    inputs = []
-    for variable in node.inputs:
-        given = repeated.get(variable, variable)
-        inputs.append(pt.expand_dims(given, 1) if variable in rows else given)
-    kept = []
-    for variable, output in zip(node.outputs, _vectorized(node, inputs), strict=True):
-        if _is_one(variable):
-            rows.add(variable)
-            output = output[:, 0]
-        kept.append(output)
-    return kept
-
-
-def _vectorized(node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Return the outputs of a node for inputs with the records on a further axis."""
-    if isinstance(node.op, CheckAndRaise):
-        # a check must fail for its own record alone
-        checked, *conditions = inputs
-        holds = reduce(pt.and_, conditions)
-        holds = pt.shape_padright(holds, checked.ndim - holds.ndim)
-        return [pt.switch(holds, checked, np.nan)]
-    vectorized = _vectorize_node(node.op, node, *inputs)
-    outputs: Sequence[Any] = getattr(vectorized, "outputs", vectorized)
-    return outputs
-
-
-def _is_one(variable: Any) -> bool:
-    return bool(variable.ndim > 0 and variable.type.shape[0] == 1)
-
-
-def _treats_rows_alone(node: Any, many: Sequence[Any]) -> bool:
-    """Whether a node does with each row of some of its inputs what it does with a
-    single one.
-    """
-    op = node.op
-    first = node.inputs[0]
-    if isinstance(op, Elemwise):
-        return all(each in many or _is_one(each) for each in node.inputs)
-    if isinstance(op, DimShuffle):
-        return bool(op.new_order) and op.new_order[0] == 0
-    if isinstance(op, CAReduce):
-        return op.axis is not None and all(axis % first.ndim for axis in op.axis)
-    if isinstance(op, Join):
-        return bool(op.axis > 0) and len(many) == len(node.inputs)
-    if isinstance(op, Dot):
-        return many == [first] and first.ndim == 2
-    if isinstance(op, AdvancedSubtensor):
-        return first not in many and _looks_up_whole_rows(node, many)
-    if isinstance(op, OpFromGraph):
-        return _is_made_of_such(node, many)
-    return isinstance(op, SpecifyShape)
-
-
-def _looks_up_whole_rows(node: Any, many: Sequence[Any]) -> bool:
-    """Whether all places of a lookup are those of rows, or of one for all."""
-    places = node.inputs[1:]
-    if node.op.idx_list != tuple(range(len(places))):
-        return False
-    if len({place.ndim for place in places}) != 1:
-        return False
-    return all(place in many or _is_one(place) for place in places)
-
-
-def _is_made_of_such(node: Any, many: Sequence[Any]) -> bool:
-    inner = node.op.fgraph
-    rows = {
-        held
-        for held, given in zip(inner.inputs, node.inputs, strict=True)
-        if given in many
-    }
-    for inside in inner.toposort():
-        reached = [held for held in inside.inputs if held in rows]
-        if not reached:
-            continue
-        if not _treats_rows_alone(inside, reached):
-            return False
-        rows.update(inside.outputs)
-    return rows.issuperset(inner.outputs)
 
 
 def constant_parts(

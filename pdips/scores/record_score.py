@@ -14,6 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 from numba import njit
 from numpy.typing import NDArray
+from pytensor.graph.basic import Constant
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, toposort
@@ -22,10 +23,11 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
+from pdips.graphs.repetition import over_records
 from pdips.posterior.columns import Values
 from pdips.posterior.model import split
 from pdips.posterior.private_reference import IMPOSSIBLE
-from pdips.posterior.record_likelihood import RecordLikelihood, over_records
+from pdips.posterior.record_likelihood import RecordLikelihood
 
 Norm = Literal["l1", "l2"]
 
@@ -338,10 +340,23 @@ def _looked_up_inside(node: Any) -> Any:
     looked_in, *places = node.inputs
     clipped = []
     conditions = []
-    for place, size in zip(places, looked_in.shape, strict=False):
+    sizes = looked_in.type.shape
+    for place, size, known in zip(places, looked_in.shape, sizes, strict=False):
+        if _lies_inside(place, known):
+            clipped.append(place)
+            continue
         clipped.append(pt.clip(place, -size, size - 1))
         conditions.append((place >= -size) & (place < size))
     looked = node.op.make_node(looked_in, *clipped).outputs[0]
+    if not conditions:
+        return looked
     is_inside = reduce(and_, conditions)
     is_inside = pt.shape_padright(is_inside, looked.ndim - is_inside.ndim)
     return pt.switch(is_inside, looked, np.nan).astype(looked.dtype)
+
+
+def _lies_inside(place: Any, size: int | None) -> bool:
+    """Whether constant places lie inside of an axis whose length is known."""
+    if size is None or not isinstance(place, Constant):
+        return False
+    return bool(((place.data >= 0) & (place.data < size)).all())

@@ -178,7 +178,7 @@ MISSING = Schema(columns={"y": {"lower": 0, "upper": 1, "missing": True}})
             about(parameter=lambda data: pm.Normal("u", shape=data.n_records)),
             NUMBER,
             {},
-            "has parameters for single",
+            "has one parameter for each record",
         ),
         (about(parameter=beyond), PAIRS, {}, "looks something up by a column"),
         (

@@ -1,0 +1,1 @@
+"""Graphs of a model of one record, repeated for many."""
