@@ -43,7 +43,7 @@ GATHERING = (All, MakeVector, ScalarFromTensor, TensorFromScalar)
 # What looks something up, or may do so inside
 LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
 # Log-likelihoods that ``blocks`` works out at once: they should fit in the cache
-BLOCK = 100_000
+BLOCK = 50_000
 SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
 """Rewrites of a log density. Checks of parameters would end the run at the edge of what
 doubles can hold.
