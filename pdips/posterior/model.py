@@ -40,6 +40,7 @@ from pdips.posterior.columns import (
     to_frame,
     transformations,
 )
+from pdips.posterior.interpreted import LIGHT
 from pdips.posterior.model_checks import (
     Tried,
     check_company,
@@ -440,7 +441,7 @@ class Blueprint:
                 function, updates = pm.compile(
                     model.free_RVs,
                     [model[name] for name in self.observed],
-                    mode="FAST_COMPILE",
+                    mode=LIGHT,
                     on_unused_input="ignore",
                     allow_input_downcast=True,
                     accept_inplace=True,

@@ -25,7 +25,7 @@ from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.multivariate import CARRV, ICARRV, MvNormalRV
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError
-from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.basic import Apply, Constant, equal_computations
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -35,6 +35,7 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.posterior.columns import SUFFIX, model_columns, stand_ins
+from pdips.posterior.interpreted import LIGHT
 from pdips.posterior.record_likelihood import (
     ONE_EACH,
     SIMPLER,
@@ -305,12 +306,45 @@ def check_potentials(
             )
 
 
-def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Terms:
+class TermFunctions:
+    """Functions of log-likelihoods and log priors, one for all models that compute the
+    same.
+    """
+
+    def __init__(self) -> None:
+        self._made = list[tuple[list[Any], list[Any], Any]]()
+
+    def of(self, inputs: list[Any], graphs: list[Any]) -> Any:
+        """Return a function that works out graphs: one that is there if that computes
+        the same, constants included.
+        """
+        types = [each.type for each in inputs]
+        for before, same, function in self._made:
+            alike = types == [each.type for each in before]
+            if alike and equal_computations(graphs, same, inputs, before):
+                return function
+        # as it was, for what is rewritten is rewritten in place
+        as_written = clone_replace(graphs, {}, rebuild_strict=False)
+        simpler = [rewrite_graph(each, include=SIMPLER) for each in graphs]
+        function = pytensor.function(
+            inputs, simpler, mode=LIGHT, on_unused_input="ignore"
+        )
+        self._made.append((inputs, as_written, function))
+        return function
+
+
+def terms_of(
+    model: pm.Model,
+    names: Collection[str],
+    *,
+    single: bool,
+    functions: TermFunctions | None = None,
+) -> Terms:
     """Compile the terms of a model as it is written or, with ``single``, of a model of
     one record repeated for many.
 
     They are a function of a point and a table, which returns the log-likelihood of each
-    record and the log prior.
+    record and the log prior. ``functions`` are those of other models, if there are any.
     """
     columns = inputs_of(model, names)
     many = {
@@ -326,11 +360,8 @@ def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Terms:
         graph, prior = clone_replace(
             [graph, log_prior(model)], replaced, rebuild_strict=False
         )
-        graphs = [rewrite_graph(each, include=SIMPLER) for each in (graph, prior)]
         inputs = [*model.value_vars, *many.values()]
-        function = pytensor.function(
-            inputs, graphs, mode="FAST_COMPILE", on_unused_input="ignore"
-        )
+        function = (functions or TermFunctions()).of(inputs, [graph, prior])
 
     def terms(point: Mapping[str, Any], table: Table) -> tuple[FloatArray, float]:
         with np.errstate(all="ignore"), on_stand_ins("the log-likelihood"):
@@ -361,13 +392,14 @@ def check_company(
     that it is built on.
     """
     columns = model_columns(schema)
-    single = terms_of(model, columns, single=True)
+    functions = TermFunctions()
+    single = terms_of(model, columns, single=True, functions=functions)
     ends = [stand_ins(schema, SIZES[-1], end=end) for end in (0, 1)]
     names = [value.name for value in model.value_vars]
     for values in [*(stand_ins(schema, n) for n in SIZES), *ends]:
         built = build(values)
         n = len(next(iter(values.values())))
-        many = terms_of(built, columns, single=False)
+        many = terms_of(built, columns, single=False, functions=functions)
         if [value.name for value in built.value_vars] != names:
             raise InputError(
                 "the model's parameters depend on how many records "

@@ -255,6 +255,7 @@ def _by_nutpie(
         compiled = replace(compiled, initial_point_func=near)
     settings |= {"save_warmup": False, "progress_bar": False, "adaptation": adaptation}
     watcher = TELL.get()  # in the background thread that reports there is none
+    told_last = ""
 
     def report(chains: Sequence[Any]) -> None:
         done, total = (
@@ -265,10 +266,14 @@ def _by_nutpie(
         left = f", about {seconds * (total - done) / done:.0f} s left" if done else ""
         if watcher is not None and total:
             divergent = sum(each.divergences for each in chains)
-            watcher(
+            message = (
                 f"drawing by NUTS: {done / total:.0%} of {total:,} draws, "
                 f"{divergent} divergent{left}"
             )
+            nonlocal told_last
+            if message != told_last:  # at first no draw is there for a while
+                watcher(message)
+            told_last = message
 
     tree: xr.DataTree = nutpie.sample(
         compiled, progress_callback=report, progress_rate=500, **settings

@@ -27,6 +27,7 @@ from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.graphs.repetition import over_records
 from pdips.posterior.columns import MISSING, SUFFIX, Values
+from pdips.posterior.interpreted import LIGHT, function_of
 
 # Values of a model's value variables, an array (points, *shape) for each
 Points = Sequence[FloatArray]
@@ -36,7 +37,7 @@ GATHERING = (All, MakeVector, ScalarFromTensor, TensorFromScalar)
 # What looks something up, or may do so inside
 LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
 # Log-likelihoods that ``blocks`` works out at once: they should fit in the cache
-BLOCK = 100_000
+BLOCK = 50_000
 SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
 """Rewrites of a log density. Checks of parameters would end the run at the edge of what
 doubles can hold.
@@ -256,6 +257,27 @@ def constant_parts(
     return graph, list(front)
 
 
+def with_parts_held(
+    graph: Any, records: Iterable[Any], points: Sequence[Any]
+) -> tuple[Any, Any, list[Any]]:
+    """Return a graph of records that reads what depends on points alone from shared
+    variables, what works that out, and these variables.
+    """
+    graph, front = constant_parts(graph, list(records), leaves=True)
+    ahead = pytensor.function(
+        points, front, mode="FAST_COMPILE", on_unused_input="ignore"
+    )
+    held = []
+    for variable in front:
+        shape = variable.type.shape
+        zeros = np.zeros([1 if n is None else n for n in shape], variable.dtype)
+        held.append(pytensor.shared(zeros, shape=shape))
+    if held:
+        by_front = dict(zip(front, map(pt.as_tensor, held), strict=True))
+        [graph] = graph_replace([graph], by_front, strict=False)
+    return graph, ahead, held
+
+
 def _is_array(variable: Any) -> bool:
     is_tensor = isinstance(variable.type, pt.TensorType)
     return is_tensor and not isinstance(variable, Constant)
@@ -354,18 +376,7 @@ class RecordLikelihood:
         """
         points = self._batch()
         graph = self._over_points(self.term[0], points)
-        graph, front = constant_parts(graph, list(self.record.values()), leaves=True)
-        ahead = pytensor.function(
-            points, front, mode="FAST_COMPILE", on_unused_input="ignore"
-        )
-        held = []
-        for variable in front:
-            shape = variable.type.shape
-            zeros = np.zeros([1 if n is None else n for n in shape], variable.dtype)
-            held.append(pytensor.shared(zeros, shape=shape))
-        if held:
-            by_front = dict(zip(front, map(pt.as_tensor, held), strict=True))
-            [graph] = graph_replace([graph], by_front, strict=False)
+        graph, ahead, held = with_parts_held(graph, self.record.values(), points)
         mode = self._mode
         if any(isinstance(node.op, LOOKUPS) for node in toposort([graph])):
             # which checks bounds, as compiled code doesn't: beyond them lies what no
@@ -468,13 +479,13 @@ class RecordLikelihood:
             }
             graph = self._over_points(self.graph(columns), points)
             self._compiled[mode] = in_two_steps(
-                graph, list(columns.values()), points, "FAST_COMPILE", mode
+                graph, list(columns.values()), points, LIGHT, mode
             )
         return self._compiled[mode]
 
 
 def in_two_steps(
-    graph: Any, columns: list[Any], points: list[Any], *modes: str | None
+    graph: Any, columns: list[Any], points: list[Any], *modes: Any
 ) -> tuple[Any, Any]:
     """Return a function of columns, and one of points and what that returns, which
     gives the graph.
@@ -485,4 +496,8 @@ def in_two_steps(
     [graph] = graph_replace([graph], by_front, strict=False)
     settings: dict[str, Any] = {"on_unused_input": "ignore", "trust_input": True}
     first = pytensor.function(columns, front, mode=modes[0], **settings)
+    if modes[1] is None:
+        return first, function_of(
+            [*points, *held], graph, what="the log-likelihood", **settings
+        )
     return first, pytensor.function([*points, *held], graph, mode=modes[1], **settings)

@@ -375,6 +375,7 @@ def importance_draws(
     n: int,
     *,
     tried: int = FEWEST,
+    attempts: int = ATTEMPTS,
 ) -> ImportanceDraws:
     """Draw from prior times likelihood, proposals being fitted again to the draws until
     weights can be relied on.
@@ -382,7 +383,7 @@ def importance_draws(
     proposal = Proposal.near(sums, here)
     rounds = list[ImportanceDraws]()
     noises = noises_of(sums, here, rng)
-    for _ in range(ATTEMPTS):
+    for _ in range(attempts):
         anchors, _ = proposal.draw(ANCHORS, rng)
         likelihood = Reweighted(sums, here, anchors, noises)
         places, proposed = proposal.draw(tried, rng)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from numba import njit
 from numpy.typing import NDArray
 from pytensor.graph.basic import Constant
 from pytensor.graph.op import HasInnerGraph
@@ -25,15 +24,21 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.graphs.repetition import over_records
 from pdips.posterior.columns import Values
-from pdips.posterior.model import split
+from pdips.posterior.interpreted import BY_NUMPY, function_of, runs_well
+from pdips.posterior.model import initial, split
 from pdips.posterior.private_reference import IMPOSSIBLE
-from pdips.posterior.record_likelihood import RecordLikelihood
+from pdips.posterior.record_likelihood import RecordLikelihood, with_parts_held
+from pdips.privacy.curator import tell
 
 Norm = Literal["l1", "l2"]
 
 STEPS = 2**20  # Whole steps from the centre of the ball to its edge
 # Records whose scores are worked out at once if public, and added up at once if not
 BLOCK = 16_384
+# Records from which on the score of one is compiled: seconds, and then each is faster
+COMPILED_FROM = 10_000
+# Numbers that are whitened at once
+IN_CACHE = 32_768
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +89,13 @@ class Clipping:
         """Add records' scores, shape (records, parameters), in whole steps to a total,
         shape (parameters,).
         """
-        _add_clipped(scores, self.whitening, self.radius, self.norm == "l1", total)
+        at_once = max(IN_CACHE // len(total), 1)
+        with np.errstate(all="ignore"):
+            for start in range(0, len(scores), at_once):
+                some = scores[start : start + at_once]
+                _add_clipped(
+                    some, self.whitening, self.radius, self.norm == "l1", total
+                )
 
     def steps(self, score: FloatArray) -> IntArray:
         """Return one record's score, shape (parameters,), in whole steps, :data:`STEPS`
@@ -113,45 +124,43 @@ def into_ball(vectors: FloatArray, norm: Norm) -> FloatArray:
     return np.asarray(along * np.minimum(np.where(fine, largest, 0.0), 1 / length))
 
 
-@njit(cache=True, error_model="numpy")
 def _add_clipped(
     scores: FloatArray, whitening: FloatArray, radius: float, l1: bool, total: IntArray
 ) -> None:
-    """Whiten each score, pull it into the unit ball, cut it to whole steps and add it,
-    one record after the other.
+    """Whiten each score, pull it into the unit ball, cut it to whole steps and add it.
 
     What isn't finite counts as nothing, and so does what rounding would leave outside
     of the ball: the norm is checked in whole numbers. Each record goes through the same
-    operations in the same order: no matrix product, whose bits depend on how many
-    records come along, and no fastmath.
+    additions and multiplications in the same order, one parameter after the other: no
+    matrix product and no sum along an axis, whose bits depend on how many records come
+    along.
     """
-    d = len(total)
-    along = np.empty(d)
-    steps = np.empty(d, dtype=np.int64)
-    most = STEPS if l1 else STEPS**2
-    for i in range(len(scores)):
-        along[:] = 0.0
-        for k in range(d):
-            if scores[i, k] != 0.0:  # a record of a hierarchy touches few parameters
-                for j in range(d):
-                    along[j] += whitening[j, k] * scores[i, k]
-        largest = 0.0
-        for j in range(d):
-            along[j] /= radius
-            largest = max(largest, abs(along[j])) if np.isfinite(along[j]) else np.inf
-        if largest == 0.0 or largest == np.inf:
-            continue
-        length = 0.0
-        for j in range(d):
-            along[j] /= largest
-            length += abs(along[j]) if l1 else along[j] * along[j]
-        shrink = min(largest, 1 / (length if l1 else np.sqrt(length)))
-        size = 0
-        for j in range(d):
-            steps[j] = int(STEPS * (along[j] * shrink))  # towards 0
-            size += abs(steps[j]) if l1 else steps[j] * steps[j]
-        if size <= most:
-            total += steps
+    along = np.zeros_like(scores)
+    for k, column in enumerate(whitening.T):
+        # a record of a hierarchy touches few parameters
+        touched = np.flatnonzero(scores[:, k])
+        along[touched] += scores[touched, k, None] * column
+    along /= radius
+    largest = np.abs(along).max(axis=1, initial=0.0)
+    fine = np.isfinite(along).all(axis=1) & (largest > 0)
+    along = along[fine]
+    largest = largest[fine]
+    along /= largest[:, None]
+    length = _in_order(np.abs(along) if l1 else along * along)
+    shrink = np.minimum(largest, 1 / (length if l1 else np.sqrt(length)))
+    # towards 0
+    steps = (STEPS * (along * shrink[:, None])).astype(np.int64)
+    size = _in_order(np.abs(steps) if l1 else steps * steps)
+    inside = size <= (STEPS if l1 else STEPS**2)
+    total += steps[inside].sum(axis=0)
+
+
+def _in_order[T: np.generic](terms: NDArray[T]) -> NDArray[T]:
+    """Return sums of rows, added from left to right."""
+    total = np.zeros(len(terms), dtype=terms.dtype)
+    for column in terms.T:
+        total += column
+    return total
 
 
 class RecordScore:
@@ -183,14 +192,60 @@ class RecordScore:
 
     @cached_property
     def _single(self) -> Any:
-        # which checks bounds, as compiled code doesn't
-        mode = None if self._checked else "FAST_COMPILE"
+        """What works out the score of one record, without compiling where numpy does
+        it well.
+        """
+        if not self._checked:  # checks bounds, as compiled code doesn't
+            return self._function("FAST_COMPILE")
+        by_numpy = self._function(BY_NUMPY)
+        if runs_well(by_numpy):
+            return by_numpy
+        tell("compiling the score of one record")
+        return self._function(None)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        """The same in compiled code, as far as that checks bounds and can be made: it
+        may be made after the charge.
+        """
+        if not self._checked:
+            return self._single
+        tell("compiling the score of one record")
+        stand_in = {
+            name: held.get_value() for name, held in self._likelihood.columns.items()
+        }
+        try:
+            function = self._function(None)
+            [row] = self._likelihood.rows(stand_in)
+            self._given(initial(self.model))
+            function(*row)
+        except Exception:  # noqa: BLE001 - it has seen a stand-in only
+            return self._single
+        return function
+
+    @cached_property
+    def _parts(self) -> tuple[Any, Any, list[Any]]:
+        """The score of one record given what follows from parameters alone, what works
+        that out, and what holds it.
+        """
+        return with_parts_held(
+            self._graph, self._record.values(), self.model.value_vars
+        )
+
+    def _given(self, place: FloatArray) -> None:
+        """Set the parameters at which the scores of records one at a time are
+        taken.
+        """
+        _, ahead, held = self._parts
+        for shared, value in zip(held, ahead(*self._point(place)), strict=True):
+            shared.set_value(value, borrow=True)
+
+    def _function(self, mode: Any) -> Any:
+        graph, _, _ = self._parts
+        inputs = list(self._record.values())
         with pytensor.config.change_flags(numba__fastmath=False):
             function = pytensor.function(
-                [*self.model.value_vars, *self._record.values()],
-                self._graph,
-                mode=mode,
-                on_unused_input="ignore",
+                inputs, graph, mode=mode, on_unused_input="ignore"
             )
         function.trust_input = True
         return function
@@ -209,7 +264,7 @@ class RecordScore:
         by_record = {one: columns[name] for name, one in self._record.items()}
         graph = over_records(self._graph[None], by_record)
         inputs = [*self.model.value_vars, *columns.values(), n]
-        return pytensor.function(inputs, graph, on_unused_input="ignore")
+        return function_of(inputs, graph, what="the scores of records")
 
     def of_public(self, place: FloatArray, values: Values) -> FloatArray:
         """Return the scores of public records at some parameters, shape (records,
@@ -238,7 +293,7 @@ class RecordScore:
         slopes = pt.grad(mean, self.model.value_vars, disconnected_inputs="ignore")
         flat = pt.concatenate([slope.ravel() for slope in slopes])
         inputs = [*self.model.value_vars, *columns.values()]
-        return pytensor.function(inputs, [mean, flat], on_unused_input="ignore")
+        return function_of(inputs, [mean, flat], what="the slope of the log-likelihood")
 
     def mean_of_public(
         self, place: FloatArray, values: Values
@@ -249,9 +304,15 @@ class RecordScore:
             value, slope = self._mean(*self._point(place), *given)
         return float(value), np.asarray(slope)
 
-    def total(self, clipping: Clipping, values: Values) -> IntArray:
+    def total(
+        self, clipping: Clipping, values: Values, expected: float = 0.0
+    ) -> IntArray:
         """Return the sum of confidential records' clipped scores in whole steps, shape
         (parameters,), one at a time.
+
+        ``expected`` is the public or noisy number of records, which says whether it
+        pays to compile: what compiled code says of a record may differ in the last
+        bits, so how many there are must not decide it.
         """
         total = np.zeros(len(clipping.place), dtype=np.int64)
         n_records = len(next(iter(values.values())))
@@ -261,20 +322,23 @@ class RecordScore:
             for start in range(0, n_records, BLOCK):
                 some = slice(start, start + BLOCK)
                 block = {name: column[some] for name, column in values.items()}
-                clipping.add(self._one_by_one(clipping.place, block), total)
+                scores = self._one_by_one(clipping.place, block, expected)
+                clipping.add(scores, total)
         return total
 
-    def _one_by_one(self, place: FloatArray, values: Values) -> FloatArray:
+    def _one_by_one(
+        self, place: FloatArray, values: Values, expected: float = 0.0
+    ) -> FloatArray:
         """Return the scores of confidential records, shape (records, parameters); no
         number where one can't be worked out.
         """
-        point = self._point(place)
-        function = self._single
+        function = self._compiled if expected > COMPILED_FROM else self._single
+        self._given(place)
         rows = self._likelihood.rows(values)
         scores = np.full((len(rows), len(place)), np.nan)
         for number, row in enumerate(rows):
             try:
-                scores[number] = function(*point, *row)
+                scores[number] = function(*row)
             except KeyboardInterrupt:
                 raise  # from outside
             except BaseException:  # noqa: BLE001 - it has seen one record, and must not tell of it

@@ -4,6 +4,7 @@ posterior that knows the noise.
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -11,6 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 import pandas as pd
+import pytensor
+from threadpoolctl import threadpool_limits
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
@@ -94,6 +97,23 @@ MOST_SPREAD = 100_000
 # Draws from the posterior, then from the prior, that replace one at which no records
 # can be drawn
 OTHERS = 20
+
+
+# Parameters up to which matrices are too small for several threads: these would spin
+MOST_ON_ONE_CORE = 50
+
+
+@contextmanager
+def one_at_a_time(space: Blueprint) -> Iterator[None]:
+    """Keep other threads from what is compiled of a model, and small matrices on one
+    core; where each operation of a graph was written is not noted, which takes time.
+    """
+    with ONE_AT_A_TIME, pytensor.config.change_flags(traceback__limit=0):
+        if space.n_parameters > MOST_ON_ONE_CORE:
+            yield
+            return
+        with threadpool_limits(1, "blas"):
+            yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,10 +285,10 @@ class Scores(sampling.ChainMechanism):
         space = self.space(schema)
         check_public(schema, self.neighbours, self.n_records)
         self._check_size(space, schema)
-        space.check()
-        space.check_gradient()
         settings = ("scores", self.kind, self.neighbours, self.score_rounds, self.nuts)
-        with ONE_AT_A_TIME:
+        with one_at_a_time(space):
+            space.check()
+            space.check_gradient()
             space.tried.once(settings, partial(self._rehearse, space, schema))
         return space
 
@@ -311,7 +331,7 @@ class Scores(sampling.ChainMechanism):
                 sums = self._rehearsed_round(sums, here.place, step)
                 here = sums.linearised(here.place)
             rng = np.random.default_rng(0)
-            drawn = importance_draws(sums, here, rng, 10, tried=100)
+            drawn = importance_draws(sums, here, rng, 10, tried=100, attempts=1)
             tree = tree_of(space.values_of(drawn.places))
             with_deterministics(sums, here, tree)
 
@@ -344,7 +364,7 @@ class Scores(sampling.ChainMechanism):
         steps = list(plan.steps)
         _, columns = covariates_of(plan.schema, curator.facts)
         public = space.beside(columns)
-        with ONE_AT_A_TIME:
+        with one_at_a_time(space):
             kit = kit_of(space)
             number = self._number(curator, steps)
             with curator.timed("counting cells"):
@@ -360,7 +380,7 @@ class Scores(sampling.ChainMechanism):
                     if here is None or at is None:
                         # no records can be simulated, so that sums would say nothing
                         break
-                    total = partial(_total, space, kit.score, at)
+                    total = partial(_total, space, kit.score, at, sums.n_records)
                     noisy = self._asked(curator, step, total)
                     sums = _with_round(sums, at, noisy, step)
                     here = attempt(sums.mode, here.place) or here
@@ -407,7 +427,7 @@ class Scores(sampling.ChainMechanism):
         rng: np.random.Generator,
     ) -> Drawn:
         sums = measured.sums
-        with ONE_AT_A_TIME, timed("drawing from the posterior"):
+        with one_at_a_time(sums.space), timed("drawing from the posterior"):
             here = measured.near and attempt(sums.precise, measured.near.place)
             posterior = posterior_draws(
                 sums,
@@ -511,7 +531,7 @@ class Scores(sampling.ChainMechanism):
         clock = Clock(progress)
         bits = RandomBits(rng)
         space = self.space(release.schema)
-        with ONE_AT_A_TIME, clock.step("reading noisy sums"):
+        with one_at_a_time(space), clock.step("reading noisy sums"):
             _, tables, public = read_published(release)
             kit = kit_of(space)
             sums = restored(space, kit.score, kit.prior, tables, public[1])
@@ -611,9 +631,14 @@ class Scores(sampling.ChainMechanism):
 
 
 def _total(
-    space: Blueprint, score: RecordScore, clipping: Clipping, table: Table
+    space: Blueprint,
+    score: RecordScore,
+    clipping: Clipping,
+    expected: float,
+    table: Table,
 ) -> IntArray:
-    return score.total(clipping, space.beside(record_values(table)))
+    values = space.beside(record_values(table))
+    return score.total(clipping, values, expected)
 
 
 def _with_round(

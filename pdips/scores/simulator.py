@@ -11,6 +11,7 @@ from pytensor.graph.replace import clone_replace
 from pdips.arrays import FloatArray
 from pdips.data.schema import Column
 from pdips.posterior.columns import Values, bounds_of, stand_ins
+from pdips.posterior.interpreted import LIGHT
 from pdips.posterior.model import PUBLIC_SEED, Blueprint, split
 from pdips.posterior.record_likelihood import inputs_of
 
@@ -52,7 +53,7 @@ class Simulator:
             graphs,
             return_updates=True,
             on_unused_input="ignore",
-            mode="FAST_COMPILE",
+            mode=LIGHT,
             random_seed=False,
         )
         self._rngs = list(updates)
