@@ -1,0 +1,72 @@
+"""Models on the command line: formulas, and files with ``make(df)``."""
+
+import pytest
+from written_models import SCHEMA, table
+
+from pdips import open as opened
+
+MODEL = '''"""A mean for each region."""
+
+import pymc as pm
+
+
+def make(df):
+    codes, regions = df["region"].factorize(sort=True)
+    with pm.Model(coords={"region": regions}) as model:
+        a = pm.Normal("a", 170, 20, dims="region")
+        pm.Normal("obs", a[codes], 20, observed=df["height"].values)
+    return model
+'''
+
+
+@pytest.fixture
+def people(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table(300).to_parquet("people.parquet")
+    (tmp_path / "people.toml").write_text(SCHEMA.to_toml())
+    (tmp_path / "mine.py").write_text(MODEL)
+    return ("synthesize", "people.parquet", "--schema", "people.toml", "--epsilon", 1)
+
+
+def test_a_file_with_make_is_released_with_its_own_names(pdips, people):
+    said = pdips.ok(*people, "--model", "mine.py", "--sets", 2, "--out", "out")
+    assert "by scores" in said
+    release = opened("out/public")
+    posterior = release.posterior["posterior"]
+    assert posterior["a"].dims == ("chain", "draw", "region")
+    assert [*release.sets[0].columns] == ["height", "weight", "region", "treated"]
+    assert "def make(df)" in (release.settings["model_source"])
+
+
+def test_a_formula_is_released(pdips, people):
+    pytest.importorskip("bambi")
+    said = pdips.ok(
+        *people,
+        "--formula",
+        "children ~ treated",
+        "--formula-setting",
+        "family=poisson",
+        "--out",
+        "out",
+    )
+    assert "by scores" in said
+    release = opened("out/public")
+    assert {"Intercept", "treated"} <= {*release.posterior["posterior"].data_vars}
+    assert release.settings["model_source"].startswith("children ~ treated")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--formula", "height ~ weight", "--model", "mine.py"), "leave --model out"),
+        (("--formula-setting", "family=poisson"), "is for a --formula"),
+        (("--formula", "height ~ colour"), "colour"),
+        (("--formula", "height ~ children"), "confidential"),
+        (("--formula", "weight ~ treated"), "public"),
+        (("--model", "mine.py", "--public", "colour"), "'colour', which is no column"),
+        (("--formula", "height ~ weight", "--mechanism", "steps"), "takes no model"),
+        (("--model", "none.py"), "there is no model file"),
+    ],
+)
+def test_bad_input_is_one_line(pdips, people, words, said):
+    assert said in pdips.fails(2, *people, *words, "--out", "out")
