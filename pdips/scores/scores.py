@@ -458,7 +458,7 @@ class Scores(sampling.ChainMechanism):
             diagnostics=posterior.facts,
             closer=closer,
             posterior_draws=PublicDraws(
-                posterior=published_posterior(posterior),
+                posterior=published_posterior(posterior, sums.space.outside),
                 sampler=posterior.facts["sampler"],
                 others=partial(public_groups, sums, here, posterior),
             ),

@@ -122,21 +122,26 @@ class Dressing:
 
 
 def with_dims(space: Blueprint, draws: PosteriorDraws) -> PosteriorDraws:
-    """Return posterior draws with the model's own dims and labels."""
+    """Return posterior draws with the dims and labels of a blueprint's model, whose
+    names they keep.
+    """
     dataset = draws.tree["posterior"].to_dataset()
     arrays = {
         str(name): array.transpose(*SAMPLE, ...).to_numpy()
         for name, array in dataset.data_vars.items()
     }
-    groups = {"posterior": Dressing.of(space).dataset(arrays)}
+    dressing = Dressing(space.model.named_vars_to_dims, labels_of(space))
+    groups = {"posterior": dressing.dataset(arrays)}
     if "sample_stats" in draws.tree.children:
         groups["sample_stats"] = draws.tree["sample_stats"].to_dataset()
     return replace(draws, tree=xr.DataTree.from_dict(groups))
 
 
-def published_posterior(draws: PosteriorDraws) -> xr.Dataset:
+def published_posterior(
+    draws: PosteriorDraws, outside: Callable[[str], str] = str
+) -> xr.Dataset:
     """Return the posterior draws that go into the file, and what their weights are
-    worth.
+    worth; ``outside`` is what the author calls a variable or a dim.
 
     Independent draws are four chains, so that these can be compared.
     """
@@ -149,8 +154,9 @@ def published_posterior(draws: PosteriorDraws) -> xr.Dataset:
         dims = [str(dim) for dim in dataset[name].dims if dim not in SAMPLE]
         kept = _by_chain(draws, values)
         n_chains, n_draws = kept.shape[:2]
-        variables[name] = ((*SAMPLE, *dims), kept)
-        coordinates |= {dim: np.asarray(dataset[dim]) for dim in dims}
+        named = (*SAMPLE, *map(outside, dims))
+        variables[stored_name(outside(name))] = (named, kept)
+        coordinates |= {outside(dim): np.asarray(dataset[dim]) for dim in dims}
     coordinates["chain"] = np.arange(n_chains)
     coordinates["draw"] = np.arange(n_draws)
     about = {}
