@@ -22,7 +22,7 @@ from pdips.html import show_progress
 from pdips.margins.planning import suited
 from pdips.mechanism import Mechanism
 from pdips.privacy.charge import Charging, reserved
-from pdips.privacy.curator import COMPILING, Clock
+from pdips.privacy.curator import CHECKING, Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
 from pdips.privacy.plan import Plan
@@ -191,8 +191,9 @@ class ReleaseJob:
                 "a scheduler is for a folder of .parquet files, and the table is none"
             )
         if clock.progress is not None and getattr(mechanism, "model", None) is not None:
-            clock.progress(COMPILING)  # for the price
-        plan = mechanism.plan(self.schema)
+            clock.progress(CHECKING)  # for the price
+        with clock.watched():
+            plan = mechanism.plan(self.schema)
         with self._reserved(plan), snapshot(self.table) as lent:
             with clock.step("reading the table"):
                 counted = None if mechanism.offers.counted_tables else False

@@ -44,35 +44,38 @@ from pytensor.tensor.subtensor import (
 from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.curator import tell
 
-# Operations that numpy does on whole arrays at once; of elementwise ones see _is_quick
-QUICK = (
-    AdvancedIncSubtensor,
-    AdvancedSubtensor,
+# Operations that say or change a shape, or copy
+OF_SHAPES = (
     Alloc,
     AllocEmpty,
+    DeepCopyOp,
+    DimShuffle,
+    Join,
+    MakeVector,
+    Reshape,
+    ScalarFromTensor,
+    Shape,
+    Shape_i,
+    SpecifyShape,
+    Split,
+    TensorFromScalar,
+    ViewOp,
+)
+# Others that numpy does on whole arrays at once; of elementwise ones see _is_quick
+OF_NUMBERS = (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
     ARange,
     Argmax,
     CAReduce,
     CheckAndRaise,
     CumOp,
-    DeepCopyOp,
-    DimShuffle,
     Dot,
     ExtractDiag,
     Eye,
     IncSubtensor,
-    Join,
-    MakeVector,
-    Reshape,
-    ScalarFromTensor,
     ScalarOp,
-    Shape,
-    Shape_i,
-    SpecifyShape,
-    Split,
     Subtensor,
-    TensorFromScalar,
-    ViewOp,
 )
 # Operands of an elementwise operation that numpy takes
 MOST_OPERANDS = 32
@@ -91,9 +94,11 @@ def in_numpy_words(fgraph: Any, node: Any) -> list[Any] | None:
     op = node.op.scalar_op
     x, *rest = node.inputs
     if isinstance(op, Softplus):
-        found = pt.maximum(x, 0) + pt.log1p(pt.exp(-pt.abs(x)))
+        small = pt.log1p(pt.exp(-pt.abs(x)))
+        found = pt.maximum(x, 0) + small
     elif isinstance(op, Log1mexp):
-        found = pt.switch(x > -np.log(2), pt.log(-pt.expm1(x)), pt.log1p(-pt.exp(x)))
+        near_zero = pt.log(-pt.expm1(x))
+        found = pt.switch(x > -np.log(2), near_zero, pt.log1p(-pt.exp(x)))
     elif isinstance(op, Second):
         [other] = rest
         found = pt.broadcast_to(other, x.shape)
@@ -160,13 +165,11 @@ def _looked_up(looked_in: Any, places: Sequence[Any], n_axes: int) -> Any:
     return looked_in[tuple(whole)]
 
 
-BY_NUMPY = Mode(
-    VMLinker(use_cloop=False, c_thunks=False),
-    RewriteDatabaseQuery(
-        include=["minimum_compile", "merge", "py_only", *SIMPLIFYING],
-        exclude=["BlasOpt", "cxx_only", "fusion", "inplace"],
-    ),
-).register(
+REWRITES = RewriteDatabaseQuery(
+    include=["minimum_compile", "merge", "py_only", *SIMPLIFYING],
+    exclude=["BlasOpt", "cxx_only", "fusion", "inplace"],
+)
+BY_NUMPY = Mode(VMLinker(use_cloop=False, c_thunks=False), REWRITES).register(
     (in2out(on_further_axes), SIMPLIFIED),
     (in2out(in_numpy_words), AFTER_SIMPLIFYING),
 )
@@ -217,7 +220,7 @@ def _is_quick(node: Any) -> bool:
     if isinstance(op, Blockwise):
         return bool(op.gufunc_spec)
     if not isinstance(op, Elemwise):
-        return isinstance(op, QUICK)
+        return isinstance(op, OF_SHAPES + OF_NUMBERS)
     if len(node.inputs) + len(node.outputs) > MOST_OPERANDS:
         return False
     if isinstance(op.scalar_op, Add | Mul | Cast):

@@ -65,7 +65,8 @@ CLOCK: ContextVar["Clock | None"] = ContextVar("CLOCK", default=None)
 """What times the release that is running."""
 
 
-COMPILING = "compiling the model; the first time this takes a minute"
+CHECKING = "checking the model on made-up records"
+COMPILING = "compiling the model for NUTS; the first time this takes up to a minute"
 
 
 def tell(message: str) -> None:
@@ -94,6 +95,15 @@ class Clock:
         finally:
             TELL.reset(token)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Report the progress of work that isn't timed."""
+        token = TELL.set(self.progress)
+        try:
+            yield
+        finally:
+            TELL.reset(token)
 
     @contextmanager
     def running(self) -> Iterator[None]:

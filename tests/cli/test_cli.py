@@ -21,7 +21,7 @@ from tables import cases, schema_text
 
 from pdips import Ledger, Schema, Steps, Table, html
 from pdips.margins.planning import suited
-from pdips.privacy.curator import COMPILING, Clock
+from pdips.privacy.curator import CHECKING, Clock
 from pdips.synthesis import ReleaseJob
 
 SCHEMA = schema_text("cli")
@@ -597,8 +597,8 @@ def test_a_step_that_lasts_says_so_where_nobody_watches(monkeypatch, capsys, qui
     )
 
 
-@pytest.mark.parametrize(("model", "said"), [("m.py", [COMPILING]), (None, [])])
-def test_compilation_is_announced_before_the_price_is_computed(model, said):
+@pytest.mark.parametrize(("model", "said"), [("m.py", [CHECKING]), (None, [])])
+def test_checks_of_a_model_are_announced_before_the_price_is_computed(model, said):
     told = []
     mechanism = SimpleNamespace(model=model, plan=lambda schema: schema / 0)
     job = ReleaseJob(
