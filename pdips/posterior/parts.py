@@ -157,7 +157,8 @@ def _terms(joint: Sequence[Any], inlined: dict[Any, Any], axis: Axis) -> dict[st
     """
     given = [each for node in joint for each in node.inputs]
     cloned = clone_replace(given, inlined, rebuild_strict=False)
-    variables, values = cloned[::2], cloned[1::2]
+    variables = cloned[::2]
+    values = cloned[1::2]
     for node, variable, value in zip(joint, variables, values, strict=True):
         _check_observed(node.op.name, variable, value)
         inlined[node.outputs[0]] = value

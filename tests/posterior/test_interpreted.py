@@ -155,9 +155,7 @@ def test_a_small_model_is_planned_and_released_without_compiling(monkeypatch):
     )
     told = []
     mechanism = Scores(epsilon=4, model=ordinal, n_sets=1)
-    _, record = mechanism.release(
-        Table(frame, SCHEMA), rng=rng, progress=told.append
-    )
+    _, record = mechanism.release(Table(frame, SCHEMA), rng=rng, progress=told.append)
     assert record.diagnostics["sampler"] == "importance"
     assert len(told) == len({*told})
     # a twin that has to compile isn't passed over
