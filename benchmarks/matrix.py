@@ -361,7 +361,7 @@ MADE_OF_OTHERS: dict[str, Outcome] = {
     "Truncated": of_parts(
         "Truncated",
         lambda data, eta: (
-            [pm.StudentT.dist(4, eta, sigma())],
+            [pm.StudentT.dist(nu=4, mu=eta, sigma=sigma())],
             {"lower": -20.5, "upper": 20.5},
         ),
         REAL,

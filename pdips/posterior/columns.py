@@ -27,6 +27,7 @@ from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.graphs.data import as_data, read_own_data
 from pdips.graphs.ranges import told_ranges
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import timed
@@ -113,7 +114,8 @@ class Columns(Mapping[str, Any]):
             ) from None
         data = model.named_vars.get(name + SUFFIX)
         if data is None:
-            data = self._made[name] = _data(model, name, self._values[name])
+            data = as_data(model, name + SUFFIX, name, self._values[name])
+            self._made[name] = data
             if RECORD not in (*model.coords, *model.named_vars, *self._values):
                 model.add_coord(RECORD, length=data.shape[0])
             if self._locked:  # PyMC itself asks for no value while a model is built
@@ -165,25 +167,8 @@ class Columns(Mapping[str, Any]):
                 )
 
     def take_over(self, model: pm.Model) -> None:
-        """Let observed values read the data that the model holds.
-
-        ``pm.observe`` copies a model with its data, and observes what it is given,
-        which are the data of the model before.
-        """
-        copies = {
-            before: model[name + SUFFIX]
-            for name, before in self._made.items()
-            if name + SUFFIX in model.named_vars
-        }
-        for variable in model.observed_RVs:
-            value = model.rvs_to_values[variable]
-            behind = ancestors([value])
-            if all(copies.get(read, read) is read for read in behind):
-                continue
-            [taken] = clone_replace([value], copies, rebuild_strict=False)
-            del model.values_to_rvs[value]
-            model.rvs_to_values[variable] = taken
-            model.values_to_rvs[taken] = variable
+        """Let observed values read the data that the model holds."""
+        read_own_data(model, {name + SUFFIX: made for name, made in self._made.items()})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -209,18 +194,6 @@ class Columns(Mapping[str, Any]):
 def _spread(column: Column) -> NDArray[Any]:
     """Return values from a column's lower to its upper end, always equally many."""
     return _at_share(column, np.linspace(0, 1, TRIED))
-
-
-def _data(model: pm.Model, name: str, values: NDArray[Any]) -> Any:
-    """Return a column as data of a model.
-
-    That is what ``pm.Data`` makes, but for whole numbers, which stay as wide as those
-    that a model draws: ``pm.observe`` and ``pm.do`` take no others.
-    """
-    data = pytensor.shared(values, name=model.name_for(name + SUFFIX), shape=(None,))
-    data.tag.column = name
-    model.register_data_var(data)
-    return data
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:

@@ -31,7 +31,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 
 from pdips.errors import InputError
 from pdips.posterior.model_checks import check_law
-from pdips.posterior.record_likelihood import on_first_axis
+from pdips.posterior.record_likelihood import joint_terms, on_first_axis
 
 PLACEHELD = (ModelFreeRV, ModelNamed)
 """What the terms of records hold placeholders of: parameters and data."""
@@ -157,7 +157,8 @@ def _terms(joint: Sequence[Any], inlined: dict[Any, Any], axis: Axis) -> dict[st
     """
     given = [each for node in joint for each in node.inputs]
     cloned = clone_replace(given, inlined, rebuild_strict=False)
-    variables, values = cloned[::2], cloned[1::2]
+    variables = cloned[::2]
+    values = cloned[1::2]
     for node, variable, value in zip(joint, variables, values, strict=True):
         _check_observed(node.op.name, variable, value)
         inlined[node.outputs[0]] = value
@@ -168,7 +169,8 @@ def _terms(joint: Sequence[Any], inlined: dict[Any, Any], axis: Axis) -> dict[st
         elements = logs[0] if isinstance(logs, tuple) else logs
         return {node.op.name: _on_records(node.op, elements, axis)}
     drawn = dict(zip(variables, values, strict=True))
-    by_value = conditional_logp(drawn, warn_rvs=False)
+    with joint_terms():
+        by_value = conditional_logp(drawn, warn_rvs=False)
     return {
         node.op.name: _on_records(node.op, by_value[value], axis)
         for node, value in zip(joint, values, strict=True)

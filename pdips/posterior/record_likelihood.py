@@ -1,6 +1,8 @@
 """The log-likelihood of a record: alone, of blocks of records, and as a graph."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -150,13 +152,23 @@ def _put_hurdle(model: pm.Model, name: str, missing: Any, number: float) -> None
     variable.index = 0
 
 
+@contextmanager
+def joint_terms() -> Iterator[None]:
+    """Keep quiet that variables which share what was summed out have one term: terms
+    are added up anyway.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There are multiple dependent variables")
+        yield
+
+
 def record_terms(model: pm.Model) -> Any:
     """Return the log-likelihood of each record, the first axis of observed variables,
     as a graph of values and data.
     """
-    terms = [
-        on_first_axis(term) for term in model.logp(vars=model.observed_RVs, sum=False)
-    ]
+    with joint_terms():
+        logs = model.logp(vars=model.observed_RVs, sum=False)
+    terms = [on_first_axis(term) for term in logs]
     return sum(terms[1:], terms[0])
 
 
@@ -169,7 +181,8 @@ def log_prior(model: pm.Model) -> Any:
     """Return the log prior density of the value variables (Jacobians included), as a
     graph.
     """
-    return model.logp(vars=[*model.free_RVs, *model.potentials])
+    with joint_terms():
+        return model.logp(vars=[*model.free_RVs, *model.potentials])
 
 
 def inputs_of(model: pm.Model, columns: Iterable[str] | None = None) -> dict[str, Any]:
