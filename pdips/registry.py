@@ -31,7 +31,7 @@ HOMES = {
         "histogram.urns:MultinomialDirichlet",
         "margins:sized_urn",
     ),
-    "pairs": ("fields.pairs:Pairs", "margins:pairs"),
+    "margins": ("fields.margins:Margins", "margins:margins"),
     "perturbed-histogram": (
         "histogram.laplace:PerturbedHistogram",
         "margins:sanitizer",
@@ -117,7 +117,7 @@ def with_setting(setting: str) -> tuple[str, ...]:
     Examples
     --------
     >>> with_setting("chosen")
-    ('pairs',)
+    ('margins',)
     """
     settings = {
         name: getattr(find(name), "__dataclass_fields__", {}) for name in MECHANISMS

@@ -13,7 +13,7 @@ FEW_CELLS = Wishes(most_columns=4, most_levels=5)
 WISHES = {
     "kng": Wishes(plain_numbers=0.7, most_columns=4, most_levels=4),
     "kng-residual": Wishes(plain_numbers=0.7, most_columns=4, most_levels=4),
-    "pairs": Wishes(0.5, totals=0.2, households=0.15, weights=0.2),
+    "margins": Wishes(0.5, totals=0.2, households=0.15, weights=0.2),
     "steps": Wishes(totals=0.2),
     "privbayes": Wishes(),
     "universal-histogram": Wishes(),
@@ -26,14 +26,14 @@ COUNTING = (
     "laplace-sanitizer",
     "mcclure-reiter",
     "multinomial-dirichlet",
-    "pairs",
+    "margins",
     "perturbed-histogram",
     "privbayes",
     "smoothed-histogram",
     "steps",
     "universal-histogram",
 )
-OFTEN = ("pairs", "steps")  # They have most options
+OFTEN = ("margins", "steps")  # They have most options
 SHARES = ("1/10", 0.25, Fraction(1, 3), "0.9")
 
 
@@ -189,7 +189,7 @@ _DRAWN: dict[str, Callable[[Chance, Options, Content], None]] = {
     "laplace-sanitizer": _split,
     "mcclure-reiter": _urn,
     "multinomial-dirichlet": _own_sets,
-    "pairs": _pairs,
+    "margins": _pairs,
     "perturbed-histogram": _split,
     "privbayes": _privbayes,
     "smoothed-histogram": _sized,

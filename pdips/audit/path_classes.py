@@ -180,7 +180,7 @@ def _by_kind(
     label: str,
     least: Mapping[str, Least] | None = None,
     *,
-    mechanism: str = "pairs",
+    mechanism: str = "margins",
     **more: Any,
 ) -> list[PathClass]:
     """Return a class with Laplace noise and one with Gaussian noise."""

@@ -544,7 +544,7 @@ def is_linear(image: LinearImage, seed: int) -> bool:
 def _missed(question: AskedQuestion) -> float:
     """Return the probability with which Gaussian noise isn't of the law G that its
     price is about, worked out from the variances that the sampler was told and the
-    shapes of what is shown (``docs/proofs/pairs.md``, lemma 5).
+    shapes of what is shown (``docs/proofs/margins.md``, lemma 5).
     """
     response = question.response
     if response is None or question.laws != {"gaussian"} or _has_draw_each(response):

@@ -306,7 +306,7 @@ def page(
     if not any(form["rows"] for form in forms.values()):
         raise InputError(
             f"--html: the errors of {mechanism.name} aren't known in "
-            f"closed form; take steps or pairs"
+            f"closed form; take margins"
         )
     start = {
         "epsilon": float(positive(mechanism.epsilon, "epsilon")),

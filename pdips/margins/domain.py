@@ -109,7 +109,7 @@ def domain_of(schema: Schema) -> Domain:
         raise InputError(
             f"the cross-tabulation of all columns has {domain.n_cells:,} cells, more "
             f"than {MOST_CELLS:,}: "
-            "take mechanism 'pairs', which lays out none, or give fewer columns, "
+            "take mechanism 'margins', which lays out none, or give fewer columns, "
             "levels or bins"
         )
     return domain
@@ -126,7 +126,7 @@ def columns_of(schema: Schema, cut: Mapping[str, int] | None = None) -> Domain:
         if not column.is_categorical and not column.is_binned and name not in cut:
             raise InputError(
                 f"column {name!r} needs bins or bin_edges in the schema (bins = 20); "
-                f"mechanism 'pairs' needs none"
+                f"mechanism 'margins' needs none"
             )
     sizes = dict[str, int]()
     ordered = list[int]()

@@ -46,21 +46,21 @@ def suited(
     >>> columns = {name: {"levels": list(range(10))} for name in "abcdefgh"}
     >>> name, reason = suited(Schema.model_validate({"columns": columns}))
     >>> name, reason[:42]
-    ('pairs', '100,000,000 cells are too many to lay out,')
+    ('margins', '100,000,000 cells are too many to lay out,')
     """
     if has_model:
         return "scores", "it takes any PyMC model of one record"
     if schema.members is not None:
-        return "pairs", "it takes households with members"
+        return "margins", "it takes households with members"
     if in_files:
-        return "pairs", "it takes a table in many files"
+        return "margins", "it takes a table in many files"
     if not all(
         column.is_categorical or column.is_binned for column in schema.columns.values()
     ):
-        return "pairs", "it needs no bins for numeric columns"
+        return "margins", "it needs no bins for numeric columns"
     n_cells = columns_of(schema).n_cells
     if n_cells > MOST_DENSE:
-        return "pairs", (
+        return "margins", (
             f"{n_cells:,} cells are too many to lay out, and it holds "
             f"all pairs of columns without"
         )

@@ -441,7 +441,7 @@ class Steps(CountedTree, LaplaceOrGaussian):
             raise InputError(
                 f"margins are fitted on at most {MOST_DENSE:,} cells; these columns "
                 f"have {domain.n_cells:,} together: "
-                "take mechanism 'pairs', which lays out none, merge levels or bins, "
+                "take mechanism 'margins', which lays out none, merge levels or bins, "
                 "or leave columns out; a tree down "
                 "to all cells (below=cells) says less"
             )

@@ -820,7 +820,7 @@ def test_what_cannot_be_certified_is_named_beside_the_others(pdips, monkeypatch)
 
 
 CERTIFIED = PostprocessingCertificate(
-    mechanism="pairs",
+    mechanism="margins",
     settings="",
     neighbours="replace-one",
     pair="two tables",

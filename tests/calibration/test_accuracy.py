@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tables import cases, refuses, schema_of
 
-from pdips import LaplaceSanitizer, Modips, Pairs, PrivBayes, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Margins, Modips, PrivBayes, Schema, Steps, Table
 from pdips.calibration import accuracy
 from pdips.calibration.accuracy import Want, smallest_epsilon
 from pdips.calibration.forms import errors_of
@@ -114,7 +114,7 @@ def test_what_no_epsilon_meets_and_columns_without_a_margin_are_refused(monkeypa
     columns = {"a": {"levels": [0, 1]}, "free": {"lower": 0.0, "upper": 1.0}}
     schema = Schema(columns=columns)
     said = "neither levels nor bins"
-    refuses(said, smallest_epsilon, Pairs(epsilon=1), schema, ["free within 5"])
+    refuses(said, smallest_epsilon, Margins(epsilon=1), schema, ["free within 5"])
     monkeypatch.setattr(accuracy, "LARGEST", Fraction(1))
     said = "isn't met at epsilon = 1, the largest"
     refuses(said, smallest_epsilon, Steps(epsilon=1), SCHEMA, ["all within 2"])

@@ -99,7 +99,7 @@ def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
         == "steps"
     )
     wide = Schema(columns={f"c{k}": {"levels": list(range(8))} for k in range(9)})
-    assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["pairs", "scores"]
+    assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["margins", "scores"]
 
 
 @pytest.mark.slow_cases(
@@ -138,7 +138,7 @@ def test_a_folder_of_files_is_released_from_end_to_end(pdips, here, scheduler):
         "--out",
         here / "out",
     )
-    assert "mechanism pairs: it takes a table in many files" in out
+    assert "mechanism margins: it takes a table in many files" in out
     assert len(pd.read_parquet(here / "out/public/synthetic_1.parquet")) == 60
     assert json.loads((here / "out/confidential/run.json").read_text())["comparison"][
         "skipped"
@@ -352,9 +352,9 @@ def test_schema_draft_and_check(pdips, here):
     )
     out = pdips.ok("schema", "check", here / "d.toml")
     assert "colour: 2 levels" in out
-    assert "no bins: wage; mechanism pairs needs none" in out
+    assert "no bins: wage; mechanism margins needs none" in out
     (here / "d.toml").replace(here / "s.toml")
-    complains(pdips, here, "(bins = 20); mechanism 'pairs' needs none", *words(here))
+    complains(pdips, here, "(bins = 20); mechanism 'margins' needs none", *words(here))
 
 
 def test_some_columns_of_a_file_as_people_have_them(pdips, here):

@@ -79,7 +79,7 @@ def test_pairs_of_quiet_noise(path, frame, name, neighbours):
         path,
         frame,
         names,
-        "pairs",
+        "margins",
         epsilon=100_000,
         neighbours=neighbours,
         n_sets=2,

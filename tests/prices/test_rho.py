@@ -22,8 +22,8 @@ from tables import refuses, schema_of, table_of, with_cap
 
 from pdips import (
     LaplaceSanitizer,
+    Margins,
     MultinomialDirichlet,
-    Pairs,
     PrivacyLoss,
     Schema,
     SmoothedHistogram,
@@ -158,9 +158,9 @@ COUNTED = [
     (Steps, {"below": "margins"}, THREE),
     (Steps, {"order": ("a", "b"), "layers": 2}, SMALL),
     (UniversalHistogram, {"attribute": "b", "fan_out": 2}, SMALL),
-    (Pairs, {}, SMALL),
-    (Pairs, {"single_share": "1/100"}, THREE),
-    (Pairs, {"also": tuple("abc")}, THREE),
+    (Margins, {}, SMALL),
+    (Margins, {"single_share": "1/100"}, THREE),
+    (Margins, {"also": tuple("abc")}, THREE),
 ]
 
 
@@ -174,7 +174,7 @@ def test_counts_attain_their_rho(build, settings, schema, epsilon, neighbours):
     assert ATTAINED <= found <= 1 + ROUNDING
 
 
-@pytest.mark.parametrize("build", [LaplaceSanitizer, Steps, Pairs])
+@pytest.mark.parametrize("build", [LaplaceSanitizer, Steps, Margins])
 def test_a_person_with_three_records_attains_the_rho_of_cap_three(build, neighbours):
     made, capped = build(epsilon=1, neighbours=neighbours), with_cap(SMALL, 3, None)
     one, other = [(0, 0)] * 3, [(1, 2)] * 3
@@ -209,7 +209,7 @@ AUDITED = [
     ("steps", {}),
     ("universal-histogram", {}),
     ("privbayes", {}),
-    ("pairs", {}),
+    ("margins", {}),
     ("mcclure-reiter", {}),
     ("smoothed-histogram", {}),
     ("multinomial-dirichlet", {}),
@@ -282,7 +282,7 @@ def too_small(step: Step, change: np.ndarray) -> bool:
     )
 
 
-FAST = ("laplace-sanitizer", "universal-histogram", "pairs", "kng", "kng-residual")
+FAST = ("laplace-sanitizer", "universal-histogram", "margins", "kng", "kng-residual")
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -303,7 +303,7 @@ def test_l2_squared_bounds_what_moves_of_persons_with_three_records(
 ):
     capped = with_cap(SMALL, 3, None)
     pair = moved(capped, [(0, 0)] * 3, [(1, 2)] * 3, neighbours)
-    for build in (LaplaceSanitizer, Steps, Pairs):
+    for build in (LaplaceSanitizer, Steps, Margins):
         made = build(epsilon=1, neighbours=neighbours)
         steps = list(steps_moved(made, pair, monkeypatch))
         assert steps
@@ -400,7 +400,7 @@ def test_the_worst_vector_of_given_norms_is_found(rate):
 
 @pytest.mark.parametrize("twin", ["mean weight", "the step's scale"])
 def test_each_weight_is_priced_at_its_own_rate(twin, neighbours):
-    made, schema = Pairs(epsilon=4, neighbours=neighbours), schema_of(2, 6)
+    made, schema = Margins(epsilon=4, neighbours=neighbours), schema_of(2, 6)
     step = made.plan(schema).steps[-1]
     weights = [weight for weight, _ in step.image.moved]
     assert len(weights) > 1
@@ -416,7 +416,7 @@ def test_each_weight_is_priced_at_its_own_rate(twin, neighbours):
 
 
 def test_an_image_without_its_moves_costs_what_its_epsilon_implies():
-    step = Pairs(epsilon=1).plan(THREE).steps[-1]
+    step = Margins(epsilon=1).plan(THREE).steps[-1]
     bare = replace(step, image=replace(step.image, moved=()))
     assert bare.rho == of_pure(step.price) > 5 * step.rho
 

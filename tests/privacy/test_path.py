@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tables import random_table, refuses, schema_of
 
-from pdips import InputError, Pairs, Steps
+from pdips import InputError, Margins, Steps
 from pdips.errors import PlanError
 from pdips.privacy import curator
 from pdips.privacy.noise import RandomBits, discrete_laplace, exponential_mechanism
@@ -194,7 +194,7 @@ def test_tables_in_many_files_are_refused():
 
 def test_a_run_ends_with_its_last_question_unless_it_is_whole():
     table = random_table(schema_of(2, 2, 2), 9)
-    made = Pairs(epsilon=1)
+    made = Margins(epsilon=1)
     plan = made.plan(table.schema)
     path = AnswerPath(level=3)
     short = follow(made, plan, table, path)

@@ -18,7 +18,7 @@ import xarray as xr
 from small_models import cells_of, draw_cells, shares_of_cells
 from tables import cases, schema_text
 
-from pdips import KNG, LaplaceSanitizer, Modips, Pairs, Schema, Steps, Table
+from pdips import KNG, LaplaceSanitizer, Margins, Modips, Schema, Steps, Table
 from pdips.release.codebook import DRAWN, TABLES
 from pdips.release.folder import file_digest
 from pdips.statistics.model import StatisticModel
@@ -127,7 +127,7 @@ def check(folder: Path, package: dict[str, Any]) -> None:
 MECHANISMS = [
     (Steps(epsilon=50, n_sets=2), MIXED),
     (LaplaceSanitizer(epsilon=50), Schema.from_toml(LEVELS)),
-    (Pairs(epsilon=50), UNBINNED),
+    (Margins(epsilon=50), UNBINNED),
     (Modips(epsilon=5, n_sets=2, model=MODEL), CELLS),
     (KNG(epsilon=50), UNBINNED),
 ]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from tables import refuses
 
-from pdips import Pairs, Schema, Steps, Table
+from pdips import Margins, Schema, Steps, Table
 from pdips.convergence import Convergence
 from pdips.evaluation.margins import no_comparison
 from pdips.release.documents import (
@@ -41,7 +41,7 @@ def run(**changes: object) -> RunDocument:
     return RunDocument.model_validate(whole | changes)
 
 
-@pytest.mark.parametrize("mechanism", [Steps(epsilon=1), Pairs(epsilon=1, n_sets=2)])
+@pytest.mark.parametrize("mechanism", [Steps(epsilon=1), Margins(epsilon=1, n_sets=2)])
 def test_a_release_loses_nothing_when_it_is_written_again(tmp_path, mechanism):
     release, _ = mechanism.release(Table(FRAME, SCHEMA))
     release.publish(tmp_path / "public")

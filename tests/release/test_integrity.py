@@ -14,7 +14,7 @@ import pytest
 from tables import refuses
 
 import pdips
-from pdips import Ledger, Pairs, Release, Schema, Steps, Table
+from pdips import Ledger, Margins, Release, Schema, Steps, Table
 from pdips.cli.check import examine
 from pdips.errors import InputError
 from pdips.evaluation import claim as claims
@@ -104,7 +104,7 @@ def write_derived(out: Path, release: Release) -> None:
 
 def made(out: Path, key: AccountKey | None, seed: int, number: int = 1) -> Path:
     """A release as the program writes it; one that is signed is charged, too."""
-    release, _ = Pairs(epsilon=1, n_sets=2).release(table(seed))
+    release, _ = Margins(epsilon=1, n_sets=2).release(table(seed))
     if key is not None:
         receipt = Receipt(
             account="a" * 16,

@@ -13,7 +13,7 @@ import pytest
 from tables import CHROMIUM, schema_in
 from test_report import facts_of, run_of, write_folder
 
-from pdips import Ledger, Pairs, Schema, Steps
+from pdips import Ledger, Margins, Schema, Steps
 from pdips.calibration.closed_form import prospects
 from pdips.cli import program
 from pdips.cli.plan import LEVEL, MOST_ROWS, page
@@ -134,7 +134,9 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def planned(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The page of a plan."""
     path = tmp_path_factory.mktemp("planned") / "plan.html"
-    path.write_text(page(Pairs(epsilon=1), PLANNED, "s.toml", 5_000), encoding="utf-8")
+    path.write_text(
+        page(Margins(epsilon=1), PLANNED, "s.toml", 5_000), encoding="utf-8"
+    )
     return [path]
 
 
@@ -369,7 +371,7 @@ def in_python(
 
 @pytest.mark.parametrize(
     ("mechanism", "schema"),
-    [(Steps, SCHEMA), (Pairs, SCHEMA), (Pairs, PLANNED), (Pairs, MANY)],
+    [(Steps, SCHEMA), (Margins, SCHEMA), (Margins, PLANNED), (Margins, MANY)],
 )
 def test_a_plan_in_the_browser_agrees_with_python(
     browser: Any, mechanism: Any, schema: Schema, tmp_path: Path
@@ -390,7 +392,7 @@ def test_a_plan_in_the_browser_agrees_with_python(
             "at => evaluate({...at, cap: 2 * at.cap})", SETTINGS[0]
         )
     for at, found, command in zip(SETTINGS, told, commands, strict=True):
-        assert (mechanism is Pairs, schema is PLANNED) == (
+        assert (mechanism is Margins, schema is PLANNED) == (
             "single_share=" in command,
             "intervals=" in command,
         )

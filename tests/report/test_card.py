@@ -17,7 +17,7 @@ from small_models import cells_of, draw_cells, shares_of_cells
 from tables import cases, schema_in
 from test_report import EVALUATION, facts_of
 
-from pdips import KNG, LaplaceSanitizer, Modips, Pairs, Schema, Steps, Table
+from pdips import KNG, LaplaceSanitizer, Margins, Modips, Schema, Steps, Table
 from pdips.inference import Combined
 from pdips.registry import MECHANISMS
 from pdips.release.documents import PrivacyDocument, write_json
@@ -145,7 +145,7 @@ def published(folder: Path, mechanism: Any) -> Path:
     ("mechanism", "rule"),
     [
         (LaplaceSanitizer(epsilon=20, n_sets=3, split="per-set"), "sanitized"),
-        (Pairs(epsilon=20, n_sets=3, sets="posterior"), "between"),
+        (Margins(epsilon=20, n_sets=3, sets="posterior"), "between"),
         (Steps(epsilon=20, n_sets=3, split="per-set"), "sanitized"),
         (
             Modips(

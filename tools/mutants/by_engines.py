@@ -58,7 +58,7 @@ BY_ENGINES = [
     ),
     Mutant(
         "sets of pairs have exactly as many records as the table under add-remove",
-        "fields/pairs.py",
+        "fields/margins.py",
         "n_records = max(round(pairs.n_records), 0)",
         "n_records = curator._table.n_records",
         f"{POST} -k 'same_answers and pairs'",

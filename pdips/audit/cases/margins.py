@@ -24,7 +24,7 @@ from pdips.audit.neighbour_pairs import (
 )
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.fields.pairs import Pairs
+from pdips.fields.margins import Margins
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.histogram.urns import Urn
 from pdips.margins.steps import Steps
@@ -185,7 +185,7 @@ def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
         yield Case(stopping, boundary)
 
 
-def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
+def margins(build: Callable[..., Margins]) -> Iterator[Case]:
     """Yield the cases of all pairs: three columns, weights, households; exactly where
     losses are pure, and by runs.
     """
@@ -283,7 +283,7 @@ def _written(homes: _Homes) -> Written:
     return [(rent, *sexes) for rent, sexes in homes.values()]
 
 
-def gaussian(build: Callable[..., Steps | Pairs]) -> Iterator[Case]:
+def gaussian(build: Callable[..., Steps | Margins]) -> Iterator[Case]:
     """Yield pairs for Gaussian noise, of one column and of three, by many runs; none
     where other settings exclude it.
     """

@@ -97,7 +97,7 @@ OF_PRODUCTS = Fraction(1, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(LaplaceOrGaussian):
+class Margins(LaplaceOrGaussian):
     """Noisy counts of all one- and two-way margins, and records of a pairwise Markov
     random field that fits them.
 
@@ -156,7 +156,7 @@ class Pairs(LaplaceOrGaussian):
     together by an amount that is the same for all records under add-remove, and bounded
     by a certificate under replace-one. What is published are noisy counts or their
     differences; everything after that is post-processing. Proof:
-    ``docs/proofs/pairs.md``.
+    ``docs/proofs/margins.md``.
 
     Examples
     --------
@@ -164,12 +164,12 @@ class Pairs(LaplaceOrGaussian):
     ...     {"columns": {name: {"levels": [0, 1]} for name in "abc"}}
     ... )
     >>> table = Table(pd.DataFrame({name: [0, 1, 1] for name in "abc"}), schema)
-    >>> release, _ = Pairs(epsilon=1, delta="1e-6").release(table)
+    >>> release, _ = Margins(epsilon=1, delta="1e-6").release(table)
     >>> len(release.sets[0])
     3
     """
 
-    name: ClassVar[str] = "pairs"
+    name: ClassVar[str] = "margins"
     offers: ClassVar[Offers] = Offers(
         zeros=True,
         rules=True,
@@ -482,7 +482,7 @@ class Pairs(LaplaceOrGaussian):
         if not plan.n_public:
             return
         if table.n_records > MOST_RECORDS:
-            raise InputError(f"pairs makes at most {MOST_RECORDS:,} records")
+            raise InputError(f"margins makes at most {MOST_RECORDS:,} records")
         design = plan.design
         step = plan.named(MARGINS)
         for margin in design.margins:
@@ -632,7 +632,7 @@ class Pairs(LaplaceOrGaussian):
 
 @dataclass(frozen=True, kw_only=True)
 class PriceParts:
-    """What the questions of ``Pairs`` get of its price; the rest is that of sums.
+    """What the questions of ``Margins`` get of its price; the rest is that of sums.
 
     Parameters
     ----------
