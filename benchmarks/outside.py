@@ -60,7 +60,7 @@ def main() -> None:
     print("processor seconds an answer, mean and longest")
     for n, epsilon in product(asked.sizes, asked.epsilons):
         plan, held, seconds = (
-            Margins(epsilon=epsilon, delta="1e-6").plan(schema),
+            Margins(measure="pairs", epsilon=epsilon, delta="1e-6").plan(schema),
             defaultdict(list),
             defaultdict(list),
         )

@@ -109,7 +109,7 @@ def main() -> None:
     schema = Schema.model_validate(
         {"columns": {f"c{k}": {"levels": LEVELS} for k in range(given.columns)}}
     )
-    design = Margins(epsilon=1, delta="1e-6").plan(schema).design
+    design = Margins(measure="pairs", epsilon=1, delta="1e-6").plan(schema).design
     scheduler = None if given.scheduler == "none" else given.scheduler
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), given.rows, given.columns, given.files)

@@ -35,7 +35,7 @@ QUESTIONS = (
 yes decides.
 """
 
-OTHERWISE = "steps"
+OTHERWISE = "margins"
 
 WIDTH, LEFT, WIDE, RIGHT, NARROW, LINE, PAD, GAP = 590, 10, 310, 380, 200, 19, 9, 22
 STYLE = """

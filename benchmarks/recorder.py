@@ -33,7 +33,7 @@ from dp_recorder.auditing import audit_primitives as tool
 
 from pdips.arrays import BoolArray, IntArray
 from pdips.audit.neighbour_pairs import Pair
-from pdips.audit.path_classes import BY_KIND, PathClass, path_classes
+from pdips.audit.path_classes import BY_KIND, PAIRS, PathClass, path_classes
 from pdips.audit.path_loss import least_squares_cost
 from pdips.audit.random_pairs import random_pair
 from pdips.errors import DataError, InputError, RefusedError
@@ -382,7 +382,7 @@ def main() -> None:
     zcdp = next(
         each
         for each in path_classes()
-        if each.mechanism == "margins" and each.settings == BY_KIND["zcdp"]
+        if each.mechanism == "margins" and each.settings == PAIRS | BY_KIND["zcdp"]
     )
     for name, twin in TWINS.items():
         broken = Tally()

@@ -30,7 +30,7 @@ from scipy import stats
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
-from pdips import Margins, PrivBayes, Schema, Steps, Table
+from pdips import Margins, PrivBayes, Schema, Table
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.mechanism import Mechanism
@@ -311,19 +311,28 @@ def main() -> None:
     gaussian = {**common, "delta": asked.delta}
     if asked.coverage:
         few = np.prod(sizes.astype(float)) <= MOST_DENSE
-        for kind in (Margins, Steps) if few else (Margins,):
-            print(kind.name)
+        for measure in ("pairs", "views") if few else ("pairs",):
+            print(f"margins of {measure}")
             for seed in range(asked.runs):
-                several = kind(**gaussian, n_sets=asked.coverage, sets="posterior")
+                several = Margins(
+                    measure=measure,
+                    **gaussian,
+                    n_sets=asked.coverage,
+                    sets="posterior",
+                )
                 coverage(several, frame, schema, chosen_triples(len(sizes)), seed)
         return
-    mechanisms: list[Any] = [Margins(**gaussian), Margins(**common)]
+    mechanisms: list[Any] = [
+        Margins(measure="pairs", **gaussian),
+        Margins(measure="pairs", **common),
+    ]
     if asked.chosen:
         mechanisms += [
-            Margins(**each, chosen=asked.chosen) for each in (gaussian, common)
+            Margins(measure="pairs", **each, chosen=asked.chosen)
+            for each in (gaussian, common)
         ]
     if np.prod(sizes.astype(float)) <= MOST_DENSE:
-        mechanisms += [Steps(**gaussian), Steps(**common)]
+        mechanisms += [Margins(measure="views", **each) for each in (gaussian, common)]
     if asked.neighbours == "replace-one":
         mechanisms.append(PrivBayes(epsilon=asked.epsilon))
     ways: dict[str, Callable[[int], IntArray]] = {

@@ -205,7 +205,7 @@ def losses(
     >>> from pdips.audit.neighbour_pairs import worst_pairs
     >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
     >>> pair = worst_pairs(schema, "replace-one")[0]
-    >>> found = losses(Steps(epsilon=1, delta="1e-6"), pair)
+    >>> found = losses(Margins(epsilon=1, delta="1e-6"), pair)
     >>> found.unit, round(found.ratio, 9)
     ('rho', 1.0)
     """

@@ -214,7 +214,7 @@ class PlannedRelease:
         self._tell_mechanisms()
         if rows and getattr(self.mechanism, "kind", "") == "pure":
             _tell_gaussian(self.mechanism, self.schema, n_records, rows)
-        if n_records and hasattr(self.mechanism, "chosen"):
+        if n_records and getattr(self.plan.design, "pairs", False):
             _tell_chosen(self.mechanism, n_records, rows, LOUD[loss.kind])
         if not rows:
             click.echo(f"errors    none known in closed form for {self.name}")

@@ -287,11 +287,9 @@ class SynthesisOptions:
 
     def _suited(self, schema: "Schema") -> str:
         from pdips.margins.planning import suited
-        from pdips.synthesis import in_files
 
         has_model = self.model is not None or self.formula is not None
-        files = in_files(self.table)
-        name, why = suited(schema, has_model=has_model, in_files=files)
+        name, why = suited(schema, has_model=has_model)
         options = [option.partition("=")[0] for option in self.options]
         has_delta = self.delta is not None or "delta" in options
         more = ""

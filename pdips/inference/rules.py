@@ -391,7 +391,7 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     Examples
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, _ = Steps(epsilon=1, n_sets=2, split="per-set").release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2, split="per-set").release(table)
     >>> rule_for(release)
     'sanitized'
     """

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.curator import noisy_counts
 from pdips.privacy.loss import Neighbours
@@ -408,9 +409,10 @@ class View:
         """
         return self.n_summed(columns) * self.variance
 
-    def find(self, codes: IntArray) -> IntArray:
-        """Return the cell that each record, given by its levels, falls into."""
-        own = tuple(codes[:, column] for column in self.columns)
+    def find(self, table: Table) -> IntArray:
+        """Return the cell that each record of a table falls into."""
+        names = [self.domain.names[column] for column in self.columns]
+        own = tuple(table.codes[name] for name in names)
         return np.asarray(np.ravel_multi_index(own, self.sizes))
 
     def levels(self) -> dict[int, IntArray]:

@@ -12,8 +12,8 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.margins.domain import check_domain, columns_of, domain_of, splittable
 from pdips.margins.margin_error import ColumnTree, small_margins
-from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.steps import divide
+from pdips.margins.views import can_be_laid_out
 from pdips.privacy.loss import Neighbours, Number, check_whole, choice, positive
 from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -32,40 +32,35 @@ type LayerBudget = Rule | Sequence[Number]
 """A rule, or the epsilon of each noised layer from the top."""
 
 
-def suited(
-    schema: Schema, *, has_model: bool = False, in_files: bool = False
-) -> tuple[str, str]:
+def suited(schema: Schema, *, has_model: bool = False) -> tuple[str, str]:
     """Return the mechanism to take where none is named, and why, from public facts
     alone.
 
-    ``has_model``: whether the user brings a PyMC model; ``in_files``: whether the table
-    is a folder of files.
+    ``has_model``: whether the user brings a PyMC model.
 
     Examples
     --------
     >>> columns = {name: {"levels": list(range(10))} for name in "abcdefgh"}
     >>> name, reason = suited(Schema.model_validate({"columns": columns}))
     >>> name, reason[:42]
-    ('margins', '100,000,000 cells are too many to lay out,')
+    ('margins', 'it counts all pairs of columns, of which 1')
     """
     if has_model:
         return "scores", "it takes any PyMC model of one record"
+    columns = schema.columns.values()
     if schema.members is not None:
         return "margins", "it takes households with members"
-    if in_files:
-        return "margins", "it takes a table in many files"
-    if not all(
-        column.is_categorical or column.is_binned for column in schema.columns.values()
-    ):
+    if not all(column.is_categorical or column.is_binned for column in columns):
         return "margins", "it needs no bins for numeric columns"
     n_cells = columns_of(schema).n_cells
-    if n_cells > MOST_DENSE:
+    if can_be_laid_out(schema):
         return "margins", (
-            f"{n_cells:,} cells are too many to lay out, and it holds "
-            f"all pairs of columns without"
+            f"it counts views that hold all pairs of columns, and {n_cells:,} cells "
+            f"can be laid out"
         )
-    return "steps", (
-        f"it holds all pairs of columns, and {n_cells:,} cells can be laid out"
+    return "margins", (
+        f"it counts all pairs of columns, of which {n_cells:,} cells needn't be laid "
+        f"out"
     )
 
 

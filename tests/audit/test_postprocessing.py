@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from leaks import as_long_as_the_table, leaking, with_sets
+from margin_tables import of_pairs
 from tables import refuses, schema_of
 
-from pdips import LaplaceSanitizer, Margins, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Margins, Schema, Table
 from pdips.audit import certify_postprocessing, registered_cases
 from pdips.audit.cases.margins import FOUR, HOMES
 from pdips.audit.path_classes import NUMBERS, PUBLIC, path_classes
@@ -73,7 +74,7 @@ def certified(made, pairs):
 
 
 def test_the_number_of_records_in_the_length_of_sets_is_seen(monkeypatch):
-    made = Margins(epsilon=8, neighbours="add-remove")
+    made = of_pairs(epsilon=8, neighbours="add-remove")
     pairs = pairs_of(FOUR, "add-remove")
     assert all(found.holds for found in certified(made, pairs))
     leaking(monkeypatch, Margins, as_long_as_the_table)
@@ -82,7 +83,7 @@ def test_the_number_of_records_in_the_length_of_sets_is_seen(monkeypatch):
 
 
 def test_what_is_kept_and_published_of_the_table_itself_is_seen(monkeypatch):
-    made = Margins(epsilon=8, neighbours="add-remove")
+    made = of_pairs(epsilon=8, neighbours="add-remove")
     pairs = pairs_of(FOUR, "add-remove")
     ask = Margins.ask
 
@@ -97,7 +98,7 @@ def test_what_is_kept_and_published_of_the_table_itself_is_seen(monkeypatch):
 
 
 def test_published_cuts_of_exact_quantiles_are_seen(monkeypatch):
-    made = Margins(epsilon=8, delta="1e-6")
+    made = of_pairs(epsilon=8, delta="1e-6")
     pairs = pairs_of(NUMBERS.draw(np.random.default_rng(1), 1), "replace-one")
     assert all(found.holds for found in certified(made, pairs))
 
@@ -112,7 +113,7 @@ def test_published_cuts_of_exact_quantiles_are_seen(monkeypatch):
 
 
 def test_intervals_looked_into_by_exact_counts_are_seen(monkeypatch):
-    made = Margins(epsilon=8, delta="1e-6")
+    made = of_pairs(epsilon=8, delta="1e-6")
     pairs = pairs_of(NUMBERS.draw(np.random.default_rng(1), 1), "replace-one")
     measure = IntervalColumn.measure
 
@@ -133,7 +134,7 @@ def test_intervals_looked_into_by_exact_counts_are_seen(monkeypatch):
 
 
 def test_the_order_of_public_rows_is_seen(monkeypatch):
-    made = Steps(epsilon=8)
+    made = Margins(epsilon=8)
     pairs = pairs_of(PUBLIC.draw(np.random.default_rng(0), 1), "replace-one")
     assert all(found.holds for found in certified(made, pairs))
     sorted_part = Table.public_part

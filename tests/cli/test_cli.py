@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 from tables import cases, schema_text
 
-from pdips import Ledger, Schema, Steps, Table, html
+from pdips import Ledger, Margins, Schema, Table, html
 from pdips.margins.planning import suited
 from pdips.privacy.curator import COMPILING, Clock
 from pdips.synthesis import ReleaseJob
@@ -52,7 +52,7 @@ def words(
     here,
     *more: object,
     table="t.parquet",
-    mechanism="steps",
+    mechanism="margins",
     epsilon: object = 1,
     out="out",
 ):
@@ -90,13 +90,13 @@ def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(sai
 
 
 def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
-    unnamed = [word for word in words(here) if word not in ("--mechanism", "steps")]
-    assert ("mechanism steps: it holds all pairs of columns, and") in pdips.ok(
+    unnamed = [word for word in words(here) if word not in ("--mechanism", "margins")]
+    assert ("mechanism margins: it counts views that hold all pairs") in pdips.ok(
         *unnamed
     ).splitlines()[0]
     assert (
         json.loads((here / "out/public/privacy.json").read_text())["mechanism"]
-        == "steps"
+        == "margins"
     )
     wide = Schema(columns={f"c{k}": {"levels": list(range(8))} for k in range(9)})
     assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["margins", "scores"]
@@ -153,7 +153,7 @@ def test_a_folder_of_files_is_released_from_end_to_end(pdips, here, scheduler):
     ("mechanism", "table", "file_format"),
     [
         ("laplace-sanitizer", "t.csv", "parquet"),
-        ("steps", "t.parquet", "csv"),
+        ("margins", "t.parquet", "csv"),
         ("steps", "t.csv", "parquet"),
     ],
 )
@@ -455,12 +455,12 @@ def test_options_that_make_no_sense(pdips, here, more, message):
 def test_what_goes_wrong_before_a_charge_says_so_and_shows_no_value(
     pdips, here, monkeypatch, error, message, code
 ):
-    monkeypatch.setattr(Steps, "release_planned", Mock(side_effect=error))
+    monkeypatch.setattr(Margins, "release_planned", Mock(side_effect=error))
     complains(pdips, here, message, *words(here), code=code)
 
 
 def test_an_interrupt_before_a_charge_says_that_there_is_none(pdips, here, monkeypatch):
-    monkeypatch.setattr(Steps, "release_planned", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Margins, "release_planned", Mock(side_effect=KeyboardInterrupt))
     code, out, err = pdips(*words(here))
     assert (code, out, err.strip()) == (
         130,

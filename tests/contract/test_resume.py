@@ -32,7 +32,7 @@ SETTINGS = {
     "kng-residual": ({"bins": 4}, WAGES),
     "privbayes": ({"degree": 1}, SCHEMA),
     "margins": ({"n_sets": 2}, WAGES),
-    "steps": ({"split": "per-set", "n_sets": 2}, SCHEMA),
+    "steps": ({"split": "per-set", "n_sets": 2, "layers": 1}, SCHEMA),
 }
 CHARGED = sorted(
     name for name in MECHANISMS if find(name).loss_kind not in ("asymptotic", "none")

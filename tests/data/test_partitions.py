@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import refuses, schema_in
 
 from pdips import InputError, Margins, Schema, Steps, Table, synthesize
@@ -63,7 +64,7 @@ def test_a_table_in_many_files_counts_as_the_whole_one(
         Table(folder_of(tmp_path), SCHEMA),
         PartitionedTable(tmp_path, SCHEMA),
     )
-    design = Margins(epsilon=1).plan(SCHEMA).design
+    design = of_pairs(epsilon=1).plan(SCHEMA).design
     assert parted.partitioned
     assert parted.fingerprint == whole.fingerprint
     assert parted.n_records == whole.n_records
@@ -145,7 +146,7 @@ def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(
     from distributed import LocalCluster
 
     whole = Table(folder_of(tmp_path), SCHEMA)
-    design = Margins(epsilon=1).plan(SCHEMA).design
+    design = of_pairs(epsilon=1).plan(SCHEMA).design
     with LocalCluster(
         n_workers=2,
         threads_per_worker=1,
@@ -170,7 +171,7 @@ def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(
     unread = PartitionedTable(tmp_path, SCHEMA, scheduler=parted._scheduler)
     refuses("no dask scheduler answers", unread.total, design.count)
     one, other = (
-        Margins(epsilon=1).release(table, rng=np.random.default_rng(3), ledger=ledger)[
+        of_pairs(epsilon=1).release(table, rng=np.random.default_rng(3), ledger=ledger)[
             0
         ]
         for table in (whole, parted)

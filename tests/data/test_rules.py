@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import cases, refuses
 
 from pdips import LaplaceSanitizer, Margins, PrivBayes, Schema, Steps, Table
@@ -55,9 +56,9 @@ def kept(frame):
 
 
 MECHANISMS = [
-    Margins(epsilon=1, delta="1e-6", n_sets=2),
-    Margins(epsilon="1/10", neighbours="add-remove"),
-    Steps(epsilon=1),
+    of_pairs(epsilon=1, delta="1e-6", n_sets=2),
+    of_pairs(epsilon="1/10", neighbours="add-remove"),
+    Margins(epsilon=1),
 ]
 MECHANISMS += [
     Steps(epsilon=1, order=("age", "left")),

@@ -13,7 +13,7 @@ from tables import bits, cases, refuses
 
 import pdips.fields.chains as chains
 import pdips.margins.intervals as intervals
-from pdips import Margins, Schema, Steps, Table, synthesize
+from pdips import Margins, Schema, Table, synthesize
 from pdips.audit import Pair, audit
 from pdips.audit.findings import overspending
 from pdips.calibration.closed_form import prospects
@@ -363,7 +363,7 @@ def test_a_draft_is_released_with_the_median_of_skewed_money_and_twenty_bins_los
     assert median(draft, "margins") == pytest.approx(true, rel=0.5)
     # the broken twin
     assert (
-        median(draft.replace("integer = true", "bins = 20\ninteger = true"), "steps")
+        median(draft.replace("integer = true", "bins = 20\ninteger = true"), "margins")
         > 5 * true
     )
 
@@ -686,7 +686,7 @@ def test_groups_are_left_aside_where_levels_are_needed():
     content["columns"]["job"]["public"] = True
     assert not IntervalDesign.of(Schema.model_validate(content), 10).columns
     one, other = (
-        released(Steps(epsilon=1), jobs(groups=groups), 3).sets[0]
+        released(Margins(epsilon=1), jobs(groups=groups), 3).sets[0]
         for groups in (1, None)
     )
     pd.testing.assert_frame_equal(one, other)

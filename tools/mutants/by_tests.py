@@ -324,7 +324,7 @@ BY_TESTS = [
     ),
     Mutant(
         "all pairs forget a person's cap",
-        "fields/margins.py",
+        "fields/pair_counts.py",
         "Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared)",
         "Sensitivity.of_person(l1=design.moved, l2_squared=squared)",
         f"{PAIRS} -k counts_squared",
