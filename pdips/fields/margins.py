@@ -314,7 +314,9 @@ class Margins(LaplaceOrGaussian):
 
     def _of_pairs(self) -> list[str]:
         """Return the settings that were given and that pairs alone have."""
-        return [name for name in OF_PAIRS if getattr(self, name) not in (None, ())]
+        # a published document has lists; a second_share of 0 was given
+        left_out = (None, (), [])
+        return [name for name in OF_PAIRS if getattr(self, name) not in left_out]
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: noisy counts of views, or one noisy answer that holds all

@@ -60,7 +60,8 @@ class NoisyMargins:
     """The noisy counts of a release, as data with a known law of noise: what they say
     of columns and pairs of them.
 
-    They are pooled by generalised least squares (:func:`pdips.fields.margins.pooled`).
+    They are pooled by generalised least squares
+    (:func:`pdips.margins.estimates.pooled`).
 
     Parameters
     ----------

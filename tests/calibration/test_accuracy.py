@@ -156,7 +156,7 @@ def test_a_want_is_read_from_the_right():
 
 
 def test_the_command(pdips):
-    words = ["plan", HOURS, "--mechanism", "steps", "--records", 48_842]
+    words = ["plan", HOURS, "--mechanism", "margins", "--records", 48_842]
     wants = ["education x income within .005", "age within 400"]
     shown = pdips.ok(*words, "--want", wants[0], "--want", wants[1])
     enough = smallest_epsilon(Margins(epsilon=1), Schema.load(HOURS), wants, 48_842)

@@ -304,7 +304,7 @@ def test_a_plan_of_loud_pairs_names_chosen_ones(planned, words):
 @pytest.mark.parametrize("path", sorted(Path("examples").glob("*.toml")), ids=str)
 def test_every_example_has_a_plan(path):
     schema = Schema.load(path)
-    for name in ("steps", "margins", "laplace-sanitizer"):
+    for name in ("margins", "laplace-sanitizer"):
         found = prospects(find(name)(epsilon=1).plan(schema), 10_000)
         assert len(found) >= len(schema.columns) - 1 or schema.impossible
         assert all(0 < each.standard_error < 1e6 for each in found)

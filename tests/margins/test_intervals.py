@@ -686,7 +686,7 @@ def test_groups_are_left_aside_where_levels_are_needed():
     content["columns"]["job"]["public"] = True
     assert not IntervalDesign.of(Schema.model_validate(content), 10).columns
     one, other = (
-        released(Margins(epsilon=1), jobs(groups=groups), 3).sets[0]
+        released(Margins(epsilon=1, measure="views"), jobs(groups=groups), 3).sets[0]
         for groups in (1, None)
     )
     pd.testing.assert_frame_equal(one, other)

@@ -11,7 +11,7 @@ from household_tables import schema_of, simulated
 from tables import refuses
 
 from pdips import Margins, Schema, Table, more_sets
-from pdips.fields.margins import MOST_LEVELS
+from pdips.fields.pair_counts import MOST_LEVELS
 
 DELTAS = {"pure": None, "zcdp": "1e-6"}
 """For each kind of loss the delta that chooses it."""

@@ -2,6 +2,7 @@
 setting that is refused.
 """
 
+import json
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -236,7 +237,8 @@ def test_what_is_measured_follows_from_schema_and_settings(columns, settings, me
     plan = made.plan(schema)
     assert bool(getattr(plan.design, "views", ())) == (measure == "views")
     # what is published leads to the same plan again
-    again = Margins(**made.settings()).plan(schema)
+    stated = json.loads(json.dumps(made.settings()))
+    again = Margins(**stated).plan(schema)
     assert [step.facts() for step in again.steps] == [
         step.facts() for step in plan.steps
     ]
