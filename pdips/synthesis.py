@@ -107,7 +107,9 @@ def synthesize(
     known = as_schema(schema)
     name = mechanism
     if not name:
-        name, _ = suited(known, has_model="model" in options)
+        found = suited(known, has_model="model" in options, in_files=in_files(table))
+        name = found.name
+        options = {**found.settings, **options}
     if not isinstance(name, str):
         raise InputError(
             f"mechanism must be a name, such as 'margins'; got {type(name).__name__}"

@@ -159,7 +159,7 @@ class PlanOptions:
         name = self.mechanism_name
         why = "as asked for"
         if name is None:
-            name, why = suited(schema, has_model=self.model is not None)
+            name, why, _ = suited(schema, has_model=self.model is not None)
         asked = self.common
         if self.delta is not None:
             asked["delta"] = self.delta

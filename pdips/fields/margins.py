@@ -315,7 +315,7 @@ class Margins(LaplaceOrGaussian):
     def _of_pairs(self) -> list[str]:
         """Return the settings that were given and that pairs alone have."""
         # a published document has lists; a second_share of 0 was given
-        left_out = (None, (), [])
+        left_out: tuple[Any, ...] = (None, (), [])
         return [name for name in OF_PAIRS if getattr(self, name) not in left_out]
 
     def plan(self, schema: Schema) -> Plan:

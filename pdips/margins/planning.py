@@ -4,7 +4,7 @@ and the settings alone.
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
@@ -32,36 +32,62 @@ type LayerBudget = Rule | Sequence[Number]
 """A rule, or the epsilon of each noised layer from the top."""
 
 
-def suited(schema: Schema, *, has_model: bool = False) -> tuple[str, str]:
+class Suited(NamedTuple):
+    """The mechanism to take where none is named, and why.
+
+    Parameters
+    ----------
+    name : str
+        Of the mechanism.
+    why : str
+        What decided.
+    settings : dict
+        That are to be added where they aren't given.
+    """
+
+    name: str
+    why: str
+    settings: dict[str, Any]
+
+
+def suited(
+    schema: Schema, *, has_model: bool = False, in_files: bool = False
+) -> Suited:
     """Return the mechanism to take where none is named, and why, from public facts
     alone.
 
-    ``has_model``: whether the user brings a PyMC model.
+    ``has_model``: whether the user brings a PyMC model; ``in_files``: whether the table
+    is a folder of files.
 
     Examples
     --------
     >>> columns = {name: {"levels": list(range(10))} for name in "abcdefgh"}
-    >>> name, reason = suited(Schema.model_validate({"columns": columns}))
-    >>> name, reason[:42]
+    >>> found = suited(Schema.model_validate({"columns": columns}))
+    >>> found.name, found.why[:42]
     ('margins', 'it counts all pairs of columns, of which 1')
     """
     if has_model:
-        return "scores", "it takes any PyMC model of one record"
+        return Suited("scores", "it takes any PyMC model of one record", {})
     columns = schema.columns.values()
     if schema.members is not None:
-        return "margins", "it takes households with members"
+        return Suited("margins", "it takes households with members", {})
+    if in_files:
+        # each view would read all files once more
+        why = "it takes a table in many files, whose pairs are counted in one pass"
+        return Suited("margins", why, {"measure": "pairs"})
     if not all(column.is_categorical or column.is_binned for column in columns):
-        return "margins", "it needs no bins for numeric columns"
+        return Suited("margins", "it needs no bins for numeric columns", {})
     n_cells = columns_of(schema).n_cells
-    if can_be_laid_out(schema):
-        return "margins", (
-            f"it counts views that hold all pairs of columns, and {n_cells:,} cells "
-            f"can be laid out"
-        )
-    return "margins", (
+    why = (
         f"it counts all pairs of columns, of which {n_cells:,} cells needn't be laid "
         f"out"
     )
+    if can_be_laid_out(schema):
+        why = (
+            f"it counts views that hold all pairs of columns, and {n_cells:,} cells "
+            f"can be laid out"
+        )
+    return Suited("margins", why, {})
 
 
 def column_tree(

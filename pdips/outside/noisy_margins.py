@@ -453,7 +453,7 @@ class NoisyMargins:
             Columns, as in ``"income ~ age + sex"``. Numbers and bins (by their middle)
             are one term; other columns have one for each level but the first; an
             outcome of two levels counts its second. Interactions, as in ``"income ~ age
-            + sex * school"``, take margins of three columns or more: of ``steps`` or a
+            + sex * school"``, take margins of three columns or more: of views or a
             full table. Numbers without bins, or that may be missing, take a release
             that measured ``products`` of all columns; records that lack one of these
             are left out, and numbers beyond their caps count as these.

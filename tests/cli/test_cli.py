@@ -225,7 +225,7 @@ def test_the_files_have_all_that_others_rely_on(pdips, here):
         "--sets",
         2,
     ]
-    assert pdips(*words(here, *more))[0] == 0
+    assert pdips(*words(here, *more, mechanism="steps"))[0] == 0
     text = (here / "out/public/privacy.json").read_text()
     facts, run = (
         json.loads(text),
@@ -271,7 +271,9 @@ def test_a_seed_marks_the_release(pdips, here):
 
 
 def test_a_release_without_guarantee_has_no_public_folder(pdips, here):
-    assert "NO GUARANTEE" in pdips.ok(*words(here, "--option", "variant=published"))
+    assert "NO GUARANTEE" in pdips.ok(
+        *words(here, "--option", "variant=published", mechanism="steps")
+    )
     assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
     assert (here / "out/confidential/synthetic_1.parquet").exists()
 
@@ -354,7 +356,8 @@ def test_schema_draft_and_check(pdips, here):
     assert "colour: 2 levels" in out
     assert "no bins: wage; mechanism margins needs none" in out
     (here / "d.toml").replace(here / "s.toml")
-    complains(pdips, here, "(bins = 20); mechanism 'margins' needs none", *words(here))
+    asked = words(here, mechanism="steps")
+    complains(pdips, here, "(bins = 20); mechanism 'margins' needs none", *asked)
 
 
 def test_some_columns_of_a_file_as_people_have_them(pdips, here):
@@ -438,7 +441,7 @@ def test_what_cannot_be_done(pdips, here):
     ("more", "message"), cases(__file__, "options_that_make_no_sense")
 )
 def test_options_that_make_no_sense(pdips, here, more, message):
-    complains(pdips, here, message, *words(here, *more))
+    complains(pdips, here, message, *words(here, *more, mechanism="steps"))
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_command_is_repeated_from_where_it_was_given(pdips, here, monkeypatch)
     monkeypatch.chdir(here)
     command = ["synthesize", "t.csv", "--schema", "s.toml", "--epsilon", "1/3"]
     more = ["--out", "o", "--ledger", "l.sqlite", "--columns", "colour,wage"]
-    sets = ["--sets", 2, "--format", "csv", "--mechanism", "margins"]
+    sets = ["--sets", 2, "--format", "csv", "--mechanism", "steps"]
     option = ["--option", "order=wage,colour"]
     with monkeypatch.context() as patched:
         stop(patched, FULL)

@@ -468,6 +468,7 @@ def test_a_release_whose_files_are_rewritten_after_the_check_is_not_charged(
     released = {
         "epsilon": 1,
         "mechanism": "margins",
+        "measure": "pairs",
         "ledger": ledger,
         "progress": False,
     }
