@@ -244,7 +244,7 @@ BY_TESTS = [
         "tests/contract/test_contract.py -k concentrated",
     ),
     Mutant(
-        "a first stage by Steps is priced as a bounded range",
+        "a first stage by views is priced as a bounded range",
         "posterior/private_reference.py",
         'law="distribution",',
         'law="bounded-range",',
