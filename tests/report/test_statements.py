@@ -214,6 +214,7 @@ def test_a_sentence_that_a_run_contradicts_is_found():
     assert contradicted(one) == [
         r"elected by the exponential "
         r"mechanism",
+        r"tree of columns",
         r"the number of records is protected",
     ]
 
