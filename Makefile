@@ -20,7 +20,7 @@ $(READY): requirements.lock pyproject.toml papers/pyproject.toml
 demo: setup
 	@mkdir -p demo
 	@test -f demo/youth.sqlite || $(BIN)/pdips ledger set-total demo/youth.sqlite 10
-	$(BIN)/pdips synthesize examples/youth.parquet --schema examples/youth.toml --mechanism steps \
+	$(BIN)/pdips synthesize examples/youth.parquet --schema examples/youth.toml --mechanism margins \
 	    --epsilon $(or $(EPSILON),1) --sets 5 \
 	    --ledger demo/youth.sqlite --out demo/youth --overwrite --report
 	@test -f demo/earnings.sqlite || $(BIN)/pdips ledger set-total demo/earnings.sqlite 10

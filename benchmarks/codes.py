@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from pdips import Pairs, Schema, Table
+from pdips import Margins, Schema, Table
 from pdips.inference import combine
 
 N_CODES, N_GROUPS, N_RECORDS = 200, 12, 5_000
@@ -105,7 +105,7 @@ def covered(kind: Kind, seed: int, n: int = 3_000) -> tuple[float, float]:
             }
         }
     )
-    made = Pairs(epsilon=1, delta=DELTAS[kind], n_sets=5, sets="posterior")
+    made = Margins(epsilon=1, delta=DELTAS[kind], n_sets=5, sets="posterior")
     release, _ = made.release(
         Table(frame, schema), rng=np.random.default_rng(seed + 10**6)
     )
@@ -163,7 +163,7 @@ def main() -> None:
                     for name, size in COLUMNS.items()
                 }
                 table = Table(frame, Schema.model_validate({"columns": columns}))
-                release, _ = Pairs(epsilon=1, delta=DELTAS[kind]).release(
+                release, _ = Margins(epsilon=1, delta=DELTAS[kind]).release(
                     table, rng=np.random.default_rng(run)
                 )
                 rows.append(

@@ -14,7 +14,7 @@ from pdips.data.table import Table
 from pdips.evaluation.evaluate import evaluate
 from pdips.evaluation.margins import compare
 from pdips.evaluation.paid import evaluate_paid
-from pdips.margins.steps import Steps
+from pdips.fields.margins import Margins
 from pdips.privacy.curator import Clock
 from pdips.release.documents import Diagnostics, RunDocument
 from pdips.report.pages import rewrite_report
@@ -69,7 +69,7 @@ def main() -> None:
     print("| what | found | goal |\n| --- | --- | --- |")
     path = EXAMPLES / "youth.parquet"
     table = Table.read(path, Schema.load(EXAMPLES / "youth.toml"), counted=False)
-    release, run = Steps(epsilon=1, n_sets=5).release(table)
+    release, run = Margins(epsilon=1, n_sets=5).release(table)
     with tempfile.TemporaryDirectory() as folder:
         release.publish(Path(folder) / "public")
         inside = Path(folder) / "confidential"

@@ -13,7 +13,7 @@ import pandas as pd
 import statsmodels.api as sm
 from statsmodels.formula.api import glm, ols
 
-from pdips import Pairs, Schema, Table
+from pdips import Margins, Schema, Table
 from pdips.errors import UselessWarning
 from pdips.margins.estimates import estimate
 from pdips.outside import NoisyMargins, noisy_margins
@@ -60,7 +60,7 @@ def main() -> None:
     print("processor seconds an answer, mean and longest")
     for n, epsilon in product(asked.sizes, asked.epsilons):
         plan, held, seconds = (
-            Pairs(epsilon=epsilon, delta="1e-6").plan(schema),
+            Margins(measure="pairs", epsilon=epsilon, delta="1e-6").plan(schema),
             defaultdict(list),
             defaultdict(list),
         )

@@ -26,7 +26,7 @@ import pandas as pd
 import pymc as pm
 import statsmodels.api as sm
 
-from pdips import Release, Schema, Steps, Table
+from pdips import Margins, Release, Schema, Table
 from pdips.inference import combine
 from pdips.outside import NoisyMargins
 
@@ -210,7 +210,7 @@ def main() -> None:
     logging.getLogger("pymc").setLevel("ERROR")
     population = pd.read_parquet("examples/youth.parquet")[COLUMNS]
     schema = Schema.load("examples/youth.toml").only(COLUMNS).without_person()
-    mechanism = Steps(epsilon=asked.epsilon, delta="1e-6", n_sets=5, sets="posterior")
+    mechanism = Margins(epsilon=asked.epsilon, delta="1e-6", n_sets=5, sets="posterior")
     answers: dict[str, list[dict[int, list[Any]]]] = {"pdips": []}
     given = list[dict[str, Any]]()
     for number in range(asked.tables):

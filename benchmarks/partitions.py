@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from pdips import Pairs, Schema
+from pdips import Margins, Schema
 from pdips.data.counted import count
 from pdips.data.databases import snapshot
 from pdips.data.partitions import PartitionedTable
@@ -109,7 +109,7 @@ def main() -> None:
     schema = Schema.model_validate(
         {"columns": {f"c{k}": {"levels": LEVELS} for k in range(given.columns)}}
     )
-    design = Pairs(epsilon=1, delta="1e-6").plan(schema).design
+    design = Margins(measure="pairs", epsilon=1, delta="1e-6").plan(schema).design
     scheduler = None if given.scheduler == "none" else given.scheduler
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), given.rows, given.columns, given.files)

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.__main__ import EXAMPLES, ORDER
-from pdips import LaplaceSanitizer, Mechanism, PrivBayes, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Margins, Mechanism, PrivBayes, Schema, Steps, Table
 from pdips.evaluation.margins import compare
 
 DOCS = Path(__file__).parents[1] / "docs" / "mechanisms"
@@ -103,7 +103,7 @@ def main() -> None:
     """Draw both pictures."""
     table = Table.read(EXAMPLES / "youth.parquet", Schema.load(EXAMPLES / "youth.toml"))
     flat, bayes = curve(table, LaplaceSanitizer), curve(table, PrivBayes)
-    shallow, default = curve(table, Steps, order=ORDER[:3]), curve(table, Steps)
+    shallow, default = curve(table, Steps, order=ORDER[:3]), curve(table, Margins)
     title = "Youth survey, 15 columns, one set"
     draw(
         "laplace-sanitizer",
@@ -114,7 +114,7 @@ def main() -> None:
         "laplace-sanitizer": flat[:, 1],
         "steps, 3 layers down to all cells": shallow[:, 1],
         "privbayes": bayes[:, 1],
-        "steps, as by default": default[:, 1],
+        "margins": default[:, 1],
     }
     draw("steps", lines, f"{title}: two-way margins")
 

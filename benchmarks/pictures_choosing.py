@@ -23,7 +23,7 @@ QUESTIONS = (
         ),
         "kng-residual",
     ),
-    (("More than 16,777,216 cells, or", "numbers without natural bins?"), "pairs"),
+    (("More than 16,777,216 cells, or", "numbers without natural bins?"), "margins"),
     (("One column of hundreds of", "ordered levels?"), "universal-histogram"),
     (("A hundred records a cell or more?",), "laplace-sanitizer"),
     (
@@ -35,7 +35,7 @@ QUESTIONS = (
 yes decides.
 """
 
-OTHERWISE = "steps"
+OTHERWISE = "margins"
 
 WIDTH, LEFT, WIDE, RIGHT, NARROW, LINE, PAD, GAP = 590, 10, 310, 380, 200, 19, 9, 22
 STYLE = """

@@ -12,13 +12,14 @@ from matplotlib.figure import Figure
 
 from benchmarks.__main__ import EXAMPLES, ORDER, commands, row
 from benchmarks.pictures import DOCS, REPEATS, distances
-from pdips import Mechanism, PrivBayes, Schema, Steps, Table
+from pdips import Mechanism, Schema, Table
+from pdips.registry import find
 
 EPSILONS = (0.1, 0.3, 1, 3, 7.4)
 SETTINGS: dict[str, dict[str, object]] = {
     "privbayes": {},
     "privbayes, usefulness 0": {"usefulness": 0},
-    "steps": {},
+    "margins": {},
     "steps, 8 layers in a given order": {"order": ORDER},
 }
 
@@ -71,13 +72,11 @@ def curve(name: str, table: Table) -> list[float]:
     """Return the mean distance of two-way margins by epsilon, one set, and print
     one-way and two-way distances.
     """
-    build, settings, found = (
-        (PrivBayes if name.startswith("privbayes") else Steps),
-        SETTINGS[name],
-        [],
-    )
+    build = find(name.partition(",")[0])
+    settings = SETTINGS[name]
+    found = []
     for epsilon in EPSILONS:
-        made: Mechanism = build(epsilon=epsilon, **settings)  # type: ignore[arg-type]
+        made: Mechanism = build(epsilon=epsilon, **settings)
         one_way, two_way, _ = np.mean(
             [distances(made, table) for _ in range(REPEATS)], axis=0
         )

@@ -3,9 +3,9 @@
 The simulation of Tran et al. (2023): X1 ~ Exp(.1), X2 = 4 + 3 X1 + Exp(.1), X3 = 3 + 2
 X1 + X2 + Exp(.1). Prints the rows of ``docs/benchmarks.md`` and draws
 ``docs/mechanisms/kng.svg`` and ``kng-residual.svg``. With ``means`` it prints the mean
-of hourly earnings by `kng`, `kng-residual` and `pairs` at epsilon = 1. With ``targets``
-it prints the measures of the paper's tables 1 and 2 for `kng-residual` at epsilon = 1,
-100 replicates.
+of hourly earnings by `kng`, `kng-residual` and `margins` at epsilon = 1. With
+``targets`` it prints the measures of the paper's tables 1 and 2 for `kng-residual` at
+epsilon = 1, 100 replicates.
 """
 
 import sys
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.__main__ import EXAMPLES, row
 from benchmarks.pictures import DOCS
-from pdips import KNG, Column, KNGResidual, Mechanism, Pairs, Schema, Table
+from pdips import KNG, Column, KNGResidual, Margins, Mechanism, Schema, Table
 from pdips_papers.harness.marginal_score import mean_k_marginal
 from pdips_papers.harness.prediction import standardised_differences
 from pdips_papers.kng.heavy_rows import measures
@@ -237,7 +237,7 @@ def means(releases: int = 10) -> None:
     schema = Schema.load(EXAMPLES / "earnings.toml")
     table = Table.read(EXAMPLES / "earnings.parquet", schema)
     own = float(table.frame["earnings"].mean())
-    for build in (KNG, KNGResidual, Pairs):
+    for build in (KNG, KNGResidual, Margins):
         mechanism = build(epsilon=1)
         found = [
             float(mechanism.release(table)[0].sets[0]["earnings"].mean())

@@ -33,11 +33,11 @@ from dp_recorder.auditing import audit_primitives as tool
 
 from pdips.arrays import BoolArray, IntArray
 from pdips.audit.neighbour_pairs import Pair
-from pdips.audit.path_classes import BY_KIND, PathClass, path_classes
+from pdips.audit.path_classes import BY_KIND, PAIRS, PathClass, path_classes
 from pdips.audit.path_loss import least_squares_cost
 from pdips.audit.random_pairs import random_pair
 from pdips.errors import DataError, InputError, RefusedError
-from pdips.fields.pairs import Pairs
+from pdips.fields.margins import Margins
 from pdips.margins.residuals import ResidualDesign
 from pdips.mechanism import Mechanism
 from pdips.privacy import curator as curators
@@ -286,20 +286,23 @@ def _pairs_whole() -> Iterator[None]:
 
 @contextmanager
 def _exact_length() -> Iterator[None]:
-    ask = Pairs.ask
-    draw = Pairs.draw
+    ask = Margins.ask
+    draw = Margins.draw
     tables = []
 
-    def remembering(self: Pairs, plan: Plan, curator: Any) -> Any:
+    def remembering(self: Margins, plan: Plan, curator: Any) -> Any:
         tables.append(curator._table)
         return ask(self, plan, curator)
 
-    def as_long(self: Pairs, *given: Any) -> Any:
+    def as_long(self: Margins, *given: Any) -> Any:
         drawn = draw(self, *given)
         n_records = tables[-1].n_records
         return replace(drawn, sets=[made.head(n_records) for made in drawn.sets])
 
-    with patch.object(Pairs, "ask", remembering), patch.object(Pairs, "draw", as_long):
+    with (
+        patch.object(Margins, "ask", remembering),
+        patch.object(Margins, "draw", as_long),
+    ):
         yield
 
 
@@ -379,7 +382,7 @@ def main() -> None:
     zcdp = next(
         each
         for each in path_classes()
-        if each.mechanism == "pairs" and each.settings == BY_KIND["zcdp"]
+        if each.mechanism == "margins" and each.settings == PAIRS | BY_KIND["zcdp"]
     )
     for name, twin in TWINS.items():
         broken = Tally()

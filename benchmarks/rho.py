@@ -29,7 +29,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "multinomial-dirichlet": [{}, {"n_records": 1_000}],
     "scores": [{"model": "normal"}],
     "smoothed-histogram": [{}, {"n_records": 1_000}],
-    "steps": [{}, {"layers": 2}],
+    "margins": [{}, {"measure": "pairs"}],
+    "steps": [{"layers": 2}],
 }
 """Of mechanisms that need some, or are priced otherwise with others."""
 

@@ -12,6 +12,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,12 @@ import pandas as pd
 
 from pdips import (
     LaplaceSanitizer,
+    Margins,
     Mechanism,
     Modips,
-    Pairs,
     PrivBayes,
     Release,
     Schema,
-    Steps,
     Table,
 )
 from pdips.arrays import FloatArray
@@ -72,15 +72,22 @@ def cases(epsilon: str, m: int) -> dict[str, Callable[[], Mechanism]]:
     """Return what is tried."""
     zcdp: dict[str, Any] = {"epsilon": epsilon, "n_sets": m, "delta": "1e-6"}
     pure: dict[str, Any] = {"epsilon": epsilon, "n_sets": m}
+    views = partial(Margins, measure="views")
     return {
-        "pairs, posterior, zcdp": lambda: Pairs(**zcdp),
-        "pairs, posterior, pure": lambda: Pairs(**pure),
-        "pairs, fitted, zcdp": lambda: Pairs(sets="fitted", **zcdp),
-        "pairs, fitted, pure": lambda: Pairs(sets="fitted", **pure),
-        "steps, posterior, zcdp": lambda: Steps(sets="posterior", **zcdp),
-        "steps, posterior, pure": lambda: Steps(sets="posterior", **pure),
-        "steps, fitted, pure": lambda: Steps(sets="fitted", **pure),
-        "steps, per-set, pure": lambda: Steps(split="per-set", **pure),
+        "pairs, posterior, zcdp": lambda: Margins(measure="pairs", **zcdp),
+        "pairs, posterior, pure": lambda: Margins(measure="pairs", **pure),
+        "pairs, fitted, zcdp": lambda: Margins(measure="pairs", sets="fitted", **zcdp),
+        "pairs, fitted, pure": lambda: Margins(measure="pairs", sets="fitted", **pure),
+        "views, posterior, zcdp": lambda: Margins(
+            measure="views", sets="posterior", **zcdp
+        ),
+        "views, posterior, pure": lambda: Margins(
+            measure="views", sets="posterior", **pure
+        ),
+        "views, fitted, pure": lambda: views(sets="fitted", **pure),
+        "views, per-set, pure": lambda: Margins(
+            measure="views", split="per-set", **pure
+        ),
         "laplace-sanitizer, per-set": lambda: LaplaceSanitizer(split="per-set", **pure),
         "laplace-sanitizer, once": lambda: LaplaceSanitizer(**pure),
         "privbayes, per-set": lambda: PrivBayes(split="per-set", **pure),

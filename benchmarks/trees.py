@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pandas as pd
 
-from pdips import LaplaceSanitizer, Mechanism, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Margins, Mechanism, Schema, Steps, Table
 
 N_COLUMNS = 21
 
@@ -18,7 +18,7 @@ SHAPES: dict[str, Mechanism] = {
     "10 layers": Steps(epsilon=1, n_sets=5, order=tuple(f"c{i}" for i in range(10))),
     "20 layers": Steps(epsilon=1, n_sets=5, order=tuple(f"c{i}" for i in range(20))),
     "10 layers, elected": Steps(epsilon=1, n_sets=5, layers=10),
-    "margins": Steps(epsilon=1, n_sets=5, sets="fitted"),
+    "margins": Margins(epsilon=1, n_sets=5, measure="views", sets="fitted"),
 }
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 import numpy as np
 
 from benchmarks.__main__ import EXAMPLES, ORDER
-from pdips import LaplaceSanitizer, Mechanism, PrivBayes, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Margins, Mechanism, PrivBayes, Schema, Steps, Table
 from pdips.evaluation.margins import k_way
 from pdips.margins import domain, maximum_entropy, synthesis
 
@@ -64,11 +64,11 @@ def as_it_is() -> Iterator[None]:
 
 def tried(epsilon: str) -> dict[str, tuple[Mechanism, AbstractContextManager[None]]]:
     """Return what is compared: mechanisms, and what is changed while they run."""
-    default = Steps(epsilon=epsilon)
-    on_top = Steps(epsilon=epsilon, order=ORDER[:3], below="margins")
+    default = Margins(epsilon=epsilon)
+    on_top = Steps(epsilon=epsilon, order=ORDER[:3], below="views")
     stopping = Steps(epsilon=epsilon, order=ORDER[:6], stop=2)
     return {
-        "steps, as by default": (default, as_it_is()),
+        "margins, as by default": (default, as_it_is()),
         "every pair by itself (views of up to 28 cells)": (default, views_of(28)),
         "views of up to 64 cells": (default, views_of(64)),
         "views of up to 1,024 cells": (default, views_of(1024)),

@@ -7,7 +7,7 @@ an environment with its needs and pandas before 3; AIM if ``--only`` names it, w
 takes up to hours and needs ``hdmm`` and ``autodp`` too. ``--jobs 4`` runs seeds in
 processes of their own, ``--only "pairs zcdp,MST"`` names the mechanisms. With
 ``--classes 10`` a set of ``models/latent_classes.py`` from the margins of the same
-release of ``pairs``.
+release of ``margins``.
 
 Numeric columns are cut at edges that are given here or, where a table has others, into
 eight bins of equal width.
@@ -30,7 +30,7 @@ from scipy import stats
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
-from pdips import Pairs, PrivBayes, Schema, Steps, Table
+from pdips import Margins, PrivBayes, Schema, Table
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.mechanism import Mechanism
@@ -311,19 +311,28 @@ def main() -> None:
     gaussian = {**common, "delta": asked.delta}
     if asked.coverage:
         few = np.prod(sizes.astype(float)) <= MOST_DENSE
-        for kind in (Pairs, Steps) if few else (Pairs,):
-            print(kind.name)
+        for measure in ("pairs", "views") if few else ("pairs",):
+            print(f"margins of {measure}")
             for seed in range(asked.runs):
-                several = kind(**gaussian, n_sets=asked.coverage, sets="posterior")
+                several = Margins(
+                    measure=measure,
+                    **gaussian,
+                    n_sets=asked.coverage,
+                    sets="posterior",
+                )
                 coverage(several, frame, schema, chosen_triples(len(sizes)), seed)
         return
-    mechanisms: list[Any] = [Pairs(**gaussian), Pairs(**common)]
+    mechanisms: list[Any] = [
+        Margins(measure="pairs", **gaussian),
+        Margins(measure="pairs", **common),
+    ]
     if asked.chosen:
         mechanisms += [
-            Pairs(**each, chosen=asked.chosen) for each in (gaussian, common)
+            Margins(measure="pairs", **each, chosen=asked.chosen)
+            for each in (gaussian, common)
         ]
     if np.prod(sizes.astype(float)) <= MOST_DENSE:
-        mechanisms += [Steps(**gaussian), Steps(**common)]
+        mechanisms += [Margins(measure="views", **each) for each in (gaussian, common)]
     if asked.neighbours == "replace-one":
         mechanisms.append(PrivBayes(epsilon=asked.epsilon))
     ways: dict[str, Callable[[int], IntArray]] = {

@@ -21,7 +21,7 @@ them by the rule of that name.
 Data: differences of counts, and margins that overlap, share their noise. What is
 independent, with known variances, is the noise on orthonormal contrasts of the levels
 of a column and on products of those of two columns, which say all that the margins say
-(docs/proofs/pairs.md, section 5). That the table is a sample adds the covariance of n
+(docs/proofs/margins.md, section 5). That the table is a sample adds the covariance of n
 records' contrasts, which is taken from the synthetic set, whose margins are about those
 of the table. Both laws count as normal. Intervals leave out what so many classes can't
 describe. Look at R-hat of "pairs" first: chains may stay in different modes, as they

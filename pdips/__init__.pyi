@@ -8,7 +8,7 @@ from pdips.data.schema import Schema as Schema
 from pdips.data.table import Table as Table
 from pdips.errors import InputError as InputError
 from pdips.errors import RefusedError as RefusedError
-from pdips.fields.pairs import Pairs as Pairs
+from pdips.fields.margins import Margins as Margins
 from pdips.histogram.laplace import LaplaceSanitizer as LaplaceSanitizer
 from pdips.histogram.laplace import PerturbedHistogram as PerturbedHistogram
 from pdips.histogram.urns import McClureReiter as McClureReiter

@@ -687,7 +687,7 @@ def with_offer(offer: str) -> tuple[str, ...]:
     Examples
     --------
     >>> with_offer("households")
-    ('pairs',)
+    ('margins',)
     """
     return tuple(name for name in MECHANISMS if getattr(find(name).offers, offer))
 

@@ -25,13 +25,13 @@ HOMES = {
     "kng": ("quantile.kng:KNG", "quantile:quantile"),
     "kng-residual": ("quantile.kng:KNGResidual", "quantile:residual"),
     "laplace-sanitizer": ("histogram.laplace:LaplaceSanitizer", "margins:sanitizer"),
+    "margins": ("fields.margins:Margins", "margins:margins"),
     "mcclure-reiter": ("histogram.urns:McClureReiter", "margins:urn"),
     "modips": ("statistics.modips:Modips", "statistics:modips"),
     "multinomial-dirichlet": (
         "histogram.urns:MultinomialDirichlet",
         "margins:sized_urn",
     ),
-    "pairs": ("fields.pairs:Pairs", "margins:pairs"),
     "perturbed-histogram": (
         "histogram.laplace:PerturbedHistogram",
         "margins:sanitizer",
@@ -117,7 +117,7 @@ def with_setting(setting: str) -> tuple[str, ...]:
     Examples
     --------
     >>> with_setting("chosen")
-    ('pairs',)
+    ('margins',)
     """
     settings = {
         name: getattr(find(name), "__dataclass_fields__", {}) for name in MECHANISMS

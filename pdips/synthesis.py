@@ -102,15 +102,17 @@ def synthesize(
     ...     "examples/youth.parquet", "examples/youth.toml", epsilon=1, n_sets=2
     ... )
     >>> release
-    Release(mechanism='steps', n_sets=2, epsilon=1)
+    Release(mechanism='margins', n_sets=2, epsilon=1)
     """
     known = as_schema(schema)
     name = mechanism
     if not name:
-        name, _ = suited(known, has_model="model" in options, in_files=in_files(table))
+        found = suited(known, has_model="model" in options, in_files=in_files(table))
+        name = found.name
+        options = {**found.settings, **options}
     if not isinstance(name, str):
         raise InputError(
-            f"mechanism must be a name, such as 'steps'; got {type(name).__name__}"
+            f"mechanism must be a name, such as 'margins'; got {type(name).__name__}"
         )
     kind, choosing = variant_class(name, options.pop("variant", "sound"))
     if ledger is not None and not isinstance(ledger, Ledger):

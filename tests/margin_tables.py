@@ -2,14 +2,19 @@
 tables, and dense least squares.
 """
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from scipy.linalg import null_space
 from tables import schema_in
 
-from pdips import Table
+from pdips import Margins, Table
 
 ALL_SORTS = schema_in("all_sorts")
+
+# views would be measured of small tables
+of_pairs = partial(Margins, measure="pairs")
 
 
 def people(n: int = 3001) -> Table:

@@ -13,8 +13,8 @@ FEW_CELLS = Wishes(most_columns=4, most_levels=5)
 WISHES = {
     "kng": Wishes(plain_numbers=0.7, most_columns=4, most_levels=4),
     "kng-residual": Wishes(plain_numbers=0.7, most_columns=4, most_levels=4),
-    "pairs": Wishes(0.5, totals=0.2, households=0.15, weights=0.2),
-    "steps": Wishes(totals=0.2),
+    "margins": Wishes(0.5, totals=0.2, households=0.15, weights=0.2),
+    "steps": Wishes(),
     "privbayes": Wishes(),
     "universal-histogram": Wishes(),
 }
@@ -26,14 +26,14 @@ COUNTING = (
     "laplace-sanitizer",
     "mcclure-reiter",
     "multinomial-dirichlet",
-    "pairs",
+    "margins",
     "perturbed-histogram",
     "privbayes",
     "smoothed-histogram",
     "steps",
     "universal-histogram",
 )
-OFTEN = ("pairs", "steps")  # They have most options
+OFTEN = ("margins", "steps")  # They have most options
 SHARES = ("1/10", 0.25, Fraction(1, 3), "0.9")
 
 
@@ -71,10 +71,19 @@ def _law(chance: Chance, options: Options) -> None:
         options["delta"] = chance.one(deltas)
 
 
+def _margins(chance: Chance, options: Options, content: Content) -> None:
+    _law(chance, options)
+    chance.option(options, "measure", "pairs", "views")
+    if options.get("measure") == "views" and chance.maybe(0.2):
+        options["split"] = "per-set"
+        return
+    chance.option(options, "sets", "fitted", "posterior")
+    if options.get("measure") == "pairs":
+        _pairs(chance, options, content)
+
+
 def _pairs(chance: Chance, options: Options, content: Content) -> None:
     names, leveled = list(content["columns"]), cut(content)
-    _law(chance, options)
-    chance.option(options, "sets", "fitted", "posterior")
     chance.option(options, "intervals", 2, 3, 17, 100)
     chance.option(options, "single_share", *SHARES)
     if len(leveled) > 2 and chance.maybe(0.2):
@@ -94,10 +103,6 @@ def _pairs(chance: Chance, options: Options, content: Content) -> None:
 
 def _steps(chance: Chance, options: Options, content: Content) -> None:
     names = cut(content)
-    if chance.maybe(0.95 if "total" in content else 0.5):
-        _law(chance, options)
-        chance.option(options, "sets", "fitted", "posterior")
-        return
     if chance.maybe(0.4):
         order: list[Any] = chance.some(names, 1, len(names))
         if len(order) > 2 and chance.maybe(0.3):
@@ -108,7 +113,7 @@ def _steps(chance: Chance, options: Options, content: Content) -> None:
         chance.option(options, "utility", "aic", "bic")
         chance.option(options, "election_share", *SHARES)
         chance.option(options, "layers", 1, 2, 3)
-    chance.option(options, "below", "cells", "margins")
+    chance.option(options, "below", "cells", "views")
     chance.option(options, "stop", 0, 1.5, "6")
     chance.option(options, "budget", "equal", "half-to-leaves")
     chance.option(options, "split", "once", "per-set")
@@ -189,7 +194,7 @@ _DRAWN: dict[str, Callable[[Chance, Options, Content], None]] = {
     "laplace-sanitizer": _split,
     "mcclure-reiter": _urn,
     "multinomial-dirichlet": _own_sets,
-    "pairs": _pairs,
+    "margins": _margins,
     "perturbed-histogram": _split,
     "privbayes": _privbayes,
     "smoothed-histogram": _sized,

@@ -32,6 +32,12 @@ LOUD = (
 BY_KIND: dict[str, dict[str, Any]] = {"pure": {}, "zcdp": {"delta": "1e-6"}}
 """For each kind of loss the settings that choose it."""
 
+ELECTED: Least = {"replace-one": 0.9, "add-remove": 0.9}
+"""A tenth of the price is for elections, whose scores move by less on small tables."""
+
+PAIRS: dict[str, Any] = {"measure": "pairs"}
+VIEWS: dict[str, Any] = {"measure": "views"}
+
 CELLS = RandomSchemas(("bins", "missing"))
 ZEROS = RandomSchemas(("bins", "missing", "zeros"))
 RULES = RandomSchemas(("rules", "missing"))
@@ -180,7 +186,7 @@ def _by_kind(
     label: str,
     least: Mapping[str, Least] | None = None,
     *,
-    mechanism: str = "pairs",
+    mechanism: str = "margins",
     **more: Any,
 ) -> list[PathClass]:
     """Return a class with Laplace noise and one with Gaussian noise."""
@@ -224,7 +230,7 @@ def _histograms() -> Iterator[PathClass]:
             yield PathClass(mechanism=name, schemas=schema, label=label, least=least)
 
 
-def _trees() -> Iterator[PathClass]:
+def _views() -> Iterator[PathClass]:
     for noise in BY_KIND.values():
         for schemas, label in (
             (CELLS, "levels and bins"),
@@ -234,22 +240,47 @@ def _trees() -> Iterator[PathClass]:
             (TOTALS, "totals"),
         ):
             yield PathClass(
-                mechanism="steps", settings=noise, schemas=schemas, label=label
+                mechanism="margins",
+                settings={**VIEWS, **noise},
+                schemas=schemas,
+                label=label,
             )
-    yield PathClass(mechanism="steps", settings={"n_sets": 2, "split": "per-set"})
+    per_set = {"n_sets": 2, "split": "per-set"}
+    yield PathClass(mechanism="margins", settings={**VIEWS, **per_set})
+    posterior = {"n_sets": 2, "sets": "posterior"}
+    yield PathClass(
+        mechanism="margins", settings={**VIEWS, **posterior, **BY_KIND["zcdp"]}
+    )
+
+
+def _trees() -> Iterator[PathClass]:
+    for schemas, label in (
+        (CELLS, "levels and bins"),
+        (ZEROS, "zeros"),
+        (RULES, "rules"),
+        (PUBLIC, "public"),
+    ):
+        yield PathClass(
+            mechanism="steps",
+            settings={"layers": 1},
+            schemas=schemas,
+            label=label,
+            least=ELECTED,
+        )
     yield PathClass(
         mechanism="steps",
-        settings={"n_sets": 2, "sets": "posterior", **BY_KIND["zcdp"]},
+        settings={"layers": 1, "n_sets": 2, "split": "per-set"},
+        least=ELECTED,
     )
     yield PathClass(mechanism="steps", settings={"order": ("a",), "layers": 1})
     leaves: dict[str, Any] = {
         "order": ("a", "b"),
         "budget": "half-to-leaves",
-        "below": "margins",
+        "below": "views",
     }
     yield PathClass(
         mechanism="steps",
-        settings=leaves | {"below": "margins"},
+        settings=leaves,
         schemas=THREE_COLUMNS,
         label="three columns",
     )
@@ -260,20 +291,18 @@ def _trees() -> Iterator[PathClass]:
         label="three columns",
         loudness=LOUD,
     )
-    # a tenth of the price is for elections, whose scores move by less on small tables
-    elected = {"replace-one": 0.9, "add-remove": 0.9}
-    ways: list[dict[str, Any]] = [{}, {"elect": "layer"}, {"utility": "bic"}]
+    ways: list[dict[str, Any]] = [{"elect": "layer"}, {"utility": "bic"}]
     for more in ways:
         settings = {"layers": 1, **more}
-        yield PathClass(mechanism="steps", settings=settings, least=elected)
-    yield PathClass(mechanism="steps", settings={"elect": "groups"}, least=elected)
+        yield PathClass(mechanism="steps", settings=settings, least=ELECTED)
+    yield PathClass(mechanism="steps", settings={"elect": "groups"}, least=ELECTED)
 
 
 def _pairs() -> Iterator[PathClass]:
     # the certificate of replace-one is exact on some schemas: on FOUR for records that
     # move in three columns
     loose = {"zcdp": {"replace-one": 0.9}}
-    yield from _by_kind({}, FOUR, "four columns of two levels", share=5.0)
+    yield from _by_kind(PAIRS, FOUR, "four columns of two levels", share=5.0)
     for schemas, label in (
         (CELLS, "levels and bins"),
         (ZEROS, "zeros"),
@@ -282,24 +311,28 @@ def _pairs() -> Iterator[PathClass]:
         (TOTALS, "totals"),
         (GROUPS, "groups of codes"),
     ):
-        yield from _by_kind({}, schemas, label, loose)
-    yield from _by_kind({}, HOMES, "households", loose, caps=(1,), share=5.0)
-    yield from _by_kind({}, NUMBERS, "numbers", loose, loudness=LOUD, share=0.5)
-    yield from _by_kind({"second_share": "1/2"}, FOUR, "four columns", share=5.0)
+        yield from _by_kind(PAIRS, schemas, label, loose)
+    yield from _by_kind(PAIRS, HOMES, "households", loose, caps=(1,), share=5.0)
+    yield from _by_kind(PAIRS, NUMBERS, "numbers", loose, loudness=LOUD, share=0.5)
+    yield from _by_kind(
+        PAIRS | {"second_share": "1/2"}, FOUR, "four columns", share=5.0
+    )
     # a choice moves two scores apart by all that it may only rarely
     rare = {"replace-one": 0.7, "add-remove": 0.7}
     chosen = {"pure": rare, "zcdp": rare}
-    yield from _by_kind({"chosen": 2}, FOUR, "four columns", chosen)
-    yield from _by_kind({"also": ("a", "b", "c")}, FOUR, "four columns", loose)
+    yield from _by_kind(PAIRS | {"chosen": 2}, FOUR, "four columns", chosen)
+    yield from _by_kind(PAIRS | {"also": ("a", "b", "c")}, FOUR, "four columns", loose)
     weighted = {"pure": {"replace-one": 0.7}, "zcdp": {"replace-one": 0.7}}
     weighted["pure"]["add-remove"] = weighted["zcdp"]["add-remove"] = 0.9
-    yield from _by_kind({"weighted": ("a",)}, WEIGHTS, "weights", weighted, share=0.5)
+    yield from _by_kind(
+        PAIRS | {"weighted": ("a",)}, WEIGHTS, "weights", weighted, share=0.5
+    )
     products = {
         "pure": {"replace-one": 0.5, "add-remove": 0.9},
         "zcdp": {"replace-one": 0.5, "add-remove": 0.9},
     }
     yield from _by_kind(
-        {"products": ("a", "b")}, THREE_COLUMNS, "three columns", products
+        PAIRS | {"products": ("a", "b")}, THREE_COLUMNS, "three columns", products
     )
 
 
@@ -454,6 +487,7 @@ def path_classes() -> list[PathClass]:
     return [
         *_histograms(),
         *_trees(),
+        *_views(),
         *_pairs(),
         *_networks(),
         *_quantiles(),

@@ -205,7 +205,7 @@ def losses(
     >>> from pdips.audit.neighbour_pairs import worst_pairs
     >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
     >>> pair = worst_pairs(schema, "replace-one")[0]
-    >>> found = losses(Steps(epsilon=1, delta="1e-6"), pair)
+    >>> found = losses(Margins(epsilon=1, delta="1e-6"), pair)
     >>> found.unit, round(found.ratio, 9)
     ('rho', 1.0)
     """
@@ -544,7 +544,7 @@ def is_linear(image: LinearImage, seed: int) -> bool:
 def _missed(question: AskedQuestion) -> float:
     """Return the probability with which Gaussian noise isn't of the law G that its
     price is about, worked out from the variances that the sampler was told and the
-    shapes of what is shown (``docs/proofs/pairs.md``, lemma 5).
+    shapes of what is shown (``docs/proofs/margins.md``, lemma 5).
     """
     response = question.response
     if response is None or question.laws != {"gaussian"} or _has_draw_each(response):

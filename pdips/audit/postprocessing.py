@@ -103,7 +103,7 @@ def certify_postprocessing(
     >>> from pdips.audit.neighbour_pairs import worst_pairs
     >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
     >>> pair = worst_pairs(schema, "add-remove")[0]
-    >>> made = Pairs(epsilon=8, neighbours="add-remove", delta="1e-6")
+    >>> made = Margins(epsilon=8, neighbours="add-remove", delta="1e-6")
     >>> certify_postprocessing(made, pair).outputs
     ()
     """

@@ -89,7 +89,7 @@ def prospects(plan: Plan, n_records: int | None) -> list[Prospect]:
     ...         "age": Column(levels=[20, 30, 40]),
     ...     }
     ... )
-    >>> for each in prospects(Steps(epsilon=1).plan(schema), 1000):
+    >>> for each in prospects(Margins(epsilon=1).plan(schema), 1000):
     ...     print(
     ...         each.kind,
     ...         each.columns,

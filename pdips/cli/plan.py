@@ -159,7 +159,7 @@ class PlanOptions:
         name = self.mechanism_name
         why = "as asked for"
         if name is None:
-            name, why = suited(schema, has_model=self.model is not None)
+            name, why, _ = suited(schema, has_model=self.model is not None)
         asked = self.common
         if self.delta is not None:
             asked["delta"] = self.delta
@@ -214,7 +214,7 @@ class PlannedRelease:
         self._tell_mechanisms()
         if rows and getattr(self.mechanism, "kind", "") == "pure":
             _tell_gaussian(self.mechanism, self.schema, n_records, rows)
-        if n_records and hasattr(self.mechanism, "chosen"):
+        if n_records and getattr(self.plan.design, "pairs", False):
             _tell_chosen(self.mechanism, n_records, rows, LOUD[loss.kind])
         if not rows:
             click.echo(f"errors    none known in closed form for {self.name}")
@@ -306,7 +306,7 @@ def page(
     if not any(form["rows"] for form in forms.values()):
         raise InputError(
             f"--html: the errors of {mechanism.name} aren't known in "
-            f"closed form; take steps or pairs"
+            f"closed form; take margins"
         )
     start = {
         "epsilon": float(positive(mechanism.epsilon, "epsilon")),

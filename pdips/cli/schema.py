@@ -79,7 +79,7 @@ def schema_check(path: str) -> None:
             unbinned.append(name)
     if unbinned:
         click.echo(
-            f"no bins: {', '.join(unbinned)}; mechanism pairs needs none, "
+            f"no bins: {', '.join(unbinned)}; mechanism margins needs none, "
             f"most others do"
         )
     else:

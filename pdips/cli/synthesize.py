@@ -2,7 +2,7 @@
 
 import typing
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,10 +229,7 @@ class SynthesisOptions:
     def mechanism(
         self, schema: "Schema", source: "Source | None" = None
     ) -> "Mechanism":
-        """Return the mechanism with its settings; one that wasn't named is chosen."""
-        name = self.mechanism_name
-        if name is None:
-            name = self._suited(schema)
+        """Return the mechanism with its settings."""
         common = {
             "epsilon": self.epsilon,
             "n_sets": self.n_sets,
@@ -240,6 +237,7 @@ class SynthesisOptions:
         }
         if self.delta is not None:
             common["delta"] = self.delta
+        name = str(self.mechanism_name)
         model = self.model if source is None else None
         build, settings = chosen(name, self.options, common, model)
         if source is not None:
@@ -249,12 +247,11 @@ class SynthesisOptions:
         mechanism: Mechanism = build(**settings)
         return mechanism
 
-    def command(self, mechanism: "Mechanism") -> dict[str, Any]:
+    def command(self) -> dict[str, Any]:
         """Return what ``pdips resume`` needs to repeat this command: no seed, and no
         address with a password.
         """
         kept = {**vars(self), "ledger_path": None, "seed": None, "resume": None}
-        kept["mechanism_name"] = self.mechanism_name or mechanism.name
         return command_of("synthesize", kept)
 
     def job(
@@ -281,24 +278,32 @@ class SynthesisOptions:
             scheduler=self.scheduler,
             clock=clock,
             resume=self.resume,
-            command=self.command(mechanism),
+            command=self.command(),
             prepare=partial(_reserve_space, staged, mechanism, file_format),
         )
 
-    def _suited(self, schema: "Schema") -> str:
+    def with_mechanism(self, schema: "Schema") -> "SynthesisOptions":
+        """Return the options with a mechanism: one that wasn't named is chosen."""
+        if self.mechanism_name is not None:
+            return self
         from pdips.margins.planning import suited
         from pdips.synthesis import in_files
 
         has_model = self.model is not None or self.formula is not None
-        files = in_files(self.table)
-        name, why = suited(schema, has_model=has_model, in_files=files)
-        options = [option.partition("=")[0] for option in self.options]
-        has_delta = self.delta is not None or "delta" in options
+        found = suited(schema, has_model=has_model, in_files=in_files(self.table))
+        given = [option.partition("=")[0] for option in self.options]
+        has_delta = self.delta is not None or "delta" in given
         more = ""
-        if not has_delta and "delta" in find(name).__dataclass_fields__:
+        if not has_delta and "delta" in find(found.name).__dataclass_fields__:
             more = "; with --delta it may have far less noise: pdips plan"
-        click.echo(f"mechanism {name}: {why}{more}")
-        return name
+        click.echo(f"mechanism {found.name}: {found.why}{more}")
+        usual = [
+            f"{name}={value}"
+            for name, value in found.settings.items()
+            if name not in given
+        ]
+        options = (*self.options, *usual)
+        return replace(self, mechanism_name=found.name, options=options)
 
 
 def run(options: SynthesisOptions) -> None:
@@ -310,6 +315,7 @@ def run(options: SynthesisOptions) -> None:
     source = options.written(schema)
     if source is not None:
         schema = schema.only([*source.converted.columns, *schema.public_columns])
+    options = options.with_mechanism(schema)
     mechanism = options.mechanism(schema, source)
     check_format(schema, options.file_format)
     ledger = ledger_at(options.ledger_path, options.out)

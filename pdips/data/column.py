@@ -100,7 +100,7 @@ class Column(BaseModel):
     groups : dict of str to tuple of levels, or int, optional
         Public groups of the levels of a code, each level in one; or by how many of its
         first characters a level is in which. Pairs of columns know groups, the column
-        alone levels (``pairs``).
+        alone levels (``margins``).
     public : bool
         Known to everyone; copied as it is.
     unit, label : str, optional

@@ -21,8 +21,8 @@ DRAFT_HINT = """\
 # Also to be said, where true: [records] person = "...", max_per_person = 2;
 # missing = true or [codes]; public = true; out_of_range = "clip"; [[impossible]]
 # combinations of levels. docs/schema.md has them all.
-# Numbers and dates have no bins: mechanism pairs needs none. Most others need bins = 20
-# or bin_edges, by column.
+# Numbers and dates have no bins: mechanism margins needs none. Most others need
+# bins = 20 or bin_edges, by column.
 """
 # Whole numbers of so many values are taken for codes, and more only where the column is
 # named like codes

@@ -543,7 +543,7 @@ def verify_claim(
     ...     ),
     ...     schema,
     ... )
-    >>> Steps(epsilon=1).release(table)[0].write("claimed/public")
+    >>> Margins(epsilon=1).release(table)[0].write("claimed/public")
     >>> table.frame.to_parquet("table.parquet")
     >>> claim = Claim(formula="ill ~ sex", coefficient="sex[m]", sign="positive")
     >>> verify_claim("table.parquet", "claimed", claim, epsilon=1).verdict

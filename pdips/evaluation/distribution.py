@@ -53,7 +53,7 @@ def ecdf_distances(
     Examples
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2).release(table)
     >>> 0 <= ecdf_distances(table, release.sets[0]).largest["age"] <= 1
     True
     """

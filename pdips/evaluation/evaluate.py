@@ -115,7 +115,7 @@ def evaluate(
     ...     pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}),
     ...     schema,
     ... )
-    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2).release(table)
     >>> release.write("demo/public")
     >>> table.frame.to_parquet("table.parquet")
     >>> 0 <= evaluate("table.parquet", "demo").measure("SPECKS").mean <= 1
@@ -354,7 +354,7 @@ def general_utility(
     ...     pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}),
     ...     schema,
     ... )
-    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2).release(table)
     >>> [measure.name for measure in general_utility(table, release.sets)][:2]
     ['SPECKS', 'pMSE']
     """
@@ -530,7 +530,7 @@ def specific_utility(
     Examples
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2).release(table)
     >>> release.write("demo/public")
     >>> analysis = read_analysis("enrolled ~ sex", table.schema)
     >>> [

@@ -47,7 +47,7 @@ def compare(
     Examples
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2).release(table)
     >>> [margin.column for margin in compare(table, release.sets).one_way][:2]
     ['age', 'sex']
     """
@@ -227,7 +227,7 @@ def k_way(
     Examples
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2).release(table)
     >>> 0 <= k_way(table, release.sets, 2)["mean"] <= 1
     True
     """

@@ -250,7 +250,7 @@ def evaluate_paid(
     ...     pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}),
     ...     schema,
     ... )
-    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2).release(table)
     >>> release.write("demo/public")
     >>> table.frame.to_parquet("table.parquet")
     >>> [

@@ -279,7 +279,7 @@ def specks(
     Examples
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2).release(table)
     >>> found = specks(table, release.sets)
     >>> len(found.by_set), 0 <= found.mean <= 1
     (2, True)

@@ -127,7 +127,7 @@ def compare_fits(
     --------
     >>> from pdips.evaluation.formula import read_analysis
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2).release(table)
     >>> analysis = read_analysis("enrolled ~ sex", table.schema)
     >>> list(
     ...     compare_fits(

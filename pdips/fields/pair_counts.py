@@ -3,10 +3,12 @@ alone.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.margins.consistency import groups_of
+from pdips.margins.domain import columns_of
 from pdips.margins.estimates import (
     NoisyPairs,
     block_axes,
@@ -22,8 +26,8 @@ from pdips.margins.estimates import (
     measured,
     most_telling,
 )
-from pdips.margins.fine_columns import FineCounts
-from pdips.margins.residuals import ResidualDesign
+from pdips.margins.fine_columns import FineCounts, IntervalDesign
+from pdips.margins.residuals import ResidualDesign, blocks_of
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours, root
 from pdips.privacy.plan import AnswerLaw, Plan, Step
@@ -35,6 +39,7 @@ CHOICE = "choice of pairs"
 PAIRS = "noisy chosen pairs"
 PAIRS_AGAIN = "noisy pairs, again"
 
+MOST_LEVELS = 6_000  # Of all columns together: pairs of levels are held in memory
 MOST_TRIPLE_CELLS = 100_000  # Of a margin of three columns
 OF_CHOICE = Fraction(1, 6)
 """Part of the price of pairs that their choice gets (tried: .08 to .33)."""
@@ -145,6 +150,105 @@ class MarginCounts:
     def published(self) -> list[MeasuredMargin]:
         """Return the margins as they are published."""
         return [*measured(self.design, self.step, self.noisy, self.axes, self.known)]
+
+
+def pair_design(
+    schema: Schema,
+    fine: IntervalDesign,
+    neighbours: Neighbours,
+    law: Literal["laplace", "gaussian"],
+    also: Sequence[str],
+    *,
+    pairs: bool,
+) -> ResidualDesign:
+    """Return the margins of all pairs, and of ``also``, before they have shares; refuse
+    what can't be measured.
+    """
+    n_cuts = {column.name: column.n_cuts for column in fine.columns}
+    domain = columns_of(schema, n_cuts)
+    if len(domain.public) == len(domain.names):
+        raise InputError(
+            "all columns of the schema are public: there is nothing to synthesize"
+        )
+    if len(domain.public) and neighbours == "add-remove":
+        raise InputError(
+            "public columns give away the number of records; they "
+            "need neighbours = replace-one"
+        )
+    numeric = {domain.names.index(column.name) for column in fine.numeric}
+    known = [
+        number
+        for number, block in enumerate(blocks_of(domain))
+        if numeric & {*block.columns}
+    ]
+    design = ResidualDesign(
+        domain,
+        neighbours,
+        law,
+        known=tuple(known),
+        totals=schema.known_totals(weighted=False),
+        pairs=pairs,
+    )
+    if design.offsets[-1] > MOST_LEVELS:
+        raise InputError(
+            f"the columns have {design.offsets[-1]:,} levels in all, more than "
+            f"{MOST_LEVELS:,}: merge levels, take "
+            "wider bins, or leave columns out"
+        )
+    if also:
+        design = replace(design, also=triples_of(design, also))
+    groups_of(design, None, schema.members)  # refuses rules that tie members
+    return design
+
+
+def margins_asked(
+    design: ResidualDesign, schema: Schema, price: Fraction
+) -> tuple[ResidualDesign, Step]:
+    """Return the margins as counts, or as differences where their noise is quieter, and
+    what is asked.
+    """
+    step = _margins_step(design, schema, price)
+    if design.law == "gaussian":
+        other = replace(design, whole=False)
+        differing = _margins_step(other, schema, price)
+        if differing.variance < step.variance:
+            return other, differing
+    return design, step
+
+
+def _margins_step(design: ResidualDesign, schema: Schema, price: Fraction) -> Step:
+    """Return what is asked, with less of the budget where noise on differences couldn't
+    be quieter.
+    """
+    squared = design.squared if design.law == "gaussian" else None
+    most = Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared)
+    beyond = Fraction(0)
+    if not design.whole:
+        quietest = design.smooth(most.l2_squared / (2 * price))
+        price = min(price, most.l2_squared / (2 * quietest))
+        beyond = design.beyond(quietest)
+    return Step(
+        name=MARGINS,
+        counts="each count of the margin with the least noise",
+        sensitivity=most,
+        price=price,
+        law=design.law,
+        delta=beyond,
+        image=replace(design.image, moved=_moved_margins(design, schema)),
+    )
+
+
+def _moved_margins(
+    design: ResidualDesign, schema: Schema
+) -> tuple[tuple[int, Sensitivity], ...]:
+    """Return how far one person moves the counts of all margins of each weight: of
+    every margin a record is in one cell.
+    """
+    n_margins = Counter(design.weights.tolist())
+    return tuple(
+        (weight, Sensitivity.of_counts(schema, design.neighbours, tables=n))
+        for weight, n in n_margins.items()
+    )
 
 
 def n_measured(design: ResidualDesign, noisy: IntArray, fine: FineCounts) -> float:

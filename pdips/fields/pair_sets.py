@@ -25,7 +25,8 @@ from pdips.release.noisy_margins import MeasuredMargin
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PairMeasurement:
-    """What ``Pairs`` has measured, and what follows from it: all that sets are made of.
+    """What ``Margins`` has measured of pairs, and what follows from it: all that sets
+    are made of.
 
     Parameters
     ----------

@@ -118,7 +118,7 @@ class SecondMoments:
         """Return what is asked: ``turned`` numbers of a record may change their sign,
         ``other`` columns their level.
 
-        Proof: ``docs/proofs/pairs.md``, theorem 2f.
+        Proof: ``docs/proofs/margins.md``, theorem 2f.
         """
         numbers = int(self.numeric.sum())
         columns = len(self.names) + 1 - numbers

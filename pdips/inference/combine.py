@@ -202,7 +202,7 @@ def combine(
             - 1) (1 + m W / B)^2 degrees of freedom.
         ``"between"``
             Each set is n records drawn from its own draw of a model whose draws hold
-            the privacy noise alone (``pairs`` or ``steps`` with ``sets="posterior"``).
+            the privacy noise alone (``margins`` with ``sets="posterior"``).
             T = (1 + 1/m) B for the population, t with m - 1 degrees of freedom.
         ``"posterior-predictive"``
             Sets are independent posterior predictive draws given one noisy release

@@ -368,8 +368,8 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     str
         ``"posterior-predictive"`` for ``scores`` and for ``modips`` with
         ``split="once"``, whose sets are posterior draws given one noisy release;
-        ``"between"`` for ``pairs`` and ``steps`` with ``sets="posterior"``, the default
-        of several sets (not of a tree), where each comes from a fit with fresh noise;
+        ``"between"`` for ``margins`` with ``sets="posterior"``, the default of several
+        sets, where each comes from a fit with fresh noise;
         ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
 
     Warns
@@ -391,7 +391,7 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     Examples
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, _ = Steps(epsilon=1, n_sets=2, split="per-set").release(table)
+    >>> release, _ = Margins(epsilon=1, n_sets=2, split="per-set").release(table)
     >>> rule_for(release)
     'sanitized'
     """

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.curator import noisy_counts
 from pdips.privacy.loss import Neighbours
@@ -109,7 +110,7 @@ def domain_of(schema: Schema) -> Domain:
         raise InputError(
             f"the cross-tabulation of all columns has {domain.n_cells:,} cells, more "
             f"than {MOST_CELLS:,}: "
-            "take mechanism 'pairs', which lays out none, or give fewer columns, "
+            "take mechanism 'margins', which lays out none, or give fewer columns, "
             "levels or bins"
         )
     return domain
@@ -126,7 +127,7 @@ def columns_of(schema: Schema, cut: Mapping[str, int] | None = None) -> Domain:
         if not column.is_categorical and not column.is_binned and name not in cut:
             raise InputError(
                 f"column {name!r} needs bins or bin_edges in the schema (bins = 20); "
-                f"mechanism 'pairs' needs none"
+                f"mechanism 'margins' needs none"
             )
     sizes = dict[str, int]()
     ordered = list[int]()
@@ -408,9 +409,10 @@ class View:
         """
         return self.n_summed(columns) * self.variance
 
-    def find(self, codes: IntArray) -> IntArray:
-        """Return the cell that each record, given by its levels, falls into."""
-        own = tuple(codes[:, column] for column in self.columns)
+    def find(self, table: Table) -> IntArray:
+        """Return the cell that each record of a table falls into."""
+        names = [self.domain.names[column] for column in self.columns]
+        own = tuple(table.codes[name] for name in names)
         return np.asarray(np.ravel_multi_index(own, self.sizes))
 
     def levels(self) -> dict[int, IntArray]:

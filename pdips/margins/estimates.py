@@ -259,7 +259,7 @@ def most_telling(
 
     ``shown``, shape (..., numbers), are the answers; ``found`` has columns that they
     don't count alone. The result, shape (..., n_pairs), has whole numbers in the order
-    of ``pairs``.
+    of ``margins``.
     """
     told = list[FloatArray]()
     columns = _by_columns(design, found, shown)

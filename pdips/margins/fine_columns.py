@@ -138,7 +138,7 @@ class IntervalDesign:
             elif column.public:
                 raise InputError(
                     f"column {name!r} is public and numeric: "
-                    f"mechanism 'pairs' needs bins for it"
+                    f"mechanism 'margins' needs bins for it"
                 )
             else:
                 columns.append(IntervalColumn(name, column, most_cuts))

@@ -352,7 +352,7 @@ def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...
     ...         "sex": Column(levels=["f", "m"]),
     ...     }
     ... )
-    >>> design = Steps(epsilon=1).plan(schema).design
+    >>> design = Margins(epsilon=1).plan(schema).design
     >>> [
     ...     (each.columns, round(each.standard_error, 1))
     ...     for each in view_errors(design.domain, design.views)

@@ -4,7 +4,7 @@ and the settings alone.
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
@@ -12,8 +12,8 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.margins.domain import check_domain, columns_of, domain_of, splittable
 from pdips.margins.margin_error import ColumnTree, small_margins
-from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.steps import divide
+from pdips.margins.views import can_be_laid_out
 from pdips.privacy.loss import Neighbours, Number, check_whole, choice, positive
 from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -32,9 +32,27 @@ type LayerBudget = Rule | Sequence[Number]
 """A rule, or the epsilon of each noised layer from the top."""
 
 
+class Suited(NamedTuple):
+    """The mechanism to take where none is named, and why.
+
+    Parameters
+    ----------
+    name : str
+        Of the mechanism.
+    why : str
+        What decided.
+    settings : dict
+        That are to be added where they aren't given.
+    """
+
+    name: str
+    why: str
+    settings: dict[str, Any]
+
+
 def suited(
     schema: Schema, *, has_model: bool = False, in_files: bool = False
-) -> tuple[str, str]:
+) -> Suited:
     """Return the mechanism to take where none is named, and why, from public facts
     alone.
 
@@ -44,29 +62,32 @@ def suited(
     Examples
     --------
     >>> columns = {name: {"levels": list(range(10))} for name in "abcdefgh"}
-    >>> name, reason = suited(Schema.model_validate({"columns": columns}))
-    >>> name, reason[:42]
-    ('pairs', '100,000,000 cells are too many to lay out,')
+    >>> found = suited(Schema.model_validate({"columns": columns}))
+    >>> found.name, found.why[:42]
+    ('margins', 'it counts all pairs of columns, of which 1')
     """
     if has_model:
-        return "scores", "it takes any PyMC model of one record"
+        return Suited("scores", "it takes any PyMC model of one record", {})
+    columns = schema.columns.values()
     if schema.members is not None:
-        return "pairs", "it takes households with members"
+        return Suited("margins", "it takes households with members", {})
     if in_files:
-        return "pairs", "it takes a table in many files"
-    if not all(
-        column.is_categorical or column.is_binned for column in schema.columns.values()
-    ):
-        return "pairs", "it needs no bins for numeric columns"
+        # each view would read all files once more
+        why = "it takes a table in many files, whose pairs are counted in one pass"
+        return Suited("margins", why, {"measure": "pairs"})
+    if not all(column.is_categorical or column.is_binned for column in columns):
+        return Suited("margins", "it needs no bins for numeric columns", {})
     n_cells = columns_of(schema).n_cells
-    if n_cells > MOST_DENSE:
-        return "pairs", (
-            f"{n_cells:,} cells are too many to lay out, and it holds "
-            f"all pairs of columns without"
-        )
-    return "steps", (
-        f"it holds all pairs of columns, and {n_cells:,} cells can be laid out"
+    why = (
+        f"it counts all pairs of columns, of which {n_cells:,} cells needn't be laid "
+        f"out"
     )
+    if can_be_laid_out(schema):
+        why = (
+            f"it counts views that hold all pairs of columns, and {n_cells:,} cells "
+            f"can be laid out"
+        )
+    return Suited("margins", why, {})
 
 
 def column_tree(

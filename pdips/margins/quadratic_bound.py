@@ -1,5 +1,5 @@
 """An upper bound of a quadratic over corners of a cube: searched for in floating point,
-and proved in whole numbers (``docs/proofs/pairs.md``, theorem 2).
+and proved in whole numbers (``docs/proofs/margins.md``, theorem 2).
 """
 
 import math

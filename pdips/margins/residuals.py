@@ -7,7 +7,7 @@ Residuals of different margins have independent noise, and every one- and two-wa
 is a sum of them (ResidualPlanner: Xiao, He, Zhang and Kifer, 2023). What is published
 are whole numbers of the same content, the differences of neighbouring levels H (N + z),
 which a record moves by less; or, where that gains nothing, the noisy counts themselves
-(``docs/proofs/pairs.md``).
+(``docs/proofs/margins.md``).
 """
 
 import math
@@ -661,7 +661,7 @@ def squared_norm(
 
     Adding a record: the sum over margins of weight times the product of f = (L - 1) /
     L. Replacing one: twice the largest value, over which blocks change, of sum_i a_i
-    D_i - D'QD / 2, bounded by a certificate (``docs/proofs/pairs.md``, theorem 2). Of
+    D_i - D'QD / 2, bounded by a certificate (``docs/proofs/margins.md``, theorem 2). Of
     margins of three blocks counts are shown, of which it changes two by 1.
     """
     f = [Fraction(int(size) - 1, int(size)) for size in sizes]

@@ -3,10 +3,10 @@ and Liu 2018).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, zip_longest
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
@@ -15,13 +15,11 @@ from pdips.margins.domain import (
     View,
     check_domain,
     check_noise,
-    choose_views,
     columns_of,
     deepest,
     domain_of,
     splittable,
 )
-from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.synthesis import CountedTree
 from pdips.margins.tree import (
     MOST_GROUPED,
@@ -35,29 +33,29 @@ from pdips.margins.tree import (
     group_width,
     node_width,
 )
-from pdips.mechanism import LaplaceOrGaussian, Split
+from pdips.margins.views import OF_VIEWS, check_dense, counted_views, noise_scale
+from pdips.mechanism import Split
 from pdips.privacy.loss import Number, as_float, check_whole, choice, exact, spell
 from pdips.privacy.plan import NOISY, Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.release.offers import Offers, SetsShare
+from pdips.release.offers import Offers
 
-Below = Literal["cells", "margins"]
+Below = Literal["cells", "views"]
 Elect = Literal["node", "layer", "groups"]
 Budget = Literal["equal", "half-to-leaves"]
 
 DEFAULT_ELECTION_SHARE = Fraction(1, 10)
+LAYERS_ABOVE_VIEWS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps(CountedTree, LaplaceOrGaussian):
-    """STEPS-L: noisy counts on a tree that splits by the more telling columns first, or
-    on margins of all columns.
+class Steps(CountedTree):
+    """STEPS-L: noisy counts on a tree that splits by the more telling columns first,
+    down to all cells.
 
-    Without further options the tree has no layers: margins of a few columns each, which
-    together hold every pair of columns, are counted with noise, and the table of
-    maximum entropy that agrees with them is released. With ``order``, ``layers`` or
-    ``elect`` there is a tree, as in the papers, down to all cells. ``epsilon``,
-    ``n_sets`` and ``neighbours`` are those of :class:`pdips.Mechanism`.
+    Counts of margins without a tree are those of ``margins``, which are more accurate
+    for all pairs of columns. ``epsilon``, ``n_sets`` and ``neighbours`` are those of
+    :class:`pdips.Mechanism`.
 
     Parameters
     ----------
@@ -78,37 +76,28 @@ class Steps(CountedTree, LaplaceOrGaussian):
     election_share : int, float, str or Fraction, optional
         Part r of the budget for the elections (0.1, as in the simulations of Bowen et
         al. (2021)). Doesn't go with ``order``.
-    below : {"margins", "cells"}, optional
-        What is counted below the tree: margins of the whole table, or every cell. Left
-        out: cells if an option asks for a tree, else margins, which are fitted on 2^24
-        cells at most.
+    below : {"views", "cells"}, optional
+        What is counted below the tree: margins of a few columns each of the whole
+        table, as ``margins`` does, which are fitted on 2^24 cells at most; or every
+        cell. Left out: cells, or views with ``stop``.
     stop : int, float, str or Fraction, optional
         A node is cut no further if its noisy count is below this many standard
         deviations of the noise on its children. Free, since it reads counts that are
-        paid for. What lies below is filled from the margins. Needs two layers.
+        paid for. What lies below is filled from the views. Needs two layers.
     budget : {"equal", "half-to-leaves"} or tuple of numbers, optional
         How the noisy layers share what the elections leave: equally, half of it for
         what is below the tree, or the epsilon of each from the top, which must add up.
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for
         each.
-    sets : {"fitted", "posterior"}, optional
-        For margins alone: whether all sets come from the table that agrees best with
-        the noisy counts, or each from one of its own, fitted to them with fresh noise
-        on top, so that sets show how unsure the noise leaves them. Left out: one of its
-        own for several sets of margins alone, or rules of combination would not hold.
-    delta : int, float, str or Fraction, optional
-        Left out, noise is discrete Laplace, and losses add up in epsilon. A number, for
-        margins alone, makes it discrete Gaussian, with a zero-concentrated loss that is
-        read at this delta, and with views and shares to suit it.
 
     Notes
     -----
-    A record is in one node of each layer and in one cell of each margin. Replacing it
+    A record is in one node of each layer and in one cell of each view. Replacing it
     changes the counts of a layer by at most 2 in l1, adding or removing it by 1; so
     each has noise of scale 2 / epsilon_h or 1 / epsilon_h. An election reads AIC
     scores, which move by at most 2. The total is the sum over elections, noised layers
-    and margins. The root is exact under replace-one and not observed under add-remove.
+    and views. The root is exact under replace-one and not observed under add-remove.
     Consistency (least squares, or maximum entropy), rounding and drawing are
     post-processing. Proof: ``docs/proofs/steps.md``.
 
@@ -135,10 +124,8 @@ class Steps(CountedTree, LaplaceOrGaussian):
         zeros=True,
         rules=True,
         public_columns=True,
-        totals=True,
         counted_tables=True,
         relations=("replace-one", "add-remove"),
-        kinds=("pure", "zcdp"),
         even_in_cells=True,
         planned_scales=True,
     )
@@ -154,23 +141,14 @@ class Steps(CountedTree, LaplaceOrGaussian):
     stop: Number | None = None
     budget: Budget | tuple[Number, ...] | None = None
     split: Split = "once"
-    sets: Literal["fitted", "posterior"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sets is not None:
-            choice(self.sets, ("fitted", "posterior"), "sets")
-        self._check_margins_alone()
-        if self.sets == "posterior" and self.split == "per-set":
-            raise InputError(
-                "sets = 'posterior' draws all sets from one noisy "
-                "answer: it goes with split = 'once'"
-            )
         if self.layers is not None:
             check_whole(self.layers, "layers", 1, None)
         self._check_elections()
         if self.below is not None:
-            choice(self.below, ("margins", "cells"), "below")
+            choice(self.below, ("views", "cells"), "below")
         if self.elect is not None:
             choice(self.elect, ("node", "layer", "groups"), "elect")
         self._check_budget()
@@ -179,24 +157,10 @@ class Steps(CountedTree, LaplaceOrGaussian):
             if is_negative or self.below == "cells":
                 raise InputError(
                     "stop must be at least 0, and it needs below = "
-                    "'margins' to fill what it cuts off"
+                    "'views' to fill what it cuts off"
                 )
         if self.order is not None:
             self._check_order()
-
-    def _check_margins_alone(self) -> None:
-        if self._has_margins_alone():
-            return
-        for_margins = {
-            "delta": self.delta is not None,
-            "sets = 'posterior'": self.sets == "posterior",
-        }
-        for option, is_asked in for_margins.items():
-            if is_asked:
-                raise InputError(
-                    f"{option} is for margins alone: it goes with no "
-                    f"option that asks for a tree or cells"
-                )
 
     def _check_budget(self) -> None:
         rules = ("equal", "half-to-leaves")
@@ -257,27 +221,15 @@ class Steps(CountedTree, LaplaceOrGaussian):
         how = "elected by the exponential mechanism, paid for"
         if self.order:
             how = "given from public knowledge"
-        elif self._has_tree() and not n_elections:
+        elif not n_elections:
             how = "no other choice of them is possible"
-        tree = f"a tree of columns ({how})"
-        margins = (
-            "margins of a few columns each, chosen from public facts, that "
-            "hold every pair of columns"
-        )
-        what = f"Counts on {tree}"
-        if below == "margins":
-            what = f"Counts on {margins}"
-            if self._has_tree():
-                what = f"Counts on {tree} and on {margins}"
-        noise = "discrete Laplace"
-        added = ""
-        if self.kind == "zcdp":
-            noise = "discrete Gaussian"
-            added = " Losses are added up as zero-concentrated ones and read at delta."
+        what = f"Counts on a tree of columns ({how})"
+        if below == "views":
+            what += f" and on {OF_VIEWS}"
         return (
-            f"{what}: every count that is not public has exact {noise} noise added, "
-            f"and each is paid for. "
-            f"The counts were then made consistent, which costs nothing.{added}"
+            f"{what}: every count that is not public has exact discrete Laplace noise "
+            f"added, and each is paid for. "
+            f"The counts were then made consistent, which costs nothing."
         )
 
     def _election_part(self) -> Fraction:
@@ -288,23 +240,10 @@ class Steps(CountedTree, LaplaceOrGaussian):
             return DEFAULT_ELECTION_SHARE
         return exact(share, "election_share")
 
-    def _has_tree(self) -> bool:
-        asked = (
-            self.order,
-            self.layers,
-            self.elect,
-            self.utility,
-            self.election_share,
-            self.stop,
-        )
-        return any(option is not None for option in asked)
-
     def _below(self) -> Below:
         if self.below is not None:
             return self.below
-        if self.stop is not None:
-            return "margins"
-        return "cells" if self._has_tree() else "margins"
+        return "cells" if self.stop is None else "views"
 
     def _groups(self, schema: Schema) -> tuple[tuple[str, ...], ...]:
         """Return the columns of each layer of a given order."""
@@ -345,10 +284,8 @@ class Steps(CountedTree, LaplaceOrGaussian):
                     f"aren't public, not {n_columns}"
                 )
             return (True,), 2
-        shallow = 2 if self._has_tree() else 0
-        if below == "cells":
-            shallow = deepest(schema)
-        n_layers = self.layers or min(shallow, n_columns)
+        deep = deepest(schema) if below == "cells" else LAYERS_ABOVE_VIEWS
+        n_layers = self.layers or min(deep, n_columns)
         if n_layers > n_columns:
             raise InputError(
                 f"layers = {n_layers} is more than the {n_columns} "
@@ -368,40 +305,19 @@ class Steps(CountedTree, LaplaceOrGaussian):
         width = width_of(self.neighbours)
         return Sensitivity.of_record(schema, l1=width * STEPS_PER_UNIT)
 
-    def for_more_sets(self) -> Self:
-        """Return the mechanism whose sets show the noise, where there is one."""
-        if self._has_margins_alone() and self.split == "once":
-            return replace(self, sets="posterior")
-        return self
-
-    def sets_share(self) -> SetsShare:
-        """Return what the sets share: posterior sets show the noise."""
-        return "fresh noise" if self._posterior else super().sets_share()
-
-    @property
-    def _posterior(self) -> bool:
-        """Whether each set comes from a fit of its own."""
-        if self.sets is None:
-            can_be = self._has_margins_alone() and self.split == "once"
-            return can_be and self.n_sets > 1
-        return self.sets == "posterior"
-
-    def _has_margins_alone(self) -> bool:
-        """Whether there is no tree, and margins are counted in place of all cells."""
-        return not self._has_tree() and self._below() == "margins"
-
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: elections and noisy counts of each layer, from the top, and
-        then of the cells or margins.
+        then of the cells or views.
         """
         check_domain(schema, self.neighbours)
         domain = domain_of(schema)
-        self._check_fits(schema, domain)
         below = self._below()
+        if below == "views":
+            check_dense(domain)
         counted, n_layers = self._layers(schema, below)
         if self.stop is not None and sum(counted) < 2:
             raise InputError(
-                "stop needs two layers above the margins at least: it "
+                "stop needs two layers above the views at least: it "
                 "cuts the lower off by the upper"
             )
         elections = self._elections(schema, len(counted), n_layers)
@@ -411,11 +327,12 @@ class Steps(CountedTree, LaplaceOrGaussian):
         if below == "cells":
             layers.append(self._count(schema, "all cells", "each cell", prices[-1]))
         else:
-            views = self._views(schema, domain, prices[-1])
+            sensitivity = self.sensitivity(schema)
+            views = counted_views(domain, sensitivity, "laplace", prices[-1])
         in_turn = chain.from_iterable(zip_longest(elections, layers))
         steps = [step for step in in_turn if step is not None]
         steps += [view.step for view in views]
-        scales = [_noise_scale(step) for step in steps if step.law in NOISY]
+        scales = [noise_scale(step) for step in steps if step.law in NOISY]
         check_noise(schema, self.neighbours, scales)
         groups = None
         if self.elect == "groups":
@@ -428,29 +345,9 @@ class Steps(CountedTree, LaplaceOrGaussian):
             views=views,
             stop=None if self.stop is None else exact(self.stop, "stop"),
             groups=groups,
-            redraws=self._posterior,
         )
         law = self._law(below, len(elections))
-        return self.planned(
-            schema, steps, law, repeats=self.rounds, design=design, **self.reading
-        )
-
-    def _check_fits(self, schema: Schema, domain: Domain) -> None:
-        has_margins = self._below() == "margins"
-        if has_margins and domain.n_cells > MOST_DENSE:
-            raise InputError(
-                f"margins are fitted on at most {MOST_DENSE:,} cells; these columns "
-                f"have {domain.n_cells:,} together: "
-                "take mechanism 'pairs', which lays out none, merge levels or bins, "
-                "or leave columns out; a tree down "
-                "to all cells (below=cells) says less"
-            )
-        margins_alone = has_margins and not self._has_tree()
-        if schema.known_totals(weighted=False) and not margins_alone:
-            raise InputError(
-                "public totals are met by margins alone, without an "
-                "option that asks for a tree or cells"
-            )
+        return self.planned(schema, steps, law, repeats=self.rounds, design=design)
 
     def _prices(
         self, elections: Sequence[Step], n_layers: int, n_noised: int
@@ -458,12 +355,12 @@ class Steps(CountedTree, LaplaceOrGaussian):
         """Return the price of each noisy layer from the top, the last being what is
         below the tree.
         """
-        left = self.total
+        left = exact(self.epsilon, "epsilon")
         if elections:
-            left = self.total * (1 - self._election_part())
+            left *= 1 - self._election_part()
         rule = self.budget
         if rule is None:
-            rule = "half-to-leaves" if self._below() == "margins" else "equal"
+            rule = "half-to-leaves" if self._below() == "views" else "equal"
         parts = divide(rule, left, n_noised, self.paid(n_layers, n_noised))
         return [part / self.rounds for part in parts]
 
@@ -486,18 +383,6 @@ class Steps(CountedTree, LaplaceOrGaussian):
             what = f"each node of layer {number}{by}"
             steps.append(self._count(schema, f"layer {number}", what, price))
         return steps
-
-    def _views(
-        self, schema: Schema, domain: Domain, price: Fraction
-    ) -> tuple[View, ...]:
-        """Return the margins that are counted below the tree."""
-        views = list[View]()
-        for columns, share in choose_views(domain, self.noise_law).items():
-            names = ", ".join(domain.names[column] for column in columns)
-            margin = f"the margin of {names}"
-            step = self._count(schema, margin, margin, price * share)
-            views.append(View(domain, columns, step))
-        return tuple(views)
 
     def _splitter(
         self, schema: Schema, domain: Domain, elections: tuple[Step, ...]
@@ -543,7 +428,6 @@ class Steps(CountedTree, LaplaceOrGaussian):
             counts=counts,
             sensitivity=self.sensitivity(schema),
             price=price,
-            law=self.noise_law,
         )
 
     def seconds(self, schema: Schema, n_records: int) -> float:
@@ -551,11 +435,9 @@ class Steps(CountedTree, LaplaceOrGaussian):
         return 15 + 1.7e-5 * columns_of(schema).n_cells
 
     def shown(self) -> dict[str, Any]:
-        elects = self.order is None and (self._has_tree() or self._below() == "cells")
+        elects = self.order is None
         shown = super().shown()
         shown["below"] = self._below()
-        if self._has_margins_alone():
-            shown["sets"] = "posterior" if self._posterior else "fitted"
         shown["election_share"] = float(self._election_part()) if elects else None
         shown["stop"] = None if self.stop is None else float(exact(self.stop, "stop"))
         if isinstance(self.budget, tuple):
@@ -569,10 +451,6 @@ def _as_group(layer: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _numbers(group: tuple[str, ...]) -> range:
     return range(1, len(group) + 1)
-
-
-def _noise_scale(step: Step) -> Fraction:
-    return step.scale if step.law == "laplace" else Fraction(step.noise.scale)
 
 
 def divide(

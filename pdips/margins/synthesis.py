@@ -71,11 +71,7 @@ class CountedTree(Mechanism):
 
     def ask(self, plan: Plan, curator: Curator) -> list[Any]:
         """Measure the tree of a plan once for all sets, or once for each."""
-        trees = []
-        for _ in range(plan.repeats):
-            with curator.timed("counting and adding noise"):
-                trees.append(plan.design.measure(curator))
-        return trees
+        return measured_trees(plan, curator)
 
     def draw(
         self,
@@ -86,43 +82,63 @@ class CountedTree(Mechanism):
         public: PublicFacts,
     ) -> Drawn:
         """Draw the sets from consistent counts, of each tree as many."""
-        design = plan.design
-        sets: list[pd.DataFrame | LargeSet] = []
-        statistics: dict[str, pd.DataFrame] = {}
-        margins = list[MeasuredMargin]()
-        arrived = True
-        for number, tree in enumerate(measured, start=1):
-            with timed("making the counts consistent"):
-                estimated = estimate(tree, design, n_public=plan.n_public)
-            arrived &= estimated.arrived
-            redraw = None
-            if isinstance(design, TreeDesign) and design.redraws:
-                redraw = partial(_redrawn, tree, design, rng, n_public=plan.n_public)
-            n_own = n_sets // plan.repeats
-            sets += draw_sets(
-                estimated, plan.schema, n_own, rng, public=public, redraw=redraw
-            )
-            prefix = f"set {number}, " if plan.repeats > 1 else ""
-            statistics |= design.noisy_statistics(tree, prefix)
-            margins += design.measured_margins(tree)
-        errors: Sequence[MarginError] = ()
-        diagnostics = {}
-        if isinstance(design, TreeDesign) and design.views:
-            errors = view_errors(design.domain, design.views)
-            diagnostics["solver_arrived"] = arrived
-        elif isinstance(design, TreeDesign):
-            # all trees of a release have the same noise, and nearly the same errors
-            last = measured[-1]
-            errors = tree_errors(
-                design.domain, last.layers, last.scales, n_public=plan.n_public
-            )
-        return Drawn.of(
-            sets,
-            statistics=statistics,
-            margin_errors=errors,
-            diagnostics=diagnostics,
-            margins=margins,
+        return drawn_from_trees(plan, measured, n_sets, rng, public)
+
+
+def measured_trees(plan: Plan, curator: Curator) -> list[Any]:
+    """Measure what the design of a plan counts, once for all sets or once for each."""
+    trees = []
+    for _ in range(plan.repeats):
+        with curator.timed("counting and adding noise"):
+            trees.append(plan.design.measure(curator))
+    return trees
+
+
+def drawn_from_trees(
+    plan: Plan,
+    measured: Sequence[NoisyTree],
+    n_sets: int,
+    rng: np.random.Generator,
+    public: PublicFacts,
+) -> Drawn:
+    """Draw sets from consistent counts, of each tree as many."""
+    design = plan.design
+    sets: list[pd.DataFrame | LargeSet] = []
+    statistics: dict[str, pd.DataFrame] = {}
+    margins = list[MeasuredMargin]()
+    arrived = True
+    for number, tree in enumerate(measured, start=1):
+        with timed("making the counts consistent"):
+            estimated = estimate(tree, design, n_public=plan.n_public)
+        arrived &= estimated.arrived
+        redraw = None
+        if isinstance(design, TreeDesign) and design.redraws:
+            redraw = partial(_redrawn, tree, design, rng, n_public=plan.n_public)
+        n_own = n_sets // plan.repeats
+        sets += draw_sets(
+            estimated, plan.schema, n_own, rng, public=public, redraw=redraw
         )
+        prefix = f"set {number}, " if plan.repeats > 1 else ""
+        statistics |= design.noisy_statistics(tree, prefix)
+        margins += design.measured_margins(tree)
+    errors: Sequence[MarginError] = ()
+    diagnostics = {}
+    if isinstance(design, TreeDesign) and design.views:
+        errors = view_errors(design.domain, design.views)
+        diagnostics["solver_arrived"] = arrived
+    elif isinstance(design, TreeDesign):
+        # all trees of a release have the same noise, and nearly the same errors
+        last = measured[-1]
+        errors = tree_errors(
+            design.domain, last.layers, last.scales, n_public=plan.n_public
+        )
+    return Drawn.of(
+        sets,
+        statistics=statistics,
+        margin_errors=errors,
+        diagnostics=diagnostics,
+        margins=margins,
+    )
 
 
 def _redrawn(

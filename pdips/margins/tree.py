@@ -224,7 +224,7 @@ class TreeDesign:
             find = partial(_cells_of_records, bottom, position)
             layers.append(bottom.layer)
             counts.append(layer_counts(bottom.layer, tree.layers[-1], find, curator))
-        views = [_view_counts(view, position, curator) for view in tree.views]
+        views = [_view_counts(view, curator) for view in tree.views]
         return NoisyTree(
             domain=self.domain,
             layers=layers,
@@ -392,10 +392,11 @@ def layer_counts(
     return counts, np.where(layer.possible, noise, 0.0)
 
 
-def _view_counts(view: View, position: Position, curator: Curator) -> IntArray:
+def _view_counts(view: View, curator: Curator) -> IntArray:
+    # reads each table by itself: tables in many files are counted part by part
     return curator.count(
         view.step,
-        lambda table: table.count(view.find(position.codes(table)), view.n_cells),
+        lambda table: table.count(view.find(table), view.n_cells),
         view.possible(),
     )
 

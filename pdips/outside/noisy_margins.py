@@ -60,7 +60,8 @@ class NoisyMargins:
     """The noisy counts of a release, as data with a known law of noise: what they say
     of columns and pairs of them.
 
-    They are pooled by generalised least squares (:func:`pdips.fields.pairs.pooled`).
+    They are pooled by generalised least squares
+    (:func:`pdips.margins.estimates.pooled`).
 
     Parameters
     ----------
@@ -76,7 +77,8 @@ class NoisyMargins:
     margins : tuple of MeasuredMargin
         The noisy counts one by one, each with the law of its noise.
     moments : NoisyProducts, optional
-        Noisy sums of products of some columns, as ``pairs`` measures with ``products``.
+        Noisy sums of products of some columns, as ``margins`` measures with
+        ``products``.
 
     Examples
     --------
@@ -84,7 +86,7 @@ class NoisyMargins:
     ...     {"columns": {name: {"levels": [0, 1]} for name in "ab"}}
     ... )
     >>> table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1] * 100}), schema)
-    >>> release, _ = Pairs(epsilon=1_000).release(table)
+    >>> release, _ = Margins(epsilon=1_000).release(table)
     >>> NoisyMargins.of(release).share(["a"]).summary()["estimate"].round(2).tolist()
     [0.5, 0.5]
     """
@@ -117,7 +119,7 @@ class NoisyMargins:
     @classmethod
     def of(cls, release: Release) -> Self:
         """Take the margins of a release in memory."""
-        if "margins" not in release.tables:
+        if not release.margins:
             raise InputError(f"a release of {release.mechanism} holds no noisy margins")
         return cls._of(release.document(), release.tables, release.sets[0])
 
@@ -257,7 +259,7 @@ class NoisyMargins:
         Parameters
         ----------
         columns : str or sequence of str
-            One column or more. Every two are known from a release of ``pairs``; more
+            One column or more. Every two are known from a release of ``margins``; more
             where a margin holds them all.
         target : {"population", "table"}
             Of the population that the table is a random sample of, or of the table
@@ -451,7 +453,7 @@ class NoisyMargins:
             Columns, as in ``"income ~ age + sex"``. Numbers and bins (by their middle)
             are one term; other columns have one for each level but the first; an
             outcome of two levels counts its second. Interactions, as in ``"income ~ age
-            + sex * school"``, take margins of three columns or more: of ``steps`` or a
+            + sex * school"``, take margins of three columns or more: of views or a
             full table. Numbers without bins, or that may be missing, take a release
             that measured ``products`` of all columns; records that lack one of these
             are left out, and numbers beyond their caps count as these.

@@ -158,7 +158,7 @@ def certify(
     >>> table = Table(
     ...     pd.DataFrame({"a": [0, 1] * 200, "b": [1, 1, 0, 1] * 100}), schema
     ... )
-    >>> Pairs(epsilon=4, n_sets=5).release(table)[0].write("out/public")
+    >>> Margins(epsilon=4, n_sets=5).release(table)[0].write("out/public")
     >>> [row.what for row in certify("out", replays=2).rows]
     ['levels', 'pairs']
     """
@@ -349,7 +349,7 @@ def more_sets(
     ...     {"columns": {name: {"levels": [0, 1]} for name in "ab"}}
     ... )
     >>> table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1] * 100}), schema)
-    >>> release, _ = Pairs(epsilon=1).release(table)
+    >>> release, _ = Margins(epsilon=1).release(table)
     >>> [len(frame) for frame in more_sets(release, 3)]
     [100, 100, 100]
     """

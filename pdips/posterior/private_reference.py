@@ -20,7 +20,7 @@ from pdips.data.readers import read_frame
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.margins.steps import Steps
+from pdips.fields.margins import Margins
 from pdips.posterior.columns import (
     ENDS,
     MISSING,
@@ -52,7 +52,7 @@ Reference = str | Path | Mapping[str, Any]
 
 BINS = 32  # Bins of a numeric column whose schema gives none
 WITHIN = 16  # Values inside a cell over which a density is averaged
-# Most cells that are counted one by one; a table with more is synthesized by ``Steps``
+# Most cells that are counted one by one; more are synthesized by ``Margins``
 MOST_CELLS = 4_096
 SPREAD_SEED = 1  # Which value inside a bin goes with which of another column: public
 # Values tried along each axis in one round of a search, by number of parameters
@@ -100,7 +100,7 @@ def binned(schema: Schema) -> Schema:
 
 def reference_step(schema: Schema, epsilon: Fraction, neighbours: Neighbours) -> Step:
     """Return the step that pays for counts of every cell or, where these are many, for
-    a table by ``Steps``.
+    a table by ``Margins``.
     """
     name = "a private reference to centre on"
     cut = binned(schema)
@@ -114,7 +114,7 @@ def reference_step(schema: Schema, epsilon: Fraction, neighbours: Neighbours) ->
             counts="each cell of a private reference",
         )
     # what is drawn is a function of the answers to the table's own plan
-    table = Steps(epsilon=epsilon, neighbours=neighbours).plan(cut)
+    table = Margins(epsilon=epsilon, neighbours=neighbours, measure="views").plan(cut)
     return Step(
         name=name,
         sensitivity=counts,
@@ -125,25 +125,25 @@ def reference_step(schema: Schema, epsilon: Fraction, neighbours: Neighbours) ->
 
 
 class TableDraws:
-    """A private table by ``Steps``: a distribution over tables, of which no person
+    """A private table by ``Margins``: a distribution over tables, of which no person
     moves the law by more than epsilon.
 
     Proof: ``docs/proofs/steps.md``.
     """
 
-    def __init__(self, table: Table, steps: Steps) -> None:
+    def __init__(self, table: Table, views: Margins) -> None:
         self._table = table
-        self._steps = steps
+        self._views = views
 
     def draw(self, bits: RandomBits, runs: int = 1) -> list[pd.DataFrame]:
         """Return independent synthetic tables."""
         cut = Table(self._table.frame, binned(self._table.schema))
         rng = bits.generator() if bits.reproducible else None
-        return [self._steps.release(cut, rng=rng)[0].sets[0] for _ in range(runs)]
+        return [self._views.release(cut, rng=rng)[0].sets[0] for _ in range(runs)]
 
     def log_probabilities(self) -> dict[tuple[int, ...], float]:
         raise InputError(
-            "a private reference by steps has no law that could be spelt out"
+            "a private reference by views has no law that could be spelt out"
         )
 
 
@@ -156,8 +156,8 @@ def measure(
     step = plan.steps[0]
     cut = binned(plan.schema)
     if step.law == "distribution":
-        steps = Steps(epsilon=step.price, neighbours=plan.neighbours)
-        drawn = curator.draw(step, lambda table: TableDraws(table, steps))
+        views = Margins(epsilon=step.price, neighbours=plan.neighbours, measure="views")
+        drawn = curator.draw(step, lambda table: TableDraws(table, views))
         if not len(drawn):  # under add-remove noise may leave no record
             return no_cells(cut)
         return cells_of_table(Table(drawn, cut.without_person()))

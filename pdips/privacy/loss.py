@@ -358,7 +358,7 @@ def zcdp(
     :func:`epsilon_of` has it.
 
     With ``tau`` it is tau-approximate (Bun and Steinke, 2016, definition 8.1), and read
-    at delta - tau (``docs/proofs/pairs.md``, theorem 3).
+    at delta - tau (``docs/proofs/margins.md``, theorem 3).
 
     Examples
     --------

@@ -42,7 +42,7 @@ class PublishedRelease:
     --------
     >>> schema = Schema.model_validate({"columns": {"ill": {"levels": ["no", "yes"]}}})
     >>> table = Table(pd.DataFrame({"ill": ["no", "yes"] * 50}), schema)
-    >>> Steps(epsilon=1).release(table)[0].publish("opened/public")
+    >>> Margins(epsilon=1).release(table)[0].publish("opened/public")
     >>> [list(frame) for frame in open("opened").sets]
     [['ill']]
     """
@@ -167,7 +167,7 @@ def open(directory: str | Path, *, key: str | Path | None = None) -> PublishedRe
     ...     {"columns": {name: {"levels": [0, 1]} for name in "ab"}}
     ... )
     >>> table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1] * 100}), schema)
-    >>> Steps(epsilon=1).release(table)[0].publish("out/public")
+    >>> Margins(epsilon=1).release(table)[0].publish("out/public")
     >>> release = open("out")
     >>> release.privacy.privacy.epsilon, len(release.sets)
     (1.0, 1)

@@ -113,7 +113,7 @@ class Release:
     Examples
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, record = Steps(epsilon=1).release(table)
+    >>> release, record = Margins(epsilon=1).release(table)
     >>> release.loss.epsilon, release.n_sets
     (Fraction(1, 1), 1)
     """
@@ -162,7 +162,7 @@ class Release:
         --------
         >>> schema = Schema.model_validate({"columns": {"ill": {"levels": [0, 1]}}})
         >>> table = Table(pd.DataFrame({"ill": [0, 1] * 50}), schema)
-        >>> release, _ = Steps(epsilon=1).release(table)
+        >>> release, _ = Margins(epsilon=1).release(table)
         >>> [len(frame) for frame in release.more_sets(2)]
         [100, 100]
         """

@@ -24,6 +24,7 @@ from pdips import (
     CensoredPosterior,
     InputError,
     LaplaceSanitizer,
+    Margins,
     PrivacyLoss,
     Schema,
     Scores,
@@ -741,7 +742,7 @@ def test_the_program_fails_for_a_broken_promise(monkeypatch, pdips):
 
 def test_a_path_bounds_gaussian_noise_tightly_where_counts_see_little():
     pair = worst_pairs(schema_of(2, 3), "replace-one")[1]
-    made = Steps(epsilon=1, delta="1e-6")
+    made = Margins(epsilon=1, delta="1e-6")
     found = judged(made, pair, engine="path")
     assert (found.unit, found.verdict, found.n_runs) == ("rho", "consistent", 0)
     assert found.bound == pytest.approx(found.claim)
@@ -753,12 +754,12 @@ def test_a_path_bounds_gaussian_noise_tightly_where_counts_see_little():
     twin = overspending(made, Fraction(101, 100))
     assert judged(twin, pair, engine="path", claim=1).verdict == "VIOLATION"
     assert judged(made, pair, engine="path", claim=1).verdict == "consistent"
-    pure = overspending(Steps(epsilon=1), Fraction(101, 100))
+    pure = overspending(Margins(epsilon=1), Fraction(101, 100))
     assert judged(pure, pair, engine="path", claim=1).verdict == "VIOLATION"
 
 
 def test_paths_are_added_where_counts_were_alone():
-    cases = registered_cases("steps", delta="1e-6")
+    cases = registered_cases("margins", delta="1e-6")
     added = along_paths(cases, np.random.default_rng(0))
     assert {case.engine for case in added} == {"path"}
     assert {case.mechanism for case in added} == {case.mechanism for case in cases}
@@ -770,7 +771,8 @@ def test_paths_are_added_where_counts_were_alone():
 
 
 def test_the_program_uses_paths_and_certifies_postprocessing(pdips, monkeypatch):
-    words = ("audit", "steps", "--delta", "1e-6", "--seed", 1, "--json")
+    words = ("audit", "margins", "--delta", "1e-6", "--seed", 1, "--json")
+    words = (*words[:2], "--option", "measure=views", *words[2:])
     found = json.loads(pdips.ok(*words, "--runs", 100))["findings"]
     assert {each["engine"] for each in found} == {"counts", "path"}
     tight = [each for each in found if each["engine"] == "path"]
@@ -788,7 +790,7 @@ def test_the_program_uses_paths_and_certifies_postprocessing(pdips, monkeypatch)
         codes = next(iter(table.codes.values()))
         return with_sets(drawn, lambda made: made.head(1 + codes.sum()))
 
-    leaking(monkeypatch, Steps, shorter_by_records)
+    leaking(monkeypatch, Margins, shorter_by_records)
     code, out, _ = pdips(*words[:-1], "--postprocessing")
     assert code == 1
     assert "DIFFERS" in out
@@ -820,7 +822,7 @@ def test_what_cannot_be_certified_is_named_beside_the_others(pdips, monkeypatch)
 
 
 CERTIFIED = PostprocessingCertificate(
-    mechanism="pairs",
+    mechanism="margins",
     settings="",
     neighbours="replace-one",
     pair="two tables",

@@ -15,10 +15,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import RELATIONS, Flawed, refuses, schema_in
 from test_audit import RUNS, SURE, accused, findings
 
-from pdips import KNG, Modips, Pairs, Schema, Table
+from pdips import KNG, Modips, Schema, Table
 from pdips.audit import Case, Pair, audit, audit_cases, registered_cases
 from pdips.audit.cases import statistics as audit_modips
 from pdips.audit.cases.margins import COLUMNS, HOMES, WEIGHTED
@@ -285,7 +286,7 @@ def test_the_audit_has_statistics_of_its_own(settings):
     refuses("of its own", cases_for, "replace-one", **settings)
 
 
-# Audits of ``pairs`` with sums of weights and with households, and broken twins that
+# Audits of ``margins`` with sums of weights and with households, and broken twins that
 # they catch
 
 
@@ -293,7 +294,7 @@ def worst(neighbours, start, **settings) -> float:
     """Return the largest exact bound of the registered cases whose pair is called
     so.
     """
-    cases = registered_cases("pairs", neighbours=neighbours, **settings)
+    cases = registered_cases("margins", neighbours=neighbours, **settings)
     found = audit_cases([case for case in cases if start in case.pair.name])
     assert found
     return max(finding.bound for finding in found)
@@ -389,7 +390,7 @@ def test_many_runs_whose_cap_follows_from_noise_and_a_twin_whose_cap_is_the_larg
 ):
     # three caps and more are chosen in the small tables
     made, caps = (
-        Pairs(epsilon=1, weighted=("sex",)),
+        of_pairs(epsilon=1, weighted=("sex",)),
         noted(monkeypatch, WeightedSums, lambda cap: cap),
     )
     assert heavy_one(made, 20) <= 1
@@ -411,7 +412,10 @@ def test_many_runs_whose_cap_follows_from_noise_and_a_twin_whose_cap_is_the_larg
 def test_many_runs_of_products_whose_caps_follow_from_noise_and_a_twin_whose_caps_are_the_largest_number(  # noqa: E501
     monkeypatch,
 ):
-    made, count = Pairs(epsilon=1, products=("sex", "w")), SecondMoments.count
+    made, count = (
+        of_pairs(epsilon=1, products=("sex", "w")),
+        SecondMoments.count,
+    )
     seen = noted(monkeypatch, SecondMoments, lambda caps: caps["w"])
     assert heavy_one(made, 20) <= 1
     assert len(seen) >= 3
@@ -443,7 +447,10 @@ def test_members_who_count_as_persons_of_their_own_are_caught(neighbours):
     plain = Schema(columns={**HOMES.columns, "sex": HOMES.members.columns["sex"]}).only(
         ["rent", "sex"]
     )
-    rest, made = [("low", "f"), ("low", "m")], Pairs(epsilon=1, neighbours=neighbours)
+    rest, made = (
+        [("low", "f"), ("low", "m")],
+        of_pairs(epsilon=1, neighbours=neighbours),
+    )
     come = [("low", "f")] * 2 if neighbours == "replace-one" else []
     sides = [
         Table(pd.DataFrame(rest + own, columns=["rent", "sex"]), plain)

@@ -11,15 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from leaks import as_long_as_the_table, leaking, with_sets
+from margin_tables import of_pairs
 from tables import refuses, schema_of
 
-from pdips import LaplaceSanitizer, Pairs, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Margins, Schema, Table
 from pdips.audit import certify_postprocessing, registered_cases
 from pdips.audit.cases.margins import FOUR, HOMES
 from pdips.audit.path_classes import NUMBERS, PUBLIC, path_classes
 from pdips.audit.postprocessing import digests, frame_digest
 from pdips.audit.random_pairs import random_pair, shuffled
-from pdips.fields.pairs import Pairs as PairsOf
 from pdips.margins.intervals import IntervalColumn
 
 EPSILON = 8  # Sets follow the answers, which are few records
@@ -74,31 +74,31 @@ def certified(made, pairs):
 
 
 def test_the_number_of_records_in_the_length_of_sets_is_seen(monkeypatch):
-    made = Pairs(epsilon=8, neighbours="add-remove")
+    made = of_pairs(epsilon=8, neighbours="add-remove")
     pairs = pairs_of(FOUR, "add-remove")
     assert all(found.holds for found in certified(made, pairs))
-    leaking(monkeypatch, PairsOf, as_long_as_the_table)
+    leaking(monkeypatch, Margins, as_long_as_the_table)
     found = certified(made, pairs)
     assert any("synthetic_1.parquet" in each.outputs for each in found)
 
 
 def test_what_is_kept_and_published_of_the_table_itself_is_seen(monkeypatch):
-    made = Pairs(epsilon=8, neighbours="add-remove")
+    made = of_pairs(epsilon=8, neighbours="add-remove")
     pairs = pairs_of(FOUR, "add-remove")
-    ask = PairsOf.ask
+    ask = Margins.ask
 
     def keeping_the_number_of_records(self, plan, curator):
         measured = ask(self, plan, curator)
         curator.keep(lambda: np.array([curator._table.n_records]))
         return measured
 
-    monkeypatch.setattr(PairsOf, "ask", keeping_the_number_of_records)
+    monkeypatch.setattr(Margins, "ask", keeping_the_number_of_records)
     found = certified(made, pairs)
     assert any("answers.parquet" in each.outputs for each in found)
 
 
 def test_published_cuts_of_exact_quantiles_are_seen(monkeypatch):
-    made = Pairs(epsilon=8, delta="1e-6")
+    made = of_pairs(epsilon=8, delta="1e-6")
     pairs = pairs_of(NUMBERS.draw(np.random.default_rng(1), 1), "replace-one")
     assert all(found.holds for found in certified(made, pairs))
 
@@ -107,13 +107,13 @@ def test_published_cuts_of_exact_quantiles_are_seen(monkeypatch):
         cuts = drawn.tables["cuts"].assign(lower=np.nan_to_num(exact).mean())
         return replace(drawn, tables={**drawn.tables, "cuts": cuts})
 
-    leaking(monkeypatch, PairsOf, with_quantiles)
+    leaking(monkeypatch, Margins, with_quantiles)
     found = certified(made, pairs)
     assert any("cuts.parquet" in each.outputs for each in found)
 
 
 def test_intervals_looked_into_by_exact_counts_are_seen(monkeypatch):
-    made = Pairs(epsilon=8, delta="1e-6")
+    made = of_pairs(epsilon=8, delta="1e-6")
     pairs = pairs_of(NUMBERS.draw(np.random.default_rng(1), 1), "replace-one")
     measure = IntervalColumn.measure
 
@@ -134,7 +134,7 @@ def test_intervals_looked_into_by_exact_counts_are_seen(monkeypatch):
 
 
 def test_the_order_of_public_rows_is_seen(monkeypatch):
-    made = Steps(epsilon=8)
+    made = Margins(epsilon=8)
     pairs = pairs_of(PUBLIC.draw(np.random.default_rng(0), 1), "replace-one")
     assert all(found.holds for found in certified(made, pairs))
     sorted_part = Table.public_part

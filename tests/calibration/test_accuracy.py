@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from margin_tables import of_pairs
 from tables import cases, refuses, schema_of
 
-from pdips import LaplaceSanitizer, Modips, Pairs, PrivBayes, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Margins, Modips, PrivBayes, Schema, Steps, Table
 from pdips.calibration import accuracy
 from pdips.calibration.accuracy import Want, smallest_epsilon
 from pdips.calibration.forms import errors_of
@@ -107,17 +108,23 @@ def test_statistics_of_a_model():
 def test_refusals(wants, message):
     schema = schema_of(3, 2, 2)
     schema.columns["p"] = schema.columns["a"].model_copy(update={"public": True})
-    refuses(message, smallest_epsilon, Steps(epsilon=1), schema, wants)
+    refuses(message, smallest_epsilon, Margins(epsilon=1), schema, wants)
 
 
 def test_what_no_epsilon_meets_and_columns_without_a_margin_are_refused(monkeypatch):
     columns = {"a": {"levels": [0, 1]}, "free": {"lower": 0.0, "upper": 1.0}}
     schema = Schema(columns=columns)
     said = "neither levels nor bins"
-    refuses(said, smallest_epsilon, Pairs(epsilon=1), schema, ["free within 5"])
+    refuses(
+        said,
+        smallest_epsilon,
+        of_pairs(epsilon=1),
+        schema,
+        ["free within 5"],
+    )
     monkeypatch.setattr(accuracy, "LARGEST", Fraction(1))
     said = "isn't met at epsilon = 1, the largest"
-    refuses(said, smallest_epsilon, Steps(epsilon=1), SCHEMA, ["all within 2"])
+    refuses(said, smallest_epsilon, Margins(epsilon=1), SCHEMA, ["all within 2"])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +145,7 @@ def test_no_table_is_read(monkeypatch):
 
     monkeypatch.setattr(Table, "__init__", refuse)
     monkeypatch.setattr(Table, "read", refuse)
-    made = Steps(epsilon=1)
+    made = Margins(epsilon=1)
     assert smallest_epsilon(made, SCHEMA, ["all within 50"]).reached <= 50
 
 
@@ -149,10 +156,10 @@ def test_a_want_is_read_from_the_right():
 
 
 def test_the_command(pdips):
-    words = ["plan", HOURS, "--mechanism", "steps", "--records", 48_842]
+    words = ["plan", HOURS, "--mechanism", "margins", "--records", 48_842]
     wants = ["education x income within .005", "age within 400"]
     shown = pdips.ok(*words, "--want", wants[0], "--want", wants[1])
-    enough = smallest_epsilon(Steps(epsilon=1), Schema.load(HOURS), wants, 48_842)
+    enough = smallest_epsilon(Margins(epsilon=1), Schema.load(HOURS), wants, 48_842)
     assert (
         f"epsilon = {float(enough.epsilon):g} is the smallest that meets all" in shown
     )

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from tables import cases, grown, random_table, schema_of
 
-from pdips import LaplaceSanitizer, Steps, UniversalHistogram
+from pdips import LaplaceSanitizer, Margins, Steps, UniversalHistogram
 from pdips.calibration.forms import errors_of, label
 from pdips.margins.consistency import consistent
 from pdips.margins.domain import domain_of
@@ -93,7 +93,7 @@ def test_widths_of_normal_parts_and_of_other_units():
 
 def test_margins_have_the_errors_of_the_card():
     schema = schema_of(3, 2, 4, 2, 5, 3)
-    made = Steps(epsilon=1, n_sets=3, split="per-set")
+    made = Margins(epsilon=1, n_sets=3, split="per-set")
     views = made.plan(schema).design.views
     told = {
         label(item.columns): item.standard_error

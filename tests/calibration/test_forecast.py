@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import cases
 
-from pdips import Column, Ledger, Pairs, Schema, Steps, Table
+from pdips import Column, Ledger, Margins, Schema, Table
 from pdips.calibration.closed_form import prospects
 from pdips.calibration.forms import errors_of, label
 from pdips.fields.pair_counts import MARGINS
@@ -46,11 +47,17 @@ def table(schema: Schema = SCHEMA, n: int = 300) -> Table:
 
 
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
-@pytest.mark.parametrize("mechanism", [Steps, Pairs])
-def test_margins_are_those_that_the_release_states(mechanism, kind, neighbours):
+@pytest.mark.parametrize("measure", ["views", "pairs"])
+def test_margins_are_those_that_the_release_states(measure, kind, neighbours):
     # which pairs are counted again isn't known before
-    once = {"second_share": 0} if mechanism is Pairs else {}
-    made = mechanism(epsilon="0.7", delta=DELTAS[kind], neighbours=neighbours, **once)
+    once = {"second_share": 0} if measure == "pairs" else {}
+    made = Margins(
+        measure=measure,
+        epsilon="0.7",
+        delta=DELTAS[kind],
+        neighbours=neighbours,
+        **once,
+    )
     found = {
         each.columns: each.standard_error
         for each in prospects(made.plan(SCHEMA), 300)
@@ -71,7 +78,7 @@ def drawn_margins(made, columns: tuple[str, ...], runs: int) -> np.ndarray:
     """
     plan, bits = made.plan(SCHEMA), RandomBits(np.random.default_rng(3))
     design, places = plan.design, [list(SCHEMA.columns).index(name) for name in columns]
-    if isinstance(made, Pairs):
+    if made.measure == "pairs":
         empty = np.zeros(len(design.image.weights), dtype=np.int64)
         first = plan.named(MARGINS)
         answers = noisy_counts(empty, None, first, bits, runs)
@@ -98,18 +105,18 @@ def drawn_margins(made, columns: tuple[str, ...], runs: int) -> np.ndarray:
 
 
 @pytest.mark.slow_cases(
-    "Pairs-pure",
-    "Pairs-zcdp",
+    "pairs-pure",
+    "pairs-zcdp",
 )
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
-@pytest.mark.parametrize("mechanism", [Steps, Pairs])
-def test_means_and_coefficients_come_true(mechanism, kind):
+@pytest.mark.parametrize("measure", ["views", "pairs"])
+def test_means_and_coefficients_come_true(measure, kind):
     """2,000 answers: a standard deviation off by 10 % has probability 1e-9.
 
     A statement that forgets how far apart the levels are, or the cap of two records, is
     off by more.
     """
-    made, runs, n = mechanism(epsilon=3, delta=DELTAS[kind]), 2_000, 300
+    made, runs, n = Margins(measure=measure, epsilon=3, delta=DELTAS[kind]), 2_000, 300
     told = {
         (each.kind, each.columns): each.standard_error
         for each in prospects(made.plan(SCHEMA), n)
@@ -148,7 +155,7 @@ def test_numbers_without_bins_have_means_from_their_first_layer():
     schema = Schema(
         columns={"pay": {"lower": 0, "upper": 1000}, "ill": {"levels": [0, 1]}}
     )
-    plan = Pairs(epsilon=1, delta="1e-6").plan(schema)
+    plan = of_pairs(epsilon=1, delta="1e-6").plan(schema)
     found = {(each.kind, each.columns): each for each in prospects(plan, 5_000)}
     assert set(found) == {
         ("margin", ("ill",)),
@@ -161,7 +168,7 @@ def test_numbers_without_bins_have_means_from_their_first_layer():
 
 
 def test_errors_of_pairs_are_those_of_the_plan():
-    plan = Pairs(epsilon="0.7").plan(SCHEMA)
+    plan = of_pairs(epsilon="0.7").plan(SCHEMA)
     errors = errors_of(plan, "two-way")
     told = {
         label(each.columns): each.standard_error
@@ -178,7 +185,7 @@ def test_errors_of_pairs_are_those_of_the_plan():
     [
         "--records 300",
         "--records 300 --delta 1e-6 --neighbours add-remove",
-        "--mechanism pairs --option second_share=0 --delta 1e-8 --sets 2",
+        "--mechanism margins --option second_share=0 --delta 1e-8 --sets 2",
         "--epsilon 1/3 --option delta=1e-6",
         "",
     ],
@@ -261,7 +268,8 @@ def test_a_plan_judges_delta_by_the_public_number_of_records(
 
 
 def test_a_form_without_a_bound_is_planned_without_a_ledger(planned):
-    _, told = planned(2, "--mechanism steps --option variant=published")
+    words = "--mechanism steps --option layers=2 --option variant=published"
+    _, told = planned(2, words)
     assert "set-total" not in told
     assert "--ledger" not in told
 
@@ -270,7 +278,7 @@ def test_a_form_without_a_bound_is_planned_without_a_ledger(planned):
 def test_a_plan_of_many_columns_says_what_gaussian_noise_would_save(planned, words):
     wide, told = planned(2 if words == "few" else 12, words.removeprefix("few"))
     plans = (
-        Pairs(epsilon=1, delta=DELTAS[kind]).plan(wide) for kind in ("pure", "zcdp")
+        of_pairs(epsilon=1, delta=DELTAS[kind]).plan(wide) for kind in ("pure", "zcdp")
     )
     errors = [
         np.median([row.standard_error for row in prospects(each, None)])
@@ -286,7 +294,7 @@ def test_a_plan_of_many_columns_says_what_gaussian_noise_would_save(planned, wor
     "words", ["2000", "2000000", "2000 --sets 2", "2000 --option chosen=9"]
 )
 def test_a_plan_of_loud_pairs_names_chosen_ones(planned, words):
-    _, told = planned(24, f"--mechanism pairs --records {words}")
+    _, told = planned(24, f"--mechanism margins --records {words}")
     assert ("chosen=48" in told, "noise alone" in told) == (
         words == "2000",
         words in ("2000", "2000 --sets 2"),
@@ -296,7 +304,7 @@ def test_a_plan_of_loud_pairs_names_chosen_ones(planned, words):
 @pytest.mark.parametrize("path", sorted(Path("examples").glob("*.toml")), ids=str)
 def test_every_example_has_a_plan(path):
     schema = Schema.load(path)
-    for name in ("steps", "pairs", "laplace-sanitizer"):
+    for name in ("margins", "laplace-sanitizer"):
         found = prospects(find(name)(epsilon=1).plan(schema), 10_000)
         assert len(found) >= len(schema.columns) - 1 or schema.impossible
         assert all(0 < each.standard_error < 1e6 for each in found)
@@ -332,7 +340,7 @@ def test_schemas_of_any_size_are_checked_and_planned(pdips, tmp_path, columns):
     path.write_text(Schema(columns=columns).to_toml(), encoding="utf-8")
     pdips.ok("schema", "check", path)
     assert "attacker" in pdips.ok(
-        "plan", path, "--records", 900, "--mechanism", "pairs"
+        "plan", path, "--records", 900, "--mechanism", "margins"
     )
 
 
@@ -342,6 +350,6 @@ def test_a_column_of_one_level_is_known():
     )
     found = {
         each.columns: each.standard_error
-        for each in prospects(Pairs(epsilon=1).plan(schema), None)
+        for each in prospects(of_pairs(epsilon=1).plan(schema), None)
     }
     assert found["year",] == 0 < found["ill",] == pytest.approx(found["year", "ill"])

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pdips import Ledger, Schema, Steps, Table
+from pdips import Ledger, Margins, Schema, Table
 from pdips.evaluation.margins import no_comparison
 from pdips.privacy.account import Receipt
 from pdips.privacy.signing import AccountKey
@@ -33,7 +33,7 @@ def charged(home: Path, name: str, ledger: Ledger) -> Path:
     key = (
         AccountKey.read(key_file) if key_file.exists() else AccountKey.create(key_file)
     )
-    release, _ = Steps(epsilon=1).release(Table(frame, SCHEMA), ledger=ledger)
+    release, _ = Margins(epsilon=1).release(Table(frame, SCHEMA), ledger=ledger)
     assert release.receipt is not None
     release = replace(release, identifier=release.receipt.token)
     out = home / name
@@ -242,7 +242,7 @@ def test_fifos_and_folders_in_place_of_files_are_faults(pdips, here):
 
 def test_a_release_from_python_lacks_its_card_alone(pdips, tmp_path):
     frame = pd.DataFrame({"ill": ["no", "yes"] * 20, "old": ["no"] * 40})
-    release, _ = Steps(epsilon=1).release(Table(frame, SCHEMA))
+    release, _ = Margins(epsilon=1).release(Table(frame, SCHEMA))
     release.publish(tmp_path / "public")
     code, out, _ = pdips("check", tmp_path)
     assert (code, out.count("FAULT")) == (3, 1)

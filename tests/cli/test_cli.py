@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 from tables import cases, schema_text
 
-from pdips import Ledger, Schema, Steps, Table, html
+from pdips import Ledger, Margins, Schema, Table, html
 from pdips.margins.planning import suited
 from pdips.privacy.curator import CHECKING, Clock
 from pdips.synthesis import ReleaseJob
@@ -52,7 +52,7 @@ def words(
     here,
     *more: object,
     table="t.parquet",
-    mechanism="steps",
+    mechanism="margins",
     epsilon: object = 1,
     out="out",
 ):
@@ -90,16 +90,16 @@ def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(sai
 
 
 def test_a_mechanism_is_chosen_by_the_schema_alone(pdips, here):
-    unnamed = [word for word in words(here) if word not in ("--mechanism", "steps")]
-    assert ("mechanism steps: it holds all pairs of columns, and") in pdips.ok(
+    unnamed = [word for word in words(here) if word not in ("--mechanism", "margins")]
+    assert ("mechanism margins: it counts views that hold all pairs") in pdips.ok(
         *unnamed
     ).splitlines()[0]
     assert (
         json.loads((here / "out/public/privacy.json").read_text())["mechanism"]
-        == "steps"
+        == "margins"
     )
     wide = Schema(columns={f"c{k}": {"levels": list(range(8))} for k in range(9)})
-    assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["pairs", "scores"]
+    assert [suited(wide)[0], suited(wide, has_model=True)[0]] == ["margins", "scores"]
 
 
 @pytest.mark.slow_cases(
@@ -138,7 +138,7 @@ def test_a_folder_of_files_is_released_from_end_to_end(pdips, here, scheduler):
         "--out",
         here / "out",
     )
-    assert "mechanism pairs: it takes a table in many files" in out
+    assert "mechanism margins: it takes a table in many files" in out
     assert len(pd.read_parquet(here / "out/public/synthetic_1.parquet")) == 60
     assert json.loads((here / "out/confidential/run.json").read_text())["comparison"][
         "skipped"
@@ -153,7 +153,7 @@ def test_a_folder_of_files_is_released_from_end_to_end(pdips, here, scheduler):
     ("mechanism", "table", "file_format"),
     [
         ("laplace-sanitizer", "t.csv", "parquet"),
-        ("steps", "t.parquet", "csv"),
+        ("margins", "t.parquet", "csv"),
         ("steps", "t.csv", "parquet"),
     ],
 )
@@ -225,7 +225,7 @@ def test_the_files_have_all_that_others_rely_on(pdips, here):
         "--sets",
         2,
     ]
-    assert pdips(*words(here, *more))[0] == 0
+    assert pdips(*words(here, *more, mechanism="steps"))[0] == 0
     text = (here / "out/public/privacy.json").read_text()
     facts, run = (
         json.loads(text),
@@ -271,7 +271,9 @@ def test_a_seed_marks_the_release(pdips, here):
 
 
 def test_a_release_without_guarantee_has_no_public_folder(pdips, here):
-    assert "NO GUARANTEE" in pdips.ok(*words(here, "--option", "variant=published"))
+    assert "NO GUARANTEE" in pdips.ok(
+        *words(here, "--option", "variant=published", mechanism="steps")
+    )
     assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
     assert (here / "out/confidential/synthetic_1.parquet").exists()
 
@@ -352,9 +354,10 @@ def test_schema_draft_and_check(pdips, here):
     )
     out = pdips.ok("schema", "check", here / "d.toml")
     assert "colour: 2 levels" in out
-    assert "no bins: wage; mechanism pairs needs none" in out
+    assert "no bins: wage; mechanism margins needs none" in out
     (here / "d.toml").replace(here / "s.toml")
-    complains(pdips, here, "(bins = 20); mechanism 'pairs' needs none", *words(here))
+    asked = words(here, mechanism="steps")
+    complains(pdips, here, "(bins = 20); mechanism 'margins' needs none", *asked)
 
 
 def test_some_columns_of_a_file_as_people_have_them(pdips, here):
@@ -438,7 +441,7 @@ def test_what_cannot_be_done(pdips, here):
     ("more", "message"), cases(__file__, "options_that_make_no_sense")
 )
 def test_options_that_make_no_sense(pdips, here, more, message):
-    complains(pdips, here, message, *words(here, *more))
+    complains(pdips, here, message, *words(here, *more, mechanism="steps"))
 
 
 @pytest.mark.parametrize(
@@ -455,12 +458,12 @@ def test_options_that_make_no_sense(pdips, here, more, message):
 def test_what_goes_wrong_before_a_charge_says_so_and_shows_no_value(
     pdips, here, monkeypatch, error, message, code
 ):
-    monkeypatch.setattr(Steps, "release_planned", Mock(side_effect=error))
+    monkeypatch.setattr(Margins, "release_planned", Mock(side_effect=error))
     complains(pdips, here, message, *words(here), code=code)
 
 
 def test_an_interrupt_before_a_charge_says_that_there_is_none(pdips, here, monkeypatch):
-    monkeypatch.setattr(Steps, "release_planned", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Margins, "release_planned", Mock(side_effect=KeyboardInterrupt))
     code, out, err = pdips(*words(here))
     assert (code, out, err.strip()) == (
         130,

@@ -70,7 +70,7 @@ def words(
 
 def without_model(here) -> list[object]:
     """A release by a mechanism that takes no model, which is quicker."""
-    arguments = words(here, mechanism="steps")
+    arguments = words(here, mechanism="margins")
     del arguments[arguments.index("--model") : arguments.index("--model") + 2]
     return arguments
 

@@ -15,7 +15,7 @@ import pytest
 from tables import cases
 from test_cli import words, written
 
-from pdips import Ledger, Schema, Steps, Table
+from pdips import Ledger, Margins, Schema, Table
 from pdips.cli.common import command_of
 from pdips.errors import InputError, ResumableError
 from pdips.privacy.journal import Journal
@@ -274,7 +274,7 @@ def test_a_release_from_python_is_resumed_there(pdips, here, monkeypatch):
             "pdips.mechanism.check_totals", lambda *_: (_ for _ in ()).throw(FULL)
         )
         with pytest.raises(ResumableError, match="repeat the call with resume=1"):
-            Steps(epsilon=1).release(table, ledger=ledger)
+            Margins(epsilon=1).release(table, ledger=ledger)
     said = "was made from Python: repeat the call there with resume=1"
     pdips.fails(said, *resume(here))
 
@@ -591,7 +591,7 @@ def test_an_output_that_nobody_takes_leaves_the_release_and_says_so(here, shell,
 
 @pytest.mark.slow
 def test_an_output_that_nobody_takes_before_the_charge_charges_nothing(here):
-    chosen = [word for word in charged(here) if word not in ("--mechanism", "steps")]
+    chosen = [word for word in charged(here) if word not in ("--mechanism", "margins")]
     with process(here, "0", *chosen, shell="{} > /dev/full") as running:
         _, err = running.communicate(timeout=120)
     assert running.returncode == 2

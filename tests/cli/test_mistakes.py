@@ -16,7 +16,7 @@ from tables import refuses
 from test_cli import complains, words, written
 
 import pdips as library
-from pdips import Ledger, Schema, Steps, Table, synthesize
+from pdips import Ledger, Margins, Schema, Table, synthesize
 
 KNOWN = {"columns": {"ill": {"levels": ["no", "yes"]}, "sex": {"levels": ["f", "m"]}}}
 
@@ -75,14 +75,17 @@ PYTHON = {
         lambda f: synthesize(f, 5, epsilon=1),
         "schema must be a Schema, a dict or the path",
     ),
-    "unnamed setting": (lambda _: Steps(1.0), "takes its settings by name"),
-    "misspelt setting": (lambda _: Steps(epsilon=1, layres=2), "has no setting layres"),
+    "unnamed setting": (lambda _: Margins(1.0), "takes its settings by name"),
+    "misspelt setting": (
+        lambda _: Margins(epsilon=1, layres=2),
+        "has no setting layres",
+    ),
     "frame in place of a table": (
-        lambda f: Steps(epsilon=1).release(f),
+        lambda f: Margins(epsilon=1).release(f),
         "release takes a Table, got DataFrame",
     ),
     "seed in place of a generator": (
-        lambda f: Steps(epsilon=1).release(Table(f, Schema(**KNOWN)), rng=1),
+        lambda f: Margins(epsilon=1).release(Table(f, Schema(**KNOWN)), rng=1),
         "rng must be a numpy.random.Generator",
     ),
     "seed of text": (
@@ -102,7 +105,7 @@ PYTHON = {
         "mechanism must be one of",
     ),
     "mechanism itself": (
-        lambda f: synthesize(f, KNOWN, epsilon=1, mechanism=Steps),
+        lambda f: synthesize(f, KNOWN, epsilon=1, mechanism=Margins),
         "mechanism must be a name",
     ),
     "epsilon": (
@@ -162,7 +165,7 @@ def test_a_release_in_one_call(here, frame, kind):
 
 NO_DELTA = (
     "delta has no effect on privbayes: leave it out, or take censored-posterior, "
-    "modips, pairs, scores or steps"
+    "margins, modips or scores"
 )
 
 
@@ -186,7 +189,7 @@ def test_a_delta_without_effect_is_refused_before_anything_is_charged(pdips, her
 
 def test_a_delta_alone_chooses_gaussian_noise(pdips, here):
     release, _ = synthesize(
-        "t.parquet", "s.toml", epsilon=1, delta=1e-6, mechanism="steps", seed=3
+        "t.parquet", "s.toml", epsilon=1, delta=1e-6, mechanism="margins", seed=3
     )
     assert pdips(*words(here, "--delta", "1e-6", "--seed", 3))[0] == 0
     pd.testing.assert_frame_equal(
@@ -197,12 +200,13 @@ def test_a_delta_alone_chooses_gaussian_noise(pdips, here):
     assert release.settings["delta"] == 1e-6
     assert "kind" not in release.settings
     assert "with epsilon = 1 in total" in loss.statement
-    pure, _ = synthesize("t.parquet", "s.toml", epsilon=1, mechanism="steps", seed=3)
+    pure, _ = synthesize("t.parquet", "s.toml", epsilon=1, mechanism="margins", seed=3)
     assert (pure.loss.kind, pure.settings["delta"]) == ("pure", None)
 
 
 def test_one_call_does_what_the_command_does(pdips, here):
-    release, _ = synthesize("t.parquet", "s.toml", epsilon=1, mechanism="steps", seed=3)
+    asked = {"epsilon": 1, "mechanism": "margins", "seed": 3}
+    release, _ = synthesize("t.parquet", "s.toml", **asked)
     assert pdips(*words(here, "--seed", 3))[0] == 0
     pd.testing.assert_frame_equal(
         release.sets[0], pd.read_parquet("out/confidential/synthetic_1.parquet")

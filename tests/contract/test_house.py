@@ -279,7 +279,7 @@ def _asks_by_name(node: ast.AST, package: str) -> bool:
     if isinstance(node, ast.Call):
         begins = isinstance(node.func, ast.Attribute) and node.func.attr == "startswith"
         return begins and any(_is_stranger(each, package) for each in node.args)
-    # a word such as "pairs" may be the key of something else, but not all of them
+    # a word such as "margins" may be the key of something else, but not all of them
     listed = list[ast.expr | None]()
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
         listed = [*node.elts]

@@ -277,7 +277,7 @@ def test_a_seeded_release_is_published_only_by_name_and_into_a_folder_of_its_own
     refuses("would mix", release.publish, tmp_path / "out", allow=["seeded"])
 
 
-@pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("steps")])
+@pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("margins")])
 def test_nothing_is_charged_for_what_cannot_be_done(mechanism, ledger):
     table = random_table(SCHEMA, 5)
     for neighbours, epsilon in zip(
@@ -305,7 +305,7 @@ def test_published_steps_of_one_column_states_its_loss():
     ).statement
 
 
-@pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("steps")])
+@pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("margins")])
 def test_a_release_says_how_much_noise_it_has(mechanism):
     release, _ = seeded(mechanism.name)
     scales = scales_of(mechanism(epsilon=1), SCHEMA)
@@ -313,7 +313,7 @@ def test_a_release_says_how_much_noise_it_has(mechanism):
     assert len(release.statistics) == 1
     assert [item.scale for item in release.noise] == [float(scale) for scale in scales]
     assert release.noise[-1].statistics == (
-        "the margin of a, b, c" if mechanism.name == "steps" else "each cell"
+        "the margin of a, b, c" if mechanism.name == "margins" else "each cell"
     )
     described = release.describe()["noise"][-1]
     assert described["standard_deviation"] == pytest.approx(

@@ -31,8 +31,8 @@ SETTINGS = {
     "kng": ({}, WAGES),
     "kng-residual": ({"bins": 4}, WAGES),
     "privbayes": ({"degree": 1}, SCHEMA),
-    "pairs": ({"n_sets": 2}, WAGES),
-    "steps": ({"split": "per-set", "n_sets": 2}, SCHEMA),
+    "margins": ({"n_sets": 2}, WAGES),
+    "steps": ({"split": "per-set", "n_sets": 2, "layers": 1}, SCHEMA),
 }
 CHARGED = sorted(
     name for name in MECHANISMS if find(name).loss_kind not in ("asymptotic", "none")
@@ -98,7 +98,7 @@ DETERMINED = ("laplace", "gaussian", "exponential")
 
 @pytest.mark.slow_cases(
     "censored-posterior",
-    "pairs",
+    "margins",
     "scores",
 )
 @pytest.mark.usefixtures("exact_answers")
@@ -136,7 +136,7 @@ def test_a_question_that_other_random_bits_would_change_is_noticed(
     "censored-posterior",
     "kng",
     "kng-residual",
-    "pairs",
+    "margins",
     "scores",
 )
 @pytest.mark.parametrize("name", CHARGED)

@@ -106,7 +106,7 @@ def pairs_of_numbers(n: int = 40) -> Table:
 
 SORTS = {
     "a set at a time": (
-        lambda: find("steps")(epsilon=1, n_sets=2, split="per-set"),
+        lambda: find("margins")(epsilon=1, n_sets=2, split="per-set"),
         lambda: random_table(SCHEMA, 40),
     ),
     "numbers that may be missing": (
@@ -119,7 +119,7 @@ SORTS = {
     ),
 }
 """Mechanisms with answers of other types: several rounds, simulated records that steer
-later questions, and a table of the mechanism ``steps``.
+later questions, and a table of counted views.
 """
 
 
@@ -140,7 +140,7 @@ def test_an_answer_that_isnt_read_back_would_be_caught(ledger, monkeypatch):
     monkeypatch.setattr(Charge, "resume", forgetful)
     with pytest.raises(AssertionError):
         resumed(
-            find("steps")(epsilon=1),
+            find("margins")(epsilon=1),
             random_table(SCHEMA, 40),
             ledger,
             Watch(monkeypatch),

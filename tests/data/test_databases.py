@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from household_tables import schema_of, simulated
+from margin_tables import of_pairs
 from tables import refuses, schema_in
 from test_large import records
 
-from pdips import InputError, Ledger, Pairs, Schema, Table, synthesize
+from pdips import InputError, Ledger, Schema, Table, synthesize
 from pdips.data import counted as counting
 from pdips.data import databases
 from pdips.data import readers as files
@@ -310,15 +311,15 @@ def test_a_large_table_that_is_not_counted_is_read_in_batches_of_one_state(
     monkeypatch.setattr(files, "BATCH_RECORDS", 28)
     address, file = stored(kind, WHOLE.columns, tmp_path, request)
     wanted = synthesize(
-        file, WHOLE, epsilon=1, mechanism="pairs", seed=3, progress=False
+        file, WHOLE, epsilon=1, mechanism="margins", seed=3, progress=False
     )[0]
     monkeypatch.setattr(files, "LARGE_RECORDS", 10)
     monkeypatch.setattr(files, "read_frame", None)
     found = synthesize(
-        address, WHOLE, epsilon=1, mechanism="pairs", seed=3, progress=False
+        address, WHOLE, epsilon=1, mechanism="margins", seed=3, progress=False
     )[0]
     pd.testing.assert_frame_equal(found.tables["margins"], wanted.tables["margins"])
-    design = Pairs(epsilon=1).plan(COUNTED).design
+    design = of_pairs(epsilon=1).plan(COUNTED).design
     stored(kind, COUNTED.columns, tmp_path, request)
     for held in (True, False):  # the broken twin has no snapshot
         with ExitStack() as stack:

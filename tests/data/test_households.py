@@ -11,7 +11,7 @@ import pytest
 from household_tables import schema_of, simulated
 from tables import cases, refuses
 
-from pdips import Column, Ledger, Pairs, Schema, Table, synthesize
+from pdips import Column, Ledger, Margins, Schema, Table, synthesize
 from pdips.data.households import Members
 from pdips.errors import DataError
 from pdips.privacy.account import Unit
@@ -162,10 +162,10 @@ def test_a_larger_household_counts_by_its_first_members_if_the_schema_says_so():
         40,
         40,
     ]
-    said = Pairs(epsilon=1).privacy_loss(schema).statement
+    said = Margins(epsilon=1).privacy_loss(schema).statement
     assert "counts by its first 2 members, in the order of 'age'" in said
     assert "one household (its own record and those of up to 2 members)" in said
-    assert "is refused" in Pairs(epsilon=1).privacy_loss(small()).statement
+    assert "is refused" in Margins(epsilon=1).privacy_loss(small()).statement
 
 
 @pytest.mark.parametrize(("change", "message"), cases(__file__, "mistakes"))
@@ -231,7 +231,7 @@ def test_two_tables_go_with_members_and_one_without():
             table,
             schema,
             epsilon=1,
-            mechanism="pairs",
+            mechanism="margins",
             progress=False,
         )
     for wrong in (
@@ -251,13 +251,13 @@ def test_a_members_table_may_repeat_columns_of_households():
     ]
 
 
-@pytest.mark.parametrize("name", sorted({*MECHANISMS} - {"pairs"}))
+@pytest.mark.parametrize("name", sorted({*MECHANISMS} - {"margins"}))
 def test_other_mechanisms_refuse_before_the_spend(name):
     model = "multinomial" if name == "modips" else "dpmpm"
     settings = {"model": model} if "model" in find(name).__dataclass_fields__ else {}
     schema = small(columns={"sex": {"levels": ["f", "m"]}})
     refuses(
-        "takes no households.*or take pairs",
+        "takes no households.*or take margins",
         lambda: find(name)(epsilon=1, **settings).spends(schema),
     )
 
@@ -293,7 +293,7 @@ def test_the_command_line_takes_two_tables_and_writes_two(folder, pdips, suffix)
     more = ("--format", suffix, "--ledger", ledger, "--report")
     code, told, _ = pdips(*words(folder, "--sets", 2, *more))
     assert code == 0
-    assert "mechanism pairs: it takes households" in told
+    assert "mechanism margins: it takes households" in told
     assert f"households_1.{suffix} ... _2, members_1.{suffix} ... _2" in told
     public, read = (
         folder / "out" / "public",
@@ -401,7 +401,7 @@ def test_paid_evaluations_and_adopted_tables_have_members_too(folder, pdips):
     assert pdips(*adopt, *both, "--schema", folder / "s.toml")[0] == 0
     assert pdips("evaluate", *both, folder / "out", *more)[0] == 0
     assert [entry.mechanism for entry in Ledger(ledger).entries()] == [
-        "pairs",
+        "margins",
         "evaluate",
         "evaluate",
     ]

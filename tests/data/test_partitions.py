@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import refuses, schema_in
 
-from pdips import InputError, Pairs, Schema, Steps, Table, synthesize
+from pdips import InputError, Margins, Schema, Steps, Table, synthesize
 from pdips.data import partitions
 from pdips.data import readers as files
 from pdips.data.partitions import PartitionedTable
@@ -63,7 +64,7 @@ def test_a_table_in_many_files_counts_as_the_whole_one(
         Table(folder_of(tmp_path), SCHEMA),
         PartitionedTable(tmp_path, SCHEMA),
     )
-    design = Pairs(epsilon=1).plan(SCHEMA).design
+    design = of_pairs(epsilon=1).plan(SCHEMA).design
     assert parted.partitioned
     assert parted.fingerprint == whole.fingerprint
     assert parted.n_records == whole.n_records
@@ -72,7 +73,7 @@ def test_a_table_in_many_files_counts_as_the_whole_one(
 
 def test_a_release_from_a_seed_is_that_of_the_whole_table(tmp_path, ledger):
     whole = Table(folder_of(tmp_path), SCHEMA)
-    settings = {"epsilon": 1, "mechanism": "pairs", "seed": 3, "ledger": ledger}
+    settings = {"epsilon": 1, "mechanism": "margins", "seed": 3, "ledger": ledger}
     one, other = (
         synthesize(table, SCHEMA, **settings)[0] for table in (whole, tmp_path)
     )
@@ -145,7 +146,7 @@ def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(
     from distributed import LocalCluster
 
     whole = Table(folder_of(tmp_path), SCHEMA)
-    design = Pairs(epsilon=1).plan(SCHEMA).design
+    design = of_pairs(epsilon=1).plan(SCHEMA).design
     with LocalCluster(
         n_workers=2,
         threads_per_worker=1,
@@ -170,7 +171,9 @@ def test_sums_survive_a_worker_that_is_killed_and_a_scheduler_that_goes_away(
     unread = PartitionedTable(tmp_path, SCHEMA, scheduler=parted._scheduler)
     refuses("no dask scheduler answers", unread.total, design.count)
     one, other = (
-        Pairs(epsilon=1).release(table, rng=np.random.default_rng(3), ledger=ledger)[0]
+        of_pairs(epsilon=1).release(table, rng=np.random.default_rng(3), ledger=ledger)[
+            0
+        ]
         for table in (whole, parted)
     )
     pd.testing.assert_frame_equal(one.tables["margins"], other.tables["margins"])
@@ -454,15 +457,21 @@ def test_a_release_whose_files_are_rewritten_after_the_check_is_not_charged(
     tmp_path, monkeypatch, ledger
 ):
     folder = two_equal_files(tmp_path)
-    check = Pairs.check
+    check = Margins.check
 
     def then_rewritten(mechanism, plan, table):
         check(mechanism, plan, table)
         for name in ("0.parquet", "1.parquet"):
             equal_records(folder, name, "OTHER")
 
-    monkeypatch.setattr(Pairs, "check", then_rewritten)
-    released = {"epsilon": 1, "mechanism": "pairs", "ledger": ledger, "progress": False}
+    monkeypatch.setattr(Margins, "check", then_rewritten)
+    released = {
+        "epsilon": 1,
+        "mechanism": "margins",
+        "measure": "pairs",
+        "ledger": ledger,
+        "progress": False,
+    }
     refuses(
         "nothing of the changed files",
         synthesize,

@@ -7,9 +7,10 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import cases, refuses
 
-from pdips import LaplaceSanitizer, Pairs, PrivBayes, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Margins, PrivBayes, Schema, Steps, Table
 from pdips.data import table as tables_of_records
 from pdips.data.partitions import PartitionedTable
 from pdips.data.rules import Rule, lowest
@@ -55,9 +56,9 @@ def kept(frame):
 
 
 MECHANISMS = [
-    Pairs(epsilon=1, delta="1e-6", n_sets=2),
-    Pairs(epsilon="1/10", neighbours="add-remove"),
-    Steps(epsilon=1),
+    of_pairs(epsilon=1, delta="1e-6", n_sets=2),
+    of_pairs(epsilon="1/10", neighbours="add-remove"),
+    Margins(epsilon=1),
 ]
 MECHANISMS += [
     Steps(epsilon=1, order=("age", "left")),

@@ -14,9 +14,10 @@ import household_tables
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import all_tables, bits, cases, refuses, schema_of, table_of
 
-from pdips import Ledger, Pairs, RefusedError, Schema, Table
+from pdips import Ledger, RefusedError, Schema, Table
 from pdips.audit import audit
 from pdips.audit.cases.statistics import claims
 from pdips.evaluation.claim import (
@@ -237,7 +238,7 @@ def released(tmp_path_factory):
     folder = tmp_path_factory.mktemp("claimed")
     table = study()
     table.frame.to_parquet(folder / "t.parquet")
-    Pairs(epsilon=1).release(table)[0].publish(folder / "out" / "public")
+    of_pairs(epsilon=1).release(table)[0].publish(folder / "out" / "public")
     return folder
 
 
@@ -319,7 +320,7 @@ def test_the_card_counts_answers_to_claims(pdips, here):
     assert pure < (0.5 + 2) / 4
     wanted = (5, 1e-6, pure + second["privacy"]["rho"])
     assert (found.epsilon, found.delta, found.rho) == pytest.approx(wanted, rel=1e-9)
-    Pairs(epsilon=2).release(study(400))[0].write(public)  # another release
+    of_pairs(epsilon=2).release(study(400))[0].write(public)  # another release
     refuses(
         "about another release than",
         price.published,
@@ -366,7 +367,9 @@ def test_releases_that_no_claim_can_be_about_and_overspent_ledgers_are_refused(
         ({"neighbours": "add-remove"}, study(400), "added"),
         ({}, homes, "homes"),
     ):
-        Pairs(epsilon=1, **made).release(table)[0].publish(tmp_path / name / "public")
+        of_pairs(epsilon=1, **made).release(table)[0].publish(
+            tmp_path / name / "public"
+        )
     small = Ledger(tmp_path / "small.sqlite")
     small.set_total("0.5")
     for message, folder, ledger in (

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 from tables import cases, refuses, schema_in, schema_text, voters
 
-from pdips import Schema, Steps, Table
+from pdips import Margins, Schema, Table
 from pdips.data.schema import Records
 from pdips.evaluation.distribution import distances, ecdf_distances
 from pdips.evaluation.document import open_release
@@ -185,7 +185,7 @@ def released(tmp_path_factory):
         voters()[names], Schema(columns={name: SCHEMA.columns[name] for name in names})
     )
     table.frame.to_parquet(folder / "t.parquet")
-    release, _ = Steps(epsilon=5, n_sets=2).release(table)
+    release, _ = Margins(epsilon=5, n_sets=2).release(table)
     release.publish(folder / "out" / "public")
     return folder
 

@@ -24,7 +24,7 @@ from tables import (
     text_of,
 )
 
-from pdips import LaplaceSanitizer, Ledger, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Ledger, Margins, Schema, Table
 from pdips.evaluation.document import open_release
 from pdips.evaluation.encoding import codes_of, table_codes
 from pdips.evaluation.margins import k_way
@@ -182,7 +182,7 @@ def released(tmp_path_factory):
     folder = tmp_path_factory.mktemp("released")
     table = Table(confidential_table(), SENTINEL_SCHEMA)
     table.frame.to_parquet(folder / "t.parquet")
-    release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    release, _ = Margins(epsilon=1, n_sets=2).release(table)
     release.publish(folder / "out" / "public")
     return folder
 

@@ -17,10 +17,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from gallery_tables import EXAMPLE
+from margin_tables import of_pairs
 from scipy import stats
 from tables import cases, refuses, schema_of
 
-from pdips import Modips, Pairs, Schema, Steps, Table, cli
+from pdips import Margins, Modips, Schema, Table, cli
 from pdips.outside import NoisyMargins
 from pdips.posterior import model_file
 from pdips.posterior.nuts import sample
@@ -332,9 +333,9 @@ OF = np.repeat(np.arange(len(SIZES)), SIZES)
 ACROSS = OF[:, None] < OF
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 SETTINGS = {
-    "differences": Pairs(epsilon=1, delta="1e-6"),
-    "counts, records protected": Pairs(epsilon=2, neighbours="add-remove"),
-    "margins of three columns": Steps(epsilon=1),
+    "differences": of_pairs(epsilon=1, delta="1e-6"),
+    "counts, records protected": of_pairs(epsilon=2, neighbours="add-remove"),
+    "margins of three columns": Margins(epsilon=1),
 }
 
 
@@ -415,7 +416,7 @@ def test_intervals_hold_pairs_of_the_population() -> None:
     for _ in range(3):
         levels, true = population(rng)
         margins, records = released(
-            Pairs(epsilon="1/4", delta="1e-6"), levels, 5_000, rng
+            of_pairs(epsilon="1/4", delta="1e-6"), levels, 5_000, rng
         )
         found = []
         for each in (margins, without_noise(margins)):
@@ -468,7 +469,7 @@ def test_a_set_is_drawn_from_a_draw() -> None:
 def test_columns_that_do_not_suit_are_refused(columns, more) -> None:
     schema = Schema.model_validate({"columns": columns, **more})
     table = Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1, 0] * 50}), schema)
-    release, _ = Pairs(epsilon=1).release(table)
+    release, _ = of_pairs(epsilon=1).release(table)
     said = "columns with levels or bins, each two measured together"
     refuses(said, latent.margins_model, NoisyMargins.of(release), release.sets[0])
 

@@ -1,4 +1,4 @@
-"""Numeric columns without bins in ``pairs``: cells, layers, prices, and what
+"""Numeric columns without bins in ``margins``: cells, layers, prices, and what
 comes out.
 """
 
@@ -13,13 +13,13 @@ from tables import bits, cases, refuses
 
 import pdips.fields.chains as chains
 import pdips.margins.intervals as intervals
-from pdips import Pairs, Schema, Steps, Table, synthesize
+from pdips import Margins, Schema, Table, synthesize
 from pdips.audit import Pair, audit
 from pdips.audit.findings import overspending
 from pdips.calibration.closed_form import prospects
 from pdips.data.schema import Column, Records
+from pdips.fields.margins import ALONE_NUMERIC
 from pdips.fields.pair_counts import MARGINS, PAIRS_AGAIN
-from pdips.fields.pairs import ALONE_NUMERIC
 from pdips.margins.consistency import rounded_counts
 from pdips.margins.estimates import block_axes, measured, pooled
 from pdips.margins.fine_columns import IntervalDesign
@@ -150,7 +150,7 @@ def test_all_that_is_asked_costs_what_was_given(kind, codes):
     columns = survey(10).schema.to_dict()["columns"] | (
         jobs(10).schema.to_dict()["columns"] if codes else {}
     )
-    made = Pairs(epsilon=2, delta=DELTAS[kind])
+    made = Margins(epsilon=2, delta=DELTAS[kind])
     plan = made.plan(Schema.model_validate({"columns": columns}))
     assert Fraction("1.98") < plan.loss.epsilon <= 2
     assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon
@@ -290,7 +290,7 @@ def test_no_cut_parts_cells_that_were_counted_together_while_others_are_left():
 @pytest.mark.slow
 def test_a_release_keeps_spikes_types_missing_values_and_what_groups_earn():
     table = survey()
-    release = released(Pairs(epsilon=4, delta="1e-6"), table, 2)
+    release = released(Margins(epsilon=4, delta="1e-6"), table, 2)
     made = release.sets[0]
     assert made.dtypes[["age", "money"]].tolist() == [np.int64, np.int64]
     assert (made["money"] == 0).mean() == pytest.approx(
@@ -328,7 +328,7 @@ def test_intervals_that_are_never_looked_into_lose_a_spike(monkeypatch):
     def spike() -> float:
         return float(
             (
-                released(Pairs(epsilon=4, delta="1e-6"), table, 2).sets[0]["money"]
+                released(Margins(epsilon=4, delta="1e-6"), table, 2).sets[0]["money"]
                 == 20_000
             ).mean()
         )
@@ -360,10 +360,10 @@ def test_a_draft_is_released_with_the_median_of_skewed_money_and_twenty_bins_los
         return float(release.sets[0]["wealth"].median())
 
     true = frame["wealth"].median()
-    assert median(draft, "pairs") == pytest.approx(true, rel=0.5)
+    assert median(draft, "margins") == pytest.approx(true, rel=0.5)
     # the broken twin
     assert (
-        median(draft.replace("integer = true", "bins = 20\ninteger = true"), "steps")
+        median(draft.replace("integer = true", "bins = 20\ninteger = true"), "margins")
         > 5 * true
     )
 
@@ -393,7 +393,7 @@ def test_few_columns_few_records_and_loud_noise_still_make_a_set(
     frame = pd.DataFrame(
         {name: column.get("levels", [1])[:1] * 2 for name, column in columns.items()}
     )
-    release = released(Pairs(epsilon=epsilon, n_sets=n_sets), Table(frame, schema), 4)
+    release = released(Margins(epsilon=epsilon, n_sets=n_sets), Table(frame, schema), 4)
     for made in release.sets:
         assert len(made) == 2
         Table(made, schema)
@@ -442,7 +442,7 @@ def test_fresh_noise_leaves_a_long_empty_tail_empty():
     )
     values = np.round(np.exp(np.random.default_rng(0).normal(7, 1, 4_000)))
     table = Table(pd.DataFrame({"money": values}), schema)
-    plan = Pairs(epsilon="0.2", delta="1e-6").plan(schema)
+    plan = Margins(epsilon="0.2", delta="1e-6").plan(schema)
     fine = IntervalDesign.of(schema, 10).asking(plan.steps)
     rng = np.random.default_rng(1)
     counted = fine.ask(Drawing(plan, table, bits(0)), len(values))
@@ -476,9 +476,9 @@ def linked(n: int, n_columns: int) -> Table:
 @pytest.mark.parametrize(
     ("table", "mechanism", "least", "most"),
     [
-        (linked(4_000, 2), Pairs(epsilon=50, intervals=4), 0.79, 0.75),
+        (linked(4_000, 2), Margins(epsilon=50, intervals=4), 0.79, 0.75),
         # noise on a cell is all that it holds
-        (linked(1_500, 12), Pairs(epsilon=1, delta="1e-6"), 0.5, 0.5),
+        (linked(1_500, 12), Margins(epsilon=1, delta="1e-6"), 0.5, 0.5),
     ],
 )
 def test_numbers_follow_each_other_and_a_twin_without_slopes_and_places_is_flatter(
@@ -503,7 +503,9 @@ def test_numbers_follow_each_other_and_a_twin_without_slopes_and_places_is_flatt
 @pytest.mark.parametrize(("epsilon", "n"), [(0.1, 4), (4, 8), (1e6, 16)])
 def test_numbers_are_cut_into_fewer_intervals_where_noise_is_louder(epsilon, n):
     for given, cut in ({}, n), ({"intervals": 10}, 10):
-        plan = Pairs(epsilon=epsilon, delta="1e-6", **given).plan(linked(10, 6).schema)
+        plan = Margins(epsilon=epsilon, delta="1e-6", **given).plan(
+            linked(10, 6).schema
+        )
         assert plan.design.sizes.tolist() == [cut] * 6
 
 
@@ -515,7 +517,7 @@ def test_the_variance_of_counts_of_intervals_is_that_of_the_layers_that_tell_the
     By 40 releases the ratio is .96; that of eight has a standard error of about .2: an
     error rate of 1 %.
     """
-    table, mechanism = survey(), Pairs(epsilon=1, delta="1e-6")
+    table, mechanism = survey(), Margins(epsilon=1, delta="1e-6")
     plan, n = mechanism.plan(table.schema), table.n_records
     fine, squares, told = IntervalDesign.of(table.schema, 10).asking(plan.steps), [], []
     for seed in range(8):
@@ -550,7 +552,7 @@ def test_dates_without_bins_come_back_as_dates(unit):
     table = Table(
         pd.DataFrame({"when": ["2020-05-01", "2021-06-01", None] * 300}), schema
     )
-    (made,) = released(Pairs(epsilon=10, delta="1e-6"), table, 6).sets
+    (made,) = released(Margins(epsilon=10, delta="1e-6"), table, 6).sets
     Table(made, schema)
     assert made.dtypes.equals(table.frame.dtypes)
 
@@ -559,7 +561,7 @@ def test_dates_without_bins_come_back_as_dates(unit):
 def test_fitted_sets_have_the_counts_that_the_levels_should_have():
     assert rounded_counts(np.array([0.5, 0.3, 0.2]), 7).tolist() == [4, 2, 1]
     table = survey(3_000)
-    (made,) = released(Pairs(epsilon=100, delta="1e-6"), table, 5).sets
+    (made,) = released(Margins(epsilon=100, delta="1e-6"), table, 5).sets
     assert (
         abs((made["group"] == 1).sum() - (table.frame["group"] == 1).sum()) <= 3
     )  # drawn independently, it would be off by 27
@@ -597,7 +599,7 @@ def counts_of(frame: pd.DataFrame, *columns: pd.Series) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
 def test_codes_come_back_by_level_alone_and_by_group_in_pairs(neighbours, kind, groups):
     table = jobs(groups=groups)
-    made = Pairs(
+    made = Margins(
         epsilon=1_000,
         delta=DELTAS[kind],
         neighbours=neighbours,
@@ -664,7 +666,7 @@ def test_the_exact_loss_of_intervals_or_codes_with_their_pairs_is_the_price(
     ]
     pair, made = (
         Pair("one record moves", *tables, neighbours),
-        Pairs(epsilon=1, neighbours=neighbours),
+        Margins(epsilon=1, neighbours=neighbours),
     )
     assert audit(made, pair, engine="exact").bound == pytest.approx(1)
     assert audit(
@@ -684,7 +686,7 @@ def test_groups_are_left_aside_where_levels_are_needed():
     content["columns"]["job"]["public"] = True
     assert not IntervalDesign.of(Schema.model_validate(content), 10).columns
     one, other = (
-        released(Steps(epsilon=1), jobs(groups=groups), 3).sets[0]
+        released(Margins(epsilon=1, measure="views"), jobs(groups=groups), 3).sets[0]
         for groups in (1, None)
     )
     pd.testing.assert_frame_equal(one, other)
@@ -694,7 +696,7 @@ def test_groups_lift_no_limit_on_levels():
     """Whoever reads the noisy margins has all levels as a column."""
     job = {"levels": list(range(10_000, 15_001)), "groups": 1}
     schema = Schema.model_validate({"columns": {"job": job, "sex": SEX}})
-    refuses("column 'job' has more than 5,000 levels", Pairs(epsilon=1).plan, schema)
+    refuses("column 'job' has more than 5,000 levels", Margins(epsilon=1).plan, schema)
 
 
 def test_right_groups_keep_pairs_and_wrong_ones_lose_them():
@@ -704,7 +706,7 @@ def test_right_groups_keep_pairs_and_wrong_ones_lose_them():
 
     def off(groups: dict[str, list[str]]) -> float:
         table = jobs(5_000, groups, missing=False)
-        made = released(Pairs(epsilon=1, delta="1e-6"), table, 4).sets[0]
+        made = released(Margins(epsilon=1, delta="1e-6"), table, 4).sets[0]
         both = [
             counts_of(each, each["job"].str[0], each["sex"])
             for each in (table.frame, made)
@@ -735,7 +737,7 @@ def test_levels_within_groups_vary_between_sets_as_the_rule_takes_them_to(
     Sets for descriptions, spread evenly, are the twin that the first bounds reject.
     """
     release = released(
-        Pairs(epsilon=1_000, n_sets=30, sets=sets), jobs(missing=False), 6
+        Margins(epsilon=1_000, n_sets=30, sets=sets), jobs(missing=False), 6
     )
     counts = np.array(
         [[(each["job"] == job).sum() for job in JOBS] for each in release.sets]
@@ -759,7 +761,7 @@ def test_missing_codes_are_released_as_codes(more):
         }
     )
     table = Table(pd.DataFrame({"a": [0] * 600, "pay": [-9, 30, 40] * 200}), schema)
-    (made,) = released(Pairs(epsilon=50), table).sets
+    (made,) = released(Margins(epsilon=50), table).sets
     assert 190 <= (made["pay"] == -9).sum() <= 210
     assert made.loc[made["pay"] != -9, "pay"].between(20, 50).all()
     assert (made["pay"].dtype == np.int64) == ("integer" in more)
@@ -770,7 +772,7 @@ def test_laplace_noise_of_pairs_leaves_the_counts_of_intervals_alone():
     twin) they were not.
     """
     table = survey(2_000)
-    plan = Pairs(epsilon=1, intervals=10).plan(table.schema)
+    plan = Margins(epsilon=1, intervals=10).plan(table.schema)
     design, known = plan.design, np.arange(1.0, 11) * 2_000 / 55
     noisy = np.full(
         sum(part.size for _, part in design.parts(np.zeros(10**5, dtype=np.int64))), 50
@@ -808,4 +810,4 @@ def test_bounds_between_which_no_doubles_make_cells_are_refused_with_the_plan(
 ):
     bounds = {"lower": lower, "upper": upper, "scale": scale}
     schema = Schema.model_validate({"columns": {"x": bounds, "b": {"levels": [0, 1]}}})
-    refuses("no doubles make cells", Pairs(epsilon=1).plan, schema)
+    refuses("no doubles make cells", Margins(epsilon=1).plan, schema)

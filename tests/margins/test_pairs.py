@@ -10,18 +10,19 @@ from itertools import combinations, product
 import numpy as np
 import pandas as pd
 import pytest
-from margin_tables import released
+from margin_tables import of_pairs, released
 from tables import RELATIONS, all_records, bits, cases, refuses, schema_of, table_of
 
 import pdips.fields.chains as chains
 import pdips.fields.targets as targets
-from pdips import Pairs, Schema, Table, more_sets
+from pdips import Schema, Table, more_sets
 from pdips.calibration.closed_form import (
     page_form,
     prospects,
 )
 from pdips.calibration.forms import NoFormError, errors_of
 from pdips.errors import UselessWarning
+from pdips.fields.margins import PART_AGAIN
 from pdips.fields.pair_counts import (
     CHOICE,
     MARGINS,
@@ -30,7 +31,6 @@ from pdips.fields.pair_counts import (
     MarginCounts,
     SecondCount,
 )
-from pdips.fields.pairs import PART_AGAIN
 from pdips.fields.targets import PairTarget, SlopeBasis
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import (
@@ -128,7 +128,7 @@ def test_the_number_of_records_a_person_has_counts_squared(neighbours):
     capped = Schema.model_validate(
         {**schema.model_dump(exclude_none=True), "records": {"max_per_person": 3}}
     )
-    made = Pairs(epsilon="1/4", delta="1e-6", neighbours=neighbours)
+    made = of_pairs(epsilon="1/4", delta="1e-6", neighbours=neighbours)
     one, three = (made.plan(each).steps[0].variance for each in (schema, capped))
     assert three == 9 * one
 
@@ -137,13 +137,13 @@ def test_the_number_of_records_a_person_has_counts_squared(neighbours):
 def test_counts_are_shown_where_noise_on_differences_could_not_be_as_quiet(neighbours):
     schema = schema_of(2, 3, 90)
     loud, quiet = (
-        Pairs(epsilon=e, delta="1e-6", neighbours=neighbours).plan(schema)
+        of_pairs(epsilon=e, delta="1e-6", neighbours=neighbours).plan(schema)
         for e in ("1/4", 8)
     )
     assert (loud.design.whole, quiet.design.whole) == (False, True)
     assert (quiet.steps[0].delta, quiet.loss.tau) == (0, 0)
     # all of it buys less noise
-    assert quiet.loss.rho == Pairs(epsilon=8, delta="1e-6").total
+    assert quiet.loss.rho == of_pairs(epsilon=8, delta="1e-6").total
     cells = [
         int(np.prod(quiet.design.shape(margin))) for margin in quiet.design.margins
     ]
@@ -219,7 +219,7 @@ def test_margins_are_unbiased_with_the_standard_error_that_is_stated(kind, neigh
     standard errors of a variance.
     """
     schema = schema_of(2, 3, 4)
-    plan = Pairs(epsilon=1, delta=DELTAS[kind], neighbours=neighbours).plan(schema)
+    plan = of_pairs(epsilon=1, delta=DELTAS[kind], neighbours=neighbours).plan(schema)
     design, step = plan.design, plan.steps[0]
     table = table_of(
         [(k % 2, k % 3, k % 4) for k in range(120)] + [(0, 0, 0)] * 30, schema
@@ -244,7 +244,7 @@ def test_fresh_noise_is_as_loud_as_the_noise_that_was_paid_for(neighbours):
     """2,000 draws: a variance off by 20 % has probability 1e-9. A block of one level
     has no noise of its own.
     """
-    plan = Pairs(epsilon=1, delta="1e-6", neighbours=neighbours).plan(
+    plan = of_pairs(epsilon=1, delta="1e-6", neighbours=neighbours).plan(
         schema_of(2, 3, 1, 4)
     )
     nothing = np.zeros(
@@ -322,7 +322,7 @@ def distance(one, other, size=2):
 
 def test_records_agree_with_the_pairs_of_the_table():
     table, rng = linked(), np.random.default_rng(1)
-    release, record = Pairs(epsilon=4, delta="1e-6").release(
+    release, record = of_pairs(epsilon=4, delta="1e-6").release(
         table, rng=np.random.default_rng(1)
     )
     shuffled = table.frame.apply(lambda column: rng.permutation(column))
@@ -336,7 +336,7 @@ def test_records_agree_with_the_pairs_of_the_table():
 
 
 def test_noise_louder_than_the_table_gives_independent_columns_and_says_so():
-    release, record = Pairs(epsilon="0.01").release(
+    release, record = of_pairs(epsilon="0.01").release(
         along(300), rng=np.random.default_rng(1)
     )
     assert record.diagnostics["telling_pairs"] < 0.6
@@ -348,7 +348,9 @@ def test_sets_differ_by_the_noise_and_a_fitted_one_less():
     table, spread = linked(5_000), {}
     for sets in ("posterior", "fitted"):
         release = released(
-            Pairs(epsilon="0.05", delta="1e-6", n_sets=6, sets=sets), table, 2
+            of_pairs(epsilon="0.05", delta="1e-6", n_sets=6, sets=sets),
+            table,
+            2,
         )
         spread[sets] = np.std(
             [(made["a"] == 0).mean() for made in release.sets], ddof=1
@@ -457,7 +459,7 @@ def test_strong_parameters_that_noise_hides_leave_no_set_astray(monkeypatch):
     table = table_with_levels(frame)
 
     def worst():
-        made = released(Pairs(epsilon="0.5", delta="1e-6", n_sets=2), table).sets
+        made = released(of_pairs(epsilon="0.5", delta="1e-6", n_sets=2), table).sets
         off = [
             [
                 abs((each[name] == 0).mean() - (frame[name] == 0).mean())
@@ -552,10 +554,10 @@ def test_impossible_combinations_never_occur_and_public_columns_stay():
     frame["c"] *= frame["b"] > 0
     table = Table(frame.assign(d=rng.integers(0, 2, 900)), schema)
     for settings in ({"delta": "1e-6"}, {"n_sets": 2}):
-        for made in Pairs(epsilon=2, **settings).release(table)[0].sets:
+        for made in of_pairs(epsilon=2, **settings).release(table)[0].sets:
             Table(made, schema)  # refuses the impossible
             assert made["a"].sum() == frame["a"].sum()
-    plan = Pairs(epsilon=1, delta="1e-6").plan(schema)
+    plan = of_pairs(epsilon=1, delta="1e-6").plan(schema)
     # a, b and c are tied
     assert [block.n_levels for block in plan.design.blocks] == [6, 2]
 
@@ -572,9 +574,9 @@ def test_a_table_of_distinct_records_beside_public_columns(tmp_path):
         for counted in (True, False)
     )
     assert counted.counts is not None
-    design = Pairs(epsilon=9, delta="1e-6").plan(schema).design
+    design = of_pairs(epsilon=9, delta="1e-6").plan(schema).design
     np.testing.assert_array_equal(design.count(counted), design.count(whole))
-    [made] = Pairs(epsilon=9, delta="1e-6").release(counted)[0].sets
+    [made] = of_pairs(epsilon=9, delta="1e-6").release(counted)[0].sets
     assert made["a"].tolist() == [0] * 150 + [1] * 150
     assert abs((made["b"] == 0).mean() - 2 / 3) < 0.15
 
@@ -590,7 +592,7 @@ def test_what_cannot_be_done_is_refused_before_the_charge(settings, columns, mes
     )
     refuses(
         message,
-        lambda: Pairs(**{"epsilon": 1, "delta": "1e-6", **settings}).plan(schema),
+        lambda: of_pairs(**{"epsilon": 1, "delta": "1e-6", **settings}).plan(schema),
     )
 
 
@@ -603,8 +605,11 @@ def test_single_columns_get_the_share_that_is_asked(kind):
     schema = Schema.model_validate({"columns": columns})
     variances = []
     for share in ("3/10", "9/10"):
-        mechanism = Pairs(
-            epsilon=1, delta=DELTAS[kind], single_share=share, second_share=0
+        mechanism = of_pairs(
+            epsilon=1,
+            delta=DELTAS[kind],
+            single_share=share,
+            second_share=0,
         )
         plan, first = mechanism.plan(schema), mechanism.plan(schema).named(MARGINS)
         of_x = sum(
@@ -627,7 +632,7 @@ def test_single_columns_get_the_share_that_is_asked(kind):
     (single, pair), (quiet, loud), power = *variances, 2 if kind == "pure" else 1
     assert single / quiet == pytest.approx(3**power, rel=0.15)
     assert loud / pair == pytest.approx(7**power, rel=0.15)
-    again = Pairs(
+    again = of_pairs(
         epsilon=1,
         delta=DELTAS[kind],
         second_share=0,
@@ -644,7 +649,7 @@ def test_quieter_noise_leaves_more_to_pairs(kind, epsilon, share):
     """Of what is counted once, half of the price of pairs being for a second count
     under Gaussian noise.
     """
-    assert Pairs(epsilon=epsilon, delta=DELTAS[kind]).plan(
+    assert of_pairs(epsilon=epsilon, delta=DELTAS[kind]).plan(
         schema_of(2, 2, 2, 2)
     ).design.alone == pytest.approx(share)
 
@@ -678,8 +683,11 @@ NEIGHBOURS = {(f"c{k}", f"c{k + 1}") for k in range(9)}
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
 def test_pairs_that_say_most_are_counted_again(kind, neighbours):
     table = along(20_000)
-    made = Pairs(
-        epsilon=1, delta=DELTAS[kind], neighbours=neighbours, second_share="1/2"
+    made = of_pairs(
+        epsilon=1,
+        delta=DELTAS[kind],
+        neighbours=neighbours,
+        second_share="1/2",
     )
     plan, release = made.plan(table.schema), released(made, table, 2)
     first, second = plan.named(MARGINS), plan.named(PAIRS_AGAIN)
@@ -689,7 +697,7 @@ def test_pairs_that_say_most_are_counted_again(kind, neighbours):
         == made.total * {"pure": Fraction(3, 8), "zcdp": Fraction(3, 10)}[kind]
     )
     assert (
-        Pairs(epsilon=1, delta=DELTAS[kind]).shown()["second_share"]
+        of_pairs(epsilon=1, delta=DELTAS[kind]).shown()["second_share"]
         == {"pure": "0", "zcdp": "1/2"}[kind]
     )
     assert first.price <= made.total - second.price
@@ -722,13 +730,13 @@ def test_settings_that_change_with_the_noise_can_be_settled():
     ):
         schema = Schema(columns=levels | more)
         loud, quiet = (
-            Pairs(epsilon=epsilon, delta="1e-6").settled(schema)
+            of_pairs(epsilon=epsilon, delta="1e-6").settled(schema)
             for epsilon in (0.25, 25)
         )
         assert {
             (str(each.single_share), each.intervals) for each in (loud, quiet)
         } == settings
-        asked = Pairs(epsilon=25, delta="1e-6").plan(schema)
+        asked = of_pairs(epsilon=25, delta="1e-6").plan(schema)
         assert [step.price for step in quiet.plan(schema).steps] == [
             step.price for step in asked.steps
         ]
@@ -748,7 +756,12 @@ def test_settings_that_change_with_the_noise_can_be_settled():
 def test_pairs_are_chosen_that_link_all_columns_and_say_most(kind, neighbours):
     table = along(20_000)
     made, schema = (
-        Pairs(epsilon=2, delta=DELTAS[kind], neighbours=neighbours, chosen=10),
+        of_pairs(
+            epsilon=2,
+            delta=DELTAS[kind],
+            neighbours=neighbours,
+            chosen=10,
+        ),
         table.schema,
     )
     plan, release = made.plan(schema), released(made, table, 2)
@@ -826,8 +839,11 @@ def test_stated_errors_hold_although_noise_decides_which_pairs_are_counted_again
     # 60 answers of 45 pairs of 16 cells, whose intervals of 95 % hold 94.7 % (pure) and
     # 95.0 % with an error of .2 %
     table, epsilon = along(2_000), {"pure": 4, "zcdp": 1}[kind]
-    made = Pairs(
-        epsilon=epsilon, delta=DELTAS[kind], neighbours="add-remove", second_share="3/5"
+    made = of_pairs(
+        epsilon=epsilon,
+        delta=DELTAS[kind],
+        neighbours="add-remove",
+        second_share="3/5",
     )
     plan, held, twins = made.plan(table.schema), [], []
     design, first = plan.design, plan.named(MARGINS)
@@ -862,11 +878,11 @@ def test_tables_of_one_column_one_level_or_two_records(sizes, n, kind):
     if sizes == (1,):
         refuses(
             "no column has two levels",
-            Pairs(epsilon=1, delta=DELTAS[kind]).release,
+            of_pairs(epsilon=1, delta=DELTAS[kind]).release,
             table,
         )
         return
-    release, _ = Pairs(epsilon=1, delta=DELTAS[kind], n_sets=2).release(table)
+    release, _ = of_pairs(epsilon=1, delta=DELTAS[kind], n_sets=2).release(table)
     assert [len(made) for made in release.sets] == [n, n]
 
 
@@ -879,7 +895,7 @@ def test_a_column_that_is_missing_in_all_records():
     )
     frame = pd.DataFrame({"a": [np.nan] * 400, "b": [0, 1] * 200})
     assert (
-        released(Pairs(epsilon=2, delta="1e-6"), Table(frame, schema))
+        released(of_pairs(epsilon=2, delta="1e-6"), Table(frame, schema))
         .sets[0]["a"]
         .isna()
         .mean()
@@ -889,7 +905,7 @@ def test_a_column_that_is_missing_in_all_records():
 
 def test_many_levels_for_few_records_are_warned_of_by_public_facts():
     table = Table(pd.DataFrame({"a": range(900), "b": [0, 1] * 450}), schema_of(900, 2))
-    made = Pairs(epsilon=1, delta="1e-6")
+    made = of_pairs(epsilon=1, delta="1e-6")
     with pytest.warns(
         UselessWarning,
         match=r"'a' has 900 levels, and noise .* merge "
@@ -900,11 +916,11 @@ def test_many_levels_for_few_records_are_warned_of_by_public_facts():
 
 @pytest.mark.parametrize("epsilon", ["0.1", "1/2"])
 def test_the_reading_allows_for_noise_that_is_nearly_of_its_law(epsilon):
-    loss = Pairs(epsilon=epsilon, delta="1e-9").privacy_loss(schema_of(2, 3, 4))
+    loss = of_pairs(epsilon=epsilon, delta="1e-9").privacy_loss(schema_of(2, 3, 4))
     assert 0 < loss.tau <= MOST_TAU
     assert loss.epsilon <= Fraction(epsilon)
     assert loss.kind == "zcdp"
-    plan = Pairs(epsilon=epsilon, delta="1e-9").plan(schema_of(2, 3, 4))
+    plan = of_pairs(epsilon=epsilon, delta="1e-9").plan(schema_of(2, 3, 4))
     loud = replace(
         plan, delta=3 * MOST_TAU, steps=(replace(plan.steps[0], delta=MOST_TAU),)
     ).loss
@@ -962,7 +978,12 @@ def crossed(n=8_000) -> Table:
 )
 def test_a_margin_of_three_columns_is_measured_published_and_kept(kind, neighbours):
     table, three = crossed(), ["a", "b", "c"]
-    twin = Pairs(epsilon=1, delta=DELTAS[kind], neighbours=neighbours, second_share=0)
+    twin = of_pairs(
+        epsilon=1,
+        delta=DELTAS[kind],
+        neighbours=neighbours,
+        second_share=0,
+    )
     made = replace(twin, also=("c", "a", "b"), n_sets=2)
     release, alone = (released(each, table, 1) for each in (made, twin))
     off, far = (
@@ -1028,7 +1049,7 @@ def mean_off(table, epsilon, n_releases, **settings):
     sets.
     """
     settings = {"second_share": 0} if settings.get("chosen") is None else settings
-    made = Pairs(epsilon=epsilon, delta="1e-6", **settings)
+    made = of_pairs(epsilon=epsilon, delta="1e-6", **settings)
     return np.mean(
         [
             distance(table.frame, released(made, table, seed).sets[0])
@@ -1111,7 +1132,7 @@ def test_posterior_sets_have_the_sampling_error_of_independent_records(monkeypat
         lambda *given, kept: held.append(given) or records(*given),
     )
     table = alike(2_000, 8, 0.97)
-    Pairs(epsilon=20, delta="1e-6", sets="posterior").release(
+    of_pairs(epsilon=20, delta="1e-6", sets="posterior").release(
         table, rng=np.random.default_rng(0)
     )
     (*given, _), found = held[0], []

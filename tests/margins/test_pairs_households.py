@@ -10,8 +10,8 @@ import pytest
 from household_tables import schema_of, simulated
 from tables import refuses
 
-from pdips import Pairs, Schema, Table, more_sets
-from pdips.fields.pairs import MOST_LEVELS
+from pdips import Margins, Schema, Table, more_sets
+from pdips.fields.pair_counts import MOST_LEVELS
 
 DELTAS = {"pure": None, "zcdp": "1e-6"}
 """For each kind of loss the delta that chooses it."""
@@ -39,7 +39,7 @@ def broken(frame, schema) -> int:
 
 
 def released(table, **settings):
-    return Pairs(**{"epsilon": 1, **settings}).release(
+    return Margins(**{"epsilon": 1, **settings}).release(
         table, rng=np.random.default_rng(0)
     )[0]
 
@@ -250,10 +250,10 @@ def test_rules_that_leave_no_groups_of_levels_are_refused_before_the_spend():
     tied = ruled(
         {"a_1": "no", "a_2": "no"}, a={"levels": ["no", "yes"], "missing": True}
     )
-    refuses("rules on a_1, a_2", Pairs(epsilon=1).spends, tied)
+    refuses("rules on a_1, a_2", Margins(epsilon=1).spends, tied)
     refuses(
         "rules on kind, members",
-        Pairs(epsilon=1).spends,
+        Margins(epsilon=1).spends,
         ruled({"kind": ["single", "family"], "members": 1}),
     )
     members = {
@@ -262,13 +262,13 @@ def test_rules_that_leave_no_groups_of_levels_are_refused_before_the_spend():
         "columns": {"a": {"levels": list(range(MOST_LEVELS // 100))}},
     }
     many = Schema(columns={"rent": {"levels": ["low"]}}, members=members)
-    refuses("levels in all", Pairs(epsilon=1).spends, many)
+    refuses("levels in all", Margins(epsilon=1).spends, many)
 
 
 def test_a_household_is_charged_as_one_record():
     schema = schema_of()
     flat, held = (
-        Pairs(epsilon=1, delta="1e-6").plan(each) for each in (schema.plain(), schema)
+        Margins(epsilon=1, delta="1e-6").plan(each) for each in (schema.plain(), schema)
     )
     for one, other in zip(flat.steps, held.steps, strict=True):
         assert (one.sensitivity, one.price, one.variance) == (

@@ -21,7 +21,7 @@ COLUMNS = {
 }
 PAIRS = {
     "numbers": (["level", "s"], {}),
-    "bins": (["size", "s"], {}),
+    "bins": (["size", "s"], {"measure": "pairs"}),
     "fitted": (["level", "size", "s"], {"sets": "fitted"}),
     "codes": (["code", "size", "level"], {}),
     "three": (["s", "size", "code"], {"also": ("s", "size", "code")}),
@@ -79,7 +79,7 @@ def test_pairs_of_quiet_noise(path, frame, name, neighbours):
         path,
         frame,
         names,
-        "pairs",
+        "margins",
         epsilon=100_000,
         neighbours=neighbours,
         n_sets=2,
@@ -92,10 +92,9 @@ def test_pairs_of_quiet_noise(path, frame, name, neighbours):
     "settings",
     [
         {},
-        {"sets": "posterior"},
         {"order": ("s",)},
         {"elect": "node", "layers": 2},
-        {"layers": 2, "stop": 2, "below": "margins"},
+        {"layers": 2, "stop": 2, "below": "views"},
         {"layers": 2, "split": "per-set"},
     ],
     ids=str,
@@ -106,6 +105,21 @@ def test_steps_of_quiet_noise(path, frame, neighbours, settings):
         frame,
         ["s", "size", "code"],
         "steps",
+        epsilon=1_000_000,
+        neighbours=neighbours,
+        n_sets=2,
+        **settings,
+    )
+    assert [len(made) for made in sets] == [30, 30]
+
+
+@pytest.mark.parametrize("settings", [{"sets": "fitted"}, {}], ids=str)
+def test_views_of_quiet_noise(path, frame, neighbours, settings):
+    sets = released(
+        path,
+        frame,
+        ["s", "size", "code"],
+        "margins",
         epsilon=1_000_000,
         neighbours=neighbours,
         n_sets=2,

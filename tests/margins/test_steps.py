@@ -26,11 +26,12 @@ from tables import (
     worst_loss,
 )
 
-from pdips import Steps
+from pdips import Margins, Steps
 from pdips.audit import audit
 from pdips.audit.findings import exact_bound
 from pdips.audit.neighbour_pairs import Pair
 from pdips.margins import steps as tree
+from pdips.margins import views
 from pdips.margins.domain import choose_views, domain_of, root, split_by
 from pdips.margins.tree import (
     STEPS_PER_UNIT,
@@ -54,6 +55,13 @@ WIDE = schema_of(12, 12, 12)
 """Too many cells for one view: the margins overlap."""
 
 TREES, ELECTIONS = cases(__file__, "trees"), cases(__file__, "elections")
+
+
+@pytest.mark.parametrize("split", ["once", "per-set"])
+def test_views_cost_exactly_epsilon(neighbours, split):
+    mechanism = Margins(epsilon=1, neighbours=neighbours, n_sets=2, split=split)
+    assert worst_loss(mechanism, SMALL) == pytest.approx(1, abs=ROUNDING)
+    assert sum(spend.epsilon for spend in mechanism.spends(SMALL)) == 1
 
 
 @pytest.mark.parametrize("options", TREES.values(), ids=TREES)
@@ -93,7 +101,7 @@ def test_bic_weighs_by_the_public_number_of_records(neighbours):
         ]
         assert abs((at[3] - at[1]) - (at[2] - at[0])) > 10 * node_width(neighbours)
         return
-    for options in ({"layers": 2}, {"elect": "layer", "below": "margins"}):
+    for options in ({"layers": 2}, {"elect": "layer", "below": "views"}):
         made = Steps(epsilon=1, utility="bic", election_share="0.99", **options)
         assert worst_loss(made, schema_of(2, 2, 2)) <= 1 + ROUNDING
     made = {
@@ -108,16 +116,13 @@ def test_bic_weighs_by_the_public_number_of_records(neighbours):
     assert law["aic"][1].log_probability > law["bic"][1].log_probability
 
 
-@pytest.mark.parametrize("below", ["margins", "cells"])
-def test_overlapping_margins_share_the_budget(neighbours, below, monkeypatch):
+@pytest.mark.parametrize("counted", ["views", "cells"])
+def test_overlapping_views_share_the_budget(neighbours, counted, monkeypatch):
     # a few pairs, that differ in one, two and three columns: too many records to try
     # all
-    mechanism = Steps(
-        epsilon=1,
-        neighbours=neighbours,
-        below=below,
-        layers=None if below == "margins" else 1,
-    )
+    mechanism = Margins(epsilon=1, neighbours=neighbours)
+    if counted == "cells":
+        mechanism = Steps(epsilon=1, neighbours=neighbours, layers=1)
     ends = [(0, 0, 0), (11, 0, 0), (11, 11, 11)]
     others = (
         combinations([[end] for end in ends], 2)
@@ -130,13 +135,13 @@ def test_overlapping_margins_share_the_budget(neighbours, below, monkeypatch):
     pairs = [Pair("one record moves", *tables, neighbours) for tables in both]
     found = worst_loss(mechanism, WIDE, pairs=pairs)
     assert found <= 1 + ROUNDING
-    if below == "margins":
+    if counted == "views":
         assert len(mechanism.plan(WIDE).design.views) == 3
         assert found == pytest.approx(1, abs=ROUNDING)
         # the twin forgets one view when it divides the budget
         forgetful = list(choose_views(domain_of(WIDE)))
         monkeypatch.setattr(
-            tree, "choose_views", lambda *_: dict.fromkeys(forgetful, Fraction(1, 2))
+            views, "choose_views", lambda *_: dict.fromkeys(forgetful, Fraction(1, 2))
         )
         assert worst_loss(mechanism, WIDE, pairs=pairs) == pytest.approx(1.5)
 
@@ -152,7 +157,7 @@ class Noted(Drawing):
 def asked_of(plan, records) -> list[tuple[Step, np.ndarray]]:
     """Return all that a release asks, with the true counts."""
     curator = Noted(plan, table_of(records, plan.schema), bits())
-    Steps(epsilon=1, delta="1e-6", neighbours=plan.neighbours).ask(plan, curator)
+    Margins(epsilon=1, delta="1e-6", neighbours=plan.neighbours).ask(plan, curator)
     return curator.noted
 
 
@@ -173,7 +178,7 @@ def test_no_person_costs_more_rho_than_gaussian_margins_charge(
 ):
     monkeypatch.setattr("pdips.margins.domain.LARGEST_CAP", 16)  # several views
     schema = schema_of(3, 4, 5, records={"max_per_person": cap})
-    plan = Steps(epsilon=1, delta="1e-6", neighbours=neighbours).plan(schema)
+    plan = Margins(epsilon=1, delta="1e-6", neighbours=neighbours).plan(schema)
     crowd, records = (
         [(0, 0, 0), (2, 3, 4)],
         [(0, 0, 0), (2, 3, 4), (0, 3, 1), (1, 0, 4)],
@@ -335,7 +340,7 @@ LAWS = [
     {"layers": 2},
     {"elect": "layer", "layers": 2},
     {"elect": "groups"},
-    {"elect": "groups", "below": "margins"},
+    {"elect": "groups", "below": "views"},
 ]
 
 

@@ -2,6 +2,7 @@
 setting that is refused.
 """
 
+import json
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -22,7 +23,15 @@ from tables import (
     table_of,
 )
 
-from pdips import LaplaceSanitizer, PrivBayes, Schema, Steps, Table, UniversalHistogram
+from pdips import (
+    LaplaceSanitizer,
+    Margins,
+    PrivBayes,
+    Schema,
+    Steps,
+    Table,
+    UniversalHistogram,
+)
 from pdips.evaluation.margins import k_way
 from pdips.margins import synthesis
 from pdips.margins.tree import GivenColumns
@@ -199,7 +208,64 @@ def test_a_budget_from_the_command_line(tmp_path, pdips):
 
 @pytest.mark.parametrize(("settings", "message"), cases(__file__, "steps_settings"))
 def test_settings_that_contradict_each_other(settings, message):
-    assert message in refuses("", Steps, epsilon=1, **settings)
+    refuses(message, Steps, epsilon=1, **settings)
+
+
+@pytest.mark.parametrize(("settings", "message"), cases(__file__, "margins_settings"))
+def test_settings_of_views_and_of_pairs_exclude_each_other(settings, message):
+    assert message in refuses("", Margins, epsilon=1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "measure"),
+    [
+        ({}, {}, "views"),
+        ({}, {"measure": "pairs"}, "pairs"),
+        ({}, {"products": ()}, "views"),
+        ({}, {"chosen": 2}, "pairs"),
+        ({"pay": {"lower": 0, "upper": 9}}, {}, "pairs"),
+        ({"job": {"levels": ["a1", "a2", "b1"], "groups": 1}}, {}, "pairs"),
+        ({"code": {"levels": list(range(4_000))}}, {}, "views"),
+        ({name: {"levels": list(range(200))} for name in "xyz"}, {}, "pairs"),
+    ],
+)
+def test_what_is_measured_follows_from_schema_and_settings(columns, settings, measure):
+    pairs = {name: {"levels": [0, 1]} for name in "abcd"}
+    schema = Schema.model_validate({"columns": {**pairs, **columns}})
+    made = Margins(epsilon=1, **settings)
+    assert made.measures(schema) == measure
+    plan = made.plan(schema)
+    assert bool(getattr(plan.design, "views", ())) == (measure == "views")
+    # what is published leads to the same plan again
+    stated = json.loads(json.dumps(made.settings()))
+    again = Margins(**stated).plan(schema)
+    assert [step.facts() for step in again.steps] == [
+        step.facts() for step in plan.steps
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"columns": {"pay": {"lower": 0, "upper": 9}}}, "needs? bins"),
+        (
+            {
+                "columns": {"rent": {"levels": ["low", "high"]}},
+                "members": {
+                    "key": "id",
+                    "most": 2,
+                    "columns": {"sex": {"levels": ["f", "m"]}},
+                },
+            },
+            "views take no members",
+        ),
+    ],
+)
+def test_views_refuse_what_pairs_alone_count(content, said):
+    schema = Schema.model_validate(content)
+    refuses(said, Margins(epsilon=1, measure="views").plan, schema)
+    refuses(said, Margins(epsilon=1, n_sets=2, split="per-set").plan, schema)
+    assert Margins(epsilon=1).plan(schema).steps
 
 
 @pytest.mark.parametrize(("settings", "message"), cases(__file__, "steps_shapes"))
@@ -208,7 +274,7 @@ def test_settings_that_do_not_fit_the_schema(settings, message):
 
 
 UNPRINTED = {
-    "below": "margins",
+    "below": "views",
     "stop": 1,
     "budget": "equal",
     "elect": "groups",
@@ -233,9 +299,10 @@ def test_tables_that_are_too_large_or_too_small():
         schema_of(300, 300, 300),
         ("at most 16,777,216 cells; these columns have 27,000,000 together"),
     )
-    for settings in ({}, {"below": "margins"}, {"layers": 2, "stop": 1}):
+    for settings in ({"below": "views"}, {"layers": 2, "stop": 1}):
         refuses(said, Steps(epsilon=1, **settings).spends, large)
-    assert Steps(epsilon=1, below="cells").spends(large)
+    refuses(said, Margins(epsilon=1, measure="views").spends, large)
+    assert Steps(epsilon=1).spends(large)
     said = "divides 2 to 16 columns that aren't public, not 1"
     refuses(said, Steps(epsilon=1, elect="groups").spends, schema_of(3))
 
@@ -268,21 +335,18 @@ def test_two_way_margins_are_kept_far_better_than_by_others():
         )
 
     found = {
-        build.name: distance(build) for build in (Steps, LaplaceSanitizer, PrivBayes)
+        build.name: distance(build) for build in (Margins, LaplaceSanitizer, PrivBayes)
     }
-    assert found["steps"] < 0.06, found
-    assert found["steps"] < 0.5 * found["laplace-sanitizer"], found
-    assert found["steps"] < 0.8 * found["privbayes"], found
+    assert found["margins"] < 0.06, found
+    assert found["margins"] < 0.5 * found["laplace-sanitizer"], found
+    assert found["margins"] < 0.8 * found["privbayes"], found
 
 
 WHOLE = [
     Steps(epsilon=5000, **more)
-    for more in (
-        {"sets": "fitted"},
-        {"layers": 2, "below": "margins"},
-        {"elect": "groups"},
-    )
+    for more in ({"layers": 2, "below": "views"}, {"elect": "groups"})
 ]
+WHOLE.append(Margins(epsilon=5000, sets="fitted"))
 WHOLE += [
     UniversalHistogram(epsilon=5000, attribute="age", fan_out=3, split=split)
     for split in ("once", "per-set")
@@ -313,7 +377,7 @@ def test_public_totals_are_met_to_more_than_single_precision():
         columns=public | {"b": {"levels": list(range(40))}, "c": {"levels": [0, 1]}}
     )
     totals = np.arange(9) * 1_234_567 + 89
-    plan = Steps(epsilon=1).plan(schema)
+    plan = Margins(epsilon=1).plan(schema)
     measured = replace(grown(plan, random_table(schema, 50)), observed=[totals])
     estimate = synthesis.estimate(measured, plan.design, n_public=True)
     assert (
@@ -325,7 +389,7 @@ def test_public_totals_are_met_to_more_than_single_precision():
 def test_add_remove_never_uses_the_number_of_records():
     # the same noisy margins for tables of different size give the same release
     schema = schema_of(2, 3, 2)
-    plan = Steps(epsilon=1, neighbours="add-remove").plan(schema)
+    plan = Margins(epsilon=1, neighbours="add-remove").plan(schema)
     assert not plan.n_public
     sizes, estimates = [], []
     for n in (20, 400):
@@ -336,7 +400,8 @@ def test_add_remove_never_uses_the_number_of_records():
         sizes.append(
             len(
                 released(
-                    Steps(epsilon=50, neighbours="add-remove"), random_table(schema, n)
+                    Margins(epsilon=50, neighbours="add-remove"),
+                    random_table(schema, n),
                 ).sets[0]
             )
         )
@@ -350,7 +415,7 @@ def test_add_remove_never_uses_the_number_of_records():
 
 def test_sets_of_their_own_have_margins_of_their_own():
     made = released(
-        Steps(epsilon=1, n_sets=3, split="per-set"),
+        Margins(epsilon=1, n_sets=3, split="per-set"),
         random_table(schema_of(12, 12, 12), 300),
     )
     assert {name.split(", ")[0] for name in made.statistics} == {
@@ -366,18 +431,18 @@ def test_sets_of_their_own_have_margins_of_their_own():
     assert len(made.spends) == 9
     assert sum(spend.epsilon for spend in made.spends) == 1
     assert made.noise[0].scale == pytest.approx(
-        3 * released(Steps(epsilon=1), people()).noise[0].scale * 3, rel=0.05
+        3 * released(Margins(epsilon=1), people()).noise[0].scale * 3, rel=0.05
     )
 
 
-def test_a_column_of_very_many_levels_can_stand_on_top_of_margins():
+def test_a_column_of_very_many_levels_can_stand_on_top_of_views():
     # 40,000 levels: more than 16 bits hold, and the node of every cell is looked up
     schema, rng = schema_of(40_000, 2), np.random.default_rng(0)
     table = table_of(
         np.column_stack([rng.integers(39_990, 40_000, 500), rng.integers(2, size=500)]),
         schema,
     )
-    release, _ = Steps(epsilon=1000, order=("a",), below="margins").release(
+    release, _ = Steps(epsilon=1000, order=("a",), below="views").release(
         table, rng=rng
     )
     assert (release.sets[0]["a"] >= 39_990).mean() > 0.9
@@ -394,7 +459,7 @@ def pair_coverage(sets: str, n_tables: int, m: int = 8, n: int = 1000) -> float:
         rows = np.column_stack(
             np.unravel_index(rng.choice(18, n, p=law.ravel()), law.shape)
         )
-        release, _ = Steps(epsilon=1, n_sets=m, sets=sets).release(
+        release, _ = Margins(epsilon=1, n_sets=m, sets=sets).release(
             table_of(rows, schema), rng=rng
         )
         for i, j in ((0, 1), (0, 2), (1, 2)):

@@ -1,4 +1,4 @@
-"""Noisy sums of weights and of products in ``pairs``: what a person moves, the law,
+"""Noisy sums of weights and of products in ``margins``: what a person moves, the law,
 sets, and regressions.
 """
 
@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
+from margin_tables import of_pairs
 from tables import cases, refuses
 
-from pdips import Pairs, Schema, Table, more_sets
+from pdips import Schema, Table, more_sets
 from pdips.calibration.closed_form import prospects
 from pdips.errors import UselessWarning
 from pdips.fields import products
@@ -101,7 +102,7 @@ def test_weights_are_read_like_other_numbers():
 @pytest.mark.slow
 def test_sets_without_records_fail_nothing_after_the_charge():
     made, sizes = (
-        Pairs(
+        of_pairs(
             epsilon="0.2",
             neighbours="add-remove",
             weighted=("sex",),
@@ -122,7 +123,7 @@ def test_published_sums_are_the_capped_ones_with_the_noise_that_is_stated():
     # rate about 10^-4
     table, found = survey(), []
     schema, design = table.schema, WeightedSums(table.schema, ("sex",))
-    made = Pairs(epsilon=8, delta="1e-6", weighted=("sex",))
+    made = of_pairs(epsilon=8, delta="1e-6", weighted=("sex",))
     for seed in range(25):
         rows = made.release(table, rng=np.random.default_rng(seed))[0].tables[
             "weighted_sums"
@@ -152,13 +153,13 @@ def shares(frame: pd.DataFrame) -> float:
 def test_sets_have_weights_with_these_sums():
     # up to what weights are beyond the cap, which all levels share
     table = survey()
-    release, _ = Pairs(epsilon=1, delta="1e-6", weighted=("sex",)).release(
+    release, _ = of_pairs(epsilon=1, delta="1e-6", weighted=("sex",)).release(
         table, rng=np.random.default_rng(1)
     )
     (made,), wanted = release.sets, release.tables["weighted_sums"]["noisy"].to_numpy()
     # the broken twin: weights as pairs alone make them
     (twin,) = (
-        Pairs(epsilon=1, delta="1e-6")
+        of_pairs(epsilon=1, delta="1e-6")
         .release(table, rng=np.random.default_rng(1))[0]
         .sets
     )
@@ -172,7 +173,7 @@ def test_sets_have_weights_with_these_sums():
 @pytest.mark.slow
 def test_posterior_sets_carry_the_noise_of_the_sums():
     table = survey()
-    made = Pairs(epsilon=1, delta="1e-6", weighted=("sex",), n_sets=20)
+    made = of_pairs(epsilon=1, delta="1e-6", weighted=("sex",), n_sets=20)
     release, _ = made.release(table, rng=np.random.default_rng(1))
     rows = release.tables["weighted_sums"]
     spread = np.std([shares(frame) for frame in release.sets], ddof=1)
@@ -195,14 +196,16 @@ def test_what_cannot_be_weighted_is_refused_with_the_plan(weighted, change, matc
     }
     content |= {name: value for name, value in change.items() if name == "records"}
     refuses(
-        match, Pairs(epsilon=1, weighted=weighted).plan, Schema.model_validate(content)
+        match,
+        of_pairs(epsilon=1, weighted=weighted).plan,
+        Schema.model_validate(content),
     )
 
 
 def test_loud_noise_leaves_the_weights_of_sets_alone():
     table = survey(n=20)
     made = (
-        Pairs(epsilon="0.01", weighted=("sex",))
+        of_pairs(epsilon="0.01", weighted=("sex",))
         .release(table, rng=np.random.default_rng(1))[0]
         .sets[0]
     )
@@ -313,7 +316,7 @@ def test_sums_of_weights_get_a_tenth_of_the_price_and_products_a_quarter(kind, a
     )
     made = {"weighted": ("job",), "products": ("pay", "age", "job")}
     made = replace(
-        plain := Pairs(epsilon=1, delta=DELTAS[kind]),
+        plain := of_pairs(epsilon=1, delta=DELTAS[kind]),
         **{name: made[name] for name in asked},
     )
     plan, parts = (
@@ -405,7 +408,7 @@ def test_noise_that_is_louder_than_the_sums_leaves_slopes_open():
 
 
 def released(n_sets: int = 1, **settings):
-    made = Pairs(**{"epsilon": 4, "delta": "1e-6", "n_sets": n_sets, **settings})
+    made = of_pairs(**{"epsilon": 4, "delta": "1e-6", "n_sets": n_sets, **settings})
     return made.release(
         Table(workers(), moments().schema), rng=np.random.default_rng(5)
     )[0]
@@ -523,9 +526,9 @@ def test_exchanges_keep_what_other_columns_say_of_a_number(monkeypatch):
 @pytest.mark.slow
 def test_where_sets_carry_the_noise_products_of_numbers_are_measured_unless_told_otherwise():  # noqa: E501
     schema = moments().schema
-    asked = Pairs(epsilon=1, n_sets=5).moments(schema)
+    asked = of_pairs(epsilon=1, n_sets=5).moments(schema)
     assert asked.names == ("pay", "age")
-    assert Pairs(epsilon=1, n_sets=5, products=("age", "job")).moments(
+    assert of_pairs(epsilon=1, n_sets=5, products=("age", "job")).moments(
         schema
     ).names == ("age", "job")
     one = Schema.model_validate({"columns": {"pay": NUMBERS["pay"]} | JOBS})
@@ -536,7 +539,7 @@ def test_where_sets_carry_the_noise_products_of_numbers_are_measured_unless_told
         {"chosen": 1},
     ]
     for settings, given in [*((each, schema) for each in others), ({"n_sets": 5}, one)]:
-        made = Pairs(epsilon=1, **settings)
+        made = of_pairs(epsilon=1, **settings)
         assert made.moments(given) is None
         assert all(step.name != PRODUCTS for step in made.plan(given).steps)
     for settings in ({"delta": None}, {"neighbours": "add-remove"}):
@@ -591,7 +594,7 @@ def test_products_of_any_table_are_asked_without_a_failure(n, neighbours):
     frame = workers(n).assign(shoe=2, far=1e100, age=np.nan)
     table = Table(frame, Schema.model_validate({"columns": columns}))
     made, sizes = (
-        Pairs(
+        of_pairs(
             epsilon=1,
             neighbours=neighbours,
             products=("pay", "shoe", "job"),
@@ -619,6 +622,6 @@ def test_products_of_what_is_no_regression_are_refused_with_the_plan(names, matc
     columns = NUMBERS | JOBS | {"code": {"levels": [f"c{k}" for k in range(400)]}}
     refuses(
         match,
-        Pairs(epsilon=1, products=names).plan,
+        of_pairs(epsilon=1, products=names).plan,
         Schema.model_validate({"columns": columns}),
     )

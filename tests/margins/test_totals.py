@@ -9,11 +9,11 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from margin_tables import released
+from margin_tables import of_pairs, released
 from scipy.stats import binom
 from tables import cases, refuses
 
-from pdips import LaplaceSanitizer, Pairs, PrivBayes, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Margins, PrivBayes, Schema, Steps, Table
 from pdips.margins.residuals import LOUDER, WEIGHT
 from pdips.outside import NoisyMargins
 
@@ -106,12 +106,12 @@ TOTALS = [
     [("age", "region", "income"), ("sex",)],
 ]
 MECHANISMS = [
-    Pairs(epsilon=1, delta="1e-6"),
-    Pairs(epsilon=1, n_sets=2),
-    Pairs(epsilon=1, delta="1e-6", neighbours="add-remove"),
-    Steps(epsilon=1),
-    Steps(epsilon=1, delta="1e-6", n_sets=2, sets="posterior"),
-    Steps(epsilon=1, neighbours="add-remove"),
+    of_pairs(epsilon=1, delta="1e-6"),
+    of_pairs(epsilon=1, n_sets=2),
+    of_pairs(epsilon=1, delta="1e-6", neighbours="add-remove"),
+    Margins(epsilon=1),
+    Margins(epsilon=1, delta="1e-6", n_sets=2, sets="posterior"),
+    Margins(epsilon=1, neighbours="add-remove"),
 ]
 
 
@@ -137,7 +137,7 @@ def test_sets_meet_totals_for_the_same_price(mechanism, names):
 def test_a_census_beside_a_survey_gives_shares():
     frame, census = people(), people(1, 9_973)
     schema = schema_with([total(census, ("sex", "age")), total(census, ("region",))])
-    release = released(Pairs(epsilon=1, delta="1e-6"), Table(frame, schema), 4)
+    release = released(of_pairs(epsilon=1, delta="1e-6"), Table(frame, schema), 4)
     assert len(release.sets[0]) == N
     assert missed(release.sets[0], census, ("sex", "age")) < 1
     assert all(check.scaled and check.gap < 1 for check in release.totals)
@@ -158,9 +158,9 @@ def wrong(frame, by):
 @pytest.mark.parametrize(
     "mechanism",
     [
-        Pairs(epsilon=4, delta="1e-6"),
-        Pairs(epsilon=4, neighbours="add-remove"),
-        Steps(epsilon=4, delta="1e-6"),
+        of_pairs(epsilon=4, delta="1e-6"),
+        of_pairs(epsilon=4, neighbours="add-remove"),
+        Margins(epsilon=4, delta="1e-6"),
     ],
     ids=repr,
 )
@@ -190,7 +190,9 @@ def test_margins_within_a_total_are_counted_with_more_noise_and_others_with_less
     schemas = (
         schema_with(totals) for totals in ([], [total(people(), ("age", "region"))])
     )
-    designs = [Pairs(epsilon=1, delta="1e-6").plan(schema).design for schema in schemas]
+    designs = [
+        of_pairs(epsilon=1, delta="1e-6").plan(schema).design for schema in schemas
+    ]
     place = {name: block for name, (block, _) in designs[0].home.items()}
     plain, told = (
         dict(zip(each.margins, each.weights / WEIGHT, strict=True)) for each in designs
@@ -204,7 +206,7 @@ def test_margins_within_a_total_are_counted_with_more_noise_and_others_with_less
 def test_outside_knows_totals_of_the_table_itself():
     frame = people()
     schema = schema_with([total(frame, ("income",))])
-    release, _ = Pairs(epsilon=1, delta="1e-6").release(
+    release, _ = of_pairs(epsilon=1, delta="1e-6").release(
         Table(frame, schema), rng=np.random.default_rng(5)
     )
     found = NoisyMargins.of(release).total("income")
@@ -267,7 +269,9 @@ def test_other_mechanisms_refuse_before_the_spend():
 
 
 @pytest.mark.parametrize(
-    "mechanism", [Pairs(epsilon=2, delta="1e-6"), LaplaceSanitizer(epsilon=2)], ids=repr
+    "mechanism",
+    [of_pairs(epsilon=2, delta="1e-6"), LaplaceSanitizer(epsilon=2)],
+    ids=repr,
 )
 def test_weights_of_sets_are_raked_to_weighted_totals_within_their_bounds(mechanism):
     frame = people().assign(w=np.random.default_rng(6).uniform(5, 20, N))[

@@ -11,7 +11,7 @@ import pytest
 from margin_tables import dense_covariance, groups_of, released
 from tables import grown, plan_of_tree, random_table, runs_of, scales_of, schema_of
 
-from pdips import LaplaceSanitizer, Schema, Steps
+from pdips import LaplaceSanitizer, Margins, Schema, Steps
 from pdips.calibration.forms import label
 from pdips.margins.domain import View, choose_views, domain_of, one_way_margins
 from pdips.margins.margin_error import tree_errors, view_errors
@@ -97,7 +97,7 @@ def test_margin_errors_are_those_of_releases():
     # margin; chi-square limits at 1e-6, and the twin that forgets how many cells are
     # added up must be rejected
     schema = schema_of(12, 12, 12)
-    mechanism, table = Steps(epsilon=1), random_table(schema, 50)
+    mechanism, table = Margins(epsilon=1), random_table(schema, 50)
     views = mechanism.plan(schema).design.views
     parts = np.split(
         runs_of(mechanism, table, 400).astype(float),
@@ -196,7 +196,7 @@ def told_by(mechanism, schema) -> dict[tuple[str, ...], float]:
 
 
 def test_cells_are_added_up_and_public_margins_are_left_out():
-    assert told_by(Steps(epsilon=1), schema_of(2, 3)) == {
+    assert told_by(Margins(epsilon=1), schema_of(2, 3)) == {
         ("a",): 3,
         ("b",): 2,
         ("a", "b"): 1,

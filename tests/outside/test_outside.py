@@ -13,12 +13,13 @@ import pandas as pd
 import pymc as pm
 import pytest
 import statsmodels.formula.api as smf
+from margin_tables import of_pairs
 from tables import RELATIONS, cases, refuses, schema_in
 
 from pdips import (
     LaplaceSanitizer,
+    Margins,
     Modips,
-    Pairs,
     PerturbedHistogram,
     PrivBayes,
     Schema,
@@ -62,7 +63,7 @@ def drawn(n: int, rng: np.random.Generator) -> Table:
 def quiet() -> tuple[Table, NoisyMargins]:
     """A table, and margins with all but no noise."""
     table = drawn(2_000, np.random.default_rng(1))
-    release, _ = Pairs(epsilon=100_000).release(table, rng=np.random.default_rng(2))
+    release, _ = of_pairs(epsilon=100_000).release(table, rng=np.random.default_rng(2))
     return table, NoisyMargins.of(release)
 
 
@@ -78,7 +79,9 @@ def measured_in(table: Table, plan: Plan, rng: np.random.Generator) -> NoisyMarg
 
 
 def measured(n: int, epsilon: float, rng: np.random.Generator) -> NoisyMargins:
-    plan = Pairs(epsilon=epsilon, delta="1e-6", neighbours="replace-one").plan(SCHEMA)
+    plan = of_pairs(epsilon=epsilon, delta="1e-6", neighbours="replace-one").plan(
+        SCHEMA
+    )
     return measured_in(drawn(n, rng), plan, rng)
 
 
@@ -209,7 +212,7 @@ def test_intervals_hold_the_population(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "mechanism", [LaplaceSanitizer(epsilon=100_000), Steps(epsilon=100_000)]
+    "mechanism", [LaplaceSanitizer(epsilon=100_000), Margins(epsilon=100_000)]
 )
 def test_interactions_and_three_columns_are_read_where_a_margin_holds_them(mechanism):
     table = drawn(2_000, np.random.default_rng(1))
@@ -254,7 +257,7 @@ def test_poisson_and_its_draws():
             "k": np.minimum(rng.poisson(np.exp(-0.5 + 0.7 * x)), 6),
         }
     )
-    release, _ = Pairs(epsilon=10_000).release(Table(frame, schema), rng=rng)
+    release, _ = of_pairs(epsilon=10_000).release(Table(frame, schema), rng=rng)
     found = NoisyMargins.of(release).glm("k ~ x", family="poisson")
     means = frame.groupby("x")["k"].mean()
     np.testing.assert_allclose(
@@ -324,7 +327,7 @@ def test_columns_tied_by_structural_zeros_and_public_ones():
             "sex": rng.choice(["f", "m"], 500),
         }
     )
-    release, _ = Pairs(epsilon=10_000).release(Table(frame, schema), rng=rng)
+    release, _ = of_pairs(epsilon=10_000).release(Table(frame, schema), rng=rng)
     margins = NoisyMargins.of(release)
     expected = pd.crosstab(frame["job"], frame["sex"]).to_numpy().ravel()
     np.testing.assert_allclose(
@@ -343,7 +346,7 @@ def test_columns_tied_by_structural_zeros_and_public_ones():
 
 def test_a_public_folder_is_enough(tmp_path):
     table = drawn(300, np.random.default_rng(5))
-    release, _ = Pairs(epsilon=1, neighbours="add-remove").release(table)
+    release, _ = of_pairs(epsilon=1, neighbours="add-remove").release(table)
     release.publish(tmp_path / "public")
     read, kept = NoisyMargins.read(tmp_path), NoisyMargins.of(release)
     np.testing.assert_array_equal(read.found.counts, kept.found.counts)
@@ -426,7 +429,7 @@ def test_a_separated_outcome_has_a_finite_posterior():
     schema = Schema(columns={name: {"levels": [0, 1]} for name in ("x", "z", "y")})
     rng = np.random.default_rng(10)
     x, z = rng.integers(0, 2, (2, 2_000))
-    release, _ = Pairs(epsilon=1_000).release(
+    release, _ = of_pairs(epsilon=1_000).release(
         Table(pd.DataFrame({"x": x, "z": z, "y": x}), schema), rng=rng
     )
     answer = NoisyMargins.of(release).glm("y ~ x + z", family="binomial")
@@ -442,7 +445,7 @@ def test_a_file_that_was_edited_after_it_was_published_is_refused(
     tmp_path, name, suffix
 ):
     schema = Schema(columns={column: {"levels": [0, 1]} for column in "ab"})
-    release, _ = Pairs(epsilon=1).release(
+    release, _ = of_pairs(epsilon=1).release(
         Table(pd.DataFrame({"a": [0, 1] * 50, "b": [1] * 100}), schema)
     )
     release.publish(tmp_path / "out", file_format=suffix)
@@ -457,13 +460,15 @@ def test_a_file_that_was_edited_after_it_was_published_is_refused(
 
 
 COUNTING = {
-    "pairs": lambda relation: Pairs(epsilon=1, neighbours=relation),
-    "differences": lambda relation: Pairs(epsilon=1, neighbours=relation, delta="1e-6"),
-    "steps": lambda relation: Steps(epsilon=1, neighbours=relation),
-    "steps, two answers": lambda relation: Steps(
+    "pairs": lambda relation: of_pairs(epsilon=1, neighbours=relation),
+    "differences": lambda relation: of_pairs(
+        epsilon=1, neighbours=relation, delta="1e-6"
+    ),
+    "views": lambda relation: Margins(epsilon=1, neighbours=relation),
+    "views, two answers": lambda relation: Margins(
         epsilon=1, neighbours=relation, n_sets=2, split="per-set"
     ),
-    "steps, a tree": lambda relation: Steps(
+    "a tree": lambda relation: Steps(
         epsilon=1, neighbours=relation, order=("sex", "voted"), layers=2
     ),
     "cells": lambda relation: LaplaceSanitizer(epsilon=1, neighbours=relation),
@@ -581,7 +586,7 @@ def test_numeric_columns_without_bins_are_read(tmp_path):
     sex = rng.integers(0, 2, 4_000)
     pay = np.clip(np.round(rng.gamma(4, 60, 4_000) + 80 * sex), 0, 1000).astype(int)
     table = Table(pd.DataFrame({"sex": np.array(["f", "m"])[sex], "pay": pay}), schema)
-    release, _ = Pairs(epsilon=1_000).release(table, rng=rng)
+    release, _ = of_pairs(epsilon=1_000).release(table, rng=rng)
     release.write(tmp_path / "public")
     margins = NoisyMargins.read(tmp_path)
     (axis,) = [
@@ -602,7 +607,7 @@ def test_numeric_columns_without_bins_are_read(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["pairs", "steps", "cells", "networks"])
+@pytest.mark.parametrize("name", ["pairs", "views", "cells", "networks"])
 @pytest.mark.parametrize("twice", [("scale",), ("scale", "variance")])
 def test_a_law_of_noise_that_was_edited_is_refused(tmp_path, name, twice):
     frame = pd.DataFrame({column: [0, 1] * 50 for column in SMALL.columns})
@@ -629,7 +634,7 @@ def test_a_factor_has_the_covariance_of_noise_and_sampling(neighbours):
     # error of 2.2 %, so 9 % is four. The twin takes the margins to be of the table
     # itself.
     n, names = 2_000, ["sex", "school", "age"]
-    mechanism = Pairs(epsilon=0.5, delta="1e-6", neighbours=neighbours)
+    mechanism = of_pairs(epsilon=0.5, delta="1e-6", neighbours=neighbours)
     plan, found = mechanism.plan(SCHEMA), {"population": [], "table": []}
     for number in range(300):
         rng = np.random.default_rng([9, number])

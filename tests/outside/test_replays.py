@@ -14,16 +14,16 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import refuses, schema_in
 
 from pdips import (
     LaplaceSanitizer,
+    Margins,
     McClureReiter,
     Modips,
     MultinomialDirichlet,
-    Pairs,
     Schema,
-    Steps,
     Table,
     more_sets,
     synthesize,
@@ -51,7 +51,7 @@ def frame():
     return pd.DataFrame({"a": a, "b": b, "c": c, "d": rng.gamma(2, 1, n).clip(0, 10)})
 
 
-GOOD = Pairs(epsilon=2, n_sets=4)
+GOOD = of_pairs(epsilon=2, n_sets=4)
 
 
 def release_in(folder, mechanism=GOOD, seed=1):
@@ -94,7 +94,7 @@ def test_a_good_release_passes(released):
 
 @pytest.mark.slow
 def test_sets_that_share_their_noise_fail(tmp_path):
-    failed = found(release_in(tmp_path, Pairs(epsilon=0.5, n_sets=4, sets="fitted")))
+    failed = found(release_in(tmp_path, of_pairs(epsilon=0.5, n_sets=4, sets="fitted")))
     assert [row.what for row in failed.rows if row.fails][:2] == ["levels", "pairs"]
     assert "levels" in failed.refusal
 
@@ -190,7 +190,9 @@ def test_what_cant_be_replayed(released, tmp_path):
     for replays in (1, True, 2.5):
         refuses("at least 2", certify, released, replays=replays)
     refuses(
-        "one synthetic set", certify, release_in(tmp_path / "one", Pairs(epsilon=1))
+        "one synthetic set",
+        certify,
+        release_in(tmp_path / "one", of_pairs(epsilon=1)),
     )
     path = (
         release_in(tmp_path / "two", LaplaceSanitizer(epsilon=1, n_sets=2))
@@ -275,12 +277,12 @@ def test_all_noisy_numbers_are_those_that_were_published(
     settings, public, tmp_path, monkeypatch
 ):
     table = survey(public=public)
-    release, _ = Pairs(epsilon=2, **settings).release(
+    release, _ = of_pairs(epsilon=2, **settings).release(
         table, rng=np.random.default_rng(3)
     )
     release.write(tmp_path)
     seen = list[pd.DataFrame]()
-    asked, drawn_by = Pairs.ask, Pairs.draw
+    asked, drawn_by = Margins.ask, Margins.draw
 
     def watched_ask(mechanism, plan, curator):
         assert isinstance(curator, PublishedAnswers)
@@ -302,8 +304,8 @@ def test_all_noisy_numbers_are_those_that_were_published(
         seen.extend(drawn.sets)
         return drawn
 
-    monkeypatch.setattr(Pairs, "ask", watched_ask)
-    monkeypatch.setattr(Pairs, "draw", watched_draw)
+    monkeypatch.setattr(Margins, "ask", watched_ask)
+    monkeypatch.setattr(Margins, "draw", watched_draw)
     for source in (release, tmp_path):
         found = more_sets(source, 2, rng=np.random.default_rng(4))
         assert [list(frame) for frame in found] == [list(table.schema.columns)] * 2
@@ -320,7 +322,7 @@ def test_all_noisy_numbers_are_those_that_were_published(
     "pairs",
 )
 @pytest.mark.parametrize(
-    "build", [partial(Pairs, delta="1e-6"), Steps], ids=["pairs", "steps"]
+    "build", [partial(of_pairs, delta="1e-6"), Margins], ids=["pairs", "views"]
 )
 def test_later_sets_differ_as_much_as_noise_and_sampling_say(build):
     # of 40 sets the variance of a count is within .4 and 2 times noise + sampling,
@@ -356,7 +358,7 @@ def test_public_totals_and_weights_hold_in_later_sets():
     table = Table(
         table.frame, Schema.model_validate(table.schema.to_dict() | {"total": [total]})
     )
-    release, _ = Pairs(epsilon=4, delta="1e-6").release(
+    release, _ = of_pairs(epsilon=4, delta="1e-6").release(
         table, rng=np.random.default_rng(7)
     )
     for frame in more_sets(release, 2, rng=np.random.default_rng(8)):
@@ -373,7 +375,7 @@ def test_a_folder_whose_settings_do_not_give_its_noise_is_refused(tmp_path):
         ("second", "1/5", "twice"),
         ("single", "1/7", "other"),
     ):
-        made = Pairs(epsilon=2, delta="1e-6", **{f"{setting}_share": share})
+        made = of_pairs(epsilon=2, delta="1e-6", **{f"{setting}_share": share})
         made.release(survey(), rng=np.random.default_rng(3))[0].write(tmp_path / name)
         file = tmp_path / name / "privacy.json"
         document = json.loads(file.read_text(encoding="utf-8"))
@@ -388,7 +390,7 @@ def test_what_no_more_sets_can_be_drawn_of_is_refused(tmp_path):
         (MultinomialDirichlet(epsilon=1), 2, "noise of its own"),
         (McClureReiter(epsilon=1), 2, "would be a copy"),
         (LaplaceSanitizer(epsilon=1, n_sets=2, split="per-set"), 2, "of its own"),
-        (Pairs(epsilon=1), 0, "n_sets"),
+        (of_pairs(epsilon=1), 0, "n_sets"),
     ):
         refuses(
             message,
@@ -396,7 +398,7 @@ def test_what_no_more_sets_can_be_drawn_of_is_refused(tmp_path):
             mechanism.release(table, rng=np.random.default_rng(1))[0],
             n_sets,
         )
-    synthesize(table.frame, table.schema, epsilon=1, mechanism="pairs")[0].write(
+    synthesize(table.frame, table.schema, epsilon=1, mechanism="margins")[0].write(
         tmp_path
     )
     (answers,) = tmp_path.rglob("answers.*")

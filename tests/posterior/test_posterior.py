@@ -22,7 +22,7 @@ from small_models import (
 )
 from tables import cases, refuses
 
-from pdips import CensoredPosterior, InputError, RefusedError, Schema, Steps, Table
+from pdips import CensoredPosterior, InputError, Margins, RefusedError, Schema, Table
 from pdips.posterior import private_reference as stages
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
@@ -380,13 +380,13 @@ def test_more_sets_need_draws_of_their_own_only_where_each_pays_for_one():
 
 @pytest.mark.parametrize(("cells", "law"), [(4_096, "laplace"), (1, "distribution")])
 def test_a_first_stage_costs_its_counts_or_its_own_plan(cells, law, monkeypatch):
-    # a table by Steps has no bounded range: an eighth of the square would be half of
+    # a table by Margins has no bounded range: an eighth of the square would be half of
     # what it costs
     monkeypatch.setattr(stages, "MOST_CELLS", cells)
     made = CensoredPosterior(epsilon=1, model=normal, delta="1e-6", centre="staged")
     first, draw = made.plan(NUMBER).steps
     assert (first.law, draw.law) == (law, "bounded-range")
-    table = Steps(epsilon=made.price.stage).plan(stages.binned(NUMBER))
+    table = Margins(epsilon=made.price.stage).plan(stages.binned(NUMBER))
     assert first.rho == table.rho
     assert first.rho == pytest.approx(float(made.price.stage**2 / 4), rel=0.01)
     # shares are reckoned with half the square, so what is charged is below the budget

@@ -17,9 +17,10 @@ from itertools import combinations, combinations_with_replacement, product
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import all_records, schema_of, table_of, worst_loss
 
-from pdips import LaplaceSanitizer, Pairs, PerturbedHistogram, Schema, Steps, Table
+from pdips import LaplaceSanitizer, PerturbedHistogram, Schema, Steps, Table
 from pdips.audit.neighbour_pairs import either
 from pdips.fields.products import PARTS, PRODUCTS, NoisyProducts, SecondMoments
 from pdips.fields.weighted_sums import SUMS_OF_WEIGHTS, CappedSums, WeightedSums
@@ -58,7 +59,7 @@ def test_all_pairs_and_a_margin_of_three_columns_cost_exactly_epsilon(
     neighbours, share, monkeypatch
 ):
     made, schema = (
-        Pairs(
+        of_pairs(
             epsilon=EPSILON,
             neighbours=neighbours,
             also=tuple("abc"),
@@ -85,7 +86,7 @@ def test_a_second_count_of_pairs_costs_its_share_whichever_pairs_they_are(
     # two of six pairs, all fifteen choices; counts are sums, so one record beside that
     # which moves or leaves is enough
     made, schema = (
-        Pairs(epsilon=EPSILON, neighbours=neighbours, second_share="3/5"),
+        of_pairs(epsilon=EPSILON, neighbours=neighbours, second_share="3/5"),
         schema_of(2, 2, 2, 2),
     )
     cells, table = all_records(schema), partial(table_of, schema=schema)
@@ -124,7 +125,7 @@ def test_a_second_count_of_pairs_costs_its_share_whichever_pairs_they_are(
 )
 def test_chosen_pairs_cost_what_the_choice_and_the_counts_may(neighbours, monkeypatch):
     one, made = (
-        Pairs(epsilon=EPSILON, neighbours=neighbours, chosen=n) for n in (1, 2)
+        of_pairs(epsilon=EPSILON, neighbours=neighbours, chosen=n) for n in (1, 2)
     )
     schema = schema_of(2, 2, 2)
     # what noise said of a, b and c
@@ -219,7 +220,7 @@ def test_sums_of_weights_with_all_the_rest_cost_exactly_epsilon(
     caps = np.unique(
         np.rint(IntervalColumn("w", schema.columns["w"], 10).fine.edges[1:])
     )
-    made = Pairs(epsilon=EPSILON, neighbours=neighbours, weighted=("a", "b"))
+    made = of_pairs(epsilon=EPSILON, neighbours=neighbours, weighted=("a", "b"))
     assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(
         float(EPSILON), abs=ROUNDING
     )
@@ -254,7 +255,7 @@ def test_products_with_all_the_rest_cost_six_sevenths_of_their_share_at_any_caps
     rows += [[("y", 2.0)]] if neighbours == "add-remove" else []
     tables = [Table(pd.DataFrame(own, columns=[*columns]), schema) for own in rows]
     caps = [{"w": (low, high)} for low, high in ((0.0, 3.0), (1.0, 2.0), (0.0, 1.0))]
-    made = Pairs(epsilon=EPSILON, neighbours=neighbours, products=("a", "w"))
+    made = of_pairs(epsilon=EPSILON, neighbours=neighbours, products=("a", "w"))
     lost = {"replace-one": 0.25 / 7, "add-remove": 0}[neighbours]
     assert largest_loss(made, tables, caps, monkeypatch) == pytest.approx(
         float(EPSILON) * (1 - lost), abs=ROUNDING

@@ -17,13 +17,14 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from scipy.special import logsumexp
 from tables import refuses, schema_of, table_of, with_cap
 
 from pdips import (
     LaplaceSanitizer,
+    Margins,
     MultinomialDirichlet,
-    Pairs,
     PrivacyLoss,
     Schema,
     SmoothedHistogram,
@@ -154,13 +155,14 @@ def moved(schema: Schema, one, other, neighbours: str, rest=((0, 0), (0, 1))) ->
 COUNTED = [
     (LaplaceSanitizer, {}, SMALL),
     (LaplaceSanitizer, {"n_sets": 3, "split": "per-set"}, SMALL),
-    (Steps, {}, SMALL),
-    (Steps, {"below": "margins"}, THREE),
+    (Margins, {}, SMALL),
+    (Margins, {}, THREE),
+    (Steps, {"order": ("a",), "below": "views"}, THREE),
     (Steps, {"order": ("a", "b"), "layers": 2}, SMALL),
     (UniversalHistogram, {"attribute": "b", "fan_out": 2}, SMALL),
-    (Pairs, {}, SMALL),
-    (Pairs, {"single_share": "1/100"}, THREE),
-    (Pairs, {"also": tuple("abc")}, THREE),
+    (of_pairs, {}, SMALL),
+    (Margins, {"single_share": "1/100"}, THREE),
+    (Margins, {"also": tuple("abc")}, THREE),
 ]
 
 
@@ -174,7 +176,7 @@ def test_counts_attain_their_rho(build, settings, schema, epsilon, neighbours):
     assert ATTAINED <= found <= 1 + ROUNDING
 
 
-@pytest.mark.parametrize("build", [LaplaceSanitizer, Steps, Pairs])
+@pytest.mark.parametrize("build", [LaplaceSanitizer, of_pairs, Margins])
 def test_a_person_with_three_records_attains_the_rho_of_cap_three(build, neighbours):
     made, capped = build(epsilon=1, neighbours=neighbours), with_cap(SMALL, 3, None)
     one, other = [(0, 0)] * 3, [(1, 2)] * 3
@@ -209,7 +211,7 @@ AUDITED = [
     ("steps", {}),
     ("universal-histogram", {}),
     ("privbayes", {}),
-    ("pairs", {}),
+    ("margins", {}),
     ("mcclure-reiter", {}),
     ("smoothed-histogram", {}),
     ("multinomial-dirichlet", {}),
@@ -226,11 +228,13 @@ AUDITED = [
     "add-remove-modips-settings10",
     "add-remove-scores-settings11",
     "add-remove-steps-settings2",
+    "add-remove-margins-settings5",
     "replace-one-censored-posterior-settings12",
     "replace-one-modips-settings10",
     "replace-one-privbayes-settings4",
     "replace-one-scores-settings11",
     "replace-one-steps-settings2",
+    "replace-one-margins-settings5",
 )
 @pytest.mark.parametrize(("name", "settings"), AUDITED)
 def test_no_audited_pair_is_above_its_rho(name, settings, neighbours):
@@ -282,7 +286,7 @@ def too_small(step: Step, change: np.ndarray) -> bool:
     )
 
 
-FAST = ("laplace-sanitizer", "universal-histogram", "pairs", "kng", "kng-residual")
+FAST = ("laplace-sanitizer", "universal-histogram", "margins", "kng", "kng-residual")
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -303,7 +307,7 @@ def test_l2_squared_bounds_what_moves_of_persons_with_three_records(
 ):
     capped = with_cap(SMALL, 3, None)
     pair = moved(capped, [(0, 0)] * 3, [(1, 2)] * 3, neighbours)
-    for build in (LaplaceSanitizer, Steps, Pairs):
+    for build in (LaplaceSanitizer, of_pairs, Margins):
         made = build(epsilon=1, neighbours=neighbours)
         steps = list(steps_moved(made, pair, monkeypatch))
         assert steps
@@ -400,7 +404,10 @@ def test_the_worst_vector_of_given_norms_is_found(rate):
 
 @pytest.mark.parametrize("twin", ["mean weight", "the step's scale"])
 def test_each_weight_is_priced_at_its_own_rate(twin, neighbours):
-    made, schema = Pairs(epsilon=4, neighbours=neighbours), schema_of(2, 6)
+    made, schema = (
+        of_pairs(epsilon=4, neighbours=neighbours),
+        schema_of(2, 6),
+    )
     step = made.plan(schema).steps[-1]
     weights = [weight for weight, _ in step.image.moved]
     assert len(weights) > 1
@@ -416,7 +423,7 @@ def test_each_weight_is_priced_at_its_own_rate(twin, neighbours):
 
 
 def test_an_image_without_its_moves_costs_what_its_epsilon_implies():
-    step = Pairs(epsilon=1).plan(THREE).steps[-1]
+    step = of_pairs(epsilon=1).plan(THREE).steps[-1]
     bare = replace(step, image=replace(step.image, moved=()))
     assert bare.rho == of_pure(step.price) > 5 * step.rho
 
@@ -530,7 +537,7 @@ def test_a_private_table_costs_its_own_plan():
     schema = Schema.model_validate({"columns": columns})
     step = reference_step(schema, Fraction(1), "replace-one")
     assert step.law == "distribution"
-    assert step.rho == Steps(epsilon=1).plan(schema).rho < of_pure(Fraction(1)) / 3
+    assert step.rho == Margins(epsilon=1).plan(schema).rho < of_pure(Fraction(1)) / 3
 
 
 # ---- composition ----
@@ -644,14 +651,14 @@ def test_a_pure_loss_holds_its_rho_and_doubles_it_no_further_than_its_epsilon():
     assert of_rho.rho == Fraction(1, 25)
     # counts have a replace-one price of their own, half of what conversion says
     one, other = (
-        Steps(epsilon=epsilon, neighbours=neighbours).plan(SMALL).loss
+        Margins(epsilon=epsilon, neighbours=neighbours).plan(SMALL).loss
         for epsilon, neighbours in (("1/8", "add-remove"), ("1/4", "replace-one"))
     )
     assert float(to_replace_one(one).rho / other.rho) == pytest.approx(2, rel=0.01)
 
 
 def test_the_statement_says_epsilon_first_and_then_what_its_rho_reads():
-    loss = Steps(epsilon=1).plan(Schema.load("examples/youth.toml")).loss
+    loss = Margins(epsilon=1).plan(Schema.load("examples/youth.toml")).loss
     assert float(loss.rho) == pytest.approx(0.01165, abs=1e-5)
     assert also_read(loss.rho) == epsilon_of(loss.rho, Fraction(1, 10**6))
     said = (
@@ -665,5 +672,5 @@ def test_the_statement_says_epsilon_first_and_then_what_its_rho_reads():
         "Its zero-concentrated price is rho = 0.245, which gives no smaller epsilon at "
         "a delta of 0.000001."
     ) in alone.statement
-    gaussian = Steps(epsilon=1, delta="1e-6").plan(SMALL).loss
+    gaussian = Margins(epsilon=1, delta="1e-6").plan(SMALL).loss
     assert "zero-concentrated price" not in gaussian.statement

@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 from tables import refuses, schema_of
 
-from pdips import InputError, Ledger, RefusedError, Steps, Table
+from pdips import InputError, Ledger, Margins, RefusedError, Table
 from pdips.errors import DataError, NotConvergedError, PlanError, ResumableError
 from pdips.file_lock import FileLock
 from pdips.mechanism import Drawn, Mechanism
@@ -951,7 +951,7 @@ def test_what_cant_be_prepared_isnt_charged(ledger, table) -> None:
 def test_publishing_ends_the_charge_and_destroys_its_answers(
     ledger, table, tmp_path
 ) -> None:
-    release, _ = Steps(epsilon=1).release(table, ledger=ledger)
+    release, _ = Margins(epsilon=1).release(table, ledger=ledger)
     assert len(files(ledger)) == 1  # the answers
     release.publish(tmp_path / "out")
     assert files(ledger) == {"out"}

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from tables import refuses
 
-from pdips import InputError, Schema, Steps, Table
+from pdips import InputError, Margins, Schema, Table
 from pdips.file_lock import FileLock
 from pdips.privacy import journal as module
 from pdips.privacy.journal import Journal, decoded, encoded
@@ -117,7 +117,7 @@ def records(n: int = 60) -> Table:
 
 
 def test_a_synthetic_table_of_all_types_comes_back_as_it_was() -> None:
-    release, _ = Steps(epsilon=100).release(records(), rng=np.random.default_rng(0))
+    release, _ = Margins(epsilon=100).release(records(), rng=np.random.default_rng(0))
     [frame] = release.sets
     assert frame.isna().any().sum() >= 4
     found = decoded(encoded(frame))

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from margin_tables import of_pairs
 from tables import random_table, refuses, schema_of
 
-from pdips import InputError, Pairs, Steps
+from pdips import InputError, Margins
 from pdips.errors import PlanError
 from pdips.privacy import curator
 from pdips.privacy.noise import RandomBits, discrete_laplace, exponential_mechanism
@@ -187,14 +188,14 @@ def test_refusals_of_a_mechanism_are_noted():
 
 
 def test_tables_in_many_files_are_refused():
-    plan = Steps(epsilon=1).plan(SCHEMA)
+    plan = Margins(epsilon=1).plan(SCHEMA)
     table = SimpleNamespace(partitioned=True)
     refuses("in one piece", PathCurator, plan, table, AnswerPath(), whole=True)
 
 
 def test_a_run_ends_with_its_last_question_unless_it_is_whole():
     table = random_table(schema_of(2, 2, 2), 9)
-    made = Pairs(epsilon=1)
+    made = of_pairs(epsilon=1)
     plan = made.plan(table.schema)
     path = AnswerPath(level=3)
     short = follow(made, plan, table, path)

@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from margin_tables import of_pairs
 from small_models import cells_of, draw_cells, shares_of_cells
 from tables import cases, schema_text
 
-from pdips import KNG, LaplaceSanitizer, Modips, Pairs, Schema, Steps, Table
+from pdips import KNG, LaplaceSanitizer, Margins, Modips, Schema, Table
 from pdips.release.codebook import DRAWN, TABLES
 from pdips.release.folder import file_digest
 from pdips.statistics.model import StatisticModel
@@ -125,9 +126,9 @@ def check(folder: Path, package: dict[str, Any]) -> None:
 
 
 MECHANISMS = [
-    (Steps(epsilon=50, n_sets=2), MIXED),
+    (Margins(epsilon=50, n_sets=2), MIXED),
     (LaplaceSanitizer(epsilon=50), Schema.from_toml(LEVELS)),
-    (Pairs(epsilon=50), UNBINNED),
+    (of_pairs(epsilon=50), UNBINNED),
     (Modips(epsilon=5, n_sets=2, model=MODEL), CELLS),
     (KNG(epsilon=50), UNBINNED),
 ]
@@ -173,14 +174,14 @@ def test_the_codebook_is_a_data_package_and_true_of_every_cell(
     ],
 )
 def test_the_profile_refuses_what_is_no_data_package(tmp_path, wrong):
-    package = published(tmp_path / "csv", Steps(epsilon=1), CELLS)
+    package = published(tmp_path / "csv", Margins(epsilon=1), CELLS)
     package["resources"][-1]["schema"]["fields"][0] |= wrong
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(package, PROFILE)
 
 
 def test_a_false_codebook_is_caught(tmp_path):
-    package = published(tmp_path / "csv", Steps(epsilon=50), MIXED)
+    package = published(tmp_path / "csv", Margins(epsilon=50), MIXED)
     fields = {
         field["name"]: field for field in package["resources"][-1]["schema"]["fields"]
     }
@@ -202,7 +203,7 @@ def test_a_false_codebook_is_caught(tmp_path):
 
 @pytest.mark.parametrize(("name", "said"), cases(__file__, "what_is_said_of_a_column"))
 def test_what_is_said_of_a_column(tmp_path, name, said):
-    package = published(tmp_path, Steps(epsilon=50), MIXED)
+    package = published(tmp_path, Margins(epsilon=50), MIXED)
     field = next(
         each
         for each in package["resources"][-1]["schema"]["fields"]
@@ -213,7 +214,7 @@ def test_what_is_said_of_a_column(tmp_path, name, said):
 
 def test_nothing_in_it_is_of_the_table(tmp_path):
     one, other = (
-        published(tmp_path / str(seed), Steps(epsilon=1), MIXED, seed=seed)
+        published(tmp_path / str(seed), Margins(epsilon=1), MIXED, seed=seed)
         for seed in (1, 2)
     )
     hashes = [

@@ -5,9 +5,10 @@ import math
 
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import refuses
 
-from pdips import Pairs, Schema, Steps, Table
+from pdips import Margins, Schema, Table
 from pdips.convergence import Convergence
 from pdips.evaluation.margins import no_comparison
 from pdips.release.documents import (
@@ -41,7 +42,9 @@ def run(**changes: object) -> RunDocument:
     return RunDocument.model_validate(whole | changes)
 
 
-@pytest.mark.parametrize("mechanism", [Steps(epsilon=1), Pairs(epsilon=1, n_sets=2)])
+@pytest.mark.parametrize(
+    "mechanism", [Margins(epsilon=1), of_pairs(epsilon=1, n_sets=2)]
+)
 def test_a_release_loses_nothing_when_it_is_written_again(tmp_path, mechanism):
     release, _ = mechanism.release(Table(FRAME, SCHEMA))
     release.publish(tmp_path / "public")
@@ -57,7 +60,7 @@ def test_a_release_loses_nothing_when_it_is_written_again(tmp_path, mechanism):
 
 
 def test_each_release_has_an_identifier_of_its_own():
-    both = [Steps(epsilon=1).release(Table(FRAME, SCHEMA))[0] for _ in range(2)]
+    both = [Margins(epsilon=1).release(Table(FRAME, SCHEMA))[0] for _ in range(2)]
     documents = [release.document() for release in both]
     assert documents[0].release != documents[1].release
     identity = ReleaseIdentity.of(documents[0])
@@ -69,7 +72,7 @@ def test_each_release_has_an_identifier_of_its_own():
     "wrong", ["", "0" * 15, "0" * 17, "G" * 16, "0" * 16 + "\n", "A" * 16]
 )
 def test_an_identifier_has_sixteen_digits(wrong):
-    facts = Steps(epsilon=1).release(Table(FRAME, SCHEMA))[0].describe()
+    facts = Margins(epsilon=1).release(Table(FRAME, SCHEMA))[0].describe()
     with pytest.raises(ValueError, match="pattern"):
         PrivacyDocument.model_validate(facts | {"release": wrong})
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import refuses
 
 import pdips
-from pdips import Ledger, Pairs, Release, Schema, Steps, Table
+from pdips import Ledger, Margins, Release, Schema, Table
 from pdips.cli.check import examine
 from pdips.errors import InputError
 from pdips.evaluation import claim as claims
@@ -104,7 +105,7 @@ def write_derived(out: Path, release: Release) -> None:
 
 def made(out: Path, key: AccountKey | None, seed: int, number: int = 1) -> Path:
     """A release as the program writes it; one that is signed is charged, too."""
-    release, _ = Pairs(epsilon=1, n_sets=2).release(table(seed))
+    release, _ = of_pairs(epsilon=1, n_sets=2).release(table(seed))
     if key is not None:
         receipt = Receipt(
             account="a" * 16,
@@ -503,7 +504,7 @@ def test_a_run_names_the_release_that_it_made(out, changes):
 
 def test_a_release_that_stays_inside_is_checked_too(tmp_path, key):
     out = tmp_path / "out"
-    release, _ = Steps(epsilon=1).release(table(), rng=np.random.default_rng(1))
+    release, _ = Margins(epsilon=1).release(table(), rng=np.random.default_rng(1))
     release.write(out / "confidential")
     write_inside(out, release, published=False)
     assert faults(out) == []
@@ -627,7 +628,7 @@ def test_the_names_of_derived_files_are_those_of_their_writers():
 
 
 def test_publishing_with_an_account_signs_the_exact_bytes(tmp_path, key):
-    release, _ = Steps(epsilon=1).release(table())
+    release, _ = Margins(epsilon=1).release(table())
     release.publish(tmp_path / "public", sign=signer(key))
     public = tmp_path / "public"
     content = json.loads((public / "signature.json").read_text())

@@ -4,16 +4,18 @@ and a watch on the network.
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from tables import CHROMIUM, schema_in
 from test_report import facts_of, run_of, write_folder
 
-from pdips import Ledger, Pairs, Schema, Steps
+from pdips import Ledger, Margins, Schema
 from pdips.calibration.closed_form import prospects
 from pdips.cli import program
 from pdips.cli.plan import LEVEL, MOST_ROWS, page
@@ -56,7 +58,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (home / "s.toml").write_text(SCHEMA.to_toml(), encoding="utf-8")
     Ledger(home / "l.sqlite").set_total(5)
     words = (
-        f"{home}/t.parquet --schema {home}/s.toml --mechanism steps --epsilon 1 "
+        f"{home}/t.parquet --schema {home}/s.toml --mechanism margins --epsilon 1 "
         f"--sets 2 --ledger {home}/l.sqlite"
     )
     for command in (
@@ -134,7 +136,10 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def planned(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The page of a plan."""
     path = tmp_path_factory.mktemp("planned") / "plan.html"
-    path.write_text(page(Pairs(epsilon=1), PLANNED, "s.toml", 5_000), encoding="utf-8")
+    path.write_text(
+        page(of_pairs(epsilon=1), PLANNED, "s.toml", 5_000),
+        encoding="utf-8",
+    )
     return [path]
 
 
@@ -368,12 +373,13 @@ def in_python(
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "schema"),
-    [(Steps, SCHEMA), (Pairs, SCHEMA), (Pairs, PLANNED), (Pairs, MANY)],
+    ("measure", "schema"),
+    [("views", SCHEMA), ("pairs", SCHEMA), ("pairs", PLANNED), ("pairs", MANY)],
 )
 def test_a_plan_in_the_browser_agrees_with_python(
-    browser: Any, mechanism: Any, schema: Schema, tmp_path: Path
+    browser: Any, measure: Any, schema: Schema, tmp_path: Path
 ) -> None:
+    mechanism = partial(Margins, measure=measure)
     path = tmp_path / "plan.html"
     path.write_text(
         page(mechanism(epsilon=1), schema, "s.toml", 5_000), encoding="utf-8"
@@ -390,7 +396,7 @@ def test_a_plan_in_the_browser_agrees_with_python(
             "at => evaluate({...at, cap: 2 * at.cap})", SETTINGS[0]
         )
     for at, found, command in zip(SETTINGS, told, commands, strict=True):
-        assert (mechanism is Pairs, schema is PLANNED) == (
+        assert (measure == "pairs", schema is PLANNED) == (
             "single_share=" in command,
             "intervals=" in command,
         )
@@ -406,7 +412,9 @@ def test_the_page_of_a_plan_writes_the_command_of_its_sliders(
     browser: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "plan.html"
-    path.write_text(page(Steps(epsilon=1), SCHEMA, "a b.toml", None), encoding="utf-8")
+    path.write_text(
+        page(Margins(epsilon=1), SCHEMA, "a b.toml", None), encoding="utf-8"
+    )
     with browser.new_page() as opened:
         opened.goto(path.as_uri())
         opened.select_option("#kind", "zcdp")
@@ -424,7 +432,7 @@ def test_the_page_of_a_plan_writes_the_command_of_its_sliders(
         )
     assert command == (
         "pdips ledger set-total TABLE.sqlite 0.5 --delta 1e-8 --neighbours add-remove\n"
-        "pdips synthesize TABLE --schema 'a b.toml' --mechanism steps --epsilon 0.5 "
+        "pdips synthesize TABLE --schema 'a b.toml' --mechanism margins --epsilon 0.5 "
         "--neighbours add-remove --delta 1e-8 --columns voted,wage --ledger "
         "TABLE.sqlite --out DIR"
     )

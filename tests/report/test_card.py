@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from margin_tables import of_pairs
 from scipy.stats import norm
 from small_models import cells_of, draw_cells, shares_of_cells
 from tables import cases, schema_in
 from test_report import EVALUATION, facts_of
 
-from pdips import KNG, LaplaceSanitizer, Modips, Pairs, Schema, Steps, Table
+from pdips import KNG, LaplaceSanitizer, Margins, Modips, Schema, Table
 from pdips.inference import Combined
 from pdips.registry import MECHANISMS
 from pdips.release.documents import PrivacyDocument, write_json
@@ -145,8 +146,8 @@ def published(folder: Path, mechanism: Any) -> Path:
     ("mechanism", "rule"),
     [
         (LaplaceSanitizer(epsilon=20, n_sets=3, split="per-set"), "sanitized"),
-        (Pairs(epsilon=20, n_sets=3, sets="posterior"), "between"),
-        (Steps(epsilon=20, n_sets=3, split="per-set"), "sanitized"),
+        (of_pairs(epsilon=20, n_sets=3, sets="posterior"), "between"),
+        (Margins(epsilon=20, n_sets=3, split="per-set"), "sanitized"),
         (
             Modips(
                 epsilon=20,
@@ -230,7 +231,7 @@ def test_a_paid_evaluation_is_on_the_card_and_adds_to_its_price(tmp_path: Path) 
     ("mechanism", "there", "never"),
     [
         (
-            Steps(epsilon=1),
+            Margins(epsilon=1),
             [
                 "Counts of one level: the noise",
                 "No interval of an",
@@ -239,7 +240,7 @@ def test_a_paid_evaluation_is_on_the_card_and_adds_to_its_price(tmp_path: Path) 
             "mean",
         ),
         (
-            Steps(epsilon=1, n_sets=2, sets="posterior"),
+            Margins(epsilon=1, n_sets=2, sets="posterior"),
             ["the mean of the 2 estimates", "by a rule"],
             "No interval",
         ),

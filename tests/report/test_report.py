@@ -42,7 +42,7 @@ IMPOSSIBLE = ({"voted": "yes", "registered": "no"},)
 VOID = {"meta", "br", "col", "hr", "img", "input", "link"}
 EVALUATION = {
     "mechanism": "evaluate",
-    "release": {"identifier": IDENTIFIER, "mechanism": "steps", "epsilon": 1.0}
+    "release": {"identifier": IDENTIFIER, "mechanism": "margins", "epsilon": 1.0}
     | {"kind": "pure", "n_sets": 2},
     "measures": [
         {"measure": "SPECKS, public classifier", "reading": "0 equal", "value": 0.0417}
@@ -92,7 +92,7 @@ def facts_of(
     """
     release = Release(
         identifier=IDENTIFIER,
-        mechanism="steps",
+        mechanism="margins",
         settings={"epsilon": 1.0, "n_sets": 2, "split": "once", "order": None},
         schema=Schema(columns=columns, impossible=impossible, title="Voters"),
         loss=PrivacyLoss(

@@ -246,7 +246,7 @@ def analysed(difference: float | None, coverage: float | None) -> dict[str, Any]
 
 
 def found_of(general: list[dict[str, Any]], specific: Any = None) -> EvaluationDocument:
-    release = {"identifier": IDENTIFIER, "mechanism": "steps", "epsilon": 1.0}
+    release = {"identifier": IDENTIFIER, "mechanism": "margins", "epsilon": 1.0}
     release |= {"kind": "pure", "n_sets": 2}
     content = {
         "inside_only": "",
@@ -405,7 +405,7 @@ def released(tmp_path_factory):
         "--schema",
         folder / "s.toml",
         "--mechanism",
-        "steps",
+        "margins",
         "--epsilon",
         "3",
         "--sets",

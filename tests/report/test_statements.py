@@ -61,12 +61,8 @@ def settings_of(mechanism: Any) -> list[dict[str, Any]]:
             }
         )
     special: dict[str, list[dict[str, Any]]] = {
-        "steps": [
-            {"layers": 1},
-            {"order": ("a",)},
-            {"elect": "layer"},
-            {"delta": "1e-6"},
-        ],
+        "margins": [{"measure": "pairs"}, {"delta": "1e-6"}],
+        "steps": [{"layers": 1}, {"order": ("a",)}, {"elect": "layer"}],
         "kng": [{"scheme": scheme} for scheme in ("stepwise", "plain")],
         "modips": [{"delta": "1e-6"}],
         "censored-posterior": [
@@ -208,7 +204,7 @@ def test_no_sentence_is_contradicted_by_what_ran(name, settings, kind, tmp_path)
 def test_a_sentence_that_a_run_contradicts_is_found():
     # the broken twin: a statement of one release over another
     schema = Schema.model_validate(SCHEMAS["levels"])
-    one, _ = find("steps")(epsilon=4).release(
+    one, _ = find("margins")(epsilon=4).release(
         table_of(schema), rng=np.random.default_rng(3)
     )
     other = find("steps")(epsilon=4, layers=1, neighbours="add-remove").privacy_loss(
@@ -218,6 +214,7 @@ def test_a_sentence_that_a_run_contradicts_is_found():
     assert contradicted(one) == [
         r"elected by the exponential "
         r"mechanism",
+        r"tree of columns",
         r"the number of records is protected",
     ]
 

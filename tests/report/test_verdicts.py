@@ -16,7 +16,7 @@ from tables import cases
 from test_report import facts_of, pages, run_of, write_folder
 from test_report_diagnostics import chains_of
 
-from pdips import Schema, Steps, Table
+from pdips import Margins, Schema, Table
 from pdips.convergence import ROUNDS, announce
 from pdips.evaluation.encoding import with_decile_bins
 from pdips.evaluation.margins import compare, moments
@@ -136,8 +136,8 @@ def off_by(times: float, schema: Schema = OPEN) -> tuple[Table, list[pd.DataFram
 
 
 GOOD = {
-    "steps at 1": lambda: made_of(people(), SCHEMA, "steps", epsilon=1),
-    "steps at 10": lambda: made_of(people(), SCHEMA, "steps", epsilon=10, n_sets=2),
+    "margins at 1": lambda: made_of(people(), SCHEMA, "margins", epsilon=1),
+    "margins at 10": lambda: made_of(people(), SCHEMA, "margins", epsilon=10, n_sets=2),
     "laplace at 5": lambda: made_of(people(), SCHEMA, "laplace-sanitizer", epsilon=5),
     "laplace at 10, add-remove": lambda: made_of(
         people(), SCHEMA, "laplace-sanitizer", epsilon=10, neighbours="add-remove"
@@ -150,7 +150,7 @@ USELESS = {
     "pay 13 times too large": lambda: off_by(13.0),
     "pay 500 times too small": lambda: off_by(1 / 500),  # as by observed = log(pay)
     "pay 13 times too large, in bins": lambda: off_by(13.0, SCHEMA),
-    "steps at 0.001": lambda: made_of(people(), SCHEMA, "steps", epsilon="0.001"),
+    "margins at 0.001": lambda: made_of(people(), SCHEMA, "margins", epsilon="0.001"),
     "laplace at 0.001": lambda: made_of(
         people(), SCHEMA, "laplace-sanitizer", epsilon="0.001"
     ),
@@ -427,7 +427,7 @@ def synthesize(here, epsilon: object, *more: object) -> list[object]:
         "--schema",
         here / "s.toml",
         "--mechanism",
-        "steps",
+        "margins",
     ]
     return [*words, "--epsilon", epsilon, "--out", here / "out", "--report", *more]
 
@@ -477,14 +477,14 @@ def test_a_useless_release_is_red_and_the_exit_code_is_0(pdips, here):
 def test_announcements_reach_the_terminal_while_a_release_is_made(
     pdips, here, monkeypatch
 ):
-    made = Steps.release_planned
+    made = Margins.release_planned
 
     def announced(*words: Any, **named: Any) -> Any:
         announce(2, confidential=True)
         announce(3, confidential=False)
         return made(*words, **named)
 
-    monkeypatch.setattr(Steps, "release_planned", announced)
+    monkeypatch.setattr(Margins, "release_planned", announced)
     code, _, err = pdips(*synthesize(here, 1))
     assert code == 0
     assert err == (
@@ -497,7 +497,7 @@ def test_announcements_reach_the_terminal_while_a_release_is_made(
     )
     assert (
         json.loads((here / "out/public/privacy.json").read_text())["mechanism"]
-        == "steps"
+        == "margins"
     )
     assert not logging.getLogger("pdips").handlers
     # without a report there are no verdicts

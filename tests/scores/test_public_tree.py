@@ -18,7 +18,7 @@ from scipy import stats
 from tables import refuses
 
 import pdips
-from pdips import Column, Schema, Scores, Steps, Table
+from pdips import Column, Margins, Schema, Scores, Table
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
 from pdips.privacy.path import AnswerPath, follow
@@ -301,7 +301,7 @@ def test_copies_and_pickles_have_no_record_of_the_run(tree):
 def test_a_mechanism_without_a_posterior_says_so():
     schema = Schema(columns={"k": Column(levels=[-1, 1])})
     table = Table(pd.DataFrame({"k": [-1, 1] * 50}), schema)
-    release, _ = Steps(epsilon=1).release(table)
+    release, _ = Margins(epsilon=1).release(table)
     refuses("steps publishes no posterior", lambda: release.posterior)
 
 

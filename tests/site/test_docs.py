@@ -299,7 +299,7 @@ def test_the_page_of_the_papers_names_every_study_and_knows_every_name():
     ) | set(re.findall(r"\[`([a-z-]+)`\]\(mechanisms/", text))
     assert named <= set(registry.MECHANISMS)
     # the others are of a paper, or compared with one
-    assert set(registry.MECHANISMS) - named == {"pairs"}
+    assert set(registry.MECHANISMS) - named == {"margins"}
 
 
 def test_each_version_in_the_changelog_begins_with_privacy():

@@ -58,7 +58,7 @@ BY_ENGINES = [
     ),
     Mutant(
         "sets of pairs have exactly as many records as the table under add-remove",
-        "fields/pairs.py",
+        "fields/margins.py",
         "n_records = max(round(pairs.n_records), 0)",
         "n_records = curator._table.n_records",
         f"{POST} -k 'same_answers and pairs'",
@@ -144,11 +144,11 @@ BY_ENGINES = [
         f"{LOSSES} -k 'class_loses and pairs and delta and levels'",
     ),
     Mutant(
-        "views of a tree forget one of two counts that a replaced record changes",
+        "views forget one of two counts that a replaced record changes",
         "margins/tree.py",
-        "lambda table: table.count(view.find(position.codes(table)), view.n_cells)",
-        "lambda table: 2 * table.count(view.find(position.codes(table)), view.n_cells)",
-        f"{LOSSES} -k 'class_loses and steps and levels'",
+        "lambda table: table.count(view.find(table), view.n_cells)",
+        "lambda table: 2 * table.count(view.find(table), view.n_cells)",
+        f"{LOSSES} -k 'class_loses and views and levels'",
     ),
     Mutant(
         "counts of a network's joint tables cost what one of them does",
@@ -176,14 +176,14 @@ BY_ENGINES = [
         f"{POST} -k 'modips and coin'",
     ),
     Mutant(
-        "sets of a tree have exactly as many records as the table under add-remove",
+        "sets of views have exactly as many records as the table under add-remove",
         "margins/synthesis.py",
         "trees.append(plan.design.measure(curator))",
         """noisy = plan.design.measure(curator)
-                n = curator._table.n_records
-                views = tuple(view * (n / view.sum()) for view in noisy.views)
-                trees.append(type(noisy)(**{**vars(noisy), "views": views}))""",
-        f"{POST} -k 'same_answers and steps and add-remove'",
+            n = curator._table.n_records
+            views = tuple(view * (n / view.sum()) for view in noisy.views)
+            trees.append(type(noisy)(**{**vars(noisy), "views": views}))""",
+        f"{POST} -k 'same_answers and views and add-remove'",
     ),
     Mutant(
         "public rows keep the order of the file",

@@ -244,7 +244,7 @@ BY_TESTS = [
         "tests/contract/test_contract.py -k concentrated",
     ),
     Mutant(
-        "a first stage by Steps is priced as a bounded range",
+        "a first stage by views is priced as a bounded range",
         "posterior/private_reference.py",
         'law="distribution",',
         'law="bounded-range",',
@@ -324,7 +324,7 @@ BY_TESTS = [
     ),
     Mutant(
         "all pairs forget a person's cap",
-        "fields/pairs.py",
+        "fields/pair_counts.py",
         "Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared)",
         "Sensitivity.of_person(l1=design.moved, l2_squared=squared)",
         f"{PAIRS} -k counts_squared",

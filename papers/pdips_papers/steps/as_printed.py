@@ -68,10 +68,10 @@ class PrintedSteps(PrintedTree, Steps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.stop, self.budget) != (None, None) or self.below == "margins":
+        if (self.stop, self.budget) != (None, None) or self.below == "views":
             raise InputError(
                 "variant 'published' is the papers' tree down to all cells, its "
-                "layers paid equally: no margins below, "
+                "layers paid equally: no views below, "
                 "no stop, no budget"
             )
         if self.elect == "groups" or self.utility == "bic":

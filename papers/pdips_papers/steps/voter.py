@@ -45,7 +45,7 @@ CASES = (
         for form in ("published", "sound")
         for method in voters.PAPER_METHODS
     ),
-    ("STEPS", "default"),
+    ("margins", "default"),
 )
 
 OUTCOME = "voted"

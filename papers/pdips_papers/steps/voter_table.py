@@ -171,7 +171,7 @@ def simulated_voters(n: int = N_RECORDS, *, rng: np.random.Generator) -> pd.Data
 # How table 3 is printed, drawn as figures 5 to 7, and held against what the paper says.
 
 COLOURS = {
-    method: number for number, method in enumerate((*PAPER_METHODS, "STEPS"), start=1)
+    method: number for number, method in enumerate((*PAPER_METHODS, "margins"), start=1)
 }
 LIMITS = (-0.03, 1.03)
 

@@ -24,7 +24,7 @@ from pdips.audit.neighbour_pairs import (
 )
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.fields.pairs import Pairs
+from pdips.fields.margins import Margins
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.histogram.urns import Urn
 from pdips.margins.steps import Steps
@@ -138,15 +138,12 @@ def sanitizer(build: Callable[..., LaplaceSanitizer]) -> Iterator[Case]:
 
 
 def steps(build: Callable[..., Steps]) -> Iterator[Case]:
-    """Yield the cases of STEPS: margins, order given, elected, the cells' layer, the
-    elections of a large table.
+    """Yield the cases of STEPS: order given, elected, the cells' layer, the elections
+    of a large table, views below.
     """
     asked = build()
     pairs = worst_pairs(TINY, asked.neighbours)
-    if asked.kind == "zcdp":
-        yield from gaussian(build)
-        return
-    yield from _margins(build)
+    yield from _above_views(build)
     given = where_allowed(build, layers=2, order=("ill", "colour"))
     shallow = where_allowed(build, layers=1, order=("ill",))
     if given is not None and shallow is not None:
@@ -158,34 +155,43 @@ def steps(build: Callable[..., Steps]) -> Iterator[Case]:
     elected = where_allowed(build, layers=2) or asked
     yield from exactly(elected, pairs)
     yield Case(elected, pairs[0])
-    yield from gaussian(build)
 
 
-def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
-    """Yield the cases of margins: overlapping ones, and below trees that stop or whose
-    groups or layers are elected.
+def _above_views(build: Callable[..., Steps]) -> Iterator[Case]:
+    """Yield the cases of views below trees that stop, or whose groups or layers are
+    elected.
     """
-    margins = where_allowed(build, below="margins")
-    if margins is None:
-        return
-    boundary = worst_pairs(TINY, margins.neighbours)[1]
-    of_trees = ("order", "layers", "elect", "utility", "election_share")
-    if all(getattr(margins, name) is None for name in of_trees):
-        yield from by_both(margins, worst_pairs(WIDE, margins.neighbours)[1:2])
+    boundary = worst_pairs(TINY, build().neighbours)[1]
     trees: list[dict[str, Any]] = [
         {"order": ("ill",)},
         {"elect": "layer", "layers": 1},
         {"elect": "groups"},
     ]
     for settings in trees:
-        tree = where_allowed(build, below="margins", **settings)
+        tree = where_allowed(build, below="views", **settings)
         yield from exactly(tree, [boundary])
     stopping = where_allowed(build, order=("ill", "colour"), stop=1)
     if stopping is not None:
         yield Case(stopping, boundary)
 
 
-def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
+def margins(build: Callable[..., Margins]) -> Iterator[Case]:
+    """Yield the cases of views, and of pairs."""
+    if where_allowed(build, measure="views") is not None:
+        yield from _views(partial(build, measure="views"))
+    if where_allowed(build, measure="pairs") is not None:
+        yield from _pairs(partial(build, measure="pairs"))
+
+
+def _views(build: Callable[..., Margins]) -> Iterator[Case]:
+    """Yield the cases of views, which overlap."""
+    plain = build()
+    if plain.kind == "pure":
+        yield from by_both(plain, worst_pairs(WIDE, plain.neighbours)[1:2])
+    yield from gaussian(build)
+
+
+def _pairs(build: Callable[..., Margins]) -> Iterator[Case]:
     """Yield the cases of all pairs: three columns, weights, households; exactly where
     losses are pure, and by runs.
     """
@@ -283,7 +289,7 @@ def _written(homes: _Homes) -> Written:
     return [(rent, *sexes) for rent, sexes in homes.values()]
 
 
-def gaussian(build: Callable[..., Steps | Pairs]) -> Iterator[Case]:
+def gaussian(build: Callable[..., Margins]) -> Iterator[Case]:
     """Yield pairs for Gaussian noise, of one column and of three, by many runs; none
     where other settings exclude it.
     """

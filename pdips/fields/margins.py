@@ -1,10 +1,9 @@
-"""All pairs of columns, measured once with noise, and records that agree with them: for
-tables of many columns.
+"""Margins of a table, measured once with noise, and records that agree with them: all
+pairs of columns in the residual basis, or views, which hold every pair.
 """
 
 import math
 import warnings
-from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
@@ -22,18 +21,21 @@ from pdips.fields.pair_counts import (
     ChosenPairs,
     MarginCounts,
     SecondCount,
+    margins_asked,
     open_pairs,
-    triples_of,
+    pair_design,
 )
 from pdips.fields.pair_sets import FittedPairs, PairMeasurement
 from pdips.fields.products import MOST_TERMS, SecondMoments
 from pdips.fields.weighted_sums import WeightedSums
-from pdips.margins.consistency import groups_of
 from pdips.margins.domain import columns_of
 from pdips.margins.fine_columns import IntervalDesign
 from pdips.margins.margin_error import pair_errors
-from pdips.margins.residuals import ResidualDesign, blocks_of
-from pdips.mechanism import Drawn, LaplaceOrGaussian
+from pdips.margins.residuals import ResidualDesign
+from pdips.margins.synthesis import drawn_from_trees, measured_trees
+from pdips.margins.tree import NoisyTree, TreeDesign
+from pdips.margins.views import can_be_laid_out, said_of_views, view_design
+from pdips.mechanism import Drawn, LaplaceOrGaussian, Split
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import Curator, timed
 from pdips.privacy.loss import (
@@ -49,8 +51,21 @@ from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.offers import Offers, SetsShare
 
-MOST_LEVELS = 6_000  # Of all columns together: pairs of levels are held in memory
 MOST_RECORDS = 100_000_000
+
+type Measure = Literal["views", "pairs"]
+"""What is measured."""
+
+OF_PAIRS = (
+    "intervals",
+    "also",
+    "weighted",
+    "products",
+    "single_share",
+    "second_share",
+    "chosen",
+)
+"""Settings of pairs alone."""
 
 MANY = 100  # Levels of a column about which a warning may be due
 ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
@@ -97,25 +112,37 @@ OF_PRODUCTS = Fraction(1, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(LaplaceOrGaussian):
-    """Noisy counts of all one- and two-way margins, and records of a pairwise Markov
-    random field that fits them.
+class Margins(LaplaceOrGaussian):
+    """Noisy counts of margins that hold every pair of columns, and records that fit
+    them.
 
-    No object grows with the number of cells, so tables may have up to 200 columns.
+    Views are margins of a few columns each; the table of maximum entropy that agrees
+    with them is laid out, so it has 2^24 cells at most. Pairs are all one- and two-way
+    margins; records come from the chains of a pairwise Markov random field. No object
+    grows with the number of cells then, so tables may have up to 200 columns.
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of
     :class:`pdips.mechanism.Mechanism`.
 
     Parameters
     ----------
+    measure : {"views", "pairs"}, optional
+        Left out, the schema decides, before a table is read: views where all columns
+        have levels or bins and their cells can be laid out, which was more accurate
+        (``docs/mechanisms/margins.md``); pairs for other tables, for members and groups
+        of codes, and where a setting asks for pairs: ``intervals``, ``also``,
+        ``weighted``, ``products``, ``single_share``, ``second_share`` and ``chosen``.
     delta : int, float, str or Fraction, optional
         Left out, noise is discrete Laplace, and losses add up in epsilon. A number
         makes it discrete Gaussian, with a zero-concentrated loss that is read at this
         delta: far quieter where there are many columns.
     sets : {"fitted", "posterior"}, optional
-        Whether sets come from the field that fits best, or each from a field of its
-        own, fitted to the noisy margins with fresh noise on top, so that sets differ as
-        much as the noise makes unsure. Left out: the first for one set, the second for
-        several.
+        Whether sets come from the table or field that fits best, or each from one of
+        its own, fitted to the noisy margins with fresh noise on top, so that sets
+        differ as much as the noise makes unsure. Left out: the first for one set, the
+        second for several.
+    split : {"once", "per-set"}
+        One noisy answer for all sets, or views with noise of their own, at epsilon /
+        n_sets, for each.
     intervals : int, optional
         In how many intervals numeric columns without bins are cut for pairs, at noisy
         quantiles; 2 to 100. Left out: 4, 8 or 16, the fewer the louder the noise on
@@ -151,12 +178,16 @@ class Pairs(LaplaceOrGaussian):
 
     Notes
     -----
-    Margins are measured in the residual basis (Xiao, He, Zhang and Kifer, 2023): what
+    Of views a record is in one cell each. Replacing it changes the counts of a view by
+    at most 2 in l1, adding or removing it by 1, and the prices of the views add up.
+    Proof: ``docs/proofs/steps.md``.
+
+    Pairs are measured in the residual basis (Xiao, He, Zhang and Kifer, 2023): what
     each says beyond its own margins has noise of its own. A record moves all of them
     together by an amount that is the same for all records under add-remove, and bounded
     by a certificate under replace-one. What is published are noisy counts or their
     differences; everything after that is post-processing. Proof:
-    ``docs/proofs/pairs.md``.
+    ``docs/proofs/margins.md``.
 
     Examples
     --------
@@ -164,12 +195,13 @@ class Pairs(LaplaceOrGaussian):
     ...     {"columns": {name: {"levels": [0, 1]} for name in "abc"}}
     ... )
     >>> table = Table(pd.DataFrame({name: [0, 1, 1] for name in "abc"}), schema)
-    >>> release, _ = Pairs(epsilon=1, delta="1e-6").release(table)
+    >>> release, _ = Margins(epsilon=1, delta="1e-6").release(table)
     >>> len(release.sets[0])
     3
     """
 
-    name: ClassVar[str] = "pairs"
+    name: ClassVar[str] = "margins"
+    splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     offers: ClassVar[Offers] = Offers(
         zeros=True,
         rules=True,
@@ -184,7 +216,9 @@ class Pairs(LaplaceOrGaussian):
         planned_scales=True,
     )
 
+    measure: Measure | None = None
     sets: Literal["fitted", "posterior"] | None = None
+    split: Split = "once"
     intervals: int | None = None
     also: tuple[str, ...] = ()
     weighted: tuple[str, ...] = ()
@@ -195,8 +229,7 @@ class Pairs(LaplaceOrGaussian):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sets is not None:
-            choice(self.sets, ("fitted", "posterior"), "sets")
+        self._check_measure()
         if self.intervals is not None:
             check_whole(self.intervals, "intervals", 2, 100)
         if len(self.also) % 3:
@@ -217,6 +250,27 @@ class Pairs(LaplaceOrGaussian):
                     "count of all pairs"
                 )
 
+    def _check_measure(self) -> None:
+        if self.measure is not None:
+            choice(self.measure, ("pairs", "views"), "measure")
+        if self.sets is not None:
+            choice(self.sets, ("fitted", "posterior"), "sets")
+        is_per_set = self.split == "per-set"
+        if self.sets == "posterior" and is_per_set:
+            raise InputError(
+                "sets = 'posterior' draws all sets from one noisy "
+                "answer: it goes with split = 'once'"
+            )
+        of_pairs = self._of_pairs()
+        if self.measure == "pairs" and is_per_set:
+            of_pairs.append("measure = 'pairs'")
+        if of_pairs and (is_per_set or self.measure == "views"):
+            where = "split = 'per-set'" if is_per_set else "measure = 'views'"
+            raise InputError(
+                f"{where} counts views, and {of_pairs[-1]} asks for pairs: leave one "
+                f"of them out"
+            )
+
     @property
     def total(self) -> Fraction:
         """The budget, with what is kept of delta for noise that isn't quite of
@@ -233,7 +287,11 @@ class Pairs(LaplaceOrGaussian):
         return largest_rho(exact(self.epsilon, "epsilon"), delta - MOST_TAU)
 
     def for_more_sets(self) -> Self:
-        """Return the mechanism whose sets show the noise."""
+        """Return the mechanism whose sets show the noise, where they don't have noise
+        of their own.
+        """
+        if self.split == "per-set":
+            return self
         products = self.products
         if products is None and not self._posterior:
             products = ()  # what fitted sets didn't ask can't be asked later
@@ -243,10 +301,49 @@ class Pairs(LaplaceOrGaussian):
         """Return what the sets share: posterior sets show the noise."""
         return "fresh noise" if self._posterior else super().sets_share()
 
-    def plan(self, schema: Schema) -> Plan:
-        """Return the plan: one noisy answer that holds all margins of one and two
-        columns, and those of the extras.
+    def measures(self, schema: Schema) -> Measure:
+        """Return what is measured of tables of a schema: what was asked for, or what
+        settings and schema leave.
         """
+        if self.measure is not None:
+            return self.measure
+        if self.split == "per-set":
+            return "views"
+        fits_views = not self._of_pairs() and can_be_laid_out(schema)
+        return "views" if fits_views else "pairs"
+
+    def _of_pairs(self) -> list[str]:
+        """Return the settings that were given and that pairs alone have."""
+        # a published document has lists; a second_share of 0 was given
+        left_out: tuple[Any, ...] = (None, (), [])
+        return [name for name in OF_PAIRS if getattr(self, name) not in left_out]
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: noisy counts of views, or one noisy answer that holds all
+        margins of one and two columns, and those of the extras.
+        """
+        if self.measures(schema) == "views":
+            return self._plan_views(schema)
+        return self._plan_pairs(schema)
+
+    def _plan_views(self, schema: Schema) -> Plan:
+        design = view_design(
+            schema,
+            self.neighbours,
+            self.noise_law,
+            self.total / self.rounds,
+            redraws=self._posterior,
+        )
+        return self.planned(
+            schema,
+            [view.step for view in design.views],
+            said_of_views(self.noise_law),
+            repeats=self.rounds,
+            design=design,
+            **self.reading,
+        )
+
+    def _plan_pairs(self, schema: Schema) -> Plan:
         fine = self._fine(schema)
         design = self._design(schema, fine)
         second = self._second(schema, design)
@@ -267,7 +364,7 @@ class Pairs(LaplaceOrGaussian):
         if fine.columns:
             fine = fine.priced(schema, self.total * parts.fine, *laws)
         first = self.total * (parts.alone + parts.pairs)
-        design, margins = self._margins(design, schema, first)
+        design, margins = margins_asked(design, schema, first)
         steps = [*chain(*fine.steps), margins]
         said = self._said(design) + fine.said
         if sums is not None:
@@ -391,98 +488,22 @@ class Pairs(LaplaceOrGaussian):
         return ALONE_QUIET if is_quiet else ALONE_TWICE
 
     def _design(self, schema: Schema, fine: IntervalDesign) -> ResidualDesign:
-        """Return the margins of all pairs, and of ``also``, before they have shares;
-        refuse what can't be measured.
-        """
-        n_cuts = {column.name: column.n_cuts for column in fine.columns}
-        domain = columns_of(schema, n_cuts)
-        if len(domain.public) == len(domain.names):
-            raise InputError(
-                "all columns of the schema are public: there is nothing to synthesize"
-            )
-        if len(domain.public) and self.neighbours == "add-remove":
-            raise InputError(
-                "public columns give away the number of records; they "
-                "need neighbours = replace-one"
-            )
-        numeric = {domain.names.index(column.name) for column in fine.numeric}
-        known = [
-            number
-            for number, block in enumerate(blocks_of(domain))
-            if numeric & {*block.columns}
-        ]
-        design = ResidualDesign(
-            domain,
+        """Return the margins of all pairs, and of ``also``, before they have shares."""
+        return pair_design(
+            schema,
+            fine,
             self.neighbours,
             self.noise_law,
-            known=tuple(known),
-            totals=schema.known_totals(weighted=False),
+            self.also,
             pairs=self.chosen is None,
-        )
-        if design.offsets[-1] > MOST_LEVELS:
-            raise InputError(
-                f"the columns have {design.offsets[-1]:,} levels in all, more than "
-                f"{MOST_LEVELS:,}: merge levels, take "
-                "wider bins, or leave columns out"
-            )
-        if self.also:
-            design = replace(design, also=triples_of(design, self.also))
-        groups_of(design, None, schema.members)  # refuses rules that tie members
-        return design
-
-    def _margins(
-        self, design: ResidualDesign, schema: Schema, price: Fraction
-    ) -> tuple[ResidualDesign, Step]:
-        """Return the margins as counts, or as differences where their noise is
-        quieter, and what is asked.
-        """
-        step = self._step(design, schema, price)
-        if self.kind == "zcdp":
-            other = replace(design, whole=False)
-            differing = self._step(other, schema, price)
-            if differing.variance < step.variance:
-                return other, differing
-        return design, step
-
-    def _step(self, design: ResidualDesign, schema: Schema, price: Fraction) -> Step:
-        """Return what is asked, with less of the budget where noise on differences
-        couldn't be quieter.
-        """
-        squared = design.squared if self.kind == "zcdp" else None
-        most = Sensitivity.of_record(schema, l1=design.moved, l2_squared=squared)
-        beyond = Fraction(0)
-        if not design.whole:
-            quietest = design.smooth(most.l2_squared / (2 * price))
-            price = min(price, most.l2_squared / (2 * quietest))
-            beyond = design.beyond(quietest)
-        return Step(
-            name=MARGINS,
-            counts="each count of the margin with the least noise",
-            sensitivity=most,
-            price=price,
-            law=self.noise_law,
-            delta=beyond,
-            image=replace(design.image, moved=self._moved(design, schema)),
-        )
-
-    def _moved(
-        self, design: ResidualDesign, schema: Schema
-    ) -> tuple[tuple[int, Sensitivity], ...]:
-        """Return how far one person moves the counts of all margins of each weight: of
-        every margin a record is in one cell.
-        """
-        n_margins = Counter(design.weights.tolist())
-        return tuple(
-            (weight, Sensitivity.of_counts(schema, self.neighbours, tables=n))
-            for weight, n in n_margins.items()
         )
 
     def check(self, plan: Plan, table: Table) -> None:
-        """Refuse tables of more records than counts have room for."""
-        if not plan.n_public:
+        """Refuse tables of more records than counts of pairs have room for."""
+        if not plan.n_public or not isinstance(plan.design, ResidualDesign):
             return
         if table.n_records > MOST_RECORDS:
-            raise InputError(f"pairs makes at most {MOST_RECORDS:,} records")
+            raise InputError(f"pairs make at most {MOST_RECORDS:,} records")
         design = plan.design
         step = plan.named(MARGINS)
         for margin in design.margins:
@@ -502,17 +523,24 @@ class Pairs(LaplaceOrGaussian):
                 )
 
     def seconds(self, schema: Schema, n_records: int) -> float:
-        """Return about how long a set takes, by records and pairs (measured
-        2026-11-24).
+        """Return about how long a set takes, by cells, or by records and pairs
+        (measured 2026-11-24).
         """
+        if self.measures(schema) == "views":
+            return 15 + 1.7e-5 * columns_of(schema).n_cells
         return 10 + 1.5e-6 * n_records * len(schema.columns) ** 2
 
     def shown(self) -> dict[str, Any]:
-        """Return settings as they were filled in."""
+        """Return settings as they were filled in: those of pairs where it is known
+        without a schema that pairs are measured.
+        """
         share = None
         if self.single_share is not None:
             share = str(exact(self.single_share, "single_share"))
-        second = None if self.chosen is not None else str(self._second_share())
+        second = None
+        are_pairs = self.measure == "pairs" or self._of_pairs()
+        if are_pairs and self.chosen is None:
+            second = str(self._second_share())
         return super().shown() | {
             "sets": "posterior" if self._posterior else "fitted",
             "single_share": share,
@@ -544,8 +572,10 @@ class Pairs(LaplaceOrGaussian):
 
     def settled(self, schema: Schema) -> Self:
         """Return the same with the two settings given that would follow from its noise:
-        intervals, and single_share.
+        intervals, and single_share; views have none.
         """
+        if self.measures(schema) == "views":
+            return self
         fine = self._fine(schema)
         second = self._second(schema, self._design(schema, fine))
         return replace(
@@ -561,12 +591,18 @@ class Pairs(LaplaceOrGaussian):
 
     @property
     def _posterior(self) -> bool:
-        """Whether each set comes from a field of its own."""
+        """Whether each set comes from a fit of its own."""
         if self.sets is None:
-            return self.n_sets > 1
+            return self.n_sets > 1 and self.split == "once"
         return self.sets == "posterior"
 
-    def ask(self, plan: Plan, curator: Curator) -> PairMeasurement:
+    def ask(self, plan: Plan, curator: Curator) -> PairMeasurement | list[NoisyTree]:
+        """Measure the views; or all margins, and what the extras ask."""
+        if isinstance(plan.design, TreeDesign):
+            return measured_trees(plan, curator)
+        return self._ask_pairs(plan, curator)
+
+    def _ask_pairs(self, plan: Plan, curator: Curator) -> PairMeasurement:
         """Measure all margins, and what the extras ask; cuts, caps and the pairs that
         are counted again follow from earlier answers.
         """
@@ -600,12 +636,26 @@ class Pairs(LaplaceOrGaussian):
     def draw(
         self,
         plan: Plan,
+        measured: PairMeasurement | list[NoisyTree],
+        n_sets: int,
+        rng: np.random.Generator,
+        public: PublicFacts,
+    ) -> Drawn:
+        """Draw sets from the table of maximum entropy that fits the views; or let the
+        chains of a field that fits the pairs be records.
+        """
+        if isinstance(measured, PairMeasurement):
+            return self._draw_pairs(plan, measured, n_sets, rng, public)
+        return drawn_from_trees(plan, measured, n_sets, rng, public)
+
+    def _draw_pairs(
+        self,
+        plan: Plan,
         measured: PairMeasurement,
         n_sets: int,
         rng: np.random.Generator,
         public: PublicFacts,
     ) -> Drawn:
-        """Fit a field to what was measured, and let its chains be records."""
         columns = public.columns if plan.schema.public_columns else None
         with timed("fitting a field"):
             fitted = FittedPairs.of(measured, columns, rng)
@@ -632,7 +682,7 @@ class Pairs(LaplaceOrGaussian):
 
 @dataclass(frozen=True, kw_only=True)
 class PriceParts:
-    """What the questions of ``Pairs`` get of its price; the rest is that of sums.
+    """What the questions of ``Margins`` get of its price; the rest is that of sums.
 
     Parameters
     ----------
