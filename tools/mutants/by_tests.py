@@ -418,27 +418,25 @@ BY_TESTS = [
     Mutant(
         "steps of a score are rounded to the nearest and their norm isn't checked",
         "scores/record_score.py",
-        """            steps[j] = int(STEPS * (along[j] * shrink))  # towards 0
-            size += abs(steps[j]) if l1 else steps[j] * steps[j]
-        if size <= most:
-            total += steps""",
-        """            steps[j] = int(np.rint(STEPS * (along[j] * shrink)))
-        total += steps""",
+        """    steps = (STEPS * (along * shrink[:, None])).astype(np.int64)
+    size = _in_order(np.abs(steps) if l1 else steps * steps)
+    inside = size <= (STEPS if l1 else STEPS**2)
+    total += steps[inside].sum(axis=0)""",
+        """    steps = np.rint(STEPS * (along * shrink[:, None])).astype(np.int64)
+    total += steps.sum(axis=0)""",
         "tests/scores/test_record_score.py -k ball",
     ),
     Mutant(
         "scores aren't pulled into the ball, nor their norm checked",
         "scores/record_score.py",
-        """        shrink = min(largest, 1 / (length if l1 else np.sqrt(length)))
-        size = 0
-        for j in range(d):
-            steps[j] = int(STEPS * (along[j] * shrink))  # towards 0
-            size += abs(steps[j]) if l1 else steps[j] * steps[j]
-        if size <= most:
-            total += steps""",
-        """        for j in range(d):
-            steps[j] = int(STEPS * (along[j] * largest))
-        total += steps""",
+        """    shrink = np.minimum(largest, 1 / (length if l1 else np.sqrt(length)))
+    # towards 0
+    steps = (STEPS * (along * shrink[:, None])).astype(np.int64)
+    size = _in_order(np.abs(steps) if l1 else steps * steps)
+    inside = size <= (STEPS if l1 else STEPS**2)
+    total += steps[inside].sum(axis=0)""",
+        """    steps = (STEPS * (along * largest[:, None])).astype(np.int64)
+    total += steps.sum(axis=0)""",
         f"{SCORES} -k price_and_some",
     ),
     # lines that mustn't cross, and the certificate
