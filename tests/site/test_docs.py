@@ -16,7 +16,12 @@ from pdips import InputError, registry
 ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in pages.pages()}
 LONG = ("README.md", "docs/audit.md", "docs/diagnostics.md", "docs/index.md")
-LONG += ("docs/mechanisms/kng.md", "docs/models.md", "docs/studies.md")
+LONG += (
+    "docs/mechanisms/kng.md",
+    "docs/model_contract.md",
+    "docs/models.md",
+    "docs/studies.md",
+)
 
 
 def parsed(name: str) -> list[pages.Block]:
