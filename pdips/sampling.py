@@ -4,7 +4,8 @@ to a posterior as an ArviZ tree.
 
 import inspect
 import logging
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ import pymc as pm
 import xarray as xr
 
 from pdips.conversion.convert import converted_conditioned, converted_model
+from pdips.conversion.formula_priors import is_short
 from pdips.conversion.formula_settings import FormulaSettings
 from pdips.conversion.formulas import maker_of
 from pdips.conversion.frames import MadeUp
 from pdips.data.databases import snapshot
 from pdips.data.schema import Records, Schema
 from pdips.data.table import Table
-from pdips.errors import InputError
+from pdips.errors import DataError, InputError
 from pdips.html import show_progress
 from pdips.posterior import model_file
 from pdips.posterior.closures import check_closed, source_of
@@ -37,6 +39,7 @@ from pdips.synthesis import ReleaseJob, as_schema, as_table
 
 LOG = logging.getLogger("pdips")
 MAKE = "make"
+DECIMAL = re.compile(r"\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+")
 
 
 def sample(
@@ -84,8 +87,10 @@ def sample(
         The account that is charged.
     public_constants : bool
         Says of a ``pm.Model`` that is conditioned on the table itself that its
-        constants are public, but for the columns of the table: no mean, scale or knot
-        in it was worked out of confidential records.
+        constants and the labels of its coords are public, but for the columns of the
+        table: no mean, scale, knot or order of levels in it was worked out of
+        confidential records. Of a function, that numbers from outside of its code are
+        public though they have many digits.
     seed, allow, resume, progress
         As in :func:`pdips.synthesize`.
     **options
@@ -109,8 +114,9 @@ def sample(
 
     Notes
     -----
-    ``make`` never sees a confidential value: it is called with the public columns as
-    they are and confidential ones made up from the schema. What it works out of
+    ``make`` is handed no confidential value: it is called with the public columns as
+    they are and confidential ones made up from the schema. What it reads from outside
+    of its code may be functions and a few short numbers and words. What it works out of
     several confidential records (a mean, knots at quantiles, ranks) is found by
     comparing what it makes of other made-up records, and refused.
 
@@ -135,17 +141,21 @@ def sample(
     if sets < 0:
         raise InputError(f"sets must be at least 0, got {sets}")
     if isinstance(data, Table):
-        data = data.frame
+        data = _records_of(data)
     if ledger is not None and not isinstance(ledger, Ledger):
         ledger = Ledger(ledger)
     if isinstance(model, pm.Model):
         _check_said(public_constants)
-        reading = Request(mechanism=Scores.name, schema=known)
-        with reserved(ledger, reading, explain=True, allow=allow):
+    written = written_model(model, known, options, public_constants)
+    # what is said of a model may follow from the table: so it is on record
+    reading = Request(mechanism="reading of public columns", schema=known)
+    with reserved(ledger, reading, explain=True, allow=allow):
+        if isinstance(model, pm.Model):
             source = source_of_conditioned(model, data, known)
-    else:
-        written = written_model(model, known, options, public_constants)
-        source = as_source(model) if written is None else written.source(data, known)
+        elif written is not None:
+            source = written.source(data, known)
+        else:
+            source = as_source(model)
     if source.converted is not None:
         known = known.only([*source.converted.columns, *known.public_columns])
     if delta is not None:
@@ -203,8 +213,13 @@ def source_of_conditioned(model: pm.Model, data: Any, schema: Schema) -> Source:
     """
     with snapshot(data) as lent:
         table = as_table(lent, schema, counted=False)
-    converted = converted_conditioned(model, table)
-    return Source(converted.build, "model", "", converted=converted)
+    try:
+        converted = converted_conditioned(model, table)
+    except InputError as error:
+        # an answer about the table, which counts as a refusal for what it holds
+        raise DataError(str(error)) from None
+    name = f"model with constants {converted.digest}"
+    return Source(converted.build, name, "", converted=converted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,10 +263,10 @@ def written_model(
         make = maker_of(model, schema, public_constants=public_constants, **settings)
         return WrittenFunction(make, "formula", make.text)
     if isinstance(model, (str, Path)):
-        return _written_in_file(model)
+        return _written_in_file(model, public_constants)
     if callable(model) and not isinstance(model, Source) and _takes_frame(model):
         name = getattr(model, "__name__", MAKE)
-        check_closed(model, name)
+        _check_typed(check_closed(model, name), name, public_constants)
         return WrittenFunction(model, name, source_of(model, name), **_said(model))
     return None
 
@@ -264,12 +279,17 @@ def _is_formula(model: Any) -> bool:
     return isinstance(model, (list, tuple)) or is_of_bambi
 
 
-def _written_in_file(model: str | Path) -> WrittenFunction | None:
+def _written_in_file(
+    model: str | Path, public_constants: bool
+) -> WrittenFunction | None:
     module, path = model_file.load(model)
     make = getattr(module, MAKE, None)
-    if not callable(make) or callable(getattr(module, "build_model", None)):
+    others = ("build_model", "statistics")
+    if not callable(make) or any(callable(getattr(module, n, None)) for n in others):
         return None
     text = path.read_text(encoding="utf-8")
+    held = check_closed(make, path.name, text)
+    _check_typed(held, path.name, public_constants)
     return WrittenFunction(make, path.name, text, **_said(module))
 
 
@@ -278,6 +298,31 @@ def _said(model: Any) -> dict[str, Any]:
         "watch": tuple(getattr(model, "WATCH", ())),
         "public_potentials": tuple(getattr(model, "PUBLIC_POTENTIALS", ())),
     }
+
+
+def _check_typed(held: Mapping[str, str], name: str, public_constants: bool) -> None:
+    """Refuse numbers from outside of a function's code that nobody types: they look
+    worked out of records, and would be published with the model's text.
+    """
+    for constant, text in held.items():
+        numbers = DECIMAL.findall(text)
+        if not public_constants and not all(is_short(float(each)) for each in numbers):
+            raise InputError(
+                f"{name} reads {constant!r} from outside of its code, which holds "
+                f"numbers with many digits, as what is worked out of records has: "
+                f"write round public numbers, or say public_constants=True if "
+                f"everybody may know them"
+            )
+
+
+def _records_of(table: Table) -> Any:
+    """Return the records of a table, or refuse one that was counted."""
+    if table.counts is not None:
+        raise InputError(
+            "the Table was counted, and a model needs records: read it with "
+            "counted=False"
+        )
+    return table.frame
 
 
 def _takes_frame(model: Any) -> bool:

@@ -208,7 +208,7 @@ class SynthesisOptions:
             schema = schema.only(_listed(self.names))
         return schema if self.public is None else schema.known(_listed(self.public))
 
-    def written(self, schema: "Schema") -> "Source | None":
+    def written(self, schema: "Schema", ledger: "Ledger | None") -> "Source | None":
         """Return the model where it is a formula, or written as ``make(df)``, made with
         the public columns of the table; None where it is of another form.
         """
@@ -220,11 +220,19 @@ class SynthesisOptions:
         elif self.model is not None:
             raise InputError("--formula is a model of its own: leave --model out")
         from pdips.conversion.formula_settings import formula_settings
+        from pdips.privacy.account import Request
+        from pdips.privacy.charge import reserved
         from pdips.sampling import written_model
 
         settings = formula_settings(self.formula_settings)
         written = written_model(self.formula or self.model, schema, settings)
-        return None if written is None else written.source(self.table, schema)
+        if written is None:
+            return None
+        # the table's public columns are read: what goes wrong there is on record
+        reading = Request(mechanism="reading of public columns", schema=schema)
+        refusals = [word for word in self.allow if word in ALLOWED]
+        with reserved(ledger, reading, explain=self.explain, allow=refusals):
+            return written.source(self.table, schema)
 
     def mechanism(
         self, schema: "Schema", source: "Source | None" = None
@@ -312,13 +320,14 @@ def run(options: SynthesisOptions) -> None:
     from pdips.release.release import check_format
 
     schema = options.schema()
-    source = options.written(schema)
+    ledger = ledger_at(options.ledger_path, options.out)
+    with one_refusal(ledger, explain=options.explain):
+        source = options.written(schema, ledger)
     if source is not None:
         schema = schema.only([*source.converted.columns, *schema.public_columns])
     options = options.with_mechanism(schema)
     mechanism = options.mechanism(schema, source)
     check_format(schema, options.file_format)
-    ledger = ledger_at(options.ledger_path, options.out)
     verdicts: dict[str, Verdict] = {}
     with (
         staging(Path(options.out), options.overwrite) as staged,

@@ -38,8 +38,8 @@ Make = Callable[[pd.DataFrame], pm.Model]
 
 @dataclass(frozen=True, eq=False)
 class Builds:
-    """A model built three times: on made-up records, on the same where every second one
-    has other confidential values, and on each record twice.
+    """A model built four times: on made-up records, on the same where every second one
+    has other confidential values, on each record twice, and in another order.
 
     Parameters
     ----------
@@ -108,6 +108,39 @@ class Builds:
         build = self.built(self.made_up.frame(self.values, rows))
         check_alike(self.first, build)
         return build
+
+    @cached_property
+    def permuted(self) -> Build:
+        """The first build's records in another order."""
+        rows = self.made_up.permuted
+        build = self.built(self.made_up.frame(self.values, rows))
+        check_alike(self.first, build)
+        return build
+
+    def check_order(
+        self,
+        name: str,
+        array: NDArray[Any],
+        permuted: NDArray[Any],
+        axis: int,
+        rows: NDArray[np.int64],
+    ) -> None:
+        """Refuse an array with one row for each of some records that follows from
+        their order.
+        """
+        order = self.made_up.permuted
+        place = np.full(self.n, -1)
+        place[rows] = np.arange(len(rows))
+        wanted = place[order][np.isin(order, rows)]
+        expected = np.moveaxis(array, axis, 0)[wanted]
+        found = np.moveaxis(permuted, axis, 0)
+        if expected.shape == found.shape and are_close(expected, found):
+            return
+        raise InputError(
+            f"{name!r} reads an array that follows from the order of records, such as "
+            f"their place, a lag, a cumulative sum or random numbers: records have no "
+            f"order here; name a public column for time"
+        )
 
     def built(self, frame: pd.DataFrame) -> Build:
         try:
@@ -205,9 +238,13 @@ class Builds:
         """
         moving = []
         leaves = zip(
-            self.first.leaves, self.second.leaves, self.longer.leaves, strict=True
+            self.first.leaves,
+            self.second.leaves,
+            self.longer.leaves,
+            self.permuted.leaves,
+            strict=True,
         )
-        for leaf, other, longer in leaves:
+        for leaf, other, longer, permuted in leaves:
             before = held(leaf)
             after = held(other)
             if before.shape == after.shape and are_equal(before, after):
@@ -222,6 +259,8 @@ class Builds:
             unchanged = np.moveaxis(before, axis, 0)[same]
             if not are_equal(unchanged, np.moveaxis(after, axis, 0)[same]):
                 self._refuse(leaf, before, after, axis)
+            name = self.first.named(leaf)
+            self.check_order(name, before, held(permuted), axis, rows)
             moving.append((leaf, before, after, axis))
         self._check_density()
         return moving
@@ -275,36 +314,70 @@ class Builds:
     def constants(self) -> list[tuple[Any, NDArray[Any], int | None]]:
         """What follows from no random variable and no confidential column: each with
         its value in the first build and the axis of the records, if it has one.
+
+        Raises
+        ------
+        InputError
+            If an array follows from the order of records, or a number from how many
+            there are where that isn't known.
         """
-        return [
-            (variable, array, self.axis(array.shape, longer.shape))
-            for variable, array, longer in self._constants
+        axes = [
+            self.axis(array.shape, longer.shape)
+            for _, array, longer, _ in self._constants
         ]
+        found = []
+        for constant, axis in zip(self._constants, axes, strict=True):
+            variable, array, longer, permuted = constant
+            name = self.first.named(variable)
+            rows = None if axis is None else self.rows(variable, array.shape[axis])
+            if axis is not None and rows is not None:
+                if not self.selects(variable, array):
+                    self.check_order(name, array, permuted, axis, rows)
+            elif axis is None and not are_close(array, longer):
+                self._check_number(variable, name)
+            found.append((variable, array, axis))
+        return found
+
+    def _check_number(self, variable: Any, name: str) -> None:
+        """Refuse a number that follows from how many records there are, where these are
+        made up.
+        """
+        if self.made_up.public is None and variable not in self.sizes:
+            raise InputError(
+                f"{name!r} holds a number that follows from how many records there "
+                f"are, which isn't known before the table is read: write a public "
+                f"number in its place (len(df) may stand in shapes alone)"
+            )
 
     @cached_property
-    def _constants(self) -> list[tuple[Any, NDArray[Any], NDArray[Any]]]:
-        """Each constant with its value in the first build and in the longer one."""
+    def _constants(self) -> list[tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+        """Each constant with its value in the first build, in the longer one and in the
+        permuted one.
+        """
         index = {leaf: place for place, leaf in enumerate(self.first.leaves)}
         places = [index[leaf] for leaf, *_ in self.confidential]
-        both = []
-        for build in (self.first, self.longer):
+        fronts = []
+        values = []
+        for build in (self.first, self.longer, self.permuted):
             leaves = [build.leaves[place] for place in places]
             roots = roots_of(build.model)
             front, _ = without_random(roots, [*leaves, *generators_of(roots)])
-            both.append((front, evaluated(front)))
-        (front, arrays), (longer_front, longer_arrays) = both
-        if len(front) != len(longer_front):
+            fronts.append(front)
+            values.append(evaluated(front))
+        if len({len(front) for front in fronts}) > 1:
             raise InputError(OTHER_GRAPH)
-        return list(zip(front, arrays, longer_arrays, strict=True))
+        return list(zip(fronts[0], *values, strict=True))
 
     @cached_property
     def sizes(self) -> dict[Any, NDArray[np.bool_]]:
         """Whole numbers that tell how many records there are: where they do."""
         found = {}
-        for variable, array, longer in self._constants:
+        for variable, array, longer, _ in self._constants:
             if not is_whole(variable) or array.shape != longer.shape or array.ndim > 1:
                 continue
-            is_size = (array > 0) & (longer == 2 * array)
+            rows = self.rows_by_leaf.get(variable)
+            lengths = [self.n] if rows is None else [self.n, len(rows)]
+            is_size = np.isin(array, lengths) & (longer == 2 * array)
             if is_size.any():
                 found[variable] = is_size
         return found
@@ -397,6 +470,15 @@ def are_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.dtype.kind in "biuf":
         return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
     return np.array_equal(one, other)
+
+
+def are_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether arrays are alike up to rounding."""
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind != "f":
+        return np.array_equal(one, other)
+    return np.allclose(one, other, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
 def _failed(name: str, error: BaseException) -> InputError:

@@ -116,6 +116,7 @@ class Conditioned:
 
     @cached_property
     def confidential(self) -> list[tuple[Any, NDArray[Any], NDArray[Any], int]]:
+        self._check_labels()
         found = []
         for leaf in self.first.leaves:
             array = held(leaf)
@@ -150,12 +151,59 @@ class Conditioned:
             shift_is_typed = _is_typed(reading.offset) or _is_typed(
                 -reading.offset / reading.slope
             )
-            if not (slope_is_typed and shift_is_typed):
+            by_code = reading.by_code or ()
+            codes_are_typed = all(map(_is_typed, by_code))
+            if not (slope_is_typed and shift_is_typed and codes_are_typed):
                 raise InputError(
                     f"{name!r} reads column {reading.column!r} scaled by numbers with "
                     f"many digits, which look worked out of the records, such as "
                     f"their mean: write round public ones"
                 )
+            self._check_order(name, reading)
+
+    def _check_order(self, name: str, reading: ColumnExpression) -> None:
+        """Refuse codes of levels that may follow the order in which records have
+        them.
+        """
+        column = self.columns[reading.column]
+        if not column.is_categorical or reading.function != "itself":
+            return
+        codes = np.arange(column.n_values) * reading.slope + reading.offset
+        if reading.by_code is not None:
+            codes = np.array(reading.by_code[: column.n_values])
+        ranks = np.argsort(np.argsort(column.names()[: column.n_values]))
+        orders = (np.arange(column.n_values), ranks)
+        is_numbering = np.array_equal(np.sort(codes), np.arange(column.n_values))
+        is_known = any(np.array_equal(codes, order) for order in orders)
+        if is_numbering and not is_known and column.n_values > 2:
+            raise InputError(
+                f"{name!r} reads codes of {reading.column!r} that follow neither the "
+                f"schema's order of levels nor the alphabet, and so may follow the "
+                f"order of records: take pd.Categorical, or factorize(sort=True)"
+            )
+
+    def _check_labels(self) -> None:
+        """Refuse labels that are levels in an order that may be that of records, or of
+        which some are left out.
+        """
+        for dim, labels in self.model.coords.items():
+            if dim in self.record_dims or labels is None:
+                continue
+            words = [*map(str, labels)]
+            for name, column in self.columns.items():
+                if not column.is_categorical:
+                    continue
+                levels = [*map(str, column.levels or ())]
+                if not {*words} <= {*levels}:
+                    continue
+                here = [level for level in levels if level in words]
+                in_order = words in (here, sorted(words))
+                if not in_order or (not column.public and len(here) < len(levels)):
+                    raise InputError(
+                        f"the labels of dim {dim!r} are levels of {name!r} in an order "
+                        f"or a selection that may follow from records: take those of "
+                        f"the schema, or of pd.Categorical"
+                    )
 
     def _check_statistic(self, leaf: Any, array: NDArray[Any]) -> None:
         """Refuse a constant that is a mean or the like of a confidential column."""

@@ -2,6 +2,7 @@
 columns as symbols.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from pdips.conversion.leaves import roots_of
+from pdips.conversion.leaves import held, leaves_of, roots_of
 from pdips.conversion.matching import ColumnExpression
 from pdips.conversion.rebuild import ALL_RECORDS, Memo, rebuilt
 from pdips.data.schema import Schema
@@ -126,20 +127,49 @@ class ConvertedModel:
         return tuple(name for one in self.observed for name in one.columns)
 
     @cached_property
+    def digest(self) -> str:
+        """A digest of the model's graph and constants, of columns of the table only
+        how they are read: equal models have equal ones.
+        """
+        parts = [self.model.str_repr(formatting="plain", include_params=False)]
+        for leaf in leaves_of(roots_of(self.model)):
+            known = self.parts.get(leaf)
+            if known is not None:
+                parts.append(repr(known))
+            elif leaf not in self.sizes:
+                parts.append(repr(held(leaf).tolist()))
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+    @cached_property
     def taken(self) -> frozenset[str]:
         """Names that variables and dimensions can't have inside."""
         return frozenset({*self.columns, *(one.name for one in self.observed), RECORD})
 
-    def inside(self, name: str) -> str:
-        """Return what a variable or dimension of the author's is called inside, where
-        names of columns and of their data are taken.
+    @cached_property
+    def renamed(self) -> dict[str, str]:
+        """What variables and dimensions of the author's are called inside, where names
+        of columns and of their data are taken.
         """
-        is_taken = name in self.taken or name.endswith(SUFFIX)
-        return f"{name}_" if is_taken else name
+        own = {*self.model.named_vars, *self.model.coords}
+        renamed = dict[str, str]()
+        for name in sorted(own):
+            other = name
+            while other in self.taken or other.endswith(SUFFIX):
+                other = f"{other}_"
+            while other != name and other in own:
+                other = f"{other}_"
+            if other != name:
+                renamed[name] = other
+        return renamed
+
+    def inside(self, name: str) -> str:
+        """Return what a variable or dimension of the author's is called inside."""
+        return self.renamed.get(name, name)
 
     def outside(self, name: str) -> str:
         """Return what the author calls a variable or dimension."""
-        return name[:-1] if self.inside(name[:-1]) == name else name
+        back = {other: own for own, other in self.renamed.items()}
+        return back.get(name, name)
 
     def build(self, data: Columns, schema: Schema) -> pm.Model:
         """Return the model of as many records as ``data`` has."""

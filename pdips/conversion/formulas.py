@@ -2,9 +2,11 @@
 with priors that read its bounds in place of the confidential outcome.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,9 @@ from pdips.conversion.outcome_spread import (
 from pdips.data.column import Column, Level
 from pdips.data.schema import Schema
 from pdips.errors import InputError
+from pdips.posterior.closures import source_of
 
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 ORDINAL = ("cumulative", "sratio")
 READ_AS_LEVELS = ("categorical", *ORDINAL)
 BINOMIAL = ("binomial", "beta_binomial", "zero_inflated_binomial")
@@ -87,7 +91,7 @@ class FormulaMaker:
         for each in fields(settings):
             value = getattr(settings, each.name)
             if value and value != each.default:
-                lines.append(f"{each.name} = {value}")
+                lines.append(f"{each.name} = {_spelt(value)}")
         return "\n".join(lines) + "\n"
 
     def __call__(self, frame: pd.DataFrame) -> Any:
@@ -198,6 +202,20 @@ class FormulaMaker:
             _set_alias(model, alias)
         model.response_term.alias = self.outcome
         mark_centered(model)
+
+
+def _spelt(value: Any) -> str:
+    """Return a setting as text that is the same in each process: functions by their
+    source, mappings in order.
+    """
+    if isinstance(value, Mapping):
+        parts = [f"{key!r}: {_spelt(value[key])}" for key in sorted(value, key=str)]
+        return f"{{{', '.join(parts)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_spelt, value))}]"
+    if isinstance(value, FunctionType):
+        return source_of(value, value.__name__).strip() or value.__name__
+    return ADDRESS.sub("", repr(value))
 
 
 def maker_of(model: Any, schema: Schema, **settings: Any) -> FormulaMaker:

@@ -2,6 +2,7 @@
 confidential ones made up from the schema.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,8 +31,10 @@ from pdips.posterior.model import PUBLIC_SEED
 FEWEST = 240
 MOST = 5_000
 FOR_EACH_LEVEL = 4
-# Share of the distance of a column's bounds over which values are spread that stay
-INNER = 0.9
+# Share of the distance of a column's bounds up to which values are spread that stay
+INNER = 0.95
+# The same of values that others change to
+LOW = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +89,33 @@ class MadeUp:
         of levels, numbers in the unit of the schema; other ones for each ``number``.
         """
         rng = np.random.default_rng([PUBLIC_SEED, number])
-        # records that change hold the extremes, so that these change too
-        inner = np.full(self.n, INNER)
-        inner[1::2] = 1.0 if number == 0 else INNER**2
+        # records that change hold the extremes, and change to lower values, so that
+        # extremes, means, quantiles and shares change too
+        ends = np.tile([[1 - INNER], [INNER]], self.n)
+        if number == 0:
+            ends[:, 1::2] = [[0.0], [1.0]]
+        else:
+            ends[1] = LOW
         return {
-            name: _made_up(self.columns[name], inner, rng) for name in self.confidential
+            name: _made_up(self.columns[name], ends, rng) for name in self.confidential
         }
+
+    @cached_property
+    def permuted(self) -> NDArray[np.int64]:
+        """The records in another order, in which the levels of public columns appear
+        as before: codes may follow the order in which they do.
+        """
+        starts = {0, self.n}
+        for name, column in self.columns.items():
+            if column.public and column.is_categorical:
+                _, first = np.unique(self.public_values[name], return_index=True)
+                starts.update(map(int, first))
+                starts.update(map(int, first + 1))
+        rng = np.random.default_rng(PUBLIC_SEED)
+        parts = []
+        for start, end in itertools.pairwise(sorted(starts)):
+            parts.append(rng.permutation(np.arange(start, end)))
+        return np.concatenate(parts)
 
     def frame(self, values: Values, rows: NDArray[np.int64] | None = None) -> Any:
         """Return a frame as an analyst's code expects it: levels as the schema spells
@@ -126,24 +150,25 @@ class MadeUp:
 
 
 def _made_up(
-    column: Column, inner: FloatArray, rng: np.random.Generator
+    column: Column, ends: FloatArray, rng: np.random.Generator
 ) -> NDArray[Any]:
     """Return values spread over a column's levels, each there if records suffice, or
-    over the ``inner`` share of the distance of its bounds, these left out.
+    between shares of the distance of its bounds, shape (2, records).
     """
-    n = len(inner)
+    n = ends.shape[1]
     if column.is_categorical:
-        codes = np.arange(n) % column.n_levels
-        return rng.permutation(codes)
+        codes = rng.permutation(np.arange(n) % column.n_levels)
+        low = rng.integers(column.n_levels, size=n)
+        return np.asarray(np.where(ends[1] == LOW, np.minimum(codes, low), codes))
     lower, upper = bounds_of(column)
     even = (rng.permutation(n) + rng.uniform(0.25, 0.75, n)) / n
-    share = 0.5 + (even - 0.5) * inner
+    share = ends[0] + (ends[1] - ends[0]) * even
     if column.scale == "log":
         values = lower * (upper / lower) ** share
     else:
         values = lower + (upper - lower) * share
     if column.integer:
-        return np.rint(values).astype(np.int64)
+        return np.asarray(np.rint(values), dtype=np.int64)
     return np.asarray(collapse(values, column))
 
 

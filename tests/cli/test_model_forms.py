@@ -35,7 +35,7 @@ def test_a_file_with_make_is_released_with_its_own_names(pdips, people):
     posterior = release.posterior["posterior"]
     assert posterior["a"].dims == ("chain", "draw", "region")
     assert [*release.sets[0].columns] == ["height", "weight", "region", "treated"]
-    assert "def make(df)" in (release.settings["model_source"])
+    assert "def make(df)" in release.privacy.settings["model_source"]
 
 
 def test_a_formula_is_released(pdips, people):
@@ -52,7 +52,7 @@ def test_a_formula_is_released(pdips, people):
     assert "by scores" in said
     release = opened("out/public")
     assert {"Intercept", "treated"} <= {*release.posterior["posterior"].data_vars}
-    assert release.settings["model_source"].startswith("children ~ treated")
+    assert release.privacy.settings["model_source"].startswith("children ~ treated")
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_formula_is_released(pdips, people):
     ],
 )
 def test_bad_input_is_one_line(pdips, people, words, said):
-    assert said in pdips.fails(2, *people, *words, "--out", "out")
+    pdips.fails(said, *people, *words, "--out", "out")

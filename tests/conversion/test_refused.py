@@ -95,7 +95,27 @@ REFUSED = {
     "an error": (lambda df: 1 / 0, "ZeroDivisionError"),
     "place in the table": (
         lambda df: normal(df, mu=np.sin(df.index.values)),
-        "differs between records which agree in all public columns",
+        "follows from the order of records",
+    ),
+    "random covariate": (
+        lambda df: normal(df, mu=np.random.default_rng(1).normal(size=len(df))),
+        "follows from the order of records",
+    ),
+    "lag of a public column": (
+        lambda df: normal(df, mu=df.weight.shift(fill_value=50).values),
+        "follows from the order of records",
+    ),
+    "rounded mean": (
+        lambda df: normal(df, prior=round(df.height.mean())),
+        "follow",
+    ),
+    "median of whole numbers": (
+        lambda df: normal(df, mu=df.children.median()),
+        "'children'",
+    ),
+    "share above a number": (
+        lambda df: normal(df, mu=(df.pay > 300).mean()),
+        "follow from confidential records",
     ),
     "missing public values": (
         lambda df: normal(df, mu=df.weight.where(df.weight > 60).values),
@@ -179,11 +199,96 @@ def test_a_conditioned_model_with_such_numbers_is_refused(make, words):
         converted_conditioned(make(frame), Table(frame, SCHEMA))
 
 
+def test_labels_of_a_conditioned_model_in_the_order_of_records_are_refused():
+    frame = table()
+    frame.loc[0, "party"] = "right"
+    codes, parties = frame.party.factorize()
+    with pm.Model(coords={"party": parties}) as model:
+        p = pm.Dirichlet("p", np.ones(3), dims="party")
+        pm.Categorical("y", p=p, observed=codes)
+    assert [*parties] not in ([*sorted(parties)], ["left", "centre", "right"])
+    with pytest.raises(InputError, match="labels of dim 'party'"):
+        converted_conditioned(model, Table(frame, SCHEMA))
+    with pm.Model() as model:
+        p = pm.Dirichlet("p", np.ones(3))
+        pm.Categorical("y", p=p, observed=codes)
+    with pytest.raises(InputError, match="codes of 'party' that follow neither"):
+        converted_conditioned(model, Table(frame, SCHEMA))
+
+
+def test_group_means_in_a_conditioned_model_are_refused():
+    frame = table()
+    means = frame.groupby("vote").height.mean()
+    mu = frame.vote.map(means).values
+    with pytest.raises(InputError, match="many digits"):
+        converted_conditioned(normal(frame, mu=mu), Table(frame, SCHEMA))
+
+
 def test_a_conditioned_model_scaled_by_round_numbers_is_accepted():
     frame = table()
     model = normal(frame, observed=(frame.height - 170) / 7.5, prior=0.0)
     made = converted_conditioned(model, Table(frame, SCHEMA))
     assert made.columns == ("height",)
+
+
+def test_without_public_columns_a_number_that_follows_from_their_number_is_refused():
+    def scaled(df):
+        return normal(df, sigma=100 / np.sqrt(len(df)))
+
+    alone = SCHEMA.only(["height"])
+    with pytest.raises(InputError, match="how many records there are"):
+        converted_model(scaled, MadeUp(alone, None), "make")
+    # with public columns the number of records is known
+    assert converted_model(scaled, made_up(), "make").columns == ("height",)
+    shaped = converted_model(
+        lambda df: normal(df, mu=np.zeros(len(df))), MadeUp(alone, None), "make"
+    )
+    assert shaped.columns == ("height",)
+
+
+def test_sizes_of_public_groups_are_no_numbers_of_records():
+    def weighted(df):
+        sizes = df.groupby("region").size().values
+        with pm.Model() as model:
+            a = pm.Normal("a", 170, 10, shape=len(sizes))
+            pm.Deterministic("mean", (a * sizes).sum() / 100)
+            codes = df.region.factorize(sort=True)[0]
+            pm.Normal("height", a[codes], 10, observed=df.height)
+        return model
+
+    made = convert(weighted)
+    narrow = SCHEMA.only(["height", *SCHEMA.public_columns])
+    wide = made.derived.widened(narrow)
+    model = made.build(Columns(wide, stand_ins(wide, 7)), wide)
+    a = np.array([1.0, 0.0, 0.0, 0.0])
+    total = model["mean"].eval({model["a"]: a})
+    sizes = made_up().frame(made_up().values(0)).groupby("region").size()
+    assert total == pytest.approx(sizes.iloc[0] / 100)
+
+
+def test_levels_in_the_order_in_which_they_appear_are_accepted():
+    def unsorted(df):
+        codes, regions = df.region.factorize()
+        with pm.Model(coords={"region": regions}) as model:
+            a = pm.Normal("a", 170, 10, dims="region")
+            pm.Normal("height", a[codes], 10, observed=df.height)
+        return model
+
+    assert convert(unsorted).columns == ("height",)
+
+
+def test_names_that_are_changed_inside_come_back():
+    def twins(df):
+        with pm.Model() as model:
+            own = pm.Normal("height", 170, 10)
+            pm.Normal("height_", 0, 1)
+            pm.Normal("obs", own, 10, observed=df.height)
+        return model
+
+    made = convert(twins)
+    inside = [made.inside(name) for name in ("height", "height_")]
+    assert len({*inside, "height"}) == 3
+    assert [made.outside(name) for name in inside] == ["height", "height_"]
 
 
 def test_no_message_quotes_a_record():

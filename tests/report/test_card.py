@@ -120,7 +120,7 @@ def test_every_mechanism_without_noise_has_its_reason() -> None:
     }
     # these list their noise, as test_sentinel.py sees on their cards
     noisy = (
-        "laplace-sanitizer modips pairs perturbed-histogram privbayes scores "
+        "laplace-sanitizer margins modips perturbed-histogram privbayes scores "
         "steps universal-histogram"
     )
     assert silent == set(noisy.split())

@@ -232,6 +232,48 @@ def test_a_function_that_holds_the_table_is_refused():
         pdips.sample(closed, frame, SCHEMA, epsilon=1, progress=False)
 
 
+MEAN = 171.23456789
+
+
+def test_numbers_with_many_digits_from_outside_of_a_function_are_refused(tmp_path):
+    def centred(df):
+        with pm.Model() as model:
+            a = pm.Normal("a", MEAN, 10)
+            pm.Normal("height", a, 10, observed=df.height)
+        return model
+
+    with pytest.raises(InputError, match="'MEAN' from outside of its code"):
+        written_model(centred, SCHEMA, {})
+    assert written_model(centred, SCHEMA, {}, public_constants=True) is not None
+
+
+def test_a_file_that_holds_the_table_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    people(30).to_csv("t.csv", index=False)
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import pandas as pd\nTABLE = pd.read_csv('t.csv')\n\n\n"
+        "def make(df):\n    return TABLE.height.mean()\n"
+    )
+    with pytest.raises(InputError, match="reads 'TABLE' from outside of its code"):
+        written_model(file, SCHEMA, {})
+
+
+def test_what_is_said_of_a_conditioned_model_counts_as_a_refusal(tmp_path):
+    ledger = Ledger(tmp_path / "account.sqlite")
+    ledger.set_total(5)
+    frame = people(60)
+    with pm.Model() as model:
+        a = pm.Normal("a", frame.height.mean(), 10)
+        pm.Normal("height", a, 10, observed=frame.height)
+    settings = {"epsilon": 1, "public_constants": True, "progress": False}
+    for _ in range(3):
+        with pytest.raises(InputError, match="holds the mean"):
+            pdips.sample(model, frame, SCHEMA, ledger=ledger, **settings)
+    with pytest.raises((InputError, pdips.RefusedError), match="refus"):
+        pdips.sample(model, frame, SCHEMA, ledger=ledger, **settings)
+
+
 def test_forms_of_models_are_told_apart(tmp_path):
     assert written_model(with_dims, SCHEMA, {}).name == "with_dims"
     assert written_model(lambda data, schema: None, SCHEMA, {}) is None
@@ -241,4 +283,4 @@ def test_forms_of_models_are_told_apart(tmp_path):
     assert written_model(file, SCHEMA, {}).name == "mine.py"
     formula = written_model("height ~ weight", SCHEMA, {"family": "t"})
     assert formula.text.startswith("height ~ weight")
-    assert "family = t" in formula.text
+    assert "family = 't'" in formula.text

@@ -302,7 +302,7 @@ def test_a_mechanism_without_a_posterior_says_so():
     schema = Schema(columns={"k": Column(levels=[-1, 1])})
     table = Table(pd.DataFrame({"k": [-1, 1] * 50}), schema)
     release, _ = Margins(epsilon=1).release(table)
-    refuses("steps publishes no posterior", lambda: release.posterior)
+    refuses("margins publishes no posterior", lambda: release.posterior)
 
 
 def test_dims_that_cannot_be_had_stop_no_release(mechanism, run, monkeypatch):

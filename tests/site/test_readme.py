@@ -48,13 +48,13 @@ def test_links_lead_somewhere_and_the_schemas_shown_are_valid():
 
 def test_the_model_shown_can_be_built():
     from pdips import Schema
-    from pdips.posterior.model import Blueprint
-    from pdips.posterior.model_file import Source
+    from pdips.sampling import written_model
 
     names = {}
-    exec(shown("python", "import pymc as pm\n\n\ndef build_model"), names)
+    exec(shown("python", "import pymc as pm\n\n\ndef make"), names)
     schema = Schema.from_toml("[columns.salary]\nlower = 1000\nupper = 500000")
-    assert Blueprint(Source(names["build_model"], "readme"), schema).n_parameters == 2
+    source = written_model(names["make"], schema, {}).source(None, schema)
+    assert source.converted.columns == ("salary",)
 
 
 def test_the_lock_file_names_no_host():
