@@ -5,7 +5,7 @@ import resource
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -321,10 +321,12 @@ class Mechanism(ABC):
     @final
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values, as they are published."""
+        shown = self.shown()
+        own = [each.name for each in fields(self) if each.name not in shown]
         return {
-            **asdict(self),
+            **{name: _plain(getattr(self, name)) for name in own},
             "epsilon": as_float(exact(self.epsilon, "epsilon")),
-            **self.shown(),
+            **shown,
         }
 
     @final
@@ -661,6 +663,14 @@ class Mechanism(ABC):
     def per_round(self, rounds: int) -> Fraction:
         """Return the epsilon of each of so many rounds."""
         return exact(self.epsilon, "epsilon") / rounds
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as plain values: dataclasses as dicts, also in sequences."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    is_settings = is_dataclass(value) and not isinstance(value, type)
+    return asdict(value) if is_settings else value
 
 
 REFUSALS = {

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import xarray as xr
 
 from pdips import InputError, PrivacyLoss, Schema, Table
 from pdips.audit.findings import exact_bound
@@ -374,6 +375,9 @@ def shown(words: set[str], text: str, *, synthetic: bool = False) -> list[str]:
     ]
 
 
+MOST_READ = 20_000  # Numbers of each variable of a tree that are searched
+
+
 def text_of(path: Path) -> str:
     """All that a file holds."""
     if path.suffix == ".parquet":
@@ -383,6 +387,16 @@ def text_of(path: Path) -> str:
             + str(table.schema.metadata)
             + str(pq.ParquetFile(path).metadata)
         )
+    if path.suffix == ".nc":
+        tree = xr.open_datatree(path)
+        parts = [str(tree.attrs)]
+        for node in tree.subtree:
+            dataset = node.to_dataset(inherit=False)
+            parts.append(str(dataset.attrs))
+            for name, array in dataset.variables.items():
+                values = " ".join(map(str, np.ravel(array.values)[:MOST_READ].tolist()))
+                parts.append(f"{name} {array.attrs} {values}")
+        return "\n".join(parts)
     return path.read_text(encoding="utf-8")
 
 

@@ -409,6 +409,10 @@ def notes_in_a_line() -> Iterator[None]:
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    # of a cluster's connections: what breaks one is said in our own words
+    events = logging.getLogger("asyncio")
+    level_of_events = events.level
+    events.setLevel(logging.CRITICAL)
 
     def show(message: Warning | str, category: type[Warning], *_: Any) -> None:
         if issubclass(category, UselessWarning):
@@ -422,6 +426,7 @@ def notes_in_a_line() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+        events.setLevel(level_of_events)
 
 
 def show_verdicts(verdicts: "Mapping[str, Verdict]") -> None:

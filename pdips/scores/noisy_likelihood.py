@@ -260,9 +260,10 @@ class NoisySums:
         """
         drawn, inside = self.simulator(place, number)
         scores = self.score.of_public(place, drawn)
-        # outside of the support, as a weight below 0 that no transform keeps there
+        # outside of the support, as a weight below 0 that no transform keeps there,
+        # slopes are no numbers, or 0 as those of a constant
         fine = (np.abs(scores) < LARGEST).all(axis=1)
-        if not fine.any():
+        if not scores[fine].any():
             raise ValueError("no record has a score at these parameters")
         scores = np.where(fine[:, None], scores, 0.0)
         summed = self.functions(inside)
