@@ -409,8 +409,8 @@ def nearest_rule(
     name = str(facts["mechanism"])
     settings = facts["settings"]
     shared = facts["sets_share"]
-    splits: tuple[str, ...] = find(name).splits if name in MECHANISMS else ()
     if facts["n_sets"] < 2:
+        splits: tuple[str, ...] = find(name).splits if name in MECHANISMS else ()
         advice = 'with split="per-set"'
         if shared in ("posterior", "fresh noise") or settings.get("sets"):
             advice = f"for {name} more sets cost nothing"
