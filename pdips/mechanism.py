@@ -1,5 +1,6 @@
 """The contract of a mechanism, and the steps that every release passes through."""
 
+import copy
 import inspect
 import resource
 import secrets
@@ -666,11 +667,13 @@ class Mechanism(ABC):
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as plain values: dataclasses as dicts, also in sequences."""
+    """Return a copy of a setting as plain values: dataclasses as dicts, also in
+    sequences. What can't be copied, such as a table, is no setting.
+    """
     if isinstance(value, (list, tuple)):
         return type(value)(map(_plain, value))
     is_settings = is_dataclass(value) and not isinstance(value, type)
-    return asdict(value) if is_settings else value
+    return asdict(value) if is_settings else copy.deepcopy(value)
 
 
 REFUSALS = {
