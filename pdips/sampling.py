@@ -147,15 +147,16 @@ def sample(
     if isinstance(model, pm.Model):
         _check_said(public_constants)
     written = written_model(model, known, options, public_constants)
-    # what is said of a model may follow from the table: so it is on record
-    reading = Request(mechanism="reading of public columns", schema=known)
-    with reserved(ledger, reading, explain=True, allow=allow):
-        if isinstance(model, pm.Model):
-            source = source_of_conditioned(model, data, known)
-        elif written is not None:
-            source = written.source(data, known)
-        else:
-            source = as_source(model)
+    if isinstance(model, pm.Model) or written is not None:
+        # what is said of a model may follow from the table: so it is on record
+        reading = Request(mechanism="reading of public columns", schema=known)
+        with reserved(ledger, reading, explain=True, allow=allow):
+            if written is None:
+                source = source_of_conditioned(model, data, known)
+            else:
+                source = written.source(data, known)
+    else:
+        source = as_source(model)
     if source.converted is not None:
         known = known.only([*source.converted.columns, *known.public_columns])
     if delta is not None:

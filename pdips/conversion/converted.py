@@ -128,15 +128,18 @@ class ConvertedModel:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the model's graph and constants, of columns of the table only
-        how they are read: equal models have equal ones.
+        """A digest of the model's graph and constants, which is published: of what has
+        one row a record, and of observed values, only how they are read.
         """
         parts = [self.model.str_repr(formatting="plain", include_params=False)]
+        parts += [repr(one.readings) for one in self.observed]
+        values = [self.model.rvs_to_values[each] for each in self.model.observed_RVs]
+        hidden = {*leaves_of(values), *self.sizes}
         for leaf in leaves_of(roots_of(self.model)):
             known = self.parts.get(leaf)
             if known is not None:
                 parts.append(repr(known))
-            elif leaf not in self.sizes:
+            elif leaf not in hidden:
                 parts.append(repr(held(leaf).tolist()))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 

@@ -12,7 +12,6 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.variable import TensorConstant
@@ -159,7 +158,3 @@ def evaluated(variables: Sequence[Any]) -> list[NDArray[Any]]:
 def is_whole(variable: Any) -> bool:
     """Whether a variable holds whole numbers, as lengths are."""
     return str(variable.type.dtype).startswith(("int", "uint"))
-
-
-def is_constant(variable: Any) -> bool:
-    return isinstance(variable, Constant)

@@ -108,3 +108,29 @@ def test_a_conditioned_model_is_converted_too(name) -> None:
     columns = Columns(made.derived.widened(narrow), made.derived.beside(values))
     found = log_density(made.build(columns, narrow))
     assert found == pytest.approx(log_density(written), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["centred", "with_dims", "on_logarithms", "logistic"])
+def test_the_digest_of_a_conditioned_model_follows_from_no_confidential_value(name):
+    frame = table()
+    other = table(seed=4)
+    for column in SCHEMA.public_columns:
+        other[column] = frame[column]
+    digests = {
+        converted_conditioned(ACCEPTED[name](each), Table(each, SCHEMA)).digest
+        for each in (frame, other)
+    }
+    assert len(digests) == 1
+
+
+def test_models_with_other_priors_have_other_digests():
+    frame = table()
+
+    def digest(deviation):
+        with pm.Model() as model:
+            a = pm.Normal("a", 170, deviation)
+            pm.Normal("obs", a, 10, observed=frame.height.values)
+        return converted_conditioned(model, Table(frame, SCHEMA)).digest
+
+    assert digest(3) == digest(3)
+    assert digest(3) != digest(0.01)
