@@ -2,6 +2,7 @@
 what it must not depend on.
 """
 
+import re
 from functools import partial
 
 import numpy as np
@@ -405,6 +406,9 @@ def test_nothing_of_a_record_or_a_seed_is_shown(tmp_path):
         + repr(record)
         + str(release.describe())
     )
+    shown = shown.replace(release.loss.statement, "")
+    # A digest of source text and versions holds any two digits now and then.
+    shown = re.sub(r"\b[0-9a-f]{16,}\b", "digest", shown)
     for secret in (str(SECRET), "31.4", "987654321", "61"):
-        assert secret not in shown.replace(release.loss.statement, "")
+        assert secret not in shown
     assert "31.4" not in repr(grid_of(made, table)[0].centre)
