@@ -2,8 +2,9 @@
 that samples it.
 
 The gradient of this density is 0 wherever it exists, so NUTS can't move along it; the
-step draws whole lines exactly (:mod:`pdips.quantile.hit_and_run`). Everything in the
-DataTree is confidential but the one draw that is paid for.
+step draws whole lines exactly (:mod:`pdips.quantile.hit_and_run`), and ``pm.sample``
+assigns it by itself. Everything in the DataTree is confidential but the one draw that
+is paid for.
 """
 
 import math
@@ -15,9 +16,11 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike
+from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.traversal import ancestors
 
 from pdips.arrays import FloatArray
@@ -40,6 +43,12 @@ NOT_IN_A_BOX = (
     "one potential made by knorm_gradient "
     "and in no other term of the model, but as floor or ceiling of other lines on "
     "the same box of covariates"
+)
+
+NO_GRADIENT = (
+    "the K-norm gradient density has a gradient of 0 wherever it has one, so samplers "
+    "that follow gradients can't move: leave step and nuts_sampler out of pm.sample, "
+    "which then takes KNormGradientStep for its line"
 )
 
 
@@ -88,7 +97,10 @@ def knorm_gradient(
     -------
     TensorVariable
         The potential, a scalar, minus infinity across a floor or a ceiling.
-        :class:`KNormGradientStep` finds it.
+        ``pm.sample`` draws ``beta`` by :class:`KNormGradientStep`, and other variables
+        by their own steps. The gradient is declared undefined: samplers that need one,
+        such as NUTS asked for by name, end with an error that says so, instead of
+        standing still on a gradient of 0.
 
     Raises
     ------
@@ -146,12 +158,21 @@ def knorm_gradient(
     potential.tag.knorm_gradient = density
     potential.tag.line = beta
     potential.tag.beside = beside
+    beta.tag.knorm_line = KNormLine()
     return potential
+
+
+class KNormLine:
+    """What a variable carries whose steps are :class:`KNormGradientStep`. Of this
+    module, so that a model that is unpickled elsewhere brings the step along.
+    """
 
 
 def _log_density(
     beta: Any, density: KNormGradient, beside: Sequence[tuple[Any, float]]
 ) -> Any:
+    beta = _without_gradient(beta)
+    beside = [(_without_gradient(line), sign) for line, sign in beside]
     # shared and not pm.Data: the records don't get into the DataTree
     x = pytensor.shared(density.x)
     y = pytensor.shared(density.y)
@@ -178,6 +199,21 @@ def _log_density(
     return pt.switch(pt.all(heights >= 0), log_density, -np.inf)
 
 
+def _without_gradient(line: Any) -> Any:
+    """Return a line whose gradient nobody can take: that of its density is 0 almost
+    everywhere, and would mislead samplers without a word.
+
+    A graph of its own, as PyMC simplifies views away before it takes gradients.
+    """
+    inside = line.type()
+    return OpFromGraph([inside], [inside.copy()], pullback=_refuse_gradient)(line)
+
+
+def _refuse_gradient(*_: Any) -> Any:
+    # the class by which PyMC is told that there is no gradient
+    raise NotImplementedError(NO_GRADIENT)
+
+
 @dataclass_state
 class KNormGradientState(StepMethodState):  # type: ignore[misc]
     """What a trace keeps of the step, to go on from."""
@@ -191,12 +227,13 @@ class KNormGradientState(StepMethodState):  # type: ignore[misc]
 
 class KNormGradientStep(BlockedStep):  # type: ignore[misc]
     """Hit-and-run on a potential made by :func:`knorm_gradient`, as a step of
-    ``pm.sample``.
+    ``pm.sample``, which assigns it by itself.
 
     Parameters
     ----------
-    vars : sequence of one TensorVariable
-        The regression's parameters: a ``pm.Uniform``, or for a normal base measure a
+    vars : sequence of TensorVariable
+        Of several variables each gets a step of its own. A variable is the parameters
+        of a regression: a ``pm.Uniform``, or for a normal base measure a
         ``pm.TruncatedNormal``, with ``default_transform=None`` and numbers as
         parameters, in one such potential and in no other term of the model but as floor
         or ceiling of other lines, which are kept where they are. Other variables get
@@ -209,6 +246,8 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
     rng : optional
         What PyMC makes a generator of; ``pm.sample(random_seed=...)`` replaces it for
         each chain.
+    initial_point, compile_kwargs : optional
+        What PyMC hands to each step that it assigns; not used.
 
     Raises
     ------
@@ -229,6 +268,12 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
     any length is an approximation whose error nothing here certifies: what is released
     from it is ``sampling: "mcmc"``, with the price of the exact law.
 
+    PyMC asks each class in ``pymc.step_methods.STEP_METHODS`` how well it suits a
+    variable, and takes the best. This one is among them as soon as its module is
+    imported, and answers "ideal" for the variables that :func:`knorm_gradient` was
+    given, "incompatible" for all others. So ``pm.sample()`` needs no ``step``, and
+    ``pm.sample(knorm_gradient={"moves": 20})`` sets an option.
+
     Examples
     --------
     >>> import pymc as pm
@@ -239,11 +284,11 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
     >>> with pm.Model():
     ...     beta = pm.Uniform("beta", -10, 10, shape=2, default_transform=None)
     ...     density = knorm_gradient("kng", beta, x, y, tau=0.5, scale=0.25)
-    ...     step = KNormGradientStep([beta])
+    ...     step = KNormGradientStep([beta], moves=20)
     """
 
     name = "knorm_gradient"
-    default_blocked = True
+    default_blocked = False
     stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
         "knorm": (np.float64, []),
         "tune": (bool, []),
@@ -256,8 +301,10 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
         *,
         moves: int | None = None,
         model: pm.Model | None = None,
-        blocked: bool = True,
+        blocked: bool = False,
         rng: Any = None,
+        initial_point: Any = None,
+        compile_kwargs: Any = None,
     ) -> None:
         model = pm.modelcontext(model)
         known = [model.rvs_to_values.get(each, each) for each in vars]
@@ -332,8 +379,11 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
 
     @staticmethod
     def competence(var: Any, has_grad: Any) -> Any:
-        """Return that PyMC never takes this step by itself."""
-        return Competence.INCOMPATIBLE
+        """Return that this step is ideal for lines of :func:`knorm_gradient`, and for
+        nothing else.
+        """
+        is_line = isinstance(getattr(var.tag, "knorm_line", None), KNormLine)
+        return Competence.IDEAL if is_line else Competence.INCOMPATIBLE
 
     @staticmethod
     def _progressbar_config(
@@ -352,6 +402,9 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
     @staticmethod
     def _make_progressbar_update_functions() -> tuple[Any, ...]:
         return (lambda stats: {"knorm": stats["knorm"]},)
+
+
+STEP_METHODS.append(KNormGradientStep)
 
 
 def learn_directions(draws: FloatArray) -> FloatArray:

@@ -4,18 +4,23 @@ test_hit_and_run.
 
 import itertools
 import pickle
+import subprocess
+import sys
 
 import cloudpickle
 import knorm_tables as by_hand
 import numpy as np
+import nutpie
 import pymc as pm
 import pytest
 from laws import ACCEPT, REJECT
+from pymc.sampling.mcmc import assign_step_methods
 from pymc.step_methods.state import equal_dataclass_values
 from pytensor.compile.mode import Mode
 from scipy import stats
 from tables import refuses
 
+from pdips.errors import InputError
 from pdips.posterior.nuts import converged
 from pdips.quantile.gradient import DENSITY_NORMS as NORMS
 from pdips.quantile.gradient import KNormGradient
@@ -124,6 +129,66 @@ def test_lines_are_kept_in_every_draw():
     refuses("start must lie", step.step, {"beta": np.array([6.0, 4.0])})
 
 
+def test_pm_sample_assigns_the_step_by_itself():
+    made = model(by_hand.skewed())
+    density = made.potentials[0].tag.knorm_gradient
+    settings = {"draws": 200, "tune": 50, "chains": 2, "random_seed": 4}
+    # without a context: what a variable is known by goes with the model
+    tree = pm.sample(model=made, knorm_gradient={"moves": 3}, **settings, **QUIET)
+    posterior = tree["posterior"]["beta"].to_numpy()
+    np.testing.assert_allclose(
+        tree["sample_stats"]["knorm"], by_hand.norm_at(density, posterior)
+    )
+    assert np.unique(posterior[..., 0]).size > 300
+    # and of several lines each has its own step
+    lines = two_lines()
+    tree = pm.sample(model=lines, **settings, **QUIET)
+    low, high = (tree["posterior"][name].to_numpy() for name in ("b0.3", "b0.7"))
+    assert (low <= high).all()
+    assert tree["sample_stats"]["knorm"].ndim == 3
+
+
+def test_a_model_that_is_unpickled_elsewhere_is_known_again():
+    code = (
+        "import pickle, sys; from pymc.sampling.mcmc import assign_step_methods; "
+        "made = pickle.loads(sys.stdin.buffer.read()); "
+        "print([each.__name__ for each in assign_step_methods(made)[1]])"
+    )
+    sent = cloudpickle.dumps(model(by_hand.skewed()))
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=sent, capture_output=True, check=True
+    )
+    assert done.stdout.decode().strip() == "['KNormGradientStep']"
+
+
+def test_no_other_variable_gets_the_step():
+    with pm.Model() as made:
+        pm.Uniform("u", 0, 1, default_transform=None)
+        pm.Normal("z", shape=2)
+    _, steps = assign_step_methods(made)
+    assert KNormGradientStep not in steps
+
+
+def test_a_line_that_it_cannot_draw_is_refused_by_pm_sample():
+    with pm.Model() as made:
+        known(pm.Uniform("beta", -9, 9, shape=2))
+    with pytest.raises(InputError, match="default_transform=None"):
+        pm.sample(10, tune=10, model=made, **QUIET)
+
+
+def test_samplers_that_follow_gradients_do_not_stand_still():
+    made = model(by_hand.skewed())
+    with made, pytest.raises(NotImplementedError, match="leave step and nuts_sampler"):
+        pm.NUTS([made["beta"]])
+    with pytest.raises(NotImplementedError, match="samplers that follow gradients"):
+        nutpie.compile_pymc_model(made)
+    # other variables have theirs
+    with made:
+        pm.Binomial("seen", 10, pm.Beta("rate", 2, 2), observed=7)
+    gradient = made.dlogp(vars=[made["rate"]])
+    assert gradient.ndim == 1
+
+
 def test_a_step_survives_being_sent_to_another_process():
     made = model(by_hand.skewed())
     with made:
@@ -225,7 +290,9 @@ def test_settings_are_checked():
         other = pm.Uniform("other", -9, 9, **FREE)
         knorm_gradient("one", beta, covariates=(0.0, 1.0), **common)
         refuses("moves must be at least 1", KNormGradientStep, [beta], moves=0)
-        refuses("takes one free variable", KNormGradientStep, [beta, beta])
+        refuses(
+            "takes one free variable", KNormGradientStep, [beta, other], blocked=True
+        )
         knorm_gradient("two", other, floors=beta, **common)
         refuses("same box of covariates", KNormGradientStep, [beta])
 
