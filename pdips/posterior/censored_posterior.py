@@ -212,8 +212,8 @@ class CensoredPosterior(sampling.ChainMechanism):
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has, which
         add-remove can't reveal.
-    nuts : {"auto", "nutpie", "pymc", "numpyro"}
-        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
+    nuts : {"auto", "nutpie", "pymc", "numpyro", "blackjax"}
+        Whose NUTS: nutpie's, PyMC's own, or numpyro's or blackjax's if installed.
     draws, tune, n_chains : int
         Of NUTS.
 

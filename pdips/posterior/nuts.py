@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
@@ -23,7 +24,7 @@ from pdips.privacy.curator import COMPILING, TELL, tell
 from pdips.privacy.loss import check_whole, choice
 from pdips.privacy.noise import RandomBits
 
-Sampler = Literal["auto", "nutpie", "pymc", "numpyro"]
+Sampler = Literal["auto", "nutpie", "pymc", "numpyro", "blackjax"]
 
 
 class Reusable(Protocol):
@@ -39,7 +40,12 @@ class Reusable(Protocol):
     def record_parameters(self) -> tuple[str, ...]: ...
 
 
-SAMPLERS = ("auto", "nutpie", "pymc", "numpyro")
+SAMPLERS = ("auto", "nutpie", "pymc", "numpyro", "blackjax")
+# Samplers that run on JAX, which pdips doesn't install. PyMC 6.4 hands blackjax an
+# argument that it has no longer since version 1.6 (tried: 1.5, 1.6, 1.6.2 and 1.7.1).
+ON_JAX = ("numpyro", "blackjax")
+TO_INSTALL = {"numpyro": "numpyro", "blackjax": "blackjax<1.6"}
+FIRST_UNFIT = (1, 6)
 MOST_CORES = 2
 MOST_CORRELATED = 500
 """Up to this many unconstrained parameters nutpie adapts to their correlations too:
@@ -202,13 +208,25 @@ def available(model: pm.Model, sampler: Sampler) -> str:
             f"{discrete[0]!r} is discrete, which {sampler} can't "
             f"sample; use sampler='pymc'"
         )
-    if sampler == "numpyro" and not (find_spec("numpyro") and find_spec("jax")):
+    if sampler in ON_JAX and not (find_spec(sampler) and find_spec("jax")):
         raise InputError(
-            "numpyro and jax are not installed; install them, or use sampler='nutpie'"
+            f"{sampler} and jax are not installed: pip install '{TO_INSTALL[sampler]}' "
+            f"jax, or use nutpie or pymc"
+        )
+    if sampler == "blackjax" and _version_of("blackjax") >= FIRST_UNFIT:
+        raise InputError(
+            f"PyMC can't call this version of blackjax: pip install "
+            f"'{TO_INSTALL[sampler]}', or use nutpie or pymc"
         )
     if sampler == "auto":
         return "pymc" if discrete else "nutpie"
     return sampler
+
+
+def _version_of(package: str) -> tuple[int, ...]:
+    """Return the first two numbers of the version of a package that is installed."""
+    major, minor = version(package).split(".")[:2]
+    return int(major), int(minor)
 
 
 def compile_nutpie(model: pm.Model) -> Any:
@@ -300,7 +318,7 @@ class ChainMechanism(ModelMechanism, LaplaceOrGaussian):
 
     # public; by default the table's, or under add-remove what the mechanism says
     n_records: int | None = None
-    # whose: nutpie's, PyMC's own, or numpyro's if it is installed
+    # whose: nutpie's, PyMC's own, or numpyro's or blackjax's if they are installed
     nuts: Sampler = "auto"
     draws: int = 1_000  # of NUTS, as what follows
     tune: int = 1_000

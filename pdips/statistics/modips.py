@@ -100,10 +100,10 @@ class Modips(LaplaceOrGaussian):
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has, which
         add-remove can't reveal.
-    nuts : {"auto", "nutpie", "pymc", "numpyro"}
-        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed. With "auto",
-        a sampler made for the model goes before NUTS, if there is one that recognises
-        it.
+    nuts : {"auto", "nutpie", "pymc", "numpyro", "blackjax"}
+        Whose NUTS: nutpie's, PyMC's own, or numpyro's or blackjax's if installed. With
+        "auto", a sampler made for the model goes before NUTS, if there is one that
+        recognises it.
     draws, tune, n_chains : int, optional
         Draws of each chain, or independent ones; steps before them; chains. By default
         1,000, 1,000 and 4. What a sampler that is no NUTS doesn't have is refused.

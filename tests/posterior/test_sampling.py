@@ -255,6 +255,18 @@ def test_settings_out_of_range_and_samplers_that_are_not_there_are_refused(
     refuses(says, sample, normal(Y), rng=np.random.default_rng(0), **options)
 
 
+@pytest.mark.parametrize(("release", "fits"), [("1.5", True), ("1.6.2", False)])
+def test_a_version_that_pymc_cannot_call_is_refused(release, fits, monkeypatch):
+    monkeypatch.setattr(sampling, "find_spec", lambda name: True)
+    monkeypatch.setattr(sampling, "version", lambda name: release)
+    if fits:
+        assert sampling.available(normal(Y), "blackjax") == "blackjax"
+    else:
+        refuses(
+            "pip install 'blackjax<1.6', or", sampling.available, normal(Y), "blackjax"
+        )
+
+
 def test_chains_that_disagree_run_twice_as_long_and_then_end_in_a_refusal(
     monkeypatch, caplog
 ):
