@@ -21,6 +21,7 @@ from pdips.outside.laws import DiscreteGaussian as DiscreteGaussian
 from pdips.outside.laws import DiscreteLaplace as DiscreteLaplace
 from pdips.outside.laws import NoisyCounts as NoisyCounts
 from pdips.outside.replays import more_sets as more_sets
+from pdips.own_models import noisy_likelihood as noisy_likelihood
 from pdips.posterior.censored_posterior import CensoredPosterior as CensoredPosterior
 from pdips.posterior.pseudo_posterior import PseudoPosterior as PseudoPosterior
 from pdips.privacy.ledger import Ledger as Ledger
@@ -32,7 +33,6 @@ from pdips.release.opening import open as open
 from pdips.release.release import Release as Release
 from pdips.release.release import RunRecord as RunRecord
 from pdips.sampling import sample as sample
-from pdips.scores.published import noisy_likelihood as noisy_likelihood
 from pdips.scores.scores import Scores as Scores
 from pdips.statistics.modips import Modips as Modips
 from pdips.synthesis import synthesize as synthesize

@@ -2,7 +2,7 @@
 simulated records have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -447,7 +447,7 @@ class NoisyLikelihood:
     record_parameters: tuple[str, ...] = ()
 
     def __init__(self, space: Blueprint, here: Linearised, noises: Noises = ()) -> None:
-        self.model = _prior_model(space)
+        self.model = prior_model(space)
         self.compiled = dict[str, Any]()
         with self.model:
             free = [self.model[variable.name] for variable in space.model.free_RVs]
@@ -457,22 +457,9 @@ class NoisyLikelihood:
             ]
             held = {
                 name: pm.Data(name, number)
-                for name, number in _numbers(here, noises).items()
+                for name, number in numbers_of(here, noises).items()
             }
-            place = pt.concatenate([value.ravel() for value in values])
-            expected = (held[SLOPES] * (place - held[PLACE])).sum(axis=-1)
-            observed = held[RESIDUAL]
-            if LOGS in held:
-                pm.CustomDist(
-                    NOISY_SUMS,
-                    expected,
-                    held[LOGS],
-                    observed=observed,
-                    logp=_mixed,
-                    signature="(m,k),(m)->(m,k)",
-                )
-            else:
-                pm.Normal(NOISY_SUMS, expected, 1.0, observed=observed)
+            observe_sums(NOISY_SUMS, values, held)
 
     @classmethod
     def kept(
@@ -484,11 +471,30 @@ class NoisyLikelihood:
         made: NoisyLikelihood = space.tried.once(
             ("noisy sums", len(noises) > 1), lambda: cls(space, here, noises)
         )
-        pm.set_data(_numbers(here, noises), model=made.model)
+        pm.set_data(numbers_of(here, noises), model=made.model)
         return made
 
 
-def _prior_model(space: Blueprint) -> pm.Model:
+def observe_sums(name: str, values: Sequence[Any], held: Mapping[str, Any]) -> Any:
+    """Observe noisy sums in the model in context, given its unconstrained parameters
+    and what :func:`numbers_of` returns.
+    """
+    place = pt.concatenate([value.ravel() for value in values])
+    expected = (held[SLOPES] * (place - held[PLACE])).sum(axis=-1)
+    observed = held[RESIDUAL]
+    if LOGS not in held:
+        return pm.Normal(name, expected, 1.0, observed=observed)
+    return pm.CustomDist(
+        name,
+        expected,
+        held[LOGS],
+        observed=observed,
+        logp=_mixed,
+        signature="(m,k),(m)->(m,k)",
+    )
+
+
+def prior_model(space: Blueprint) -> pm.Model:
     """Return the model without what reads a record: its priors, potentials and
     deterministic variables.
     """
@@ -507,7 +513,7 @@ def _is_of_prior(node: Any) -> bool:
     return is_deterministic and not reads_records(node)
 
 
-def _numbers(here: Linearised, noises: Noises) -> dict[str, FloatArray]:
+def numbers_of(here: Linearised, noises: Noises) -> dict[str, FloatArray]:
     """Return what the model of noisy sums reads, by name; with a row for each of
     several noises.
     """

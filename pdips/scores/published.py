@@ -3,11 +3,10 @@ them again.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import pymc as pm
 
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
@@ -18,17 +17,16 @@ from pdips.posterior.model import (
     ONE_AT_A_TIME,
     PUBLIC_SEED,
     Blueprint,
-    blueprint_of,
     start,
 )
-from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.release.documents import release_home
 from pdips.release.folder import read_tables
 from pdips.release.release import Release
 from pdips.scores.column_cells import ColumnCells
 from pdips.scores.noisy_likelihood import (
+    Linearised,
     Measurement,
-    NoisyLikelihood,
+    Noises,
     NoisySums,
     NormalPrior,
 )
@@ -208,7 +206,7 @@ def read_published(
         first = release.sets[0]
     else:
         document, tables = read_tables(
-            release_home(release), SUMS, REFERENCES, "synthetic_1"
+            release_home(release, received=True), SUMS, REFERENCES, "synthetic_1"
         )
         schema = document.table_schema
         first = tables.get("synthetic_1", pd.DataFrame())
@@ -223,62 +221,17 @@ def read_published(
     return schema, tables, public_columns(public)
 
 
-def noisy_likelihood(
-    model: str | Path | BuildModel | Source,
-    release: Release | str | Path,
+def near_mode(
+    space: Blueprint,
+    tables: dict[str, pd.DataFrame],
+    public: Values,
     *,
-    measurements: Literal["all", "counts"] = "all",
-) -> pm.Model:
-    """Return a PyMC model of the noisy sums of a release: the priors of a model, and
-    what the sums say.
-
-    The free variables and priors are those of ``model``; the noisy sums, made
-    independent, are observed as ``noisy_sums``, with the noise, the sampling of records
-    and the error of simulation in their covariance. They are normal, with a mean that
-    is linear in the unconstrained parameters about the most probable ones; Laplace
-    noise is a mixture of normal ones. Nothing confidential is read.
-
-    Parameters
-    ----------
-    model : path, name, callable or Source
-        The model of the release, or with ``measurements="counts"`` any model of the
-        same columns.
-    release : Release or path
-        A release of mechanism ``scores``, or its folder.
-    measurements : {"all", "counts"}
-        All noisy sums, or the counts of cells alone. NoisySums of scores are other data
-        for other models, so that only counts compare models, by predictive density or
-        Bayes factors.
-
-    Returns
-    -------
-    pymc.Model
-        To look at, to extend and to sample.
-
-    Raises
-    ------
-    InputError
-        If the release has no noisy sums, or the model has other parameters than they
-        were made for.
-
-    Examples
-    --------
-    >>> import pymc as pm
-    >>> def build_model(data, schema):
-    ...     with pm.Model() as model:
-    ...         pm.Bernoulli("ill", pm.Beta("share", 1, 1), observed=data["ill"])
-    ...     return model
-    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
-    >>> release, record = Scores(epsilon=1, model=build_model).release(
-    ...     Table(pd.DataFrame({"ill": [0] * 400 + [1] * 200}), schema)
-    ... )
-    >>> sorted(noisy_likelihood(build_model, release).named_vars)[:1]
-    ['noisy_sums']
+    only_counts: bool,
+) -> tuple[Linearised, Noises]:
+    """Return what published noisy sums say near the most probable parameters of a
+    model, and the normal laws of which their noise is mixed.
     """
-    schema, tables, (_, public) = read_published(release)
-    space = blueprint_of(as_source(model), schema)
-    space.check()
-    if measurements == "counts":
+    if only_counts:
         sums_table = tables[SUMS]
         is_count = sums_table["lower"].notna() | (sums_table["step"] == RECORDS)
         tables = {SUMS: sums_table[is_count]}
@@ -287,5 +240,4 @@ def noisy_likelihood(
         prior = NormalPrior.of(space.prior)
         sums = restored(space, score, prior, tables, public)
         here = sums.precise(sums.mode(sums.last_reference).place)
-        noises = noises_of(sums, here, np.random.default_rng(PUBLIC_SEED))
-        return NoisyLikelihood(space, here, noises).model
+        return here, noises_of(sums, here, np.random.default_rng(PUBLIC_SEED))

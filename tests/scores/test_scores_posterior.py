@@ -15,7 +15,7 @@ from scipy import stats
 from small_models import written
 from tables import cases, refuses
 
-from pdips import Column, Schema, Scores, Table
+from pdips import Column, Schema, Scores, Table, noisy_likelihood
 from pdips.posterior.columns import public_stand_ins
 from pdips.posterior.inspection import released_draws
 from pdips.posterior.model import blueprint_of
@@ -36,7 +36,6 @@ from pdips.scores.posterior import (
 from pdips.scores.published import (
     REFERENCES,
     SUMS,
-    noisy_likelihood,
     read_published,
     restored,
 )

@@ -1,0 +1,276 @@
+"""What a release says, in a PyMC model of the analyst's own: post-processing."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor
+import xarray as xr
+from pymc.model.core import MODEL_MANAGER
+from pytensor.graph.replace import clone_replace
+
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.posterior.model import Blueprint, blueprint_of, transformed
+from pdips.posterior.model_file import Source, as_source
+from pdips.privacy.loss import choice
+from pdips.release.opening import PublishedRelease
+from pdips.release.release import Release
+from pdips.sampling import written_model
+from pdips.scores.noisy_likelihood import (
+    NOISY_SUMS,
+    numbers_of,
+    observe_sums,
+    prior_model,
+)
+from pdips.scores.published import near_mode, read_published
+from pdips.scores.tree import labels_of
+
+AnyRelease = Release | PublishedRelease | xr.DataTree | str | Path
+
+
+def noisy_likelihood(
+    model: Any,
+    release: AnyRelease,
+    *,
+    measurements: Literal["all", "counts"] = "all",
+    name: str = NOISY_SUMS,
+    **options: Any,
+) -> Any:
+    """Add what the noisy sums of a release say to the PyMC model in context, or return
+    a model of them.
+
+    Inside of ``with pm.Model():`` the noisy sums are observed by the variables of that
+    model that are called as the free variables of the released one. What is around
+    these is the analyst's: other priors, groups, other data with the same parameters,
+    a second release. Outside, a model with the priors of the released one is made.
+
+    Parameters
+    ----------
+    model : callable, str, path or Source
+        The model of the release, as :func:`pdips.sample` takes it; or with
+        ``measurements="counts"`` any model of the same columns. In context too: it says
+        how records follow from the parameters.
+    release : Release, PublishedRelease, DataTree or path
+        A release of mechanism ``scores``, what :func:`pdips.open` or
+        :func:`pdips.sample` returned, or a folder.
+    measurements : {"all", "counts"}
+        All noisy sums, or the counts of cells alone. Noisy sums of scores are other
+        data for other models, so that only counts compare models, by predictive
+        density or Bayes factors.
+    name : str
+        Of the observed variable: another one for each release in a model.
+    **options
+        With a formula ``family``, ``priors`` and other settings of Bambi, as they were
+        when it was released.
+
+    Returns
+    -------
+    pymc.Model or TensorVariable
+        Outside of a model's context a model, to look at, to extend and to sample. In
+        one the variable that was added.
+
+    Raises
+    ------
+    InputError
+        If the release has no noisy sums, or the model has other parameters than they
+        were made for; or if the model in context lacks one of these, or has it in
+        another shape or with other labels.
+
+    Notes
+    -----
+    The noisy sums, made independent, have the noise, the sampling of records and the
+    error of simulation in their covariance. They are normal, with a mean that is linear
+    in the unconstrained parameters about those that are most probable under the
+    released model's priors; Laplace noise is a mixture of normal ones. So a prior of
+    your own that moves the posterior far from there moves it to where the mean is less
+    accurate. Nothing confidential is read.
+
+    A variable of the model in context may be a free one, a ``pm.Deterministic`` or
+    ``pm.Data``. Its values must be among those that the released model allows: a
+    standard deviation may not be negative.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def build_model(data, schema):
+    ...     with pm.Model() as model:
+    ...         pm.Bernoulli("ill", pm.Beta("share", 1, 1), observed=data["ill"])
+    ...     return model
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> release, record = Scores(epsilon=1, model=build_model).release(
+    ...     Table(pd.DataFrame({"ill": [0] * 400 + [1] * 200}), schema)
+    ... )
+    >>> sorted(noisy_likelihood(build_model, release).named_vars)[:1]
+    ['noisy_sums']
+    >>> with pm.Model() as own:
+    ...     odds = pm.LogNormal("odds", -1, 1)
+    ...     share = pm.Deterministic("share", odds / (1 + odds))
+    ...     noisy_sums = noisy_likelihood(build_model, release)
+    >>> [variable.name for variable in own.observed_RVs]
+    ['noisy_sums']
+    """
+    choice(measurements, ("all", "counts"), "measurements")
+    with outside_of_models() as own:
+        schema, tables, (written, public) = read_published(_published(release))
+        source = source_of_released(model, schema, written, options)
+        space = _blueprint(source, schema)
+        model_of_sums = prior_model(space) if own is None else own
+        called = str if own is None else space.outside
+        _check_new(model_of_sums, name)
+        values = _unconstrained(model_of_sums, space, called)
+        space.check()
+        here, noises = near_mode(
+            space,
+            tables,
+            space.beside(public),
+            only_counts=measurements == "counts",
+        )
+    with model_of_sums:
+        added = observe_sums(name, values, numbers_of(here, noises))
+    return model_of_sums if own is None else added
+
+
+@contextmanager
+def outside_of_models() -> Iterator[pm.Model | None]:
+    """Leave the contexts of all models for a while, and yield the innermost: what is
+    built there doesn't become a part of it.
+    """
+    contexts = MODEL_MANAGER.active_contexts
+    held = contexts.copy()
+    contexts.clear()
+    try:
+        yield held[-1] if held else None
+    finally:
+        contexts[:] = held
+
+
+def _published(release: AnyRelease) -> Release | str | Path:
+    """Return a release in memory, or its folder."""
+    if isinstance(release, xr.DataTree):
+        release = release.pdips.release
+    if isinstance(release, PublishedRelease):
+        return release.home
+    if not isinstance(release, (Release, str, Path)):
+        raise InputError(
+            f"release must be a release, what pdips.sample or pdips.open returned, or "
+            f"a folder, and is of type {type(release).__name__}"
+        )
+    return release
+
+
+def source_of_released(
+    model: Any, schema: Schema, public: pd.DataFrame, options: Mapping[str, Any]
+) -> Source:
+    """Return the model of a release in the form that mechanisms take, made beside the
+    public columns of its sets.
+    """
+    if isinstance(model, pm.Model):
+        raise InputError(
+            "a pm.Model holds the records that it was built on, and a release doesn't: "
+            "hand over the function that makes it, make(df) or "
+            "build_model(data, schema), its file, or the formula"
+        )
+    left = dict(options)
+    written = written_model(model, schema, left, public_constants=True)
+    if left:
+        raise InputError(
+            f"{', '.join(left)}: no setting of noisy_likelihood; settings of Bambi go "
+            f"with a formula"
+        )
+    if written is None:
+        return as_source(model)
+    return written.source(public, schema)
+
+
+def _check_new(own: pm.Model, name: str) -> None:
+    if own.name_for(name) in own.named_vars:
+        raise InputError(
+            f"the model has a variable {name!r} already: call this one otherwise, "
+            f"name=..."
+        )
+
+
+def _blueprint(source: Source, schema: Schema) -> Blueprint:
+    alone = schema.without_person()
+    if source.converted is not None:
+        alone = source.converted.derived.widened(alone)
+    return blueprint_of(source, alone)
+
+
+def _unconstrained(
+    own: pm.Model, space: Blueprint, called: Callable[[str], str]
+) -> list[Any]:
+    """Return the released model's parameters, as its value variables have them, made of
+    the variables of another model, in which they are ``called`` otherwise.
+    """
+    given = _matched(own, space, called)
+    return [
+        transformed(
+            space.model,
+            variable,
+            matched,
+            clone_replace(variable.owner.inputs, given, rebuild_strict=False),
+        )
+        for variable, matched in given.items()
+    ]
+
+
+def _matched(
+    own: pm.Model, space: Blueprint, called: Callable[[str], str]
+) -> dict[Any, Any]:
+    """Return the variable of a model that stands for each free one of the released
+    model.
+    """
+    names = {variable: called(variable.name) for variable in space.model.free_RVs}
+    shapes = space.model.eval_rv_shapes()
+    matched = {}
+    for variable, name in names.items():
+        # with the name of a model in a model before it
+        found = own.named_vars.get(own.name_for(name))
+        if found is None:
+            raise InputError(
+                f"the model in context has no variable {name!r}: the noisy sums are "
+                f"about {', '.join(names.values())}; call yours so, or add "
+                f"pm.Deterministic({name!r}, ...)"
+            )
+        _check_shape(name, found, tuple(map(int, shapes[variable.name])))
+        _check_labels(own, space, name, variable.name)
+        matched[variable] = found
+    return matched
+
+
+def _check_shape(name: str, found: Any, wanted: tuple[int, ...]) -> None:
+    shape = pytensor.function([], found.shape, mode="FAST_COMPILE")()
+    if tuple(map(int, shape)) != wanted:
+        raise InputError(
+            f"{name!r} has the shape {tuple(map(int, shape))} in this model, and "
+            f"{wanted} in the released one"
+        )
+    if np.dtype(found.dtype).kind != "f":
+        raise InputError(
+            f"{name!r} is of type {found.dtype} in this model, and of real numbers in "
+            f"the released one"
+        )
+
+
+def _check_labels(own: pm.Model, space: Blueprint, name: str, inside: str) -> None:
+    """Refuse labels that say that an entry is about another level than it was."""
+    labels = labels_of(space)
+    released = space.model.named_vars_to_dims.get(inside) or ()
+    dims = own.named_vars_to_dims.get(own.name_for(name)) or ()
+    for dim, mine in zip(released, dims, strict=False):
+        coords = own.coords.get(mine)
+        if dim not in labels or coords is None:
+            continue
+        wanted = [str(label) for label in labels[dim]]
+        if [str(label) for label in coords] != wanted:
+            raise InputError(
+                f"dimension {mine!r} of {name!r} has other labels than the released "
+                f"model, or has them in another order; its order is "
+                f"{', '.join(wanted)}"
+            )
