@@ -1,6 +1,6 @@
 """What a release says, in a PyMC model of the analyst's own: post-processing."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from pytensor.graph.replace import clone_replace
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
+from pdips.outside.noisy_margins import NoisyMargins
 from pdips.posterior.model import Blueprint, blueprint_of, transformed
 from pdips.posterior.model_file import Source, as_source
 from pdips.privacy.loss import choice
@@ -133,6 +134,62 @@ def noisy_likelihood(
     with model_of_sums:
         added = observe_sums(name, values, numbers_of(here, noises))
     return model_of_sums if own is None else added
+
+
+def margin_factor(
+    release: NoisyMargins | AnyRelease,
+    columns: Sequence[str] | str,
+    expected: Any,
+    *,
+    dims: Sequence[str] | None = None,
+    target: Literal["population", "table"] = "population",
+    name: str = "margins",
+) -> Any:
+    """Add what the noisy margins of a release say of some columns to the PyMC model in
+    context.
+
+    Parameters
+    ----------
+    release : NoisyMargins, Release, PublishedRelease, DataTree or path
+        Noisy margins, a release that publishes them, or its folder.
+    columns, expected, dims, target, name
+        As in :meth:`pdips.NoisyMargins.factor`.
+
+    Returns
+    -------
+    TensorVariable
+        The noisy contrasts of the columns' cells.
+
+    Raises
+    ------
+    InputError
+        As :meth:`pdips.NoisyMargins.factor`, or if the release has no noisy margins.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> schema = Schema.model_validate(
+    ...     {"columns": {name: {"levels": ["no", "yes"]} for name in ("ill", "old")}}
+    ... )
+    >>> table = {"ill": ["no", "yes"] * 50, "old": ["yes"] * 60 + ["no"] * 40}
+    >>> release, _ = Margins(epsilon=1).release(Table(pd.DataFrame(table), schema))
+    >>> with pm.Model(coords={name: ["no", "yes"] for name in ("ill", "old")}) as model:
+    ...     share = pm.Dirichlet("share", np.ones(4)).reshape((2, 2))
+    ...     noisy = margin_factor(
+    ...         release, ["ill", "old"], 100 * share, dims=("ill", "old")
+    ...     )
+    >>> model.coords["margins_contrast"]
+    ('ill[0]', 'old[0]', 'ill:old[0, 0]')
+    """
+    if not isinstance(release, NoisyMargins):
+        release = _margins_of(_published(release))
+    return release.factor(columns, expected, dims=dims, target=target, name=name)
+
+
+def _margins_of(release: Release | str | Path) -> NoisyMargins:
+    if isinstance(release, Release):
+        return NoisyMargins.of(release)
+    return NoisyMargins.read(release)
 
 
 @contextmanager

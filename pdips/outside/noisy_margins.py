@@ -394,9 +394,10 @@ class NoisyMargins:
 
     def factor(
         self,
-        columns: Sequence[str],
+        columns: Sequence[str] | str,
         expected: Any,
         *,
+        dims: Sequence[str] | None = None,
         target: Target = "population",
         name: str = "margins",
     ) -> Any:
@@ -405,43 +406,55 @@ class NoisyMargins:
 
         Parameters
         ----------
-        columns : sequence of str
-            Two or more; each two of them measured together.
+        columns : str or sequence of str
+            One or more; each two of them measured together.
         expected : tensor_like
             The number of records expected in each cell of the columns, shape (levels,
             levels, ...) or flat: shares times the number of records.
+        dims : sequence of str, optional
+            The dims of ``expected``, one for each column in the same order. Their
+            labels must be the column's levels in the order of the schema. Left out,
+            those of ``expected`` where it is a named variable of the model.
         target : {"population", "table"}
             Whether ``expected`` is of the population, from which the table was sampled:
             records are multinomial, or Poisson where their number is protected. Or of
             the table itself, as when several releases of it are pooled.
         name : str
-            Of the variable.
+            Of the variable; its dim is called ``NAME_contrast``.
 
         Returns
         -------
         TensorVariable
             The noisy contrasts: their covariance is that of the noise, and for
-            ``target="population"`` of sampling.
+            ``target="population"`` of sampling. Labels of its dim say which columns a
+            contrast depends on.
 
         Raises
         ------
         InputError
             If no margin holds two of the columns, or structural zeros tie them
-            together.
+            together; if ``expected`` or its dims don't have the columns' levels; or if
+            there is no model in context.
         """
         choice(target, ("table", "population"), "target")
-        import pymc as pm
-        import pytensor.tensor as pt
+        # imports PyMC
+        from pdips.outside import factors
 
-        contrasts, seen, variances = self._coordinates(columns)
-        cells = pt.flatten(pt.as_tensor(expected))
+        named = [columns] if isinstance(columns, str) else list(columns)
+        contrasts, seen, variances = self._coordinates(named)
+        known = {each: self.schema.columns[each] for each in named}
+        factors.model_in_context()
+        cells = factors.check_expected(known, expected, dims)
         mean = cells @ contrasts
         covariance = np.diag(np.maximum(variances, LEAST_COUNT))
         if target == "population":
             covariance = covariance + (contrasts.T * cells) @ contrasts
             if not self.found.total_variance:
-                covariance = covariance - pt.outer(mean, mean) / self.found.n
-        return pm.MvNormal(name, mean, covariance, observed=seen)
+                covariance = covariance - mean[:, None] * mean / self.found.n
+        parts = _parts_of(len(named), total=bool(self.found.total_variance))
+        sizes = [column.n_levels for column in known.values()]
+        labels = factors.contrast_labels(named, parts, sizes)
+        return factors.observe_contrasts(name, labels, seen, (mean, covariance))
 
     def ols(self, formula: str, *, target: Target = "population") -> Answer:
         """Fit a linear regression to the noisy pairs, which hold all that its Gram
