@@ -14,6 +14,7 @@ from pdips.histogram.laplace import PerturbedHistogram as PerturbedHistogram
 from pdips.histogram.urns import McClureReiter as McClureReiter
 from pdips.histogram.urns import MultinomialDirichlet as MultinomialDirichlet
 from pdips.histogram.urns import SmoothedHistogram as SmoothedHistogram
+from pdips.influence import bounds as bounds
 from pdips.margins.steps import Steps as Steps
 from pdips.margins.universal_histogram import UniversalHistogram as UniversalHistogram
 from pdips.mechanism import Mechanism as Mechanism

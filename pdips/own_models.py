@@ -119,7 +119,7 @@ def noisy_likelihood(
     with outside_of_models() as own:
         schema, tables, (written, public) = read_published(_published(release))
         source = source_of_released(model, schema, written, options)
-        space = _blueprint(source, schema)
+        space = blueprint_for(source, schema)
         model_of_sums = prior_model(space) if own is None else own
         called = str if own is None else space.outside
         _check_new(model_of_sums, name)
@@ -252,7 +252,8 @@ def _check_new(own: pm.Model, name: str) -> None:
         )
 
 
-def _blueprint(source: Source, schema: Schema) -> Blueprint:
+def blueprint_for(source: Source, schema: Schema) -> Blueprint:
+    """Return the model of one record of a table of a schema."""
     alone = schema.without_person()
     if source.converted is not None:
         alone = source.converted.derived.widened(alone)

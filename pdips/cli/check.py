@@ -270,7 +270,21 @@ def _show_outcome(said: str, *, fails: bool) -> None:
 @click.option(
     "--model",
     metavar="FILE",
-    help="A Python file that leaves the pm.Model with its data in `model`.",
+    help="A Python file that leaves the pm.Model with its data in `model`; with "
+    "--table one with make(df) or build_model(data, schema), or a name from `pdips "
+    "models list`.",
+)
+@click.option(
+    "--formula",
+    metavar="FORMULA",
+    help='With --table, a model as a formula, such as "pay ~ age + (1 | region)".',
+)
+@click.option("--table", metavar="T", help="The confidential table.")
+@click.option(
+    "--schema", metavar="S", help="Of the table; a release has that of its own."
+)
+@click.option(
+    "--public", metavar="A,B", help="Columns that everybody may know, beside --schema."
 )
 @click.option(
     "--variable", metavar="NAME", help="Of the group log_likelihood; all by default."
@@ -291,16 +305,16 @@ def _show_outcome(said: str, *, fails: bool) -> None:
     metavar="DIR",
     help="Write bounds.html, bounds.json and, by record, bounds.csv: inside.",
 )
-def bounds(draws: str, model: str | None, out: str | None, **settings: Any) -> None:
+def bounds(draws: str, out: str | None, **settings: Any) -> None:
     """Bound each record's log-likelihood over the draws of a posterior in IDATA, a
-    netCDF file or zarr folder.
+    netCDF file, a zarr folder or the folder of a release.
 
-    Any posterior: a group log_likelihood is sufficient, else use --model. For internal
-    use only.
+    Any posterior: a group log_likelihood of records is sufficient, else use --model.
+    For internal use only.
     """
-    from pdips.posterior.inspection import check_bounds
+    from pdips.influence import bounds as bounds_of
 
-    found = check_bounds(draws, model, **settings)
+    found = bounds_of(draws, **_models_and_tables(settings))
     said = found.describe()
     rows = _rows(found, said)
     click.echo(
@@ -315,6 +329,20 @@ def bounds(draws: str, model: str | None, out: str | None, **settings: Any) -> N
     _show(f"{'certifies':<10}{said['certifies']}")
     if out is not None:
         _write(Path(out), said, found, rows)
+
+
+def _models_and_tables(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what the function takes, of what was given on the command line."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "formula" in given:
+        if "model" in given:
+            raise InputError("--formula is a model of its own: leave --model out")
+        given["model"] = given.pop("formula")
+    if "table" in given:
+        given["data"] = given.pop("table")
+    if "public" in given:
+        given["public"] = [name.strip() for name in given["public"].split(",")]
+    return given
 
 
 def _rows(found: Any, said: dict[str, Any]) -> dict[str, str]:

@@ -12,15 +12,13 @@ from typing import Any
 import arviz as az
 import numpy as np
 import pandas as pd
-import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray, finite
 from pdips.data.column import Column
 from pdips.errors import InputError
-from pdips.posterior import model_file
-from pdips.posterior.bounds import Bounds, Tally, from_log_likelihood, stream_bounds
+from pdips.posterior.bounds import Bounds, Tally
 from pdips.posterior.columns import Values, bounds_of, collapse, distinct, public_names
 from pdips.posterior.model import Blueprint, unconstrained
 from pdips.posterior.nuts import ChainDraws
@@ -527,103 +525,3 @@ def _shares(values: NDArray[Any], column: Column, edges: FloatArray) -> FloatArr
         numbers = collapse(numbers, column)
     counts, _ = np.histogram(numbers, edges)
     return np.asarray(counts / max(len(numbers), 1))
-
-
-def check_bounds(
-    draws: xr.DataTree | AnyPath,
-    model: pm.Model | AnyPath | None = None,
-    *,
-    variable: str | None = None,
-    record_dim: str | None = None,
-    weights: FloatArray | None = None,
-    centre: FloatArray | None = None,
-    limit: float | None = None,
-    independent: bool = False,
-) -> Bounds:
-    """Bound the log-likelihoods of anybody's posterior: ``pdips bounds``.
-
-    Parameters
-    ----------
-    draws : xarray.DataTree, or path of a netCDF file or zarr folder
-        From PyMC, NumPyro or CmdStan by ArviZ: with a group ``log_likelihood`` or, if
-        there is a model, ``posterior``.
-    model : pymc.Model or path, optional
-        What the draws were made of; of a Python file its ``model``, or what its
-        ``build_model()`` returns.
-    variable, record_dim
-        As in :func:`from_log_likelihood`; without a model only.
-    weights, centre, limit, independent
-        As in :func:`stream_bounds`.
-
-    Returns
-    -------
-    Bounds
-        Confidential.
-
-    Raises
-    ------
-    InputError
-        If the file is none, groups or a model are missing, or the draws don't fit the
-        model.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> log_lik = xr.DataArray(
-    ...     np.full((2, 50, 30), -1.0), dims=["chain", "draw", "record"]
-    ... )
-    >>> tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": log_lik})})
-    >>> check_bounds(tree).by_chain.shape
-    (2, 30)
-    """
-    tree = draws if isinstance(draws, xr.DataTree) else _opened(Path(draws))
-    common: dict[str, Any] = {
-        "weights": weights,
-        "centre": centre,
-        "limit": limit,
-        "independent": independent,
-    }
-    if model is None:
-        return from_log_likelihood(
-            tree, variable=variable, record_dim=record_dim, **common
-        )
-    if variable is not None or record_dim is not None:
-        raise InputError(
-            "variable and record_dim choose among stored "
-            "log-likelihoods: leave them out with a model"
-        )
-    if not isinstance(model, pm.Model):
-        model = _finished(model)
-    return stream_bounds(model, None, tree, **common)
-
-
-def _opened(path: Path) -> xr.DataTree:
-    try:
-        return xr.open_datatree(path)
-    except (OSError, ValueError, KeyError, TypeError):
-        what = "isn't there"
-        if path.exists():
-            what = "is no netCDF file and no zarr folder of draws, such as ArviZ writes"
-        raise InputError(f"{path} {what}") from None
-
-
-def _finished(path: str | Path) -> pm.Model:
-    """Return the model that a file makes. It may read records, so no message of its own
-    is passed on.
-    """
-    if not Path(path).is_file():
-        raise InputError(f"there is no model file {path}")
-    ended = ""
-    try:
-        module, _ = model_file.load(path)
-        made = module.model if hasattr(module, "model") else module.build_model()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the analyst's own code, which may quote a record
-        made = None
-        ended = f"; it ended with {type(error.__context__ or error).__name__}"
-    if not isinstance(made, pm.Model):
-        raise InputError(
-            f"{Path(path).name} must run by itself and leave a pm.Model, with its "
-            f"data, in the name model, or return "
-            f"one from build_model() without arguments{ended}"
-        )
-    return made

@@ -154,7 +154,9 @@ def knorm_gradient(
                 "with default_transform=None"
             )
         beside.append((line, sign))
-    potential = pm.Potential(name, _log_density(beta, density, beside))
+    lines = [(_without_gradient(line), sign) for line, sign in beside]
+    log_density = _log_density(_without_gradient(beta), density, lines)
+    potential = pm.Potential(name, log_density)
     potential.tag.knorm_gradient = density
     potential.tag.line = beta
     potential.tag.beside = beside
@@ -171,8 +173,6 @@ class KNormLine:
 def _log_density(
     beta: Any, density: KNormGradient, beside: Sequence[tuple[Any, float]]
 ) -> Any:
-    beta = _without_gradient(beta)
-    beside = [(_without_gradient(line), sign) for line, sign in beside]
     # shared and not pm.Data: the records don't get into the DataTree
     x = pytensor.shared(density.x)
     y = pytensor.shared(density.y)

@@ -14,11 +14,11 @@ from scipy import stats
 from small_models import WIDE, blueprint, normal
 from tables import cases, refuses
 
+from pdips import bounds
 from pdips.posterior.inspection import (
     InspectedRecords,
     Posterior,
     censored_records,
-    check_bounds,
     inspect,
     tree_of,
 )
@@ -159,7 +159,7 @@ def test_files_give_the_bounds_that_a_hand_works_out(tmp_path, kind, group):
     path, model = tmp_path / f"draws.{kind}", tmp_path / "m.py"
     model.write_text(MODEL)
     getattr(posterior(group), f"to_{kind}")(path)
-    found = check_bounds(path, model if group == "posterior" else None)
+    found = bounds(path, model if group == "posterior" else None)
     terms = np.abs(posterior("log_likelihood")["log_likelihood"]["y"].to_numpy())
     np.testing.assert_allclose(found.by_chain, terms.max(axis=1), rtol=1e-6)
     np.testing.assert_allclose(found.largest, terms.max(axis=(0, 1)), rtol=1e-6)
@@ -201,18 +201,18 @@ def test_a_term_that_is_no_number_is_said_to_be_infinite(tmp_path, pdips):
 )
 def test_a_model_that_does_not_fit_is_refused_without_quoting_it(tmp_path, text, said):
     (tmp_path / "m.py").write_text(text)
-    assert "4.0" not in refuses(said, check_bounds, posterior(), tmp_path / "m.py")
+    assert "4.0" not in refuses(said, bounds, posterior(), tmp_path / "m.py")
 
 
 def test_draws_and_settings_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "draws.nc").write_text("no netCDF")
-    refuses("no netCDF file and no zarr folder", check_bounds, tmp_path / "draws.nc")
-    refuses("isn't there", check_bounds, tmp_path / "other.nc")
+    refuses("no netCDF file and no zarr folder", bounds, tmp_path / "draws.nc")
+    refuses("isn't there", bounds, tmp_path / "other.nc")
     refuses(
         "leave them out with a model",
-        check_bounds,
+        bounds,
         posterior(),
         pm.Model(),
         variable="y",
     )
-    refuses("no such variable", check_bounds, posterior("log_likelihood"), variable="z")
+    refuses("no such variable", bounds, posterior("log_likelihood"), variable="z")
