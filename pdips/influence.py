@@ -245,7 +245,11 @@ def _made_of_records(model: Any, data: Any) -> pm.Model:
     """Return what a function ``make(df)`` makes of the records themselves."""
     make = model
     if isinstance(model, (str, Path)) and Path(model).is_file():
-        make = getattr(model_file.load(model)[0], MAKE, None)
+        # a file may read records itself, and then no message of it is passed on
+        module, ended = _without_quoting(lambda: model_file.load(model)[0])
+        if module is None:
+            raise InputError(f"{Path(model).name} can't be run{ended}")
+        make = getattr(module, MAKE, None)
     is_made = callable(make) and not isinstance(make, Source)
     if not is_made or isinstance(data, (str, Path)):
         raise InputError(

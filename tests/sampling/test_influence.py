@@ -212,9 +212,13 @@ def test_settings_that_nothing_reads_are_refused():
     refuses("leave them out", bounds, drawn(), make, people(), variable="y")
 
 
-def test_an_error_of_the_model_quotes_no_record():
+def test_an_error_of_the_model_quotes_no_record(tmp_path):
     said = refuses("ended with ValueError", bounds, drawn(), wrong, people())
     assert not any(letter.isdigit() for letter in said)
+    file = tmp_path / "m.py"
+    file.write_text("raise KeyError('a record: 4.5')")
+    said = refuses("can't be run; it ended with KeyError", bounds, drawn(), file, {})
+    assert "4.5" not in said
 
 
 def test_the_tree_of_a_release_has_no_likelihood_of_records(tree):
