@@ -16,12 +16,15 @@ from pytensor.graph.replace import clone_replace
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.outside.noisy_margins import NoisyMargins
+from pdips.posterior.columns import Values
 from pdips.posterior.model import Blueprint, blueprint_of, transformed
 from pdips.posterior.model_file import Source, as_source
 from pdips.privacy.loss import choice
 from pdips.release.opening import PublishedRelease
 from pdips.release.release import Release
 from pdips.sampling import written_model
+from pdips.scores.centred_answers import restored_centred
+from pdips.scores.centred_model import observe_centred
 from pdips.scores.noisy_likelihood import (
     NOISY_SUMS,
     numbers_of,
@@ -125,15 +128,33 @@ def noisy_likelihood(
         _check_new(model_of_sums, name)
         values = _unconstrained(model_of_sums, space, called)
         space.check()
-        here, noises = near_mode(
-            space,
-            tables,
-            space.beside(public),
-            only_counts=measurements == "counts",
-        )
+        only_counts = measurements == "counts"
+        observe = _observer(space, tables, space.beside(public), only_counts)
     with model_of_sums:
-        added = observe_sums(name, values, numbers_of(here, noises))
+        added = observe(name, values)
     return model_of_sums if own is None else added
+
+
+def _observer(
+    space: Blueprint,
+    tables: dict[str, pd.DataFrame],
+    public: Values,
+    only_counts: bool,
+) -> Callable[[str, Sequence[Any]], Any]:
+    """Return what observes published noisy sums in the model in context, given its
+    unconstrained parameters.
+    """
+    if not space.covariates:
+        here, noises = near_mode(space, tables, public, only_counts=only_counts)
+        held = numbers_of(here, noises)
+        return lambda name, values: observe_sums(name, values, held)
+    if only_counts:
+        raise InputError(
+            "covariates of the model are confidential, so counts alone don't say how "
+            "outcomes follow from them: leave out measurements"
+        )
+    sums = restored_centred(space, tables, public)
+    return lambda name, values: observe_centred(name, values, sums)
 
 
 def margin_factor(

@@ -4,8 +4,7 @@ to a posterior as an ArviZ tree.
 
 import inspect
 import logging
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pymc as pm
 import xarray as xr
 
 from pdips.conversion.convert import converted_conditioned, converted_model
-from pdips.conversion.formula_priors import is_short
+from pdips.conversion.formula_priors import check_typed
 from pdips.conversion.formula_settings import FormulaSettings
 from pdips.conversion.formulas import maker_of
 from pdips.conversion.frames import MadeUp
@@ -32,6 +31,7 @@ from pdips.privacy.charge import reserved
 from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
+from pdips.release.public_draws import CONTRADICTED, MISFIT
 from pdips.release.tree import public_tree
 from pdips.scores.posterior import MOST_K
 from pdips.scores.scores import Scores
@@ -39,7 +39,6 @@ from pdips.synthesis import ReleaseJob, as_schema, as_table
 
 LOG = logging.getLogger("pdips")
 MAKE = "make"
-DECIMAL = re.compile(r"\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+")
 
 
 def sample(
@@ -158,7 +157,7 @@ def sample(
     else:
         source = as_source(model)
     if source.converted is not None:
-        known = known.only([*source.converted.columns, *known.public_columns])
+        known = source.converted.narrowed(known)
     if delta is not None:
         options["delta"] = delta
     mechanism = Scores(epsilon=epsilon, model=source, n_sets=max(sets, 1), **options)
@@ -184,6 +183,14 @@ def _tell(tree: xr.DataTree) -> None:
     """Say so where the draws say less than they seem to. Nothing may fail any more: the
     release is paid for.
     """
+    misfit = tree["posterior"].attrs.get(MISFIT, 1.0)
+    if misfit < CONTRADICTED:
+        LOG.warning(
+            "the noisy answers contradict the model (they would be as far off %.2g of "
+            "the time if it were right): records are spread otherwise than it says, so "
+            "its intervals are not what they seem",
+            misfit,
+        )
     shape = tree["posterior"].attrs.get("pareto_k", 0.0)
     if tree.attrs["sampler"] == "importance" and shape > MOST_K:
         LOG.warning(
@@ -267,7 +274,7 @@ def written_model(
         return _written_in_file(model, public_constants)
     if callable(model) and not isinstance(model, Source) and _takes_frame(model):
         name = getattr(model, "__name__", MAKE)
-        _check_typed(check_closed(model, name), name, public_constants)
+        check_typed(check_closed(model, name), name, public_constants)
         return WrittenFunction(model, name, source_of(model, name), **_said(model))
     return None
 
@@ -290,7 +297,7 @@ def _written_in_file(
         return None
     text = path.read_text(encoding="utf-8")
     held = check_closed(make, path.name, text)
-    _check_typed(held, path.name, public_constants)
+    check_typed(held, path.name, public_constants)
     return WrittenFunction(make, path.name, text, **_said(module))
 
 
@@ -299,21 +306,6 @@ def _said(model: Any) -> dict[str, Any]:
         "watch": tuple(getattr(model, "WATCH", ())),
         "public_potentials": tuple(getattr(model, "PUBLIC_POTENTIALS", ())),
     }
-
-
-def _check_typed(held: Mapping[str, str], name: str, public_constants: bool) -> None:
-    """Refuse numbers from outside of a function's code that nobody types: they look
-    worked out of records, and would be published with the model's text.
-    """
-    for constant, text in held.items():
-        numbers = DECIMAL.findall(text)
-        if not public_constants and not all(is_short(float(each)) for each in numbers):
-            raise InputError(
-                f"{name} reads {constant!r} from outside of its code, which holds "
-                f"numbers with many digits, as what is worked out of records has: "
-                f"write round public numbers, or say public_constants=True if "
-                f"everybody may know them"
-            )
 
 
 def _records_of(table: Table) -> Any:

@@ -474,6 +474,22 @@ def _posteriors() -> Iterator[PathClass]:
         share=0.35,
         quick=(2,),
     )
+    # random pairs move the scores of all rounds, curvature and squares by some of what
+    # they may
+    some = {"replace-one": 0.3, "add-remove": 0.6}
+    for model, schema, label in (
+        (posterior.ill_given_group, posterior.GROUPS, "a confidential group"),
+        (posterior.mean_given_group, posterior.GROUPED, "means of confidential groups"),
+    ):
+        yield from _by_kind(
+            {"model": model},
+            schema,
+            label,
+            {"pure": some, "zcdp": some},
+            mechanism="scores",
+            share=0.35,
+            quick=(2,),
+        )
 
 
 def path_classes() -> list[PathClass]:

@@ -324,7 +324,7 @@ def run(options: SynthesisOptions) -> None:
     with one_refusal(ledger, explain=options.explain):
         source = options.written(schema, ledger)
     if source is not None:
-        schema = schema.only([*source.converted.columns, *schema.public_columns])
+        schema = source.converted.narrowed(schema)
     options = options.with_mechanism(schema)
     mechanism = options.mechanism(schema, source)
     check_format(schema, options.file_format)

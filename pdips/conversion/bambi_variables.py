@@ -2,10 +2,12 @@
 makes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+from pdips.errors import InputError
 
 CENTERED = "_centered"
 FACTOR_DIM = "__factor_dim"
@@ -33,7 +35,42 @@ def mark_centered(model: Any) -> None:
     model.potentials = potentials
 
 
-def add_intercepts(model: Any) -> None:
+def centers_of(model: Any) -> dict[str, Any]:
+    """Return the means of covariates that a Bambi model is centered at, by the name of
+    their term: those of the records that it was specified on.
+    """
+    return {
+        _name(term): np.atleast_1d(np.mean(term.data, axis=0))
+        for component in _centered_components(model)
+        for term in component.common_terms.values()
+    }
+
+
+def read_covariates(model: Any, frame: Any, centers: Mapping[str, Any]) -> None:
+    """Let a Bambi model read the covariates of another frame than it was specified on,
+    less the centers; priors and constants of transforms stay as they are.
+    """
+    for component in model.conditional_parameters.values():
+        if component.hsgp_terms:
+            raise InputError(
+                "hsgp() reads a confidential covariate, whose range isn't known: write "
+                "the model as a function with pm.gp.HSGP and a public range, or "
+                "declare the covariate public"
+            )
+        for term in (
+            *component.common_terms.values(),
+            *component.offset_terms.values(),
+        ):
+            values = np.squeeze(term.term.eval_new_data(frame))
+            term.data = values - np.squeeze(centers.get(_name(term), 0.0))
+        for term in component.group_specific_terms.values():
+            written = term.term
+            written.expr.data = written.expr.eval_new_data(frame)
+            written.factor.data = written.factor.eval_new_data(frame)
+            term.group_index = term.invert_dummies(term.grouper)
+
+
+def add_intercepts(model: Any, centers: Mapping[str, Any]) -> None:
     """Add the intercepts that Bambi reports, where all covariates are 0, to the PyMC
     model of a Bambi model.
     """
@@ -45,7 +82,7 @@ def add_intercepts(model: Any) -> None:
             intercept = built[name]
             dims = built.named_vars_to_dims.get(name)
             for term in component.common_terms.values():
-                means = np.atleast_1d(np.mean(term.data, axis=0))
+                means = centers[_name(term)]
                 coefficients = built[_name(term)]
                 # a term of several columns has them along its first axis
                 if term.coords:

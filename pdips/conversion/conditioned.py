@@ -25,12 +25,20 @@ from pdips.conversion.moving import STATISTICS
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.posterior.columns import Values, model_columns, public_names, record_values
+from pdips.posterior.columns import (
+    Values,
+    bounds_of,
+    model_columns,
+    public_names,
+    record_values,
+)
 
 # Digits of a number that somebody has typed; one worked out of records has more
 TYPED = 6
 # Share up to which a constant is a statistic of a column
 SAME = 1e-12
+# Digits of a number that people type, whatever the records are
+FEW_DIGITS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,12 +155,12 @@ class Conditioned:
     def _check_typed(self, name: str, readings: Sequence[ColumnExpression]) -> None:
         """Refuse a column scaled by numbers that nobody types."""
         for reading in readings:
-            slope_is_typed = _is_typed(reading.slope) or _is_typed(1 / reading.slope)
-            shift_is_typed = _is_typed(reading.offset) or _is_typed(
+            slope_is_typed = is_typed(reading.slope) or is_typed(1 / reading.slope)
+            shift_is_typed = is_typed(reading.offset) or is_typed(
                 -reading.offset / reading.slope
             )
             by_code = reading.by_code or ()
-            codes_are_typed = all(map(_is_typed, by_code))
+            codes_are_typed = all(map(is_typed, by_code))
             if not (slope_is_typed and shift_is_typed and codes_are_typed):
                 raise InputError(
                     f"{name!r} reads column {reading.column!r} scaled by numbers with "
@@ -160,6 +168,26 @@ class Conditioned:
                     f"their mean: write round public ones"
                 )
             self._check_order(name, reading)
+            self._check_center(name, reading)
+
+    def _check_center(self, name: str, reading: ColumnExpression) -> None:
+        """Refuse a column that is centered at a statistic of the records, though
+        people could have typed the number.
+        """
+        column = self.columns[reading.column]
+        if not reading.is_affine or reading.is_column or column.is_categorical:
+            return
+        center = -reading.offset / reading.slope
+        # a number of few digits is as likely to be typed
+        if center in bounds_of(column) or float(f"{center:.{FEW_DIGITS}g}") == center:
+            return
+        for statistic, (function, _) in STATISTICS.items():
+            value = float(function(self.values[reading.column]))
+            if np.isclose(center, value, rtol=SAME, atol=0):
+                raise InputError(
+                    f"{name!r} reads column {reading.column!r} less its {statistic}, "
+                    f"which is confidential: write a round public number in its place"
+                )
 
     def _check_order(self, name: str, reading: ColumnExpression) -> None:
         """Refuse codes of levels that may follow the order in which records have
@@ -210,7 +238,7 @@ class Conditioned:
         if array.size != 1 or array.dtype.kind != "f":
             return
         number = float(array.ravel()[0])
-        if _is_typed(number):
+        if is_typed(number):
             return
         for name, values in self.values.items():
             for statistic, (function, _) in STATISTICS.items():
@@ -251,5 +279,5 @@ class Conditioned:
         return {dim for dim, length in lengths.items() if length == self.n}
 
 
-def _is_typed(number: float) -> bool:
+def is_typed(number: float) -> bool:
     return float(f"{number:.{TYPED}g}") == number

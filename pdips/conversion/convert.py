@@ -10,10 +10,16 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pdips.conversion.builds import Builds, are_equal
-from pdips.conversion.conditioned import Conditioned
+from pdips.conversion.conditioned import Conditioned, is_typed
 from pdips.conversion.converted import ColumnPart, ConvertedModel, Observed
 from pdips.conversion.frames import MadeUp, refuse_too_few
-from pdips.conversion.matching import ColumnExpression, reading_of
+from pdips.conversion.matching import (
+    ColumnExpression,
+    ColumnProduct,
+    Reading,
+    product_of,
+    reading_of,
+)
 from pdips.data.schema import Column
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -108,11 +114,15 @@ def _part(
         raise InputError(_of_several(builds.first.named(variable)))
     by_entry = np.moveaxis(before, axis, 0).reshape(len(rows), -1).T
     by_entry_after = np.moveaxis(after, axis, 0).reshape(len(rows), -1).T
-    made_of = list[ColumnExpression | float]()
+    made_of = list[Reading | float]()
     for numbers, others in zip(by_entry, by_entry_after, strict=True):
-        found = _reading(builds, numbers, others, rows)
+        found: Reading | None = _reading(builds, numbers, others, rows)
         if found is None and not are_equal(numbers, others):
-            raise InputError(_unreadable(builds.first.named(variable)))
+            found = _product(builds, numbers, others, rows)
+            if found is None:
+                raise InputError(_unreadable(builds.first.named(variable)))
+        if found is None and isinstance(builds, Conditioned):
+            _check_public(builds, numbers, builds.first.named(variable))
         made_of.append(found or derived.entry(_of_all(numbers, rows, builds.n)))
     return ColumnPart(axis, before.shape, str(before.dtype), made_of)
 
@@ -145,6 +155,52 @@ def _reading(
     }
     whole = np.concatenate([numbers, others])
     return reading_of(whole, both, builds.columns)
+
+
+def _product(
+    builds: Looked,
+    numbers: NDArray[Any],
+    others: NDArray[Any],
+    rows: NDArray[np.int64],
+) -> ColumnProduct | None:
+    """Return of which two columns numbers of some records are a product, in both
+    builds. Of a conditioned model none is looked for: its factors might be worked out
+    of records.
+    """
+    if isinstance(builds, Conditioned):
+        return None
+    both = {
+        name: np.concatenate([values[rows], builds.other_values[name][rows]])
+        for name, values in builds.values.items()
+    }
+    both |= {
+        name: np.tile(np.asarray(values)[rows], 2)
+        for name, values in builds.public_values.items()
+    }
+    return product_of(np.concatenate([numbers, others]), both, builds.columns)
+
+
+def _check_public(builds: Conditioned, numbers: NDArray[Any], name: str) -> None:
+    """Refuse an array of a conditioned model that is no known function of public
+    columns: it may be worked out of confidential ones, as group means are.
+    """
+    public = builds.public_values
+    known = {each: builds.columns[each] for each in public}
+    if np.ptp(numbers) == 0:
+        return
+    found: Reading | None = reading_of(numbers, public, known)
+    if isinstance(found, ColumnExpression) and found.by_code is not None:
+        # any number by level can be worked out of records, such as their mean there
+        found = found if all(map(is_typed, found.by_code)) else None
+    elif found is None:
+        found = product_of(numbers, public, known)
+    if found is None:
+        raise InputError(
+            f"{name!r} holds an array with one number a record that isn't known as a "
+            f"function of public columns, and may be worked out of confidential ones, "
+            f"as interactions, ranks and group means are: hand over the function that "
+            f"makes the model, make(df), which is called with made-up records"
+        )
 
 
 def _observed(builds: Looked, derived: "_Derived") -> Iterator[Observed]:

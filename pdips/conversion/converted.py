@@ -17,7 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from pdips.conversion.leaves import held, leaves_of, roots_of
-from pdips.conversion.matching import ColumnExpression
+from pdips.conversion.matching import ColumnExpression, ColumnProduct, Reading
 from pdips.conversion.rebuild import ALL_RECORDS, Memo, rebuilt
 from pdips.data.schema import Schema
 from pdips.errors import InputError
@@ -37,12 +37,12 @@ class ColumnPart:
     axis: int  # of the records
     shape: tuple[int, ...]  # as it was built
     dtype: str
-    made_of: Sequence[ColumnExpression | float]
+    made_of: Sequence[Reading | float]
 
     @property
     def columns(self) -> set[str]:
         """The columns that are read."""
-        return {one.column for one in self.made_of if isinstance(one, ColumnExpression)}
+        return {name for one in self.readings for name in one.columns}
 
     def symbol(self, entries: Sequence[Any], n_records: Any) -> Any:
         """Return the array as a graph: ``entries`` of a reading are vectors, others are
@@ -51,10 +51,10 @@ class ColumnPart:
         given = iter(entries)
         parts = []
         for one in self.made_of:
-            if isinstance(one, ColumnExpression):
-                parts.append(pt.cast(next(given), self.dtype))
-            else:
+            if isinstance(one, float):
                 parts.append(pt.full((n_records,), np.asarray(one, self.dtype)))
+            else:
+                parts.append(pt.cast(next(given), self.dtype))
         if len(self.shape) == 1:
             return parts[0]
         others = [size for axis, size in enumerate(self.shape) if axis != self.axis]
@@ -65,8 +65,8 @@ class ColumnPart:
         return pt.specify_shape(whole, known)
 
     @property
-    def readings(self) -> list[ColumnExpression]:
-        return [one for one in self.made_of if isinstance(one, ColumnExpression)]
+    def readings(self) -> list[Reading]:
+        return [one for one in self.made_of if not isinstance(one, float)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +125,26 @@ class ConvertedModel:
     def columns(self) -> tuple[str, ...]:
         """The confidential columns that the model describes."""
         return tuple(name for one in self.observed for name in one.columns)
+
+    @cached_property
+    def covariates(self) -> tuple[str, ...]:
+        """The other columns that the model reads, public or not."""
+        read = set(ancestors([*self.model.basic_RVs, *self.model.potentials]))
+        found = dict.fromkeys(
+            name
+            for variable, part in self.parts.items()
+            if variable in read
+            for name in part.columns
+            if name not in self.columns
+        )
+        return tuple(found)
+
+    def narrowed(self, schema: Schema) -> Schema:
+        """Return a schema with the columns that the model reads, and the public
+        ones.
+        """
+        read = {*self.columns, *self.covariates, *schema.public_columns}
+        return schema.only([name for name in schema.columns if name in read])
 
     @cached_property
     def digest(self) -> str:
@@ -205,6 +225,7 @@ class _Making:
         # what observes some of the records only, until the last of them is made
         self.partial = {member for one in converted.observed for member in one.members}
         self.columns = model_columns(data.schema)
+        self.covariates = {*converted.covariates}
         self._replace()
 
     def _register(self, variable: Any, new: Any) -> None:
@@ -231,7 +252,7 @@ class _Making:
         for variable, part in converted.parts.items():
             if all(map(self._is_public, part.columns)):
                 entries = [
-                    reading.symbol(self.data[reading.column])
+                    reading.symbol(*(self.data[name] for name in reading.columns))
                     for reading in part.readings
                 ]
                 self.memo[variable] = part.symbol(entries, self.n_records)
@@ -298,14 +319,25 @@ class _Making:
         part = self.waiting[leaf]
         entries = []
         for reading in part.readings:
-            if self._is_public(reading.column):
-                entries.append(reading.symbol(self.data[reading.column]))
-                continue
-            if reading.column not in self.described:
-                raise InputError(_unmodelled(reading.column, reader))
-            variable, observed = self.described[reading.column]
-            entries.append(_through(variable, observed, reading, reader))
+            if isinstance(reading, ColumnProduct):
+                both = [self._column(name, reader) for name in reading.columns]
+                entries.append(reading.symbol(*both))
+            else:
+                entries.append(self._read(reading, reader))
         return part.symbol(entries, self.n_records)
+
+    def _read(self, reading: ColumnExpression, reader: str) -> Any:
+        """Return a reading of one column, which may be described."""
+        name = reading.column
+        if self._is_public(name) or name in self.covariates:
+            return reading.symbol(self.data[name])
+        if name not in self.described:
+            raise InputError(_undescribed_yet(name, reader))
+        variable, observed = self.described[name]
+        return _through(variable, observed, reading, reader)
+
+    def _column(self, name: str, reader: str) -> Any:
+        return self._read(ColumnExpression(name), reader)
 
     def _observe(self, observed: Observed, new: Any) -> None:
         """Register an observed variable under the name of its column."""
@@ -397,10 +429,9 @@ def _through(
     )
 
 
-def _unmodelled(column: str, reader: str) -> str:
+def _undescribed_yet(column: str, reader: str) -> str:
     return (
-        f"{reader!r} reads the confidential column {column!r}, of which the model says "
-        f"nothing: call it public (public=[{column!r}]) if everybody may know it, or "
-        f"describe it too, before {reader!r}, by a random variable with "
-        f"observed=df[{column!r}]"
+        f"{reader!r} reads the confidential column {column!r}, which the model "
+        f"describes only after it: describe it before, by a random variable with "
+        f"observed=df[{column!r}], or don't describe it at all"
     )

@@ -3,6 +3,7 @@ the table.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from pdips.conversion.bambi_package import bambi
 from pdips.errors import InputError
 from pdips.posterior.closures import check_closed
 
+DECIMAL = re.compile(r"\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+")
 DIGITS = 6
 """A number that people write has no more digits; a moment of a table has."""
 TOO_LONG = (
@@ -108,6 +110,34 @@ def _numbers(prior: Any, name: str) -> Iterator[float]:
                 "or a distribution"
             ) from None
         yield from numbers.ravel()
+
+
+def check_typed(held: Mapping[str, str], name: str, public_constants: bool) -> None:
+    """Refuse numbers from outside of a function's code that nobody types: they look
+    worked out of records, and would be published with the model's text.
+
+    Parameters
+    ----------
+    held : mapping of str to str
+        Names and texts, as :func:`pdips.posterior.closures.check_closed` returns them.
+    name : str
+        What messages call the function.
+    public_constants : bool
+        Whether it is said that they are public.
+
+    Examples
+    --------
+    >>> check_typed({"width": "width = 2.5"}, "make", False)
+    """
+    for constant, text in held.items():
+        numbers = DECIMAL.findall(text)
+        if not public_constants and not all(is_short(float(each)) for each in numbers):
+            raise InputError(
+                f"{name} reads {constant!r} from outside of its code, which holds "
+                f"numbers with many digits, as what is worked out of records has: "
+                f"write round public numbers, or say public_constants=True if "
+                f"everybody may know them"
+            )
 
 
 def is_short(number: float) -> bool:

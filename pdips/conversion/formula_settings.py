@@ -15,6 +15,7 @@ from pdips.conversion.bambi_package import bambi
 from pdips.conversion.formula_priors import (
     TOO_LONG,
     check_priors,
+    check_typed,
     is_short,
     spelt_priors,
 )
@@ -166,7 +167,8 @@ def _check_name(name: str, value: Any, *, digits: bool) -> None:
     if isinstance(value, ModuleType):
         return
     if callable(value):
-        check_closed(value, f"the formula's function {name!r}")
+        what = f"the formula's function {name!r}"
+        check_typed(check_closed(value, what), what, public_constants=not digits)
         return
     is_plain = isinstance(value, str | int | float | list | tuple | np.ndarray)
     values = np.ravel(np.asarray(value)) if is_plain else np.array([None])

@@ -75,7 +75,7 @@ def formula_terms(
     names : collection of str
         What the formulas may read beside columns: own functions, and constants.
     digits : bool
-        Whether to refuse numbers of many digits on the left.
+        Whether to refuse numbers of many digits beside confidential columns.
 
     Examples
     --------
@@ -105,6 +105,9 @@ def formula_terms(
     _check_left(component, terms)
     if digits and not all(map(is_short, _numbers_of(component))):
         raise InputError(f"the left side of the formula has {TOO_LONG}")
+    is_open = all(schema.columns[name].public for name in right)
+    if digits and not is_open and not all(map(is_short, _numbers_right(descriptions))):
+        raise InputError(f"the right side of the formula has {TOO_LONG}")
     return terms
 
 
@@ -153,6 +156,13 @@ def _numbers_of(node: Any) -> Iterator[float]:
         # of what formulae keeps of a formula, texts that stand for a value have both
         if hasattr(part, "lexeme") and isinstance(part.value, int | float):
             yield part.value
+
+
+def _numbers_right(descriptions: Sequence[Any]) -> Iterator[float]:
+    """Yield the numbers that are written out on the right sides."""
+    for description in descriptions:
+        for term in (*description.common_terms, *description.group_terms):
+            yield from _numbers_of(term)
 
 
 def _parts(node: Any) -> Iterator[Any]:
@@ -244,12 +254,6 @@ def _check_covariates(terms: FormulaTerms, schema: Schema) -> None:
             raise InputError(
                 f"{name!r} is the outcome and stands on the right, too: take it out of "
                 "one of the two"
-            )
-        if not schema.columns[name].public:
-            raise InputError(
-                f"{name!r} is confidential and a covariate: declare it public, by "
-                f"public=[{name!r}] or in the schema, if everyone may know it; else "
-                "take it out of the formula"
             )
 
 

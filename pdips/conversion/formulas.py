@@ -22,14 +22,17 @@ from pdips.conversion.bambi_models import (
 from pdips.conversion.bambi_package import bambi, one_line
 from pdips.conversion.bambi_variables import (
     add_intercepts,
+    centers_of,
     mark_centered,
     name_group_dims,
+    read_covariates,
 )
 from pdips.conversion.formula_settings import FormulaSettings
 from pdips.conversion.formula_terms import FormulaTerms, formula_terms
 from pdips.conversion.outcome_spread import (
     coded_outcome,
     outcome_levels,
+    spread_covariate,
     spread_outcome,
 )
 from pdips.data.column import Column, Level
@@ -39,6 +42,8 @@ from pdips.posterior.closures import source_of
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 ORDINAL = ("cumulative", "sratio")
+# Records that a formula with confidential covariates is specified on
+SPECIFIED = 1_200
 READ_AS_LEVELS = ("categorical", *ORDINAL)
 BINOMIAL = ("binomial", "beta_binomial", "zero_inflated_binomial")
 
@@ -102,29 +107,47 @@ class FormulaMaker:
         frame : pandas.DataFrame
             With the columns that the formula reads.
         """
-        read = self._public(frame)
+        read = self._covariates(frame)
         levels = self._levels(frame)
         column = self.schema.columns[self.outcome]
-        read[self.outcome] = spread_outcome(column, len(frame), levels)
+        made_up = self._made_up(read)
+        made_up[self.outcome] = spread_outcome(column, len(made_up), levels)
         if self.written.settings.family_name in BINOMIAL:
             # at most as many as there were trials; its priors read no outcome
-            read[self.outcome] = np.ceil(column.lower or 0)
+            made_up[self.outcome] = np.ceil(column.lower or 0)
         with one_line("Bambi refuses the model"):
-            model = self._specified(read)
+            model = self._specified(made_up)
             self._name(model)
             term = model.response_term.term
             if column.levels is None and levels is None:
-                _check_finite(term, self.outcome, column, read)
+                _check_finite(term, self.outcome, column, made_up)
             read[self.outcome] = coded_outcome(frame[self.outcome].to_numpy(), levels)
             term.data = outcome_data(term, self.outcome, read)
+            centers = centers_of(model)
+            is_centered = model.center_predictors
+            if self.covariates:
+                read_covariates(model, read, centers)
+                model.center_predictors = False  # at means of records, as Bambi does
             model.build()
-            add_intercepts(model)
+            model.center_predictors = is_centered
+            add_intercepts(model, centers)
         built = model.backend.model
         name_group_dims(built)
         return built
 
-    def _public(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the public columns that are read, text as levels in Bambi's order."""
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """The confidential columns on the right of the formula."""
+        return tuple(
+            name
+            for name in self.terms.right
+            if name in self.schema.columns and not self.schema.columns[name].public
+        )
+
+    def _covariates(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the columns that are read beside the outcome, text as levels in
+        Bambi's order.
+        """
         read = pd.DataFrame(index=pd.RangeIndex(len(frame)))
         names = [*self.terms.left, *self.terms.right]
         for name in names:
@@ -132,16 +155,43 @@ class FormulaMaker:
                 raise InputError(f"the formula reads {name!r}, which the frame lacks")
             if name == self.outcome:
                 continue
-            values = frame[name].reset_index(drop=True)
-            if values.isna().any():
+            values = frame[name]
+            if values.isna().any() and name not in self.covariates:
                 raise InputError(f"the public column {name!r} has missing values")
-            is_levels = name in self.written.settings.categorical
-            if name in self.written.categories:
-                values = values.astype(self.written.categories[name])
-            elif is_levels or not _is_plain(values):
-                values = values.astype("category")
-            read[name] = values
+            read[name] = self._as_read(name, values)
         return read
+
+    def _made_up(self, read: pd.DataFrame) -> pd.DataFrame:
+        """Return the frame that priors, centers and constants of transforms read.
+
+        Confidential covariates are spread over what the schema allows, always in as
+        many records, beside public ones at even distances in their own order.
+        """
+        if not self.covariates:
+            return read.copy()
+        public = read.drop(columns=[*self.covariates])
+        if len(public.columns):
+            public = public.sort_values([*public.columns], kind="stable")
+        rows = np.linspace(0, len(read) - 1, SPECIFIED).astype(int)
+        made_up = public.iloc[rows].reset_index(drop=True)
+        for number, name in enumerate(self.covariates):
+            column = self.schema.columns[name]
+            values = pd.Series(spread_covariate(column, SPECIFIED, number))
+            made_up[name] = self._as_read(name, values)
+        return made_up
+
+    def _as_read(self, name: str, values: pd.Series) -> pd.Series:
+        """Return a covariate as Bambi reads it: numbers, or levels in its order."""
+        values = values.reset_index(drop=True)
+        is_levels = name in self.written.settings.categorical
+        if name in self.written.categories:
+            return values.astype(self.written.categories[name])
+        if name in self.covariates and (is_levels or not _is_plain(values)):
+            levels = sorted(outcome_levels(self.schema.columns[name]))
+            return values.astype(pd.CategoricalDtype(levels))
+        if is_levels or not _is_plain(values):
+            return values.astype("category")
+        return values
 
     def _levels(self, frame: pd.DataFrame) -> list[Any] | None:
         """Return the outcome's levels in the model's order, None if it is numbers.
@@ -167,7 +217,7 @@ class FormulaMaker:
         return sorted(levels)
 
     def _specified(self, read: pd.DataFrame) -> Any:
-        """Return the Bambi model on public columns and a made-up outcome."""
+        """Return the Bambi model on covariates and a made-up outcome."""
         package = bambi()
         settings = self.written.settings
         return package.Model(
@@ -227,7 +277,7 @@ def maker_of(model: Any, schema: Schema, **settings: Any) -> FormulaMaker:
         A formula; several, of which the others describe parameters of the family; or a
         model that was made on any data, of which only what a person wrote is used.
     schema : Schema
-        Of the table. Every column on the right of a formula must be public.
+        Of the table.
     settings
         Those of :class:`~pdips.conversion.formula_settings.FormulaSettings`; beside a
         Bambi model ``extra_namespace`` and ``public_constants`` alone.

@@ -1,6 +1,6 @@
 """Which column an array of a model is made of, and how."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,11 @@ from pdips.posterior.columns import Values
 EQUAL = 1e-9
 # Digits that numbers typed by a person may have: what arithmetic adds is taken off
 DIGITS = 12
+
+# Slopes below are those of functions that overflow
+SMALLEST = 1e-200
+# Made-up records of a level from which a reading is known
+LEAST_OF_A_LEVEL = 4
 
 Numeric = Callable[[FloatArray], FloatArray]
 Symbolic = Callable[[Any], Any]
@@ -49,6 +54,10 @@ class ColumnExpression:
     by_code: tuple[float, ...] | None = None
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
     def is_column(self) -> bool:
         """Whether the array is the column, as models read it."""
         is_alone = self.function == "itself" and self.by_code is None
@@ -70,6 +79,38 @@ class ColumnExpression:
     def back(self, array: Any) -> Any:
         """Return the column as a graph of the array; of affine readings only."""
         return array if self.is_column else (array - self.offset) / self.slope
+
+
+@dataclass(frozen=True)
+class ColumnProduct:
+    """What an array holds of two columns: of numbers ``offset + slope * first *
+    second``; where the first has levels, a reading of the second for each of them.
+    """
+
+    first: str
+    second: str
+    slope: float = 1.0
+    offset: float = 0.0
+    by_code: tuple[ColumnExpression | float, ...] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.first, self.second)
+
+    def symbol(self, first: Any, second: Any) -> Any:
+        """Return the array as a graph of the columns, one value a record."""
+        if self.by_code is None:
+            return self.offset + self.slope * first * second
+        total = pt.zeros_like(pt.cast(first, "float64"))
+        for code, reading in enumerate(self.by_code):
+            value: Any = reading
+            if isinstance(reading, ColumnExpression):
+                value = reading.symbol(second)
+            total = total + pt.eq(first, code) * value
+        return total
+
+
+Reading = ColumnExpression | ColumnProduct
 
 
 def _by_code(values: tuple[float, ...], code: Any) -> Any:
@@ -117,6 +158,68 @@ def reading_of(
     return None
 
 
+def product_of(
+    array: NDArray[Any], values: Values, columns: Mapping[str, Column]
+) -> ColumnProduct | None:
+    """Return of which two columns an array is a product, or a reading of one for each
+    level of the other; None of none. Arguments are those of :func:`reading_of`.
+    """
+    if array.dtype.kind not in "biuf":
+        return None
+    given = array.astype(np.float64)
+    if not np.isfinite(given).all():
+        return None
+    for first in values:
+        for second in values:
+            if first == second:
+                continue
+            if columns[first].is_categorical:
+                found = _by_level(first, second, given, values, columns)
+            elif columns[second].is_categorical:
+                continue
+            else:
+                found = _of_two_numbers(first, second, given, values)
+            if found is not None:
+                return found
+    return None
+
+
+def _of_two_numbers(
+    first: str, second: str, given: FloatArray, values: Values
+) -> ColumnProduct | None:
+    product = np.asarray(values[first], dtype=np.float64) * values[second]
+    found = _reading_of_numbers(first, given, product, ("itself",))
+    if found is None:
+        return None
+    return ColumnProduct(first, second, found.slope, found.offset)
+
+
+def _by_level(
+    first: str,
+    second: str,
+    given: FloatArray,
+    values: Values,
+    columns: Mapping[str, Column],
+) -> ColumnProduct | None:
+    """Return readings of the second column for each level of the first."""
+    codes = values[first]
+    by_code = list[ColumnExpression | float]()
+    for code in range(columns[first].n_levels):
+        here = codes == code
+        numbers = given[here]
+        if len(numbers) < LEAST_OF_A_LEVEL:
+            return None
+        if np.ptp(numbers) == 0:
+            by_code.append(float(numbers[0]))
+            continue
+        some = {second: np.asarray(values[second])[here]}
+        found = reading_of(numbers, some, columns)
+        if found is None:
+            return None
+        by_code.append(found)
+    return ColumnProduct(first, second, by_code=tuple(by_code))
+
+
 def _reading_of_codes(
     name: str, given: FloatArray, codes: NDArray[Any], column: Column
 ) -> ColumnExpression | None:
@@ -133,9 +236,13 @@ def _reading_of_codes(
 
 
 def _reading_of_numbers(
-    name: str, given: FloatArray, numbers: NDArray[Any]
+    name: str,
+    given: FloatArray,
+    numbers: NDArray[Any],
+    functions: Collection[str] = tuple(FUNCTIONS),
 ) -> ColumnExpression | None:
-    for function, (numeric, _) in FUNCTIONS.items():
+    for function in functions:
+        numeric, _ = FUNCTIONS[function]
         with np.errstate(all="ignore"):
             changed = numeric(np.asarray(numbers, dtype=np.float64))
         if not np.isfinite(changed).all() or np.ptp(changed) == 0:
@@ -143,7 +250,7 @@ def _reading_of_numbers(
         least = np.argmin(changed)
         most = np.argmax(changed)
         slope = (given[most] - given[least]) / (changed[most] - changed[least])
-        if slope == 0:
+        if abs(slope) < SMALLEST:
             continue
         slope = _as_typed(slope)
         offset = _as_typed(given[least] - slope * changed[least], np.abs(given).max())

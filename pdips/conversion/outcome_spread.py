@@ -10,6 +10,7 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.data.column import Column
 from pdips.errors import InputError
+from pdips.posterior.model import PUBLIC_SEED
 
 MOST_LEVELS = 1000
 """Of an outcome with bounds that is read as levels."""
@@ -69,6 +70,28 @@ def spread_outcome(column: Column, n: int, levels: list[Any] | None = None) -> A
         )
     repeated = [all_levels[record % len(all_levels)] for record in range(n)]
     return coded_outcome(repeated, levels)
+
+
+def spread_covariate(column: Column, n: int, number: int) -> Any:
+    """Return n made-up values of a confidential covariate, as :func:`spread_outcome`
+    does, in an order of their own.
+
+    Parameters
+    ----------
+    column : Column
+        Of the schema.
+    n : int
+        Number of records.
+    number : int
+        Of the covariate: two of other numbers have other orders.
+
+    Examples
+    --------
+    >>> sorted(spread_covariate(Column(lower=0, upper=3, integer=True), 4, 1).tolist())
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    values = np.asarray(spread_outcome(column, n))
+    return values[np.random.default_rng([PUBLIC_SEED, number]).permutation(n)]
 
 
 def coded_outcome(values: Any, levels: list[Any] | None) -> Any:

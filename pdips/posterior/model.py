@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,6 @@ from pdips.mechanism import Mechanism
 from pdips.posterior.censoring import Censored, censor_records
 from pdips.posterior.closures import check_closed
 from pdips.posterior.columns import (
-    MISSING,
     Columns,
     Relabelling,
     Transformation,
@@ -43,12 +42,16 @@ from pdips.posterior.columns import (
 from pdips.posterior.interpreted import LIGHT
 from pdips.posterior.model_checks import (
     Tried,
+    check_columns,
     check_company,
+    check_covariates,
+    check_described,
     check_gradient,
     check_own,
     check_potentials,
     check_proper,
     on_stand_ins,
+    undescribed,
 )
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.posterior.record_likelihood import (
@@ -56,7 +59,6 @@ from pdips.posterior.record_likelihood import (
     count_known,
     inputs_of,
     observed_columns,
-    values_behind,
 )
 
 # Records of the stand-in table on which a model is built to be looked at
@@ -256,9 +258,10 @@ class Blueprint:
                 self.source.name,
                 self.source.text if self.source.is_file else "",
             )
-        _check_columns(self.observed, self.schema)
+        check_columns(self.observed, self.schema)
+        check_described(self.observed, self.schema, inputs_of(self.model))
         check_proper(self.model)
-        _check_covariates(self.model, self.synthesized)
+        check_covariates(self.model, self.synthesized)
         self.transformations  # noqa: B018 - refuses what can't be inverted
         check_potentials(self.model, self.source.public_potentials, self.columns)
 
@@ -299,6 +302,15 @@ class Blueprint:
     def synthesized(self) -> tuple[str, ...]:
         """The columns that the model describes."""
         return tuple(name for names in self.observed.values() for name in names)
+
+    @cached_property
+    def covariates(self) -> tuple[str, ...]:
+        """The confidential columns that the model reads and doesn't describe."""
+        return tuple(
+            name
+            for name in inputs_of(self.model)
+            if name not in self.synthesized and not self.columns[name].public
+        )
 
     @cached_property
     def n_parameters(self) -> int:
@@ -531,7 +543,9 @@ class Blueprint:
                 raise InputError(
                     f"what the model draws of {wrong[0]!r} isn't one value a record"
                 )
-            to_frame(schema, drawn, pd.DataFrame(public), rng)
+            beside = stand_ins(schema, STAND_INS, known=public)
+            read = {name: beside[name] for name in self.covariates}
+            to_frame(schema, drawn | read, pd.DataFrame(public), rng)
 
     def check_gradient(self) -> None:
         """Refuse, on stand-ins, a model without a finite log density and gradient
@@ -573,74 +587,6 @@ class Blueprint:
         ]
 
 
-def _check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> None:
-    columns = model_columns(schema)
-    fixed = fixed_numbers(schema)
-    if not observed:
-        raise InputError("the model has no observed variable")
-    known = [name for names in observed.values() for name in names]
-    for name in known:
-        if name not in columns:
-            raise InputError(
-                f"the model observes {name!r}, which is no column of "
-                f"the schema; give it a column's name"
-            )
-        if columns[name].public:
-            raise InputError(
-                f"the model observes {name!r}, but the schema calls that column public"
-            )
-        if known.count(name) > 1:
-            raise InputError(f"the model observes column {name!r} twice")
-    for name in columns:
-        if name not in known and not columns[name].public:
-            of = name.removesuffix(MISSING)
-            if of in fixed and {of, of + MISSING} & {*known}:
-                law = (
-                    (f'pm.Normal("{name}", mu, sd')
-                    if of == name
-                    else f'pm.Bernoulli("{name}", p'
-                )
-                raise InputError(
-                    f"column {of!r} may have missing values: a model observes "
-                    f"whether it has, and the number; add "
-                    f'{law}, observed=data["{name}"])'
-                )
-            raise InputError(
-                f"column {name!r} is neither public nor observed in the model, which "
-                f"would have to draw it: observe it "
-                "too (a joint model), call it public in the schema if everybody may "
-                "know it, or take it out"
-            )
-
-
-def _check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
-    """Refuse a column that the model both synthesizes and reads as data for another:
-    that one would see stand-ins.
-    """
-    columns = {
-        variable: name
-        for name, variable in inputs_of(model).items()
-        if name in synthesized
-    }
-    for variable in model.free_RVs:
-        for read in values_behind(variable):
-            if read in columns:
-                name = columns[read]
-                raise InputError(
-                    f"the prior of {variable.name!r} reads column {name!r}, which the "
-                    f"model observes; make it of public numbers, such as "
-                    f"schema.columns[{name!r}].lower"
-                )
-    for variable in model.observed_RVs:
-        for read in values_behind(variable):
-            if read in columns:
-                raise InputError(
-                    f"the model observes {columns[read]!r} and reads it as data for "
-                    f"{variable.name!r}; use the random "
-                    "variable there, so that synthetic records hang together"
-                )
-
-
 _blueprints = Tried(MOST_BLUEPRINTS)
 
 
@@ -659,6 +605,9 @@ class ModelMechanism(Mechanism):
     ``model`` is a file with ``build_model(data, schema)``, the name of one that comes
     with pdips, or that function.
     """
+
+    # whether a confidential column may be read that the model doesn't describe
+    takes_covariates: ClassVar[bool] = False
 
     model: str | Path | BuildModel | Source | None = None
 
@@ -685,7 +634,10 @@ class ModelMechanism(Mechanism):
         alone = schema.without_person()
         if source.converted is not None:
             alone = source.converted.derived.widened(alone)
-        return blueprint_of(source, alone)
+        space = blueprint_of(source, alone)
+        if space.covariates and not self.takes_covariates:
+            raise undescribed(space.covariates[0])
+        return space
 
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than given: the model with its

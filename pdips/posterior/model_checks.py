@@ -34,7 +34,13 @@ from pytensor.graph.traversal import ancestors, toposort
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
-from pdips.posterior.columns import SUFFIX, model_columns, stand_ins
+from pdips.posterior.columns import (
+    MISSING,
+    SUFFIX,
+    fixed_numbers,
+    model_columns,
+    stand_ins,
+)
 from pdips.posterior.interpreted import LIGHT
 from pdips.posterior.record_likelihood import (
     ONE_EACH,
@@ -43,6 +49,7 @@ from pdips.posterior.record_likelihood import (
     inputs_of,
     log_prior,
     record_terms,
+    values_behind,
 )
 
 Table = dict[str, NDArray[Any]]
@@ -505,3 +512,84 @@ def _each_level_absent(codes: NDArray[Any], n_levels: int) -> Iterator[NDArray[A
         return
     for level in range(min(n_levels, MOST_LEVELS)):
         yield np.where(codes == level, (level + 1) % n_levels, codes)
+
+
+def check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> None:
+    """Refuse a model that observes nothing, what is no column, or a public one."""
+    columns = model_columns(schema)
+    if not observed:
+        raise InputError("the model has no observed variable")
+    known = [name for names in observed.values() for name in names]
+    for name in known:
+        if name not in columns:
+            raise InputError(
+                f"the model observes {name!r}, which is no column of "
+                f"the schema; give it a column's name"
+            )
+        if columns[name].public:
+            raise InputError(
+                f"the model observes {name!r}, but the schema calls that column public"
+            )
+        if known.count(name) > 1:
+            raise InputError(f"the model observes column {name!r} twice")
+
+
+def check_described(
+    observed: Mapping[str, tuple[str, ...]], schema: Schema, read: Collection[str]
+) -> None:
+    """Refuse a confidential column that the model neither describes nor reads."""
+    columns = model_columns(schema)
+    fixed = fixed_numbers(schema)
+    known = [name for names in observed.values() for name in names]
+    for name in columns:
+        if name not in known and name not in read and not columns[name].public:
+            of = name.removesuffix(MISSING)
+            if of in fixed and {of, of + MISSING} & {*known}:
+                law = (
+                    (f'pm.Normal("{name}", mu, sd')
+                    if of == name
+                    else f'pm.Bernoulli("{name}", p'
+                )
+                raise InputError(
+                    f"column {of!r} may have missing values: a model observes "
+                    f"whether it has, and the number; add "
+                    f'{law}, observed=data["{name}"])'
+                )
+            raise undescribed(name)
+
+
+def undescribed(name: str) -> InputError:
+    """Return what is said of a confidential column that a model doesn't describe."""
+    return InputError(
+        f"column {name!r} is neither public nor observed in the model, which would "
+        f"have to draw it: observe it too (a joint model), call it public in the "
+        f"schema if everybody may know it, or take it out"
+    )
+
+
+def check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
+    """Refuse a column that the model both synthesizes and reads as data for another:
+    that one would see stand-ins.
+    """
+    columns = {
+        variable: name
+        for name, variable in inputs_of(model).items()
+        if name in synthesized
+    }
+    for variable in model.free_RVs:
+        for read in values_behind(variable):
+            if read in columns:
+                name = columns[read]
+                raise InputError(
+                    f"the prior of {variable.name!r} reads column {name!r}, which the "
+                    f"model observes; make it of public numbers, such as "
+                    f"schema.columns[{name!r}].lower"
+                )
+    for variable in model.observed_RVs:
+        for read in values_behind(variable):
+            if read in columns:
+                raise InputError(
+                    f"the model observes {columns[read]!r} and reads it as data for "
+                    f"{variable.name!r}; use the random "
+                    "variable there, so that synthetic records hang together"
+                )

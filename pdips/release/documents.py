@@ -537,6 +537,7 @@ class SumsSummary(Findings):
     parameters: int
     as_prior: int
     undrawn: int = 0
+    misfit: FiniteOrNone = None
 
 
 class PosteriorSummary(Findings):

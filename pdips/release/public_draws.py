@@ -9,6 +9,12 @@ if TYPE_CHECKING:  # a release without a model does without xarray
     import xarray as xr
 
 
+# Attribute of the posterior group: how often noisy answers would contradict the model
+# as much, if it were right; and the share below which it is said that they do
+MISFIT = "misfit"
+CONTRADICTED = 0.05
+
+
 @dataclass(frozen=True, eq=False)
 class PublicDraws:
     """What a mechanism publishes of its model: made of noisy answers and public facts

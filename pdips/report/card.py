@@ -25,7 +25,7 @@ from pdips.release.folder import file_digest
 from pdips.release.integrity import CLAIMS
 from pdips.release.release import TREE_FILE
 from pdips.report import price
-from pdips.report.coefficients import MOST_LISTED, coefficients
+from pdips.report.coefficients import MOST_LISTED, coefficients, contradicted
 from pdips.report.figures import roc_bound
 from pdips.report.formats import number, percent
 
@@ -61,7 +61,7 @@ def context(
             shown_settings[name] = _spell(value)
     certificate = Certificate.beside(public)
     losses = price.published(public, release, paid)
-    listed, _ = coefficients(public, release)
+    listed, tree = coefficients(public, release)
     total = price.together(losses)
     adds_up = release.privacy.kind == "pure" and all(
         item.composition == "sequential" for item in release.spends
@@ -95,6 +95,7 @@ def context(
         "sources": sources(public),
         "coefficients": listed[:MOST_LISTED],
         "more_coefficients": max(len(listed) - MOST_LISTED, 0),
+        "contradicted": contradicted(tree),
         "unlearned": [each.name for each in listed if each.is_prior],
         "signed": (public / Signature.file).is_file(),
     }

@@ -24,6 +24,7 @@ from pdips.release.documents import (
     mean,
 )
 from pdips.release.offers import PosteriorOf
+from pdips.release.public_draws import CONTRADICTED
 from pdips.report.formats import number, percent, plural
 from pdips.report.posterior_figures import BAND, MOST_DOTS, posterior_figures
 from pdips.report.utility import checks as compared_at_release
@@ -260,10 +261,23 @@ def _noisy_sums(found: SumsSummary | None) -> list[Check]:
     if found is None:
         return []
     n_learned = found.parameters - found.as_prior
+    checked = []
+    if found.misfit is not None:
+        checked.append(
+            Check(
+                "noisy answers against the model",
+                f"as far off {percent(found.misfit)} of the time if the model is right",
+                f"at least {percent(CONTRADICTED, short=True)}: below, records are "
+                f"spread otherwise than the model says, and intervals aren't what they "
+                f"seem",
+                graded(found.misfit >= CONTRADICTED),
+            )
+        )
     drawn = "at each draw"
     if found.undrawn:
         drawn = f"none at {plural(found.undrawn, 'draw')}"
     return [
+        *checked,
         Check(
             "likelihood of noisy sums",
             f"covariance of the exact sums taken {number(found.widening)} times as "

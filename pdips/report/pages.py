@@ -27,6 +27,7 @@ from pdips.report import card, checklist, diagnostics, formats, price, utility
 from pdips.report.coefficients import (
     MOST_LISTED,
     coefficients,
+    contradicted,
     figures_of_priors,
 )
 from pdips.report.verdict import SIGNS, WORDS, Verdict
@@ -168,6 +169,7 @@ def _report(
         total_seconds=math.fsum(run.seconds.values()),
         verdicts=verdicts,
         coefficients=listed[:MOST_LISTED],
+        contradicted=contradicted(tree),
         more_coefficients=max(len(listed) - MOST_LISTED, 0),
         unlearned=[each.name for each in listed if each.is_prior],
         unlearned_figures=figures_of_priors(listed, tree),

@@ -25,6 +25,8 @@ SURE = 3  # Standard deviations of the noise from which on a count is hardly noi
 MOST_CELLS = 200
 # Neighbouring edges are further apart, as a share of the distance of the bounds
 CLOSEST = 1e-9
+# Cells of a confidential covariate: its counts say what the rows of a pseudo table are
+COARSE = 16
 # Count of every cell where none stands out, so that shares can be worked out
 NEXT_TO_NONE = 1e-9
 
@@ -41,12 +43,13 @@ class ColumnCells:
     @classmethod
     def of(cls, space: Blueprint, likely: Mapping[str, NDArray[Any]]) -> "ColumnCells":
         """Return cells half of which are equally wide, and half equally likely for some
-        public records.
+        public records; those of confidential covariates are fewer, and equally wide.
         """
         columns = space.columns
         edges = {
             name: cell_edges(columns[name], likely[name]) for name in space.synthesized
         }
+        edges |= {name: even_edges(columns[name], COARSE) for name in space.covariates}
         return cls(columns, edges)
 
     @property
@@ -89,11 +92,11 @@ class ColumnCells:
                 sure = np.maximum(noisy, 0.0) + NEXT_TO_NONE
             cell = rng.choice(len(sure), n, p=sure / sure.sum())
             column = self.columns[name]
-            values[name] = _inside(column, edges[cell], edges[cell + 1], rng)
+            values[name] = inside_cells(column, edges[cell], edges[cell + 1], rng)
         return values
 
 
-def _inside(
+def inside_cells(
     column: Column, low: FloatArray, high: FloatArray, rng: np.random.Generator
 ) -> NDArray[Any]:
     """Return a value of a column between each pair of edges, all as likely."""
@@ -104,6 +107,22 @@ def _inside(
         whole = np.clip(whole, *bounds_of(column))
         return np.asarray(whole, dtype=np.int64)
     return np.asarray(np.clip(low + (high - low) * share, *bounds_of(column)))
+
+
+def _spread(lower: float, upper: float) -> Any:
+    """Return what divides a range: on the log scale where it is wide there."""
+    is_wide = lower > 0 and upper / lower >= LOG_SPREAD
+    return np.geomspace if is_wide else np.linspace
+
+
+def even_edges(column: Column, n: int) -> FloatArray:
+    """Return the edges of a column's cells: those of its levels, or so many equally
+    wide ones between its bounds.
+    """
+    lower, upper = bounds_of(column)
+    if column.is_categorical or (column.integer and upper - lower < n):
+        return np.arange(lower - 0.5, upper + 1)
+    return np.asarray(_spread(lower, upper)(lower, upper, n + 1))
 
 
 def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
@@ -117,8 +136,7 @@ def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
         upper = upper + 0.5
         if upper - lower <= MOST_CELLS // 2:
             return np.arange(lower, upper + 1)
-    spread = np.geomspace if lower > 0 and upper / lower >= LOG_SPREAD else np.linspace
-    even = spread(lower, upper, EVEN + 1)
+    even = _spread(lower, upper)(lower, upper, EVEN + 1)
     shares = np.arange(1, LIKELY) / LIKELY
     inner = np.quantile(np.clip(likely, lower, upper), shares)
     edges = np.unique(np.concatenate([even, inner]))

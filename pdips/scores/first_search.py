@@ -3,24 +3,24 @@ probable.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytensor
+from threadpoolctl import threadpool_limits
 
 from pdips.arrays import FloatArray
 from pdips.posterior.columns import Values, public_stand_ins
-from pdips.posterior.model import PRIOR_DRAWS, Blueprint, initial
+from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, Blueprint, initial
 from pdips.scores.column_cells import ColumnCells
-from pdips.scores.noisy_likelihood import (
-    Linearised,
-    NoisySums,
-    NormalPrior,
-)
+from pdips.scores.noisy_likelihood import NoisySums
 from pdips.scores.posterior import attempt, climb
 from pdips.scores.record_score import RecordScore
 from pdips.scores.simulator import Simulator
+from pdips.scores.sums import Linearised, NormalPrior
 
 # Prior draws to search from, and made-up records that counts of cells stand for there
 STARTS = 6
@@ -30,8 +30,23 @@ APART = 1.0
 SEARCHED = 3
 # Public records that stand for a table's where there is none yet
 TRIED = 512
+# Parameters up to which matrices are too small for several threads: these would spin
+MOST_ON_ONE_CORE = 50
 # Every so many of the prior's draws are tried where searches end nowhere
 SPARSE = PRIOR_DRAWS // 100
+
+
+@contextmanager
+def one_at_a_time(space: Blueprint) -> Iterator[None]:
+    """Keep other threads from what is compiled of a model, and small matrices on one
+    core; where each operation of a graph was written is not noted, which takes time.
+    """
+    with ONE_AT_A_TIME, pytensor.config.change_flags(traceback__limit=0):
+        if space.n_parameters > MOST_ON_ONE_CORE:
+            yield
+            return
+        with threadpool_limits(1, "blas"):
+            yield
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,6 @@ simulated records have.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,23 @@ from pymc.model.fgraph import (
     model_from_fgraph,
 )
 from pytensor.graph.fg import FunctionGraph
-from scipy.linalg import cholesky, solve_triangular
 
 from pdips.arrays import FloatArray
 from pdips.posterior.columns import Values
 from pdips.posterior.model import Blueprint, initial, transformed
 from pdips.posterior.parts import Axis, reads_records, take_apart
 from pdips.scores.column_cells import ColumnCells
-from pdips.scores.record_score import Clipping, Norm, RecordScore
+from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
+from pdips.scores.reweighting import Reweighted
 from pdips.scores.simulator import Simulator
-
-# Covariances of normal noises, and the log of each one's share in them
-Noises = Sequence[tuple[FloatArray, float]]
+from pdips.scores.sums import (
+    Density,
+    Linearised,
+    MeasuredSums,
+    Noises,
+    NormalPrior,
+    share_further,
+)
 
 PLACE = "pdips_place"
 SLOPES = "pdips_slopes"
@@ -36,35 +40,29 @@ RESIDUAL = "pdips_residual"
 LOGS = "pdips_log_shares"
 NOISY_SUMS = "noisy_sums"
 
-# Sums up to which Laplace noise is mixed of normal ones; on more it counts as one
-# normal
-MOST_MIXED = 300
-MOST_MOVES = 40  # Steps towards the most probable parameters
-# The search ends with a step so short, in standard deviations of the posterior
-NEAR = 0.05
 # A simulated score beyond, or no number, is left out of products that doubles can't
 # hold
 LARGEST = 1e100
 # Standard deviations of the posterior from which on the last step is taken before the
 # last simulation
 CLOSE = 1.0
-QUARTILES = 1.349  # Distance of the quartiles of a standard normal distribution
-REACH = 1.0  # Longest step, in standard deviations of what one record says
 # Simulated records for each record at the end, and in all
 ENOUGH = 60
 MOST_SIMULATED = 4_000_000
 # Least information in a direction, over the largest, by which expectations are
 # corrected along it
 CERTAIN = 1e-12
-# Share of a covariance's trace that is added to its diagonal for the sake of doubles
-LITTLE = 1e-12
-# What the log posterior may fall by in a step of the search: simulation is noisy
-TOLERATED = 0.5
-SHORTEST = 1e-6  # Reach at which the search ends
 # Least information in a direction, over the largest, by which scores are whitened
 LEAST_INFORMATION = 1e-12
 # Of the norms of simulated scores: the radii among which one is chosen
 QUANTILES = np.linspace(0.05, 0.99, 12)
+# The noise on a sum of scores may have this share of the sampling variance of the sum,
+# so that few records are clipped, whatever law they have: what clipping leaves of
+# scores depends on their tails, about which a model may be wrong
+AFFORDED = 0.5
+# The radius that this leads to is at most so many times the norm that whitened scores
+# have about
+WIDEST = 6.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,79 +78,12 @@ class Measurement:
 
 
 @dataclass(frozen=True, eq=False)
-class Linearised:
-    """What the noisy sums say near some parameters: their expectation, its derivative,
-    and their covariance there.
-    """
-
-    place: FloatArray
-    residual: FloatArray  # (sums,): sums minus their expectation
-    slopes: FloatArray  # (sums, parameters)
-    # (sums, sums): covariance of the exact sums, and that of the simulated expectation
-    sampling: FloatArray
-    noise: FloatArray  # (sums, sums): covariance of what was added
-    laplace: FloatArray  # (sums,): the variances in it that are those of Laplace noise
-    information: FloatArray  # (parameters, parameters): of one record
-
-    @property
-    def mixed(self) -> bool:
-        """Whether Laplace noise is taken as normal noise of variances that are
-        exponential.
-        """
-        return bool(self.laplace.any()) and len(self.laplace) <= MOST_MIXED
-
-    @property
-    def other_noise(self) -> FloatArray:
-        """Covariance of the noise that is no Laplace noise, and a little for the sake
-        of doubles.
-        """
-        little = LITTLE * np.trace(self.sampling + self.noise)
-        return self.noise + np.diag(little - self.laplace)
-
-    @cached_property
-    def whitened(self) -> tuple[FloatArray, FloatArray, float]:
-        """Slopes and residuals of sums made independent with variance 1, and the log
-        determinant of the covariance.
-        """
-        covariance = regular(self.sampling + self.noise)
-        root = cholesky(covariance, lower=True)
-        both = np.column_stack([self.slopes, self.residual])
-        whitened = solve_triangular(root, both, lower=True)
-        log_determinant = 2 * float(np.log(np.diag(root)).sum())
-        return whitened[:, :-1], whitened[:, -1], log_determinant
-
-    @cached_property
-    def curvature(self) -> FloatArray:
-        """Minus the second derivative of the log-likelihood, shape (parameters,
-        parameters).
-        """
-        return self.whitened[0].T @ self.whitened[0]
-
-    @cached_property
-    def slope(self) -> FloatArray:
-        """The derivative of the log-likelihood, shape (parameters,)."""
-        return self.whitened[0].T @ self.whitened[1]
-
-    @property
-    def log_likelihood(self) -> float:
-        """Log density of the sums, up to a constant, under normal noise."""
-        _, residual, log_determinant = self.whitened
-        return -(float(residual @ residual) + log_determinant) / 2
-
-
-def regular(covariance: FloatArray) -> FloatArray:
-    """Return a covariance with so little more on its diagonal that it has a root."""
-    little = LITTLE * np.trace(covariance)
-    return np.asarray(covariance + np.eye(len(covariance)) * little)
-
-
-@dataclass(frozen=True, eq=False)
-class NoisySums:
+class NoisySums(MeasuredSums):
     """The noisy sums of one table, and what simulates their law at any parameters."""
 
     space: Blueprint
     score: RecordScore
-    prior: "NormalPrior"
+    prior: NormalPrior
     simulator: Simulator
     n_records: float
     n_variance: float = 0.0  # of the noise on the number of records
@@ -183,16 +114,70 @@ class NoisySums:
         ]
         return places[-1] if places else initial(self.space.model)
 
-    def functions(self, values: Values) -> FloatArray:
-        """Return what is summed of public records, shape (records, sums)."""
+    @property
+    def last_scores(self) -> "NoisySums":
+        """The last sums of scores alone, from which the posterior is drawn; all that
+        there is where no scores were asked for.
+
+        Earlier sums and counts of cells served to find where to ask. Under a model that
+        is wrong each of them would be most probable at other parameters, and a joint
+        likelihood would be sure of something in between.
+        """
+        last = self.measurements[-1]
+        if not isinstance(last.question, Clipping):
+            return self
+        return replace(self, measurements=(last,))
+
+    def density(self, here: Linearised, anchors: FloatArray, noises: Noises) -> Density:
+        """Return the likelihood at any parameters near some."""
+        return Reweighted(self, here, anchors, noises)
+
+    def misfit(self, place: FloatArray) -> float | None:
+        """Return how often all noisy numbers would contradict each other as much.
+
+        What is left of them is compared with what is left of simulated ones, once the
+        parameters that they make most probable explain what they can: counts of cells
+        and earlier sums have no part in the posterior, but they know the model's law.
+        """
+        if len(self.measurements) == 1:
+            return None
+        here = self.linearised(place, self.simulator.cycle)
+        return share_further(
+            here.residual, here.slopes, here.sampling + here.other_noise, here.laplace
+        )
+
+    def likelihood(self, here: Linearised, noises: Noises) -> "NoisyLikelihood":
+        """Return the likelihood near some parameters as a PyMC model."""
+        return NoisyLikelihood.kept(self.space, here, noises)
+
+    @property
+    def clipped(self) -> list[float]:
+        """The share of simulated records that each round pulls into its ball."""
+        shares = []
+        for measured in self.measurements:
+            clipping = measured.question
+            if isinstance(clipping, Clipping):
+                drawn, _ = self.simulator(clipping.place)
+                scores = self.score.of_public(clipping.place, drawn)
+                lengths = clipping.lengths(clipping.whitened(scores))
+                shares.append(float((lengths > clipping.radius).mean()))
+        return shares
+
+    def functions(self, drawn: Values, inside: Values) -> FloatArray:
+        """Return what is summed of public records, shape (records, sums).
+
+        Scores are those of records as the model draws them (``drawn``): the model as
+        written knows nothing of a column's bounds. Cells are those of records as a
+        table has them (``inside``).
+        """
         parts = []
         for measured in self.measurements:
             question = measured.question
             if isinstance(question, Clipping):
-                scores = self.score.of_public(question.place, values)
+                scores = self.score.of_public(question.place, drawn)
                 parts.append(question.clipped(scores))
             else:
-                parts.append(question.indicators(values))
+                parts.append(question.indicators(inside))
         return np.concatenate(parts, axis=1)
 
     def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
@@ -266,7 +251,7 @@ class NoisySums:
         if not scores[fine].any():
             raise ValueError("no record has a score at these parameters")
         scores = np.where(fine[:, None], scores, 0.0)
-        summed = self.functions(inside)
+        summed = self.functions(drawn, inside)
         return np.concatenate([np.ones((len(summed), 1)), summed, scores], axis=1)
 
     def precise(self, place: FloatArray) -> Linearised:
@@ -290,51 +275,6 @@ class NoisySums:
         except (ValueError, np.linalg.LinAlgError):
             return here
 
-    def _length(self, move: FloatArray, here: Linearised) -> float:
-        """Return the length of a move in standard deviations of the posterior."""
-        return float(np.sqrt(move @ (here.curvature + self.prior.precision) @ move))
-
-    def objective(self, found: Linearised) -> float:
-        """Return minus the log posterior density there, up to a constant."""
-        return -found.log_likelihood - self.prior.log_density(found.place)
-
-    def mode(self, start: FloatArray) -> Linearised:
-        """Return the sums near the most probable parameters, searched from a start by
-        simulated Gauss-Newton steps.
-        """
-        here = self.linearised(start)
-        best = self.objective(here)
-        reach = REACH
-        for _ in range(MOST_MOVES):
-            move = self.move(here)
-            length = float(np.sqrt(move @ here.information @ move))
-            move = move * min(1.0, reach / max(length, 1e-300))
-            if self._length(move, here) < NEAR:
-                break
-            try:
-                there = self.linearised(here.place + move)
-                value = self.objective(there)
-            # parameters that nothing is drawn at
-            except (ValueError, FloatingPointError, np.linalg.LinAlgError):
-                value = np.inf
-            if value <= best + TOLERATED:
-                here = there
-                best = min(value, best)
-                reach = min(2 * reach, REACH)
-            else:
-                reach = min(length, reach) / 4
-                if reach < SHORTEST:
-                    break
-        return here
-
-    def move(self, here: Linearised) -> FloatArray:
-        """Return the way from here to the mode of the normal prior times what the sums
-        say near here.
-        """
-        precision = self.prior.precision
-        pull = here.slope + precision @ (self.prior.mean - here.place)
-        return np.asarray(np.linalg.solve(here.curvature + precision, pull))
-
 
 def _variances(
     summed: FloatArray, simulator: Simulator
@@ -350,64 +290,54 @@ def _variances(
     return apart.T @ apart / freedom, np.cov(middle.T).reshape(shape)
 
 
-@dataclass(frozen=True, eq=False)
-class NormalPrior:
-    """Independent normal distributions as wide as the prior's own draws: with these
-    references are searched.
-
-    A hierarchy's own prior has no mode where all groups are alike; the posterior is
-    drawn under the analyst's prior.
-    """
-
-    mean: FloatArray  # shape (parameters,), unconstrained
-    deviation: FloatArray
-
-    @classmethod
-    def of(cls, draws: FloatArray) -> "NormalPrior":
-        """Return the distributions that have the middle half of each parameter's draws
-        where it is.
-        """
-        low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
-        return cls(middle, np.maximum((high - low) / QUARTILES, 1e-9))
-
-    @property
-    def precision(self) -> FloatArray:
-        """The inverse covariance, shape (parameters, parameters)."""
-        return np.diag(self.deviation**-2)
-
-    def log_density(self, place: FloatArray) -> float:
-        """Return the log density up to a constant."""
-        standard = (place - self.mean) / self.deviation
-        return -float((standard**2).sum()) / 2
-
-
 def clipping_at(
     sums: NoisySums, place: FloatArray, norm: Norm, step_variance: float
 ) -> Clipping:
-    """Return how scores at some public parameters are whitened, and the radius that
-    leaves most information.
+    """Return how scores at some public parameters are whitened, and the radius of the
+    ball that they are pulled into.
 
     The whitening is the inverse root of the information of one record there, beside the
-    prior's share; the radius is chosen among quantiles of simulated norms so that the
-    mean variance of the posterior is least. ``step_variance`` is that of the noise in
-    whole steps.
+    prior's share. The radius is as large as noise allows that is :data:`AFFORDED`,
+    and no smaller than the one among quantiles of simulated norms with which the mean
+    variance of the posterior is least; where all that is described has levels, no
+    larger than the longest score. ``step_variance`` is that of the noise in whole
+    steps.
     """
-    _, inside = sums.simulator(place)
-    scores = sums.score.of_public(place, inside)
+    drawn, _ = sums.simulator(place)
+    scores = sums.score.of_public(place, drawn)
     scores = scores[(np.abs(scores) < LARGEST).all(axis=1)]
     share = sums.prior.precision / sums.n_records
     whitening = _whitening(scores.T @ scores / max(len(scores), 1) + share)
+    n = sums.n_records
+    prior = whitening @ share @ whitening.T * n
     whole = Clipping(place, whitening, 1.0, norm)
+    sharpest = _sharpest(whole, scores, prior, (n, step_variance))
+    affordable = STEPS * np.sqrt(AFFORDED * n / step_variance)
+    usual = np.sqrt(len(place)) if norm == "l2" else len(place)
+    widest = min(affordable, WIDEST * usual)
+    columns = sums.space.columns
+    if all(columns[name].is_categorical for name in sums.space.synthesized):
+        # whatever the law of levels, no record has a longer score
+        widest = min(widest, whole.lengths(whole.whitened(scores)).max(initial=0.0))
+    return replace(sharpest, radius=max(sharpest.radius, float(widest)))
+
+
+def _sharpest(
+    whole: Clipping, scores: FloatArray, prior: FloatArray, price: tuple[float, float]
+) -> Clipping:
+    """Return the clipping with the radius, among quantiles of simulated norms, that
+    leaves most information; ``price`` is the number of records, and the variance of the
+    noise in whole steps.
+    """
+    n, step_variance = price
     whitened = whole.whitened(scores)
     norms = whole.lengths(whitened)
     radii = np.ones(1)
     if (norms > 0).any():
         radii = np.unique(np.quantile(norms[norms > 0], QUANTILES))
-    n = sums.n_records
-    prior = whitening @ share @ whitening.T * n
     by_variance = dict[float, Clipping]()
     for radius in radii:
-        clipping = Clipping(place, whitening, float(radius), norm)
+        clipping = replace(whole, radius=float(radius))
         clipped = clipping.clipped(scores)
         noise = step_variance * clipping.unit**2
         precision = prior + _information(clipped, whitened, n, noise)

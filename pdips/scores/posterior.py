@@ -12,8 +12,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
-from scipy.linalg import cho_factor, cho_solve, eigh
-from scipy.special import logsumexp
+from scipy.linalg import cho_factor, cho_solve
 
 from pdips.arrays import FloatArray, finite
 from pdips.convergence import ESS, ROUNDS, Convergence, converged
@@ -24,23 +23,12 @@ from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
 from pdips.posterior.streams import draws_by_name
 from pdips.release.tree import stored_name
-from pdips.scores.noisy_likelihood import (
-    Linearised,
-    Noises,
-    NoisyLikelihood,
-    NoisySums,
-    NormalPrior,
-    regular,
-)
-from pdips.scores.record_score import Clipping
-from pdips.scores.simulator import Records, Simulator
+from pdips.scores.noisy_likelihood import NoisyLikelihood, NoisySums
+from pdips.scores.sums import Linearised, MeasuredSums, Noises, NormalPrior, regular
 
 # Parameters at which records are simulated that are reweighted to others, besides the
 # mode
 ANCHORS = 16
-# That are reweighted, over all anchors; and so many more for each parameter
-RECORDS = 6_000
-MORE_RECORDS = 100
 # Degrees of freedom, beside one for each parameter, of the t distribution from which
 # draws are proposed
 FREEDOM = 5
@@ -64,10 +52,6 @@ WIDER = 3.0
 LEAST_NOISE = 1e-9  # Of Laplace noise at a sum, in its standard deviations
 LEAST_EIGENVALUE = 1e-14  # Over the largest: below it doubles don't tell
 LEAST_VARIANCE = 1e-6  # Of Laplace noise at a sum, over its own variance
-# Logarithm of the largest weight of a simulated record; squares of such weights are
-# still numbers
-MOST_WEIGHT = 100.0
-MOST_WEIGHTS = 500_000  # Of records that are worked out at once
 # Share of the prior's spread from which on nothing was learned of a parameter
 UNLEARNED = 0.9
 # Draws at which noisy sums are simulated, to compare them with those that were
@@ -95,7 +79,7 @@ class Proposal:
     root: FloatArray  # of the covariance: shape (parameters, parameters)
 
     @classmethod
-    def near(cls, sums: NoisySums, here: Linearised) -> "Proposal":
+    def near(cls, sums: MeasuredSums, here: Linearised) -> "Proposal":
         """Return the one about the most probable parameters, by the linear likelihood
         and the model's own prior.
         """
@@ -188,7 +172,7 @@ def inverse_root(precision: FloatArray) -> FloatArray:
     return np.asarray(vectors / np.sqrt(values))
 
 
-def noises_of(sums: NoisySums, here: Linearised, rng: np.random.Generator) -> Noises:
+def noises_of(sums: MeasuredSums, here: Linearised, rng: np.random.Generator) -> Noises:
     """Return covariances of noise, with the logarithm of each one's share, whose normal
     laws mixed are the noise's law.
 
@@ -242,116 +226,6 @@ def _variances_given(
     return np.asarray(laplace * np.maximum(1 / inverse, LEAST_VARIANCE))
 
 
-class Reweighted:
-    """The likelihood of noisy sums at any parameters near some: records simulated at
-    several, reweighted to each.
-
-    Expectations are those simulated at the mode plus a difference: the mean over
-    records of what is summed times the change of their weight, p(x | theta) over the
-    mean density at the anchors. Where few records carry the weight the covariance of
-    the exact sums is multiplied by what that costs, so that far from the anchors little
-    is said.
-    """
-
-    def __init__(
-        self, sums: NoisySums, here: Linearised, anchors: FloatArray, noises: Noises
-    ) -> None:
-        self._sums = sums
-        self.n = sums.n_records
-        self._drawn, inside, used = _anchored(sums, here, anchors)
-        functions = sums.functions(inside)
-        self._functions = functions - functions.mean(axis=0)
-        logs = self._log_densities(used)
-        logs = np.where(np.isfinite(logs), logs, -np.inf)
-        self._mixture = logsumexp(logs, axis=0) - np.log(len(used))
-        self._weights = self._weighed(logs[0].copy())
-        self._residual = here.residual
-        self._mixed = list[tuple[FloatArray, FloatArray, float]]()
-        for noise, share in noises:
-            values, basis = eigh(here.sampling, noise)
-            log_share = share + float(np.linalg.slogdet(basis)[1])
-            self._mixed.append((np.maximum(values, 0.0), basis, log_share))
-
-    def _log_densities(self, places: FloatArray) -> FloatArray:
-        """Return the log densities of the simulated records, shape (places,
-        records).
-        """
-        space = self._sums.space
-        points = split(space.model, places)
-        blocks = space.likelihood.blocks(self._drawn, points, mode=None)
-        return np.concatenate([logs for _, logs in blocks])
-
-    def _weighed(self, logs: FloatArray) -> FloatArray:
-        """Return the weights of records; one whose density is no number weighs nothing.
-        ``logs`` are used up.
-        """
-        with np.errstate(all="ignore"):
-            logs -= self._mixture
-            np.exp(np.minimum(logs, MOST_WEIGHT, out=logs), out=logs)
-            if not np.isfinite(logs.sum()):
-                np.nan_to_num(logs, copy=False, nan=0.0)
-        return logs
-
-    def __call__(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return log-likelihoods up to a constant, and the factors by which covariances
-        of the exact sums are wider.
-        """
-        likely = np.empty(len(places))
-        wider = np.empty(len(places))
-        at_once = max(MOST_WEIGHTS // len(self._mixture), 1)
-        for first in range(0, len(places), at_once):
-            some = slice(first, first + at_once)
-            change = self._weighed(self._log_densities(places[some]))
-            change -= self._weights
-            n_drawn = change.shape[1]
-            shift = change @ self._functions / n_drawn
-            squares = np.einsum("ij,ij->i", change, change) / n_drawn
-            cost = squares / n_drawn + change.mean(axis=1) ** 2
-            wider[some] = 1 + self.n * cost
-            apart = self._residual - self.n * shift
-            likely[some] = self._log_density(apart, wider[some])
-        return likely, wider
-
-    def _log_density(self, apart: FloatArray, wider: FloatArray) -> FloatArray:
-        """Return the log density of residuals, shape (places, sums), under the mixed
-        normal noises.
-        """
-        parts = []
-        for values, basis, share in self._mixed:
-            variance = 1 + wider[:, None] * values
-            terms = (apart @ basis) ** 2 / variance + np.log(variance)
-            parts.append(share - terms.sum(axis=1) / 2)
-        return np.asarray(logsumexp(parts, axis=0))
-
-
-def _anchored(
-    sums: NoisySums, here: Linearised, anchors: FloatArray
-) -> tuple[Records, Records, FloatArray]:
-    """Return records simulated at the mode and at anchors, as the model draws them and
-    as a table has them, and the parameters where there are any.
-    """
-    n_records = RECORDS + MORE_RECORDS * len(here.place)
-    n_each = -(-n_records // (len(anchors) + 1))
-    public = sums.simulator.public
-    simulator = Simulator(sums.space, public, n_each, seed=sums.simulator.seed)
-    drawn = []
-    inside = []
-    used = []
-    for number, anchor in enumerate([here.place, *anchors]):
-        try:
-            as_drawn, as_in_table = simulator(anchor, number)
-        except ValueError:  # parameters at which nothing can be drawn
-            continue
-        drawn.append(as_drawn)
-        inside.append(as_in_table)
-        used.append(anchor)
-    return _stacked(drawn), _stacked(inside), np.array(used)
-
-
-def _stacked(parts: Sequence[Records]) -> Records:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
 @dataclass(frozen=True, eq=False)
 class ImportanceDraws:
     """Draws from a posterior, chosen among proposed ones by Pareto-smoothed weights."""
@@ -369,7 +243,7 @@ class ImportanceDraws:
 
 
 def importance_draws(
-    sums: NoisySums,
+    sums: MeasuredSums,
     here: Linearised,
     rng: np.random.Generator,
     n: int,
@@ -385,7 +259,7 @@ def importance_draws(
     noises = noises_of(sums, here, rng)
     for _ in range(attempts):
         anchors, _ = proposal.draw(ANCHORS, rng)
-        likelihood = Reweighted(sums, here, anchors, noises)
+        likelihood = sums.density(here, anchors, noises)
         places, proposed = proposal.draw(tried, rng)
         likely, wider = likelihood(places)
         with np.errstate(all="ignore"):
@@ -452,7 +326,7 @@ class PosteriorDraws:
 
 
 def posterior_draws(
-    sums: NoisySums,
+    sums: MeasuredSums,
     here: Linearised | None,
     rng: np.random.Generator,
     n: int,
@@ -461,17 +335,18 @@ def posterior_draws(
     """Draw from the posterior by importance sampling, and where its weights can't be
     relied on by NUTS near the mode.
 
-    Both read public numbers only. Where neither can be done, and where nothing is known
-    near any parameters, draws are those of the prior. ``nuts`` are settings of
-    :func:`pdips.posterior.nuts.sample`.
+    Both read public numbers only, the last sums of scores alone. Where neither can be
+    done, and where nothing is known near any parameters, draws are those of the prior.
+    ``nuts`` are settings of :func:`pdips.posterior.nuts.sample`.
     """
+    last = sums.last_scores
     weighted = None
     chains = None
     if here is not None:
         tried = max(FEWEST, 2 * n)
-        weighted = attempt(importance_draws, sums, here, rng, n, tried=tried)
+        weighted = attempt(importance_draws, last, here, rng, n, tried=tried)
         if weighted is None or not weighted.reliable:
-            chains = attempt(by_chains, sums, here, rng, **nuts)
+            chains = attempt(by_chains, last, here, rng, **nuts)
     sampler = "importance"
     if weighted is None:
         sampler = "prior"
@@ -490,15 +365,16 @@ def posterior_draws(
             tree = attempt(with_deterministics, sums, here, tree) or tree
     told = asdict(weighted) | {"pareto_k": finite(weighted.pareto_k)}
     del told["places"]
-    facts["noisy_sums"] = told | learned(sums, places)
+    misfit = here and attempt(sums.misfit, here.place)
+    facts["noisy_sums"] = told | learned(sums, places) | {"misfit": misfit}
     return PosteriorDraws(places, tree, facts)
 
 
 def by_chains(
-    sums: NoisySums, here: Linearised, rng: np.random.Generator, **nuts: Any
+    sums: MeasuredSums, here: Linearised, rng: np.random.Generator, **nuts: Any
 ) -> tuple[FloatArray, xr.DataTree, Convergence]:
     """Return draws by NUTS with the linear likelihood, and how well chains agree."""
-    noisy = NoisyLikelihood.kept(sums.space, here, noises_of(sums, here, rng))
+    noisy = sums.likelihood(here, noises_of(sums, here, rng))
     model = sums.space.model
     parts = split(model, here.place[None])
     start = {
@@ -515,7 +391,7 @@ def by_chains(
     return join(unconstrained(model, free)), tree, convergence
 
 
-def learned(sums: NoisySums, places: FloatArray) -> dict[str, Any]:
+def learned(sums: MeasuredSums, places: FloatArray) -> dict[str, Any]:
     """Return what there is to tell of a posterior: all of it is public.
 
     ``moved``: from the last reference to the posterior's median, root mean square of
@@ -525,25 +401,17 @@ def learned(sums: NoisySums, places: FloatArray) -> dict[str, Any]:
     """
     posterior = NormalPrior.of(places)
     moved = (posterior.mean - sums.last_reference) / posterior.deviation
-    clipped = []
-    for measured in sums.measurements:
-        clipping = measured.question
-        if isinstance(clipping, Clipping):
-            _, inside = sums.simulator(clipping.place)
-            scores = sums.score.of_public(clipping.place, inside)
-            lengths = clipping.lengths(clipping.whitened(scores))
-            clipped.append(float((lengths > clipping.radius).mean()))
     as_prior = posterior.deviation > UNLEARNED * sums.prior.deviation
     return {
         "moved": float(np.sqrt((moved**2).mean())),
         "parameters": len(moved),
         "as_prior": int(as_prior.sum()),
-        "clipped": clipped,
+        "clipped": sums.clipped,
     }
 
 
 def with_deterministics(
-    sums: NoisySums, here: Linearised, tree: xr.DataTree
+    sums: MeasuredSums, here: Linearised, tree: xr.DataTree
 ) -> xr.DataTree:
     """Return draws of the free variables with the model's deterministic ones that read
     no record.

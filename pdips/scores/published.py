@@ -22,17 +22,13 @@ from pdips.posterior.model import (
 from pdips.release.documents import release_home
 from pdips.release.folder import read_tables
 from pdips.release.release import Release
+from pdips.scores.centring import Centring
 from pdips.scores.column_cells import ColumnCells
-from pdips.scores.noisy_likelihood import (
-    Linearised,
-    Measurement,
-    Noises,
-    NoisySums,
-    NormalPrior,
-)
+from pdips.scores.noisy_likelihood import Measurement, NoisySums
 from pdips.scores.posterior import noises_of
 from pdips.scores.record_score import Clipping, RecordScore
 from pdips.scores.simulator import Simulator
+from pdips.scores.sums import Linearised, Noises, NormalPrior
 
 SUMS = "sums"
 REFERENCES = "references"
@@ -70,15 +66,15 @@ def published(sums: NoisySums) -> dict[str, pd.DataFrame]:
     """
     law = LAPLACE if sums.laplace else GAUSSIAN
     labels = parameter_labels(sums.space)
-    parts = [_number_of_records(sums, law)]
+    parts = [number_of_records(sums.n_records, sums.n_variance, law)]
     references = []
     for measured in sums.measurements:
         question = measured.question
         if isinstance(question, ColumnCells):
-            rows = _cells(question)
+            rows = cell_rows(question)
         else:
             rows = pd.DataFrame({"of": labels, "lower": np.nan, "upper": np.nan})
-            references.append(_reference(measured.step, question, labels))
+            references.append(reference_rows(measured.step, question, labels))
         rows.insert(0, "step", measured.step)
         parts.append(
             rows.assign(
@@ -91,21 +87,23 @@ def published(sums: NoisySums) -> dict[str, pd.DataFrame]:
     return tables
 
 
-def _number_of_records(sums: NoisySums, law: str) -> pd.DataFrame:
-    deviation = float(np.sqrt(sums.n_variance))
+def number_of_records(noisy: float, variance: float, law: str) -> pd.DataFrame:
+    """Return the row of the number of records."""
+    deviation = float(np.sqrt(variance))
     row = {
         "step": RECORDS,
         "of": "",
         "lower": np.nan,
         "upper": np.nan,
-        "noisy": sums.n_records,
+        "noisy": noisy,
         "noise": law if deviation else "none",
         "standard_deviation": deviation,
     }
     return pd.DataFrame([row])
 
 
-def _cells(cells: ColumnCells) -> pd.DataFrame:
+def cell_rows(cells: ColumnCells) -> pd.DataFrame:
+    """Return a row for each cell, with its bounds."""
     return pd.DataFrame(
         {
             "of": np.repeat(list(cells.edges), cells.sizes),
@@ -115,7 +113,10 @@ def _cells(cells: ColumnCells) -> pd.DataFrame:
     )
 
 
-def _reference(step: str, at: Clipping, labels: list[str]) -> pd.DataFrame:
+def reference_rows(
+    step: str, at: Clipping | Centring, labels: list[str]
+) -> pd.DataFrame:
+    """Return a row for each parameter: where and how its scores were taken."""
     columns = {
         "step": step,
         "parameter": labels,
@@ -238,6 +239,6 @@ def near_mode(
     with ONE_AT_A_TIME:
         score = RecordScore(space.likelihood)
         prior = NormalPrior.of(space.prior)
-        sums = restored(space, score, prior, tables, public)
+        sums = restored(space, score, prior, tables, public).last_scores
         here = sums.precise(sums.mode(sums.last_reference).place)
         return here, noises_of(sums, here, np.random.default_rng(PUBLIC_SEED))

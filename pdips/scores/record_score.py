@@ -176,14 +176,15 @@ class RecordScore:
         self._likelihood = likelihood
         self.model = likelihood.model
         self._record = likelihood.record
-        term, self._checked = checked_lookups(
+        term, self.checked = checked_lookups(
             likelihood.term, set(self._record.values())
         )
+        self.term = term
         slopes = pt.grad(term[0], self.model.value_vars, disconnected_inputs="ignore")
-        self._graph = pt.concatenate(
+        self.slopes = pt.concatenate(
             [slope.astype("float64").ravel() for slope in slopes]
         )
-        if not set(self._record.values()) & set(ancestors([self._graph])):
+        if not set(self._record.values()) & set(ancestors([self.slopes])):
             raise InputError(
                 "no record moves the slope of the log-likelihood in any parameter, "
                 "so scores say nothing; parameters "
@@ -195,7 +196,7 @@ class RecordScore:
         """What works out the score of one record, without compiling where numpy does
         it well.
         """
-        if not self._checked:  # checks bounds, as compiled code doesn't
+        if not self.checked:  # checks bounds, as compiled code doesn't
             return self._function("FAST_COMPILE")
         by_numpy = self._function(BY_NUMPY)
         if runs_well(by_numpy):
@@ -208,7 +209,7 @@ class RecordScore:
         """The same in compiled code, as far as that checks bounds and can be made: it
         may be made after the charge.
         """
-        if not self._checked:
+        if not self.checked:
             return self._single
         tell("compiling the score of one record")
         stand_in = {
@@ -229,7 +230,7 @@ class RecordScore:
         that out, and what holds it.
         """
         return with_parts_held(
-            self._graph, self._record.values(), self.model.value_vars
+            self.slopes, self._record.values(), self.model.value_vars
         )
 
     def _given(self, place: FloatArray) -> None:
@@ -262,7 +263,7 @@ class RecordScore:
         columns = self._columns()
         n = pt.lscalar()
         by_record = {one: columns[name] for name, one in self._record.items()}
-        graph = over_records(self._graph[None], by_record)
+        graph = over_records(self.slopes[None], by_record)
         inputs = [*self.model.value_vars, *columns.values(), n]
         return function_of(inputs, graph, what="the scores of records")
 

@@ -4,7 +4,6 @@ posterior that knows the noise.
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -12,8 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-import pytensor
-from threadpoolctl import threadpool_limits
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
@@ -27,50 +24,49 @@ from pdips.posterior.columns import (
     covariates_of,
     public_stand_ins,
     record_values,
-    to_frame,
 )
-from pdips.posterior.inspection import Draws, tree_of
+from pdips.posterior.inspection import tree_of
 from pdips.posterior.model import (
-    ONE_AT_A_TIME,
     UNRECORDED,
     Blueprint,
 )
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.privacy.answers import PublicFacts
-from pdips.privacy.curator import Clock, Curator, Progress, Statistic, timed
+from pdips.privacy.curator import Clock, Curator, Progress, Statistic
 from pdips.privacy.loss import check_whole
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity, n_changed
 from pdips.release.offers import Offers
-from pdips.release.public_draws import PublicDraws
 from pdips.release.release import Release, RunRecord
-from pdips.scores.first_search import TRIED, kit_of, searched
-from pdips.scores.noisy_likelihood import (
-    Linearised,
-    Measurement,
-    NoisySums,
-    clipping_at,
+from pdips.scores.centred_answers import CentredAnswers, restored_centred
+from pdips.scores.centred_questions import (
+    MOST_CENTRED,
+    CentredQuestions,
+    points_of,
+    rehearse_centred,
 )
+from pdips.scores.first_search import TRIED, kit_of, one_at_a_time, searched
+from pdips.scores.noisy_likelihood import Measurement, NoisySums, clipping_at
 from pdips.scores.posterior import (
-    PosteriorDraws,
     attempt,
     importance_draws,
-    posterior_draws,
-    predictive_check,
     with_deterministics,
 )
 from pdips.scores.published import (
-    SUMS,
-    Known,
-    published,
     read_published,
     restored,
     seed_of,
 )
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
+from pdips.scores.score_answers import (
+    DrawingSettings,
+    ScoreAnswers,
+    SimulatedAnswers,
+    drawn,
+)
 from pdips.scores.simulator import Simulator
-from pdips.scores.tree import public_groups, published_posterior, with_dims
+from pdips.scores.sums import Linearised
 
 RECORDS = "noisy number of records"
 CELLS = "noisy counts of cells by column"
@@ -93,37 +89,6 @@ FEW_LEVELS = 4
 MOST_PARAMETERS = 400
 # Of the noise on the number of records, up to which sets are as long as it says
 MOST_SPREAD = 100_000
-
-# Draws from the posterior, then from the prior, that replace one at which no records
-# can be drawn
-OTHERS = 20
-
-
-# Parameters up to which matrices are too small for several threads: these would spin
-MOST_ON_ONE_CORE = 50
-
-
-@contextmanager
-def one_at_a_time(space: Blueprint) -> Iterator[None]:
-    """Keep other threads from what is compiled of a model, and small matrices on one
-    core; where each operation of a graph was written is not noted, which takes time.
-    """
-    with ONE_AT_A_TIME, pytensor.config.change_flags(traceback__limit=0):
-        if space.n_parameters > MOST_ON_ONE_CORE:
-            yield
-            return
-        with threadpool_limits(1, "blas"):
-            yield
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredScores:
-    """What the curator told: noisy counts and sums with their laws, and the sums near
-    the parameters that they make most probable.
-    """
-
-    sums: NoisySums
-    near: Linearised | None  # None where no records can be simulated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +146,7 @@ class Scores(sampling.ChainMechanism):
     """
 
     name: ClassVar[str] = "scores"
+    takes_covariates: ClassVar[bool] = True
     offers: ClassVar[Offers] = Offers(
         public_columns=True,
         partitions=True,
@@ -225,8 +191,32 @@ class Scores(sampling.ChainMechanism):
             counted = self._records_step(schema, left * OF_RECORDS)
             steps.append(counted)
             left -= counted.price
+        if space.covariates:
+            asked = self.centred_questions(space, schema)
+            return (*steps, asked.cells(CELLS, left), *asked.rounds(left))
         cells = self._cells_step(space, schema, left)
         return (*steps, cells, *self._score_steps(space, schema, left - cells.price))
+
+    def centred_questions(self, space: Blueprint, schema: Schema) -> CentredQuestions:
+        """Return what is asked where covariates are confidential."""
+        return CentredQuestions(
+            schema=schema,
+            neighbours=self.neighbours,
+            law=self.noise_law,
+            n_rounds=self.score_rounds,
+            n_parameters=space.n_parameters,
+            n_columns=len(space.synthesized) + len(space.covariates),
+            by_lengths=not points_of(space).by_levels,
+        )
+
+    def check(self, plan: Plan, table: Table) -> None:
+        """Refuse too few records for the parameters of a model with confidential
+        covariates.
+        """
+        space = self.space(plan.schema)
+        if space.covariates and plan.n_public:
+            asked = self.centred_questions(space, plan.schema)
+            asked.check_enough([*plan.steps], table.n_records)
 
     def _records_step(self, schema: Schema, price: Fraction) -> Step:
         return Step(
@@ -299,6 +289,12 @@ class Scores(sampling.ChainMechanism):
                 "the model has no parameter, so there is nothing to "
                 "learn from the table"
             )
+        if space.covariates and space.n_parameters > MOST_CENTRED:
+            raise InputError(
+                f"the model has {space.n_parameters:,} parameters, and at most "
+                f"{MOST_CENTRED} where covariates are confidential: declare groups and "
+                f"covariates public, or take a simpler model"
+            )
         if space.n_parameters > MOST_PARAMETERS:
             raise InputError(self._too_many(space, schema))
         first = self.steps(space, schema)[0]
@@ -316,6 +312,11 @@ class Scores(sampling.ChainMechanism):
         """Go through a release of stand-ins."""
         public = public_stand_ins(space.schema, TRIED)
         steps = [step for step in self.steps(space, schema) if step.name != RECORDS]
+        if space.covariates:
+            with on_stand_ins("the release"):
+                asked = self.centred_questions(space, schema)
+                rehearse_centred(space, asked, steps, public)
+            return
         with on_stand_ins("the release"):
             kit = kit_of(space)
             counts = np.zeros(sum(kit.cells.sizes))
@@ -356,7 +357,7 @@ class Scores(sampling.ChainMechanism):
             f"fewer groups or a simpler model"
         )
 
-    def ask(self, plan: Plan, curator: Curator) -> MeasuredScores:
+    def ask(self, plan: Plan, curator: Curator) -> ScoreAnswers:
         """Ask for counts of cells, and for sums of scores round by round, each at the
         parameters that the answers before make most probable.
         """
@@ -367,6 +368,10 @@ class Scores(sampling.ChainMechanism):
         with one_at_a_time(space):
             kit = kit_of(space)
             number = self._number(curator, steps)
+            if space.covariates:
+                asked = self.centred_questions(space, plan.schema)
+                centred = asked.ask(curator, space, steps, number, public)
+                return CentredAnswers(centred, attempt(centred.mode_of_last))
             with curator.timed("counting cells"):
                 counted = self._asked(curator, steps[0], kit.cells.count)
                 counts = counted.astype(np.float64)
@@ -384,12 +389,12 @@ class Scores(sampling.ChainMechanism):
                     noisy = self._asked(curator, step, total)
                     sums = _with_round(sums, at, noisy, step)
                     here = attempt(sums.mode, here.place) or here
-        return MeasuredScores(sums, here)
+        return SimulatedAnswers(sums, here)
 
     def draw(
         self,
         plan: Plan,
-        measured: MeasuredScores,
+        measured: ScoreAnswers,
         n_sets: int,
         rng: np.random.Generator,
         public: PublicFacts,
@@ -399,7 +404,19 @@ class Scores(sampling.ChainMechanism):
         """
         written, columns = covariates_of(plan.schema, public)
         covariates = self.space(plan.schema).beside(columns)
-        return self._drawn(plan.schema, measured, n_sets, (written, covariates), rng)
+        known = (written, covariates)
+        return drawn(measured, self._settings(plan.schema, n_sets), known, rng)
+
+    def _settings(self, schema: Schema, n_sets: int) -> DrawingSettings:
+        return DrawingSettings(
+            schema=schema,
+            n_sets=n_sets,
+            n_records=self.n_records,
+            draws=self.draws,
+            tune=self.tune,
+            chains=self.n_chains,
+            sampler=self.nuts,
+        )
 
     def _clipping(
         self, curator: Curator, sums: NoisySums, here: Linearised | None, step: Step
@@ -417,85 +434,6 @@ class Scores(sampling.ChainMechanism):
 
         kept = curator.keep(make)
         return Clipping.read(kept, self.norm) if kept else None
-
-    def _drawn(
-        self,
-        schema: Schema,
-        measured: MeasuredScores,
-        n_sets: int,
-        public: Known,
-        rng: np.random.Generator,
-    ) -> Drawn:
-        sums = measured.sums
-        with one_at_a_time(sums.space), timed("drawing from the posterior"):
-            here = measured.near and attempt(sums.precise, measured.near.place)
-            posterior = posterior_draws(
-                sums,
-                here,
-                rng,
-                self.draws,
-                draws=self.draws,
-                tune=self.tune,
-                chains=self.n_chains,
-                sampler=self.nuts,
-            )
-        posterior = attempt(with_dims, sums.space, posterior) or posterior
-        sets, parameters, n_undrawn = self._sets(
-            schema, sums, posterior, n_sets, public, rng
-        )
-        noisy_sums = posterior.facts["noisy_sums"] | {"undrawn": n_undrawn}
-        posterior = replace(
-            posterior, facts={**posterior.facts, "noisy_sums": noisy_sums}
-        )
-        closer = None
-        if here is not None:
-            closer = partial(predictive_check, sums, here, posterior, parameters)
-        tables = published(sums)
-        return Drawn(
-            sets=sets,
-            statistics={SUMS: tables[SUMS]},
-            tables=tables,
-            diagnostics=posterior.facts,
-            closer=closer,
-            posterior_draws=PublicDraws(
-                posterior=published_posterior(posterior, sums.space.outside),
-                sampler=posterior.facts["sampler"],
-                others=partial(public_groups, sums, here, posterior),
-            ),
-        )
-
-    def _sets(
-        self,
-        schema: Schema,
-        sums: NoisySums,
-        posterior: PosteriorDraws,
-        n_sets: int,
-        public: Known,
-        rng: np.random.Generator,
-    ) -> tuple[list[pd.DataFrame], list[Draws], int]:
-        """Return sets of records at draws far apart, the parameters of each, and at how
-        many draws there were no records.
-        """
-        beside, covariates = public
-        n_records = self.n_records or len(beside) or max(round(sums.n_records), 1)
-        drawn = posterior.places
-        sets = []
-        parameters = []
-        n_undrawn = 0
-        chosen = drawn[sampling.far_apart(len(drawn), n_sets, rng)]
-        for number, place in enumerate(chosen, start=1):
-            with timed(f"drawing synthetic set {number} of {n_sets}"):
-                others = drawn[rng.integers(len(drawn), size=OTHERS)]
-                places = np.concatenate(
-                    [place[None], others, sums.space.prior[:OTHERS]]
-                )
-                values, records, n_failed = _records(
-                    sums, places, n_records, covariates, rng
-                )
-                sets.append(to_frame(schema, records, beside, rng))
-            parameters.append(values)
-            n_undrawn += n_failed
-        return sets, parameters, n_undrawn
 
     def again(
         self,
@@ -533,27 +471,34 @@ class Scores(sampling.ChainMechanism):
         space = self.space(release.schema)
         with one_at_a_time(space), clock.step("reading noisy sums"):
             _, tables, public = read_published(release)
-            kit = kit_of(space)
-            sums = restored(space, kit.score, kit.prior, tables, public[1])
-            near = attempt(sums.mode, sums.last_reference)
+            columns = space.beside(public[1]) if public[1] else {}
+            measured = self._restored(space, tables, columns)
         with clock.running():
-            measured = MeasuredScores(sums, near)
-            drawn = self._drawn(
-                release.schema, measured, n_sets, public, bits.generator()
-            )
+            settings = self._settings(release.schema, n_sets)
+            found = drawn(measured, settings, public, bits.generator())
         made = replace(
             release,
-            sets=tuple(drawn.sets),
-            tables=drawn.tables,
-            statistics=drawn.statistics,
-            posterior_draws=drawn.posterior_draws,
+            sets=tuple(found.sets),
+            tables=found.tables,
+            statistics=found.statistics,
+            posterior_draws=found.posterior_draws,
         )
         return made, RunRecord(
             seconds=clock.seconds,
             peak_memory=0.0,
-            diagnostics=drawn.diagnostics,
-            closer=drawn.closer,
+            diagnostics=found.diagnostics,
+            closer=found.closer,
         )
+
+    def _restored(
+        self, space: Blueprint, tables: dict[str, pd.DataFrame], public: Values
+    ) -> ScoreAnswers:
+        kit = kit_of(space)
+        if space.covariates:
+            centred = restored_centred(space, tables, public)
+            return CentredAnswers(centred, attempt(centred.mode_of_last))
+        sums = restored(space, kit.score, kit.prior, tables, public)
+        return SimulatedAnswers(sums, attempt(sums.mode, sums.last_reference))
 
     def _number(self, curator: Curator, steps: list[Step]) -> tuple[float, float]:
         """Return the number of records and the variance of the noise on it, and take
@@ -650,26 +595,3 @@ def _with_round(
     scores = noisy.astype(np.float64) * unit
     added = Measurement(step.name, clipping, scores, deviation)
     return replace(sums, measurements=(*sums.measurements, added))
-
-
-def _records(
-    sums: NoisySums,
-    places: FloatArray,
-    n: int,
-    public: Values,
-    rng: np.random.Generator,
-) -> tuple[Draws, Values, int]:
-    """Return the first parameters at which the model draws records, these records, and
-    how many came before.
-
-    If there are none each column is drawn by itself, as its noisy counts have it.
-    """
-    for n_failed, place in enumerate(places):
-        [values] = sums.space.values_of(place[None])
-        drawn = attempt(sums.space.draw, values, n, public, rng)
-        if drawn is not None:
-            return values, drawn, n_failed
-    counted = sums.measurements[0]
-    cells = kit_of(sums.space).cells
-    made_up = cells.draw(counted.noisy, counted.deviation, n, rng)
-    return values, made_up, len(places)

@@ -23,16 +23,13 @@ from pdips.posterior.columns import stand_ins
 from pdips.posterior.inspection import tree_of
 from pdips.posterior.model import PUBLIC_SEED, STAND_INS, Blueprint, split
 from pdips.posterior.streams import draws_by_name
+from pdips.release.public_draws import MISFIT
 from pdips.release.tree import stored_name
 from pdips.scores.column_cells import ColumnCells
-from pdips.scores.noisy_likelihood import (
-    Linearised,
-    Measurement,
-    NoisySums,
-    regular,
-)
+from pdips.scores.noisy_likelihood import Measurement, NoisySums
 from pdips.scores.posterior import PosteriorDraws, attempt
 from pdips.scores.published import parameter_labels
+from pdips.scores.sums import Linearised, regular
 
 # Numbers of posterior draws in the file; of more, every second draw, third, ...
 MOST_NUMBERS = 2_000_000
@@ -152,7 +149,7 @@ def published_posterior(
     n_draws = 0
     for name, values in draws_by_name(draws.tree).items():
         dims = [str(dim) for dim in dataset[name].dims if dim not in SAMPLE]
-        kept = _by_chain(draws, values)
+        kept = by_chain(draws, values)
         n_chains, n_draws = kept.shape[:2]
         named = (*SAMPLE, *map(outside, dims))
         variables[stored_name(outside(name))] = (named, kept)
@@ -160,14 +157,14 @@ def published_posterior(
     coordinates["chain"] = np.arange(n_chains)
     coordinates["draw"] = np.arange(n_draws)
     about = {}
-    for name in ("effective", "pareto_k"):
+    for name in ("effective", "pareto_k", MISFIT):
         value = draws.facts["noisy_sums"][name]
         if value is not None:
             about[name] = value
     return xr.Dataset(variables, coordinates, about)
 
 
-def _by_chain(draws: PosteriorDraws, values: NDArray[Any]) -> NDArray[Any]:
+def by_chain(draws: PosteriorDraws, values: NDArray[Any]) -> NDArray[Any]:
     """Return what belongs to the draws of chains one after the other, for those draws
     that go into the file: shape (chains, draws, ...).
     """
@@ -193,19 +190,19 @@ def public_groups(
     :func:`leave_one_out`.
     """
     groups = dict[str, xr.Dataset | None]()
-    places = _by_chain(draws, draws.places)
-    groups["prior"] = attempt(_prior, sums.space)
-    groups["log_prior"] = attempt(_log_prior, sums.space, places)
+    places = by_chain(draws, draws.places)
+    groups["prior"] = attempt(prior_group, sums.space)
+    groups["log_prior"] = attempt(log_prior_group, sums.space, places)
     groups["observed_data"] = observed(sums)
     if here is not None:
         groups["log_likelihood"] = attempt(_log_likelihood, sums, here, places)
-        few = _few(places, len(sums.noisy))
-        groups["noisy_statistics"] = attempt(_predicted, sums, here, few)
-        groups |= attempt(leave_one_out, sums, here, few) or {}
+        some = few(places, len(sums.noisy))
+        groups["noisy_statistics"] = attempt(_predicted, sums, here, some)
+        groups |= attempt(leave_one_out, sums, here, some) or {}
     return {path: group for path, group in groups.items() if group is not None}
 
 
-def _few(places: FloatArray, n_sums: int) -> FloatArray:
+def few(places: FloatArray, n_sums: int) -> FloatArray:
     """Return some draws, as far apart as they can be, at which numbers are
     predicted.
     """
@@ -226,11 +223,12 @@ def _values(space: Blueprint, places: FloatArray) -> xr.Dataset:
     return Dressing.of(space).dataset(arrays)
 
 
-def _prior(space: Blueprint) -> xr.Dataset:
+def prior_group(space: Blueprint) -> xr.Dataset:
+    """Return draws from the prior."""
     return _values(space, space.prior[None, :PRIOR_DRAWS])
 
 
-def _log_prior(space: Blueprint, places: FloatArray) -> xr.Dataset:
+def log_prior_group(space: Blueprint, places: FloatArray) -> xr.Dataset:
     """Return the log prior density of each free variable at some parameters."""
     flat = places.reshape(-1, places.shape[-1])
     function = log_priors(space.model)

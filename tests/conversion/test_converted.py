@@ -94,7 +94,8 @@ def test_conversion_reads_no_confidential_value(name) -> None:
         pd.testing.assert_frame_equal(one, two)
 
 
-CONDITIONED = sorted({*ACCEPTED} - {"masked"})
+# Of basis functions nobody knows whether they follow from public columns alone
+CONDITIONED = sorted({*ACCEPTED} - {"masked", "smooth"})
 
 
 @pytest.mark.parametrize("name", CONDITIONED)

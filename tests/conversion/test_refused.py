@@ -55,12 +55,12 @@ REFUSED = {
         lambda df: normal(df, mu=np.quantile(df.pay, [0.2, 0.8]).sum()),
         "follow from confidential records",
     ),
-    "covariate": (
-        lambda df: normal(df, mu=df.pay.values),
-        "reads the confidential column 'pay', of which the model says nothing",
-    ),
-    "product": (
+    "itself": (
         lambda df: normal(df, mu=(df.pay * df.height).values),
+        "the confidential column 'height', which the model describes only after it",
+    ),
+    "in steps": (
+        lambda df: normal(df, mu=np.floor(df.pay / 7).values),
         "a function of confidential columns that isn't understood",
     ),
     "public outcome": (
@@ -189,7 +189,18 @@ def test_a_suggested_number_follows_from_the_bounds():
             lambda df: normal(df, observed=(df.height - 170) / df.height.std()),
             "scaled by numbers with many digits",
         ),
-        (lambda df: normal(df, observed=df.height.rank()), "or no column at all"),
+        (
+            lambda df: normal(df, mu=df.height.rank().values),
+            "isn't known as a function of public columns",
+        ),
+        (
+            lambda df: normal(df, mu=df.groupby("region").pay.transform("mean").values),
+            "isn't known as a function of public columns",
+        ),
+        (
+            lambda df: normal(df, observed=df.height.rank()),
+            "isn't known as a function of public columns",
+        ),
         (lambda df: _without_observed(), "no observed variable"),
     ],
 )

@@ -28,8 +28,8 @@ from pdips.release.release import RunRecord
 from pdips.release.tree import public_tree, read_tree, write_tree
 from pdips.report.coefficients import coefficients, figures_of_priors
 from pdips.report.pages import write_card
-from pdips.scores.noisy_likelihood import regular
 from pdips.scores.posterior import attempt
+from pdips.scores.sums import regular
 from pdips.scores.tree import (
     labels_of,
     leave_one_out,
@@ -74,6 +74,16 @@ def records(seed=1):
             "the sex": rng.choice(["f", "m", None], N),
         }
     )
+
+
+def measured(release):
+    """Return all noisy sums of a release, what they say near its posterior, and the
+    draws.
+    """
+    groups = release.posterior_draws.others
+    answers = groups.func.__self__
+    here, draws = groups.args
+    return answers.sums, answers.linearised(here), draws
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +238,7 @@ def test_what_a_record_moved_would_be_seen(mechanism, tmp_path, monkeypatch):
         values = [np.asarray(each) for each in made[-1].values()]
         return {"leak": xr.Dataset({"mean": values[1].mean()})}
 
-    monkeypatch.setattr("pdips.scores.scores.public_groups", leaking)
+    monkeypatch.setattr("pdips.scores.score_answers.public_groups", leaking)
     frame = records()
     path = AnswerPath(seed=0, level=4.0)
     trees = []
@@ -308,7 +318,7 @@ def test_a_mechanism_without_a_posterior_says_so():
 def test_dims_that_cannot_be_had_stop_no_release(mechanism, run, monkeypatch):
     # after the charge nothing may fail
     monkeypatch.setattr("pdips.scores.tree.labels_of", lambda space: 1 / 0)
-    sums, here, draws = run[0].posterior_draws.others.args
+    sums, here, draws = measured(run[0])
     assert attempt(with_dims, sums.space, draws) is None
     groups = public_groups(sums, here, draws)
     assert "prior" not in groups
@@ -402,7 +412,7 @@ def test_leave_one_out_is_for_counts_alone(opened):
 
 def test_a_count_is_left_out_of_a_joint_normal_distribution(run):
     # against the conditional distribution by hand
-    sums, here, draws = run[0].posterior_draws.others.args
+    sums, here, draws = measured(run[0])
     places = draws.places[None, :30]
     groups = leave_one_out(sums, here, places)
     cells = list(groups["margins/observed_data"]["cell"].values)

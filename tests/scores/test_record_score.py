@@ -101,7 +101,7 @@ def test_what_is_no_number_counts_as_nothing(bad):
 
 
 def test_a_code_beyond_what_is_looked_up_in_counts_as_nothing(score, records):
-    assert score._checked
+    assert score.checked
     clipping = at()
     one = {name: each[:1].copy() for name, each in records.items()}
     for code in (3, 10**9, -4):
@@ -261,7 +261,7 @@ def test_a_lookup_inside_of_a_function_is_found_wherever_its_place_comes_from():
         hidden,
         {"x": {"lower": 0, "upper": 9, "public": True}, "y": {"lower": -9, "upper": 9}},
     )
-    assert not score._checked  # so that it is run with bounds
+    assert not score.checked  # so that it is run with bounds
     at = Clipping(np.zeros(3), np.eye(3), 1.0, "l1")
     assert not score.total(at, {"x": np.array([7.5]), "y": np.array([1.0])}).any()
     assert score.total(at, {"x": np.array([1.5]), "y": np.array([1.0])}).any()

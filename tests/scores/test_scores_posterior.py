@@ -27,7 +27,6 @@ from pdips.report.diagnostics import _draw, _noisy_sums
 from pdips.scores import scores
 from pdips.scores.first_search import kit_of
 from pdips.scores.posterior import (
-    Reweighted,
     by_chains,
     importance_draws,
     noises_of,
@@ -39,6 +38,7 @@ from pdips.scores.published import (
     read_published,
     restored,
 )
+from pdips.scores.reweighting import Reweighted
 from pdips.scores.simulator import Simulator
 
 DELTAS = {"pure": None, "zcdp": "1e-6"}
@@ -122,7 +122,8 @@ def exact_posterior(sums):
     """
     n, scales = round(sums.n_records), sums.deviations / np.sqrt(2)
     ones = np.arange(n + 1)
-    each = sums.functions({"ill": np.array([0, 1])})
+    both = {"ill": np.array([0, 1])}
+    each = sums.functions(both, both)
     exact = np.outer(n - ones, each[0]) + np.outer(ones, each[1])
     likely = -(np.abs(sums.noisy - exact) / scales).sum(axis=1)
     density = np.exp(

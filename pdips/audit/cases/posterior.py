@@ -31,9 +31,10 @@ from pdips.posterior.columns import Columns
 from pdips.posterior.model import Blueprint
 from pdips.posterior.private_reference import Stage, counts_of, measure
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.privacy.curator import Curator, Statistic
+from pdips.privacy.curator import Curator, Rule, Statistic
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import Plan, Step
+from pdips.scores.score_answers import ScoreAnswers
 from pdips.scores.scores import Scores
 
 Build = Callable[..., CensoredPosterior]
@@ -47,6 +48,9 @@ SHARES = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 FAR = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
 GROUPS = Schema.model_validate(
     {"columns": {"g": {"levels": ["a", "b"]}, "ill": {"levels": [0, 1]}}}
+)
+GROUPED = Schema.model_validate(
+    {"columns": {"g": {"levels": ["a", "b"]}, "x": {"lower": -4, "upper": 4}}}
 )
 
 STEEP = 1_000.0  # Makes every cell of a coin's grid one that is sure of its side
@@ -68,6 +72,16 @@ def coin(data: Columns, schema: Schema) -> pm.Model:
     """Return a coin of unknown bias."""
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 2)
+        pm.Bernoulli("x", logit_p=theta, observed=data["x"])
+    return model
+
+
+def fair(data: Columns, schema: Schema) -> pm.Model:
+    """Return a coin that is known to be nearly fair: the scores of both sides are as
+    long at all parameters that are likely.
+    """
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 0.1)
         pm.Bernoulli("x", logit_p=theta, observed=data["x"])
     return model
 
@@ -102,6 +116,22 @@ def groups(data: Columns, schema: Schema) -> pm.Model:
         risk = pm.Normal("risk", 0, 2, shape=2)
         g = pm.Bernoulli("g", 0.5, observed=data["g"])
         pm.Bernoulli("ill", logit_p=risk[g], observed=data["ill"])
+    return model
+
+
+def ill_given_group(data: Columns, schema: Schema) -> pm.Model:
+    """Return a risk in each group; groups are confidential, and have no model."""
+    with pm.Model() as model:
+        risk = pm.Normal("risk", 0, 2, shape=2)
+        pm.Bernoulli("ill", logit_p=risk[data["g"]], observed=data["ill"])
+    return model
+
+
+def mean_given_group(data: Columns, schema: Schema) -> pm.Model:
+    """Return a mean in each group; groups are confidential, and have no model."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 2, shape=2)
+        pm.Normal("x", mu[data["g"]], 1, observed=data["x"])
     return model
 
 
@@ -169,6 +199,31 @@ class AlongTable(Scores):
     def _asked(self, curator: Curator, step: Step, statistic: Statistic) -> IntArray:
         curator.count(step, statistic)
         return statistic(self.along)
+
+    def ask(self, plan: Plan, curator: Curator) -> ScoreAnswers:
+        if self.space(plan.schema).covariates:
+            curator = _AlongCurator(curator, self.along)  # type: ignore[assignment]
+        return super().ask(plan, curator)
+
+
+class _AlongCurator:
+    """A curator whose answers are those of one table without noise, for questions that
+    a mechanism puts to it without a method of its own.
+    """
+
+    def __init__(self, curator: Curator, along: Table) -> None:
+        self._curator = curator
+        self._along = along
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._curator, name)
+
+    def count(self, step: Step, statistic: Statistic) -> IntArray:
+        self._curator.count(step, statistic)
+        return statistic(self._along)
+
+    def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
+        return rule(noisy)  # without noise: it is no choice
 
 
 def censored(build: Build) -> Iterator[Case]:
@@ -308,8 +363,8 @@ def scores(build: Callable[..., Scores]) -> Iterator[Case]:
         if mechanism.kind == "pure":
             yield Case(AlongTable.of(mechanism, pair.first), pair, "exact")
     pair = _flip(coin_table, CROWD, mechanism.neighbours)
-    once = where_allowed(partial(build, model=coin), score_rounds=1)
-    counted = AlongTable.of(once or build(model=coin), pair.first)
+    once = where_allowed(partial(build, model=fair), score_rounds=1)
+    counted = AlongTable.of(once or build(model=fair), pair.first)
     # the sum of scores, which has most of the budget, by itself
     if counted.kind == "pure":
         first = law_of(counted, pair.first).outcomes[0].statistics
@@ -332,6 +387,12 @@ def _extremes() -> Iterator[tuple[Any, ...]]:
     name = "one record is in a combination that nobody else is in"
     crowd = [("a", 0)] * 4 + [("b", 1)] * 4
     yield groups, name, partial(filled, GROUPS), crowd, ("b", 0), ("a", 0)
+    name = "one record goes to another group, which is confidential"
+    yield ill_given_group, name, partial(filled, GROUPS), crowd, ("b", 0), ("a", 1)
+    name = "one record goes from bound to bound of a confidential group"
+    middle = [("a", 0.0), ("b", 0.0)] * 3
+    table_of = partial(filled, GROUPED)
+    yield mean_given_group, name, table_of, middle, ("a", 4.0), ("b", -4.0)
 
 
 def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:

@@ -1,0 +1,100 @@
+"""Noisy sums of centred scores as a PyMC model, to look at, to extend and to sample."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.replace import graph_replace
+
+from pdips.arrays import FloatArray
+from pdips.posterior.model import Blueprint, transformed
+from pdips.scores.inner_points import InnerPoints
+from pdips.scores.noisy_likelihood import NOISY_SUMS, prior_model
+
+
+class CentredData(Protocol):
+    """What the model reads: see :class:`pdips.scores.centred_sums.CentredSums`."""
+
+    @property
+    def space(self) -> Blueprint: ...
+    @property
+    def points(self) -> InnerPoints: ...
+    @property
+    def means(self) -> Any: ...
+    @property
+    def sampling(self) -> FloatArray: ...
+    @property
+    def last(self) -> Any: ...
+
+
+class CentredLikelihood:
+    """A PyMC model of noisy sums: the analyst's priors, and the last sums of centred
+    scores.
+
+    ``noisy_sums`` are normal about the sum, over the rows of the pseudo table and the
+    points of their outcomes, of what the model says of each point there times its
+    centred score; their covariance is that of the exact sums and of the noise.
+    """
+
+    record_parameters: tuple[str, ...] = ()
+
+    def __init__(self, sums: CentredData) -> None:
+        self.model = prior_model(sums.space)
+        self.compiled = dict[str, Any]()
+        with self.model:
+            free = [self.model[each.name] for each in sums.space.model.free_RVs]
+            values = [
+                transformed(self.model, each, each, each.owner.inputs) for each in free
+            ]
+            observe_centred(NOISY_SUMS, values, sums)
+
+
+def observe_centred(name: str, values: Sequence[Any], sums: CentredData) -> Any:
+    """Observe the last noisy sums in the model in context, given its unconstrained
+    parameters.
+    """
+    place = pt.concatenate([value.ravel() for value in values])
+    move = pt.dot(sums.means.root, place - sums.means.place)
+    mean = _mean(sums, values, move)
+    covariance = sums.sampling + _noise_at(sums, move)
+    observed = sums.last.noisy["scores"]
+    return pm.MvNormal(name, mean, cov=covariance, observed=observed)
+
+
+def _mean(sums: CentredData, values: Sequence[Any], move: Any) -> Any:
+    """Return the mean of the sums as a graph of the value variables."""
+    means = sums.means
+    law = sums.points.law
+    columns = {
+        name: pt.as_tensor(np.asarray(means.columns[name], dtype=one.dtype))
+        for name, one in law.likelihood.record.items()
+    }
+    logs = law.likelihood.graph(columns)
+    known = dict(zip(law.likelihood.model.value_vars, values, strict=True))
+    [logs] = graph_replace([logs], known, strict=False)
+    change = logs.reshape(means.inner.shape) - means.reference
+    with np.errstate(divide="ignore"):
+        own = np.log(means.inner)
+    change = pt.switch(pt.isnan(change), -np.inf, change) + own
+    inner = pt.special.softmax(change, axis=1)
+    outer = means.weights[:, None] * inner
+    flat = means.scores.reshape(-1, means.scores.shape[-1])
+    found = pt.dot(outer.ravel(), flat)
+    if means.correction is not None:
+        found = found + pt.dot(means.correction, move)
+    return found
+
+
+def _noise_at(sums: CentredData, move: Any) -> Any:
+    """Return the covariance of the noise as :meth:`CentredSums.noise_at` does."""
+    one = np.eye(len(sums.means.place))
+    variance = sums.last.deviations["curvature"] ** 2
+    squares = (move**2).sum() * one
+    outer = pt.outer(move, move)
+    if sums.last.centring.norm == "l1":
+        along = variance * (squares + outer - outer * one)
+    else:
+        along = variance / 2 * (squares + outer)
+    return sums.last.deviations["scores"] ** 2 * one + along

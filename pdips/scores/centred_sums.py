@@ -1,0 +1,473 @@
+"""The likelihood of noisy sums of centred scores, where covariates are confidential:
+their mean follows from a public table that stands for the covariates.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pdips.arrays import BoolArray, FloatArray
+from pdips.posterior.columns import Values, stand_ins
+from pdips.posterior.model import PUBLIC_SEED, Blueprint, initial, split
+from pdips.scores.centred_model import CentredLikelihood
+from pdips.scores.centring import CentredScores, Centring, Kind
+from pdips.scores.column_cells import ColumnCells
+from pdips.scores.inner_points import AtPoints, InnerPoints
+from pdips.scores.pseudo_table import Rows, covariates_in, weighted
+from pdips.scores.sums import (
+    LITTLE,
+    Density,
+    Linearised,
+    MeasuredSums,
+    Noises,
+    NormalPrior,
+    share_further,
+)
+
+# Distance of the published curvature from that of the pseudo table, in deviations of
+# the noise, from which on the mean is corrected by it: the pseudo table is too smooth
+TOO_SMOOTH = 1.7
+# Least eigenvalue of a curvature, over the largest that noise alone would have
+LEAST_CURVATURE = 0.5
+# Least eigenvalue of the sampling covariance, over its mean
+LEAST_SAMPLING = 0.1
+# A log density further below that of the reference counts as so much
+MOST_LOG = 50.0
+
+
+@dataclass(frozen=True, eq=False)
+class CentredRound:
+    """Noisy sums of one round: of scores, of curvatures, and in the last one of squares
+    of scores, with the deviations of the noise.
+    """
+
+    centring: Centring
+    # whitened scores, or their products: see :attr:`Centring.pairs`
+    noisy: Mapping[Kind, FloatArray]
+    deviations: Mapping[Kind, float]
+
+
+@dataclass(frozen=True, eq=False)
+class CentredSums(MeasuredSums):
+    """The noisy sums of one table, and the public table that their mean follows
+    from.
+    """
+
+    space: Blueprint
+    points: InnerPoints
+    prior: NormalPrior
+    rows: Rows
+    n_records: float
+    # counts of the cells of all columns that aren't public
+    cells: ColumnCells
+    counts: FloatArray
+    counts_deviation: float
+    counts_step: str  # of the plan
+    n_variance: float = 0.0
+    rounds: tuple[CentredRound, ...] = ()
+    laplace: bool = False
+    # scores of the rows at points of their outcomes, by parameters
+    held: dict[bytes, AtPoints] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _at(self) -> tuple[CentredScores, ...]:
+        """What rows of the pseudo table have in the sums of each round."""
+        return tuple(self.at_rows(each.centring)[1] for each in self.rounds)
+
+    @cached_property
+    def candidates(self) -> dict[str, Any]:
+        """The rows as records, with some outcome."""
+        spread = stand_ins(self.space.schema, self.rows.n, known=self.rows.values)
+        return dict(self.space.beside(spread))
+
+    def at_rows(self, centring: Centring) -> tuple[AtPoints, CentredScores]:
+        """Return scores of the rows at points of their outcomes, and what is summed of
+        them.
+        """
+        place = centring.place.tobytes()
+        if place not in self.held:
+            self.points.given(centring.place)
+            matrices = self.points.matrices(self.candidates, self.n_records)
+            self.held[place] = self.points.split(matrices)
+        at = self.held[place]
+        return at, centring.of(at)
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """The weights of the rows, given all noisy counts and curvatures."""
+        n = self.n_records
+        is_covariate = covariates_in(self.space, self.cells)
+        features = [self.rows.shares]
+        answers = [self.counts[is_covariate] / n]
+        deviations = [np.full(is_covariate.sum(), self.counts_deviation / n)]
+        for measured, of_rows in zip(self.rounds, self._at, strict=True):
+            curvature = measured.noisy["curvature"]
+            features.append(of_rows.curvature)
+            answers.append(curvature / n)
+            deviation = measured.deviations["curvature"] / n
+            deviations.append(np.full(len(curvature), deviation))
+        return weighted(
+            self.rows,
+            np.concatenate(features, axis=1),
+            np.concatenate(answers),
+            np.concatenate(deviations) ** 2,
+        )
+
+    def with_rounds(self, rounds: Sequence[CentredRound]) -> "CentredSums":
+        """Return the sums with further rounds."""
+        return replace(self, rounds=(*self.rounds, *rounds))
+
+    @property
+    def last(self) -> CentredRound:
+        """The round from which the posterior is drawn."""
+        return self.rounds[-1]
+
+    @property
+    def last_reference(self) -> FloatArray:
+        """The parameters at which scores were taken last; those at which the model
+        starts if none were.
+        """
+        if not self.rounds:
+            return initial(self.space.model)
+        return self.last.centring.place
+
+    @cached_property
+    def means(self) -> "MeanMap":
+        """The mean of the last sums at any parameters."""
+        centring = self.last.centring
+        at, of_rows = self.at_rows(centring)
+        columns = _at_points(self.points, self.candidates, at)
+        map_ = MeanMap(
+            points=self.points,
+            columns=columns,
+            weights=self.n_records * self.weights,
+            inner=at.weights,
+            scores=of_rows.at_points,
+            place=centring.place,
+            root=np.linalg.inv(centring.whitening).T,
+        )
+        if self.curvature_gap <= TOO_SMOOTH:
+            return map_
+        missing = centring.matrix(self.last.noisy["curvature"])
+        missing = missing - self.n_records * centring.matrix(
+            self.weights @ of_rows.curvature
+        )
+        return replace(map_, correction=missing)
+
+    @cached_property
+    def curvature_gap(self) -> float:
+        """How far the noisy curvature is from that of the pseudo table: the root mean
+        square in standard deviations of the noise. Above 1 the pseudo table is too
+        smooth; the noise itself is kept out of its weights.
+        """
+        expected = self.n_records * (self.weights @ self._at[-1].curvature)
+        apart = self.last.noisy["curvature"] - expected
+        deviation = self.last.deviations["curvature"]
+        return float(np.sqrt((apart**2).mean()) / deviation)
+
+    @cached_property
+    def sampling(self) -> FloatArray:
+        """The covariance of the exact sums of scores: the noisy sum of their squares,
+        shrunk towards the curvature as far as noise explains how far they are apart;
+        the curvature before the last round.
+        """
+        last = self.last
+        centring = last.centring
+        d = len(centring.place)
+        of_curvature = last.deviations["curvature"]
+        largest = of_curvature * np.sqrt(2 * d)
+        expected = self.n_records * (self.weights @ self._at[-1].curvature)
+        least = min(LEAST_CURVATURE * largest, self.n_records / 2)
+        curvature = _lifted(centring.matrix(expected), least)
+        if "squares" not in last.noisy:
+            return curvature
+        of_squares = last.deviations["squares"]
+        squares = centring.matrix(last.noisy["squares"])
+        ratio = max(float(np.trace(squares) / np.trace(curvature)), LEAST_SAMPLING)
+        apart = squares - ratio * curvature
+        entries = d * (d + 1) / 2
+        if centring.norm == "l1":
+            entries = d * d
+        noise = entries * (of_squares**2 + ratio**2 * of_curvature**2)
+        share = max(0.0, 1 - noise / float((apart**2).sum()))
+        mixed = ratio * curvature + share * apart
+        return _lifted(mixed, LEAST_SAMPLING * float(np.trace(mixed)) / d)
+
+    def noise_at(self, moves: FloatArray) -> FloatArray:
+        """Return the covariance of the noise on the sums, with that of the curvature
+        along whitened moves from the reference: shape (..., parameters, parameters).
+        """
+        moves = np.asarray(moves)
+        one = np.eye(moves.shape[-1])
+        variance = self.last.deviations["curvature"] ** 2
+        squares = (moves**2).sum(axis=-1)[..., None, None] * one
+        outer = moves[..., :, None] * moves[..., None, :]
+        if self.last.centring.norm == "l1":
+            along = variance * (squares + outer - outer * one)
+        else:
+            along = variance / 2 * (squares + outer)
+        return np.asarray(self.last.deviations["scores"] ** 2 * one + along)
+
+    def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
+        """Return what the last sums say near some parameters."""
+        means = self.means
+        move = means.whitened(place)
+        inner = means.inner_weights(means.logs(place[None]))[0]
+        noise = self.noise_at(move)
+        return Linearised(
+            place=place,
+            residual=self.last.noisy["scores"] - means.mean(inner, move),
+            slopes=means.slopes(place, inner),
+            sampling=self.sampling,
+            noise=noise,
+            laplace=np.zeros(len(move)),
+            information=means.information(place, inner) / self.n_records,
+        )
+
+    def mode_of_last(self) -> Linearised:
+        """Return what the sums say near the most probable parameters."""
+        return self.mode(self.last_reference)
+
+    def precise(self, place: FloatArray) -> Linearised:
+        """Return what the sums say near some parameters: nothing is simulated."""
+        return self.linearised(place)
+
+    @property
+    def last_scores(self) -> "CentredSums":
+        """The sums from which the posterior is drawn."""
+        return self
+
+    def misfit(self, place: FloatArray) -> float | None:
+        """Return how often the noisy squares of scores would be as far from what the
+        model says they are at some parameters, if it were right.
+
+        That is White's information matrix test (1982) of noisy numbers: it looks for
+        residuals that are spread more, less or otherwise than the model has it. The
+        error of the pseudo table counts as that of the noisy curvature.
+        """
+        means = self.means
+        last = self.last
+        rows, columns = last.centring.pairs
+        n_squares = len(rows)
+        inner = means.inner_weights(means.logs(place[None]))[0]
+        outer = (means.weights[:, None] * inner).ravel()
+        scores = means.scores.reshape(len(outer), -1)
+        squares = scores[:, rows] * scores[:, columns] * last.centring.doubled
+        summed = np.concatenate([squares, scores], axis=1)
+        noisy = np.concatenate([last.noisy["squares"], last.noisy["scores"]])
+        by_point = means.row_scores(place, inner).reshape(len(outer), -1)
+        slopes = (outer[:, None] * summed).T @ by_point
+        curvature = last.centring.matrix(means.weights @ self._at[-1].curvature)
+        ratio = float(np.trace(self.sampling) / np.trace(curvature))
+        of_table = np.zeros(len(noisy))
+        of_table[:n_squares] = (ratio * last.deviations["curvature"]) ** 2
+        deviations = np.full(len(noisy), last.deviations["scores"])
+        deviations[:n_squares] = last.deviations["squares"]
+        gaussian = 0.0 if self.laplace else deviations**2
+        return share_further(
+            noisy - outer @ summed,
+            slopes,
+            _covariance(summed, outer) + np.diag(of_table + gaussian),
+            deviations**2 - gaussian,
+        )
+
+    def density(self, here: Linearised, anchors: FloatArray, noises: Noises) -> Density:
+        """Return the likelihood at any parameters: it needs no anchors, and takes
+        Laplace noise as normal.
+        """
+        return lambda places: (self.log_likelihood(places), np.ones(len(places)))
+
+    def likelihood(self, here: Linearised, noises: Noises) -> CentredLikelihood:
+        """Return the likelihood as a PyMC model."""
+        return CentredLikelihood(self)
+
+    @property
+    def clipped(self) -> list[float]:
+        """The share of what the pseudo table stands for that each round pulls into its
+        ball.
+        """
+        shares = []
+        for measured in self.rounds:
+            at, _ = self.at_rows(measured.centring)
+            lengths = measured.centring.lengths(at)
+            is_clipped = lengths > measured.centring.radius
+            shares.append(float(self.weights @ (at.weights * is_clipped).sum(axis=1)))
+        return shares
+
+    def predicted_scores(self, places: FloatArray) -> FloatArray:
+        """Return the last sums as they are simulated at parameters, shape (places,
+        parameters).
+        """
+        rng = np.random.default_rng(PUBLIC_SEED)
+        means = self.means
+        simulated = np.empty((len(places), len(means.place)))
+        for some in means.blocks(len(places)):
+            moves = means.whitened(places[some])
+            inner = means.inner_weights(means.logs(places[some]))
+            root = np.linalg.cholesky(self.sampling + self.noise_at(moves))
+            noise = rng.standard_normal(moves.shape)
+            apart = (root @ noise[..., None])[..., 0]
+            simulated[some] = means.mean(inner, moves) + apart
+        return simulated
+
+    @cached_property
+    def is_outcome(self) -> BoolArray:
+        """Which of the cells are those of outcomes."""
+        return ~covariates_in(self.space, self.cells)
+
+    def predicted_counts(self, places: FloatArray) -> FloatArray:
+        """Return the noisy counts of outcomes as they are simulated at parameters,
+        shape (places, cells).
+        """
+        rng = np.random.default_rng(PUBLIC_SEED)
+        means = self.means
+        cells = ColumnCells(
+            self.space.columns,
+            {name: self.cells.edges[name] for name in self.space.synthesized},
+        )
+        records = self.points.law.written(means.columns)
+        indicators = cells.indicators(records)
+        shares = np.empty((len(places), indicators.shape[1]))
+        for some in means.blocks(len(places)):
+            inner = means.inner_weights(means.logs(places[some]))
+            outer = (self.weights[:, None] * inner).reshape(len(inner), -1)
+            shares[some] = outer @ indicators
+        variances = self.n_records * shares * (1 - shares) + self.counts_deviation**2
+        noise = rng.standard_normal(shares.shape)
+        return self.n_records * shares + np.sqrt(variances) * noise
+
+    def log_likelihood(self, places: FloatArray) -> FloatArray:
+        """Return log densities of the last sums at parameters, shape (places,), up to a
+        constant.
+        """
+        means = self.means
+        found = np.empty(len(places))
+        for some in means.blocks(len(places)):
+            moves = means.whitened(places[some])
+            inner = means.inner_weights(means.logs(places[some]))
+            apart = self.last.noisy["scores"] - means.mean(inner, moves)
+            covariance = self.sampling + self.noise_at(moves)
+            covariance += LITTLE * np.trace(self.sampling) * np.eye(apart.shape[-1])
+            root = np.linalg.cholesky(covariance)
+            standard = np.linalg.solve(root, apart[..., None])[..., 0]
+            logs = np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
+            found[some] = -(standard**2).sum(axis=-1) / 2 - logs
+        return np.where(np.isfinite(found), found, -np.inf)
+
+
+def _lifted(matrix: FloatArray, least: float) -> FloatArray:
+    """Return a symmetric matrix whose eigenvalues are at least so large."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
+
+
+def _covariance(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the covariance of sums over independent records, whose values have given
+    weights, shape (points,), that add up to the number of records.
+    """
+    mean = weights @ values
+    squares = (weights[:, None] * values).T @ values
+    return np.asarray(squares - np.outer(mean, mean) / weights.sum())
+
+
+def _at_points(points: InnerPoints, candidates: Values, at: AtPoints) -> dict[str, Any]:
+    """Return records of all rows at all points, one row after the other."""
+    columns = {name: np.repeat(each, points.n) for name, each in candidates.items()}
+    n_rows = len(at.weights)
+    if points.weights is not None:
+        [name] = points.outcomes
+        columns[name] = at.quantiles.ravel()
+    for name, values in points.values.items():
+        columns[name] = np.tile(values, n_rows)
+    return columns
+
+
+@dataclass(frozen=True, eq=False)
+class MeanMap:
+    """The mean of sums of centred scores at any parameters, by what the model says of
+    the points of each row of the pseudo table there.
+    """
+
+    points: InnerPoints
+    columns: Values  # shape (rows * points,)
+    weights: FloatArray  # shape (rows,): of records
+    inner: FloatArray  # shape (rows, points): what points weigh at the reference
+    scores: FloatArray  # shape (rows, points, parameters): centred
+    place: FloatArray
+    root: FloatArray  # from moves of parameters to whitened ones
+    correction: FloatArray | None = None  # of slopes in whitened moves
+
+    # Log densities that are worked out at once
+    AT_ONCE = 2_000_000
+
+    def blocks(self, n: int) -> list[slice]:
+        """Return slices of places that go together."""
+        size = max(self.AT_ONCE // self.inner.size, 1)
+        return [slice(first, first + size) for first in range(0, n, size)]
+
+    def whitened(self, places: FloatArray) -> FloatArray:
+        """Return parameters as moves from the reference, in whitened units."""
+        return np.asarray((places - self.place) @ self.root.T)
+
+    def logs(self, places: FloatArray) -> FloatArray:
+        """Return log densities, shape (places, rows, points)."""
+        likelihood = self.points.law.likelihood
+        parts = split(likelihood.model, np.asarray(places))
+        blocks = likelihood.blocks(self.columns, parts, mode=None)
+        logs = np.concatenate([each for _, each in blocks])
+        return np.asarray(logs.reshape(len(places), *self.inner.shape))
+
+    @cached_property
+    def reference(self) -> FloatArray:
+        """Log densities at the reference, shape (rows, points)."""
+        return np.asarray(self.logs(self.place[None])[0])
+
+    def inner_weights(self, logs: FloatArray) -> FloatArray:
+        """Return what points weigh at parameters, shape (places, rows, points): the
+        weights at the reference times the change of the density, as shares of each row.
+        """
+        with np.errstate(all="ignore"):
+            change = logs - self.reference
+            change = np.where(np.isnan(change) | (self.inner == 0), -np.inf, change)
+            change -= change.max(axis=-1, keepdims=True)
+            weights = self.inner * np.exp(np.maximum(change, -1e3))
+            return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+    def mean(self, inner: FloatArray, moves: FloatArray) -> FloatArray:
+        """Return the mean of the sums, shape (..., parameters)."""
+        outer = self.weights[:, None] * inner
+        flat = self.scores.reshape(-1, self.scores.shape[-1])
+        found = outer.reshape(*inner.shape[:-2], -1) @ flat
+        if self.correction is not None:
+            found = found + moves @ self.correction
+        return np.asarray(found)
+
+    def row_scores(self, place: FloatArray, inner: FloatArray) -> FloatArray:
+        """Return scores of all rows at all points, shape (rows, points, parameters),
+        less their mean in each row.
+        """
+        scores = self.points.law.score.of_public(place, self.columns)
+        scores = np.where(np.isfinite(scores), scores, 0.0)
+        scores = scores.reshape(*inner.shape, -1)
+        mean = (inner[..., None] * scores).sum(axis=1, keepdims=True)
+        return np.asarray(scores - mean)
+
+    def slopes(self, place: FloatArray, inner: FloatArray) -> FloatArray:
+        """Return the derivative of the mean, shape (parameters, parameters)."""
+        scores = self.row_scores(place, inner)
+        outer = (self.weights[:, None] * inner)[..., None]
+        flat = (outer * self.scores).reshape(-1, self.scores.shape[-1])
+        found = flat.T @ scores.reshape(len(flat), -1)
+        if self.correction is not None:
+            found = found + self.correction @ self.root
+        return np.asarray(found)
+
+    def information(self, place: FloatArray, inner: FloatArray) -> FloatArray:
+        """Return what all records would say of the parameters, without clipping."""
+        scores = self.row_scores(place, inner)
+        outer = (self.weights[:, None] * inner)[..., None]
+        flat = scores.reshape(-1, scores.shape[-1])
+        return np.asarray((outer * scores).reshape(len(flat), -1).T @ flat)

@@ -1,0 +1,395 @@
+"""What the outcomes of a record may be given its covariates: points that stand for all
+of it, how likely each is, and the score of the record there.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
+from scipy.stats import norm
+
+from pdips.arrays import FloatArray
+from pdips.errors import InputError
+from pdips.graphs.repetition import over_records
+from pdips.posterior.columns import SUFFIX, Relabelling, Values, bounds_of, stand_ins
+from pdips.posterior.interpreted import BY_NUMPY, runs_well
+from pdips.posterior.model import Blueprint, split
+from pdips.posterior.record_likelihood import (
+    RecordLikelihood,
+    inputs_of,
+    open_checks,
+    with_parts_held,
+)
+from pdips.privacy.curator import tell
+from pdips.scores.record_score import RecordScore, checked_lookups
+
+# Points of a continuous outcome: quantiles of as many shares, evenly far apart on the
+# scale of a standard normal distribution, up to so many standard deviations
+QUANTILES = 45
+FURTHEST = 5.5
+# Records from which on what is known of one is compiled: seconds, and then each takes a
+# fortieth of the time
+COMPILED_FROM = 4_000
+# Combinations of outcomes that are counted out, and the most values of one
+MOST_COMBINATIONS = 400
+# How much further than to its upper bound the values of a count are looked at, and from
+# 0: the model as written knows no bound
+BEYOND = 2
+
+
+@dataclass(frozen=True, eq=False)
+class OutcomeLaw:
+    """A model of one record whose outcomes are given as it observes them.
+
+    Where the model observes a function of a column, such as its logarithm, the
+    likelihood reads its values.
+    """
+
+    space: Blueprint
+    likelihood: RecordLikelihood
+    score: RecordScore
+
+    @classmethod
+    def of(cls, space: Blueprint) -> "OutcomeLaw":
+        """Return that of a blueprint."""
+        model = _model_of_observed(space)
+        likelihood = RecordLikelihood(model, columns=space.columns)
+        return cls(space, likelihood, RecordScore(likelihood))
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The columns of one record as a table has them, shape (1,) each."""
+        columns = dict(self.likelihood.record)
+        for name, column in inputs_of(self.space.model, columns).items():
+            columns[name] = column.type.clone(shape=(1,))(name=name)
+        return columns
+
+    def observed_record(self) -> dict[str, Any]:
+        """Return the columns of one record as the model observes them, as graphs of
+        :attr:`record`: what is observed is worked out of each record alone.
+        """
+        model = self.space.model
+        given = {
+            column: self.record[name]
+            for name, column in inputs_of(model, self.record).items()
+        }
+        columns = dict(self.record)
+        for name, made in self.space.transformations.items():
+            if not isinstance(made, Relabelling):
+                observed = model.rvs_to_values[model[name]]
+                [graph] = clone_replace([observed], given, rebuild_strict=False)
+                columns[name] = pt.specify_shape(graph, (1,))
+        return columns
+
+    def observed(self, values: Values) -> dict[str, NDArray[Any]]:
+        """Return columns of public records with outcomes as the model observes them.
+
+        Never of confidential ones: the function is run on whole columns.
+        """
+        columns = dict(values)
+        for name, made in self.space.transformations.items():
+            if name in columns and not isinstance(made, Relabelling):
+                columns[name] = made.forward(columns[name])
+        return columns
+
+    def written(self, values: Values) -> dict[str, NDArray[Any]]:
+        """Return columns of records with outcomes as the table has them."""
+        columns = dict(values)
+        for name, made in self.space.transformations.items():
+            if name in columns and not isinstance(made, Relabelling):
+                columns[name] = made.back(columns[name])
+        return columns
+
+
+def _model_of_observed(space: Blueprint) -> pm.Model:
+    """Return the model of one stand-in that reads transformed outcomes as observed."""
+    values = stand_ins(space.schema, 1)
+    for name in space.synthesized:
+        if _is_continuous(space, name):
+            values[name] = np.asarray(values[name], dtype=np.float64)
+    model = space.build(values)
+    for name, made in space.transformations.items():
+        if not isinstance(made, Relabelling):
+            model.rvs_to_values[model[name]] = model[name + SUFFIX]
+    return model
+
+
+def _is_continuous(space: Blueprint, name: str) -> bool:
+    """Whether a column is observed by itself as an outcome of a continuous law."""
+    known = space.model.named_vars.get(name)
+    return known is not None and known.dtype.startswith("float")
+
+
+@dataclass(frozen=True, eq=False)
+class InnerPoints:
+    """Points that stand for what the outcomes of a record may be.
+
+    Those of discrete outcomes are the same for each record, all combinations of their
+    values, and weigh what the model says of them. Those of a continuous one are its
+    quantiles given the covariates, and weigh always the same.
+    """
+
+    law: OutcomeLaw
+    # shape (points,), by outcome; empty for quantiles
+    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    # shape (points,): what quantiles weigh
+    weights: FloatArray | None = None
+
+    @classmethod
+    def of(cls, space: Blueprint) -> "InnerPoints":
+        """Return the points of a model's outcomes.
+
+        Raises
+        ------
+        InputError
+            If outcomes are many, or of a law without quantiles.
+        """
+        law = OutcomeLaw.of(space)
+        wide = [name for name, names in space.observed.items() if names != (name,)]
+        if wide:
+            raise InputError(
+                f"{wide[0]!r} observes several columns at once, beside confidential "
+                f"covariates: observe each column by itself"
+            )
+        continuous = [n for n in space.synthesized if _is_continuous(space, n)]
+        if not continuous:
+            return cls(law, law.observed(_combinations(space)))
+        if len(space.synthesized) > 1:
+            raise InputError(
+                f"{continuous[0]!r} is a continuous outcome beside others, and "
+                f"covariates are confidential: model one outcome at a time, or declare "
+                f"the covariates public"
+            )
+        shares = np.linspace(-FURTHEST, FURTHEST, QUANTILES)
+        weights = norm.pdf(shares)
+        return cls(law, {}, weights / weights.sum())
+
+    @property
+    def n(self) -> int:
+        """How many points there are."""
+        if self.weights is not None:
+            return len(self.weights)
+        return len(next(iter(self.values.values())))
+
+    @property
+    def by_levels(self) -> bool:
+        """Whether all outcomes have levels, so that their scores are bounded."""
+        columns = self.law.space.columns
+        return all(columns[name].is_categorical for name in self.outcomes)
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The columns that the model describes."""
+        return self.law.space.synthesized
+
+    @cached_property
+    def _graph(self) -> Any:
+        """A matrix with a row for the record itself and one for each point: the log
+        density, the scores, and the outcome where points are quantiles.
+        """
+        record = self.law.likelihood.record
+        own = self.law.observed_record()
+        points: dict[str, Any] = {
+            name: pt.as_tensor(values) for name, values in self.values.items()
+        }
+        if self.weights is not None:
+            [outcome] = self.outcomes
+            points[outcome] = self._quantiles[0]
+        rows = {}
+        for name, one in record.items():
+            value = own[name].astype(one.dtype)
+            if name in points:
+                at = points[name].astype(one.dtype)
+                rows[one] = pt.concatenate([value, at])
+            else:
+                rows[one] = pt.broadcast_to(value, (self.n + 1,))
+        logs = over_records(self.law.score.term, rows)
+        scores = over_records(self.law.score.slopes[None], rows)
+        scores = pt.broadcast_to(scores, (self.n + 1, scores.shape[1]))
+        parts = [logs[:, None], scores]
+        if self.weights is not None:
+            [outcome] = self.outcomes
+            parts.append(rows[record[outcome]][:, None])
+        return pt.concatenate([part.astype("float64") for part in parts], axis=1)
+
+    @cached_property
+    def _quantiles(self) -> tuple[Any, bool]:
+        """The quantiles of the outcome of a record, shape (points,), as a graph of the
+        value variables and the record's covariates; and whether all that they look up
+        stays inside of what it is looked up in.
+        """
+        record = self.law.record
+        model = self.law.likelihood.model
+        [variable] = model.observed_RVs
+        replaced = dict(
+            zip(
+                model.free_RVs,
+                model.replace_rvs_by_values(model.free_RVs),
+                strict=True,
+            )
+        )
+        columns = inputs_of(model, record)
+        replaced |= {columns[name]: one for name, one in record.items()}
+        [law] = clone_replace([variable], replaced, rebuild_strict=False)
+        shares = norm.cdf(np.linspace(-FURTHEST, FURTHEST, QUANTILES))
+        try:
+            quantiles = pm.icdf(law, pt.as_tensor(shares[:, None]))
+        except NotImplementedError:
+            raise InputError(
+                f"no quantiles are known of the law of {variable.name!r}, which are "
+                f"needed where covariates are confidential: take a law with an inverse "
+                f"distribution function (pm.icdf), or declare the covariates public"
+            ) from None
+        quantiles = open_checks(quantiles, lambda _: True).reshape((QUANTILES,))
+        return checked_lookups(quantiles, {*record.values()})
+
+    @cached_property
+    def _parts(self) -> tuple[Any, Any, list[Any]]:
+        inputs = self.law.record.values()
+        model = self.law.likelihood.model
+        return with_parts_held(self._graph, inputs, model.value_vars)
+
+    @property
+    def _checked(self) -> bool:
+        """Whether compiled code, which checks no bounds, looks up nothing beyond."""
+        sure = self.weights is None or self._quantiles[1]
+        return sure and self.law.score.checked
+
+    def _function(self, mode: Any) -> Any:
+        graph, _, _ = self._parts
+        inputs = [*self.law.record.values()]
+        with pytensor.config.change_flags(numba__fastmath=False):
+            function = pytensor.function(
+                inputs, graph, mode=mode, on_unused_input="ignore"
+            )
+        function.trust_input = True
+        return function
+
+    @cached_property
+    def _single(self) -> Any:
+        """What works out the matrix of one record, without compiling where numpy does
+        it well.
+        """
+        if not self._checked:  # checks bounds, as compiled code doesn't
+            return self._function("FAST_COMPILE")
+        by_numpy = self._function(BY_NUMPY)
+        return by_numpy if runs_well(by_numpy) else self._compiled
+
+    @cached_property
+    def _compiled(self) -> Any:
+        if not self._checked:
+            return self._single
+        tell("compiling the score of one record")
+        return self._function(None)
+
+    def given(self, place: FloatArray) -> None:
+        """Set the parameters, unconstrained, shape (parameters,)."""
+        _, ahead, held = self._parts
+        model = self.law.likelihood.model
+        parts = split(model, np.asarray(place, dtype=np.float64)[None])
+        point = [
+            np.array(part[0], dtype=value.dtype)
+            for value, part in zip(model.value_vars, parts, strict=True)
+        ]
+        for shared, value in zip(held, ahead(*point), strict=True):
+            shared.set_value(value, borrow=True)
+
+    def matrices(self, values: Values, expected: float = 0.0) -> FloatArray:
+        """Return what is known of records, given one at a time, shape (records, points
+        + 1, ...): the records themselves first.
+
+        No number stands where something can't be worked out. ``expected`` is the public
+        or noisy number of records, which says whether it pays to compile.
+        """
+        function = self._compiled if expected > COMPILED_FROM else self._single
+        columns = [
+            np.ascontiguousarray(values[name], dtype=one.dtype)[:, None]
+            for name, one in self.law.record.items()
+        ]
+        rows = [list(row) for row in zip(*columns, strict=True)]
+        width = self.law.space.n_parameters + 1 + (self.weights is not None)
+        found = np.full((len(rows), self.n + 1, width), np.nan)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            # a warning, too, would tell of the record that it comes from
+            warnings.simplefilter("ignore")
+            for number, row in enumerate(rows):
+                try:
+                    found[number] = function(*row)
+                except KeyboardInterrupt:
+                    raise  # from outside
+                except BaseException:  # noqa: BLE001 - it has seen one record, and must not tell of it
+                    continue
+        return found
+
+    def split(self, matrices: FloatArray) -> "AtPoints":
+        """Return what :meth:`matrices` returned by what it is."""
+        last = None if self.weights is None else -1
+        with np.errstate(all="ignore"):
+            if self.weights is None:
+                weights = _shares(matrices[:, 1:, 0])
+            else:
+                weights = np.broadcast_to(self.weights, matrices[:, 1:, 0].shape)
+        return AtPoints(matrices[:, :, 1:last], weights, matrices[:, 1:, -1])
+
+
+@dataclass(frozen=True, eq=False)
+class AtPoints:
+    """The scores of records as they are and at points of their outcomes, and what the
+    points weigh.
+    """
+
+    scores: FloatArray  # shape (records, points + 1, parameters)
+    weights: FloatArray  # shape (records, points)
+    quantiles: FloatArray  # shape (records, points); of a continuous outcome
+
+
+def _shares(logs: FloatArray) -> FloatArray:
+    """Return probabilities of points by their log densities, shape (records, points),
+    as shares of each row; 0 where there is no number.
+
+    Each row goes through the same operations whatever others there are; exponentials,
+    whose last bit may depend on the place in an array, are one call for each row.
+    """
+    logs = np.where(np.isnan(logs), -np.inf, logs)
+    most = logs.max(axis=1, keepdims=True)
+    fine = np.isfinite(most)
+    below = logs - np.where(fine, most, 0.0)
+    shares = np.empty_like(below)
+    for share, row in zip(shares, below, strict=True):
+        share[:] = np.exp(row)
+    shares = np.where(fine, shares, 0.0)
+    total = np.zeros(len(logs))
+    for column in shares.T:
+        total += column
+    return np.asarray(shares / np.where(total > 0, total, 1.0)[:, None])
+
+
+def _combinations(space: Blueprint) -> dict[str, NDArray[Any]]:
+    """Return all combinations of the values of discrete outcomes."""
+    by_outcome = []
+    for name in space.synthesized:
+        column = space.columns[name]
+        lower, upper = bounds_of(column)
+        if not column.is_categorical:
+            upper = lower + BEYOND * (upper - lower)
+            lower = min(lower, 0.0)
+        by_outcome.append(np.arange(lower, upper + 1))
+    n = int(np.prod([len(values) for values in by_outcome]))
+    if n > MOST_COMBINATIONS:
+        names = " and ".join(map(repr, space.synthesized))
+        raise InputError(
+            f"{names} can have {n:,} values, which are all looked at for each record "
+            f"where covariates are confidential, and may be {MOST_COMBINATIONS}: "
+            f"narrow the bounds, or declare the covariates public"
+        )
+    combined = np.array([*product(*by_outcome)])
+    return dict(zip(space.synthesized, combined.T, strict=True))

@@ -1,0 +1,346 @@
+"""Regressions with confidential covariates: what is summed of a record, the posterior
+of the noisy sums, and what is refused.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import statsmodels.api as sm
+from scipy.special import expit
+from small_models import written
+from tables import refuses
+
+import pdips
+from pdips import Schema, Scores, Table
+from pdips.posterior.model import blueprint_of, initial
+from pdips.posterior.model_file import as_source
+from pdips.scores import centred_questions
+from pdips.scores.centred_answers import restored_centred
+from pdips.scores.centring import Centring
+from pdips.scores.inner_points import InnerPoints
+from pdips.scores.published import read_published
+
+SCHEMA = Schema(
+    columns={
+        "x": {"levels": [0, 1]},
+        "z": {"lower": -2, "upper": 2},
+        "y": {"levels": [0, 1]},
+    }
+)
+NUMBERS = Schema(
+    columns={
+        "x": {"levels": [0, 1]},
+        "z": {"lower": -2, "upper": 2},
+        "y": {"lower": -12, "upper": 12},
+    }
+)
+COUNTS = Schema(
+    columns={
+        "z": {"lower": -2, "upper": 2},
+        "y": {"lower": 0, "upper": 12, "integer": True},
+    }
+)
+N = 6_000
+TRUTH = np.array([-0.5, 1.0, 0.7])
+
+
+@written
+def logit(data):
+    b = pm.Normal("b", 0, 2.5, shape=3)
+    eta = b[0] + b[1] * data["x"] + b[2] * data["z"]
+    pm.Bernoulli("y", logit_p=eta, observed=data["y"])
+
+
+@written
+def normal(data):
+    b = pm.Normal("b", 0, 5, shape=3)
+    eta = b[0] + b[1] * data["x"] + b[2] * data["z"]
+    pm.Normal("y", eta, pm.HalfNormal("sd", 5), observed=data["y"])
+
+
+@written
+def counts(data):
+    b = pm.Normal("b", 0, 1, shape=2)
+    pm.Poisson("y", pm.math.exp(b[0] + b[1] * data["z"]), observed=data["y"])
+
+
+def covariates(n: int, seed: int) -> tuple[np.random.Generator, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = (rng.random(n) < 0.3).astype(int)
+    z = np.clip(rng.normal(0.3 * x, 0.7), -2, 2)
+    return rng, np.column_stack([np.ones(n), x, z])
+
+
+def sick(n: int = N, seed: int = 3) -> pd.DataFrame:
+    rng, design = covariates(n, seed)
+    y = (rng.random(n) < expit(design @ TRUTH)).astype(int)
+    return pd.DataFrame({"x": design[:, 1].astype(int), "z": design[:, 2], "y": y})
+
+
+def measured(errors, n: int = N, seed: int = 3) -> pd.DataFrame:
+    rng, design = covariates(n, seed)
+    y = np.clip(design @ TRUTH + errors(rng, n), -12, 12)
+    return pd.DataFrame({"x": design[:, 1].astype(int), "z": design[:, 2], "y": y})
+
+
+def points_of(model, schema: Schema) -> InnerPoints:
+    return InnerPoints.of(blueprint_of(as_source(model), schema))
+
+
+def summed(points: InnerPoints, frame: pd.DataFrame, schema: Schema, radius=0.6):
+    """Return what records add near the model's start, and how they are centred."""
+    space = points.law.space
+    place = initial(space.model) + 0.7
+    at = Centring(place, np.eye(len(place)), radius, 4.0, "l2")
+    table = Table(frame, schema)
+    [of_records] = centred_questions.blocks_of(points, at, table, 0.0)
+    return at.of(of_records), of_records
+
+
+@pytest.fixture(scope="module")
+def run():
+    made = Scores(epsilon=1, delta="1e-6", model=logit, n_sets=2)
+    return made.release(Table(sick(), SCHEMA), rng=np.random.default_rng(5))
+
+
+@pytest.mark.parametrize(
+    ("model", "schema", "frame"),
+    [
+        (logit, SCHEMA, sick(50)),
+        (normal, NUMBERS, measured(lambda rng, n: rng.normal(size=n), 50)),
+        (counts, COUNTS, sick(50)[["z", "y"]]),
+    ],
+)
+def test_centred_scores_have_mean_0_whatever_the_covariates(model, schema, frame):
+    points = points_of(model, schema)
+    found, at = summed(points, frame, schema)
+    centred = (at.weights[..., None] * found.at_points).sum(axis=1)
+    assert np.abs(centred).max() < 1e-9
+    lengths = np.sqrt((found.at_points**2).sum(axis=2))
+    assert lengths.max() <= found.centring.radius * (1 + 1e-9)
+    # a twin that doesn't subtract the mean
+    clipped = (at.weights[..., None] * found.clipped[:, 1:]).sum(axis=1)
+    assert np.abs(clipped).max() > 0.05
+
+
+def test_the_curvature_is_the_slope_of_the_mean(run):
+    _, tables, (_, public) = read_published(run[0])
+    space = blueprint_of(as_source(logit), SCHEMA)
+    sums = restored_centred(space, tables, public)
+    means = sums.means
+    place = means.place
+    step = 1e-5
+
+    def mean(where):
+        inner = means.inner_weights(means.logs(where[None]))[0]
+        return means.mean(inner, means.whitened(where))
+
+    slopes = [
+        (mean(place + move) - mean(place - move)) / (2 * step)
+        for move in step * np.eye(len(place))
+    ]
+    inner = means.inner_weights(means.logs(place[None]))[0]
+    assert np.allclose(np.array(slopes).T, means.slopes(place, inner), atol=1e-3)
+    # per whitened move that is what the rows add to the sum of curvatures
+    _, of_rows = sums.at_rows(sums.last.centring)
+    curvature = sums.last.centring.matrix(of_rows.curvature)
+    expected = np.einsum("i,ijk->jk", means.weights, curvature)
+    assert np.allclose(
+        means.slopes(place, inner) @ np.linalg.inv(means.root), expected, rtol=1e-6
+    )
+
+
+def test_a_posterior_with_nothing_public_is_near_the_ordinary_estimate(run):
+    frame = sick()
+    design = sm.add_constant(frame[["x", "z"]])
+    ordinary = sm.Logit(frame["y"], design).fit(disp=0)
+    draws = run[0].posterior_draws.posterior["b"]
+    mean = draws.mean(("chain", "draw")).to_numpy()
+    sd = draws.std(("chain", "draw")).to_numpy()
+    # 4 deviations of the posterior, which has noise and sampling: one in 5,000
+    assert (np.abs(mean - ordinary.params) < 4 * sd).all()
+    assert (sd < 2.5 * ordinary.bse).all()
+    assert (sd > ordinary.bse).all()
+
+
+def test_chains_agree_with_weighted_draws(run):
+    model = pdips.noisy_likelihood(logit, run[0])
+    with model:
+        tree = pm.sample(600, tune=600, chains=2, progressbar=False, random_seed=4)
+    weighted = run[0].posterior_draws.posterior["b"]
+    chains = tree["posterior"]["b"]
+    sample = ("chain", "draw")
+    sd = weighted.std(sample)
+    # means of 1,000 and of some 600 draws: .06 deviations together
+    assert float((abs(chains.mean(sample) - weighted.mean(sample)) / sd).max()) < 0.3
+    assert float(abs(np.log(chains.std(sample) / sd)).max()) < 0.25
+
+
+def test_more_sets_come_from_the_published_sums(run):
+    release, _ = run
+    made = Scores(epsilon=1, delta="1e-6", model=logit, n_sets=2)
+    more, _ = made.again(release, n_sets=2, rng=np.random.default_rng(1))
+    frame = sick()
+    for made_up in (*release.sets, *more.sets):
+        assert [*made_up.columns] == ["x", "z", "y"]
+        assert len(made_up) == N
+        # shares of 6,000 records, with noise of a few records: 5 deviations
+        assert abs(made_up["x"].mean() - frame["x"].mean()) < 0.05
+        assert made_up["z"].between(-2, 2).all()
+    tree = release.posterior
+    assert {"prior", "log_prior", "observed_data", "log_likelihood"} <= {*tree.children}
+    assert tree["observed_data"]["curvature_2"].shape == (3, 3)
+
+
+@pytest.mark.parametrize("delta", [None, "1e-6"])
+def test_a_noisy_number_of_records_does_as_well(delta):
+    made = Scores(epsilon=2, delta=delta, model=logit, neighbours="add-remove")
+    release, record = made.release(Table(sick(), SCHEMA), rng=np.random.default_rng(2))
+    draws = release.posterior_draws.posterior["b"]
+    off = draws.mean(("chain", "draw")) - TRUTH
+    assert float(abs(off / draws.std(("chain", "draw"))).max()) < 5
+    assert record.diagnostics["noisy_sums"]["parameters"] == 3
+
+
+def test_too_few_records_are_refused_before_the_charge(tmp_path):
+    ledger = pdips.Ledger(tmp_path / "l.sqlite")
+    ledger.set_total(3)
+    said = refuses(
+        "too few records for 3 parameters",
+        pdips.sample,
+        logit,
+        sick(200),
+        SCHEMA,
+        epsilon=0.5,
+        ledger=ledger,
+        progress=False,
+    )
+    assert "It takes about" in said
+    assert not ledger.entries()
+
+
+def test_too_many_parameters_are_refused():
+    columns = {f"x{i}": {"lower": -1, "upper": 1} for i in range(31)}
+
+    @written
+    def wide(data):
+        b = pm.Normal("b", 0, 1, shape=31)
+        eta = sum(b[i] * data[f"x{i}"] for i in range(31))
+        pm.Bernoulli("y", logit_p=eta, observed=data["y"])
+
+    schema = Schema(columns={**columns, "y": {"levels": [0, 1]}})
+    made = Scores(epsilon=1, model=wide)
+    refuses("31 parameters, and at most 30", made.plan, schema)
+
+
+def test_other_mechanisms_say_that_covariates_are_confidential():
+    made = pdips.CensoredPosterior(epsilon=1, model=logit)
+    refuses("neither public nor observed", made.plan, SCHEMA)
+
+
+def test_two_numeric_outcomes_are_refused():
+    schema = Schema(
+        columns={name: {"lower": -1, "upper": 1} for name in ("z", "y1", "y2")}
+    )
+
+    @written
+    def two(data):
+        b = pm.Normal("b", 0, 1, shape=2)
+        pm.Normal("y1", b[0] * data["z"], 1, observed=data["y1"])
+        pm.Normal("y2", b[1] * data["z"], 1, observed=data["y2"])
+
+    made = Scores(epsilon=1, model=two)
+    refuses("one outcome at a time", made.plan, schema)
+
+
+def test_an_outcome_without_quantiles_is_refused():
+    @written
+    def skewed(data):
+        b = pm.Normal("b", 0, 1, shape=2)
+        mu = b[0] + b[1] * data["z"]
+        pm.SkewNormal("y", mu=mu, sigma=1, alpha=2, observed=data["y"])
+
+    schema = Schema(columns={name: {"lower": -9, "upper": 9} for name in ("z", "y")})
+    refuses("no quantiles are known", Scores(epsilon=1, model=skewed).plan, schema)
+
+
+@pytest.mark.slow
+def test_the_check_of_the_model_alarms_where_errors_are_skewed_and_not_else():
+    """Of 20 tables each: where the model is right an alarm has probability .05 (at most
+    4 alarms: 99.7 %); where it is wrong, most must alarm.
+    """
+    made = Scores(epsilon=1, delta="1e-6", model=normal)
+
+    def skewed(rng, n):
+        return (rng.exponential(size=n) - 1) * 1.0
+
+    alarms = {}
+    for name, errors in {
+        "right": lambda rng, n: rng.normal(size=n),
+        "skewed": skewed,
+    }.items():
+        shares = []
+        for seed in range(20):
+            frame = measured(errors, 15_000, seed)
+            rng = np.random.default_rng(seed)
+            _, record = made.release(Table(frame, NUMBERS), rng=rng)
+            shares.append(record.diagnostics["noisy_sums"]["misfit"])
+        alarms[name] = sum(share < 0.05 for share in shares)
+    assert alarms["right"] <= 4
+    assert alarms["skewed"] >= 15
+
+
+def test_what_can_t_be_worked_out_after_the_charge_ends_no_release(monkeypatch):
+    def broken(*_, **__):
+        raise np.linalg.LinAlgError("nothing to solve")
+
+    made = Scores(epsilon=1, delta="1e-6", model=logit)
+    plan = made.plan(SCHEMA)
+    for name in ("first_centring", "next_whitening"):
+        with monkeypatch.context() as patched:
+            patched.setattr(centred_questions, name, broken)
+            release, record = made.release_planned(
+                plan, Table(sick(500), SCHEMA), rng=np.random.default_rng(1)
+            )
+        assert len(release.sets[0]) == 500
+        assert record.diagnostics["noisy_sums"]["parameters"] == 3
+
+
+def test_a_transformation_of_the_outcome_is_that_of_each_record():
+    """A function that looks at all records would move every score by one record's
+    value: the graph of one record hasn't any other.
+    """
+
+    @written
+    def looking(data):
+        y = data["y"]
+        seen = 3.0 * pm.math.any(pm.math.eq(y, 7.123456789))
+        b = pm.Normal("b", 0, 5, shape=2)
+        pm.Normal("y", b[0] + b[1] * data["z"], 1, observed=pm.math.log(y) + seen)
+
+    schema = Schema(
+        columns={"z": {"lower": -2, "upper": 2}, "y": {"lower": 0.1, "upper": 20}}
+    )
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"z": rng.uniform(-1, 1, 30), "y": rng.uniform(1, 5, 30)})
+    points = points_of(looking, schema)
+    alone, _ = summed(points, frame, schema)
+    frame.loc[0, "y"] = 7.123456789
+    beside, _ = summed(points, frame, schema)
+    assert np.array_equal(alone.scores[1:], beside.scores[1:])
+    assert not np.array_equal(alone.scores[0], beside.scores[0])
+
+
+def test_rounds_may_be_more():
+    made = Scores(epsilon=2, delta="1e-6", model=logit, score_rounds=3)
+    release, _ = made.release(Table(sick(), SCHEMA), rng=np.random.default_rng(2))
+    _, tables, (_, public) = read_published(release)
+    space = blueprint_of(as_source(logit), SCHEMA)
+    sums = restored_centred(space, tables, public)
+    radii = [each.centring.radius for each in sums.rounds]
+    assert len(radii) == 3
+    assert min(radii) > 1.2
+    assert replace(sums, rounds=sums.rounds[:2]).last.centring.radius == radii[1]
