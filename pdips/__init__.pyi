@@ -23,7 +23,6 @@ from pdips.outside.laws import DiscreteLaplace as DiscreteLaplace
 from pdips.outside.laws import NoisyCounts as NoisyCounts
 from pdips.outside.noisy_margins import NoisyMargins as NoisyMargins
 from pdips.outside.replays import more_sets as more_sets
-from pdips.own_models import margin_factor as margin_factor
 from pdips.own_models import noisy_likelihood as noisy_likelihood
 from pdips.posterior.censored_posterior import CensoredPosterior as CensoredPosterior
 from pdips.posterior.pseudo_posterior import PseudoPosterior as PseudoPosterior

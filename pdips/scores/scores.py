@@ -129,12 +129,15 @@ class Scores(sampling.ChainMechanism):
     The score of a record is the gradient of its log-likelihood in the model's
     unconstrained parameters. It is whitened by the information that one simulated
     record holds, pulled into a ball and cut to whole steps, so that one person moves
-    the sum by a known amount whatever the model; noise is exact. All that follows reads
-    noisy sums and public facts: rounds, Markov chains and any number of sets cost
-    nothing more (``docs/proofs/scores.md``). Noisy sums of all rounds and the counts of
-    cells are jointly normal given the parameters, with the mean and covariance that
-    simulated records have there. One-step and noisy Newton estimators: Avella Medina,
-    Bradshaw and Loh (2023); noise-aware posteriors: Bernstein and Sheldon (2018).
+    the sum by a known amount whatever the model; noise is exact. Where the model reads
+    a confidential column that it doesn't describe, each record adds its score less the
+    mean that its covariates lead one to expect, and its curvature. All that follows
+    reads noisy sums and public facts: rounds, Markov chains and any number of sets cost
+    nothing more (``docs/proofs/scores.md``). The posterior is that of the last noisy
+    sums, which are normal given the parameters; counts of cells and earlier sums find
+    where to ask, and check the model. One-step and noisy Newton estimators: Avella
+    Medina, Bradshaw and Loh (2023); noise-aware posteriors: Bernstein and Sheldon
+    (2018).
 
     Examples
     --------

@@ -61,7 +61,6 @@ def test_a_formula_is_released(pdips, people):
         (("--formula", "height ~ weight", "--model", "mine.py"), "leave --model out"),
         (("--formula-setting", "family=poisson"), "is for a --formula"),
         (("--formula", "height ~ colour"), "colour"),
-        (("--formula", "height ~ children"), "confidential"),
         (("--formula", "weight ~ treated"), "public"),
         (("--model", "mine.py", "--public", "colour"), "'colour', which is no column"),
         (("--formula", "height ~ weight", "--mechanism", "steps"), "takes no model"),
@@ -70,3 +69,33 @@ def test_a_formula_is_released(pdips, people):
 )
 def test_bad_input_is_one_line(pdips, people, words, said):
     pdips.fails(said, *people, *words, "--out", "out")
+
+
+def test_a_formula_needs_no_public_column(pdips, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table(3_000).to_parquet("people.parquet")
+    schema = SCHEMA.only(["height", "weight", "region"])
+    columns = {
+        name: column.model_copy(update={"public": False})
+        for name, column in schema.columns.items()
+    }
+    hidden = schema.model_copy(update={"columns": columns})
+    (tmp_path / "people.toml").write_text(hidden.to_toml())
+    pdips.ok(
+        "synthesize",
+        "people.parquet",
+        "--schema",
+        "people.toml",
+        "--epsilon",
+        2,
+        "--formula",
+        "height ~ weight",
+        "--out",
+        "out",
+    )
+    release = opened("out/public")
+    assert not release.privacy.table_schema.public_columns
+    assert [*release.sets[0].columns] == ["height", "weight"]
+    assert "weight" in release.posterior["posterior"]
+    # the pseudo table's own sums are there for anybody to work with
+    assert "curvature_2" in release.posterior["observed_data"]

@@ -8,7 +8,8 @@ from scipy import stats
 from tables import refuses
 
 import pdips
-from pdips import Margins, NoisyMargins, Schema, Table, margin_factor
+from pdips import Margins, NoisyMargins, Schema, Table
+from pdips.own_models import margin_factor
 
 SCHEMA = Schema.model_validate(
     {
