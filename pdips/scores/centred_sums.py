@@ -192,7 +192,8 @@ class CentredSums(MeasuredSums):
         if centring.norm == "l1":
             entries = d * d
         noise = entries * (of_squares**2 + ratio**2 * of_curvature**2)
-        share = max(0.0, 1 - noise / float((apart**2).sum()))
+        distance = float((apart**2).sum())
+        share = 1 - noise / distance if distance > noise else 0.0
         mixed = ratio * curvature + share * apart
         return _lifted(mixed, LEAST_SAMPLING * float(np.trace(mixed)) / d)
 

@@ -334,6 +334,23 @@ def test_a_transformation_of_the_outcome_is_that_of_each_record():
     assert not np.array_equal(alone.scores[0], beside.scores[0])
 
 
+def test_a_model_may_have_one_parameter():
+    @written
+    def proportional(data):
+        pm.Normal("y", pm.Normal("b", 0, 2) * data["z"], 1, observed=data["y"])
+
+    frame = measured(lambda rng, n: rng.normal(size=n))
+    frame["y"] = np.clip(0.7 * frame["z"] + np.sin(1e6 * frame["z"]), -12, 12)
+    made = Scores(epsilon=1, model=proportional)
+    schema = NUMBERS.only(["z", "y"])
+    table = Table(frame[["z", "y"]], schema)
+    release, _ = made.release(table, rng=np.random.default_rng(2))
+    draws = release.posterior_draws.posterior["b"]
+    ordinary = (frame.y * frame.z).sum() / (frame.z**2).sum()
+    # 5 deviations, of noise and sampling
+    assert abs(float(draws.mean()) - ordinary) < 5 * float(draws.std())
+
+
 def test_rounds_may_be_more():
     made = Scores(epsilon=2, delta="1e-6", model=logit, score_rounds=3)
     release, _ = made.release(Table(sick(), SCHEMA), rng=np.random.default_rng(2))
