@@ -308,7 +308,7 @@ class Blueprint:
         """The confidential columns that the model reads and doesn't describe."""
         return tuple(
             name
-            for name in inputs_of(self.model)
+            for name in inputs_of(self.model, self.columns)
             if name not in self.synthesized and not self.columns[name].public
         )
 

@@ -24,7 +24,7 @@ from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.release.documents import Diagnostics, SumsSummary
 from pdips.report.diagnostics import _draw, _noisy_sums
-from pdips.scores import scores
+from pdips.scores import score_answers
 from pdips.scores.first_search import kit_of
 from pdips.scores.posterior import (
     by_chains,
@@ -109,11 +109,11 @@ def sums_of(model, release):
 
 @pytest.fixture(scope="module")
 def fitted(regression):
-    """The noisy sums of the regression, and what they say near the most probable
+    """The last noisy sums of the regression, and what they say near the most probable
     parameters.
     """
-    sums = sums_of(grouped, regression[1])
-    return sums, sums.precise(sums.last_reference)
+    last = sums_of(grouped, regression[1]).last_scores
+    return last, last.precise(last.mode(last.last_reference).place)
 
 
 def exact_posterior(sums):
@@ -582,6 +582,6 @@ def test_a_posterior_that_takes_noise_for_records_is_not(monkeypatch):
     def too_sure(sums, here, *given, **more):
         return original(sums, replace(here, noise=here.noise / 50), *given, **more)
 
-    original = scores.posterior_draws
-    monkeypatch.setattr(scores, "posterior_draws", too_sure)
+    original = score_answers.posterior_draws
+    monkeypatch.setattr(score_answers, "posterior_draws", too_sure)
     assert min(p_values(Calibration(*MODELS["normal"], n=50))) < REJECT
