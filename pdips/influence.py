@@ -276,7 +276,7 @@ def _of_table(
     _check_options(options, ())
     source = as_source(model) if written is None else written.source(data, schema)
     if source.converted is not None:
-        schema = schema.only([*source.converted.columns, *schema.public_columns])
+        schema = source.converted.narrowed(schema)
     with snapshot(data) as lent:
         table = as_table(lent, schema, counted=False)
     space = blueprint_for(source, schema)

@@ -73,9 +73,11 @@ class OutcomeLaw:
             columns[name] = column.type.clone(shape=(1,))(name=name)
         return columns
 
-    def observed_record(self) -> dict[str, Any]:
-        """Return the columns of one record as the model observes them, as graphs of
-        :attr:`record`: what is observed is worked out of each record alone.
+    @cached_property
+    def observed_record(self) -> tuple[dict[str, Any], bool]:
+        """The columns of one record as the model observes them, as graphs of
+        :attr:`record`: what is observed is worked out of each record alone. And whether
+        all that they look up stays inside of what it is looked up in.
         """
         model = self.space.model
         given = {
@@ -83,12 +85,15 @@ class OutcomeLaw:
             for name, column in inputs_of(model, self.record).items()
         }
         columns = dict(self.record)
+        sure = True
         for name, made in self.space.transformations.items():
             if not isinstance(made, Relabelling):
                 observed = model.rvs_to_values[model[name]]
                 [graph] = clone_replace([observed], given, rebuild_strict=False)
+                graph, is_inside = checked_lookups(graph, {*self.record.values()})
                 columns[name] = pt.specify_shape(graph, (1,))
-        return columns
+                sure = sure and is_inside
+        return columns, sure
 
     def observed(self, values: Values) -> dict[str, NDArray[Any]]:
         """Return columns of public records with outcomes as the model observes them.
@@ -197,7 +202,7 @@ class InnerPoints:
         density, the scores, and the outcome where points are quantiles.
         """
         record = self.law.likelihood.record
-        own = self.law.observed_record()
+        own, _ = self.law.observed_record
         points: dict[str, Any] = {
             name: pt.as_tensor(values) for name, values in self.values.items()
         }
@@ -261,7 +266,9 @@ class InnerPoints:
     @property
     def _checked(self) -> bool:
         """Whether compiled code, which checks no bounds, looks up nothing beyond."""
-        sure = self.weights is None or self._quantiles[1]
+        _, sure = self.law.observed_record
+        if self.weights is not None:
+            sure = sure and self._quantiles[1]
         return sure and self.law.score.checked
 
     def _function(self, mode: Any) -> Any:

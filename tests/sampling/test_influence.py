@@ -232,3 +232,22 @@ def test_a_models_context_is_left_alone():
         bounds(drawn(), make, people())
         assert pm.modelcontext(None) is own
     assert not own.named_vars
+
+
+def test_covariates_may_be_confidential():
+    def sloped(df):
+        with pm.Model() as model:
+            b = pm.Normal("b", 0, 1)
+            pm.Normal("pay", b * df["age"].values, 1, observed=df["pay"].values)
+        return model
+
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"age": rng.uniform(-1, 1, 60), "pay": rng.uniform(0, 1, 60)})
+    schema = Schema(
+        columns={"age": {"lower": -2, "upper": 2}, "pay": {"lower": -9, "upper": 9}}
+    )
+    draws = xr.Dataset({"b": (("chain", "draw"), rng.normal(size=(2, 50)))})
+    tree = xr.DataTree.from_dict({"posterior": draws})
+    with_schema = bounds(tree, sloped, frame, schema, limit=5)
+    alone = bounds(tree, sloped(frame), limit=5)
+    assert with_schema.overall == pytest.approx(alone.overall)

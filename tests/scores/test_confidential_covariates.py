@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import statsmodels.api as sm
 from scipy.special import expit
@@ -361,3 +362,27 @@ def test_rounds_may_be_more():
     assert len(radii) == 3
     assert min(radii) > 1.2
     assert replace(sums, rounds=sums.rounds[:2]).last.centring.radius == radii[1]
+
+
+def test_a_lookup_beyond_in_a_transformation_is_that_of_no_record():
+    """Compiled code checks no bounds: the place would be read from elsewhere."""
+
+    @written
+    def beyond(data):
+        y = data["y"]
+        place = pm.math.switch(pm.math.eq(y, 7.123456789), 10**6, 0)
+        b = pm.Normal("b", 0, 5, shape=2)
+        mu = b[0] + b[1] * data["z"]
+        added = pt.as_tensor(np.zeros(3))[place.astype("int64")]
+        pm.Normal("y", mu, 1, observed=pm.math.log(y) + added)
+
+    schema = Schema(
+        columns={"z": {"lower": -2, "upper": 2}, "y": {"lower": 0.1, "upper": 20}}
+    )
+    points = points_of(beyond, schema)
+    points.given(initial(points.law.space.model))
+    values = {"z": np.array([0.5, 0.5]), "y": np.array([2.0, 7.123456789])}
+    for expected in (0.0, 9_000.0):  # by numpy, and compiled
+        found = points.matrices(values, expected)
+        assert np.isfinite(found[0]).all()
+        assert np.isnan(found[1, 0, 1:3]).all()
