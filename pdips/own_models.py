@@ -63,9 +63,9 @@ def noisy_likelihood(
         A release of mechanism ``scores``, what :func:`pdips.open` or
         :func:`pdips.sample` returned, or a folder.
     measurements : {"all", "counts"}
-        All noisy sums, or the counts of cells alone. Noisy sums of scores are other
-        data for other models, so that only counts compare models, by predictive
-        density or Bayes factors.
+        The last noisy sums of scores, as in the release's own posterior, or the counts
+        of cells alone. Noisy sums of scores are other data for other models, so that
+        only counts compare models, by predictive density or Bayes factors.
     name : str
         Of the observed variable: another one for each release in a model.
     **options

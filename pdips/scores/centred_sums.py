@@ -34,8 +34,6 @@ TOO_SMOOTH = 1.7
 LEAST_CURVATURE = 0.5
 # Least eigenvalue of the sampling covariance, over its mean
 LEAST_SAMPLING = 0.1
-# A log density further below that of the reference counts as so much
-MOST_LOG = 50.0
 
 
 @dataclass(frozen=True, eq=False)
