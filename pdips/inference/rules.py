@@ -25,10 +25,12 @@ from scipy.special import (
 
 from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError
-from pdips.registry import MECHANISMS, find
+from pdips.registry import MECHANISMS, find, load
 from pdips.release.certificate import Certificate
+from pdips.release.documents import read_bytes
 from pdips.release.offers import SetsShare
-from pdips.release.release import Release
+from pdips.release.public_draws import contradicted
+from pdips.release.release import TREE_FILE, Release
 
 BY_WHAT_SETS_SHARE: dict[SetsShare, "Rule"] = {
     "own noise": "sanitized",
@@ -36,6 +38,10 @@ BY_WHAT_SETS_SHARE: dict[SetsShare, "Rule"] = {
     "posterior": "posterior-predictive",
 }
 """The rule by what sets share; of those that share their noise none is right."""
+# Under which name facts hold how often noisy answers would be so far from the model
+CONTRADICTED_BY = "contradicted"
+# Imports xarray, which a release without a model does without
+READ_TREE = "pdips.release.tree:read_tree"
 # How much of the tail below zero goes to a variance of exactly zero; the rest is spread
 # over the others
 AT_ZERO = 0.8
@@ -379,7 +385,8 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
         likelihood and ``split="once"``, whose posterior takes noisy statistics as
         exact; other mechanisms with ``split="once"``, whose sets share their noise (or
         one draw of the parameters), so that the variance between them doesn't show it.
-        The interval is then too short.
+        The interval is then too short. And where the noisy answers contradict the
+        model: sets are drawn of it, so no rule gives what it states.
 
     Raises
     ------
@@ -424,7 +431,7 @@ def nearest_rule(
             "short an interval"
         )
     if shared in BY_WHAT_SETS_SHARE:
-        return BY_WHAT_SETS_SHARE[shared], None
+        return BY_WHAT_SETS_SHARE[shared], _contradiction(facts)
     if facts["posterior_of"] == "answers":
         return "posterior-predictive", (
             "the plug-in likelihood takes noisy statistics as exact, so sets made "
@@ -442,6 +449,24 @@ def nearest_rule(
     return "sanitized", note
 
 
+def _contradiction(facts: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with sets of a model that noisy answers contradict."""
+    share = facts.get(CONTRADICTED_BY)
+    if share is None:
+        return None
+    return (
+        f"the noisy answers contradict the model from which the sets of "
+        f"{facts['mechanism']} are drawn (so far off in {100 * share:.2g} % of "
+        f"releases, if it were right): their intervals hold what they state only of "
+        f"what the model is right about"
+    )
+
+
+def _of_model(release: Release) -> float | None:
+    draws = release.posterior_draws
+    return contradicted(draws.posterior.attrs) if draws is not None else None
+
+
 def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
     if isinstance(release, Release):
         return {
@@ -450,6 +475,7 @@ def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, An
             "n_sets": release.n_sets,
             "sets_share": release.offers.sets_share,
             "posterior_of": release.offers.posterior_of,
+            CONTRADICTED_BY: _of_model(release),
         }
     read: Any = release
     if not isinstance(release, Mapping):
@@ -491,4 +517,8 @@ def _read_facts(path: Path) -> Any:
         raise InputError(
             f"{certificate.refusal}; name a rule yourself to use it all the same"
         )
+    tree = file.parent / TREE_FILE
+    if tree.is_file() and isinstance(facts, dict):
+        posterior = load(READ_TREE)(read_bytes(tree))["posterior"]
+        facts[CONTRADICTED_BY] = contradicted(posterior.attrs)
     return facts

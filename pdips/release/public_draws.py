@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a release without a model does without xarray
     import xarray as xr
@@ -39,3 +39,12 @@ class PublicDraws:
     def groups(self) -> Mapping[str, "xr.Dataset"]:
         """All groups, by path."""
         return {"posterior": self.posterior, **self.others()}
+
+
+def contradicted(attributes: Mapping[Any, Any]) -> float | None:
+    """Return how often noisy answers would contradict the model as much as they do, if
+    it were right, by the attributes of the posterior group; None where they don't, or
+    nobody looked.
+    """
+    share = attributes.get(MISFIT)
+    return float(share) if share is not None and share < CONTRADICTED else None

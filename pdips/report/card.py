@@ -23,9 +23,10 @@ from pdips.release.codebook import CODEBOOK
 from pdips.release.documents import PaidDocument, PrivacyDocument, Signature, StatedLoss
 from pdips.release.folder import file_digest
 from pdips.release.integrity import CLAIMS
+from pdips.release.public_draws import contradicted
 from pdips.release.release import TREE_FILE
 from pdips.report import price
-from pdips.report.coefficients import MOST_LISTED, coefficients, contradicted
+from pdips.report.coefficients import MOST_LISTED, coefficients
 from pdips.report.figures import roc_bound
 from pdips.report.formats import number, percent
 
@@ -95,7 +96,9 @@ def context(
         "sources": sources(public),
         "coefficients": listed[:MOST_LISTED],
         "more_coefficients": max(len(listed) - MOST_LISTED, 0),
-        "contradicted": contradicted(tree),
+        "contradicted": contradicted(
+            tree["posterior"].attrs if tree is not None else {}
+        ),
         "unlearned": [each.name for each in listed if each.is_prior],
         "signed": (public / Signature.file).is_file(),
     }

@@ -14,7 +14,6 @@ from pdips.arrays import FloatArray, finite
 from pdips.registry import load
 from pdips.release.documents import PrivacyDocument, read_bytes
 from pdips.release.folder import bytes_digest
-from pdips.release.public_draws import CONTRADICTED, MISFIT
 from pdips.release.release import TREE_FILE
 from pdips.report.posterior_figures import draws_of_parameter
 
@@ -66,16 +65,6 @@ def coefficients(
         return [], None
     tree = load(READ_TREE)(content)
     return [*_summarised(tree)], tree
-
-
-def contradicted(tree: "xr.DataTree | None") -> float | None:
-    """Return how often noisy answers would contradict the model as much as they do, if
-    it were right; None where they don't, or nobody looked.
-    """
-    if tree is None:
-        return None
-    share = tree["posterior"].attrs.get(MISFIT)
-    return float(share) if share is not None and share < CONTRADICTED else None
 
 
 def _summarised(tree: "xr.DataTree") -> Iterator[ListedCoefficient]:

@@ -23,11 +23,11 @@ from pdips.release.documents import (
     release_home,
 )
 from pdips.release.integrity import CARD
+from pdips.release.public_draws import contradicted
 from pdips.report import card, checklist, diagnostics, formats, price, utility
 from pdips.report.coefficients import (
     MOST_LISTED,
     coefficients,
-    contradicted,
     figures_of_priors,
 )
 from pdips.report.verdict import SIGNS, WORDS, Verdict
@@ -169,7 +169,7 @@ def _report(
         total_seconds=math.fsum(run.seconds.values()),
         verdicts=verdicts,
         coefficients=listed[:MOST_LISTED],
-        contradicted=contradicted(tree),
+        contradicted=contradicted(tree["posterior"].attrs if tree is not None else {}),
         more_coefficients=max(len(listed) - MOST_LISTED, 0),
         unlearned=[each.name for each in listed if each.is_prior],
         unlearned_figures=figures_of_priors(listed, tree),

@@ -4,6 +4,7 @@ statsmodels.
 
 import itertools
 import json
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -17,6 +18,7 @@ from tables import cases, refuses
 
 from pdips import LaplaceSanitizer, Schema, Table
 from pdips.inference import combine, mix, rule_for
+from pdips.scores.scores import Scores
 
 
 def test_each_coefficient_is_combined_by_itself():
@@ -583,3 +585,24 @@ def test_mixing_trees():
 )
 def test_mixing_refuses(items, message):
     refuses(message, mix, items)
+
+
+def test_a_rule_says_that_answers_contradict_the_model(tmp_path):
+    """Beside the model's sets, in memory and in the folder."""
+    schema = Schema(columns={"y": {"lower": 0, "upper": 100}})
+    rng = np.random.default_rng(1)
+    skewed = np.minimum(rng.lognormal(1, 1.2, 4_000), 100)
+    release, _ = Scores(epsilon=4, n_sets=2, model="normal").release(
+        Table(pd.DataFrame({"y": skewed}), schema), rng=rng
+    )
+    straight = rng.normal(50, 8, 4_000).clip(0, 100)
+    right, _ = Scores(epsilon=4, n_sets=2, model="normal").release(
+        Table(pd.DataFrame({"y": straight}), schema), rng=rng
+    )
+    release.write(tmp_path)
+    for each in (release, tmp_path):
+        with pytest.warns(UserWarning, match="contradict the model"):
+            assert rule_for(each) == "posterior-predictive"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rule_for(right) == "posterior-predictive"
