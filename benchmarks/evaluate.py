@@ -13,7 +13,6 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.evaluation.evaluate import evaluate
 from pdips.evaluation.margins import compare
-from pdips.evaluation.paid import evaluate_paid
 from pdips.fields.margins import Margins
 from pdips.privacy.curator import Clock
 from pdips.release.documents import Diagnostics, RunDocument
@@ -23,9 +22,7 @@ FORMULA = "own_business ~ age * sex + education + race"
 
 
 def measured(table: Path, folder: Path) -> None:
-    """Time the general measures, then the same with an analysis, then the paid
-    figures.
-    """
+    """Time the general measures, then the same with an analysis."""
     for what, formula, goal in (
         ("general measures", None, "<= 60 s on 2 cores"),
         ("and an analysis", FORMULA, ""),
@@ -50,14 +47,6 @@ def measured(table: Path, folder: Path) -> None:
     )
     for measure in found.general:
         row(measure.name, f"{measure.mean:.4g} (reference {measure.reference:.4g})")
-    start = time.perf_counter()
-    paid = evaluate_paid(table, folder, epsilon="0.1")
-    row("paid, epsilon 0.1", f"{time.perf_counter() - start:.1f} s")
-    for one in paid.measures:
-        row(
-            one.measure,
-            f"{one.value:.4f} +- {one.standard_deviation_of_noise:.4f} of noise",
-        )
 
 
 def main() -> None:

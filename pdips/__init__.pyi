@@ -2,6 +2,7 @@
 each when it is first used.
 """
 
+from pdips.answering import answer as answer
 from pdips.bayes_net.privbayes import PrivBayes as PrivBayes
 from pdips.data.schema import Column as Column
 from pdips.data.schema import Schema as Schema

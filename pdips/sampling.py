@@ -175,11 +175,11 @@ def sample(
         )
         _, release, record = job.run()
     tree = public_tree(release, record)
-    _tell(tree)
+    tell_of(tree)
     return tree
 
 
-def _tell(tree: xr.DataTree) -> None:
+def tell_of(tree: xr.DataTree) -> None:
     """Say so where the draws say less than they seem to. Nothing may fail any more: the
     release is paid for.
     """

@@ -14,6 +14,7 @@ from contextlib import suppress
 import click
 
 from pdips import __version__
+from pdips.cli.answer import answer
 from pdips.cli.audit import audit
 from pdips.cli.check import bounds, certify, check
 from pdips.cli.common import (
@@ -32,7 +33,6 @@ from pdips.cli.plan import plan
 from pdips.cli.resume import resume
 from pdips.cli.schema import schema
 from pdips.cli.synthesize import report, synthesize
-from pdips.cli.verify import verify
 from pdips.errors import (
     ChangedTableError,
     InputError,
@@ -58,7 +58,7 @@ for _command in (
     resume,
     report,
     evaluate,
-    verify,
+    answer,
     check,
     certify,
     bounds,

@@ -29,7 +29,7 @@ from pdips.errors import (
 )
 from pdips.privacy.budget import ALLOWED
 from pdips.privacy.charge import OPEN_CHARGES
-from pdips.privacy.loss import exact, spell
+from pdips.privacy.loss import spell
 from pdips.registry import find, variant_class
 from pdips.release.folder import UnfinishedError
 
@@ -334,16 +334,16 @@ def receipts_in(folder: Path) -> list[tuple[Path, "Receipt | None"]]:
     """Return the files of a release that have a price, each with the receipt of its
     charge, if it carries one.
     """
+    from pdips.release.documents import answered_beside
+
     names = (
         "public/privacy.json",
-        "public/evaluation.json",
         "confidential/privacy.json",
         "privacy.json",
-        "evaluation.json",
     )
     paths = [folder / name for name in names]
-    paths += sorted(folder.glob("public/claims/*.json"))
-    paths += sorted(folder.glob("claims/*.json"))
+    homes = answered_beside(folder).values()
+    paths += [home / "privacy.json" for home in homes]
     return [(path, _receipt_in(path)) for path in paths if path.is_file()]
 
 
@@ -504,55 +504,3 @@ def _reading(epsilon: Fraction, rounding: str = ROUND_CEILING) -> str:
     numerator = Decimal(epsilon.numerator)
     denominator = Decimal(epsilon.denominator)
     return spell(Fraction(four.divide(numerator, denominator)))
-
-
-def tell_paid(
-    directory: Path,
-    lines: Sequence[str],
-    epsilon: str,
-    kind: str,
-    ledger: "Ledger | None",
-    published: str,
-) -> None:
-    """Write the pages again that have figures in their totals that were just published,
-    and print the figures and their price.
-
-    The card is written whatever becomes of the report after it.
-    """
-    STATE.placed = f"{published} is published"
-    pages, complaint = _pages_again(directory)
-    with printing(STATE.placed):
-        for line in lines:
-            click.echo(line)
-        click.echo(
-            f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what "
-            f"the sets cost; {kind_in_words(kind, is_noisy=True)}"
-        )
-        click.echo(f"ledger    {ledger_line(ledger)}")
-        click.echo(f"public    {published}: may be published")
-        for page in pages:
-            click.echo(page)
-    if complaint is not None:
-        raise UnfinishedError(
-            f"{complaint}; the figures are published and charged: mend it, "
-            f"then `pdips report DIR`",
-            BAD_INPUT,
-        )
-
-
-def _pages_again(directory: Path) -> tuple[list[str], InputError | None]:
-    """Return what was written, in lines, and what went wrong."""
-    from pdips.report.pages import rewrite_report, write_card
-
-    lines = []
-    report = None
-    try:
-        card = write_card(directory / "public")
-        lines.append(f"card      {card}: written again with these figures")
-        if (directory / "confidential" / "report.html").exists():
-            report = rewrite_report(directory)
-    except InputError as error:
-        return lines, error
-    if report is not None:
-        lines.append(f"report    {report}: written again")
-    return lines, None

@@ -117,30 +117,19 @@ def _synthesis(
     run(replace(known, ledger_path=str(ledger.path), resume=entry.number, quiet=quiet))
 
 
-def _paid(
+def _answer(
     options: dict[str, Any], ledger: "Ledger", entry: "Entry", *, quiet: bool
 ) -> None:
-    """Finish ``pdips evaluate --paid-epsilon``."""
-    from pdips.cli.evaluate import paid
-    from pdips.evaluation.paid import FILE
+    """Finish ``pdips answer``."""
+    from pdips.cli.answer import AnswerOptions, run
+    from pdips.release.documents import ANSWERS_FOLDER, PrivacyDocument
 
-    if _is_in_place(Path(options["directory"]) / "public" / FILE, ledger, entry):
+    folder = Path(options["directory"]) / ANSWERS_FOLDER / str(options["number"])
+    if _is_in_place(folder / "public" / PrivacyDocument.file, ledger, entry):
         return
-    members = options.pop("members")
-    table = options.pop("table")
-    both = table if members is None else (table, members)
-    paid(
-        both, **options, ledger_path=str(ledger.path), quiet=quiet, resume=entry.number
-    )
-
-
-def _claim(
-    options: dict[str, Any], ledger: "Ledger", entry: "Entry", *, quiet: bool
-) -> None:
-    """Finish ``pdips verify``; an answer that is written already is written again."""
-    from pdips.cli.verify import ClaimOptions, answer
-
-    answer(ClaimOptions(**options, ledger_path=str(ledger.path), resume=entry))
+    listed = {name: tuple(options[name]) for name in ("formula_settings", "allow")}
+    known = AnswerOptions(**{**options, **listed})
+    run(replace(known, ledger_path=str(ledger.path), resume=entry.number, quiet=quiet))
 
 
 def _is_in_place(file: Path, ledger: "Ledger", entry: "Entry") -> bool:
@@ -152,4 +141,4 @@ def _is_in_place(file: Path, ledger: "Ledger", entry: "Entry") -> bool:
     return True
 
 
-_RUNS = {"synthesize": _synthesis, "evaluate": _paid, "verify": _claim}
+_RUNS = {"synthesize": _synthesis, "answer": _answer}

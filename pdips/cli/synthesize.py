@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -287,7 +287,7 @@ class SynthesisOptions:
             clock=clock,
             resume=self.resume,
             command=self.command(),
-            prepare=partial(_reserve_space, staged, mechanism, file_format),
+            prepare=partial(reserve_space, staged, mechanism, file_format),
         )
 
     def with_mechanism(self, schema: "Schema") -> "SynthesisOptions":
@@ -340,7 +340,7 @@ def run(options: SynthesisOptions) -> None:
             synthesis = SynthesisRun(options, ledger, *job.run())
         synthesis.place(staged, clock)
         with beside_a_release(synthesis.home, synthesis.release):
-            _finish(synthesis.release)
+            finish(synthesis.release)
             synthesis.write_beside(staged, clock)
             if options.report:
                 verdicts = synthesis.write_report()
@@ -353,11 +353,24 @@ def _listed(names: str) -> list[str]:
     return [name.strip() for name in names.split(",")]
 
 
+class FolderOptions(Protocol):
+    """What is said of a folder that takes a release."""
+
+    @property
+    def out(self) -> str: ...
+    @property
+    def file_format(self) -> FileFormat: ...
+    @property
+    def allow(self) -> tuple[str, ...]: ...
+    @property
+    def report(self) -> bool: ...
+
+
 @dataclass(frozen=True)
 class SynthesisRun:
     """A release on its way to its folder, and what was seen while it was made."""
 
-    options: SynthesisOptions
+    options: FolderOptions
     ledger: "Ledger | None"
     table: "Table"
     release: "Release"
@@ -525,7 +538,7 @@ class SynthesisRun:
         return f"{self.inside}: for the curator only; {write}"
 
 
-def _reserve_space(
+def reserve_space(
     staged: "Staging", mechanism: "Mechanism", file_format: FileFormat, table: "Table"
 ) -> None:
     """Ask the disk for the space that the sets will take, before anything is charged.
@@ -544,7 +557,7 @@ def redeemable(release: "Release") -> AbstractContextManager[None]:
     return nullcontext() if release.charge is None else release.charge.redeemable()
 
 
-def _finish(release: "Release") -> None:
+def finish(release: "Release") -> None:
     """Tell the ledger that the release is in its place, or warn that it can't be."""
     try:
         release.finish()

@@ -1,1 +1,1 @@
-"""A release measured against its table: for inside use, or privately and paid for."""
+"""A release measured against its table, for inside use."""

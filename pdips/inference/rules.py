@@ -29,7 +29,7 @@ from pdips.registry import MECHANISMS, find, load
 from pdips.release.certificate import Certificate
 from pdips.release.documents import read_bytes
 from pdips.release.offers import SetsShare
-from pdips.release.public_draws import contradicted
+from pdips.release.public_draws import contradiction
 from pdips.release.release import TREE_FILE, Release
 
 BY_WHAT_SETS_SHARE: dict[SetsShare, "Rule"] = {
@@ -464,7 +464,7 @@ def _contradiction(facts: Mapping[str, Any]) -> str | None:
 
 def _of_model(release: Release) -> float | None:
     draws = release.posterior_draws
-    return contradicted(draws.posterior.attrs) if draws is not None else None
+    return contradiction(draws.posterior.attrs) if draws is not None else None
 
 
 def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
@@ -520,5 +520,5 @@ def _read_facts(path: Path) -> Any:
     tree = file.parent / TREE_FILE
     if tree.is_file() and isinstance(facts, dict):
         posterior = load(READ_TREE)(read_bytes(tree))["posterior"]
-        facts[CONTRADICTED_BY] = contradicted(posterior.attrs)
+        facts[CONTRADICTED_BY] = contradiction(posterior.attrs)
     return facts

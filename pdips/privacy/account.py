@@ -67,7 +67,7 @@ class Request:
 
 
 class Priced(Protocol):
-    """What has a price before a table is read: a mechanism, or a paid evaluation."""
+    """What has a price before a table is read."""
 
     def request(self, schema: "Schema") -> Request:
         """Return the price for tables of a schema, and what it is for."""

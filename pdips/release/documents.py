@@ -1,5 +1,4 @@
-"""The files of a release as typed objects: ``privacy.json``, ``run.json`` and the paid
-``evaluation.json``.
+"""The files of a release as typed objects: ``privacy.json`` and ``run.json``.
 
 Who writes a file and who reads it use the same class.
 """
@@ -55,6 +54,8 @@ FiniteOrNone = Annotated[
         lambda value: None if isinstance(value, float) and math.isnan(value) else value
     ),
 ]
+
+ANSWERS_FOLDER = "answers"  # Folder of answers, in that of a release
 
 # A release is named by 16 random hexadecimal digits
 Identifier = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
@@ -212,42 +213,6 @@ class ReleaseIdentity(BaseModel):
         return [
             name for name, value in self if value != getattr(self.of(release), name)
         ]
-
-
-class PaidMeasure(Findings):
-    """One private figure of a paid evaluation."""
-
-    measure: str
-    reading: str
-    value: Finite
-    standard_deviation_of_noise: Finite
-    reference: Finite
-
-
-class PaidDocument(Document, Findings):
-    """``public/evaluation.json``: private figures on how close the sets are, and what
-    they cost.
-    """
-
-    file: ClassVar[str] = "evaluation.json"
-
-    release: ReleaseIdentity
-    measures: Annotated[list[PaidMeasure], Field(min_length=1)]
-    privacy: StatedLoss
-    spends: list[StatedSpend]
-
-    @classmethod
-    def beside(cls, public: Path, release: PrivacyDocument) -> Self | None:
-        """Read the paid evaluation that was published beside a release, or return None
-        where there is none.
-        """
-        paid = cls.found(public)
-        if paid is not None and paid.release.differs(release):
-            raise InputError(
-                f"{public / cls.file} is of another release than "
-                f"privacy.json beside it: move it away"
-            )
-        return paid
 
 
 # ---- run.json ----
@@ -596,6 +561,17 @@ def home_of(directory: Path) -> Path | None:
     return next(
         (place for place in places if (place / PrivacyDocument.file).is_file()), None
     )
+
+
+def answered_beside(directory: Path) -> dict[int, Path]:
+    """Return where a release folder has answers to further questions, by their
+    number: each is a release of its own.
+    """
+    homes = {}
+    for folder in (directory / ANSWERS_FOLDER).glob("*"):
+        if folder.name.isdecimal() and (folder / "public" / "privacy.json").is_file():
+            homes[int(folder.name)] = folder / "public"
+    return dict(sorted(homes.items()))
 
 
 def release_home(directory: str | Path, *, received: bool = False) -> Path:

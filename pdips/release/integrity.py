@@ -14,7 +14,6 @@ from pdips.privacy.signing import verified
 from pdips.release.certificate import Certificate
 from pdips.release.codebook import CODEBOOK
 from pdips.release.documents import (
-    PaidDocument,
     PrivacyDocument,
     RunDocument,
     Signature,
@@ -25,10 +24,9 @@ from pdips.release.documents import (
 from pdips.release.folder import file_digest
 
 CARD = "card.html"
-CLAIMS = "claims"
-EVALUATION = "evaluation.json"  # in either half
+EVALUATION = "evaluation.json"  # in the confidential half
 # What is written from the signed files, and checked by working it out again
-DERIVED = {CARD, CLAIMS, Certificate.file, PaidDocument.file}
+DERIVED = {CARD, Certificate.file}
 SETS = re.compile(
     r"(?:synthetic|households|members)_([1-9]\d*)\.(?:parquet|csv|sav|dta)"
 )
@@ -262,7 +260,7 @@ def _others(home: Path, document: PrivacyDocument) -> list[Remark]:
     for entry in sorted(home.iterdir()):
         if entry.name in known:
             # files that have a digest are read elsewhere
-            if entry.name in DERIVED and entry.is_dir() is not (entry.name == CLAIMS):
+            if entry.name in DERIVED and entry.is_dir():
                 found.append(Remark(path=entry, said="is no file of a release"))
             continue
         number = SETS.fullmatch(entry.name)

@@ -41,7 +41,7 @@ class PublicDraws:
         return {"posterior": self.posterior, **self.others()}
 
 
-def contradicted(attributes: Mapping[Any, Any]) -> float | None:
+def contradiction(attributes: Mapping[Any, Any]) -> float | None:
     """Return how often noisy answers would contradict the model as much as they do, if
     it were right, by the attributes of the posterior group; None where they don't, or
     nobody looked.

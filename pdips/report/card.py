@@ -20,13 +20,11 @@ from pdips.inference.rules import nearest_rule
 from pdips.release import VERSION
 from pdips.release.certificate import Certificate
 from pdips.release.codebook import CODEBOOK
-from pdips.release.documents import PaidDocument, PrivacyDocument, Signature, StatedLoss
+from pdips.release.documents import PrivacyDocument, Signature, StatedLoss
 from pdips.release.folder import file_digest
-from pdips.release.integrity import CLAIMS
-from pdips.release.public_draws import contradicted
 from pdips.release.release import TREE_FILE
 from pdips.report import price
-from pdips.report.coefficients import MOST_LISTED, coefficients
+from pdips.report.coefficients import MOST_LISTED, coefficients, contradicted, question
 from pdips.report.figures import roc_bound
 from pdips.report.formats import number, percent
 
@@ -49,9 +47,7 @@ is beside them.
 """
 
 
-def context(
-    public: Path, release: PrivacyDocument, paid: PaidDocument | None
-) -> dict[str, Any]:
+def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
     """Return all that ``card.html.j2`` is filled with."""
     csv = (public / "synthetic_1.csv").exists()
     schema = release.table_schema
@@ -61,9 +57,7 @@ def context(
         if value is not None and name not in (MODEL_SOURCE, "n_sets"):
             shown_settings[name] = _spell(value)
     certificate = Certificate.beside(public)
-    losses = price.published(public, release, paid)
     listed, tree = coefficients(public, release)
-    total = price.together(losses)
     adds_up = release.privacy.kind == "pure" and all(
         item.composition == "sequential" for item in release.spends
     )
@@ -78,10 +72,7 @@ def context(
         "price_sum": price.price_sum(release),
         "most_items": price.MOST_ITEMS,
         "adds_up_otherwise": not adds_up,
-        "paid": paid,
-        "losses": losses,
-        "total": total,
-        "guarantee": guarantee(total),
+        "guarantee": guarantee(release.privacy),
         "also": price.also(release.privacy),
         "errors": standard_errors(release),
         "code": _reading(schema, release.n_sets, csv=csv),
@@ -96,9 +87,8 @@ def context(
         "sources": sources(public),
         "coefficients": listed[:MOST_LISTED],
         "more_coefficients": max(len(listed) - MOST_LISTED, 0),
-        "contradicted": contradicted(
-            tree["posterior"].attrs if tree is not None else {}
-        ),
+        "contradicted": contradicted(tree),
+        "question": question(tree),
         "unlearned": [each.name for each in listed if each.is_prior],
         "signed": (public / Signature.file).is_file(),
     }
@@ -139,9 +129,8 @@ def sources(public: Path) -> dict[str, str]:
     """Return the files of a public folder that a card is written from, with their
     SHA-256; none if it isn't in a folder.
     """
-    names = [PrivacyDocument.file, PaidDocument.file, Certificate.file, TREE_FILE]
+    names = [PrivacyDocument.file, Certificate.file, TREE_FILE]
     paths = [public / name for name in names]
-    paths += sorted((public / CLAIMS).glob("*.json"))
     return {
         path.relative_to(public).as_posix(): file_digest(path)
         for path in paths

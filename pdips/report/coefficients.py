@@ -14,6 +14,7 @@ from pdips.arrays import FloatArray, finite
 from pdips.registry import load
 from pdips.release.documents import PrivacyDocument, read_bytes
 from pdips.release.folder import bytes_digest
+from pdips.release.public_draws import contradiction
 from pdips.release.release import TREE_FILE
 from pdips.report.posterior_figures import draws_of_parameter
 
@@ -26,6 +27,8 @@ READ_TREE = "pdips.release.tree:read_tree"
 MOST_LISTED = 60
 MOST_DRAWN = 3  # Figures of coefficients that are as their prior
 INSIDE = 0.95
+# What the posterior group says of the question that it answers
+QUESTION = ("question", "claim", "probability", "pooled_with", "meaning")
 # Share of the prior's standard deviation from which on nothing was learned
 UNLEARNED = 0.9
 
@@ -65,6 +68,23 @@ def coefficients(
         return [], None
     tree = load(READ_TREE)(content)
     return [*_summarised(tree)], tree
+
+
+def contradicted(tree: "xr.DataTree | None") -> float | None:
+    """Return how often noisy answers would contradict the model as much as they do, if
+    it were right; None where they don't, or nobody looked.
+    """
+    return None if tree is None else contradiction(tree["posterior"].attrs)
+
+
+def question(tree: "xr.DataTree | None") -> dict[str, str]:
+    """Return what is said of the question that a release answers, by name, empty where
+    it wasn't asked beside another release.
+    """
+    if tree is None:
+        return {}
+    about = tree["posterior"].attrs
+    return {name: str(about[name]) for name in QUESTION if name in about}
 
 
 def _summarised(tree: "xr.DataTree") -> Iterator[ListedCoefficient]:
@@ -109,8 +129,8 @@ def figures_of_priors(
     if tree is None:
         return []
     unlearned = [each.name for each in listed if each.is_prior][:MOST_DRAWN]
-    draws = dict(_entries(tree["posterior"].to_dataset()))
-    priors = dict(_entries(tree["prior"].to_dataset())) if unlearned else {}
+    draws = dict(entries(tree["posterior"].to_dataset()))
+    priors = dict(entries(tree["prior"].to_dataset())) if unlearned else {}
     figures = []
     for place, name in enumerate(unlearned):
         if name in draws and name in priors:
@@ -121,7 +141,7 @@ def figures_of_priors(
     return figures
 
 
-def _entries(group: "xr.Dataset") -> Iterator[tuple[str, FloatArray]]:
+def entries(group: "xr.Dataset") -> Iterator[tuple[str, FloatArray]]:
     """Yield the numbers of a group with the names that ArviZ gives them, as draws of
     shape (chains, draws).
     """

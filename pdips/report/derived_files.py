@@ -4,18 +4,14 @@ import re
 from pathlib import Path
 
 from pdips.errors import InputError, RefusedError
-from pdips.evaluation.claim import ClaimAnswer
 from pdips.evaluation.document import EvaluationDocument
 from pdips.release.certificate import Certificate
 from pdips.release.documents import (
-    PaidDocument,
     PrivacyDocument,
-    json_text,
     read_bytes,
 )
-from pdips.release.folder import file_digest
-from pdips.release.integrity import CARD, CLAIMS, Remark
-from pdips.report.pages import card_of, render
+from pdips.release.integrity import CARD, Remark
+from pdips.report.pages import card_of
 
 # What a card shows as a figure: at a glance, and in tables
 FIGURE = re.compile(
@@ -26,16 +22,13 @@ WRITER = re.compile(rb"This page was written by ((pdips \S{1,40}), .{1,60}), fro
 
 
 def examine_derived(home: Path, release: PrivacyDocument) -> list[Remark]:
-    """Return what is wrong with card, certificate, paid evaluation and answers to
-    claims of a public folder.
-    """
-    found = [
-        *_document(home / Certificate.file, home, release),
-        *_document(home / PaidDocument.file, home, release),
-        *_claims(home / CLAIMS, home),
-    ]
-    # The card can't be written as long as one of them is at fault
-    return found or _card(home / CARD, home, release)
+    """Return what is wrong with card and certificate of a public folder."""
+    try:
+        Certificate.beside(home)
+    except InputError as error:
+        # the card can't be written as long as the certificate is at fault
+        return [_damaged(home / Certificate.file, error)]
+    return _card(home / CARD, home, release)
 
 
 def examine_evaluation(inside: Path, release: PrivacyDocument) -> list[Remark]:
@@ -54,52 +47,6 @@ def examine_evaluation(inside: Path, release: PrivacyDocument) -> list[Remark]:
 
 def _damaged(path: Path, error: Exception) -> Remark:
     return Remark(path=path, said=str(error).removeprefix(f"{path} "))
-
-
-def _document(path: Path, home: Path, release: PrivacyDocument) -> list[Remark]:
-    """Read a certificate or a paid evaluation as the card does."""
-    try:
-        if path.name == Certificate.file:
-            Certificate.beside(home)
-        else:
-            PaidDocument.beside(home, release)
-    except InputError as error:
-        return [_damaged(path, error)]
-    return []
-
-
-def _claims(folder: Path, home: Path) -> list[Remark]:
-    """Return what is wrong with answers to claims: each is a document and its page."""
-    if not folder.exists():
-        return []
-    if not folder.is_dir():
-        return [Remark(path=folder, said="is no folder of answers to claims")]
-    found: list[Remark] = []
-    for path in sorted(folder.iterdir()):
-        if path.suffix == ".json":
-            found += _answer(path, home)
-        elif path.suffix != ".html" or not path.with_suffix(".json").is_file():
-            found.append(
-                Remark(path=path, said="is no answer to a claim, nor its page")
-            )
-    return found
-
-
-def _answer(path: Path, home: Path) -> list[Remark]:
-    page = path.with_suffix(".html")
-    try:
-        content = read_bytes(path)
-        answer = ClaimAnswer.parse(content, path)
-        if answer.release_digest != file_digest(home / PrivacyDocument.file):
-            return [Remark(path=path, said="is about another release")]
-        if json_text(answer.contents()).encode() != content:
-            return [Remark(path=path, said="was edited: it isn't as pdips writes it")]
-        written = read_bytes(page)
-    except InputError as error:
-        return [_damaged(path, error)]
-    if render("claim.html.j2", found=answer).encode() != written:
-        return [Remark(path=page, said=f"isn't the page of {path.name}")]
-    return []
 
 
 def _card(path: Path, home: Path, release: PrivacyDocument) -> list[Remark]:

@@ -1,8 +1,8 @@
 """Write the pages of a release: ``card.html`` for users outside, ``report.html`` for
 its curator.
 
-The card is written from what is published and paid for, ``privacy.json`` and the paid
-``evaluation.json``, and nothing else, so that nothing unpaid can get into it.
+The card is written from the release's published files and nothing else, so that nothing
+unpaid can get into it.
 """
 
 import base64
@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import EvaluationDocument
 from pdips.release.documents import (
-    PaidDocument,
     PrivacyDocument,
     RunDocument,
     home_of,
     release_home,
 )
 from pdips.release.integrity import CARD
-from pdips.release.public_draws import contradicted
 from pdips.report import card, checklist, diagnostics, formats, price, utility
 from pdips.report.coefficients import (
     MOST_LISTED,
     coefficients,
+    contradicted,
     figures_of_priors,
+    question,
 )
 from pdips.report.verdict import SIGNS, WORDS, Verdict
 
@@ -134,8 +134,7 @@ def card_of(release: PrivacyDocument, public: Path = Path("nowhere", "public")) 
         raise RefusedError(
             "a release of kind 'none' is never published, so it has no card"
         )
-    paid = PaidDocument.beside(public, release)
-    return render("card.html.j2", **card.context(public, release, paid))
+    return render("card.html.j2", **card.context(public, release))
 
 
 def _report(
@@ -143,8 +142,7 @@ def _report(
 ) -> str:
     run = RunDocument.read(confidential)
     public = confidential.parent / "public"
-    paid = PaidDocument.beside(public, release)
-    losses = price.published(public, release, paid)
+    losses = price.published(confidential.parent, release)
     sections: dict[str, Any] = {
         "price": price.section(release, run, losses),
         "diagnostics": diagnostics.section(confidential, release, run),
@@ -164,12 +162,12 @@ def _report(
         facts=release,
         schema=release.table_schema,
         run=run,
-        paid=paid,
         detection=detection,
         total_seconds=math.fsum(run.seconds.values()),
         verdicts=verdicts,
         coefficients=listed[:MOST_LISTED],
-        contradicted=contradicted(tree["posterior"].attrs if tree is not None else {}),
+        contradicted=contradicted(tree),
+        question=question(tree),
         more_coefficients=max(len(listed) - MOST_LISTED, 0),
         unlearned=[each.name for each in listed if each.is_prior],
         unlearned_figures=figures_of_priors(listed, tree),

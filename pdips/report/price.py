@@ -6,8 +6,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from pdips.errors import InputError
-from pdips.evaluation.claim import FOLDER, ClaimAnswer
 from pdips.privacy.delta import size_of_delta
 from pdips.privacy.loss import (
     PRICE_DIGITS,
@@ -19,14 +17,11 @@ from pdips.privacy.loss import (
 from pdips.privacy.rho import rounded_up
 from pdips.release.documents import (
     AccountState,
-    PaidDocument,
     PrivacyDocument,
     RunDocument,
     StatedLoss,
-    check,
-    read_json,
+    answered_beside,
 )
-from pdips.release.folder import file_digest
 from pdips.report.verdict import Level, Verdict, worst
 
 # Beyond it an attacker's odds may grow by more than 22,000: the bound says little
@@ -55,23 +50,14 @@ def section(
     }
 
 
-def published(
-    public: Path, release: PrivacyDocument, paid: PaidDocument | None
-) -> Losses:
-    """Return all that was published and paid for, and its loss: the sets, their
-    evaluation, answers to claims.
+def published(directory: Path, release: PrivacyDocument) -> Losses:
+    """Return what a folder publishes, with the loss of each: the sets, and answers to
+    further questions.
     """
     losses = {"The sets": release.privacy}
-    if paid:
-        losses["Their paid evaluation"] = paid.privacy
-    for path in sorted((public / FOLDER).glob("*.json")):
-        answer = check(ClaimAnswer, read_json(path), str(path))
-        if answer.release_digest != file_digest(public / PrivacyDocument.file):
-            raise InputError(
-                f"{path} is about another release than privacy.json "
-                f"beside it: move it away"
-            )
-        losses[f"The answer to the claim {path.stem}"] = answer.privacy
+    for number, home in answered_beside(directory).items():
+        answer = PrivacyDocument.read(home)
+        losses[f"The answer {number}"] = answer.privacy
     return losses
 
 

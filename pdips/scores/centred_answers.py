@@ -109,7 +109,7 @@ class CentredAnswers(ScoreAnswers):
         step = ROUND.format(NAMES["scores"], len(self.sums.rounds))
         noisy = {
             self.sums.counts_step: self.sums.counts[self.sums.is_outcome],
-            step: self.sums.last.noisy["scores"],
+            step: self.sums.scores,
         }
         simulated = {
             self.sums.counts_step: self.sums.predicted_counts(places),
@@ -221,6 +221,29 @@ class CentredAnswers(ScoreAnswers):
         sums = self.sums
         values = sums.cells.draw(sums.counts, sums.counts_deviation, n, rng)
         return {name: values[name] for name in sums.space.synthesized}
+
+
+@dataclass(frozen=True, eq=False)
+class PooledAnswers(CentredAnswers):
+    """Noisy sums of several releases of a table: posterior and sets are those of all of
+    them, and what is published is what the ``fresh`` one was told.
+    """
+
+    fresh: CentredSums
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        return CentredAnswers(self.fresh, None).tables()
+
+    def groups(
+        self, here: Linearised | None, found: PosteriorDraws
+    ) -> Mapping[str, xr.Dataset]:
+        groups = {**super().groups(here, found)}
+        own = CentredAnswers(self.fresh, None).groups(None, found)
+        if "observed_data" in own:
+            groups["observed_data"] = own["observed_data"]
+        # predictions of the pooled sums, which aren't among the noisy numbers
+        groups.pop("noisy_statistics", None)
+        return groups
 
 
 def _names_of(kind: Kind, at: Centring, labels: Sequence[str]) -> list[str]:

@@ -27,6 +27,10 @@ class CentredData(Protocol):
     def sampling(self) -> FloatArray: ...
     @property
     def last(self) -> Any: ...
+    @property
+    def scores(self) -> FloatArray: ...
+    @property
+    def pooled(self) -> Any: ...
 
 
 class CentredLikelihood:
@@ -59,8 +63,7 @@ def observe_centred(name: str, values: Sequence[Any], sums: CentredData) -> Any:
     move = pt.dot(sums.means.root, place - sums.means.place)
     mean = _mean(sums, values, move)
     covariance = sums.sampling + _noise_at(sums, move)
-    observed = sums.last.noisy["scores"]
-    return pm.MvNormal(name, mean, cov=covariance, observed=observed)
+    return pm.MvNormal(name, mean, cov=covariance, observed=sums.scores)
 
 
 def _mean(sums: CentredData, values: Sequence[Any], move: Any) -> Any:
@@ -97,4 +100,7 @@ def _noise_at(sums: CentredData, move: Any) -> Any:
         along = variance * (squares + outer - outer * one)
     else:
         along = variance / 2 * (squares + outer)
-    return sums.last.deviations["scores"] ** 2 * one + along
+    noise = sums.last.deviations["scores"] ** 2 * one + along
+    if sums.pooled is None:
+        return noise
+    return pt.dot(pt.dot(sums.pooled.own, noise), sums.pooled.own.T) + sums.pooled.noise

@@ -34,6 +34,8 @@ TOO_SMOOTH = 1.7
 LEAST_CURVATURE = 0.5
 # Least eigenvalue of the sampling covariance, over its mean
 LEAST_SAMPLING = 0.1
+# Searches for the most probable parameters of pooled sums, each about those before
+PASSES = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,17 @@ class CentredRound:
     # whitened scores, or their products: see :attr:`Centring.pairs`
     noisy: Mapping[Kind, FloatArray]
     deviations: Mapping[Kind, float]
+
+
+@dataclass(frozen=True, eq=False)
+class PooledScores:
+    """The last sums of scores as several releases of one table have them together, in
+    the units of one of these: see :func:`pooled`.
+    """
+
+    noisy: FloatArray  # shape (parameters,)
+    own: FloatArray  # (parameters, parameters): what the own noisy sums count in it
+    noise: FloatArray  # (parameters, parameters): covariance of the noise of the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +80,7 @@ class CentredSums(MeasuredSums):
     n_variance: float = 0.0
     rounds: tuple[CentredRound, ...] = ()
     laplace: bool = False
+    pooled: PooledScores | None = None
     # scores of the rows at points of their outcomes, by parameters
     held: dict[bytes, AtPoints] = field(default_factory=dict, repr=False)
 
@@ -122,6 +136,13 @@ class CentredSums(MeasuredSums):
     def last(self) -> CentredRound:
         """The round from which the posterior is drawn."""
         return self.rounds[-1]
+
+    @property
+    def scores(self) -> FloatArray:
+        """The noisy sums of scores from which the posterior is drawn."""
+        if self.pooled is not None:
+            return self.pooled.noisy
+        return self.last.noisy["scores"]
 
     @property
     def last_reference(self) -> FloatArray:
@@ -208,7 +229,11 @@ class CentredSums(MeasuredSums):
             along = variance * (squares + outer - outer * one)
         else:
             along = variance / 2 * (squares + outer)
-        return np.asarray(self.last.deviations["scores"] ** 2 * one + along)
+        noise = self.last.deviations["scores"] ** 2 * one + along
+        if self.pooled is not None:
+            own = self.pooled.own
+            noise = own @ noise @ own.T + self.pooled.noise
+        return np.asarray(noise)
 
     def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
         """Return what the last sums say near some parameters."""
@@ -218,7 +243,7 @@ class CentredSums(MeasuredSums):
         noise = self.noise_at(move)
         return Linearised(
             place=place,
-            residual=self.last.noisy["scores"] - means.mean(inner, move),
+            residual=self.scores - means.mean(inner, move),
             slopes=means.slopes(place, inner),
             sampling=self.sampling,
             noise=noise,
@@ -347,7 +372,7 @@ class CentredSums(MeasuredSums):
         for some in means.blocks(len(places)):
             moves = means.whitened(places[some])
             inner = means.inner_weights(means.logs(places[some]))
-            apart = self.last.noisy["scores"] - means.mean(inner, moves)
+            apart = self.scores - means.mean(inner, moves)
             covariance = self.sampling + self.noise_at(moves)
             covariance += LITTLE * np.trace(self.sampling) * np.eye(apart.shape[-1])
             root = np.linalg.cholesky(covariance)
@@ -355,6 +380,71 @@ class CentredSums(MeasuredSums):
             logs = np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
             found[some] = -(standard**2).sum(axis=-1) / 2 - logs
         return np.where(np.isfinite(found), found, -np.inf)
+
+
+def pooled(parts: Sequence[CentredSums]) -> CentredSums:
+    """Return the noisy sums of several releases of one table and model as one, with the
+    noise of all of them and the sampling error of one.
+
+    Parameters
+    ----------
+    parts : sequence of CentredSums
+        At least one, each with its last round.
+
+    Returns
+    -------
+    CentredSums
+        Those of the part with the least noise, whose scores are a mean over all parts,
+        weighted by the inverse covariances of their noise.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If a part says nothing of some parameters.
+    """
+    together, *others = sorted(parts, key=_loudness)
+    if not others:
+        return together
+    base = together
+    place = base.mode_of_last().place
+    for _ in range(PASSES):
+        together = replace(base, pooled=_pooled_at(base, others, place))
+        place = together.mode(place).place
+    return together
+
+
+def _loudness(sums: CentredSums) -> float:
+    """Return the log volume of the noise in units of the parameters."""
+    near = sums.linearised(sums.last_reference)
+    noise = np.linalg.slogdet(near.noise)[1]
+    return float(noise - 2 * np.linalg.slogdet(near.slopes)[1])
+
+
+def _pooled_at(
+    base: CentredSums, others: Sequence[CentredSums], place: FloatArray
+) -> PooledScores:
+    """Return the scores of all parts in the units of one, as far as they are linear
+    near some parameters.
+    """
+    own = base.linearised(place)
+    expected = base.scores - own.residual
+    own_precision = np.linalg.inv(own.noise)
+    precision = np.zeros_like(own_precision)
+    weighted = np.zeros(len(expected))
+    for other in others:
+        there = other.linearised(place)
+        # both are sums over the same records: the move of the parameters that the
+        # other's residual asks for is one that this one's would ask for, but for noise
+        units = own.slopes @ np.linalg.inv(there.slopes)
+        of_other = np.linalg.inv(units @ there.noise @ units.T)
+        precision += of_other
+        weighted += of_other @ (expected + units @ there.residual)
+    covariance = np.linalg.inv(own_precision + precision)
+    return PooledScores(
+        noisy=covariance @ (own_precision @ base.scores + weighted),
+        own=covariance @ own_precision,
+        noise=covariance @ precision @ covariance,
+    )
 
 
 def _lifted(matrix: FloatArray, least: float) -> FloatArray:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -54,6 +55,7 @@ from pdips.scores.posterior import (
     with_deterministics,
 )
 from pdips.scores.published import (
+    Known,
     read_published,
     restored,
     seed_of,
@@ -470,19 +472,43 @@ class Scores(sampling.ChainMechanism):
                 "score_rounds must be those of the release"
             )
         clock = Clock(progress)
-        bits = RandomBits(rng)
-        space = self.space(release.schema)
-        with one_at_a_time(space), clock.step("reading noisy sums"):
-            _, tables, public = read_published(release)
+        with clock.step("reading noisy sums"):
+            measured, public = self.answers_of(release)
+        return self.redrawn(
+            release, measured, public, n_sets=n_sets, rng=rng, clock=clock
+        )
+
+    def answers_of(self, release: Release | Path) -> tuple[ScoreAnswers, Known]:
+        """Return the noisy answers that a release of the same model has published, and
+        its public columns.
+        """
+        schema, tables, public = read_published(release)
+        space = self.space(schema)
+        with one_at_a_time(space):
             columns = space.beside(public[1]) if public[1] else {}
-            measured = self._restored(space, tables, columns)
+            return self._restored(space, tables, columns), public
+
+    def redrawn(
+        self,
+        release: Release,
+        measured: ScoreAnswers,
+        public: Known,
+        *,
+        n_sets: int,
+        rng: np.random.Generator | None = None,
+        clock: Clock | None = None,
+    ) -> tuple[Release, RunRecord]:
+        """Return a release with other draws and sets, of noisy answers about the same
+        parameters.
+        """
+        clock = clock or Clock()
         with clock.running():
             settings = self._settings(release.schema, n_sets)
-            found = drawn(measured, settings, public, bits.generator())
+            found = drawn(measured, settings, public, RandomBits(rng).generator())
         made = replace(
             release,
             sets=tuple(found.sets),
-            tables=found.tables,
+            tables={**release.tables, **found.tables},
             statistics=found.statistics,
             posterior_draws=found.posterior_draws,
         )

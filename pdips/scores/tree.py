@@ -26,10 +26,10 @@ from pdips.posterior.streams import draws_by_name
 from pdips.release.public_draws import MISFIT
 from pdips.release.tree import stored_name
 from pdips.scores.column_cells import ColumnCells
-from pdips.scores.noisy_likelihood import Measurement, NoisySums
-from pdips.scores.posterior import PosteriorDraws, attempt
+from pdips.scores.noisy_likelihood import Measurement, NoisySums, prior_model
+from pdips.scores.posterior import PosteriorDraws, attempt, with_deterministics
 from pdips.scores.published import parameter_labels
-from pdips.scores.sums import Linearised, regular
+from pdips.scores.sums import Linearised, MeasuredSums, regular
 
 # Numbers of posterior draws in the file; of more, every second draw, third, ...
 MOST_NUMBERS = 2_000_000
@@ -39,12 +39,15 @@ PREDICTED = 400
 MOST_PREDICTED = 1_000_000  # Numbers of a group of predictions
 LEAST_PREDICTED = 50
 CHAINS = 4  # Of independent draws
+TABLE_DRAWS = 4_000  # Of the estimate that a table gives without noise
 SAMPLE = ("chain", "draw")
 # Of the log-likelihood of a count, between draws: below it the draws say nothing of it
 LEAST_TOLD = 1e-6
 COUNTS = "counts"
 SCORES = "scores_{}"
 CELL = "cell"
+# What the posterior group says of its draws
+ABOUT = ("effective", "pareto_k", MISFIT)
 PARAMETER = "parameter"
 
 Labels = Mapping[str, NDArray[Any]]
@@ -157,11 +160,49 @@ def published_posterior(
     coordinates["chain"] = np.arange(n_chains)
     coordinates["draw"] = np.arange(n_draws)
     about = {}
-    for name in ("effective", "pareto_k", MISFIT):
+    for name in ABOUT:
         value = draws.facts["noisy_sums"][name]
         if value is not None:
             about[name] = value
     return xr.Dataset(variables, coordinates, about)
+
+
+def table_draws(sums: MeasuredSums, rng: np.random.Generator) -> xr.Dataset:
+    """Return what the last noisy sums say of the estimate that the table itself gives,
+    as draws: nothing but their noise lies between.
+
+    Neither the prior nor the sampling of records enters. The noise is taken as normal,
+    the sums as linear near their most probable parameters.
+    """
+    last = sums.last_scores
+    space = sums.space
+    here = last.precise(last.mode(last.last_reference).place)
+    precise = np.linalg.solve(regular(here.noise), here.slopes)
+    covariance = np.linalg.inv(here.slopes.T @ precise)
+    place = here.place + covariance @ (precise.T @ here.residual)
+    root = np.linalg.cholesky(regular(covariance))
+    places = place + rng.standard_normal((TABLE_DRAWS, len(place))) @ root.T
+    tree = tree_of(space.values_of(places))
+    tree = attempt(with_deterministics, sums, here, tree) or tree
+    draws = PosteriorDraws(places, tree, {"noisy_sums": dict.fromkeys(ABOUT)})
+    return published_posterior(with_dims(space, draws), space.outside)
+
+
+def prior_draws(space: Blueprint) -> xr.Dataset:
+    """Return two draws of the prior with all that the posterior has, named alike."""
+    places = space.prior[:2]
+    tree = tree_of(space.values_of(places))
+    model = prior_model(space)
+    if model.deterministics:
+        found = pm.compute_deterministics(
+            tree["posterior"].to_dataset(),
+            model=model,
+            extend_dataset=True,
+            progressbar=False,
+        )
+        tree = xr.DataTree.from_dict({"posterior": found.drop_attrs()})
+    draws = PosteriorDraws(places, tree, {"noisy_sums": dict.fromkeys(ABOUT)})
+    return published_posterior(with_dims(space, draws), space.outside)
 
 
 def by_chain(draws: PosteriorDraws, values: NDArray[Any]) -> NDArray[Any]:

@@ -157,34 +157,6 @@ def test_after_three_refusals_the_curator_says_what_a_further_one_costs(
     assert ledger.summary().spent_epsilon == 2
 
 
-@pytest.mark.slow
-def test_a_paid_evaluation_after_three_refusals_can_say_so_too(pdips, here):
-    pdips.ok(*words(here))
-    paid = [
-        "evaluate",
-        here / "t.parquet",
-        here / "out",
-        "--ledger",
-        here / "l.sqlite",
-        "--paid-epsilon",
-        "1/2",
-    ]
-    people().drop(columns="id").assign(id=range(1, 41)).to_parquet(here / "t.parquet")
-    for _ in range(3):
-        pdips.fails("the table is refused", *paid)
-    pdips.fails("Say --allow charged-refusals", *paid)
-    people().to_parquet(here / "t.parquet")
-    pdips.ok(*paid, "--allow", "refusals")
-    pdips.fails(
-        "--allow belongs to --paid-epsilon",
-        "evaluate",
-        here / "t.parquet",
-        here / "out",
-        "--allow",
-        "refusals",
-    )
-
-
 def test_the_table_isnt_read_without_budget(pdips, here, monkeypatch):
     monkeypatch.setattr("pdips.data.table.Table.read", Mock(side_effect=AssertionError))
     (here / "t.parquet").unlink()
@@ -410,32 +382,6 @@ def test_an_account_in_rho_on_the_command_line(pdips, here):
     )
 
 
-def test_a_paid_evaluation_reads_nothing_without_budget(pdips, here):
-    Ledger(here / "l.sqlite").set_total(2)
-    assert pdips(*words(here))[0] == 0
-    paid = [
-        "evaluate",
-        here / "t.parquet",
-        here / "out",
-        "--ledger",
-        here / "l.sqlite",
-        "--paid-epsilon",
-    ]
-    FAULTS["bound"](people()).to_parquet(here / "t.parquet")
-    assert "the table is refused" in pdips(*paid, 1)[2]
-    assert "outside its bounds" in pdips(*paid, 1, "--explain")[2]
-    (here / "t.parquet").unlink()
-    pdips.fails("would be overspent", *paid, "1.5", code=3)
-    assert [one.outcome for one in Ledger(here / "l.sqlite").attempts()] == [
-        "charged",
-        "refused",
-        "refused",
-    ]
-    assert ("--explain belongs to --paid-epsilon") in pdips(
-        "evaluate", here / "t", here / "out", "--explain"
-    )[2]
-
-
 # Copies put back from a backup
 
 
@@ -455,21 +401,12 @@ def test_a_ledger_put_back_is_noticed(pdips, here):
         account["spent_epsilon"],
         len(account["entries"]),
     ) == (1, 2, 2)
-    pdips.ok(
-        "evaluate",
-        here / "t.parquet",
-        here / "out",
-        "--paid-epsilon",
-        1,
-        "--ledger",
-        here / "l.sqlite",
-    )
     out = pdips.ok(*check)
-    assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 3
+    assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 2
     shutil.copy(here / "backup", here / "l.sqlite")
     code, out, err = pdips(*check)
-    assert (code, out.count("MISSING")) == (3, 3)
-    assert "3 of these charges are not in ledger" in err
+    assert (code, out.count("MISSING")) == (3, 2)
+    assert "2 of these charges are not in ledger" in err
     code, _, err = pdips(*words(here, "--overwrite"))
     assert (code, "an older copy of the ledger was put back" in err) == (0, True)
     _, out, _ = pdips(*check)

@@ -40,8 +40,7 @@ EXCEPTIONS: dict[str, set[str]] = {
         # what a user calls, with options by name
         "models/kng_quantile_regression.py:lines_model",
         "models/kng_quantile_regression.py:release_lines",
-        "pdips/evaluation/claim.py:verify_claim",
-        "pdips/evaluation/paid.py:evaluate_paid",
+        "pdips/answering.py:answer",
         "pdips/quantile/pymc_step.py:knorm_gradient",
         "pdips/sampling.py:sample",
         "pdips/synthesis.py:synthesize",

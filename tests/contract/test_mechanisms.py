@@ -28,14 +28,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:epsilon is so small:UserWarning"),
 ]  # tables here have 5 to 50 records
 
-VIEWS = {
-    "pdips.audit.cases.posterior",
-    "pdips.evaluation.claim",
-    "pdips.evaluation.paid",
-}
-"""Modules with what audits see of a registered mechanism, and paid answers, which make
-no sets.
-"""
+VIEWS = {"pdips.audit.cases.posterior"}
+"""Modules with what audits see of a registered mechanism."""
 
 
 PRINTED = pytest.mark.parametrize(

@@ -369,42 +369,21 @@ def test_the_command_line_takes_two_tables_and_writes_two(folder, pdips, suffix)
 
 
 @pytest.mark.slow
-def test_paid_evaluations_and_adopted_tables_have_members_too(folder, pdips):
-    ledger, both = (
-        folder / "l.sqlite",
-        (folder / "homes.csv", "--members", folder / "people.parquet"),
-    )
+def test_adopted_tables_have_members_too(folder, pdips):
+    ledger = folder / "l.sqlite"
+    both = (folder / "homes.csv", "--members", folder / "people.parquet")
     assert pdips(*words(folder, "--ledger", ledger))[0] == 0
     people, adopt = folder / "people.parquet", ("ledger", "adopt", ledger)
-    more = ("--paid-epsilon", 4, "--ledger", ledger)
-    code, _, said = pdips("evaluate", folder / "homes.csv", folder / "out", *more)
-    assert (code, "needs two tables" in said) == (2, True)
-    # nothing charged, nothing tried
-    assert len(Ledger(ledger).entries()) == len(Ledger(ledger).attempts()) == 1
-    assert pdips("evaluate", *both, folder / "out", *more)[0] == 0
-    stated = json.loads((folder / "out" / "public" / "evaluation.json").read_text())
-    assert ("one household (its own record and those of up to 3 members)") in stated[
-        "privacy"
-    ]["statement"]
-    assert [
-        each["standard_deviation_of_noise"] < 0.01 for each in stated["measures"]
-    ] == [True, True]
     frame = pd.read_parquet(people)
     frame["sex"] = "f"
     frame.to_parquet(people)
-    (folder / "out" / "public" / "evaluation.json").unlink()
-    assert ("belongs to another table") in pdips(
-        "evaluate", *both, folder / "out", *more, "--explain"
-    )[2]
+    again = words(folder, "--ledger", ledger, "--overwrite")
+    assert "belongs to another table" in pdips(*again, "--explain")[2]
     code, _, said = pdips(*adopt, folder / "homes.csv", "--schema", folder / "s.toml")
     assert (code, "needs two tables" in said) == (2, True)
     assert pdips(*adopt, *both, "--schema", folder / "s.toml")[0] == 0
-    assert pdips("evaluate", *both, folder / "out", *more)[0] == 0
-    assert [entry.mechanism for entry in Ledger(ledger).entries()] == [
-        "margins",
-        "evaluate",
-        "evaluate",
-    ]
+    assert pdips(*again)[0] == 0
+    assert len(Ledger(ledger).entries()) == 2
 
 
 def test_a_refusal_is_the_same_for_all_records(folder, pdips):

@@ -191,14 +191,14 @@ def test_all_is_on_the_disk_before_it_is_renamed(tmp_path, monkeypatch):
     with staging(tmp_path / "out", False) as place:
         part = place.part("public")
         filled(part)
-        (part / "claims").mkdir()
-        filled(part / "claims")
+        (part / "tables").mkdir()
+        filled(part / "tables")
         done.clear()
         place.place("public")
     renamed = done.index(("rename", "public"))
     before = done[:renamed]
     assert before.count(("sync", "file")) == 2
-    assert {("sync", "claims"), ("sync", "public")} <= {*before}
+    assert {("sync", "tables"), ("sync", "public")} <= {*before}
     assert done[renamed + 1 :] == [("sync", "out"), ("sync", tmp_path.name)]
 
 

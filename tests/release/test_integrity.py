@@ -18,24 +18,19 @@ import pdips
 from pdips import Ledger, Margins, Release, Schema, Table
 from pdips.cli.check import examine
 from pdips.errors import InputError
-from pdips.evaluation import claim as claims
-from pdips.evaluation.claim import Claim, verify_claim
 from pdips.evaluation.margins import no_comparison
 from pdips.privacy.account import Receipt
 from pdips.privacy.signing import AccountKey
-from pdips.release import VERSION, integrity
+from pdips.release import VERSION
 from pdips.release.certificate import Certificate, Covered
 from pdips.release.documents import (
-    PaidDocument,
     PrivacyDocument,
-    ReleaseIdentity,
     RunDocument,
-    StatedLoss,
     write_json,
 )
 from pdips.release.folder import file_digest
 from pdips.report.figures import roc_bound
-from pdips.report.pages import card_of, render, write_card
+from pdips.report.pages import card_of, write_card
 
 SCHEMA = Schema.model_validate(
     {
@@ -80,27 +75,12 @@ def write_inside(out: Path, release: Release, **changes: Any) -> None:
     ).write(inside)
 
 
-def write_derived(out: Path, release: Release) -> None:
-    """A certificate, a paid evaluation, an answer to a claim, and the card with all."""
+def write_derived(out: Path) -> None:
+    """A certificate, which the card shows."""
     public = out / "public"
     digest = file_digest(public / PrivacyDocument.file)
     row = Covered(what="levels", covered=0.95, standard_error=0.01, numbers=50)
     Certificate(release=digest, replays=5, rule="between", rows=[row]).write(public)
-    measure = {"measure": "SPECKS", "reading": "0 equal", "value": 0.25}
-    measure |= {"standard_deviation_of_noise": 0.02, "reference": 0.2}
-    PaidDocument(
-        release=ReleaseIdentity.of(release.document()),
-        measures=[measure],
-        privacy=StatedLoss.model_validate(release.loss),
-        spends=[],
-    ).write(public)
-    asked = Claim(formula="wage ~ code", coefficient="code[02]", lower=-1, upper=1)
-    table().frame.to_parquet(out / "table.parquet")
-    answer = verify_claim(str(out / "table.parquet"), out, asked, epsilon=1)
-    (out / "table.parquet").unlink()
-    (public / "claims").mkdir()
-    write_json(public / "claims/place.json", answer.contents())
-    (public / "claims/place.html").write_text(render("claim.html.j2", found=answer))
 
 
 def made(out: Path, key: AccountKey | None, seed: int, number: int = 1) -> Path:
@@ -120,7 +100,7 @@ def made(out: Path, key: AccountKey | None, seed: int, number: int = 1) -> Path:
         release = replace(release, receipt=receipt)
     sign = None if key is None else signer(key)
     release.publish(out / "public", file_format="csv", sign=sign)
-    write_derived(out, release)
+    write_derived(out)
     write_card(out / "public")
     write_inside(out, release)
     return out
@@ -272,7 +252,7 @@ class Change:
 
     def a_file_added(self) -> None:
         names = ["notes.txt", "synthetic_1.parquet", "synthetic_02.csv", ".hidden"]
-        names += ["synthetic_0.csv", "claims/more.json", "claims/more.html", "x/y.csv"]
+        names += ["synthetic_0.csv", "evaluation.json", "x/y.csv"]
         names += ["margins.parquet", "run.json", "synthetic_9.txt", "CARD.HTML"]
         path = self.public / self.choice(names)
         path.parent.mkdir(exist_ok=True)
@@ -315,7 +295,7 @@ class Change:
         self.card()
 
     def a_name_in_the_digests(self) -> None:
-        names = ["../confidential/run.json", "/etc/hosts", "", "a\0b", ".", "claims"]
+        names = ["../confidential/run.json", "/etc/hosts", "", "a\0b", "."]
         names += ["card.html", "privacy.json", "x" * 3000, "synthetic_1.csv/"]
         name = self.choice(names)
 
@@ -433,9 +413,7 @@ def edited(public: Path, epsilon: float) -> None:
 def test_an_edited_epsilon_is_found_with_its_card_written_again(out):
     edited(out / "public", 0.01)
     assert [line for line in faults(out) if "card.html" in line or "another" in line]
-    for name in ("evaluation.json", "certificate.json"):
-        (out / "public" / name).unlink()
-    shutil.rmtree(out / "public/claims")
+    (out / "public/certificate.json").unlink()
     write_card(out / "public")
     said = faults(out)
     if out.name == "signed":
@@ -546,13 +524,6 @@ def test_a_card_by_other_versions_is_compared_as_far_as_it_can_be(
         ("certificate.json", ["rows", 0, "covered"], 2, "damaged"),
         ("certificate.json", ["rows", 0, "covered"], 0.99, "doesn't say"),
         ("certificate.json", ["release"], "0" * 64, "another release"),
-        ("evaluation.json", ["release", "identifier"], "0" * 16, "another release"),
-        ("evaluation.json", ["privacy", "epsilon"], 0.1, "doesn't say"),
-        ("evaluation.json", ["privacy", "epsilon"], 0, "damaged"),
-        ("claims/place.json", ["release_digest"], "0" * 64, "about another"),
-        ("claims/place.json", ["verdict"], "perhaps", "damaged"),
-        ("claims/place.json", ["privacy", "epsilon"], 0.1, "isn't the page"),
-        ("claims/place.json", ["more"], 1, "was edited"),
     ],
 )
 def test_what_is_written_later_is_checked(out, name, keys, value, said):
@@ -586,10 +557,6 @@ class Account:
 
 def test_charges_are_looked_up_and_two_accounts_of_one_table_refused(out):
     signed = out.name == "signed"
-    for name in ("evaluation.json", "claims"):  # which no ledger was named for
-        path = out / "public" / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    write_card(out / "public")
     holds = Account("a", None, "1-2-3")
     other, older = Account("b", "it is charged to another account"), "it has forgotten"
     assert (faults(out, [holds]) == []) is signed
@@ -620,11 +587,6 @@ def test_a_set_that_changes_between_opening_and_reading_is_refused(out):
     (out / "public/synthetic_1.csv").write_text("code,wage\n01,1.0\n")
     with pytest.raises(InputError, match="since it was opened"):
         _ = opened.sets
-
-
-def test_the_names_of_derived_files_are_those_of_their_writers():
-    assert integrity.CLAIMS == claims.FOLDER
-    assert PaidDocument.file == integrity.EVALUATION
 
 
 def test_publishing_with_an_account_signs_the_exact_bytes(tmp_path, key):

@@ -43,9 +43,7 @@ SCHEMA = schema_in("browser")
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The pages of a release by steps with a ledger, an internal evaluation and a paid
-    one.
-    """
+    """The pages of a release with a ledger and an internal evaluation."""
     home = tmp_path_factory.mktemp("released")
     rng = np.random.default_rng(3)
     frame = pd.DataFrame(
@@ -65,8 +63,6 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         f"synthesize {words} --out {home}/first",
         f"synthesize {words} --out {home}/out",
         f"evaluate {home}/t.parquet {home}/out",
-        f"evaluate {home}/t.parquet {home}/out --paid-epsilon 0.5 --ledger "
-        f"{home}/l.sqlite",
     ):
         program.main(command.split(), standalone_mode=False)
     return rewrite(home / "out")

@@ -1,6 +1,4 @@
-"""The card: what an attacker gains, which errors are known, how sets are combined, and
-a paid evaluation.
-"""
+"""The card: what an attacker gains, which errors are known, how sets are combined."""
 
 import math
 import re
@@ -16,7 +14,7 @@ from margin_tables import of_pairs
 from scipy.stats import norm
 from small_models import cells_of, draw_cells, shares_of_cells
 from tables import cases, schema_in
-from test_report import EVALUATION, facts_of
+from test_report import facts_of
 
 from pdips import KNG, LaplaceSanitizer, Margins, Modips, Schema, Table
 from pdips.inference import Combined
@@ -207,24 +205,6 @@ def test_an_analysis_for_any_schema() -> None:
         )
         == "Q('lambda') ~ y"
     )
-
-
-def test_a_paid_evaluation_is_on_the_card_and_adds_to_its_price(tmp_path: Path) -> None:
-    before = words_of(card_of(tmp_path / "public", facts_of()))
-    write_json(tmp_path / "public" / "evaluation.json", EVALUATION)
-    after = words_of(card_of(tmp_path / "public", facts_of()))
-    for words in (
-        "0.0417",
-        "0.00222",
-        "0.0133",
-        "Together, ε 1.25",
-        "figures are for ε = 1.25",
-        "Of the evaluation.",
-    ):
-        assert words in after
-        assert words not in before
-    assert "at most 2.72 (e ε )" in before
-    assert "at most 3.50 (e ε )" in after  # e^1.25 = 3.4903..., rounded up
 
 
 @pytest.mark.parametrize(

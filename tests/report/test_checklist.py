@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from tables import cases
 from test_card import words_of
-from test_report import ACCOUNT, EVALUATION, facts_of, pages, run_of, write_folder
+from test_report import ACCOUNT, facts_of, pages, run_of, write_folder
 
 from pdips.release.documents import (
     AccountState,
-    PaidDocument,
     PrivacyDocument,
     RunDocument,
     write_json,
@@ -38,8 +37,16 @@ def checked(**given: Any) -> tuple[PrivacyDocument, RunDocument]:
     ), RunDocument.model_validate(run)
 
 
-def losses(facts: PrivacyDocument, paid: PaidDocument | None = None) -> price.Losses:
-    return price.published(Path("nowhere"), facts, paid)
+def losses(facts: PrivacyDocument, answered: Path | None = None) -> price.Losses:
+    return price.published(answered or Path("nowhere"), facts)
+
+
+def answered(folder: Path, epsilon: float) -> Path:
+    """Return a folder with an answer to a further question at a price."""
+    home = folder / "answers/1/public"
+    home.mkdir(parents=True)
+    write_json(home / "privacy.json", facts_of(epsilon=epsilon))
+    return folder
 
 
 def states(**given: Any) -> dict[str, str]:
@@ -58,10 +65,9 @@ def test_rules_of_the_price(given: Any, level: str, words: str) -> None:
     assert words in found.line
 
 
-def test_a_paid_evaluation_counts_where_all_that_is_published_does() -> None:
+def test_an_answer_counts_where_all_that_is_published_does(tmp_path: Path) -> None:
     facts, run = checked(epsilon=9.9)
-    paid = PaidDocument.model_validate(EVALUATION)  # at 0.25
-    both = losses(facts), losses(facts, paid)
+    both = losses(facts), losses(facts, answered(tmp_path, 0.25))
     assert [price.verdict(facts, run, one).level for one in both] == ["good", "watch"]
     alone, together = (
         checklist.section(facts, run, one)["groups"][PROMISED] for one in both
@@ -69,7 +75,7 @@ def test_a_paid_evaluation_counts_where_all_that_is_published_does() -> None:
     assert [check.state for check in alone[:2]] == ["yes", "person"]
     assert [check.state for check in together[:2]] == ["yes", "watch"]
     assert "10.15 in total" in together[0].found
-    assert "paid evaluation" in together[0].found
+    assert "the answer 1" in together[0].found
 
 
 def ledger(**changes: Any) -> AccountState:
@@ -82,9 +88,10 @@ def ledger(**changes: Any) -> AccountState:
     return AccountState.model_validate({**full, **changes})
 
 
-def test_where_the_account_stands() -> None:
-    (facts, _), paid = checked(), PaidDocument.model_validate(EVALUATION)
-    found = price.account(facts, ledger(), losses(facts, paid))
+def test_where_the_account_stands(tmp_path: Path) -> None:
+    facts, _ = checked()
+    with_answer = losses(facts, answered(tmp_path, 0.25))
+    found = price.account(facts, ledger(), with_answer)
     assert (
         found["earlier"],
         found["this"],
@@ -169,7 +176,7 @@ def test_the_curve_passes_through_its_points() -> None:
     )
 
 
-def test_a_paid_evaluation_and_earlier_charges_are_in_the_report(
+def test_answers_and_earlier_charges_are_in_the_report(
     tmp_path: Path,
 ) -> None:
     facts = facts_of()
@@ -188,7 +195,7 @@ def test_a_paid_evaluation_and_earlier_charges_are_in_the_report(
         "entries": [entry],
     }
     folder = write_folder(tmp_path / "out", facts, {**RUN, "ledger": account})
-    write_json(folder / "public" / "evaluation.json", EVALUATION)
+    answered(folder, 0.25)
     report = words_of(pages(folder)[1])
     for words in (
         *(
@@ -200,9 +207,7 @@ def test_a_paid_evaluation_and_earlier_charges_are_in_the_report(
         "2026-01-02 kng 0.75",
         "Room for 1 more release of this price.",
         "together cost ε = 1.25",
-        "The paid evaluation",
-        "Published in public/evaluation.json at ε = 0.25",
-        "SPECKS, public classifier",
+        "The answer 1: ε = 0.25",
     ):
         assert words in report
 

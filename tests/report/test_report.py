@@ -40,32 +40,6 @@ COLUMNS: dict[str, Any] = {
 }
 IMPOSSIBLE = ({"voted": "yes", "registered": "no"},)
 VOID = {"meta", "br", "col", "hr", "img", "input", "link"}
-EVALUATION = {
-    "mechanism": "evaluate",
-    "release": {"identifier": IDENTIFIER, "mechanism": "margins", "epsilon": 1.0}
-    | {"kind": "pure", "n_sets": 2},
-    "measures": [
-        {"measure": "SPECKS, public classifier", "reading": "0 equal", "value": 0.0417}
-        | {"standard_deviation_of_noise": 0.00222, "reference": 0.0133}
-    ],
-    "privacy": {
-        "epsilon": 0.25,
-        "delta": 0.0,
-        "neighbours": "replace-one",
-        "kind": "pure",
-        "rho": 0.0311,
-    }
-    | {"sampling": "exact", "statement": "Of the evaluation."},
-    "spends": [
-        {
-            "step": "SPECKS, public classifier",
-            "epsilon": 0.25,
-            "composition": "sequential",
-        }
-    ],
-}
-"""What is published of a paid evaluation."""
-
 ACCOUNT = {
     "neighbours": "replace-one",
     "total_epsilon": 3.0,
@@ -373,8 +347,6 @@ def test_release_without_guarantee_gets_only_the_report(tmp_path: Path) -> None:
 def test_damage_is_named_without_its_value(
     folder: Path, file: str, keys: Any, value: Any, message: str
 ) -> None:
-    if file == "public/evaluation.json":
-        write_json(folder / file, EVALUATION)
     write_json(
         folder / file, changed(json.loads((folder / file).read_text()), keys, value)
     )

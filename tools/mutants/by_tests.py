@@ -274,13 +274,6 @@ BY_TESTS = [
         "tests/prices/test_modips_and_scores.py",
     ),
     Mutant(
-        "a paid evaluation has half the noise",
-        "evaluation/paid.py",
-        "price = self.per_round(len(MEASURES))",
-        "price = 2 * self.per_round(len(MEASURES))",
-        "tests/evaluation/test_evaluate_paid.py",
-    ),
-    Mutant(
         "a person may have one record more than the cap",
         "data/table.py",
         "minlength=1).max() > cap",

@@ -14,7 +14,6 @@ from pdips.audit.cases.margins import exactly, filled, toward
 from pdips.audit.neighbour_pairs import Case, Pair, either, sized
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.evaluation.claim import ClaimCheck
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import RecordRequest, StatisticModel
@@ -57,25 +56,6 @@ def modips(build: Build) -> Iterator[Case]:
                 mechanism,
                 toward(mechanism, first) if mechanism.kind == "pure" else first,
             )
-
-
-def claims(build: Callable[..., ClaimCheck]) -> Iterator[Case]:
-    """Yield the cases of answers to claims: a record changes its number and its level,
-    at the ends of both.
-    """
-    mechanism = build(formula="z ~ y + w")
-    rest = [("a", 0.0, 0.0)]
-    pair = either(
-        "a record changes ends and level",
-        _mixed,
-        rest,
-        ("b", 0, 1),
-        ("c", 1, 1),
-        "replace-one",
-    )
-    if mechanism.kind == "pure":
-        yield from exactly(mechanism, [pair])
-    yield Case(mechanism, toward(mechanism, pair) if mechanism.kind == "pure" else pair)
 
 
 # Models of which only the statistics matter
