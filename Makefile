@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTENSOR_FLAGS=traceback__limit=0 $(BIN)/python -m pytest -n 2 --dist worksteal
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks campaigns faults audit matrix mutants lock clean
+.PHONY: setup demo test test-slow papers test-long notebooks docs linkcheck clone-test lint benchmarks campaigns faults audit matrix mutants lock clean
 
 setup: $(READY)
 
@@ -30,12 +30,17 @@ demo: setup
 	    --ledger demo/earnings.sqlite --out demo/earnings --overwrite --report
 	$(BIN)/pdips evaluate examples/youth.parquet demo/youth --analysis "enrolled ~ sex + household_role"
 
+# The tests of papers run when papers/, or what it calls, has changed since they passed (`make papers`).
 test: setup
-	$(TESTS) -m "not clone and not long and not slow"
+	$(TESTS) -m "not clone and not long and not slow" $$($(BIN)/python tools/papers_digest.py)
 
 # Long statistics and whole programs; the build server runs them too.
 test-slow: setup
-	$(TESTS) -m "slow and not long and not clone"
+	$(TESTS) -m "slow and not long and not clone" $$($(BIN)/python tools/papers_digest.py)
+
+papers: setup
+	$(TESTS) -m "not clone and not long" tests/papers
+	$(BIN)/python tools/papers_digest.py --write
 
 test-long: setup
 	$(BIN)/python -m pytest -m long

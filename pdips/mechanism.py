@@ -71,6 +71,16 @@ UNPLANNED = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnswerTables:
+    """Noisy answers as tables, for readers who don't ask a mechanism what they are:
+    numbers that ``answers.parquet`` holds, too.
+    """
+
+    margins: Sequence[MeasuredMargin] = ()
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Drawn:
     """What a mechanism hands over: the sets, the noisy statistics that they were made
     from, and what stays inside.
@@ -257,6 +267,15 @@ class Mechanism(ABC):
         public : PublicFacts
             What is public about the table.
         """
+
+    def tables_of(self, plan: Plan, measured: Any) -> AnswerTables:
+        """Return what was measured as margins and tables; none, unless a mechanism
+        says so.
+
+        They follow from plan and answers alone, without a draw: ``pdips check`` works
+        them out again from the published answers, and refuses other numbers.
+        """
+        return AnswerTables()
 
     def check(self, plan: Plan, table: Table) -> None:  # noqa: B027 - most mechanisms take any table of the schema
         """Refuse a table that the mechanism can't work on, before anything is charged.

@@ -4,7 +4,7 @@ run.
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pdips.data.counted import countable
-from pdips.data.databases import is_stored, snapshot
+from pdips.data.databases import in_database, is_stored, snapshot
 from pdips.data.partitions import PartitionedTable
 from pdips.data.readers import is_large, open_batches
 from pdips.data.schema import Schema
@@ -29,6 +29,11 @@ from pdips.privacy.plan import Plan
 from pdips.registry import variant_class
 from pdips.release.release import Release, RunRecord
 
+SEVERAL = 10
+"""Sets, where they cost nothing more: their variance is estimated with nine degrees of
+freedom.
+"""
+
 
 def synthesize(
     table: Any,
@@ -38,6 +43,7 @@ def synthesize(
     delta: Number | None = None,
     mechanism: str | None = None,
     ledger: Ledger | str | Path | None = None,
+    n_sets: int | None = None,
     seed: int | np.random.Generator | None = None,
     scheduler: str | None = None,
     allow: Collection[str] = (),
@@ -66,6 +72,8 @@ def synthesize(
         ``pdips synthesize``.
     ledger : Ledger or path, optional
         The account that is charged.
+    n_sets : int, optional
+        How many synthetic sets. Left out: what :func:`usual_sets` says.
     seed : int or numpy.random.Generator, optional
         For tests and studies: the release is marked, and isn't published unless
         ``allow=["seeded"]``.
@@ -82,7 +90,7 @@ def synthesize(
         Show the running step: a bar on a terminal or in a notebook, elsewhere a line
         every ten seconds.
     **options
-        ``n_sets``, ``neighbours``, ``model`` and whatever else the mechanism takes.
+        ``neighbours``, ``model`` and whatever else the mechanism takes.
 
     Returns
     -------
@@ -119,7 +127,12 @@ def synthesize(
         ledger = Ledger(ledger)
     if delta is not None:
         options["delta"] = delta
+    if n_sets is not None:
+        options["n_sets"] = n_sets
     configured = kind(epsilon=epsilon, **options | choosing)
+    if n_sets is None:
+        n_sets = usual_sets(configured, in_one_file=not is_spread(table))
+        configured = replace(configured, n_sets=n_sets)
     with show_progress(quiet=not progress) as told:
         job = ReleaseJob(
             mechanism=configured,
@@ -134,6 +147,39 @@ def synthesize(
             resume=resume,
         )
         return job.run()[1:]
+
+
+def usual_sets(mechanism: Mechanism, *, in_one_file: bool = True) -> int:
+    """Return how many sets a release has where the number is left out.
+
+    Ten, where further sets are post-processing of what was paid for once and differ by
+    what the noise makes unsure, so that an analysis of all of them has standard errors.
+    One where several sets would say nothing more than one does, where each would take
+    its part of the budget, and of folders of files and databases: their tables may be
+    too large to be written ten times.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        With its settings.
+    in_one_file : bool
+        Whether the table is one file, or in memory. The number of records isn't asked:
+        it may be confidential, and the plan is made before the table is read.
+
+    Examples
+    --------
+    >>> usual_sets(Margins(epsilon=1)), usual_sets(Steps(epsilon=1))
+    (10, 1)
+    """
+    if not in_one_file or mechanism.most_sets < SEVERAL:
+        return 1
+    try:
+        several = replace(mechanism, n_sets=SEVERAL)
+    except InputError:  # with these settings there is one set
+        return 1
+    show_noise = several.sets_share() in ("fresh noise", "posterior")
+    reads_answers = several.offers.posterior_of != "records"
+    return SEVERAL if show_noise and reads_answers and several.rounds == 1 else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +296,12 @@ def as_schema(schema: Any) -> Schema:
 def in_files(table: Any) -> bool:
     """Whether a table is given as a folder of files."""
     return isinstance(table, (str, Path)) and Path(table).is_dir()
+
+
+def is_spread(table: Any) -> bool:
+    """Whether a table is a folder of files or in a database."""
+    is_partitioned = isinstance(table, Table) and table.partitioned
+    return is_partitioned or in_files(table) or in_database(table)
 
 
 def as_table(

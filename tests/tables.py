@@ -25,7 +25,12 @@ from pdips.audit.neighbour_pairs import small_pairs
 from pdips.data.schema import Records
 from pdips.errors import DataError
 from pdips.margins.domain import domain_of
-from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign
+from pdips.margins.tree import (
+    GivenColumns,
+    NoisyTree,
+    Splitter,
+    TreeDesign,
+)
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step

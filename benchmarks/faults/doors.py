@@ -70,6 +70,7 @@ class Door:
             *("--schema", "data/s.toml"),
             *("--mechanism", self.mechanism),
             *("--epsilon", "2"),
+            *("--sets", "1"),
             *("--ledger", str(ledger)),
             *("--out", str(out)),
             "--quiet",

@@ -34,7 +34,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import DataError, InputError
 from pdips.margins.domain import Domain, columns_of
-from pdips.mechanism import Drawn, Mechanism, Split
+from pdips.mechanism import AnswerTables, Drawn, Mechanism, Split
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import Curator, timed
 from pdips.privacy.loss import Number, check_whole, exact, proper_share
@@ -292,6 +292,14 @@ class PrivBayes(Mechanism):
             rounds.append(NoisyNetwork(network, noisy, counting.enlarged(units)))
         return rounds
 
+    def tables_of(self, plan: Plan, measured: Sequence[NoisyNetwork]) -> AnswerTables:
+        """Return the joint tables of all networks as margins."""
+        domain: Domain = plan.design.domain
+        margins = list[MeasuredMargin]()
+        for noisy in measured:
+            margins += noisy.margins(domain)
+        return AnswerTables(margins=margins)
+
     def draw(
         self,
         plan: Plan,
@@ -305,12 +313,10 @@ class PrivBayes(Mechanism):
         sets = list[pd.DataFrame]()
         statistics = dict[str, pd.DataFrame]()
         noise = dict[int, Noise]()
-        margins = list[MeasuredMargin]()
         for number, noisy in enumerate(measured, start=1):
             prefix = f"set {number}, " if plan.repeats > 1 else ""
             for name, frame in noisy.statistics(domain):
                 statistics[f"{prefix}{name}"] = frame
-            margins += noisy.margins(domain)
             noise[len(noisy.tables)] = noisy.noise
             with timed("drawing synthetic sets"):
                 sets += _draw_sets(noisy, plan, n_sets // plan.repeats, rng, public)
@@ -318,7 +324,7 @@ class PrivBayes(Mechanism):
             sets=sets,
             statistics=statistics,
             noise=tuple(noise.values()),
-            margins=margins,
+            margins=self.tables_of(plan, measured).margins,
         )
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from pdips.calibration.forms import NoFormError, errors_of
 from pdips.data.schema import Schema
 from pdips.errors import InputError
+from pdips.margins.forecast import NoFormError, errors_of
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact, positive, spell
 from pdips.privacy.noise_sum import NoiseSum

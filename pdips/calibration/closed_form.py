@@ -10,20 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from pdips.arrays import FloatArray
-from pdips.calibration.forms import Columns, NoFormError, form_of
 from pdips.data.schema import Column, Schema, has_number_levels
 from pdips.errors import InputError
-from pdips.fields.pair_counts import MARGINS
 from pdips.fields.products import PARTS, PRODUCTS
 from pdips.fields.weighted_sums import SUMS_OF_WEIGHTS, UNITS
-from pdips.margins.fine_columns import IntervalDesign
+from pdips.margins.forecast import ColumnNames, NoFormError, PageShapes, forecast_of
 from pdips.margins.intervals import IntervalColumn
-from pdips.margins.margin_error import view_noises
-from pdips.margins.residuals import ResidualDesign
 from pdips.mechanism import LaplaceOrGaussian, Mechanism
 from pdips.privacy.noise_sum import NoiseSum, Terms
-from pdips.privacy.plan import NOISY, Plan, Step
+from pdips.privacy.plan import Plan, Step
 from pdips.registry import MECHANISMS, find
+from pdips.synthesis import usual_sets
 
 GROUPS = (50, 200, 1000)  # Records of the small groups that are told of
 
@@ -58,7 +55,7 @@ class Prospect:
     """
 
     kind: Literal["margin", "sum", "mean", "coefficient"]
-    columns: Columns
+    columns: ColumnNames
     cells: int
     parts: tuple[NoiseSum, ...]
     factor: float = 1.0
@@ -114,45 +111,31 @@ def prospects(plan: Plan, n_records: int | None) -> list[Prospect]:
 def _margins(plan: Plan) -> Iterator[Prospect]:
     if plan.is_redrawn:
         return
+    forecast = forecast_of(plan)
     try:
-        form = form_of(plan)
+        form = forecast.margin_form(plan)
     except NoFormError:
         return
-    design = plan.design
-    if isinstance(design, ResidualDesign):
-        yield from _coded_margins(plan, design)
+    for name, noise in forecast.coded_noises(plan).items():
+        cells = plan.schema.columns[name].n_levels
+        yield Prospect(kind="margin", columns=(name,), cells=cells, parts=(noise,))
     names = [*plan.schema.columns]
     for places in _counted_places(plan):
         columns = tuple(names[k] for k in places)
         if {*columns} <= {*plan.schema.public_columns}:
             continue
         try:
-            parts = tuple(view_noises(getattr(design, "views", ()), places))
-            parts = parts or (form(places),)
+            parts = tuple(forecast.answers_to(places)) or (form(places),)
         except NoFormError:
             continue
         yield Prospect(
             kind="margin",
             columns=columns,
-            cells=design.domain.size_of(places),
+            cells=plan.design.domain.size_of(places),
             parts=parts,
         )
     for step in plan.steps:
         yield from _sums(plan, step)
-
-
-def _coded_margins(plan: Plan, design: ResidualDesign) -> Iterator[Prospect]:
-    """Yield the margins of columns with groups, which are counted by themselves."""
-    asked = IntervalDesign.of(plan.schema, 2)
-    questions = asked.asking(plan.steps)
-    for column, steps in zip(asked.columns, questions.steps, strict=True):
-        if column not in asked.numeric:
-            yield Prospect(
-                kind="margin",
-                columns=(column.name,),
-                cells=column.column.n_levels,
-                parts=(_one_draw(steps[0].parameter, design),),
-            )
 
 
 def _one_draw(scale: Fraction, design: Any) -> NoiseSum:
@@ -168,10 +151,8 @@ def _counted_places(plan: Plan) -> list[tuple[int, ...]]:
         for k, column in enumerate(plan.schema.columns.values())
         if column.is_categorical or column.is_binned
     ]
-    counted: list[tuple[int, ...]] = [*combinations(free, 1), *combinations(free, 2)]
-    for blocks in getattr(plan.design, "also", ()):
-        counted.append(tuple(plan.design.blocks[k].columns[0] for k in blocks))
-    return counted
+    larger = forecast_of(plan).larger_margins()
+    return [*combinations(free, 1), *combinations(free, 2), *larger]
 
 
 def _sums(plan: Plan, step: Step) -> Iterator[Prospect]:
@@ -201,10 +182,8 @@ def _moments(plan: Plan, n_records: int) -> Iterator[Prospect]:
     other noise cancels in them.
     """
     schema = plan.schema
-    noises = _contrast_noises(plan)
-    fine = dict[str, IntervalColumn]()
-    if isinstance(plan.design, ResidualDesign):
-        fine = {each.name: each for each in IntervalDesign.of(schema, 2).columns}
+    noises = forecast_of(plan).contrast_noises(plan)
+    fine = forecast_of(plan).interval_columns(schema)
     ordered = dict[str, FloatArray]()
     for name, column in schema.columns.items():
         values = _values(column, fine.get(name))
@@ -238,35 +217,6 @@ def _moments(plan: Plan, n_records: int) -> Iterator[Prospect]:
             )
 
 
-def _contrast_noises(plan: Plan) -> dict[Columns, tuple[NoiseSum, ...]]:
-    """Return the noise on contrasts of levels of one or two columns, where it is
-    known.
-    """
-    design = plan.design
-    names = [*plan.schema.columns]
-    noises = dict[Columns, tuple[NoiseSum, ...]]()
-    if isinstance(design, ResidualDesign):
-        alone = {
-            k: each.columns[0]
-            for k, each in enumerate(design.blocks)
-            if len(each.columns) == 1
-        }
-        for part, noise in design.part_noises(plan.named(MARGINS)).items():
-            if part and alone.keys() >= {*part}:
-                noises[tuple(names[alone[k]] for k in part)] = (noise,)
-        asked = IntervalDesign.of(plan.schema, 2)
-        questions = asked.asking(plan.steps)
-        for column, steps in zip(asked.columns, questions.steps, strict=True):
-            if steps and column in asked.numeric:
-                noises[column.name,] = (_one_draw(steps[0].parameter, design),)
-    elif getattr(design, "views", ()):
-        for size in (1, 2):
-            for places in combinations(range(len(names)), size):
-                columns = tuple(names[k] for k in places)
-                noises[columns] = tuple(view_noises(design.views, places))
-    return noises
-
-
 def _values(column: Column, fine: IntervalColumn | None) -> FloatArray:
     """Return the number that each level of a column stands for; none where levels have
     no order.
@@ -295,11 +245,12 @@ def fits(
     for name in sorted(MECHANISMS):
         try:
             mechanism = find(name)(**settings)
-            plan = mechanism.plan(schema)
+            mechanism.plan(schema)
         except InputError as error:
             yield name, None, str(error)
             continue
-        yield name, mechanism.seconds(schema, n_records or 0) * plan.n_sets, ""
+        n_sets = settings.get("n_sets") or usual_sets(mechanism)
+        yield name, mechanism.seconds(schema, n_records or 0) * n_sets, ""
 
 
 def page_form(
@@ -316,13 +267,13 @@ def page_form(
     """
     form = _PageForm.of(mechanism, schema)
     by_shape = []
-    for shape in form.shapes.values():
+    for shape in form.page.shapes.values():
         rows = prospects(replace(form.plan, design=shape), n_records)
         by_shape.append(sorted(rows, key=lambda each: len(each.columns)))
     alike = [*zip(*by_shape, strict=True)]
     return {
         "law": "gaussian" if form.is_gaussian else "laplace",
-        "floor": form.floor,
+        "floor": form.page.floor,
         "rows": [form.row(each) for each in alike[:most]],
         "all": len(alike),
     }
@@ -335,44 +286,17 @@ class _PageForm:
     """
 
     plan: Plan
-    step: Step  # whose noise a floor may bound from below
     price: Fraction
-    shapes: Mapping[str, Any]  # designs by the name that their parts have in a row
-    floor: Mapping[str, float] | None
+    page: PageShapes
 
     @classmethod
     def of(cls, mechanism: Mechanism, schema: Schema) -> "_PageForm":
         records = schema.records.model_copy(update={"max_per_person": 1})
         unit = replace(mechanism, epsilon=1)
         plan = unit.plan(schema.model_copy(update={"records": records}))
-        design = plan.design
         price = unit.total if isinstance(unit, LaplaceOrGaussian) else Fraction(1)
-        if not isinstance(design, ResidualDesign):
-            noisy = {each.parameter for each in plan.steps if each.law in NOISY}
-            if len(noisy) > 1 and not getattr(design, "views", ()):
-                raise InputError(
-                    "--html takes no tree whose layers differ in noise: leave "
-                    "order and layers out"
-                )
-            shapes = {"parts": design}
-            return cls(
-                plan=plan, step=plan.steps[-1], price=price, shapes=shapes, floor=None
-            )
-        step = plan.named(MARGINS)
-        if plan.kind != "zcdp":
-            shapes = {"parts": design}
-            return cls(plan=plan, step=step, price=price, shapes=shapes, floor=None)
-        differences = replace(design, whole=False)
-        whole = replace(design, whole=True)
-        others = sum((each.rho for each in plan.steps if each is not step), Fraction(0))
-        floor = {
-            "whole": float(whole.squared),
-            "differences": float(differences.squared),
-            "part": float(1 - others / price),
-            "least": float(differences.smooth(Fraction(0))),
-        }
-        shapes = {"parts": differences, "whole": whole}
-        return cls(plan=plan, step=step, price=price, shapes=shapes, floor=floor)
+        shapes = forecast_of(plan).page_shapes(plan, price)
+        return cls(plan=plan, price=price, page=shapes)
 
     @property
     def is_gaussian(self) -> bool:
@@ -388,7 +312,7 @@ class _PageForm:
             "unit": first.unit,
             "factor": first.factor,
         }
-        for name, prospect in zip(self.shapes, prospects, strict=True):
+        for name, prospect in zip(self.page.shapes, prospects, strict=True):
             row[name] = [self._part(noise) for noise in prospect.parts]
         return row
 
@@ -405,9 +329,11 @@ class _PageForm:
         be the floor.
         """
         has_own_step = any(
-            each.parameter == scale for each in self.plan.steps if each is not self.step
+            each.parameter == scale
+            for each in self.plan.steps
+            if each is not self.page.step
         )
-        if self.floor is not None and not has_own_step:
-            return [float(scale / self.step.variance), 1]
+        if self.page.floor is not None and not has_own_step:
+            return [float(scale / self.page.step.variance), 1]
         per = 2 * self.price if self.is_gaussian else Fraction(1)
         return [float(scale * per)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import DELTA, NEIGHBOURS, OPTIONS, SETS, chosen
+from pdips.cli.common import DELTA, NEIGHBOURS, OPTIONS, chosen
 from pdips.errors import InputError
 from pdips.html import show_progress
 from pdips.registry import find, variants_of
@@ -37,7 +37,15 @@ RANDOM_PAIRS = 4  # Beside the pair of a case, for each of its schemas
     "--epsilon", metavar="E", help="1 by default, or what a case is made for."
 )
 @DELTA
-@SETS
+@click.option(
+    "--sets",
+    "n_sets",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="M",
+    help="Number of synthetic sets.",
+)
 @NEIGHBOURS
 @click.option(
     "--confidence",

@@ -117,6 +117,7 @@ def examine(
     InputError
         If the folder holds no release.
     """
+    from pdips.outside.answer_tables import examine_answers
     from pdips.release.documents import PrivacyDocument, release_home
     from pdips.release.integrity import (
         Remark,
@@ -143,6 +144,8 @@ def examine(
             return found
         document = examined.document
         found += examine_derived(home, document)
+        if not examined.faults:  # what was changed can't be compared
+            found += examine_answers(home, document)
     found += examine_inside(directory, document, home)
     found += examine_evaluation(inside, document)
     return found + (_accounts(directory, ledgers) if ledgers else [])

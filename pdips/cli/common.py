@@ -34,6 +34,7 @@ from pdips.registry import find, variant_class
 from pdips.release.folder import UnfinishedError
 
 if TYPE_CHECKING:
+    from pdips.mechanism import Mechanism
     from pdips.privacy.account import Entry, Receipt
     from pdips.privacy.ledger import Ledger
     from pdips.privacy.loss import PrivacyLoss
@@ -140,10 +141,9 @@ SETS = click.option(
     "--sets",
     "n_sets",
     type=int,
-    default=1,
-    show_default=True,
     metavar="M",
-    help="Number of synthetic sets.",
+    help="Number of synthetic sets. Left out: 10 where sets cost nothing more and show "
+    "the noise, and the table is one file; otherwise 1.",
 )
 NEIGHBOURS = click.option(
     "--neighbours",
@@ -164,6 +164,22 @@ ALLOW_REFUSALS = click.option(
     help="Needed once records have refused three requests: a further refusal is free "
     "(refusals), or charged what is reserved (charged-refusals).",
 )
+
+
+def with_usual_sets(
+    mechanism: "Mechanism", n_sets: int | None, *, in_one_file: bool = True
+) -> "Mechanism":
+    """Return the mechanism with the number of sets of a release where none was
+    given.
+    """
+    from pdips.synthesis import usual_sets
+
+    if n_sets is not None:
+        return mechanism
+    usual = usual_sets(mechanism, in_one_file=in_one_file)
+    return dataclasses.replace(mechanism, n_sets=usual)
+
+
 QUIET = click.option("--quiet", is_flag=True, help="Don't show how far it is.")
 MODEL = click.option(
     "--model",

@@ -22,6 +22,7 @@ from pdips.cli.common import (
     chosen,
     epsilon_in_words,
     kind_in_words,
+    with_usual_sets,
 )
 from pdips.errors import InputError
 from pdips.privacy.delta import size_of_delta, suggested_delta
@@ -132,7 +133,7 @@ class PlanOptions:
     delta: str | None
     n_records: int | None
     mechanism_name: str | None
-    n_sets: int
+    n_sets: int | None
     neighbours: str
     model: str | None
     options: tuple[str, ...]
@@ -143,11 +144,13 @@ class PlanOptions:
     @property
     def common(self) -> dict[str, Any]:
         """The settings that all mechanisms have."""
-        return {
+        common: dict[str, Any] = {
             "epsilon": self.epsilon,
-            "n_sets": self.n_sets,
             "neighbours": self.neighbours,
         }
+        if self.n_sets is not None:
+            common["n_sets"] = self.n_sets
+        return common
 
     def planned(self) -> "PlannedRelease":
         """Return the plan that is asked for, and its errors."""
@@ -164,7 +167,7 @@ class PlanOptions:
         if self.delta is not None:
             asked["delta"] = self.delta
         build, settings = chosen(name, self.options, asked, self.model)
-        mechanism: Mechanism = build(**settings)
+        mechanism: Mechanism = with_usual_sets(build(**settings), self.n_sets)
         steps = mechanism.plan(schema)
         return PlannedRelease(
             options=self,
@@ -176,14 +179,13 @@ class PlanOptions:
             prospects=prospects(steps, self.n_records),
         )
 
-    def command(self, name: str) -> list[str]:
+    def command(self, name: str, n_sets: int) -> list[str]:
         """Return the options of the command that makes the release."""
         words = ["--schema", self.schema_path, "--mechanism", name]
         words += ["--epsilon", self.epsilon]
         if self.delta is not None:
             words += ["--delta", self.delta]
-        if self.n_sets > 1:
-            words += ["--sets", str(self.n_sets)]
+        words += ["--sets", str(n_sets)]
         if self.neighbours != "replace-one":
             words += ["--neighbours", self.neighbours]
         if self.model is not None:
@@ -215,7 +217,10 @@ class PlannedRelease:
         if rows and getattr(self.mechanism, "kind", "") == "pure":
             _tell_gaussian(self.mechanism, self.schema, n_records, rows)
         if n_records and getattr(self.plan.design, "pairs", False):
-            _tell_chosen(self.mechanism, n_records, rows, LOUD[loss.kind])
+            # chosen pairs go with one set, which is usual for them
+            n_sets = self.options.n_sets or 1
+            few = replace(self.mechanism, n_sets=n_sets)
+            _tell_chosen(few, n_records, rows, LOUD[loss.kind])
         if not rows:
             click.echo(f"errors    none known in closed form for {self.name}")
         if n_records is None:
@@ -227,7 +232,7 @@ class PlannedRelease:
             _tell(kind, _of_kind(rows, kind), n_records, self.schema)
         _tell_groups(_of_kind(rows, "margin"))
         epsilon = exact(self.options.epsilon, "epsilon")
-        words = self.options.command(self.name)
+        words = self.options.command(self.name, self.mechanism.n_sets)
         _tell_commands(words, loss, max(loss.epsilon, epsilon))
 
     def _tell_price(self) -> None:
@@ -524,8 +529,10 @@ def _share(row: "Prospect", n_records: int | None, schema: "Schema") -> str:
     error = row.standard_error
     if row.kind == "margin" and n_records:
         return f" ({error / n_records:.2%} of n)"
+    if row.kind != "mean":
+        return ""
     column = schema.columns[row.columns[0]]
-    if row.kind == "mean" and not column.is_categorical:
+    if not column.is_categorical:
         width = float(column.upper or 0) - float(column.lower or 0)
         return f" ({error / width:.1%} of its range)"
     return ""

@@ -30,6 +30,7 @@ from pdips.cli.common import (
     one_refusal,
     printing,
     show_verdicts,
+    with_usual_sets,
 )
 from pdips.errors import InputError
 from pdips.html import show_progress
@@ -175,7 +176,8 @@ class SynthesisOptions:
     names: str | None
     epsilon: str
     delta: str | None
-    n_sets: int
+    n_sets: int | None
+    is_usual: bool = False  # Whether it was left out
     neighbours: str
     model: str | None
     options: tuple[str, ...]
@@ -238,11 +240,12 @@ class SynthesisOptions:
         self, schema: "Schema", source: "Source | None" = None
     ) -> "Mechanism":
         """Return the mechanism with its settings."""
-        common = {
+        common: dict[str, Any] = {
             "epsilon": self.epsilon,
-            "n_sets": self.n_sets,
             "neighbours": self.neighbours,
         }
+        if self.n_sets is not None:
+            common["n_sets"] = self.n_sets
         if self.delta is not None:
             common["delta"] = self.delta
         name = str(self.mechanism_name)
@@ -252,8 +255,11 @@ class SynthesisOptions:
             if "model" not in build.__dataclass_fields__:
                 raise InputError(f"{name} takes no model: leave --formula out")
             settings["model"] = source
+        from pdips.synthesis import is_spread
+
         mechanism: Mechanism = build(**settings)
-        return mechanism
+        in_one_file = not is_spread(self.table)
+        return with_usual_sets(mechanism, self.n_sets, in_one_file=in_one_file)
 
     def command(self) -> dict[str, Any]:
         """Return what ``pdips resume`` needs to repeat this command: no seed, and no
@@ -327,6 +333,9 @@ def run(options: SynthesisOptions) -> None:
         schema = source.converted.narrowed(schema)
     options = options.with_mechanism(schema)
     mechanism = options.mechanism(schema, source)
+    if options.n_sets is None:
+        # kept with the charge: a release is resumed with as many sets
+        options = replace(options, n_sets=mechanism.n_sets, is_usual=True)
     check_format(schema, options.file_format)
     verdicts: dict[str, Verdict] = {}
     with (
@@ -485,6 +494,11 @@ class SynthesisRun:
         sets = plural(release.n_sets, "synthetic set")
         n_columns = len(release.schema.columns)
         click.echo(f"released  {sets} of {n_columns} columns by {release.mechanism}")
+        if self.options.is_usual and release.n_sets > 1:
+            click.echo(
+                "sets      at no further price: they differ by what the noise makes "
+                "unsure; --sets 1 makes one"
+            )
         click.echo(f"price     {self._price()}")
         click.echo(f"ledger    {ledger_line(self.ledger)}")
         if self.published:

@@ -36,6 +36,11 @@ def is_stored(table: Any) -> bool:
     return ibis is not None and isinstance(table, ibis.Table)
 
 
+def in_database(table: Any) -> bool:
+    """Whether a table is in a database: an expression of Ibis, or an address."""
+    return is_stored(table) or _address(table) is not None
+
+
 @contextmanager
 def snapshot(table: Any) -> Iterator[Any]:
     """Lend a table in a database, by its address or by Ibis, such that all queries see

@@ -16,7 +16,6 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.fields.pair_counts import (
-    MARGINS,
     PAIRS,
     ChosenPairs,
     MarginCounts,
@@ -25,17 +24,34 @@ from pdips.fields.pair_counts import (
     open_pairs,
     pair_design,
 )
+from pdips.fields.pair_design import MARGINS, PairDesign
 from pdips.fields.pair_sets import FittedPairs, PairMeasurement
+from pdips.fields.price_parts import (
+    AGAIN,
+    ALONE,
+    ALONE_NUMERIC,
+    ALONE_QUIET,
+    ALONE_TWICE,
+    FEWEST_PAIRS,
+    OF_PRODUCTS,
+    OF_WEIGHTS,
+    PART_AGAIN,
+    QUIET,
+    PriceParts,
+)
 from pdips.fields.products import MOST_TERMS, SecondMoments
 from pdips.fields.weighted_sums import WeightedSums
 from pdips.margins.domain import columns_of
 from pdips.margins.fine_columns import IntervalDesign
 from pdips.margins.margin_error import pair_errors
-from pdips.margins.residuals import ResidualDesign
-from pdips.margins.synthesis import drawn_from_trees, measured_trees
-from pdips.margins.tree import NoisyTree, TreeDesign
+from pdips.margins.synthesis import (
+    drawn_from_trees,
+    measured_trees,
+    tree_margins,
+)
+from pdips.margins.tree import NoisyTree
 from pdips.margins.views import can_be_laid_out, said_of_views, view_design
-from pdips.mechanism import Drawn, LaplaceOrGaussian, Split
+from pdips.mechanism import AnswerTables, Drawn, LaplaceOrGaussian, Split
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import Curator, timed
 from pdips.privacy.loss import (
@@ -68,36 +84,6 @@ OF_PAIRS = (
 """Settings of pairs alone."""
 
 MANY = 100  # Levels of a column about which a warning may be due
-ALONE = {"gaussian": Fraction(3, 5), "laplace": Fraction(1, 4)}
-"""Part of the price that single columns get: pairs say little where their columns are
-wrong (tried: .1 to .75).
-"""
-
-ALONE_NUMERIC = {"gaussian": Fraction(4, 5), "laplace": Fraction(9, 10)}
-"""With numeric columns without bins, whose cuts and spikes hang on their own counts
-(tried: .6 to .9).
-"""
-
-ALONE_TWICE = Fraction(2, 5)
-"""Of Gaussian noise where some pairs are counted twice and no numeric column is without
-bins (tried: .2 to .6).
-"""
-
-ALONE_QUIET = Fraction(1, 4)
-QUIET = 15
-"""The same where noise of the whole price would have a smaller variance, as from
-epsilon 2 (tried: .08 to .4).
-"""
-
-AGAIN = {"gaussian": Fraction(1, 2), "laplace": Fraction(0)}
-"""Part of the price of pairs that the second count gets (tried: 0 to .9); Laplace noise
-gains nothing from it.
-"""
-
-PART_AGAIN = Fraction(3, 10)
-"""Part of the pairs that are counted a second time (tried: .05 to .6)."""
-
-FEWEST_PAIRS = 6  # Of fewer pairs none is counted a second time
 FEWEST_CUTS = 4
 MOST_CUTS = 16
 BEARABLE = 1_100
@@ -105,10 +91,6 @@ BEARABLE = 1_100
 of a pair makes about so much: a cell of ten thousand records then holds nine standard
 deviations of its noise (tried: 2 to 10 intervals).
 """
-
-OF_WEIGHTS = Fraction(1, 10)
-OF_PRODUCTS = Fraction(1, 4)
-"""Parts of the price that sums of weights get, and products."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,7 +360,7 @@ class Margins(LaplaceOrGaussian):
             said += moments.said
         return self.planned(schema, steps, said, design=design, **self.reading)
 
-    def _said(self, design: ResidualDesign) -> str:
+    def _said(self, design: PairDesign) -> str:
         """Return what is said of the margins to a disclosure board."""
         what = "All counts" if design.whole else "Differences of neighbouring counts"
         columns = "one or two columns" if design.pairs else "one column"
@@ -420,7 +402,7 @@ class Margins(LaplaceOrGaussian):
         return SecondMoments(schema, tuple(names)) if names else None
 
     def _second(
-        self, schema: Schema, design: ResidualDesign
+        self, schema: Schema, design: PairDesign
     ) -> SecondCount | ChosenPairs | None:
         """Return the pairs that are counted beside all, or in their place, or None."""
         n_open = len(open_pairs(design))
@@ -441,9 +423,9 @@ class Margins(LaplaceOrGaussian):
         self,
         schema: Schema,
         fine: IntervalDesign,
-        design: ResidualDesign,
+        design: PairDesign,
         second: SecondCount | ChosenPairs | None,
-    ) -> "PriceParts":
+    ) -> PriceParts:
         """Return what each question gets of the price."""
         single = self._single_share(schema, fine, second)
         names = design.domain.names
@@ -487,7 +469,7 @@ class Margins(LaplaceOrGaussian):
         is_quiet = squared < 2 * QUIET * self.total
         return ALONE_QUIET if is_quiet else ALONE_TWICE
 
-    def _design(self, schema: Schema, fine: IntervalDesign) -> ResidualDesign:
+    def _design(self, schema: Schema, fine: IntervalDesign) -> PairDesign:
         """Return the margins of all pairs, and of ``also``, before they have shares."""
         return pair_design(
             schema,
@@ -500,27 +482,21 @@ class Margins(LaplaceOrGaussian):
 
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than counts of pairs have room for."""
-        if not plan.n_public or not isinstance(plan.design, ResidualDesign):
+        if not plan.n_public or self.measures(plan.schema) == "views":
             return
         if table.n_records > MOST_RECORDS:
             raise InputError(f"pairs make at most {MOST_RECORDS:,} records")
-        design = plan.design
-        step = plan.named(MARGINS)
-        for margin in design.margins:
-            if len(margin) != 1 or design.sizes[margin[0]] < MANY:
-                continue
-            n_levels = int(design.sizes[margin[0]])
-            noise = n_levels * math.sqrt(design.variance(margin, step))
-            if noise > table.n_records:
-                columns = design.blocks[margin[0]].columns
-                names = ", ".join(repr(design.domain.names[k]) for k in columns)
-                warnings.warn(
-                    f"{names} has {n_levels:,} levels, and noise would make up most "
-                    f"of its margin: merge levels, or "
-                    "take wider bins; levels may have groups in the schema",
-                    UselessWarning,
-                    stacklevel=3,
-                )
+        design: PairDesign = plan.design
+        for block in design.loud_blocks(plan.named(MARGINS), table.n_records, MANY):
+            columns = design.blocks[block].columns
+            names = ", ".join(repr(design.domain.names[k]) for k in columns)
+            warnings.warn(
+                f"{names} has {design.sizes[block]:,} levels, and noise would make up "
+                f"most of its margin: merge levels, or "
+                "take wider bins; levels may have groups in the schema",
+                UselessWarning,
+                stacklevel=3,
+            )
 
     def seconds(self, schema: Schema, n_records: int) -> float:
         """Return about how long a set takes, by cells, or by records and pairs
@@ -598,7 +574,7 @@ class Margins(LaplaceOrGaussian):
 
     def ask(self, plan: Plan, curator: Curator) -> PairMeasurement | list[NoisyTree]:
         """Measure the views; or all margins, and what the extras ask."""
-        if isinstance(plan.design, TreeDesign):
+        if self.measures(plan.schema) == "views":
             return measured_trees(plan, curator)
         return self._ask_pairs(plan, curator)
 
@@ -632,6 +608,14 @@ class Margins(LaplaceOrGaussian):
             products=products,
             n_records=n_records,
         )
+
+    def tables_of(
+        self, plan: Plan, measured: PairMeasurement | list[NoisyTree]
+    ) -> AnswerTables:
+        """Return the views, or the margins and tables of pairs and extras."""
+        if isinstance(measured, PairMeasurement):
+            return AnswerTables(margins=measured.margins(), tables=measured.tables())
+        return AnswerTables(margins=tree_margins(plan, measured))
 
     def draw(
         self,
@@ -671,30 +655,11 @@ class Margins(LaplaceOrGaussian):
             sets.append(frame)
         of_codes = measured.counts.fine.of_codes()
         variances = {name: margin.law.variance for name, margin in of_codes.items()}
+        published = self.tables_of(plan, measured)
         return Drawn(
             sets=sets,
-            tables=measured.tables(),
-            margins=measured.margins(),
+            tables=published.tables,
+            margins=published.margins,
             margin_errors=[*pair_errors(plan.design, measured.pairs, variances)],
             diagnostics=fitted.diagnostics(off),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PriceParts:
-    """What the questions of ``Margins`` get of its price; the rest is that of sums.
-
-    Parameters
-    ----------
-    fine : Fraction
-        Intervals of numbers and levels of codes.
-    alone, pairs : Fraction
-        Single columns, and the first count of pairs: one question.
-    second : Fraction
-        Pairs that are counted again, or chosen and counted.
-    """
-
-    fine: Fraction
-    alone: Fraction
-    pairs: Fraction
-    second: Fraction

@@ -16,6 +16,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.fields.pair_design import MARGINS, PairDesign
 from pdips.margins.consistency import groups_of
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import (
@@ -34,7 +35,6 @@ from pdips.privacy.plan import AnswerLaw, Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import MarginAxis, MeasuredMargin
 
-MARGINS = "noisy margins"
 CHOICE = "choice of pairs"
 PAIRS = "noisy chosen pairs"
 PAIRS_AGAIN = "noisy pairs, again"
@@ -98,9 +98,9 @@ class MarginCounts:
         return cls(plan=plan, noisy=noisy, fine=fine, known=known, public=public)
 
     @property
-    def design(self) -> ResidualDesign:
+    def design(self) -> PairDesign:
         """Which margins there are."""
-        design: ResidualDesign = self.plan.design
+        design: PairDesign = self.plan.design
         return design
 
     @property
@@ -160,7 +160,7 @@ def pair_design(
     also: Sequence[str],
     *,
     pairs: bool,
-) -> ResidualDesign:
+) -> PairDesign:
     """Return the margins of all pairs, and of ``also``, before they have shares; refuse
     what can't be measured.
     """
@@ -181,7 +181,7 @@ def pair_design(
         for number, block in enumerate(blocks_of(domain))
         if numeric & {*block.columns}
     ]
-    design = ResidualDesign(
+    design = PairDesign(
         domain,
         neighbours,
         law,
@@ -202,8 +202,8 @@ def pair_design(
 
 
 def margins_asked(
-    design: ResidualDesign, schema: Schema, price: Fraction
-) -> tuple[ResidualDesign, Step]:
+    design: PairDesign, schema: Schema, price: Fraction
+) -> tuple[PairDesign, Step]:
     """Return the margins as counts, or as differences where their noise is quieter, and
     what is asked.
     """
@@ -216,7 +216,7 @@ def margins_asked(
     return design, step
 
 
-def _margins_step(design: ResidualDesign, schema: Schema, price: Fraction) -> Step:
+def _margins_step(design: PairDesign, schema: Schema, price: Fraction) -> Step:
     """Return what is asked, with less of the budget where noise on differences couldn't
     be quieter.
     """
@@ -239,7 +239,7 @@ def _margins_step(design: ResidualDesign, schema: Schema, price: Fraction) -> St
 
 
 def _moved_margins(
-    design: ResidualDesign, schema: Schema
+    design: PairDesign, schema: Schema
 ) -> tuple[tuple[int, Sensitivity], ...]:
     """Return how far one person moves the counts of all margins of each weight: of
     every margin a record is in one cell.
@@ -251,7 +251,7 @@ def _moved_margins(
     )
 
 
-def n_measured(design: ResidualDesign, noisy: IntArray, fine: FineCounts) -> float:
+def n_measured(design: PairDesign, noisy: IntArray, fine: FineCounts) -> float:
     """Return the number of records: public, or noisy."""
     if fine.n_public is not None:
         return float(fine.n_public)
@@ -266,7 +266,7 @@ def numeric_blocks(design: ResidualDesign) -> dict[int, str]:
     return {block: names[design.blocks[block].columns[0]] for block in design.known}
 
 
-def open_pairs(design: ResidualDesign) -> list[BlockPair]:
+def open_pairs(design: PairDesign) -> list[BlockPair]:
     """Return the pairs that no public total has."""
     every = replace(design, pairs=True).margins
     return [
@@ -385,9 +385,7 @@ class ChosenPairs:
         return first.count(curator, first.plan.named(PAIRS), pairs)
 
 
-def triples_of(
-    design: ResidualDesign, names: Sequence[str]
-) -> tuple[tuple[int, ...], ...]:
+def triples_of(design: PairDesign, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Return the blocks of each three columns, whose margins are measured too.
 
     Raises

@@ -20,19 +20,17 @@ from pdips.margins.domain import (
     domain_of,
     splittable,
 )
-from pdips.margins.synthesis import CountedTree
-from pdips.margins.tree import (
+from pdips.margins.elections import (
     MOST_GROUPED,
     STEPS_PER_UNIT,
     ElectedColumns,
-    GivenColumns,
     GroupElection,
-    Splitter,
-    TreeDesign,
     Utility,
     group_width,
     node_width,
 )
+from pdips.margins.synthesis import CountedTree
+from pdips.margins.tree import GivenColumns, Splitter, TreeDesign
 from pdips.margins.views import OF_VIEWS, check_dense, counted_views, noise_scale
 from pdips.mechanism import Split
 from pdips.privacy.loss import Number, as_float, check_whole, choice, exact, spell

@@ -20,17 +20,17 @@ from pdips.margins.consistency import (
     nonnegative,
     round_cells,
 )
-from pdips.margins.domain import Domain, descend, one_way_margins, top_node
-from pdips.margins.margin_error import tree_errors, view_errors
+from pdips.margins.domain import Domain, View, descend, one_way_margins, top_node
+from pdips.margins.margin_error import view_errors
 from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
 from pdips.margins.tree import NoisyTree, TreeDesign
-from pdips.mechanism import Drawn, Mechanism, Split
+from pdips.mechanism import AnswerTables, Drawn, Mechanism, Split
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import Curator, timed
 from pdips.privacy.plan import Plan
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
-from pdips.release.noisy_margins import MarginError, MeasuredMargin
+from pdips.release.noisy_margins import MeasuredMargin
 
 # Of a cell that can occur, in records: public totals may fill one estimated as empty
 LEAST_VALUE = 1e-9
@@ -42,6 +42,15 @@ class HasLevels(Protocol):
     @property
     def domain(self) -> Domain: ...
     def levels(self, cell: IntArray, column: int) -> IntArray: ...
+
+
+class CountsViews(Protocol):
+    """A design that counts views, or none."""
+
+    @property
+    def domain(self) -> Domain: ...
+    @property
+    def views(self) -> tuple[View, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,10 @@ class CountedTree(Mechanism):
         """Measure the tree of a plan once for all sets, or once for each."""
         return measured_trees(plan, curator)
 
+    def tables_of(self, plan: Plan, measured: Sequence[NoisyTree]) -> AnswerTables:
+        """Return the margins that the layers or views are."""
+        return AnswerTables(margins=tree_margins(plan, measured))
+
     def draw(
         self,
         plan: Plan,
@@ -94,6 +107,14 @@ def measured_trees(plan: Plan, curator: Curator) -> list[Any]:
     return trees
 
 
+def tree_margins(plan: Plan, measured: Sequence[NoisyTree]) -> list[MeasuredMargin]:
+    """Return the margins that trees or views are, those of all rounds."""
+    margins = list[MeasuredMargin]()
+    for tree in measured:
+        margins += plan.design.measured_margins(tree)
+    return margins
+
+
 def drawn_from_trees(
     plan: Plan,
     measured: Sequence[NoisyTree],
@@ -105,14 +126,13 @@ def drawn_from_trees(
     design = plan.design
     sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
-    margins = list[MeasuredMargin]()
     arrived = True
     for number, tree in enumerate(measured, start=1):
         with timed("making the counts consistent"):
             estimated = estimate(tree, design, n_public=plan.n_public)
         arrived &= estimated.arrived
         redraw = None
-        if isinstance(design, TreeDesign) and design.redraws:
+        if design.redraws:
             redraw = partial(_redrawn, tree, design, rng, n_public=plan.n_public)
         n_own = n_sets // plan.repeats
         sets += draw_sets(
@@ -120,24 +140,15 @@ def drawn_from_trees(
         )
         prefix = f"set {number}, " if plan.repeats > 1 else ""
         statistics |= design.noisy_statistics(tree, prefix)
-        margins += design.measured_margins(tree)
-    errors: Sequence[MarginError] = ()
-    diagnostics = {}
-    if isinstance(design, TreeDesign) and design.views:
-        errors = view_errors(design.domain, design.views)
-        diagnostics["solver_arrived"] = arrived
-    elif isinstance(design, TreeDesign):
-        # all trees of a release have the same noise, and nearly the same errors
-        last = measured[-1]
-        errors = tree_errors(
-            design.domain, last.layers, last.scales, n_public=plan.n_public
-        )
+    # all trees of a release have the same noise, and nearly the same errors
+    errors = design.margin_errors(measured[-1], n_public=plan.n_public)
+    diagnostics = {"solver_arrived": arrived} if design.views else {}
     return Drawn.of(
         sets,
         statistics=statistics,
         margin_errors=errors,
         diagnostics=diagnostics,
-        margins=margins,
+        margins=tree_margins(plan, measured),
     )
 
 
@@ -147,11 +158,11 @@ def _redrawn(
     return _estimate_from_views(tree.again(measured, rng), tree, n_public=n_public)
 
 
-def estimate(measured: NoisyTree, tree: object, *, n_public: bool) -> Estimate:
+def estimate(measured: NoisyTree, tree: CountsViews, *, n_public: bool) -> Estimate:
     """Return one consistent table from all noisy counts: by least squares made
     nonnegative, or of maximum entropy.
     """
-    if isinstance(tree, TreeDesign) and tree.views:
+    if tree.views:
         return _estimate_from_views(measured, tree, n_public=n_public)
     estimates, variances = consistent(
         measured.parents, measured.observed, measured.variances
@@ -163,7 +174,7 @@ def estimate(measured: NoisyTree, tree: object, *, n_public: bool) -> Estimate:
 
 
 def _estimate_from_views(
-    measured: NoisyTree, tree: TreeDesign, *, n_public: bool
+    measured: NoisyTree, tree: CountsViews, *, n_public: bool
 ) -> Estimate:
     grid = CellGrid(tree.domain)
     counts = tuple(view.astype(np.float64) for view in measured.views)
@@ -194,7 +205,7 @@ def _estimate_from_views(
     return Estimate(grid, parents, by_public.ravel(), n_records, arrived)
 
 
-def _spreads(tree: TreeDesign) -> list[float]:
+def _spreads(tree: CountsViews) -> list[float]:
     """Return the standard error of the counts of each column, 0 where no view has
     it.
     """

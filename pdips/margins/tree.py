@@ -7,23 +7,20 @@ of the columns that remain. A flat histogram is the tree without layers in betwe
 place of the last layer there may be views: margins of a few columns each, of the whole
 table. The shape of all this depends on the schema and on earlier private answers only.
 
-The column that splits a node is given, or elected by an exponential mechanism with AIC
-or BIC as its utility.
+The column that splits a node is given, or elected (``elections.py``).
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, partial
-from itertools import combinations
-from typing import Literal, Protocol
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.table import Table, tally
+from pdips.data.table import Table
 from pdips.margins.domain import (
     STOP,
     Cells,
@@ -37,19 +34,31 @@ from pdips.margins.domain import (
     top_layer,
     top_node,
 )
+from pdips.margins.forecast import (
+    ColumnNames,
+    Forecast,
+    MarginForm,
+    NoFormError,
+    PageShapes,
+    label,
+)
+from pdips.margins.margin_error import (
+    ColumnTree,
+    small_margins,
+    tree_errors,
+    view_error,
+    view_errors,
+    view_noises,
+)
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Neighbours
-from pdips.privacy.noise import UNAVAILABLE
-from pdips.privacy.plan import Step
-from pdips.privacy.sensitivity import n_changed
-from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, axes_of
-
-Utility = Literal["aic", "bic"]
-
-# AIC is rounded to a public grid of this many steps a unit (2 units are whole steps)
-STEPS_PER_UNIT = 1024
-# Columns that an election of groups can divide: it has 2^columns - 2 candidates
-MOST_GROUPED = 16
+from pdips.privacy.noise_sum import NoiseSum
+from pdips.privacy.plan import Plan, Step
+from pdips.release.noisy_margins import (
+    MOST_NUMBERS,
+    MarginError,
+    MeasuredMargin,
+    axes_of,
+)
 
 
 class Position:
@@ -91,6 +100,13 @@ class Splitter(Protocol):
     must.
     """
 
+    @property
+    def given(self) -> tuple[int, ...] | None:
+        """The columns that split all nodes, from the top; None where an answer, or a
+        draw, says it.
+        """
+        ...
+
     def columns(
         self,
         number: int,
@@ -111,6 +127,11 @@ class GivenColumns:
     """
 
     order: tuple[int, ...] = ()
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """The columns that split all nodes, from the top."""
+        return self.order
 
     def columns(
         self,
@@ -156,7 +177,7 @@ class NoisyTree:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeDesign:
+class TreeDesign(Forecast):
     """What is counted of tables of one schema, whose cross-tabulation is ``domain``.
 
     ``layers`` has the step that counts each layer below layer 0, None where none does;
@@ -184,6 +205,67 @@ class TreeDesign:
             for view, counts in zip(self.views, measured.views, strict=True)
         )
         return replace(measured, views=views)
+
+    def margin_form(self, plan: Plan) -> MarginForm:
+        """Return the error of a cell of a margin by the views that hold it, or by a
+        tree whose columns are given.
+        """
+        if self.views:
+            return self._view_error
+        if self.groups is not None or self.splitter.given is None:
+            raise NoFormError(
+                "which columns split is elected, or drawn, for each release: no "
+                "margin's error is known before"
+            )
+        last = len(self.layers)
+        split = self.splitter.given[: last - 1]
+        layer_of = {column: number for number, column in enumerate(split, start=1)}
+        layer_of |= dict.fromkeys(self.domain.public.tolist(), 0)
+        depth = tuple(layer_of.get(j, last) for j in range(len(self.domain.names)))
+        tree = ColumnTree(self.domain, depth, plan.n_public)
+        return partial(tree.margin, scales=self.scales)
+
+    def _view_error(self, columns: Sequence[int]) -> NoiseSum:
+        error = view_error(self.views, columns)
+        if error is None:
+            names = label([self.domain.names[j] for j in columns])
+            raise NoFormError(
+                f"no margin that is counted holds {names}: it "
+                f"follows from others by maximum entropy"
+            )
+        return error
+
+    def answers_to(self, columns: Sequence[int]) -> list[NoiseSum]:
+        """Return the errors of a cell of a margin in each view that holds it."""
+        return view_noises(self.views, columns)
+
+    def contrast_noises(self, plan: Plan) -> dict[ColumnNames, tuple[NoiseSum, ...]]:
+        """Return the noise of the views on contrasts of one or two columns."""
+        names = self.domain.names
+        noises = dict[ColumnNames, tuple[NoiseSum, ...]]()
+        if self.views:
+            for places in small_margins(len(names)):
+                columns = tuple(names[k] for k in places)
+                noises[columns] = tuple(self.answers_to(places))
+        return noises
+
+    def page_shapes(self, plan: Plan, price: Fraction) -> PageShapes:
+        """Return the design by itself: views may differ in noise, layers may not."""
+        if self.views:
+            return PageShapes(step=plan.steps[-1], shapes={"parts": self})
+        return super().page_shapes(plan, price)
+
+    def margin_errors(
+        self, measured: NoisyTree, *, n_public: bool
+    ) -> tuple[MarginError, ...]:
+        """Return the errors of small margins, from the views or from the tree as it was
+        split.
+        """
+        if self.views:
+            return view_errors(self.domain, self.views)
+        return tree_errors(
+            self.domain, measured.layers, measured.scales, n_public=n_public
+        )
 
     @property
     def scales(self) -> tuple[Fraction | None, ...]:
@@ -399,207 +481,3 @@ def _view_counts(view: View, curator: Curator) -> IntArray:
         lambda table: table.count(view.find(table), view.n_cells),
         view.possible(),
     )
-
-
-def node_width(neighbours: Neighbours) -> Fraction:
-    """Return by how much the scores of an election among columns can spread between
-    neighbouring tables, in units.
-
-    One step g of the grid more than the sensitivity 2 allows for rounding at a
-    boundary, on each side: a score that should rise by [0, 2] rises by [-g, 2 + g].
-    Hence 2 + 2 g where one node changes, and twice that under replace-one, where a
-    record can leave one node and enter another.
-    """
-    return n_changed(neighbours) * (2 + 2 * Fraction(1, STEPS_PER_UNIT))
-
-
-def group_width(neighbours: Neighbours) -> Fraction:
-    """Return the same for an election of groups, whose score is a difference of two
-    means of AIC.
-
-    Under add-remove each AIC rises by [-g, 2 + g], so the difference moves by at most 2
-    + 2 g either way, and g more for its own rounding; under replace-one each AIC moves
-    by 2 + g either way, the difference by 4 + 2 g. The scores of two candidates can
-    move in opposite directions.
-    """
-    grid = Fraction(1, STEPS_PER_UNIT)
-    return 2 * (2 + 3 * grid) if neighbours == "add-remove" else 2 * (4 + 3 * grid)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ElectedColumns:
-    """Columns are elected by the exponential mechanism with utility -AIC or -BIC."""
-
-    domain: Domain
-    steps: tuple[Step, ...]  # The election of each layer
-    # One election for all nodes of a layer, by the sum of their scores, in place of one
-    # each
-    by_layer: bool = False
-    # A free parameter costs 2 units (aic), or the log of the public number of records
-    # (bic)
-    utility: Utility = "aic"
-    # Count the levels that occur (Bowen et al. 2021) in place of the public ones
-    observed_levels: bool = False
-
-    def columns(
-        self,
-        number: int,
-        layer: Layer,
-        position: Position,
-        curator: Curator,
-    ) -> IntArray:
-        """Return the columns that the nodes of a layer elect, shape (nodes,)."""
-        penalty = 2.0
-        if self.utility == "bic":
-            penalty = math.log(max(curator.n_records, 2))
-
-        def scores(table: Table) -> IntArray:
-            node = position.node(table)
-            codes = position.codes(table)
-            of_nodes = election_scores(
-                self.domain,
-                layer,
-                node,
-                codes,
-                table.counts,
-                penalty=penalty,
-                observed_levels=self.observed_levels,
-            )
-            return together(of_nodes, layer) if self.by_layer else of_nodes
-
-        chosen = curator.choose(self.steps[number - 1], scores)
-        return np.broadcast_to(chosen, layer.n_nodes)
-
-
-def together(scores: IntArray, layer: Layer) -> IntArray:
-    """Add up the scores of the nodes of a layer that are still open."""
-    counted = scores[layer.counted] if layer.counted.any() else scores
-    total: IntArray = counted.sum(axis=0, keepdims=True)
-    total[:, (counted == UNAVAILABLE).any(axis=0)] = UNAVAILABLE
-    return total
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupElection:
-    """Elects which columns go into layer 1 and which below: the clusters of Bowen et
-    al. (2021), section 2.2.3.
-
-    The utility of a division is the mean AIC of the group below less that of the group
-    on top. The paper takes its absolute value and then puts the group with the smaller
-    mean on top, which reads the table once more, without noise; here the candidates are
-    ordered divisions, so that the election itself says which group is on top.
-    """
-
-    domain: Domain
-    step: Step
-
-    @cached_property
-    def free(self) -> list[int]:
-        """Positions of the columns that aren't public."""
-        return [j for j in range(len(self.domain.names)) if j not in self.domain.public]
-
-    @cached_property
-    def candidates(self) -> list[tuple[int, ...]]:
-        """The groups that can be on top, as positions of columns."""
-        sizes = range(1, len(self.free))
-        return [group for size in sizes for group in combinations(self.free, size)]
-
-    def elect(self, position: Position, curator: Curator) -> tuple[int, ...]:
-        """Return the columns on top."""
-        chosen = curator.choose(
-            self.step, lambda table: self._scores(position.codes(table), table.counts)
-        )
-        return self.candidates[int(chosen[0])]
-
-    def _scores(self, codes: IntArray, counts: IntArray | None) -> IntArray:
-        aic = dict[int, int]()
-        for j in self.free:
-            by_level = tally(codes[:, j], counts, int(self.domain.sizes[j]))
-            (steps,) = aic_steps(by_level[None], penalty=2.0)
-            aic[j] = int(steps)
-        total = sum(aic.values())
-        scores = list[int]()
-        for group in self.candidates:
-            inside = sum(aic[j] for j in group)
-            n_in = len(group)
-            n_out = len(self.free) - n_in
-            difference = (total - inside) * n_in - inside * n_out
-            scores.append(difference // (n_in * n_out))
-        return np.array(scores, dtype=np.int64)[None]
-
-
-def election_scores(
-    domain: Domain,
-    layer: Layer,
-    node: IntArray,
-    codes: IntArray,
-    counts: IntArray | None = None,
-    *,
-    penalty: float = 2.0,
-    observed_levels: bool = False,
-) -> IntArray:
-    """Return -AIC (or -BIC) of splitting each node by each column, in whole grid steps,
-    shape (nodes, columns).
-
-    ``node`` says where each row of levels is, and ``counts`` how many records it stands
-    for, 1 unless given. Columns that have been split already have the smallest int64.
-    """
-    scores = np.full((layer.n_nodes, len(domain.names)), UNAVAILABLE, dtype=np.int64)
-    for column, size in enumerate(domain.sizes):
-        open_ = layer.path[:, column] < 0
-        if open_.any():
-            level = node * size + codes[:, column]
-            by_level = tally(level, counts, layer.n_nodes * size)
-            steps = aic_steps(
-                by_level.reshape(layer.n_nodes, size),
-                penalty=penalty,
-                observed_levels=observed_levels,
-            )
-            scores[open_, column] = -steps[open_]
-    return scores
-
-
-def aic_steps(
-    counts: IntArray, *, penalty: float, observed_levels: bool = False
-) -> IntArray:
-    """Return AIC, or BIC, of each row of counts, rounded to whole steps of the grid."""
-    aic = one_way_aic(counts, penalty=penalty, observed_levels=observed_levels)
-    return np.asarray(np.floor(aic * STEPS_PER_UNIT + 0.5).astype(np.int64))
-
-
-def one_way_aic(
-    counts: IntArray, *, penalty: float = 2.0, observed_levels: bool = False
-) -> FloatArray:
-    """Return the AIC of the saturated one-way multinomial model of each row of counts.
-
-    With h(m) = log m! - m log m the log-likelihood is h(n) - sum_k h(n_k)
-    (docs/proofs/steps.md, lemma 1). Since the counts of a row add up to n, h may be
-    replaced by h(m) + m, which stays small: no large terms cancel, and the error is
-    below 1e-9 for any table that fits in memory.
-
-    A free parameter costs ``penalty`` units: 2 for AIC; for BIC the logarithm of a
-    *public* number of records, which leaves the sensitivity as it is. With
-    ``observed_levels`` only levels that occur count as parameters.
-    """
-    n_levels = (counts > 0).sum(axis=1) if observed_levels else counts.shape[1]
-    of_levels = _log_factorial_rest(counts).sum(axis=1)
-    spread = of_levels - _log_factorial_rest(counts.sum(axis=1))
-    return np.asarray(2 * spread + penalty * (n_levels - 1), dtype=np.float64)
-
-
-def _log_factorial_rest_of(m: int) -> float:
-    return math.lgamma(m + 1) - m * math.log(m) + m if m else 0.0
-
-
-_SMALL = np.array([_log_factorial_rest_of(m) for m in range(256)])
-
-
-def _log_factorial_rest(counts: IntArray) -> FloatArray:
-    """Return log m! - m log m + m: exactly tabulated below 256, Stirling's series
-    (error below 1e-15) above.
-    """
-    m = np.maximum(counts, 1).astype(np.float64)
-    leading = 0.5 * np.log(2 * np.pi * m)
-    series = leading + 1 / (12 * m) - 1 / (360 * m**3)
-    tabulated = _SMALL[np.minimum(counts, len(_SMALL) - 1)]
-    return np.where(counts < len(_SMALL), tabulated, series)

@@ -19,6 +19,7 @@ from pdips.margins.domain import (
     Cells,
     Domain,
     Layer,
+    View,
     cells,
     check_domain,
     check_noise,
@@ -29,6 +30,7 @@ from pdips.margins.domain import (
     top_layer,
     top_node,
 )
+from pdips.margins.forecast import Forecast, MarginForm
 from pdips.margins.margin_error import CountTree
 from pdips.margins.synthesis import CountedTree
 from pdips.margins.tree import (
@@ -44,7 +46,7 @@ from pdips.privacy.curator import Curator
 from pdips.privacy.loss import check_whole
 from pdips.privacy.noise_sum import NoiseSum
 from pdips.privacy.plan import Plan, Step
-from pdips.release.noisy_margins import MarginAxis, MeasuredMargin, axes_of
+from pdips.release.noisy_margins import MarginAxis, MarginError, MeasuredMargin, axes_of
 from pdips.release.offers import Offers
 
 LARGEST_FAN_OUT = 1_000_000
@@ -253,6 +255,11 @@ class ShuffledColumns:
     has split. Reads no record.
     """
 
+    @property
+    def given(self) -> None:
+        """None: draws say which columns split."""
+        return None
+
     def columns(
         self,
         number: int,
@@ -344,7 +351,7 @@ def average_range_variance(
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntervalTree:
+class IntervalTree(Forecast):
     """What a universal histogram of one ordered column counts of tables of one
     schema.
     """
@@ -354,6 +361,19 @@ class IntervalTree:
     fan_out: int  # Most intervals that an interval is cut into
     # The step that counts each layer below layer 0; the last one is that of the cells
     steps: tuple[Step, ...]
+
+    views: ClassVar[tuple[View, ...]] = ()
+    redraws: ClassVar[bool] = False
+
+    def margin_form(self, plan: Plan) -> MarginForm:
+        """Return the error of the least exact cell of a margin."""
+        return partial(self.margin, n_public=plan.n_public)
+
+    def margin_errors(
+        self, measured: NoisyTree, *, n_public: bool
+    ) -> tuple[MarginError, ...]:
+        """Return no errors: cells of a margin differ in them."""
+        return ()
 
     @cached_property
     def counts(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from operator import add
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -310,6 +311,8 @@ class Logistic:
     ... ).l1 > 0
     True
     """
+
+    most_records: ClassVar[int | None] = MOST_RECORDS
 
     outcome: str
     predictors: tuple[str, ...]

@@ -31,7 +31,6 @@ from pdips.release.offers import Offers, SetsShare
 from pdips.release.release import Release, RunRecord
 from pdips.statistics import averaging
 from pdips.statistics.fitted_model import FittedModel, compared
-from pdips.statistics.logistic import MOST_RECORDS, Logistic
 from pdips.statistics.model import Options, StatisticModel, as_statistic_model, fit
 from pdips.statistics.noisy_model import Likelihood
 from pdips.statistics.plan import NoisyStatistics, StatisticPlan, to_frame
@@ -242,13 +241,13 @@ class Modips(LaplaceOrGaussian):
         """Try the release on as many made-up records as the table has, where their
         number is public.
         """
-        if table.n_records > MOST_RECORDS and any(
-            isinstance(part.statistic, Logistic) for part in plan.design.parts
-        ):
-            raise DataError(
-                f"logistic regressions are made for tables of at most "
-                f"{MOST_RECORDS:,} records"
-            )
+        for part in plan.design.parts:
+            most = part.statistic.most_records
+            if most is not None and table.n_records > most:
+                raise DataError(
+                    f"statistic {part.name!r} is made for tables of at most "
+                    f"{most:,} records"
+                )
         self._rehearse(
             plan.design, table.n_records if plan.n_public else None, at_release=True
         )

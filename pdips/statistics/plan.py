@@ -21,12 +21,15 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.consistency import simplex_projection
+from pdips.margins.forecast import Forecast
 from pdips.posterior.columns import public_columns, stand_ins
 from pdips.posterior.columns import to_frame as to_records
 from pdips.privacy.curator import Curator, Drawing, noisy_counts
 from pdips.privacy.loss import Neighbours, Number, exact, positive
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.noise_sum import NoiseSum
 from pdips.privacy.plan import Plan, Step
+from pdips.statistics.forecast import statistic_errors
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.statistic import Counts, Products, Scatter, Sums, measured_once
 
@@ -221,7 +224,7 @@ class NoisyStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatisticPlan:
+class StatisticPlan(Forecast):
     """What is measured of tables of one schema, and how the budget is divided over it.
 
     Statistics have the names that the model gives them. The budget gives each that
@@ -257,6 +260,10 @@ class StatisticPlan:
                 "there is nothing to release"
             )
         self.parts  # noqa: B018 - a budget that is none is refused, too
+
+    def errors_of(self, plan: Plan, words: str) -> dict[str, NoiseSum]:
+        """Return the error of a statistic by name, or of margins that are counted."""
+        return statistic_errors(self, words)
 
     @property
     def _costly(self) -> list[str]:

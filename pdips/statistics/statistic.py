@@ -188,6 +188,8 @@ class _ByCell:
     columns; of ones without columns.
     """
 
+    most_records: ClassVar[int | None] = None  # Of a table that it is made for
+
     by: tuple[str, ...] = ()
 
     @property

@@ -55,7 +55,9 @@ from pdips.audit.neighbour_pairs import (
     worst_pairs,
 )
 from pdips.audit.postprocessing import PostprocessingCertificate
-from pdips.margins.tree import one_way_aic
+from pdips.margins.elections import (
+    one_way_aic,
+)
 from pdips.posterior import model as models
 from pdips.posterior import private_reference as stages
 from pdips.posterior.target import NODES

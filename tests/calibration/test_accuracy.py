@@ -16,7 +16,7 @@ from tables import cases, refuses, schema_of
 from pdips import LaplaceSanitizer, Margins, Modips, PrivBayes, Schema, Steps, Table
 from pdips.calibration import accuracy
 from pdips.calibration.accuracy import Want, smallest_epsilon
-from pdips.calibration.forms import errors_of
+from pdips.margins.forecast import errors_of
 from pdips.registry import published
 
 HOURS = Path(__file__).parents[2] / "examples" / "hours.toml"

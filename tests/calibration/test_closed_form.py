@@ -12,9 +12,9 @@ from scipy import stats
 from tables import cases, grown, random_table, schema_of
 
 from pdips import LaplaceSanitizer, Margins, Steps, UniversalHistogram
-from pdips.calibration.forms import errors_of, label
 from pdips.margins.consistency import consistent
 from pdips.margins.domain import domain_of
+from pdips.margins.forecast import errors_of, label
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.noise_sum import NoiseSum, Terms

@@ -12,9 +12,9 @@ from tables import cases
 
 from pdips import Column, Ledger, Margins, Schema, Table
 from pdips.calibration.closed_form import prospects
-from pdips.calibration.forms import errors_of, label
 from pdips.fields.pair_counts import MARGINS
 from pdips.margins.estimates import estimate
+from pdips.margins.forecast import errors_of, label
 from pdips.privacy.curator import noisy_counts
 from pdips.privacy.noise import RandomBits
 from pdips.registry import find

@@ -72,7 +72,7 @@ def without_model(here) -> list[object]:
     """A release by a mechanism that takes no model, which is quicker."""
     arguments = words(here, mechanism="margins")
     del arguments[arguments.index("--model") : arguments.index("--model") + 2]
-    return arguments
+    return [*arguments, "--sets", 1]
 
 
 def figures(content: object) -> set[str]:

@@ -26,8 +26,12 @@ from pdips.audit.cases.quantile import ABSENT, FIRMS, WAGES
 from pdips.audit.findings import exact_bound, law_of
 from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
 from pdips.errors import ResumableError
-from pdips.margins import tree
-from pdips.margins.tree import STEPS_PER_UNIT, group_width, node_width
+from pdips.margins import elections
+from pdips.margins.elections import (
+    STEPS_PER_UNIT,
+    group_width,
+    node_width,
+)
 from pdips.posterior import censored_posterior as prices
 from pdips.privacy.loss import DIGITS, largest_rho, zcdp
 from pdips.registry import AUDITS, MECHANISMS
@@ -343,11 +347,11 @@ def test_rounding_of_scores_is_paid_for(relation, nodes, monkeypatch):
     # AICs that are exact to 1e-9 and rise by 0 and 2, beside the boundary of a step:
     # rounding adds two
     boundary, error = (7 + 0.5) / STEPS_PER_UNIT, 1e-9
-    monkeypatch.setattr(tree, "one_way_aic", lambda values, **_: values)
+    monkeypatch.setattr(elections, "one_way_aic", lambda values, **_: values)
     ends = np.array(
         [[boundary - error, boundary + 2 + error], [boundary + error, boundary - error]]
     )
-    (a, b), (c, d) = tree.aic_steps(ends, penalty=2.0)
+    (a, b), (c, d) = elections.aic_steps(ends, penalty=2.0)
     spread = (b - a) - (d - c)
     assert spread == 2 * STEPS_PER_UNIT + 2
     assert spread * nodes == node_width(relation) * STEPS_PER_UNIT

@@ -295,6 +295,47 @@ def _is_stranger(node: ast.AST | None, package: str) -> bool:
     return not f"pdips.{home}".startswith(f"{package}.")
 
 
+def kinds_of_designs(root: Path) -> set[str]:
+    """What follows from a design is asked of the design, never of its class: a new one
+    falls through a chain of classes. Its own module may ask.
+    """
+    homes = {
+        name: path
+        for name, path in public_classes(root)
+        if _is_design(root, name, path)
+    }
+    return {
+        name
+        for name, path in files(root, LIBRARY)
+        for asked in _classes_asked(parsed(path))
+        if homes.get(asked, name) != name
+    }
+
+
+def _is_design(root: Path, name: str, path: str) -> bool:
+    """Whether a class is a design: it says so, or what its noise comes to."""
+    [node] = [
+        each
+        for each in parsed(root / path).body
+        if isinstance(each, ast.ClassDef) and each.name == name
+    ]
+    methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    bases = {each.id for each in node.bases if isinstance(each, ast.Name)}
+    return (
+        name.endswith("Design") or "Forecast" in bases or "measured_margins" in methods
+    )
+
+
+def _classes_asked(tree: ast.Module) -> Iterator[str]:
+    """Yield the classes that isinstance is asked for, by their last names."""
+    for node in ast.walk(tree):
+        is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if is_call and node.func.id == "isinstance":
+            for each in ast.walk(node.args[1]):
+                if isinstance(each, ast.Name | ast.Attribute):
+                    yield each.id if isinstance(each, ast.Name) else each.attr
+
+
 def circles(root: Path) -> set[str]:
     """No module imports, by any way round, a module that imports it."""
     graph = imports(root)
@@ -325,6 +366,7 @@ RULES = {
         dense_statements,
         unknown_documents,
         facts_by_name,
+        kinds_of_designs,
         circles,
     )
 }

@@ -1,6 +1,6 @@
 """What a mechanism offers to keep to is kept, and what it doesn't offer is refused."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,14 +11,16 @@ from small_models import ready
 from tables import refuses
 
 import pdips
-from pdips import Ledger, Schema, Table
+from pdips import Ledger, Margins, Schema, Table
 from pdips.data.table import decode
 from pdips.errors import PlanError
+from pdips.inference import rule_for
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.registry import MECHANISMS, find
 from pdips.release.offers import Offers
+from pdips.synthesis import is_spread, usual_sets
 
 ALL = sorted(MECHANISMS)
 LEVELS = {
@@ -211,6 +213,68 @@ def test_sets_with_noise_of_their_own_are_not_added_to(name):
     table = Table(records()[["a", "b"]], Schema(columns={k: LEVELS[k] for k in "ab"}))
     release, _ = ready(name)(epsilon=1).release(table)
     refuses("noise of its own|a copy", release.more_sets, 1)
+
+
+SEVERAL = {"margins", "modips", "scores"}
+"""Whose sets are drawn of one paid answer and show its noise."""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_ten_sets_are_usual_where_they_cost_nothing_and_show_the_noise(name):
+    mechanism = ready(name)(epsilon=1)
+    n_sets = usual_sets(mechanism)
+    assert n_sets == (10 if name in SEVERAL else 1)
+    assert usual_sets(mechanism, in_one_file=False) == 1
+    schema = Schema(columns={k: LEVELS[k] for k in "ab"})
+    one = mechanism.plan(schema)
+    usual = replace(mechanism, n_sets=n_sets).plan(schema)
+    assert (usual.loss.epsilon, usual.loss.delta, usual.repeats) == (
+        one.loss.epsilon,
+        one.loss.delta,
+        1 if name in SEVERAL else one.repeats,
+    )
+    # the broken twin: each set of another way to pay takes its part of the budget
+    if name in SEVERAL and "per-set" in mechanism.splits:
+        paid_each = replace(mechanism, split="per-set", n_sets=n_sets)
+        assert paid_each.plan(schema).repeats == 10
+        assert usual_sets(replace(paid_each, n_sets=1)) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"sets": "fitted"}, {"split": "per-set"}, {"chosen": 9, "measure": "pairs"}],
+)
+def test_one_set_is_usual_where_settings_make_all_sets_alike_or_paid(settings):
+    assert usual_sets(Margins(epsilon=1, **settings)) == 1
+    with_noise = {"sets": "posterior"}
+    assert usual_sets(Margins(epsilon=1, **with_noise)) == 10
+    # plug-in posteriors know of no noise
+    assert usual_sets(ready("modips")(epsilon=1, likelihood="plug-in")) == 1
+
+
+def test_a_release_of_a_frame_has_the_usual_sets_and_that_of_a_folder_one(tmp_path):
+    frame = records()[["a", "b"]]
+    schema = Schema(columns={k: LEVELS[k] for k in "ab"})
+    (tmp_path / "parts").mkdir()
+    frame.to_parquet(tmp_path / "parts/1.parquet", index=False)
+    frame.to_parquet(tmp_path / "one.parquet", index=False)
+    for table, n_sets in (
+        (frame, 10),
+        (tmp_path / "one.parquet", 10),
+        (tmp_path / "parts", 1),
+        (Table(frame, schema), 10),
+    ):
+        release, _ = pdips.synthesize(table, schema, epsilon=1, progress=False)
+        assert len(release.sets) == n_sets
+        if n_sets > 1:
+            assert rule_for(release) == "between"
+        else:
+            refuses("more sets cost nothing", rule_for, release)
+    release, _ = pdips.synthesize(frame, schema, epsilon=1, n_sets=2, progress=False)
+    assert len(release.sets) == 2
+    assert is_spread("people.duckdb#people")
+    assert is_spread("postgresql://host/db#people")
+    assert not is_spread("people.parquet")
 
 
 COUNTING = [name for name in MORE if "model" not in find(name).__dataclass_fields__]

@@ -288,7 +288,7 @@ def test_a_release_is_that_of_the_file_and_a_password_is_nowhere(
     done = subprocess.run([*command, *more], check=True, capture_output=True, text=True)
     found = pd.read_parquet(tmp_path / "out/confidential/synthetic_1.parquet")
     wanted = synthesize(
-        file, COUNTED, epsilon=1, seed=3, ledger=ledger, progress=False
+        file, COUNTED, epsilon=1, n_sets=1, seed=3, ledger=ledger, progress=False
     )[0]
     pd.testing.assert_frame_equal(found, wanted.sets[0], check_dtype=False)
     # of one account: the fingerprint is the same
@@ -311,7 +311,13 @@ def test_a_large_table_that_is_not_counted_is_read_in_batches_of_one_state(
     monkeypatch.setattr(files, "BATCH_RECORDS", 28)
     address, file = stored(kind, WHOLE.columns, tmp_path, request)
     wanted = synthesize(
-        file, WHOLE, epsilon=1, mechanism="margins", seed=3, progress=False
+        file,
+        WHOLE,
+        epsilon=1,
+        mechanism="margins",
+        n_sets=1,
+        seed=3,
+        progress=False,
     )[0]
     monkeypatch.setattr(files, "LARGE_RECORDS", 10)
     monkeypatch.setattr(files, "read_frame", None)

@@ -20,7 +20,6 @@ from pdips.calibration.closed_form import (
     page_form,
     prospects,
 )
-from pdips.calibration.forms import NoFormError, errors_of
 from pdips.errors import UselessWarning
 from pdips.fields.margins import PART_AGAIN
 from pdips.fields.pair_counts import (
@@ -40,6 +39,7 @@ from pdips.margins.estimates import (
     linking,
 )
 from pdips.margins.fine_columns import IntervalDesign
+from pdips.margins.forecast import NoFormError, errors_of
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, squared_norm
 from pdips.outside import NoisyMargins
 from pdips.privacy.curator import Drawing, noisy_counts

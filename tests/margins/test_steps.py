@@ -33,9 +33,8 @@ from pdips.audit.neighbour_pairs import Pair
 from pdips.margins import steps as tree
 from pdips.margins import views
 from pdips.margins.domain import choose_views, domain_of, root, split_by
-from pdips.margins.tree import (
+from pdips.margins.elections import (
     STEPS_PER_UNIT,
-    UNAVAILABLE,
     GroupElection,
     aic_steps,
     election_scores,
@@ -45,6 +44,7 @@ from pdips.margins.tree import (
 )
 from pdips.privacy.curator import Drawing
 from pdips.privacy.loss import largest_rho
+from pdips.privacy.noise import UNAVAILABLE
 from pdips.privacy.plan import Step
 from pdips.privacy.replay import exact_law
 from pdips.privacy.sensitivity import Sensitivity

@@ -12,8 +12,8 @@ from margin_tables import dense_covariance, groups_of, released
 from tables import grown, plan_of_tree, random_table, runs_of, scales_of, schema_of
 
 from pdips import LaplaceSanitizer, Margins, Schema, Steps
-from pdips.calibration.forms import label
 from pdips.margins.domain import View, choose_views, domain_of, one_way_margins
+from pdips.margins.forecast import label
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.planning import margin_errors
 from pdips.margins.tree import GivenColumns

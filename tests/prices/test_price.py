@@ -25,9 +25,13 @@ from pdips.audit.neighbour_pairs import either
 from pdips.fields.products import PARTS, PRODUCTS, NoisyProducts, SecondMoments
 from pdips.fields.weighted_sums import SUMS_OF_WEIGHTS, CappedSums, WeightedSums
 from pdips.margins.domain import domain_of, root, split_by
+from pdips.margins.elections import (
+    STEPS_PER_UNIT,
+    election_scores,
+    one_way_aic,
+)
 from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
-from pdips.margins.tree import STEPS_PER_UNIT, election_scores, one_way_aic
 from pdips.privacy.replay import Enumerating, exact_law
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.registry import published

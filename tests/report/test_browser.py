@@ -429,7 +429,7 @@ def test_the_page_of_a_plan_writes_the_command_of_its_sliders(
     assert command == (
         "pdips ledger set-total TABLE.sqlite 0.5 --delta 1e-8 --neighbours add-remove\n"
         "pdips synthesize TABLE --schema 'a b.toml' --mechanism margins --epsilon 0.5 "
-        "--neighbours add-remove --delta 1e-8 --columns voted,wage --ledger "
+        "--sets 1 --neighbours add-remove --delta 1e-8 --columns voted,wage --ledger "
         "TABLE.sqlite --out DIR"
     )
     assert "max_per_person = 3" in note

@@ -194,7 +194,7 @@ BY_ENGINES = [
     ),
     Mutant(
         "an election of columns has half of its width",
-        "margins/tree.py",
+        "margins/elections.py",
         "chosen = curator.choose(self.steps[number - 1], scores)",
         "chosen = curator.choose(self.steps[number - 1], lambda table: "
         "np.where(scores(table) == UNAVAILABLE, UNAVAILABLE, 2 * scores(table)))",

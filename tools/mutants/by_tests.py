@@ -140,7 +140,7 @@ BY_TESTS = [
     ),
     Mutant(
         "the rounding of scores isn't paid for",
-        "margins/tree.py",
+        "margins/elections.py",
         "(2 + 2 * Fraction(1, STEPS_PER_UNIT))",
         "2",
         f"{CONTRACT} -k rounding",

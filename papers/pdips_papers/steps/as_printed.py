@@ -14,8 +14,10 @@ from pdips.bayes_net.privbayes import PrivBayes
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.histogram.laplace import LaplaceSanitizer, PerturbedHistogram
+from pdips.margins.elections import (
+    STEPS_PER_UNIT,
+)
 from pdips.margins.steps import Below, Steps
-from pdips.margins.tree import STEPS_PER_UNIT
 from pdips.margins.universal_histogram import UniversalHistogram
 from pdips.privacy.loss import exact
 from pdips.privacy.plan import Plan

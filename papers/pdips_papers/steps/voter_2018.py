@@ -13,7 +13,9 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.data.table import Table
 from pdips.evaluation.propensity import specks
-from pdips.margins.tree import one_way_aic
+from pdips.margins.elections import (
+    one_way_aic,
+)
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
 from pdips_papers.harness.measures import combine
