@@ -2,10 +2,11 @@
 to a posterior as an ArviZ tree.
 """
 
+import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,20 +147,24 @@ def sample(
     if isinstance(model, pm.Model):
         _check_said(public_constants)
     written = written_model(model, known, options, public_constants)
-    if isinstance(model, pm.Model) or written is not None:
-        # what is said of a model may follow from the table: so it is on record
+    if delta is not None:
+        options["delta"] = delta
+    if isinstance(model, pm.Model):
+        asked = Scores(epsilon=epsilon, **options).request_before(known)
+        if resume is not None:
+            # what is to be resumed has been charged
+            asked = replace(asked, loss=None, spends=())
+        with reserved(ledger, asked, explain=True, allow=allow):
+            source = source_of_conditioned(model, data, known, ledger)
+    elif written is not None:
+        # what is said of public columns is on record
         reading = Request(mechanism="reading of public columns", schema=known)
         with reserved(ledger, reading, explain=True, allow=allow):
-            if written is None:
-                source = source_of_conditioned(model, data, known)
-            else:
-                source = written.source(data, known)
+            source = written.source(data, known)
     else:
         source = as_source(model)
     if source.converted is not None:
         known = source.converted.narrowed(known)
-    if delta is not None:
-        options["delta"] = delta
     mechanism = Scores(epsilon=epsilon, model=source, n_sets=max(sets, 1), **options)
     with show_progress(quiet=not progress) as told:
         job = ReleaseJob(
@@ -215,9 +220,15 @@ def _check_said(public_constants: bool) -> None:
         )
 
 
-def source_of_conditioned(model: pm.Model, data: Any, schema: Schema) -> Source:
+def source_of_conditioned(
+    model: pm.Model, data: Any, schema: Schema, ledger: Ledger | None = None
+) -> Source:
     """Return a model that is conditioned on a table in the form that mechanisms
     take.
+
+    Its name tells one model from another, so that a release is resumed with the same
+    one, but nobody can guess by it what the model holds: it takes the ledger's private
+    key to make the name. Without a ledger nothing is resumed.
     """
     with snapshot(data) as lent:
         table = as_table(lent, schema, counted=False)
@@ -226,7 +237,11 @@ def source_of_conditioned(model: pm.Model, data: Any, schema: Schema) -> Source:
     except InputError as error:
         # an answer about the table, which counts as a refusal for what it holds
         raise DataError(str(error)) from None
-    name = f"model with constants {converted.digest}"
+    name = "conditioned model"
+    if ledger is not None:
+        _, signature = ledger.sign(f"model {converted.digest}".encode())
+        keyed = hashlib.sha256(signature.encode()).hexdigest()
+        name = f"{name} {keyed[:12]}"
     return Source(converted.build, name, "", converted=converted)
 
 

@@ -142,6 +142,7 @@ class AnswerFolder:
     file_format: FileFormat = "parquet"
     allow: tuple[str, ...] = ()
     report: bool = False
+    is_usual: bool = False
 
 
 def run(options: AnswerOptions) -> None:

@@ -373,6 +373,8 @@ class FolderOptions(Protocol):
     def allow(self) -> tuple[str, ...]: ...
     @property
     def report(self) -> bool: ...
+    @property
+    def is_usual(self) -> bool: ...  # whether the number of sets was left out
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from pdips.conversion.moving import numbers_of, refuse_moving
 from pdips.data.schema import Column
 from pdips.errors import InputError
 from pdips.posterior.columns import Values
+from pdips.posterior.model_checks import check_no_series, parameter_shapes
 
 # Further builds by which records are known again: two values each tell 2**24 apart
 MORE_BUILDS = 22
@@ -147,12 +148,10 @@ class Builds:
             model = self.make(frame)
         except (InputError, KeyboardInterrupt):
             raise
-        except KeyError as error:
-            if error.args and error.args[0] not in frame.columns:
-                raise InputError(
-                    f"{self.name} reads column {error.args[0]!r}, which the schema "
-                    f"doesn't have"
-                ) from None
+        except (AttributeError, KeyError) as error:
+            wanted = _column_of(error)
+            if wanted is not None and wanted not in frame.columns:
+                raise InputError(self._not_there(wanted)) from None
             raise _failed(self.name, error) from None
         except BaseException as error:  # noqa: BLE001 - the analyst's own code, on made-up records
             raise _failed(self.name, error) from None
@@ -164,9 +163,22 @@ class Builds:
         if not model.observed_RVs:
             raise InputError(
                 f"{self.name} makes a model without an observed variable: give one "
-                f"observed=df[...], or condition it by pm.observe"
+                f"observed=df[...], or condition it by pm.observe (a pm.Potential "
+                f"doesn't say how records come about)"
             )
+        check_no_series(model)
         return Build.of(model)
+
+    def _not_there(self, wanted: Any) -> str:
+        """Return what is said of a column that the frame lacks."""
+        said = f"{self.name} reads column {wanted!r}, which the schema doesn't have"
+        if wanted == self.made_up.schema.records.person:
+            said = (
+                f"{self.name} reads column {wanted!r}, which says whose a record is "
+                f"and is in no model: where persons have several records, give the "
+                f"frame one row a person and one column a measurement"
+            )
+        return said
 
     @cached_property
     def observed(self) -> list[tuple[Any, NDArray[Any], NDArray[Any]]]:
@@ -383,6 +395,18 @@ class Builds:
         return found
 
     @cached_property
+    def latents(self) -> list[Any]:
+        """The free variables with an entry for each record."""
+        first = self.first.model
+        shapes = parameter_shapes(first)
+        longer = parameter_shapes(self.longer.model)
+        return [
+            variable
+            for variable in first.free_RVs
+            if self.axis(shapes[variable.name], longer[variable.name]) is not None
+        ]
+
+    @cached_property
     def record_dims(self) -> set[str]:
         """Names of the dimensions that number records."""
         found = set()
@@ -479,6 +503,14 @@ def are_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.dtype.kind != "f":
         return np.array_equal(one, other)
     return np.allclose(one, other, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+def _column_of(error: BaseException) -> Any:
+    """Return the column that an error says a frame doesn't have; None of others."""
+    if isinstance(error, KeyError):
+        return error.args[0] if error.args else None
+    is_of_frame = isinstance(getattr(error, "obj", None), pd.DataFrame)
+    return getattr(error, "name", None) if is_of_frame else None
 
 
 def _failed(name: str, error: BaseException) -> InputError:

@@ -32,6 +32,7 @@ from pdips.posterior.columns import (
     public_names,
     record_values,
 )
+from pdips.posterior.model_checks import check_no_series, parameter_shapes
 
 # Digits of a number that somebody has typed; one worked out of records has more
 TYPED = 6
@@ -90,6 +91,7 @@ class Conditioned:
                 "the model has no observed variable: give one observed=df[...], or "
                 "condition it by pm.observe"
             )
+        check_no_series(self.model)
         return Build.of(self.model)
 
     @property
@@ -269,6 +271,16 @@ class Conditioned:
                 if is_size.any():
                     found[variable] = is_size
         return found
+
+    @cached_property
+    def latents(self) -> list[Any]:
+        """The free variables with as many entries as there are records."""
+        shapes = parameter_shapes(self.model)
+        return [
+            variable
+            for variable in self.model.free_RVs
+            if self.n in shapes[variable.name]
+        ]
 
     @cached_property
     def record_dims(self) -> set[str]:

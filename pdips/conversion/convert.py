@@ -13,6 +13,8 @@ from pdips.conversion.builds import Builds, are_equal
 from pdips.conversion.conditioned import Conditioned, is_typed
 from pdips.conversion.converted import ColumnPart, ConvertedModel, Observed
 from pdips.conversion.frames import MadeUp, refuse_too_few
+from pdips.conversion.latents import check_latents
+from pdips.conversion.leaves import held, leaves_of
 from pdips.conversion.matching import (
     ColumnExpression,
     ColumnProduct,
@@ -79,6 +81,9 @@ def converted_conditioned(model: pm.Model, table: Table) -> ConvertedModel:
 
 
 def _converted(builds: Looked) -> ConvertedModel:
+    if isinstance(builds, Builds):
+        _check_potentials(builds)
+    check_latents(builds.first.model, builds.latents)
     derived = _Derived(builds.public_values)
     parts = {}
     all_records = []
@@ -95,9 +100,28 @@ def _converted(builds: Looked) -> ConvertedModel:
         sizes=builds.sizes,
         all_records=tuple(all_records),
         observed=tuple(_observed(builds, derived)),
+        latents=tuple(builds.latents),
         derived=derived.columns(),
         record_dims=frozenset(builds.record_dims),
     )
+
+
+def _check_potentials(builds: Builds) -> None:
+    """Refuse potentials that read confidential columns: they don't say how records come
+    about, and noisy sums are compared with those of records as the model draws them.
+    """
+    others = builds.second.model.potentials
+    for potential, other in zip(builds.first.model.potentials, others, strict=True):
+        before = [held(leaf) for leaf in leaves_of([potential])]
+        after = [held(leaf) for leaf in leaves_of([other])]
+        same_number = len(before) == len(after)
+        if not same_number or not all(map(are_equal, before, after)):
+            raise InputError(
+                f"potential {potential.name!r} reads confidential columns, and doesn't "
+                f"say how records come about: write it as the law of an observed "
+                f"variable, by pm.Censored for censored times, or by "
+                f"pm.CustomDist(..., logp=..., random=...)"
+            )
 
 
 def _part(

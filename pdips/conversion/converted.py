@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
+from pdips.conversion.latents import with_latents
 from pdips.conversion.leaves import held, leaves_of, roots_of
 from pdips.conversion.matching import ColumnExpression, ColumnProduct, Reading
 from pdips.conversion.rebuild import ALL_RECORDS, Memo, rebuilt
@@ -111,6 +112,8 @@ class ConvertedModel:
         What the model makes of public columns.
     record_dims : set of str
         Dimensions that number records.
+    latents : tuple of variable
+        Free variables with an entry for each record, which are integrated out.
     """
 
     model: pm.Model = field(repr=False)
@@ -120,6 +123,7 @@ class ConvertedModel:
     observed: tuple[Observed, ...] = field(repr=False)
     derived: DerivedColumns = field(repr=False)
     record_dims: frozenset[str] = frozenset()
+    latents: tuple[Any, ...] = field(default=(), repr=False)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -148,8 +152,9 @@ class ConvertedModel:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the model's graph and constants, which is published: of what has
-        one row a record, and of observed values, only how they are read.
+        """A digest of the model's graph and constants: of what has one row a record,
+        and of observed values, only how they are read. It isn't published, for whoever
+        has it could try constants.
         """
         parts = [self.model.str_repr(formatting="plain", include_params=False)]
         parts += [repr(one.readings) for one in self.observed]
@@ -222,6 +227,8 @@ class _Making:
         # parts that hold confidential columns, which wait for these variables
         self.waiting = dict[Any, ColumnPart]()
         self.memo: Memo = dict.fromkeys(converted.all_records, ALL_RECORDS)
+        # numbers of records and what reads them, until all of it is there
+        self.unread = dict[Any, Any]()
         # what observes some of the records only, until the last of them is made
         self.partial = {member for one in converted.observed for member in one.members}
         self.columns = model_columns(data.schema)
@@ -271,9 +278,11 @@ class _Making:
                 self.memo[variable] = new
             if variable in self.observed:
                 self._observe(self.observed[variable], new)
-            if variable in self.partial or variable in self.observed:
-                continue
-            self._register(variable, new)
+            elif variable in self.converted.latents:
+                self.unread[variable] = self.memo[variable] = new
+            elif variable not in self.partial:
+                self._register(variable, new)
+        self._integrate()
         for potential in model.potentials:
             pm.Potential(
                 self.converted.inside(potential.name), self._rebuilt(potential)
@@ -340,9 +349,28 @@ class _Making:
         return self._read(ColumnExpression(name), reader)
 
     def _observe(self, observed: Observed, new: Any) -> None:
-        """Register an observed variable under the name of its column."""
+        """Register an observed variable, or keep it until what it reads of records can
+        be integrated out.
+        """
         if observed.members:
             new = self._chosen(observed)
+        if not set(self.unread.values()).isdisjoint(ancestors([new])):
+            self.unread[observed.variable] = new
+            self._describe(observed, new)
+        else:
+            self._register_observed(observed, new)
+
+    def _integrate(self) -> None:
+        """Register the observed variables that read numbers of records."""
+        latents = [self.unread.pop(one) for one in self.converted.latents]
+        if not latents:
+            return
+        drawn = with_latents([*self.unread.values()], latents, self.made.basic_RVs)
+        for variable, new in zip(self.unread, drawn, strict=True):
+            self._register_observed(self.observed[variable], new)
+
+    def _register_observed(self, observed: Observed, new: Any) -> None:
+        """Register an observed variable under the name of its column."""
         columns = []
         for reading in observed.readings:
             column = self.data[reading.column]
@@ -358,6 +386,10 @@ class _Making:
         if values.dtype != new.dtype and new.dtype.startswith("float"):
             values = pt.cast(values, new.dtype)
         made = self.made.register_rv(new, observed.name, observed=values, dims=dims)
+        self._describe(observed, made)
+
+    def _describe(self, observed: Observed, made: Any) -> None:
+        """Note what stands for columns that are described."""
         self.memo[observed.variable] = made
         for place, reading in enumerate(observed.readings):
             each = made[:, place] if observed.is_matrix else made
@@ -388,7 +420,9 @@ class _Making:
         """Whether a variable has a value for each record, or follows from what was
         observed.
         """
-        sources = {*self.converted.parts, *self.converted.sizes, *self.observed}
+        converted = self.converted
+        sources = {*converted.parts, *converted.sizes, *converted.latents}
+        sources.update(self.observed)
         return not sources.isdisjoint(ancestors([variable]))
 
 

@@ -31,6 +31,8 @@ NO_OUTCOMES = {
     "outcome['level']",
 }
 """Functions that an outcome can't be made by, and why."""
+OF_SEVERAL = ("bs", "poly", "hsgp", "rank")
+"""Functions whose values at one record follow from those of all records."""
 PROPORTIONS = ("p", "prop", "proportion")
 
 
@@ -101,6 +103,7 @@ def formula_terms(
     level = getattr(component, "reference", None)
     terms = FormulaTerms(_outcome(left, schema), left, right, level)
     _check_covariates(terms, schema)
+    _check_right(descriptions, schema)
     _check_values((*left, *right), schema)
     _check_left(component, terms)
     if digits and not all(map(is_short, _numbers_of(component))):
@@ -255,6 +258,36 @@ def _check_covariates(terms: FormulaTerms, schema: Schema) -> None:
                 f"{name!r} is the outcome and stands on the right, too: take it out of "
                 "one of the two"
             )
+
+
+def _check_right(descriptions: Sequence[Any], schema: Schema) -> None:
+    """Refuse splines and the like of confidential covariates, and levels of what has
+    none in the schema.
+    """
+    for description in descriptions:
+        for term in (*description.common_terms, *description.group_terms):
+            hidden = [
+                name
+                for name in sorted(term.var_names)
+                if name in schema.columns and not schema.columns[name].public
+            ]
+            if not hidden:
+                continue
+            name = hidden[0]
+            for function in functions_of(term):
+                if function in OF_SEVERAL:
+                    raise InputError(
+                        f"{function}() of the confidential column {name!r} would read "
+                        f"all of its records: write np.log({name}), np.sqrt({name}) or "
+                        f"I({name}**2), or declare the column public if everybody may "
+                        f"know it"
+                    )
+                if function == "C" and not schema.columns[name].is_categorical:
+                    raise InputError(
+                        f"C({name}) takes the numbers of a confidential column for "
+                        f"levels, of which the schema has none: give {name!r} levels "
+                        f"there, or take it as a number"
+                    )
 
 
 def _check_left(component: Any, terms: FormulaTerms) -> None:

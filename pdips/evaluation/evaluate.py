@@ -539,7 +539,7 @@ def specific_utility(
     ...         table, open_release("demo"), analysis
     ...     ).coefficients
     ... ]
-    ['Intercept', 'sex[T.male]']
+    ['Intercept', 'sex[male]']
     """
     original = analysis.fit(table.frame)
     if not original.converged:

@@ -169,7 +169,7 @@ def read_analysis(
     >>> schema = Schema.load("examples/youth.toml")
     >>> analysis = read_analysis("enrolled ~ sex + age", schema)
     >>> analysis.fit(Table.read("examples/youth.parquet", schema).frame).names
-    ('Intercept', 'sex[T.male]', 'age[T.22-25]', 'age[T.26-29]')
+    ('Intercept', 'sex[male]', 'age[22-25]', 'age[26-29]')
     """
     from formulaic import Formula  # type: ignore[import-untyped]
 
@@ -198,7 +198,7 @@ def read_analysis(
     stand_in = _stand_in(schema, columns)
     outcome = None if sides["left"] is None else _spec(sides["left"], stand_in, formula)
     design = _spec(sides["right"], stand_in, formula)
-    names = tuple(map(str, design.column_names))
+    names = tuple(map(_named, design.column_names))
     if not names or names[0] != _INTERCEPT:
         raise InputError(
             f"the analysis {formula!r} needs its intercept; take out the 0 or -1"
@@ -219,6 +219,13 @@ def read_analysis(
         _left=outcome,
         _right=design,
     )
+
+
+def _named(column: Any) -> str:
+    """Return what a column of a design is called everywhere here: ``sex[male]``, which
+    formulaic spells ``sex[T.male]``.
+    """
+    return str(column).replace("[T.", "[")
 
 
 def _troubles() -> tuple[type[Exception], ...]:

@@ -135,7 +135,7 @@ def compare_fits(
     ...         [analysis.fit(frame) for frame in release.sets],
     ...     ).index
     ... )
-    ['Intercept', 'sex[T.male]']
+    ['Intercept', 'sex[male]']
     """
     names = {fit.names for fit in synthetic_fits}
     if names != {original_fit.names}:

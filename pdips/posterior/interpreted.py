@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.ops import DeepCopyOp, ViewOp
 from pytensor.graph.rewriting.basic import in2out, node_rewriter
@@ -165,12 +166,24 @@ def _looked_up(looked_in: Any, places: Sequence[Any], n_axes: int) -> Any:
     return looked_in[tuple(whole)]
 
 
+@node_rewriter(None)  # type: ignore[untyped-decorator]
+def opened(fgraph: Any, node: Any) -> list[Any] | None:
+    """Replace graphs that are packed in one operation, such as shares of exponentials,
+    which PyTensor would compile by themselves.
+    """
+    if not isinstance(node.op, OpFromGraph):
+        return None
+    found: list[Any] = node.op.fgraph.bind(list(node.inputs))
+    return found
+
+
 REWRITES = RewriteDatabaseQuery(
     include=["minimum_compile", "merge", "py_only", *SIMPLIFYING],
     exclude=["BlasOpt", "cxx_only", "fusion", "inplace"],
 )
 BY_NUMPY = Mode(VMLinker(use_cloop=False, c_thunks=False), REWRITES).register(
     (in2out(on_further_axes), SIMPLIFIED),
+    (in2out(opened), AFTER_SIMPLIFYING),
     (in2out(in_numpy_words), AFTER_SIMPLIFYING),
 )
 """Rewritten as compiled code is, but for what would make one operation of several."""

@@ -23,6 +23,12 @@ from numpy.typing import NDArray
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.multivariate import CARRV, ICARRV, MvNormalRV
+from pymc.distributions.timeseries import (
+    GARCH11RV,
+    AutoRegressiveRV,
+    EulerMaruyamaRV,
+    RandomWalkRV,
+)
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant, equal_computations
@@ -63,6 +69,8 @@ UNMERGED = get_mode("FAST_COMPILE").excluding("local_add_canonizer")
 # one
 SIZES = (2, 3, 25)
 MOST_REMEMBERED = 64  # Trials whose results are kept
+# Laws of a whole series at once
+SERIES = (AutoRegressiveRV, EulerMaruyamaRV, GARCH11RV, RandomWalkRV)
 GP_NAME = "_rotated_"  # In the names of what PyMC's Gaussian processes are made of
 MOST_LEVELS = 12  # Levels of a column that are left out one at a time
 WIDE = (
@@ -182,16 +190,17 @@ def check_own(one: pm.Model, several: pm.Model) -> None:
     """Refuse a model that has, for several records, more of a parameter than for
     one.
     """
-    sizes = _sizes(one)
-    for name, size in _sizes(several).items():
+    sizes = parameter_shapes(one)
+    for name, size in parameter_shapes(several).items():
         if size != sizes.get(name, size):
+            check_no_process(several[name])
             raise InputError(
                 f"the model has one parameter for each record, {name!r}; "
-                f"{_instead_of(several[name])}"
+                f"{instead_of(several[name])}"
             )
 
 
-def _sizes(model: pm.Model) -> dict[str, tuple[int, ...]]:
+def parameter_shapes(model: pm.Model) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's parameters."""
     unsaid = [each for each in model.free_RVs if None in each.type.shape]
     if not unsaid:
@@ -205,10 +214,29 @@ def _sizes(model: pm.Model) -> dict[str, tuple[int, ...]]:
     return known
 
 
-def _instead_of(variable: Any) -> str:
-    """Return what to write instead of a variable that is there once a record."""
+def check_no_process(variable: Any) -> None:
+    """Refuse a variable that is there once a record if it is of a Gaussian process."""
     if GP_NAME in variable.name or isinstance(variable.owner.op, MvNormalRV):
-        return f"a Gaussian process over records ties them together; {SMOOTH}"
+        raise InputError(
+            f"the model has one parameter for each record, {variable.name!r}: a "
+            f"Gaussian process over records ties them together; {SMOOTH}"
+        )
+
+
+def check_no_series(model: pm.Model) -> None:
+    """Refuse observed variables of which the records are one draw together."""
+    for variable in model.observed_RVs:
+        op = variable.owner.op if variable.owner else None
+        if isinstance(op, SERIES) and variable.ndim == 1:
+            raise InputError(
+                f"{variable.name!r} is a series over records, which no record has a "
+                f"term of its own in: take a series of parameters over the levels of a "
+                f"public column for time"
+            )
+
+
+def instead_of(variable: Any) -> str:
+    """Return what to write instead of a variable that is there once a record."""
     if not variable.dtype.startswith("float"):
         return (
             "sum it out, by pm.Mixture or by marginalize of pymc_extras, or give one "

@@ -15,6 +15,25 @@ MISFIT = "misfit"
 CONTRADICTED = 0.05
 
 
+# What may be published of the steps of chains: no time, for it tells of a machine, and
+# no seed
+OF_STEPS = ("diverging", "n_steps", "step_size", "logp", "energy")
+
+
+def sample_stats(tree: Any, every: int) -> "xr.Dataset | None":
+    """Return what a sampler told of its steps, of every draw that is published; None
+    where no chain ran.
+    """
+    if "sample_stats" not in tree.children:
+        return None
+    told = tree["sample_stats"].to_dataset()
+    kept = told[[name for name in OF_STEPS if name in told]]
+    kept = kept.isel(draw=slice(None, None, every)).drop_attrs()
+    numbered = {dim: range(size) for dim, size in kept.sizes.items()}
+    published: xr.Dataset = kept.assign_coords(numbered)
+    return published
+
+
 @dataclass(frozen=True, eq=False)
 class PublicDraws:
     """What a mechanism publishes of its model: made of noisy answers and public facts

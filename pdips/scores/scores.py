@@ -32,6 +32,7 @@ from pdips.posterior.model import (
     Blueprint,
 )
 from pdips.posterior.model_checks import on_stand_ins
+from pdips.privacy.account import Request
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import Clock, Curator, Progress, Statistic
 from pdips.privacy.loss import check_whole
@@ -184,6 +185,16 @@ class Scores(sampling.ChainMechanism):
         space = self._rehearsed(schema)
         return self.planned(
             schema, self.steps(space, schema), self._sentences(space), **self.reading
+        )
+
+    def request_before(self, schema: Schema) -> Request:
+        """Return the price and what it is for before the model is known, which stands
+        for the whole of it: what is asked is known once the model is.
+        """
+        whole = self._records_step(schema, self.total)
+        plan = self.planned(schema, [whole], "the whole price", **self.reading)
+        return Request(
+            mechanism=self.name, schema=schema, loss=plan.loss, spends=plan.spends
         )
 
     def steps(self, space: Blueprint, schema: Schema) -> tuple[Step, ...]:

@@ -23,7 +23,7 @@ from pdips.posterior.columns import stand_ins
 from pdips.posterior.inspection import tree_of
 from pdips.posterior.model import PUBLIC_SEED, STAND_INS, Blueprint, split
 from pdips.posterior.streams import draws_by_name
-from pdips.release.public_draws import MISFIT
+from pdips.release.public_draws import MISFIT, sample_stats
 from pdips.release.tree import stored_name
 from pdips.scores.column_cells import ColumnCells
 from pdips.scores.noisy_likelihood import Measurement, NoisySums, prior_model
@@ -209,13 +209,17 @@ def by_chain(draws: PosteriorDraws, values: NDArray[Any]) -> NDArray[Any]:
     """Return what belongs to the draws of chains one after the other, for those draws
     that go into the file: shape (chains, draws, ...).
     """
-    dataset = draws.tree["posterior"].to_dataset()
-    n_chains = dataset.sizes["chain"]
+    n_chains = draws.tree["posterior"].sizes["chain"]
     if n_chains == 1 and len(values) % CHAINS == 0:
         n_chains = CHAINS
+    return values.reshape(n_chains, -1, *values.shape[1:])[:, :: _every(draws)]
+
+
+def _every(draws: PosteriorDraws) -> int:
+    """Return which draws go into the file: all, every second one, third, ..."""
+    dataset = draws.tree["posterior"].to_dataset()
     n_numbers = sum(array.size for array in dataset.data_vars.values())
-    every = -(-n_numbers // MOST_NUMBERS)
-    return values.reshape(n_chains, -1, *values.shape[1:])[:, ::every]
+    return -(-n_numbers // MOST_NUMBERS)
 
 
 def public_groups(
@@ -226,7 +230,8 @@ def public_groups(
 
     ``prior``; ``log_prior`` at posterior draws, by variable; ``log_likelihood``, one
     number for each answer, given the answers before; ``noisy_statistics``: noisy
-    numbers as the posterior predicts them; ``observed_data``: as they are; and
+    numbers as the posterior predicts them; ``observed_data``: as they are;
+    ``sample_stats`` of NUTS, where it drew; and
     ``margins``, a tree of its own for the leave-one-out of counts: see
     :func:`leave_one_out`.
     """
@@ -235,6 +240,7 @@ def public_groups(
     groups["prior"] = attempt(prior_group, sums.space)
     groups["log_prior"] = attempt(log_prior_group, sums.space, places)
     groups["observed_data"] = observed(sums)
+    groups["sample_stats"] = sample_stats(draws.tree, _every(draws))
     if here is not None:
         groups["log_likelihood"] = attempt(_log_likelihood, sums, here, places)
         some = few(places, len(sums.noisy))

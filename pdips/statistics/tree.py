@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from pdips.release.public_draws import PublicDraws
+from pdips.release.public_draws import PublicDraws, sample_stats
 from pdips.release.tree import stored_name
 from pdips.statistics.fitted_model import FittedModel
 from pdips.statistics.plan import NoisyStatistics, to_frame
@@ -23,6 +23,9 @@ def published_posteriors(fits: Sequence[FittedModel], heaviest: int) -> PublicDr
     """
     fitted = fits[heaviest]
     groups = {"observed_data": observed(fitted.measured)}
+    steps = sample_stats(fitted.posterior.tree, _every(fitted))
+    if steps is not None:
+        groups["sample_stats"] = steps
     if len(fits) > 1:
         for number, other in enumerate(fits, start=1):
             path = f"{OTHERS}/{number}"
@@ -33,12 +36,17 @@ def published_posteriors(fits: Sequence[FittedModel], heaviest: int) -> PublicDr
     return PublicDraws(_posterior(fitted), fitted.sampler, lambda: groups)
 
 
+def _every(fitted: FittedModel) -> int:
+    """Return which draws go into the file: all, every second one, third, ..."""
+    dataset = fitted.posterior.tree["posterior"].to_dataset()
+    n_numbers = sum(array.size for array in dataset.data_vars.values())
+    return -(-n_numbers // MOST_NUMBERS)
+
+
 def _posterior(fitted: FittedModel) -> xr.Dataset:
     """Return the draws of a fit, with what a file takes of names and labels."""
     dataset = fitted.posterior.tree["posterior"].to_dataset().drop_attrs()
-    n_numbers = sum(array.size for array in dataset.data_vars.values())
-    every = -(-n_numbers // MOST_NUMBERS)
-    dataset = dataset.isel(draw=slice(None, None, every))
+    dataset = dataset.isel(draw=slice(None, None, _every(fitted)))
     for dim in dataset.dims:
         size = dataset.sizes[dim]
         labels = np.asarray(dataset.coords[dim]) if dim in dataset.coords else None

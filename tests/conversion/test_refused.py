@@ -87,6 +87,15 @@ REFUSED = {
         lambda df: normal(df, mu=df["age"].values),
         "reads column 'age', which the schema doesn't have",
     ),
+    "unknown attribute": (
+        lambda df: normal(df, mu=df.age.values),
+        "reads column 'age', which the schema doesn't have",
+    ),
+    "potential of records": (
+        lambda df: _with_potential(df),
+        "potential 'more' reads confidential columns",
+    ),
+    "series of records": (lambda df: _as_series(df), "is a series over records"),
     "no model": (lambda df: df, "must return a pm.Model"),
     "no observed variable": (
         lambda df: _without_observed(),
@@ -130,6 +139,20 @@ def _with_covariance(df):
     with pm.Model() as model:
         a = pm.Normal("a", 170, 10)
         pm.MvNormal("height", a + np.zeros(len(x)), covariance, observed=df.height)
+    return model
+
+
+def _with_potential(df):
+    with normal(df) as model:
+        pm.Potential("more", -((df.pay.values / model["a"]) ** 2).sum())
+    return model
+
+
+def _as_series(df):
+    with pm.Model() as model:
+        rho = pm.Normal("rho", 0, 0.5)
+        start = pm.Normal.dist(170, 10)
+        pm.AR("height", rho=rho, sigma=1, init_dist=start, observed=df.height.values)
     return model
 
 
@@ -323,3 +346,12 @@ def test_few_public_records_with_many_levels_are_refused():
     part = Table(frame[["g"]], alone).public_part()
     with pytest.raises(InputError, match="more levels than the table has records"):
         converted_model(normal, MadeUp(schema, part), "make")
+
+
+def test_the_column_of_persons_is_in_no_model():
+    schema = Schema(
+        columns={"y": {"lower": 0, "upper": 9}},
+        records={"person": "pid", "max_per_person": 4},
+    )
+    with pytest.raises(InputError, match="'pid', which says whose a record is"):
+        converted_model(lambda df: df["pid"].mean(), MadeUp(schema, None), "make")

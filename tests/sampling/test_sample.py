@@ -1,6 +1,7 @@
 """``pdips.sample``: from a model as people write it to a posterior as an ArviZ tree."""
 
 import pickle
+from fractions import Fraction
 
 import arviz as az
 import numpy as np
@@ -11,7 +12,7 @@ from written_models import SCHEMA, ordered, table, with_dims
 
 import pdips
 from pdips import InputError, Ledger, Schema
-from pdips.sampling import written_model
+from pdips.sampling import source_of_conditioned, written_model
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PyTensor could not link to a BLAS installation",
@@ -272,6 +273,49 @@ def test_what_is_said_of_a_conditioned_model_counts_as_a_refusal(tmp_path):
             pdips.sample(model, frame, SCHEMA, ledger=ledger, **settings)
     with pytest.raises((InputError, pdips.RefusedError), match="refus"):
         pdips.sample(model, frame, SCHEMA, ledger=ledger, **settings)
+
+
+def mean_of(frame) -> pm.Model:
+    """A model that holds a mean of the records."""
+    with pm.Model() as model:
+        a = pm.Normal("a", frame.height.mean(), 10)
+        pm.Normal("height", a, 10, observed=frame.height)
+    return model
+
+
+def test_the_price_is_reserved_before_a_conditioned_model_is_looked_at(tmp_path):
+    ledger = Ledger(tmp_path / "account.sqlite")
+    ledger.set_total(1)
+    frame = people(60)
+    model = mean_of(frame)
+    settings = {"public_constants": True, "progress": False, "ledger": ledger}
+    # nothing is said of the records where the price can't be paid
+    for more in ({}, {"delta": 1e-6}):
+        with pytest.raises(pdips.RefusedError, match=r"exceed|total"):
+            pdips.sample(model, frame, SCHEMA, epsilon=2, **settings, **more)
+    with pytest.raises(InputError, match="holds the mean"):
+        pdips.sample(
+            model, frame, SCHEMA, epsilon=0.5, allow=["charged-refusals"], **settings
+        )
+    assert ledger.summary().spent_epsilon == Fraction("0.5")
+
+
+def test_the_name_of_a_conditioned_model_needs_the_ledgers_key(tmp_path):
+    frame = people(60)
+    model = make(frame)
+    names = []
+    for place in ("one", "other"):
+        ledger = Ledger(tmp_path / f"{place}.sqlite")
+        ledger.set_total(1)
+        for _ in range(2):
+            source = source_of_conditioned(model, frame, SCHEMA, ledger)
+            names.append(source.name)
+    assert names[0] == names[1]
+    assert names[2] == names[3]
+    assert names[0] != names[2]
+    unnamed = source_of_conditioned(model, frame, SCHEMA)
+    assert unnamed.name == "conditioned model"
+    assert unnamed.converted.digest not in " ".join(names)
 
 
 def test_forms_of_models_are_told_apart(tmp_path):
