@@ -53,6 +53,28 @@ def centred(df: pd.DataFrame) -> pm.Model:
     return model
 
 
+def in_data(df: pd.DataFrame) -> pm.Model:
+    """What is observed is data without dims, as floats: its length is the variable's
+    shape.
+    """
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=2)
+        y = pm.Data("y", (df.vote == "yes").to_numpy().astype(float))
+        eta = b[0] + b[1] * (df.weight.values - 80) / 40
+        pm.Bernoulli("vote", logit_p=eta, observed=y)
+    return model
+
+
+def zero_inflated(df: pd.DataFrame) -> pm.Model:
+    """A mixture of which a part is a law without a random generator."""
+    with pm.Model() as model:
+        psi = pm.Beta("psi", 1, 1)
+        b = pm.Normal("b", 0, 1, shape=2)
+        mu = pm.math.exp(b[0] + b[1] * df.weight.values / 100)
+        pm.ZeroInflatedPoisson("n", psi, mu, observed=df.children.values)
+    return model
+
+
 def with_dims(df: pd.DataFrame) -> pm.Model:
     """Groups by factorize, data and dimensions of records, a deterministic."""
     codes, regions = df.region.factorize(sort=True)
@@ -190,6 +212,8 @@ ACCEPTED = {
     make.__name__: make
     for make in (
         centred,
+        in_data,
+        zero_inflated,
         with_dims,
         on_logarithms,
         ordered,

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 from numpy.typing import NDArray
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
@@ -482,12 +483,23 @@ def _lengths(model: pm.Model) -> dict[str, int]:
 
 
 def generators_of(roots: Sequence[Any]) -> list[Any]:
-    """Return the random generators that graphs start from."""
+    """Return what randomness graphs start from: generators, and laws that need none,
+    such as that all is 0 in a zero-inflated one.
+    """
     return [
         variable
         for variable in ancestors(roots)
-        if isinstance(variable.type, RandomType) and variable.owner is None
+        if (isinstance(variable.type, RandomType) and variable.owner is None)
+        or _is_law_without_generator(variable)
     ]
+
+
+def _is_law_without_generator(variable: Any) -> bool:
+    """Whether a variable has a distribution though no generator is behind it."""
+    node = variable.owner
+    if node is None or not isinstance(node.op, SymbolicRandomVariable):
+        return False
+    return not any(isinstance(each.type, RandomType) for each in node.inputs)
 
 
 def are_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -13,8 +13,10 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.shape import Shape
 
 from pdips.conversion.latents import with_latents
 from pdips.conversion.leaves import held, leaves_of, roots_of
@@ -265,9 +267,26 @@ class _Making:
                 self.memo[variable] = part.symbol(entries, self.n_records)
             else:
                 self.waiting[variable] = part
+        self._replace_lengths_of_waiting()
         for variable in ancestors(roots_of(converted.model)):
             if isinstance(variable.type, RandomType) and variable.owner is None:
                 self.memo[variable] = pytensor.shared(np.random.default_rng())
+
+    def _replace_lengths_of_waiting(self) -> None:
+        """Note how long confidential columns are: PyMC gives a variable without dims
+        the shape of what it observes, and so reads the length of a column that the
+        variable itself describes.
+        """
+        for node in toposort(roots_of(self.converted.model)):
+            if not isinstance(node.op, Shape):
+                continue
+            array = _changed_by_element(node.inputs[0])
+            part = self.waiting.get(array)
+            if part is None:
+                continue
+            sizes = [pt.constant(size, dtype="int64") for size in part.shape]
+            sizes[part.axis] = pt.cast(self.n_records, "int64")
+            self.memo[node.outputs[0]] = pt.stack(sizes)
 
     def run(self) -> None:
         """Make the variables, each after those that it follows from."""
@@ -312,7 +331,7 @@ class _Making:
 
     def _rebuilt(self, variable: Any) -> Any:
         """Return a variable of the model that is being made, from one of the other."""
-        behind = set(ancestors([variable]))
+        behind = set(ancestors([variable], blockers=list(self.memo)))
         for leaf in [leaf for leaf in self.waiting if leaf in behind]:
             self.memo[leaf] = self._of_described(leaf, variable.name)
             del self.waiting[leaf]
@@ -424,6 +443,18 @@ class _Making:
         sources = {*converted.parts, *converted.sizes, *converted.latents}
         sources.update(self.observed)
         return not sources.isdisjoint(ancestors([variable]))
+
+
+def _changed_by_element(variable: Any) -> Any:
+    """Return the array of which a variable is a function, element by element, such as
+    another type of its numbers; or itself.
+    """
+    while variable.owner is not None:
+        is_by_element = isinstance(variable.owner.op, Elemwise)
+        if not is_by_element or len(variable.owner.inputs) != 1:
+            break
+        [variable] = variable.owner.inputs
+    return variable
 
 
 def in_order(model: pm.Model) -> list[Any]:

@@ -6,10 +6,13 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import toposort
+from pytensor.scan.op import Scan
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import SpecifyShape, specify_shape
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
@@ -54,10 +57,22 @@ def _remade(node: Any, inputs: list[Any]) -> Sequence[Any]:
     same_types = all(
         new.type == old.type for new, old in zip(inputs, node.inputs, strict=True)
     )
-    if isinstance(node.op, HasInnerGraph) and not same_types:
+    has_other_lengths = not same_types or _is_law_of_known_length(node)
+    if isinstance(node.op, HasInnerGraph) and has_other_lengths:
         made = _other_inside(node.op, inputs).make_node(*inputs)
         return list(made.outputs)
     return list(node.clone_with_new_inputs(inputs, strict=False).outputs)
+
+
+def _is_law_of_known_length(node: Any) -> bool:
+    """Whether a node is a law that is one number, as often as there were records: how
+    often is an input, of the same type when it is another number.
+    """
+    if not isinstance(node.op, SymbolicRandomVariable):
+        return False
+    if any(isinstance(each.type, RandomType) for each in node.inputs):
+        return False
+    return any(any(getattr(each.type, "shape", ())) for each in node.outputs)
 
 
 def _looked_up(node: Any, inputs: list[Any]) -> Any:
@@ -92,6 +107,12 @@ def _is_length(variable: Any) -> bool:
 
 def _other_inside(op: Any, inputs: list[Any]) -> Any:
     """Return an operation whose inner graph takes inputs of other lengths."""
+    if isinstance(op, Scan):
+        raise InputError(
+            "the model loops over arrays of as many entries as the frame has records, "
+            "as hurdle and truncated counts do when they are drawn: write it as a "
+            "formula, such as family='hurdle_poisson', or as build_model(data, schema)"
+        )
     graph = op.fgraph
     if hasattr(graph, "unfreeze"):
         graph = graph.unfreeze()

@@ -507,8 +507,13 @@ class Transformation:
             above = observed < drawn if rising else observed > drawn
             low = np.where(above, middle, low)
             high = np.where(above, high, middle)
-        found = np.where(np.isnan(drawn), np.nan, low + (high - low) / 2)
-        return np.asarray(found.reshape(np.shape(values)))
+        # what was drawn itself where a number has it: a model may compare what it
+        # observes with what is public, as one of censored times does
+        is_exact = self.forward(high) == drawn
+        found = np.where(is_exact, high, low + (high - low) / 2)
+        return np.asarray(np.where(np.isnan(drawn), np.nan, found)).reshape(
+            np.shape(values)
+        )
 
 
 @dataclass(frozen=True, eq=False)

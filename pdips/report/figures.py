@@ -198,7 +198,7 @@ def one_way(margin: Margin, key: str) -> str:
     rows = _furthest_levels(margin)
     step, size = _spacing(len(rows))
     names = [fit(margin.levels[row], 20) for row in rows]
-    left = 12 + _widest(names, size)
+    left = 12 + widest(names, size)
     figure, axes = panel(height=20 + step * len(rows), margins=(left, 22, 16, 4))
     places = range(len(rows))
     table = [margin.table[row] for row in rows]
@@ -211,7 +211,7 @@ def one_way(margin: Margin, key: str) -> str:
     ticks = (0, limit / 2, limit)
     axes.set(xlim=(0, limit), ylim=(len(rows) - 0.5, -0.5))
     axes.set_xticks(ticks, [percent(share, short=True) for share in ticks])
-    _name_rows(axes, names, size)
+    name_rows(axes, names, size)
     return as_svg(figure, _label_of(margin), key)
 
 
@@ -468,8 +468,8 @@ def difference(pair: PairDifference, key: str) -> str:
     width = next(size for most, size in CELLS if len(columns) <= most)
     names = [fit(name, 18) for name in rows]
     heads = [fit(name, width // 6 if width >= FLAT else 16) for name in columns]
-    left = 8 + _widest(names, 10)
-    top = 16.0 if width >= FLAT else 8 + _widest(heads, 10)
+    left = 8 + widest(names, 10)
+    top = 16.0 if width >= FLAT else 8 + widest(heads, 10)
     right = left + width * len(columns)
     figure, axes = sheet(right + 2, top + CELL_HEIGHT * len(rows) + 2)
     furthest = pair.furthest()[0]
@@ -542,7 +542,7 @@ def forest(found: AnalysisComparison, key: str) -> str:
     """
     rows = coefficients(found)
     names = [fit(row.coefficient, 22) for row in rows]
-    left = 16 + _widest(names, 10)
+    left = 16 + widest(names, 10)
     height = 26 * len(rows)
     margins = (left, 16, 18, 4)
     figure, axes = panel(width=left + 206, height=height + 22, margins=margins)
@@ -553,7 +553,7 @@ def forest(found: AnalysisComparison, key: str) -> str:
     ticks = (-limit, 0, limit)
     axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.5, -0.5))
     axes.set_xticks(ticks, [_signed(value, 0) for value in ticks])
-    _name_rows(axes, names, 10)
+    name_rows(axes, names, 10)
     return as_svg(figure, _label_of_forest(found), key)
 
 
@@ -659,7 +659,7 @@ def _interval(
             )
 
 
-def _name_rows(axes: "Axes", names: Sequence[str], size: float) -> None:
+def name_rows(axes: "Axes", names: Sequence[str], size: float) -> None:
     """Write a name beside each row, and lines up from the ticks in place of a frame."""
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0, labelsize=size, labelcolor=INK, pad=6)
@@ -690,6 +690,6 @@ def fit(text: str, most: int) -> str:
     return short
 
 
-def _widest(names: Sequence[str], size: float) -> float:
+def widest(names: Sequence[str], size: float) -> float:
     """Return about how many pixels the longest name takes."""
     return max(map(cell_len, names)) * size * 0.6

@@ -30,6 +30,7 @@ from pdips.report.coefficients import (
     figures_of_priors,
     question,
 )
+from pdips.report.noisy_numbers import figures_of_furthest
 from pdips.report.verdict import SIGNS, WORDS, Verdict
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ def _report(
         more_coefficients=max(len(listed) - MOST_LISTED, 0),
         unlearned=[each.name for each in listed if each.is_prior],
         unlearned_figures=figures_of_priors(listed, tree),
+        furthest=figures_of_furthest(tree),
         **sections,
     )
 

@@ -476,7 +476,7 @@ def _statistics(simulated: "xr.Dataset", observed: "xr.Dataset") -> str:
     )
     numbers = _entries(simulated, list(observed.data_vars))
     is_moving = numbers.std(axis=0) > 0
-    off, low, high = _scaled(noisy[is_moving], numbers[:, is_moving])
+    off, low, high = scaled(noisy[is_moving], numbers[:, is_moving])
     is_beyond = (off < low) | (off > high)
     furthest = np.argsort(-np.abs(off), kind="stable")
     kept = np.sort(furthest[:MOST_ENTRIES])
@@ -506,7 +506,7 @@ def _entries(simulated: "xr.Dataset", names: Sequence[Any]) -> FloatArray:
     return np.concatenate(entries, axis=1)
 
 
-def _scaled(
+def scaled(
     noisy: FloatArray, simulated: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return noisy numbers and the middle 95 % of simulated ones, from their mean and

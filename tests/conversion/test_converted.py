@@ -8,7 +8,7 @@ import pymc as pm
 import pytest
 from written_models import ACCEPTED, SCHEMA, table
 
-from pdips import Schema, Table
+from pdips import InputError, Schema, Table
 from pdips.conversion.convert import converted_conditioned, converted_model
 from pdips.conversion.converted import ConvertedModel
 from pdips.conversion.frames import MadeUp
@@ -135,3 +135,20 @@ def test_models_with_other_priors_have_other_digests():
 
     assert digest(3) == digest(3)
     assert digest(3) != digest(0.01)
+
+
+def test_a_model_that_reads_how_long_its_data_are_is_refused():
+    def make(df):
+        with pm.Model() as model:
+            a = pm.Normal("a", 170, 20)
+            y = pm.Data("y", df.height.to_numpy())
+            spread = 10 * pm.math.sqrt(y.shape[0] / 100)
+            pm.Normal("obs", a, spread, observed=y)
+        return model
+
+    made = converted(make, table())
+    narrow = SCHEMA.only([*made.columns, *SCHEMA.public_columns])
+    source = Source(made.build, "make", "text", converted=made)
+    blueprint = Blueprint(source, made.derived.widened(narrow))
+    with pytest.raises(InputError, match="how many records there are"):
+        blueprint.check()
