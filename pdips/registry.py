@@ -22,6 +22,7 @@ HOMES = {
         "posterior.censored_posterior:CensoredPosterior",
         "posterior:censored",
     ),
+    "group-sums": ("groups.group_sums:GroupSums", "posterior:group_sums"),
     "kng": ("quantile.kng:KNG", "quantile:quantile"),
     "kng-residual": ("quantile.kng:KNGResidual", "quantile:residual"),
     "laplace-sanitizer": ("histogram.laplace:LaplaceSanitizer", "margins:sanitizer"),

@@ -5,6 +5,7 @@ to a posterior as an ArviZ tree.
 import hashlib
 import inspect
 import logging
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,7 +24,11 @@ from pdips.data.databases import snapshot
 from pdips.data.schema import Records, Schema
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError
+from pdips.groups.design import n_values
+from pdips.groups.group_sums import GroupSums
+from pdips.groups.recognised import template_of
 from pdips.html import show_progress
+from pdips.mechanism import Mechanism
 from pdips.posterior import model_file
 from pdips.posterior.closures import check_closed, source_of
 from pdips.posterior.model_file import Source, as_source
@@ -32,14 +37,19 @@ from pdips.privacy.charge import reserved
 from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
+from pdips.registry import find
 from pdips.release.public_draws import CONTRADICTED, MISFIT
 from pdips.release.tree import public_tree
 from pdips.scores.posterior import MOST_K
-from pdips.scores.scores import Scores
+from pdips.scores.scores import MOST_PARAMETERS, Scores
 from pdips.synthesis import ReleaseJob, as_schema, as_table
 
 LOG = logging.getLogger("pdips")
 MAKE = "make"
+BY_GROUP = re.compile(
+    r"\s*[^~]+~\s*(1\s*\+\s*)?\(\s*1\s*\|\s*(?P<group>\w+)\s*\)\s*(\+\s*1\s*)?"
+)
+"""A formula whose right side is an intercept, and another one by group."""
 
 
 def sample(
@@ -57,6 +67,7 @@ def sample(
     allow: Collection[str] = (),
     resume: int | None = None,
     progress: bool = True,
+    mechanism: str | None = None,
     **options: Any,
 ) -> xr.DataTree:
     """Sample the posterior of a PyMC model under differential privacy.
@@ -93,6 +104,10 @@ def sample(
         public though they have many digits.
     seed, allow, resume, progress
         As in :func:`pdips.synthesize`.
+    mechanism : str, optional
+        One that takes a model and publishes a posterior. Left out: that of scores, or
+        where a mixed model has more groups than it takes, that of group sums
+        (:class:`pdips.groups.group_sums.GroupSums`).
     **options
         ``neighbours``, ``draws``, ``tune`` and whatever else
         :class:`pdips.scores.scores.Scores` takes; with a formula ``family``,
@@ -146,11 +161,22 @@ def sample(
         ledger = Ledger(ledger)
     if isinstance(model, pm.Model):
         _check_said(public_constants)
-    written = written_model(model, known, options, public_constants)
     if delta is not None:
         options["delta"] = delta
-    if isinstance(model, pm.Model):
-        asked = Scores(epsilon=epsilon, **options).request_before(known)
+    build = mechanism_of(model, known, mechanism)
+    by_group = build is GroupSums
+    written = None
+    if not by_group:
+        written = written_model(model, known, options, public_constants)
+    if by_group:
+        source = source_of_groups(model, known, options, public_constants)
+    elif isinstance(model, pm.Model):
+        if not issubclass(build, Scores):
+            raise InputError(
+                f"{build.name} takes no model that is conditioned on the table: hand "
+                f"over the function that makes it, or leave mechanism out"
+            )
+        asked = build(epsilon=epsilon, **options).request_before(known)
         if resume is not None:
             # what is to be resumed has been charged
             asked = replace(asked, loss=None, spends=())
@@ -165,10 +191,11 @@ def sample(
         source = as_source(model)
     if source.converted is not None:
         known = source.converted.narrowed(known)
-    mechanism = Scores(epsilon=epsilon, model=source, n_sets=max(sets, 1), **options)
+    options |= {"epsilon": epsilon, "model": source, "n_sets": max(sets, 1)}
+    released_by = build(**options)
     with show_progress(quiet=not progress) as told:
         job = ReleaseJob(
-            mechanism=mechanism,
+            mechanism=released_by,
             schema=known,
             table=data,
             seed=seed,
@@ -182,6 +209,59 @@ def sample(
     tree = public_tree(release, record)
     tell_of(tree)
     return tree
+
+
+def mechanism_of(
+    model: Any, schema: Schema, name: str | None = None
+) -> type[Mechanism]:
+    """Return the mechanism of a model: the one that is named, or the one that suits its
+    number of groups.
+    """
+    if name is not None:
+        build = find(name)
+        if "model" not in build.__dataclass_fields__:
+            raise InputError(f"{name} takes no model")
+        if build.offers.sets_share != "posterior":
+            raise InputError(f"{name} publishes no posterior: leave mechanism out")
+        return build
+    group = group_in_formula(model)
+    if group in schema.columns and n_values(schema.columns[group]) > MOST_PARAMETERS:
+        return GroupSums
+    return Scores
+
+
+def group_in_formula(model: Any) -> str:
+    """Return the group of a formula that has an intercept by group and nothing else on
+    its right; empty if it is another model.
+
+    Examples
+    --------
+    >>> group_in_formula("ill ~ 1 + (1 | site)"), group_in_formula("ill ~ age")
+    ('site', '')
+    """
+    if isinstance(model, (list, tuple)) and len(model) == 1:
+        [model] = model
+    matched = BY_GROUP.fullmatch(model) if isinstance(model, str) else None
+    return matched["group"] if matched else ""
+
+
+def source_of_groups(
+    model: Any,
+    schema: Schema,
+    options: dict[str, Any],
+    public_constants: bool = False,
+) -> Source:
+    """Return a mixed model in the form that group sums take: made on made-up records of
+    few groups, so that it doesn't matter how many there are, and no record is read.
+    """
+    template = template_of(schema, group_in_formula(model))
+    written = written_model(model, template, options, public_constants)
+    if written is None:
+        raise InputError(
+            "group sums take a formula or a function make(df), in which the groups can "
+            "be looked for: write the model so"
+        )
+    return written.source(None, template)
 
 
 def tell_of(tree: xr.DataTree) -> None:

@@ -194,12 +194,18 @@ OF_STATISTICS = StatisticModel(cells_of, shares_of_cells, draw_cells, "cells")
 """A model of noisy statistics for any schema, whose draws need no chains."""
 
 
+HAVE_MODELS = ("group-sums",)
+"""Mechanisms that take a model and have one of their own."""
+
+
 @cache
 def with_model(mechanism: type, build=None) -> type:
     """Return a mechanism that has a model unless told otherwise; one that needs none as
     it is.
     """
     if "model" not in mechanism.__dataclass_fields__:
+        return mechanism
+    if build is None and mechanism.name in HAVE_MODELS:
         return mechanism
     build = build or (OF_STATISTICS if mechanism.name == "modips" else generic)
 

@@ -492,6 +492,21 @@ def _posteriors() -> Iterator[PathClass]:
         )
 
 
+def _groups() -> Iterator[PathClass]:
+    yield from _by_kind(
+        {}, posterior.GROUPS, "groups of levels", mechanism="group-sums"
+    )
+    # no replaced record moves both the sums of groups and that of squares by the most
+    some = {"replace-one": 0.9, "add-remove": 0.9}
+    yield from _by_kind(
+        {},
+        posterior.GROUPED,
+        "groups of numbers",
+        {"pure": some, "zcdp": some},
+        mechanism="group-sums",
+    )
+
+
 def path_classes() -> list[PathClass]:
     """Return all classes, mechanism by mechanism.
 
@@ -509,6 +524,7 @@ def path_classes() -> list[PathClass]:
         *_quantiles(),
         *_statistic_models(),
         *_posteriors(),
+        *_groups(),
     ]
 
 

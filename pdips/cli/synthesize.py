@@ -224,9 +224,11 @@ class SynthesisOptions:
         from pdips.conversion.formula_settings import formula_settings
         from pdips.privacy.account import Request
         from pdips.privacy.charge import reserved
-        from pdips.sampling import written_model
+        from pdips.sampling import source_of_groups, written_model
 
         settings = formula_settings(self.formula_settings)
+        if self.is_by_group(schema):
+            return source_of_groups(self.formula or self.model, schema, settings)
         written = written_model(self.formula or self.model, schema, settings)
         if written is None:
             return None
@@ -235,6 +237,19 @@ class SynthesisOptions:
         refusals = [word for word in self.allow if word in ALLOWED]
         with reserved(ledger, reading, explain=self.explain, allow=refusals):
             return written.source(self.table, schema)
+
+    def is_by_group(self, schema: "Schema") -> bool:
+        """Whether group sums are asked for, or the model is a formula of more groups
+        than scores takes.
+        """
+        if self.formula is None and self.model is None:
+            return False
+        from pdips.groups.group_sums import GroupSums
+        from pdips.sampling import mechanism_of
+
+        if self.mechanism_name is not None:
+            return find(self.mechanism_name) is GroupSums
+        return mechanism_of(self.formula or self.model, schema) is GroupSums
 
     def mechanism(
         self, schema: "Schema", source: "Source | None" = None
@@ -300,9 +315,13 @@ class SynthesisOptions:
         """Return the options with a mechanism: one that wasn't named is chosen."""
         if self.mechanism_name is not None:
             return self
+        from pdips.groups.group_sums import GroupSums
         from pdips.margins.planning import suited
         from pdips.synthesis import in_files
 
+        if self.is_by_group(schema):
+            click.echo(f"mechanism {GroupSums.name}: the model has very many groups")
+            return replace(self, mechanism_name=GroupSums.name)
         has_model = self.model is not None or self.formula is not None
         found = suited(schema, has_model=has_model, in_files=in_files(self.table))
         given = [option.partition("=")[0] for option in self.options]

@@ -82,9 +82,7 @@ def public_tree(release: Release, record: RunRecord | None = None) -> xr.DataTre
     """
     draws = release.posterior_draws
     if draws is None:
-        raise InputError(
-            f"{release.mechanism} publishes no posterior; scores and modips do"
-        )
+        raise InputError(f"{release.mechanism} publishes no posterior")
     groups = {**draws.groups, **_groups_of_sets(release)}
     attributes = _attributes(release, draws.sampler)
     tree = xr.DataTree.from_dict({"/": xr.Dataset(attrs=attributes), **groups})

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Imports xarray, which a page of a release without a model does without
 READ_TREE = "pdips.release.tree:read_tree"
 MOST_LISTED = 60
+# Numbers of a variable; effects of more groups are in a table of their own
+MOST_SUMMARISED = 2_000
 MOST_DRAWN = 3  # Figures of coefficients that are as their prior
 INSIDE = 0.95
 # What the posterior group says of the question that it answers
@@ -113,9 +115,14 @@ def _summarised(tree: "xr.DataTree") -> Iterator[ListedCoefficient]:
 def _summary(tree: "xr.DataTree", group: str) -> "pd.DataFrame":
     """Return ArviZ's summary of a group, a row for each number."""
     summary: Any = import_module("arviz_stats").summary
+    listed = []
+    for name, array in tree[group].data_vars.items():
+        n_draws = array.sizes["chain"] * array.sizes["draw"]
+        if array.size <= MOST_SUMMARISED * n_draws:
+            listed.append(name)
     with np.errstate(all="ignore"):
         table: pd.DataFrame = summary(
-            tree, group=group, ci_prob=INSIDE, ci_kind="hdi", round_to="none"
+            tree, listed, group=group, ci_prob=INSIDE, ci_kind="hdi", round_to="none"
         )
     return table
 

@@ -13,7 +13,13 @@ from pdips.registry import MECHANISMS
 from pdips.release.release import Release
 
 SEED = 46
-NEED_MODELS = {"censored-posterior", "modips", "pseudo-posterior", "scores"}
+NEED_MODELS = {
+    "censored-posterior",
+    "group-sums",
+    "modips",
+    "pseudo-posterior",
+    "scores",
+}
 
 
 def test_every_mechanism_without_a_model_takes_part():

@@ -21,7 +21,7 @@ from tables import cases, schema_in, with_cap
 from pdips import InputError, Ledger, PrivBayes, Schema, Table
 from pdips.audit import overspending
 from pdips.audit.cases.margins import BITS, TINY
-from pdips.audit.cases.posterior import COIN, AlongTable, coin, mean
+from pdips.audit.cases.posterior import COIN, GROUPS, AlongTable, coin, mean
 from pdips.audit.cases.quantile import ABSENT, FIRMS, WAGES
 from pdips.audit.findings import exact_bound, law_of
 from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
@@ -52,6 +52,7 @@ SCHEMAS = {
     "ABSENT": ABSENT,
     "FIRMS": FIRMS,
     "TINY": TINY,
+    "GROUPS": GROUPS,
     "BITS": BITS,
 }
 SCHEMAS |= {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_models import sound_relations
+from small_models import HAVE_MODELS, sound_relations
 from tables import (
     N_SENTINELS,
     SENTINEL_SCHEMA,
@@ -32,7 +32,7 @@ def words_for(mechanism: str, neighbours: str, folder: Path) -> list[str]:
     """
     known = find(mechanism).__dataclass_fields__
     words = ["--sets", str(min(2, find(mechanism).most_sets))]
-    if "model" in known:
+    if "model" in known and mechanism not in HAVE_MODELS:
         text = "from small_models import generic as build_model\n"
         if mechanism == "modips":
             parts = (
@@ -42,6 +42,9 @@ def words_for(mechanism: str, neighbours: str, folder: Path) -> list[str]:
             text = f"from small_models import {parts}\n"
         (folder / "model.py").write_text(text, encoding="utf-8")
         words += ["--model", str(folder / "model.py")]
+    if mechanism in HAVE_MODELS:
+        # births would be a million groups
+        words += ["--columns", "colour,wage"]
     return [
         *words,
         *(
@@ -68,7 +71,10 @@ def test_nothing_confidential_reaches_the_public_folder(
 ):
     # a noisy number of records may be the true one: about once in 200 releases of
     # scores, but not with these bits
-    monkeypatch.setattr(noise.os, "urandom", np.random.default_rng(1).bytes)
+    # effects of groups in the unit of wages have digits of planted words by chance, but
+    # not with these
+    seed = 3 if mechanism in HAVE_MODELS else 1
+    monkeypatch.setattr(noise.os, "urandom", np.random.default_rng(seed).bytes)
     frame = confidential_table()
     frame.to_parquet(tmp_path / "t.parquet")
     (tmp_path / "s.toml").write_text(SENTINEL_SCHEMA.to_toml())

@@ -26,6 +26,7 @@ from pdips.audit.neighbour_pairs import (
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.groups.group_sums import GroupSums
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
 from pdips.posterior.model import Blueprint
@@ -393,6 +394,30 @@ def _extremes() -> Iterator[tuple[Any, ...]]:
     middle = [("a", 0.0), ("b", 0.0)] * 3
     table_of = partial(filled, GROUPED)
     yield mean_given_group, name, table_of, middle, ("a", 4.0), ("b", -4.0)
+
+
+def group_sums(build: Callable[..., GroupSums]) -> Iterator[Case]:
+    """Yield the cases of group sums: a person goes to another group, goes from one end
+    of the outcome's range to the other in its own, or does both.
+    """
+    crowd = [("a", 0)] * 4 + [("b", 1)] * 3
+    moves = {
+        "one record goes to another group": (("b", 0), ("a", 0)),
+        "one record stays in its group and goes from end to end": (("b", 0), ("b", 1)),
+        "one record goes to another group and end": (("a", 1), ("b", 0)),
+    }
+    mechanism = build()
+    pairs = []
+    for name, (one, other) in moves.items():
+        table_of = partial(filled, GROUPS)
+        pairs.append(either(name, table_of, crowd, one, other, mechanism.neighbours))
+    numbers = [("a", 0.0), ("b", 1.0)] * 3
+    name = "one record goes from bound to bound of its group"
+    table_of = partial(filled, GROUPED)
+    ends = (("a", 4.0), ("a", -4.0))
+    pairs.append(either(name, table_of, numbers, *ends, mechanism.neighbours))
+    yield from exactly(mechanism, pairs)
+    yield Case(mechanism, pairs[0])
 
 
 def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:

@@ -1,0 +1,213 @@
+"""Groups: how often intervals of groups and of what they have in common hold the
+truth, and how far off they are, beside no privacy and beside noisy ratios.
+
+``python -m benchmarks.groups [FAMILY ...] [--groups N] [--tables N] [--average N]
+[--epsilon E] [--delta D]``
+"""
+
+import argparse
+import resource
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from pdips.data.schema import Schema
+from pdips.groups.design import GroupDesign
+from pdips.groups.group_sums import GroupSums
+from pdips.groups.hierarchy import PlainHierarchy
+from pdips.groups.noisy_groups import NoisyGroups
+from pdips.groups.release_of_groups import GroupResult
+from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace
+
+OUTCOMES = {
+    "normal": {"lower": -20, "upper": 20},
+    "bernoulli": {"levels": [0, 1]},
+    "poisson": {"lower": 0, "upper": 20, "integer": True},
+}
+TRUTH = {
+    "normal": (2.0, 3.0, 4.0),
+    "bernoulli": (-1.5, 0.8),
+    "poisson": (0.8, 0.5),
+}
+"""Mean and spread of predictors, and the deviation of a normal outcome."""
+
+SHAPE = 1.2  # of the gamma law of sizes
+CLASSES = ((0, 10), (10, 100), (100, 10**9))
+Z = 1.959964
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A table by group: sizes, steps at the upper end, squares, and the truth."""
+
+    predictors: np.ndarray
+    sizes: np.ndarray
+    upper: np.ndarray
+    squares: float
+
+
+def exact_table(design: GroupDesign, average: float, rng: np.random.Generator) -> Exact:
+    """Return a table of the model, drawn in parts of 50,000 groups."""
+    mean, spread, *deviation = TRUTH[design.family]
+    predictors = rng.normal(mean, spread, design.n_groups)
+    sizes = rng.poisson(rng.gamma(SHAPE, average / SHAPE, design.n_groups))
+    upper = np.zeros(design.n_groups, dtype=np.int64)
+    squares = 0.0
+    for first in range(0, design.n_groups, 50_000):
+        rows = slice(first, first + 50_000)
+        group = np.repeat(np.arange(len(sizes[rows])), sizes[rows])
+        at = predictors[rows][group]
+        if design.family == "normal":
+            outcome = rng.normal(at, deviation[0])
+        elif design.family == "bernoulli":
+            outcome = rng.random(len(at)) < 1 / (1 + np.exp(-at))
+        else:
+            outcome = rng.poisson(np.exp(at))
+        steps = design.upper_steps(outcome)
+        upper[rows] = np.bincount(group, steps, minlength=len(sizes[rows]))
+        squares += float(((2 * steps / design.steps - 1) ** 2).sum())
+    return Exact(predictors, sizes, upper, squares)
+
+
+def noisy_table(
+    mechanism: GroupSums, schema: Schema, exact: Exact, rng: np.random.Generator
+) -> NoisyGroups:
+    """Return what a curator would answer."""
+    plan = mechanism.plan(schema)
+    design = plan.design
+    bits = RandomBits(rng)
+
+    def noise(step, n):
+        if step.law == "laplace":
+            return discrete_laplace(step.scale, n, bits)
+        return discrete_gaussian(step.variance, n, bits)
+
+    ends, *others = plan.steps
+    lower = exact.sizes * design.steps - exact.upper
+    numbers = np.concatenate([lower, exact.upper])
+    squares = None
+    for step in others:
+        [added] = noise(step, 1)
+        deviation = step.noise.standard_deviation
+        squares = (exact.squares + added / design.steps, deviation**2)
+    return NoisyGroups.of_ends(
+        design,
+        numbers + noise(ends, len(numbers)),
+        ends.standard_deviation**2,
+        squares=squares,
+        n_records=int(exact.sizes.sum()),
+        public_sizes=None,
+    )
+
+
+def on_range(design: GroupDesign, exact: Exact) -> np.ndarray:
+    """Return the true mean of each group in the outcome's unit."""
+    if design.family == "bernoulli":
+        return 1 / (1 + np.exp(-exact.predictors))
+    if design.family == "poisson":
+        return np.exp(exact.predictors)
+    return exact.predictors
+
+
+def without_privacy(design: GroupDesign, exact: Exact) -> np.ndarray:
+    """Return shrunk means of the exact sums, given the true common parameters: of
+    other outcomes than normal ones the best linear ones.
+    """
+    truth = on_range(design, exact)
+    lower, upper = design.range
+    sums = exact.sizes * lower + exact.upper / design.steps * (upper - lower)
+    if design.family == "normal":
+        within = TRUTH["normal"][2] ** 2
+    elif design.family == "bernoulli":
+        within = float(np.mean(truth * (1 - truth)))
+    else:
+        within = float(np.mean(truth))
+    prior = 1 / np.var(truth)
+    total = prior + exact.sizes / within
+    return (prior * truth.mean() + sums / within) / total
+
+
+def measured(
+    family: str, arguments: argparse.Namespace, number: int
+) -> dict[str, float | list[bool]]:
+    """Return what one table shows."""
+    rng = np.random.default_rng([51, number])
+    groups = {"lower": 0, "upper": arguments.groups - 1, "integer": True}
+    schema = Schema.model_validate({"columns": {"y": OUTCOMES[family], "g": groups}})
+    mechanism = GroupSums(
+        epsilon=arguments.epsilon,
+        delta=arguments.delta,
+        outcome="y",
+        family=family,
+    )
+    design = mechanism.design(schema)
+    exact = exact_table(design, arguments.average, rng)
+    noisy = noisy_table(mechanism, schema, exact, rng)
+    start = time.process_time()
+    result = GroupResult.of(noisy, PlainHierarchy.of(design), rng)
+    mean, deviation, _, left = result.moments
+    table = result.table()
+    seconds = time.process_time() - start
+    covered = np.abs(exact.predictors - mean) < Z * deviation
+    truth = on_range(design, exact)
+    with np.errstate(all="ignore"):
+        ratio = table["noisy_sum"] / np.maximum(table["noisy_records"], 1)
+    ratio = np.clip(ratio, *design.range)
+    rank = np.argsort(np.argsort(exact.predictors)) / len(truth)
+    places = result.weighted.resampled(400, rng)
+    places[:, 1:] = np.exp(places[:, 1:])
+    low, high = np.quantile(places, [0.025, 0.975], axis=0)
+    # that of the gamma law with the variance of what a Poisson law adds to it
+    shape = 1 / (1 / SHAPE + 1 / arguments.average)
+    common = np.array([*TRUTH[family], arguments.average, shape])
+    direct = (table["direct_lower"] <= truth) & (truth <= table["direct_upper"])
+
+    def error(estimate):
+        return float(np.sqrt(np.mean((estimate - truth) ** 2)))
+
+    found: dict[str, float | list[bool]] = {
+        "covered": covered.mean(),
+        "top 5 %": covered[rank >= 0.95].mean(),
+        "direct": direct.mean(),
+        "direct, top 5 %": direct[rank >= 0.95].mean(),
+        "rmse": error(table["mean"]),
+        "no privacy": error(without_privacy(design, exact)),
+        "noisy ratio": error(ratio),
+        "left": left.mean(),
+        "seconds": seconds,
+        "common": [*((low < common) & (common < high))],
+    }
+    for first, end in CLASSES:
+        rows = (exact.sizes >= first) & (exact.sizes < end)
+        found[f"{first}-"] = covered[rows].mean() if rows.any() else np.nan
+    return found
+
+
+def main() -> None:
+    """Print a row of a table in Markdown for each family."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("families", nargs="*", default=[*OUTCOMES])
+    parser.add_argument("--groups", type=int, default=1_000)
+    parser.add_argument("--tables", type=int, default=20)
+    parser.add_argument("--average", type=float, default=50.0)
+    parser.add_argument("--epsilon", default="1")
+    parser.add_argument("--delta")
+    arguments = parser.parse_args()
+    price = arguments.epsilon
+    if arguments.delta is not None:
+        price = f"({price}, {arguments.delta})"
+    for family in arguments.families:
+        rows = [measured(family, arguments, each) for each in range(arguments.tables)]
+        names = [name for name in rows[0] if name != "common"]
+        means = [f"{np.mean([row[name] for row in rows]):.3g}" for name in names]
+        common = np.mean([row["common"] for row in rows], axis=0)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        cells = [family, f"{arguments.groups:,}", price, str(arguments.tables)]
+        print("| " + " | ".join(["outcome", "groups", "price", "tables", *names]))
+        print("| " + " | ".join([*cells, *means]), flush=True)
+        print(f"common parameters covered: {common}; peak memory {peak:.2f} GiB")
+
+
+if __name__ == "__main__":
+    main()

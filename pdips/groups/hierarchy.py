@@ -1,0 +1,109 @@
+"""What a model says of groups: their predictors are normal with a mean and a spread
+that follow from a few parameters, whose prior is the analyst's.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pdips.arrays import FloatArray
+from pdips.groups.design import GroupDesign
+
+LOG_TWO_PI = float(np.log(2 * np.pi))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where the predictors of groups lie, and how far records are from them."""
+
+    mean: float
+    spread: float
+    deviation: float  # of records about their group, where the outcome is normal
+
+
+class Hierarchy(ABC):
+    """Parameters that all groups have in common, on an unconstrained scale."""
+
+    @property
+    @abstractmethod
+    def start(self) -> FloatArray:
+        """Parameters at which a search may begin, shape (parameters,)."""
+
+    @abstractmethod
+    def spread(self, place: FloatArray) -> Spread:
+        """Return what parameters say of the groups."""
+
+    @abstractmethod
+    def log_prior(self, place: FloatArray) -> float:
+        """Return the log prior density on the unconstrained scale."""
+
+    @abstractmethod
+    def named(
+        self, places: FloatArray, predictors: FloatArray
+    ) -> Mapping[str, FloatArray]:
+        """Return draws by the names of the model's variables, shape (draws, ...), of
+        parameters, shape (draws, parameters), and of the predictors of groups, shape
+        (draws, groups).
+        """
+
+    @property
+    @abstractmethod
+    def effects(self) -> str:
+        """The name of the variable that has one entry for each group."""
+
+
+@dataclass(frozen=True)
+class PlainHierarchy(Hierarchy):
+    """The model ``outcome ~ 1 + (1 | group)`` with weak priors of the schema's bounds:
+    normal for the mean, half-normal for spread and deviation.
+    """
+
+    is_normal: bool
+    middle: float
+    scale: float  # of the mean's prior
+    spread_scale: float
+    deviation_scale: float
+
+    @classmethod
+    def of(cls, design: GroupDesign) -> "PlainHierarchy":
+        """Return the hierarchy of a design."""
+        lower, upper = design.range
+        half = (upper - lower) / 2
+        if design.family == "normal":
+            return cls(True, (lower + upper) / 2, half, half / 2, half)
+        if design.family == "poisson":
+            return cls(False, float(np.log((upper + 1) / 4)), 1.5, 1.0, 1.0)
+        return cls(False, 0.0, 1.5, 1.0, 1.0)
+
+    @property
+    def start(self) -> FloatArray:
+        scales = np.log([self.spread_scale / 3, self.deviation_scale / 3])
+        return np.array([self.middle, *scales[: 1 + self.is_normal]])
+
+    def spread(self, place: FloatArray) -> Spread:
+        deviation = np.exp(place[2]) if self.is_normal else 1.0
+        return Spread(float(place[0]), float(np.exp(place[1])), float(deviation))
+
+    def log_prior(self, place: FloatArray) -> float:
+        centred = (place[0] - self.middle) / self.scale
+        total = -(centred**2) / 2
+        scales = (self.spread_scale, self.deviation_scale)
+        for log_value, scale in zip(place[1:], scales, strict=False):
+            # a half-normal density, and the Jacobian of the logarithm
+            total += log_value - np.exp(2 * log_value) / (2 * scale**2)
+        return float(total)
+
+    @property
+    def effects(self) -> str:
+        return "effect"
+
+    def named(
+        self, places: FloatArray, predictors: FloatArray
+    ) -> Mapping[str, FloatArray]:
+        draws = {"mean": places[:, 0], "spread": np.exp(places[:, 1])}
+        if self.is_normal:
+            draws["sigma"] = np.exp(places[:, 2])
+        draws[self.effects] = predictors - places[:, :1]
+        return draws

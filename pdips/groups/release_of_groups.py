@@ -1,0 +1,327 @@
+"""What is published of noisy groups: posterior draws, a table of all groups, and sets
+of records. All of it is post-processing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.encoding import to_frame
+from pdips.groups.families import GroupOutcome
+from pdips.groups.hierarchy import Hierarchy
+from pdips.groups.hyperparameters import HyperDraws, HyperPosterior
+from pdips.groups.noisy_groups import NoisyGroups
+from pdips.groups.quadrature import GroupQuadrature
+from pdips.mechanism import Drawn
+from pdips.posterior.columns import Values
+from pdips.privacy.curator import timed
+from pdips.release.public_draws import PublicDraws
+from pdips.release.tree import stored_name
+
+GROUPS = "groups"
+GROUP = "group"
+RESERVED = ("chain", "draw", "mean", "spread", "sigma")
+AVERAGE = (
+    "95 % is an average over groups: intervals of groups with extreme rates cover "
+    "less, those of others more; in a list of top groups read the direct interval"
+)
+
+CHAINS = 4
+DRAWS = 1_000
+# Numbers of effects in the tree; of more groups there are fewer draws, and of very many
+# the table alone
+MOST_NUMBERS = 4_000_000
+MOST_IN_TREE = 100_000
+FEWEST_DRAWS = 40
+# Common parameters at which moments of groups are averaged, by numbers of groups
+MOMENTS = (2_000_000, 3, 24)
+Z = 1.959964
+# Of the variance of the groups, the share left from which a group is said to be its
+# prior
+MOSTLY_PRIOR = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class GroupResult:
+    """The posterior of noisy groups.
+
+    Parameters
+    ----------
+    noisy : NoisyGroups
+        What was measured.
+    hierarchy : Hierarchy
+        The model's.
+    hyper : HyperPosterior
+        Of what groups have in common.
+    weighted : HyperDraws
+        Its draws.
+    """
+
+    noisy: NoisyGroups
+    hierarchy: Hierarchy
+    hyper: HyperPosterior
+    weighted: HyperDraws
+
+    @classmethod
+    def of(
+        cls, noisy: NoisyGroups, hierarchy: Hierarchy, rng: np.random.Generator
+    ) -> "GroupResult":
+        """Return the posterior of noisy groups and a hierarchy."""
+        with timed("integrating over what groups have in common"):
+            hyper = HyperPosterior(noisy, hierarchy, rng)
+            return cls(noisy, hierarchy, hyper, hyper.draws())
+
+    @cached_property
+    def quadrature(self) -> GroupQuadrature:
+        """Sums over all groups."""
+        quadrature = GroupQuadrature(self.noisy)
+        centre = self.weighted.weights @ self.weighted.places
+        quadrature.locate(self.hyper.common(centre))
+        return quadrature
+
+    def sample(
+        self, n: int, rng: np.random.Generator
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return draws in no order: common parameters, shape (draws, parameters),
+        predictors and sizes, shape (draws, groups).
+        """
+        places = self.weighted.resampled(n, rng)
+        alike, counts = np.unique(places, axis=0, return_counts=True)
+        predictors = []
+        sizes = []
+        for place, count in zip(alike, counts, strict=True):
+            common = self.hyper.common(place)
+            some, some_sizes = self.quadrature.sample(common, int(count), rng)
+            predictors.append(some)
+            sizes.append(some_sizes)
+        order = rng.permutation(n)
+        return (
+            np.repeat(alike, counts, axis=0)[order],
+            np.concatenate(predictors)[order],
+            np.concatenate(sizes)[order],
+        )
+
+    @cached_property
+    def moments(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Posterior mean and deviation of each group's predictor, its expected size,
+        and the share of the groups' variance that is left.
+        """
+        budget, fewest, most = MOMENTS
+        n = int(np.clip(budget // self.noisy.n_groups, fewest, most))
+        rng = np.random.default_rng(0)  # of post-processing: it protects nothing
+        first = np.zeros(self.noisy.n_groups)
+        second = np.zeros(self.noisy.n_groups)
+        sizes = np.zeros(self.noisy.n_groups)
+        left = np.zeros(self.noisy.n_groups)
+        for place in self.weighted.resampled(n, rng):
+            common = self.hyper.common(place)
+            mean, deviation, expected = self.quadrature.moments(common)
+            first += mean / n
+            second += (mean**2 + deviation**2) / n
+            left += (deviation / common.spread.spread) ** 2 / n
+            sizes += expected / n
+        deviation = np.sqrt(np.maximum(second - first**2, 0.0))
+        return first, deviation, sizes, left
+
+    @cached_property
+    def outcome(self) -> GroupOutcome:
+        """The law of the outcome at the middle of the posterior."""
+        centre = self.weighted.weights @ self.weighted.places
+        return self.quadrature.outcome(self.hyper.common(centre))
+
+    def table(self) -> pd.DataFrame:
+        """Return all groups: noisy numbers, means with intervals in the outcome's unit,
+        and intervals of their own numbers alone.
+        """
+        noisy = self.noisy
+        outcome = self.outcome
+        mean, deviation, sizes, left = self.moments
+        within = None
+        if noisy.design.family == "normal":
+            within = float(np.sqrt(outcome.moments(np.zeros(1))[1][0]))
+        lower, upper = noisy.direct(within)
+        low, high = noisy.design.range
+        half = (high - low) / 2
+        about = {
+            "noisy_records": noisy.sizes,
+            "noisy_sum": half * noisy.sums + (low + high) / 2 * noisy.sizes,
+            "expected_records": sizes,
+            "predictor": mean,
+            "predictor_sd": deviation,
+            "mean": outcome.natural(mean),
+            "lower": outcome.natural(mean - Z * deviation),
+            "upper": outcome.natural(mean + Z * deviation),
+            "direct_lower": low + half * (lower + 1),
+            "direct_upper": low + half * (upper + 1),
+            "variance_left": np.minimum(left, 1.0),
+        }
+        labels = noisy.design.labels()
+        for name, values in about.items():
+            labels[_free(name, labels)] = values
+        return labels
+
+    def draws(self, rng: np.random.Generator) -> tuple[xr.Dataset, FloatArray]:
+        """Return posterior draws by the model's names, and the common parameters of
+        each.
+        """
+        n_groups = self.noisy.n_groups
+        n = int(np.clip(MOST_NUMBERS // n_groups, FEWEST_DRAWS, DRAWS))
+        n -= n % CHAINS
+        if n_groups > MOST_IN_TREE:
+            places = self.weighted.resampled(DRAWS, rng)
+            places = rng.permutation(places)
+            predictors = np.empty((DRAWS, 0))
+        else:
+            places, predictors, _ = self.sample(n, rng)
+        own = places[:, : self.weighted.n_own]
+        named = dict(self.hierarchy.named(own, predictors))
+        dim = self.dim
+        variables: dict[str, Any] = {}
+        coordinates: dict[str, Any] = {
+            "chain": np.arange(CHAINS),
+            "draw": np.arange(len(places) // CHAINS),
+        }
+        for name, values in named.items():
+            if name == self.hierarchy.effects and not predictors.size:
+                continue
+            shaped = values.reshape(CHAINS, -1, *values.shape[1:])
+            dims = ("chain", "draw", dim)[: shaped.ndim]
+            variables[stored_name(name)] = (dims, shaped)
+            if shaped.ndim > 2:
+                coordinates |= self._coordinates()
+        about = {"effective": self.weighted.effective, "intervals": AVERAGE}
+        return xr.Dataset(variables, coordinates, about), places
+
+    def _coordinates(self) -> dict[str, Any]:
+        labels = self.noisy.design.labels()
+        names = list(labels)
+        whole = labels[names[0]].astype(str)
+        for name in names[1:]:
+            whole = whole + ":" + labels[name].astype(str)
+        if len(names) == 1 and labels[names[0]].dtype.kind in "iuf":
+            whole = labels[names[0]]
+        return {self.dim: whole.to_numpy()}
+
+    @property
+    def dim(self) -> str:
+        """What the dimension of groups is called: as their column, if it is one and no
+        variable is called so.
+        """
+        names = self.noisy.design.groups
+        taken = (self.hierarchy.effects, *RESERVED)
+        if len(names) == 1 and names[0] not in taken:
+            return stored_name(names[0])
+        return GROUP
+
+    def others(self, table: pd.DataFrame) -> Mapping[str, xr.Dataset]:
+        """Return the other groups of the tree: the table, of not too many groups."""
+        if len(table) > MOST_IN_TREE:
+            return {}
+        n_labels = len(self.noisy.design.groups)
+        numbers = table.iloc[:, n_labels:]
+        variables = {name: (self.dim, numbers[name].to_numpy()) for name in numbers}
+        return {GROUPS: xr.Dataset(variables, self._coordinates())}
+
+
+def drawn_of(
+    result: GroupResult,
+    n_sets: int,
+    n_records: int | None,
+    public: tuple[pd.DataFrame, Values],
+    rng: np.random.Generator,
+) -> Drawn:
+    """Return draws, the table of groups, and sets of records."""
+    posterior, _ = result.draws(rng)
+    table = result.table()
+    sets = []
+    for number in range(1, n_sets + 1):
+        with timed(f"drawing synthetic set {number} of {n_sets}"):
+            sets.append(_records(result, n_records, public, rng))
+    n_prior = int((table["variance_left"] > MOSTLY_PRIOR).sum())
+    posterior.attrs["groups_near_prior"] = n_prior
+    facts = {
+        "sampler": "quadrature",
+        "groups": {
+            "n_groups": result.noisy.n_groups,
+            "near_prior": n_prior,
+            "effective": result.weighted.effective,
+        },
+    }
+    return Drawn(
+        sets=sets,
+        statistics={GROUPS: table},
+        tables={GROUPS: table},
+        diagnostics=facts,
+        posterior_draws=PublicDraws(
+            posterior=posterior,
+            sampler="quadrature",
+            others=partial(result.others, table),
+        ),
+    )
+
+
+def _records(
+    result: GroupResult,
+    n_records: int | None,
+    public: tuple[pd.DataFrame, Values],
+    rng: np.random.Generator,
+) -> pd.DataFrame:
+    """Return a set at a draw of its own."""
+    design = result.noisy.design
+    written, columns = public
+    places, predictors, sizes = result.sample(1, rng)
+    outcome = result.quadrature.outcome(result.hyper.common(places[0]))
+    if design.membership_public:
+        group = design.group_of(columns)
+        values: dict[str, Any] = {}
+    else:
+        if len(written):
+            group = _beside(result, columns, sizes[0], rng)
+        else:
+            total = n_records or max(round(float(sizes.sum())), 1)
+            of_each = _rounded(sizes[0], total, rng)
+            group = np.repeat(np.arange(design.n_groups), of_each)
+            group = rng.permutation(group)
+        values = dict(design.columns_of(group))
+    values[design.outcome] = outcome.draw(predictors[0][group], rng)
+    return to_frame(design.schema, values, written, rng)
+
+
+def _beside(
+    result: GroupResult, columns: Values, sizes: FloatArray, rng: np.random.Generator
+) -> IntArray:
+    """Return the group of each record whose public columns are known: one that has
+    these, by its size.
+    """
+    design = result.noisy.design
+    of_records = design.public_part_of(columns)
+    of_groups = design.public_part_of(design.columns_of(np.arange(design.n_groups)))
+    group = np.empty(len(of_records), dtype=np.int64)
+    for part in np.unique(of_records):
+        rows = np.flatnonzero(of_records == part)
+        able = np.flatnonzero(of_groups == part)
+        of_each = _rounded(sizes[able], len(rows), rng)
+        group[rows] = rng.permutation(np.repeat(able, of_each))
+    return group
+
+
+def _rounded(sizes: FloatArray, total: int, rng: np.random.Generator) -> IntArray:
+    """Return whole sizes that add up to a total, each up or down by chance."""
+    shares = np.maximum(sizes, 1e-9)
+    ends = np.cumsum(shares / shares.sum() * total) + rng.random()
+    whole = np.floor(ends).astype(np.int64)
+    whole[-1] = total  # whatever rounding did
+    return np.diff(np.concatenate([[0], np.minimum(whole, total)]))
+
+
+def _free(name: str, taken: pd.DataFrame) -> str:
+    """Return a name that no group column has."""
+    while name in taken:
+        name += "_"
+    return name
