@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pdips.data.readers import read_frame
 from pdips.data.table import Table
 from pdips.errors import InputError, PlanError
-from pdips.evaluation.document import open_release
 from pdips.mechanism import AnswerTables, Mechanism
 from pdips.outside.replays import ANSWERS, mechanism_of
 from pdips.privacy.answers import PublicFacts
@@ -26,6 +26,7 @@ from pdips.release.noisy_margins import stacked
 from pdips.release.offers import SetsShare
 
 MARGINS = "margins"
+FIRST_SET = "synthetic_1"
 
 UNFIT = (
     InputError,
@@ -87,8 +88,10 @@ def _tables_of_answers(
     answers = read_answers(document.answers, frames[ANSWERS])
     schema = document.table_schema
     plan = mechanism.plan(schema)
-    first = Table(open_release(home, received=True).sets[0], schema.without_person())
-    public = PublicFacts.of(first, n_public=plan.n_public)
+    # not all sets: others may have been added beside those of the release
+    first = read_frame(_file_of(home, document, FIRST_SET), separator=",")
+    first_set = Table(first, schema.without_person())
+    public = PublicFacts.of(first_set, n_public=plan.n_public)
     measured = mechanism.ask(plan, PublishedAnswers(plan, public, answers))
     return mechanism.tables_of(plan, measured)
 

@@ -165,7 +165,7 @@ def test_a_release_in_one_call(here, frame, kind):
 
 NO_DELTA = (
     "delta has no effect on privbayes: leave it out, or take censored-posterior, "
-    "margins, modips or scores"
+    "group-sums, margins, modips or scores"
 )
 
 
