@@ -366,10 +366,9 @@ def shown(words: set[str], text: str, *, synthetic: bool = False) -> list[str]:
     be a share's by chance: in their files a share that was rounded counts only where
     it stands alone, and a whole one anywhere.
     """
-    alone = {
-        str(N_SENTINELS): r"(?<![\w.])%s(?!\w)",
-        f"{N_SENTINELS:,}": r"(?<![\w.])%s(?!\w)",
-    }
+    # neither a part of a longer number nor the whole part of a broken one
+    whole = r"(?<![\w.])%s(?!\w|\.\d*[1-9])"
+    alone = {str(N_SENTINELS): whole, f"{N_SENTINELS:,}": whole}
     if synthetic:
         short = [word for word in words if len(word) <= 8]
         alone = dict.fromkeys(short, r"(?<![\d.])%s(?!\d)") | alone

@@ -215,7 +215,7 @@ def test_sets_with_noise_of_their_own_are_not_added_to(name):
     refuses("noise of its own|a copy", release.more_sets, 1)
 
 
-SEVERAL = {"margins", "modips", "scores"}
+SEVERAL = {"group-sums", "margins", "modips", "scores"}
 """Whose sets are drawn of one paid answer and show its noise."""
 
 

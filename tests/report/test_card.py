@@ -118,8 +118,8 @@ def test_every_mechanism_without_noise_has_its_reason() -> None:
     }
     # these list their noise, as test_sentinel.py sees on their cards
     noisy = (
-        "laplace-sanitizer margins modips perturbed-histogram privbayes scores "
-        "steps universal-histogram"
+        "group-sums laplace-sanitizer margins modips perturbed-histogram privbayes "
+        "scores steps universal-histogram"
     )
     assert silent == set(noisy.split())
     assert set(WHY_NONE) | silent == set(MECHANISMS)
