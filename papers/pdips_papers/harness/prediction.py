@@ -39,7 +39,7 @@ def standardised_differences(
     Returns
     -------
     Series of float
-        By coefficient: ``"intercept"``, ``"x1"``, ``"a=level"``. NaN for a coefficient
+        By coefficient: ``"intercept"``, ``"x1"``, ``"a[level]"``. NaN for a coefficient
         that the synthetic set can't tell (a constant predictor).
 
     Raises

@@ -52,9 +52,9 @@ OUTCOME = "voted"
 INTERACTION = "prereg_state:registered"
 
 COEFFICIENTS = {
-    "prereg": "prereg_state=yes",
-    "registered": "registered=yes",
-    "interaction": "prereg_state=yes:registered=yes",
+    "prereg": "prereg_state[yes]",
+    "registered": "registered[yes]",
+    "interaction": "prereg_state[yes]:registered[yes]",
 }
 
 GLM_TOLERANCE = 1e-8
