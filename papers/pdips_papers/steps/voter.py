@@ -3,10 +3,9 @@ beside ours.
 """
 
 import math
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -319,7 +318,7 @@ def firth_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
     unregistered voted.
     """
     analysis = _model(schema)
-    return replace(analysis.fit(frame), names=_labels(analysis))
+    return analysis.fit(frame)
 
 
 def _model(schema: Schema) -> Analysis:
@@ -327,11 +326,6 @@ def _model(schema: Schema) -> Analysis:
     return read_analysis(
         f"{OUTCOME} ~ {' + '.join([*predictors, INTERACTION])}", schema
     )
-
-
-def _labels(analysis: Analysis) -> tuple[str, ...]:
-    """Return the coefficients' names as the tables have them, ``registered=yes``."""
-    return tuple(re.sub(r"\[T\.(.+?)\]", r"=\1", name) for name in analysis.names)
 
 
 def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
@@ -344,7 +338,7 @@ def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
     least squares from R's starting values and with R's stopping rule gives the same.
     """
     analysis = _model(schema)
-    names = _labels(analysis)
+    names = analysis.names
     (design, outcome, _) = analysis.design(frame)
     rows, count = np.unique(
         np.column_stack([design, outcome]), axis=0, return_counts=True
