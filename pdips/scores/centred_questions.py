@@ -456,9 +456,7 @@ def _with_radii(
 
         noisy = _asked(curator, step, counted)
         deviation = step.standard_deviation
-        tail = radius_by_tail(
-            noisy.astype(float), deviation, edges, sums.n_records, noise_of(asked)
-        )
+        tail = radius_by_tail(noisy.astype(float), deviation, edges, sums.n_records)
     return last_radii(sums, at, noise_of(asked), tail)
 
 

@@ -25,9 +25,10 @@ NOTABLE = 3.0
 # Longest way to the next reference, in whitened units of the last one
 REACH = 5.0
 # Radii in units of the norm that whitened scores have about: of the first round, and
-# the least of the last one
+# the least and the largest of the last one
 FIRST = 1.0
 LEAST = 1.2
+WIDEST = 6.0
 # Share of the sampling variance that the noise of the last sums of scores may have,
 # where outcomes have levels
 AFFORDED = 0.3
@@ -44,17 +45,10 @@ LEAST_EIGENVALUE = 1e-4
 LONG_TAIL = 8.0
 HALF = 0.5
 # Of lengths of scores: edges of cells in units of their usual norm
-LENGTHS = np.r_[np.geomspace(1, 8, 7), 11, 16, 32, 64]
-# Few records beyond a radius, in roots of the number of records, and in deviations of
-# noise
+LENGTHS = np.geomspace(1, 8, 7)
+# Records beyond the radius, in roots of the number of records; in deviations of noise
 BEYOND = 0.3
 SURE = 2.0
-# Exponents of the tail beyond what is seen, the heaviest and the lightest, and how many
-# times as many records it is worked out by
-TAILS = (1.5, 6.0)
-SEVERAL = 3.0
-# Radii that are compared, in units of the first edge beyond which few records are
-FURTHER = np.geomspace(1, 2, 20)
 
 
 @dataclass(frozen=True)
@@ -194,8 +188,8 @@ def last_radii(
     """Return the centring of the last round with its radii.
 
     The radius is the one that noisy lengths of scores say, or else as large as the
-    noise that it costs is AFFORDED; at least LEAST times the usual norm of scores; and
-    so small that the noise on the curvature stays fine.
+    noise that it costs is AFFORDED; at least LEAST and at most WIDEST times the usual
+    norm of scores; and so small that the noise on the curvature stays fine.
     """
     d = len(at.place)
     n = sums.n_records
@@ -206,7 +200,7 @@ def last_radii(
     if tail is not None:
         radius = tail
     edge = edge_of(curvature, d, noise, n)
-    radius = min(radius, least * max(1.0, FINE_EDGE / edge))
+    radius = min(radius, least * max(1.0, FINE_EDGE / edge), WIDEST * usual)
     radius = max(radius, least)
     if sums.points.by_levels:
         # nothing is gained beyond the longest score
@@ -220,41 +214,16 @@ def length_edges(d: int, norm: Norm) -> FloatArray:
     """Return the edges of cells in which lengths of whitened scores are counted; the
     last cell has no upper end.
     """
-    return np.asarray(usual_norm(d, norm) * LENGTHS)
+    return usual_norm(d, norm) * LENGTHS
 
 
 def radius_by_tail(
-    counts: FloatArray, deviation: float, edges: FloatArray, n: float, noise: RoundNoise
+    counts: FloatArray, deviation: float, edges: FloatArray, n: float
 ) -> float:
-    """Return a radius beyond which few records lie, by noisy counts of lengths.
-
-    Where their tail is heavy it goes on beyond what can be seen. The radius is then
-    where the noise that it costs and what is cut off are least together.
-    """
+    """Return the first edge beyond which few records lie, by noisy counts."""
     beyond = np.cumsum(counts[::-1])[::-1]
     # the sum of more cells has more noise
     deviations = deviation * np.sqrt(np.arange(len(counts), 0, -1))
     is_few = beyond <= np.maximum(BEYOND * np.sqrt(n), SURE * deviations)
     is_few[-1] = True
-    first = int(np.argmax(is_few))
-    if not first:
-        return float(edges[0])
-    radii = edges[first] * FURTHER
-    exponent = _exponent(beyond[:first], edges[:first])
-    records = beyond[first - 1] * (radii / edges[first - 1]) ** -exponent
-    cut = records * radii / (exponent - 1)
-    cost = (noise.scores * radii) ** 2 + cut**2
-    return float(radii[np.argmin(cost)])
-
-
-def _exponent(beyond: FloatArray, edges: FloatArray) -> float:
-    """Return the exponent of the power law through the last edge and the last one
-    before it beyond which there are SEVERAL times as many records.
-    """
-    heaviest, lightest = TAILS
-    before = np.flatnonzero(beyond > SEVERAL * beyond[-1])
-    if not len(before):
-        return lightest
-    fewer = np.log(beyond[before[-1]] / beyond[-1])
-    exponent = fewer / np.log(edges[-1] / edges[before[-1]])
-    return float(np.clip(exponent, heaviest, lightest))
+    return float(edges[int(np.argmax(is_few))])
