@@ -171,16 +171,11 @@ def sample(
     if by_group:
         source = source_of_groups(model, known, options, public_constants)
     elif isinstance(model, pm.Model):
-        if not issubclass(build, Scores):
-            raise InputError(
-                f"{build.name} takes no model that is conditioned on the table: hand "
-                f"over the function that makes it, or leave mechanism out"
-            )
-        asked = build(epsilon=epsilon, **options).request_before(known)
+        before = _request_before(build, known, {"epsilon": epsilon, **options})
         if resume is not None:
             # what is to be resumed has been charged
-            asked = replace(asked, loss=None, spends=())
-        with reserved(ledger, asked, explain=True, allow=allow):
+            before = replace(before, loss=None, spends=())
+        with reserved(ledger, before, explain=True, allow=allow):
             source = source_of_conditioned(model, data, known, ledger)
     elif written is not None:
         # what is said of public columns is on record
@@ -209,6 +204,18 @@ def sample(
     tree = public_tree(release, record)
     tell_of(tree)
     return tree
+
+
+def _request_before(
+    build: type[Mechanism], schema: Schema, settings: dict[str, Any]
+) -> Request:
+    """Return the price that is reserved before a conditioned model is looked at."""
+    if not issubclass(build, Scores):
+        raise InputError(
+            f"{build.name} takes no model that is conditioned on the table: hand over "
+            f"the function that makes it, or leave mechanism out"
+        )
+    return build(**settings).request_before(schema)
 
 
 def mechanism_of(
