@@ -31,6 +31,7 @@ from pdips.release.documents import (
     answered_beside,
     release_home,
 )
+from pdips.release.public_draws import contradiction
 from pdips.release.release import Release, RunRecord
 from pdips.release.tree import public_tree
 from pdips.report.coefficients import entries
@@ -54,6 +55,11 @@ CLAIMED_INTERVAL = re.compile(
     rf"(?P<name>.+?)\s+in\s+\[\s*(?P<lower>{DECIMAL})\s*,\s*(?P<upper>{DECIMAL})\s*\]"
 )
 CLAIMED_SIDE = re.compile(rf"(?P<name>.+?)\s*(?P<sign>[<>])\s*(?P<end>{DECIMAL})")
+CONTRADICTED_MODEL = (
+    "the noisy answers contradict it: if it were right, they would be so far off in "
+    "{:.2g} of releases. So the intervals are not 95 %, and the probability isn't the "
+    "claim's"
+)
 MEANING = (
     "The 95 % intervals and the probability are of the population that the table is a "
     "sample of, if the question was fixed before anyone looked at the release. If the "
@@ -515,6 +521,14 @@ class TableAnswer:
         """
         return public_tree(self.release, self.record)
 
+    @property
+    def contradicted(self) -> float | None:
+        """How often noisy answers would be so far from the model, if it were right;
+        None where they don't contradict it.
+        """
+        draws = self.release.posterior_draws
+        return None if draws is None else contradiction(draws.posterior.attrs)
+
     def publish(self) -> Path:
         """Write the answer into its folder, and return the part that may be
         published.
@@ -542,6 +556,8 @@ class TableAnswer:
             lines.append(f"pooled    with {', '.join(self.pooled_with)}")
         for name, reason in self.not_pooled.items():
             lines.append(f"pooled    not with {name}: {reason}")
+        if self.contradicted is not None:
+            lines.append(f"model     {CONTRADICTED_MODEL.format(self.contradicted)}")
         return "\n".join([*lines, f"meaning   {MEANING}"])
 
 
@@ -586,7 +602,7 @@ def answer(
     progress: bool = True,
     **options: Any,
 ) -> TableAnswer:
-    """TableAnswer one more question from the table of a release, at a price of its own.
+    """Answer one more question from the table of a release, at a price of its own.
 
     Parameters
     ----------

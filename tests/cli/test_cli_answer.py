@@ -159,3 +159,20 @@ def test_a_claim_is_read_and_judged():
     below = CoefficientClaim.read("x<0")
     assert (str(within), str(below)) == ("region[north, 2] in [-0.5, 100]", "x < 0")
     assert below.share(np.array([-1.0, -2.0, 3.0, 4.0])) == 0.5
+
+
+@pytest.mark.slow
+def test_an_answer_says_that_it_contradicts_its_model(tmp_path):
+    """Where errors are skewed its intervals aren't called 95 % alone."""
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-1, 1, 20_000)
+    y = np.minimum(x + rng.lognormal(0, 1, 20_000), 20)
+    frame = pd.DataFrame({"x": x, "y": y})
+    schema = Schema(
+        columns={"x": {"lower": -1, "upper": 1}, "y": {"lower": -1, "upper": 20}}
+    )
+    release, _ = library.synthesize(frame, schema, epsilon=1, progress=False)
+    release.publish(tmp_path / "out/public")
+    found = library.answer(frame, tmp_path / "out", "y ~ x", epsilon=8, progress=False)
+    assert found.contradicted is not None
+    assert "model     the noisy answers contradict it" in str(found)
