@@ -1,6 +1,6 @@
 """Mutants that tests of one mechanism or module notice."""
 
-from mutant import CONTRACT, CURATOR, INTERVALS, PAIRS, SCORES, Mutant
+from mutant import CONTRACT, CURATOR, GROUPS, INTERVALS, PAIRS, SCORES, Mutant
 
 BY_TESTS = [
     # prices and noise, for all mechanisms
@@ -453,5 +453,42 @@ BY_TESTS = [
         "population.records.sample(population.n_records, replace=True,",
         "population.records.sample(population.n_records, replace=False,",
         "tests/outside/test_replays.py -k samples_of_the_population",
+    ),
+    # sums by group
+    Mutant(
+        "the group that a record comes to is forgotten in the price",
+        "groups/group_sums.py",
+        "schema, l1=both * design.steps, l2_squared=both * design.steps**2",
+        "schema, l1=design.steps, l2_squared=design.steps**2",
+        GROUPS,
+    ),
+    Mutant(
+        "an outcome beyond its range counts for more than one record",
+        "groups/design.py",
+        "return np.clip(np.nan_to_num(whole), 0, self.steps).astype(np.int64)",
+        "return np.nan_to_num(whole).astype(np.int64)",
+        GROUPS,
+    ),
+    Mutant(
+        "records at the lower end of the range count twice",
+        "groups/design.py",
+        "self._by_group(group, self.steps - upper, table)",
+        "self._by_group(group, 2 * (self.steps - upper), table)",
+        GROUPS,
+    ),
+    Mutant(
+        "the noise of sizes is left out of the posterior",
+        "groups/noisy_groups.py",
+        "            size_variance = 2 * in_records",
+        "            size_variance = in_records / 50",
+        "tests/groups/test_group_posterior.py",
+    ),
+    # answers to further questions
+    Mutant(
+        "the noise of releases that are pooled is left out",
+        "scores/centred_sums.py",
+        "noise=covariance @ precision @ covariance,",
+        "noise=0 * covariance,",
+        "tests/scores/test_pooling.py -k noise_is_that_of_all",
     ),
 ]
