@@ -31,6 +31,8 @@ from pdips.privacy.sensitivity import Sensitivity, n_changed
 from pdips.release.offers import Offers
 
 LOG = logging.getLogger("pdips")
+# Independent draws of what groups have in common below which it is said that few count
+FEW_DRAWS = 30
 
 ENDS = "noisy records of each group, by the ends of the outcome's range"
 SQUARES = "noisy sum of squares of the outcome"
@@ -297,6 +299,14 @@ class GroupSums(LaplaceOrGaussian):
         """
         written, columns = covariates_of(plan.schema, public)
         result = GroupResult.of(measured, self.hierarchy(plan.design), rng)
+        effective = result.weighted.effective
+        if effective < FEW_DRAWS:
+            LOG.warning(
+                "what groups have in common is known by %.0f independent draws: "
+                "intervals may be too short; take more records, fewer groups, a larger "
+                "epsilon or narrower priors",
+                effective,
+            )
         n_records = self.n_records or measured.n_records
         return drawn_of(result, n_sets, n_records, (written, columns), rng)
 

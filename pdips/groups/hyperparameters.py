@@ -23,6 +23,9 @@ class Search:
     most_groups: tuple[int, int] = (50_000, 10_000)
     searched_on: int = 3_000
     rounds: int = 4
+    # rounds at most, where few draws count, and how many have to count
+    most_rounds: int = 30
+    enough: float = 60.0
     draws_a_round: int = 80
     degrees: float = 5.0
     inflated: float = 1.2
@@ -161,7 +164,7 @@ class HyperPosterior:
         logs = np.empty(0)
         proposals = list[tuple[FloatArray, FloatArray]]()
         weights = np.empty(0)
-        for _ in range(SEARCH.rounds):
+        for number in range(1, SEARCH.most_rounds + 1):
             root = np.linalg.cholesky(covariance)
             proposals.append((centre, root))
             new = _t_draws(centre, root, SEARCH.draws_a_round, self.rng)
@@ -172,7 +175,10 @@ class HyperPosterior:
             log_weights = logs - logsumexp(proposed, axis=0)
             weights = np.exp(log_weights - logsumexp(log_weights))
             centre, covariance = _adapted(places, weights, covariance)
-        return HyperDraws(places, weights, self.n_own)
+            drawn = HyperDraws(places, weights, self.n_own)
+            if number >= SEARCH.rounds and drawn.effective >= SEARCH.enough:
+                break
+        return drawn
 
 
 def _scaled(noisy: NoisyGroups, rows: np.ndarray) -> NoisyGroups:

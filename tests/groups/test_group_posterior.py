@@ -5,13 +5,17 @@ by the coverage of its intervals.
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 from group_tables import DEVIATION, TRUTH, simulated, with_exact_sizes
 from scipy.special import logsumexp
 from scipy.stats import gamma, norm
 
+from pdips import Schema, Table
+from pdips.groups import hyperparameters
 from pdips.groups.families import Poisson
+from pdips.groups.group_sums import GroupSums
 from pdips.groups.hierarchy import PlainHierarchy, Spread
 from pdips.groups.hyperparameters import HyperPosterior
 from pdips.groups.quadrature import Common, GroupQuadrature, SizeLaw
@@ -234,3 +238,32 @@ def test_direct_intervals_cover_and_are_the_whole_range_where_nothing_is_known()
     unknown = noisy.sizes < 3
     assert unknown.any()
     assert (upper - lower)[unknown].mean() > 1.9
+
+
+def test_common_parameters_have_draws_enough_where_groups_are_nearly_empty(
+    monkeypatch, caplog
+):
+    """A hundredth of the records that noise stands for: the posterior is wide and bent,
+    and four rounds of draws (the broken twin) end with one that has all the weight.
+    """
+    schema = Schema(
+        columns={
+            "y": {"levels": [0, 1]},
+            "g": {"lower": 0, "upper": 399, "integer": True},
+        }
+    )
+    group = np.random.default_rng(0).integers(0, 400, 40)
+    table = Table(pd.DataFrame({"y": np.zeros(40, int), "g": group}), schema)
+    made = GroupSums(epsilon=1)
+
+    def effective() -> float:
+        _, record = made.release(table, rng=np.random.default_rng(1))
+        return record.diagnostics["groups"]["effective"]
+
+    enough = hyperparameters.SEARCH.enough
+    assert effective() >= enough
+    assert "independent draws" not in caplog.text
+    few = replace(hyperparameters.SEARCH, most_rounds=hyperparameters.SEARCH.rounds)
+    monkeypatch.setattr(hyperparameters, "SEARCH", few)
+    assert effective() < enough / 2
+    assert "independent draws" in caplog.text
