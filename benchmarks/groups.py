@@ -2,7 +2,7 @@
 truth, and how far off they are, beside no privacy and beside noisy ratios.
 
 ``python -m benchmarks.groups [FAMILY ...] [--groups N] [--tables N] [--average N]
-[--epsilon E] [--delta D]``
+[--epsilon E] [--delta D] [--wrong WHAT]``
 """
 
 import argparse
@@ -47,23 +47,71 @@ class Exact:
     squares: float
 
 
-def exact_table(design: GroupDesign, average: float, rng: np.random.Generator) -> Exact:
-    """Return a table of the model, drawn in parts of 50,000 groups."""
-    mean, spread, *deviation = TRUTH[design.family]
-    predictors = rng.normal(mean, spread, design.n_groups)
-    sizes = rng.poisson(rng.gamma(SHAPE, average / SHAPE, design.n_groups))
+WRONG = {
+    "effects": "a fifth of the groups have much higher effects than the others",
+    "sizes": "the log of sizes is normal, with a deviation of 1",
+    "related": "larger groups have higher effects",
+    "records": "records of a group are spread otherwise than the model has it",
+}
+"""What may be otherwise than the model has it."""
+TAIL = 3  # degrees of freedom of normal records that are wrong
+CLUMPED = 2.0  # shape of the gamma law by which counts of records that are wrong vary
+
+
+def drawn_groups(
+    design: GroupDesign, average: float, wrong: str, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return effects and sizes of groups."""
+    mean, spread, *_ = TRUTH[design.family]
+    n = design.n_groups
+    standard = rng.standard_normal(n)
+    if wrong == "effects":
+        is_high = rng.random(n) < 0.2
+        # with mean 0 and variance 1
+        standard = np.where(is_high, 1.9, -0.475) + 0.314 * standard
+    if wrong == "sizes":
+        expected = average * np.exp(rng.normal(-0.5, 1.0, n))
+    else:
+        expected = rng.gamma(SHAPE, average / SHAPE, n)
+    if wrong == "related":
+        ranked = np.argsort(np.argsort(expected)) / n - 0.5
+        standard = 2 * ranked + 0.8 * standard
+    return mean + spread * standard, rng.poisson(expected)
+
+
+def drawn_outcomes(
+    design: GroupDesign, at: np.ndarray, wrong: str, rng: np.random.Generator
+) -> np.ndarray:
+    """Return outcomes of records at their groups' effects."""
+    is_wrong = wrong == "records"
+    if design.family == "normal":
+        deviation = TRUTH["normal"][2]
+        if is_wrong:
+            heavy = rng.standard_t(TAIL, len(at)) / np.sqrt(TAIL / (TAIL - 2))
+            return np.clip(at + deviation * heavy, *design.range)
+        return rng.normal(at, deviation)
+    if design.family == "bernoulli":
+        return rng.random(len(at)) < 1 / (1 + np.exp(-at))
+    rate = np.exp(at)
+    if is_wrong:
+        rate = rate * rng.gamma(CLUMPED, 1 / CLUMPED, len(at))
+    return rng.poisson(rate)
+
+
+def exact_table(
+    design: GroupDesign, average: float, rng: np.random.Generator, wrong: str = ""
+) -> Exact:
+    """Return a table of the model, or of a wrong one, drawn in parts of 50,000
+    groups.
+    """
+    predictors, sizes = drawn_groups(design, average, wrong, rng)
     upper = np.zeros(design.n_groups, dtype=np.int64)
     squares = 0.0
     for first in range(0, design.n_groups, 50_000):
         rows = slice(first, first + 50_000)
         group = np.repeat(np.arange(len(sizes[rows])), sizes[rows])
         at = predictors[rows][group]
-        if design.family == "normal":
-            outcome = rng.normal(at, deviation[0])
-        elif design.family == "bernoulli":
-            outcome = rng.random(len(at)) < 1 / (1 + np.exp(-at))
-        else:
-            outcome = rng.poisson(np.exp(at))
+        outcome = drawn_outcomes(design, at, wrong, rng)
         steps = design.upper_steps(outcome)
         upper[rows] = np.bincount(group, steps, minlength=len(sizes[rows]))
         squares += float(((2 * steps / design.steps - 1) ** 2).sum())
@@ -142,7 +190,7 @@ def measured(
         family=family,
     )
     design = mechanism.design(schema)
-    exact = exact_table(design, arguments.average, rng)
+    exact = exact_table(design, arguments.average, rng, arguments.wrong)
     noisy = noisy_table(mechanism, schema, exact, rng)
     start = time.process_time()
     result = GroupResult.of(noisy, PlainHierarchy.of(design), rng)
@@ -193,6 +241,7 @@ def main() -> None:
     parser.add_argument("--average", type=float, default=50.0)
     parser.add_argument("--epsilon", default="1")
     parser.add_argument("--delta")
+    parser.add_argument("--wrong", choices=[*WRONG], default="")
     arguments = parser.parse_args()
     price = arguments.epsilon
     if arguments.delta is not None:

@@ -29,7 +29,8 @@ GROUP = "group"
 RESERVED = ("chain", "draw", "mean", "spread", "sigma")
 AVERAGE = (
     "95 % is an average over groups: intervals of groups with extreme rates cover "
-    "less, those of others more; in a list of top groups read the direct interval"
+    "less, those of others more, and where effects go with sizes those of small groups "
+    "less; there, and in a list of top groups, read the direct interval"
 )
 
 CHAINS = 4
