@@ -53,7 +53,7 @@ RANDOM_PAIRS = 4  # Beside the pair of a case, for each of its schemas
     default=0.95,
     show_default=True,
     metavar="C",
-    help="For all bounds of a mechanism together.",
+    help="For all bounds of the command together.",
 )
 @click.option(
     "--runs",
@@ -154,17 +154,21 @@ def _bound(asked: AuditOptions) -> None:
     from pdips.privacy.loss import FINITE_KINDS
 
     rng = None if asked.seed is None else np.random.default_rng(asked.seed)
-    findings = []
     with show_progress() as progress:
-        for _name, cases in asked.cases():
-            bounds = audit_cases(
-                [*cases, *along_paths(cases, rng)],
-                n_runs=asked.n_runs,
-                confidence=asked.confidence,
-                rng=rng,
-                progress=progress,
-            )
-            findings += worst_by_pair(bounds)
+        cases = [
+            case
+            for _name, named in asked.cases()
+            for case in [*named, *along_paths(named, rng)]
+        ]
+        # in one call, so that the confidence is that of all mechanisms together
+        bounds = audit_cases(
+            cases,
+            n_runs=asked.n_runs,
+            confidence=asked.confidence,
+            rng=rng,
+            progress=progress,
+        )
+    findings = worst_by_pair(bounds)
     described = [finding.describe() for finding in findings]
     if asked.as_json:
         click.echo(json.dumps({"findings": described}, indent=2))

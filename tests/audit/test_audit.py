@@ -705,16 +705,25 @@ def test_pairs_are_all_there_and_hold_values_at_the_bounds():
 
 @pytest.mark.slow
 def test_the_program_audits(pdips):
-    found = json.loads(
-        pdips.ok("audit", "laplace-sanitizer", "--runs", "1000", "--json")
-    )["findings"]
+    few = ("--runs", "1000", "--seed", "1")
+    found = json.loads(pdips.ok("audit", "laplace-sanitizer", *few, "--json"))[
+        "findings"
+    ]
     assert {finding["verdict"] for finding in found} == {"consistent"}
     assert {"claim", "bound", "pair", "event", "confidence", "n_runs"} <= set(found[0])
     # it claims nothing
-    assert "VIOLATION" in pdips.ok(
-        "audit", "steps", "--variant", "published", "--runs", "1000"
-    )
-    assert "steps (published" in pdips.ok("audit", "--all", "--runs", "1000")
+    assert "VIOLATION" in pdips.ok("audit", "steps", "--variant", "published", *few)
+    # at another seed a sound mechanism may be found guilty, in at most 5 % of runs
+    shown = json.loads(pdips.ok("audit", "--all", *few, "--json"))["findings"]
+    assert {"steps", "scores"} <= {finding["mechanism"] for finding in shown}
+    (confidence,) = {
+        finding["confidence"]
+        for finding in shown
+        if finding["engine"] == "counts"
+    }
+    n_counted = sum(finding["engine"] == "counts" for finding in shown)
+    # shared by all mechanisms together; several cases may be one finding
+    assert 1 - confidence <= 0.05 / n_counted
     for words, message in cases(__file__, "the_program_refuses"):
         pdips.fails(message, "audit", *words.split())
 

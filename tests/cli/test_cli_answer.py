@@ -80,8 +80,11 @@ def test_an_answer_is_charged_published_and_pooled_with_the_one_before(pdips, he
     estimates = [pd.read_parquet(home / "answer.parquet") for home in homes]
     rows = [table.set_index("coefficient").loc["x"] for table in estimates]
     widths = [row["upper"] - row["lower"] for row in rows]
-    # two answers of one price: the noise is halved, the sampling error isn't
-    assert 0.5 * widths[0] < widths[1] < 1.05 * widths[0]
+    # Two answers of one price: the variance of the noise is halved, which
+    # tests/scores/test_pooling.py holds. Widths depend on the noise that is drawn: the
+    # log of their ratio had mean -0.2 and deviation 0.15 in seven runs; this fails by
+    # chance in about one of 10,000
+    assert 0.4 * widths[0] < widths[1] < 1.5 * widths[0]
     for row in rows:
         assert row["lower"] < 1 < row["upper"]
         assert row["table_lower"] < row["table_estimate"] < row["table_upper"]
