@@ -717,9 +717,7 @@ def test_the_program_audits(pdips):
     shown = json.loads(pdips.ok("audit", "--all", *few, "--json"))["findings"]
     assert {"steps", "scores"} <= {finding["mechanism"] for finding in shown}
     (confidence,) = {
-        finding["confidence"]
-        for finding in shown
-        if finding["engine"] == "counts"
+        finding["confidence"] for finding in shown if finding["engine"] == "counts"
     }
     n_counted = sum(finding["engine"] == "counts" for finding in shown)
     # shared by all mechanisms together; several cases may be one finding
