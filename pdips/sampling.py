@@ -46,10 +46,8 @@ from pdips.synthesis import ReleaseJob, as_schema, as_table
 
 LOG = logging.getLogger("pdips")
 MAKE = "make"
-BY_GROUP = re.compile(
-    r"\s*[^~]+~\s*(1\s*\+\s*)?\(\s*1\s*\|\s*(?P<group>\w+)\s*\)\s*(\+\s*1\s*)?"
-)
-"""A formula whose right side is an intercept, and another one by group."""
+GROUP_TERM = re.compile(r"\(\s*(?P<effects>[^()|]*?)\s*\|(?P<group>[^()]*)\)")
+"""A term of a formula that differs by group."""
 
 
 def sample(
@@ -238,18 +236,22 @@ def mechanism_of(
 
 
 def group_in_formula(model: Any) -> str:
-    """Return the group of a formula that has an intercept by group and nothing else on
-    its right; empty if it is another model.
+    """Return the group of a formula in which an intercept differs by one group and
+    nothing else differs by any; empty if it is another model.
 
     Examples
     --------
-    >>> group_in_formula("ill ~ 1 + (1 | site)"), group_in_formula("ill ~ age")
+    >>> group_in_formula("ill ~ age + (1 | site)"), group_in_formula("ill ~ age")
     ('site', '')
     """
     if isinstance(model, (list, tuple)) and len(model) == 1:
         [model] = model
-    matched = BY_GROUP.fullmatch(model) if isinstance(model, str) else None
-    return matched["group"] if matched else ""
+    terms = [*GROUP_TERM.finditer(model)] if isinstance(model, str) else []
+    if len(terms) != 1:
+        return ""
+    [term] = terms
+    group = term["group"].strip()
+    return group if term["effects"] == "1" and group.isidentifier() else ""
 
 
 def source_of_groups(

@@ -45,6 +45,9 @@ class GroupDesign:
         Columns whose cells are the groups.
     family : {"normal", "bernoulli", "poisson"}
         Of the outcome given its group.
+    within : tuple of str
+        The last of ``groups``, where the model describes the outcome by them, too: all
+        cells that are alike in the other columns have one effect in common.
 
     Examples
     --------
@@ -62,6 +65,7 @@ class GroupDesign:
     outcome: str
     groups: tuple[str, ...]
     family: Family
+    within: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -70,6 +74,7 @@ class GroupDesign:
         outcome: str | None = None,
         family: Family | None = None,
         groups: tuple[str, ...] | None = None,
+        within: tuple[str, ...] = (),
     ) -> "GroupDesign":
         """Return the design of a schema, or refuse columns that don't fit it.
 
@@ -86,14 +91,21 @@ class GroupDesign:
             family = "bernoulli" if column.is_categorical else "normal"
         others = [name for name in schema.columns if name != outcome]
         if groups is None:
-            groups = tuple(others)
+            groups = tuple(name for name in others if name not in within)
+        groups = (*groups, *within)
         left = [name for name in others if name not in groups]
         if any(not schema.columns[name].public for name in left):
             raise InputError(
                 f"the model describes {outcome!r} by {', '.join(groups)} and says "
                 f"nothing of {', '.join(left)}: leave these out of the schema"
             )
-        design = cls(schema=schema, outcome=outcome, groups=groups, family=family)
+        design = cls(
+            schema=schema,
+            outcome=outcome,
+            groups=groups,
+            family=family,
+            within=within,
+        )
         _check_outcome(outcome, column, family)
         design._check_groups()
         return design
@@ -106,6 +118,20 @@ class GroupDesign:
     @property
     def n_groups(self) -> int:
         return math.prod(self.sizes)
+
+    @property
+    def effect_columns(self) -> tuple[str, ...]:
+        """The columns whose cells have an effect each."""
+        return self.groups[: len(self.groups) - len(self.within)]
+
+    @property
+    def n_within(self) -> int:
+        """How many groups have an effect in common."""
+        return math.prod(self.sizes[len(self.effect_columns) :])
+
+    @property
+    def n_effects(self) -> int:
+        return self.n_groups // self.n_within
 
     @property
     def membership_public(self) -> bool:
@@ -227,7 +253,7 @@ class GroupDesign:
                     f"the group {name!r} may be missing: give it a number of its own "
                     f"that says so, or levels"
                 )
-        if self.n_groups < 2:
+        if self.n_effects < 2:
             raise InputError(
                 "there is one group alone, whose effect can't be told from the mean: "
                 "leave the group out of the model"

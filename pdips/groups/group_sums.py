@@ -47,8 +47,9 @@ MOST_SPREAD = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSums(LaplaceOrGaussian):
-    """Records of a mixed model ``outcome ~ 1 + (1 | group)``, of however many groups,
-    and the effect of each group with its interval.
+    """Records of a mixed model ``outcome ~ x + (1 | group)``, of however many groups,
+    and the effect of each group with its interval. Covariates ``x`` have levels, or
+    whole numbers in a short range.
 
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of
     :class:`pdips.mechanism.Mechanism`, ``delta`` is that of
@@ -143,29 +144,32 @@ class GroupSums(LaplaceOrGaussian):
         outcome = self.outcome
         family = self.family
         groups = None
+        within: tuple[str, ...] = ()
         if isinstance(self.model, Source):
-            recognised = self._recognised()
+            recognised = self._recognised(schema)
             outcome = outcome or recognised.outcome
             family = family or recognised.family
             groups = (recognised.group,)
+            within = recognised.within
             if (outcome, family) != (recognised.outcome, recognised.family):
                 raise InputError(
                     f"the model is of {recognised.outcome!r} with the family "
                     f"{recognised.family}: leave outcome and family out"
                 )
-        return GroupDesign.of(schema.without_person(), outcome, family, groups)
+        known = schema.without_person()
+        return GroupDesign.of(known, outcome, family, groups, within)
 
     def hierarchy(self, design: GroupDesign) -> Hierarchy:
         """Return what the model says of groups."""
         if isinstance(self.model, Source):
-            return self._recognised()
+            return self._recognised(design.schema)
         return PlainHierarchy.of(design)
 
-    def _recognised(self) -> RecognisedModel:
+    def _recognised(self, schema: Schema) -> RecognisedModel:
         source = self.model
         if not isinstance(source, Source):
             raise TypeError("there is no model to look at")
-        return recognised_in(source)
+        return recognised_in(source, schema)
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: the parts of records at both ends of the range by group, and
@@ -248,8 +252,9 @@ class GroupSums(LaplaceOrGaussian):
         """
         design: GroupDesign = plan.design
         noise = plan.steps[0].noise.standard_deviation
-        average = n_records / design.n_groups
-        share = noise / max(average, 1e-9)
+        average = n_records / design.n_effects
+        # groups that have an effect in common are added up
+        share = noise * math.sqrt(design.n_within) / max(average, 1e-9)
         if share > 1:
             LOG.warning(
                 "the noise on the mean of a group of average size is as wide as the "

@@ -3,8 +3,9 @@ that follow from a few parameters, whose prior is the analyst's.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,17 @@ LOG_TWO_PI = float(np.log(2 * np.pi))
 
 @dataclass(frozen=True)
 class Spread:
-    """Where the predictors of groups lie, and how far records are from them."""
+    """Where the predictors of groups lie, and how far records are from them.
+
+    A group's predictor is an effect, normal with this mean and spread, and an offset
+    where several groups have that effect in common.
+    """
 
     mean: float
     spread: float
     deviation: float  # of records about their group, where the outcome is normal
+    # shape (groups with an effect in common,)
+    offsets: FloatArray = field(default_factory=lambda: np.zeros(1))
 
 
 class Hierarchy(ABC):
@@ -44,14 +51,24 @@ class Hierarchy(ABC):
         self, places: FloatArray, predictors: FloatArray
     ) -> Mapping[str, FloatArray]:
         """Return draws by the names of the model's variables, shape (draws, ...), of
-        parameters, shape (draws, parameters), and of the predictors of groups, shape
-        (draws, groups).
+        parameters, shape (draws, parameters), and of effects with their mean, shape
+        (draws, effects).
         """
 
     @property
     @abstractmethod
     def effects(self) -> str:
-        """The name of the variable that has one entry for each group."""
+        """The name of the variable that has one entry for each effect."""
+
+    @property
+    def dims(self) -> Mapping[str, tuple[str, ...]]:
+        """Dimensions of the other variables that have any."""
+        return {}
+
+    @property
+    def coords(self) -> Mapping[str, Sequence[Any]]:
+        """Labels of these dimensions."""
+        return {}
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ class Search:
     # numbers of groups whose evidence is worked out: by whether the outcome is normal
     most_groups: tuple[int, int] = (50_000, 10_000)
     searched_on: int = 3_000
+    # effects that are read, however many groups have each in common
+    fewest_effects: int = 500
     rounds: int = 4
     # rounds at most, where few draws count, and how many have to count
     most_rounds: int = 30
@@ -96,9 +98,10 @@ class HyperPosterior:
         self.size_guess = max(noisy.total / noisy.n_groups, 0.1)
         is_normal = noisy.design.family == "normal"
         most = SEARCH.most_groups[0 if is_normal else 1]
+        most = max(most // noisy.n_within, SEARCH.fewest_effects)
         self.read = noisy
-        if noisy.n_groups > most:
-            rows = rng.choice(noisy.n_groups, most, replace=False)
+        if noisy.n_effects > most:
+            rows = rng.choice(noisy.n_effects, most, replace=False)
             self.read = _scaled(noisy, rows)
         self.quadrature = GroupQuadrature(self.read)
 
@@ -139,8 +142,9 @@ class HyperPosterior:
         """Return the most probable parameters, first of some groups, then of all."""
         place = self.start()
         few = self.read
-        if few.n_groups > SEARCH.searched_on:
-            rows = self.rng.choice(few.n_groups, SEARCH.searched_on, replace=False)
+        searched_on = max(SEARCH.searched_on // few.n_within, SEARCH.fewest_effects)
+        if few.n_effects > searched_on:
+            rows = self.rng.choice(few.n_effects, searched_on, replace=False)
             few = _scaled(few, rows)
         quadratures = [GroupQuadrature(few)]
         if few is not self.read:
@@ -182,15 +186,15 @@ class HyperPosterior:
 
 
 def _scaled(noisy: NoisyGroups, rows: np.ndarray) -> NoisyGroups:
-    """Return some groups; the sum of squares is that of all groups, scaled to them,
-    with the variance of what a random part has.
+    """Return the groups of some effects; the sum of squares is that of all groups,
+    scaled to them, with the variance of what a random part has.
     """
     some = noisy.some(rows)
     if noisy.squares is None:
         return some
-    share = len(rows) / noisy.n_groups
+    share = len(rows) / noisy.n_effects
     squares = noisy.squares * share
-    spread = noisy.squares / noisy.n_groups
+    spread = noisy.squares / noisy.n_effects
     # sizes of groups differ about as much as an exponential law has it
     sampling = len(rows) * (1 - share) * spread**2
     variance = sampling + share**2 * noisy.squares_variance

@@ -99,12 +99,23 @@ class NoisyGroups:
             return float(max(self.n_records, 1))
         return max(float(self.sizes.sum()), 1.0)
 
-    def some(self, rows: IntArray) -> "NoisyGroups":
-        """Return the numbers of some groups, without what is of all records."""
+    @property
+    def n_within(self) -> int:
+        """How many groups have an effect in common."""
+        return self.design.n_within
+
+    @property
+    def n_effects(self) -> int:
+        return self.n_groups // self.n_within
+
+    def some(self, effects: IntArray) -> "NoisyGroups":
+        """Return the numbers of the groups of some effects, without what is of all
+        records.
+        """
         return replace(
             self,
-            sizes=self.sizes[rows],
-            sums=self.sums[rows],
+            sizes=self.sizes.reshape(-1, self.n_within)[effects].ravel(),
+            sums=self.sums.reshape(-1, self.n_within)[effects].ravel(),
             squares=None,
             n_records=None,
         )

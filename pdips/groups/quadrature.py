@@ -1,12 +1,15 @@
-"""The posterior of each group given what all groups have in common: its unknown number
-of records and its predictor are summed over on a grid of their own.
+"""The posterior of each effect given what all of them have in common: the unknown
+numbers of records of its groups and the predictor are summed over on a grid of their
+own.
 
-Groups are independent given the common parameters, so that they are worked out in
+An effect is that of one group, or of several whose predictors differ by known offsets.
+Effects are independent given the common parameters, so that they are worked out in
 blocks, and their evidences multiply.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.special import gammainc, gammaln, logsumexp
@@ -44,6 +47,8 @@ class GroupGrid:
 
 GRID = GroupGrid()
 LEAST = 1e-12
+# Of all records, in groups of one place among those with an effect in common
+LEAST_SHARE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -63,16 +68,95 @@ class Common:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """Grids of some groups, and the log weights of their points, shape (groups, sizes)
-    for a normal outcome and (groups, sizes, predictors) for others.
+class _ClosedBlock:
+    """Grids of sizes, shape (groups, sizes), of a normal outcome: given a size the
+    predictor is normal.
     """
 
-    sizes: FloatArray  # (groups, sizes)
+    sizes: FloatArray
     log_weights: FloatArray
-    predictors: FloatArray  # (groups, predictors), of a normal outcome given the size
-    # within points, (groups, sizes), of a normal outcome
-    variances: FloatArray | None = None
+    predictors: FloatArray
+    variances: FloatArray
+
+    def log_evidence(self) -> FloatArray:
+        """Return the log probability of each group's numbers, shape (groups,)."""
+        return np.asarray(logsumexp(self.log_weights, axis=1))
+
+    def moments(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return mean and variance of predictors and the mean of sizes, shape (groups,)
+        each.
+        """
+        weights = _normalised(self.log_weights)
+        mean = (weights * self.predictors).sum(axis=1)
+        spread = (self.predictors - mean[:, None]) ** 2 + self.variances
+        sizes = (weights * self.sizes).sum(axis=1)
+        return mean, (weights * spread).sum(axis=1), sizes
+
+    def sample(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return draws of predictors and of sizes, shape (draws, groups) each."""
+        chosen = _choices(_normalised(self.log_weights), count, rng)
+        mean = _at(self.predictors, chosen)
+        noise = rng.standard_normal(mean.shape)
+        predictors = mean + np.sqrt(_at(self.variances, chosen)) * noise
+        return predictors, _at(self.sizes, chosen)
+
+
+@dataclass(frozen=True)
+class _GridBlock:
+    """Grids of predictors, and at each of them of the sizes of all groups that have the
+    effect in common.
+    """
+
+    sizes: FloatArray  # (effects, groups of each, sizes)
+    log_weights: FloatArray  # (effects, groups of each, sizes, predictors)
+    predictors: FloatArray  # (effects, predictors), without offsets
+    log_prior: FloatArray  # (effects, predictors)
+
+    @cached_property
+    def log_points(self) -> FloatArray:
+        """Log weights of predictors, shape (effects, predictors)."""
+        by_group = logsumexp(self.log_weights, axis=2)
+        return np.asarray(self.log_prior + by_group.sum(axis=1))
+
+    @cached_property
+    def size_weights(self) -> FloatArray:
+        """Weights of sizes given the predictor, as ``log_weights``."""
+        weights = np.exp(self.log_weights - self.log_weights.max(axis=2, keepdims=True))
+        weights /= weights.sum(axis=2, keepdims=True)
+        return np.asarray(weights)
+
+    def log_evidence(self) -> FloatArray:
+        """Return the log probability of each effect's numbers, shape (effects,)."""
+        return np.asarray(logsumexp(self.log_points, axis=1))
+
+    def moments(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return mean and variance of predictors, shape (effects,), and the mean of
+        sizes, shape (groups,).
+        """
+        weights = _normalised(self.log_points)
+        mean = (weights * self.predictors).sum(axis=1)
+        spread = (self.predictors - mean[:, None]) ** 2
+        given = (self.size_weights * self.sizes[..., None]).sum(axis=2)
+        sizes = (given * weights[:, None]).sum(axis=2)
+        return mean, (weights * spread).sum(axis=1), sizes.ravel()
+
+    def sample(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return draws of predictors, shape (draws, effects), and of sizes, shape
+        (draws, groups).
+        """
+        weights = _normalised(self.log_points)
+        place = _choices(weights, count, rng)
+        predictors = _spread(self.predictors, weights, place, rng)
+        # (effects, groups of each, predictors, sizes), of which one predictor a draw
+        by_point = np.moveaxis(self.size_weights, 3, 2)
+        given = np.take_along_axis(by_point, place.T[:, None, :, None], axis=2)
+        chosen = _choices_of_each(given, rng)
+        sizes = np.take_along_axis(self.sizes, chosen, axis=2)
+        return predictors, sizes.reshape(-1, count).T
 
 
 class GroupQuadrature:
@@ -86,33 +170,39 @@ class GroupQuadrature:
 
     def __init__(self, noisy: NoisyGroups) -> None:
         self.noisy = noisy
-        # a normal approximation of what each group's numbers say of its predictor
-        self.places = np.zeros(noisy.n_groups)
-        self.precisions = np.zeros(noisy.n_groups)
+        # a normal approximation of what each effect's numbers say of its predictor
+        self.places = np.zeros(noisy.n_effects)
+        self.precisions = np.zeros(noisy.n_effects)
+        # how large groups are beside the average one, by their place among those that
+        # have an effect in common
+        totals = noisy.sizes.reshape(-1, noisy.n_within).sum(axis=0)
+        shares = np.maximum(totals / max(totals.sum(), 1.0), LEAST_SHARE)
+        self.shares = shares / shares.mean()
 
     @property
-    def is_normal(self) -> bool:
-        return self.noisy.design.family == "normal"
+    def is_closed(self) -> bool:
+        """Whether predictors need no grid: those of one normal group each."""
+        return self.noisy.design.family == "normal" and self.noisy.n_within == 1
 
     def outcome(self, common: Common) -> GroupOutcome:
         return outcome_of(self.noisy.design, common.spread.deviation)
 
     def locate(self, common: Common) -> None:
-        """Look for where each group's numbers place its predictor, so that grids lie
+        """Look for where each effect's numbers place its predictor, so that grids lie
         there at other common parameters too.
         """
-        if self.is_normal:
+        if self.is_closed:
             return
         here = common.spread
-        wide = Spread(here.mean, here.spread * GRID.first, here.deviation)
+        wide = replace(here, spread=here.spread * GRID.first)
         common = Common(wide, common.sizes)
-        rows = np.arange(self.noisy.n_groups)
+        rows = np.arange(self.noisy.n_effects)
         for _ in range(GRID.passes):
             before = self.precisions[rows]
             told = before * wide.spread**2
             step = GRID.step * wide.spread / np.sqrt(1 + told)
             means, deviations, _ = self._part(rows).moments(common)
-            # where one point has all the weight, the group is somewhere near it
+            # where one point has all the weight, the effect is somewhere near it
             own = 1 / np.maximum(deviations, GRID.least_deviation * step) ** 2
             precision = np.maximum(own - 1 / wide.spread**2, 0.0)
             pull = means * own - wide.mean / wide.spread**2
@@ -125,8 +215,9 @@ class GroupQuadrature:
                 break
 
     def _part(self, rows: IntArray) -> "GroupQuadrature":
-        """Return the sums over some groups."""
+        """Return the sums over some effects."""
         part = GroupQuadrature(self.noisy.some(rows))
+        part.shares = self.shares
         part.places = self.places[rows]
         part.precisions = self.precisions[rows]
         return part
@@ -136,71 +227,54 @@ class GroupQuadrature:
         total = 0.0
         squares = np.zeros(5)
         for rows, block in self._blocks(common):
-            axes = tuple(range(1, block.log_weights.ndim))
-            by_group = logsumexp(block.log_weights, axis=axes)
-            total += float(by_group.sum())
+            by_effect = block.log_evidence()
+            total += float(by_effect.sum())
             if self.noisy.squares is not None:
-                weights = np.exp(block.log_weights - by_group[:, None])
-                squares += self._of_squares(rows, block.sizes, weights, common)
+                squares += self._of_squares(rows, block, common)
         if self.noisy.squares is not None:
             total += self._log_squares(squares)
         return total
 
     def moments(self, common: Common) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the posterior mean and deviation of each group's predictor, and the
-        mean of its number of records.
+        """Return the posterior mean and deviation of each effect's predictor, without
+        offsets, and the mean of the number of records of each group.
         """
-        means = np.empty(self.noisy.n_groups)
-        variances = np.empty(self.noisy.n_groups)
+        means = np.empty(self.noisy.n_effects)
+        variances = np.empty(self.noisy.n_effects)
         sizes = np.empty(self.noisy.n_groups)
         for rows, block in self._blocks(common):
-            weights = _normalised(block.log_weights)
-            by_size = weights
-            if block.variances is None:
-                by_size = weights.sum(axis=2)
-                weights = weights.sum(axis=1)
-            first = (weights * block.predictors).sum(axis=1)
-            spread = (block.predictors - first[:, None]) ** 2
-            if block.variances is not None:
-                spread = spread + block.variances
-            means[rows] = first
-            variances[rows] = (weights * spread).sum(axis=1)
-            sizes[rows] = (by_size * block.sizes).sum(axis=1)
+            means[rows], variances[rows], expected = block.moments()
+            sizes[self._groups(rows)] = expected
         return means, np.sqrt(variances), sizes
 
     def sample(
         self, common: Common, count: int, rng: np.random.Generator
     ) -> tuple[FloatArray, FloatArray]:
-        """Return draws of predictors and of sizes, shape (draws, groups) each."""
-        predictors = np.empty((count, self.noisy.n_groups))
+        """Return draws of predictors without offsets, shape (draws, effects), and of
+        sizes, shape (draws, groups).
+        """
+        predictors = np.empty((count, self.noisy.n_effects))
         sizes = np.empty((count, self.noisy.n_groups))
         for rows, block in self._blocks(common):
-            weights = _normalised(block.log_weights)
-            if block.variances is not None:
-                chosen = _choices(weights, count, rng)
-                mean = _at(block.predictors, chosen)
-                noise = rng.standard_normal(mean.shape)
-                spread = np.sqrt(_at(block.variances, chosen))
-                predictors[:, rows] = mean + spread * noise
-            else:
-                by_predictor = weights.sum(axis=1)
-                place = _choices(by_predictor, count, rng)
-                predictors[:, rows] = _spread(
-                    block.predictors, by_predictor, place, rng
-                )
-                by_group = np.moveaxis(weights, 2, 1)
-                given = np.take_along_axis(by_group, place.T[:, :, None], axis=1)
-                chosen = _choices_of_each(given, rng).T
-            sizes[:, rows] = _at(block.sizes, chosen)
+            predictors[:, rows], drawn = block.sample(count, rng)
+            sizes[:, self._groups(rows)] = drawn
         return predictors, sizes
 
-    def _blocks(self, common: Common) -> Iterator[tuple[slice, _Block]]:
-        make = self._normal_block if self.is_normal else self._block
-        for first in range(0, self.noisy.n_groups, GRID.block):
-            rows = slice(first, min(first + GRID.block, self.noisy.n_groups))
+    def _groups(self, rows: slice) -> slice:
+        """Return the groups of effects that follow each other."""
+        n_within = self.noisy.n_within
+        return slice(rows.start * n_within, rows.stop * n_within)
+
+    def _blocks(
+        self, common: Common
+    ) -> "Iterator[tuple[slice, _ClosedBlock | _GridBlock]]":
+        make = self._closed_block if self.is_closed else self._grid_block
+        length = max(GRID.block // self.noisy.n_within, 1)
+        for first in range(0, self.noisy.n_effects, length):
+            rows = slice(first, min(first + length, self.noisy.n_effects))
             yield rows, make(rows, common)
 
-    def _normal_block(self, rows: slice, common: Common) -> _Block:
+    def _closed_block(self, rows: slice, common: Common) -> _ClosedBlock:
         """Return a block of an outcome that is normal with the identity link, given
         whose size the predictor has a normal posterior.
         """
@@ -215,39 +289,57 @@ class GroupQuadrature:
         gain = prior * sizes / variance
         predicted = mean + gain * off
         left = prior * noise / variance
-        return _Block(
+        return _ClosedBlock(
             sizes=sizes,
             log_weights=log_sizes - terms / 2,
             predictors=outcome.middle + half * predicted,
             variances=half**2 * left,
         )
 
-    def _block(self, rows: slice, common: Common) -> _Block:
-        """Return a block of another outcome, whose noisy sum is near normal given size
-        and predictor: its skewness is that of a sum of records with loud noise on it.
+    def _grid_block(self, rows: slice, common: Common) -> _GridBlock:
+        """Return a block of another outcome, whose noisy sums are near normal given
+        size and predictor: their skewness is that of a sum of records with loud noise
+        on it.
         """
-        sizes, log_sizes = self._sizes_of(rows, common)
+        n_within = self.noisy.n_within
+        sizes, log_sizes = self._sizes_of(self._groups(rows), common)
+        sizes = sizes.reshape(-1, n_within, GRID.n_sizes if common.sizes else 1)
+        log_sizes = log_sizes.reshape(sizes.shape)
         spread = common.spread
         places, step = self._standard_grid(rows, spread)
         predictors = spread.mean + spread.spread * places
-        mean, within = self.outcome(common).moments(predictors)
         log_prior = np.log(step) - (places**2 + LOG_TWO_PI) / 2
-        off = self.noisy.sums[rows, None, None] - sizes[:, :, None] * mean[:, None]
-        variance = sizes[:, :, None] * within[:, None]
+        mean, within = self._record_moments(predictors, common)
+        noisy = self.noisy.sums[self._groups(rows)].reshape(-1, n_within)
+        off = noisy[:, :, None, None] - sizes[..., None] * mean[:, :, None]
+        variance = sizes[..., None] * within[:, :, None]
         variance += self.noisy.sum_variance
         terms = off**2
         terms /= variance
         terms += np.log(variance)
         terms *= -0.5
-        terms += (log_sizes - LOG_TWO_PI / 2)[:, :, None]
-        terms += log_prior[:, None]
-        return _Block(sizes=sizes, log_weights=terms, predictors=predictors)
+        terms += (log_sizes - LOG_TWO_PI / 2)[..., None]
+        return _GridBlock(
+            sizes=sizes,
+            log_weights=terms,
+            predictors=predictors,
+            log_prior=log_prior,
+        )
+
+    def _record_moments(
+        self, predictors: FloatArray, common: Common
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mean and variance of a record in each group of an effect, at
+        predictors of shape (effects, points): shape (effects, groups of each, points).
+        """
+        offsets = common.spread.offsets[None, :, None]
+        return self.outcome(common).moments(predictors[:, None] + offsets)
 
     def _standard_grid(
         self, rows: slice, spread: Spread
     ) -> tuple[FloatArray, FloatArray]:
-        """Return predictors less their mean over their spread, shape (groups, points),
-        and the distance of points, shape (groups, 1).
+        """Return predictors less their mean over their spread, shape (effects, points),
+        and the distance of points, shape (effects, 1).
         """
         told = self.precisions[rows] * spread.spread**2
         deviation = 1 / np.sqrt(1 + told)
@@ -257,26 +349,27 @@ class GroupQuadrature:
         step = deviation[:, None] * (along[1] - along[0])
         return centre[:, None] + deviation[:, None] * along, step
 
-    def _sizes_of(self, rows: slice, common: Common) -> tuple[FloatArray, FloatArray]:
+    def _sizes_of(self, groups: slice, common: Common) -> tuple[FloatArray, FloatArray]:
         """Return sizes that groups may have, shape (groups, sizes), and the log of
         their prior mass times the density of the noisy size.
         """
-        noisy = self.noisy.sizes[rows]
+        noisy = self.noisy.sizes[groups]
         law = common.sizes
         variance = self.noisy.size_variance
         if law is None:
             sizes = noisy[:, None]
             return sizes, np.zeros_like(sizes)
-        lower, width = _size_ranges(noisy, variance, law)
+        shares = np.tile(self.shares, len(noisy) // len(self.shares))
+        rate = law.shape / (law.mean * shares)
+        lower, width = _size_ranges(noisy, variance, law.shape, rate)
         cells = np.arange(GRID.n_sizes) + 0.5
         sizes = lower[:, None] + width[:, None] * cells
-        rate = law.shape / law.mean
-        log_mass = (law.shape - 1) * np.log(sizes) - rate * sizes
-        log_mass += law.shape * np.log(rate) - gammaln(law.shape)
+        log_mass = (law.shape - 1) * np.log(sizes) - rate[:, None] * sizes
+        log_mass += law.shape * np.log(rate)[:, None] - gammaln(law.shape)
         log_mass += np.log(width)[:, None]
         # the density may be infinite at 0, its mass is not
         at_zero = lower == 0
-        mass = gammainc(law.shape, rate * width[at_zero])
+        mass = gammainc(law.shape, rate[at_zero] * width[at_zero])
         log_mass[at_zero, 0] = np.log(np.maximum(mass, np.finfo(float).tiny))
         off = (noisy[:, None] - sizes) ** 2 / variance
         return sizes, log_mass - (off + np.log(variance) + LOG_TWO_PI) / 2
@@ -296,11 +389,15 @@ class GroupQuadrature:
         return mean, prior, (outcome.deviation / outcome.half) ** 2
 
     def _of_squares(
-        self, rows: slice, sizes: FloatArray, weights: FloatArray, common: Common
+        self, rows: slice, block: "_ClosedBlock | _GridBlock", common: Common
     ) -> FloatArray:
         """Return what a block adds to the law of the sum of squares given its noisy
         numbers: mean, variance, size, variance of sizes and their covariance.
         """
+        if isinstance(block, _GridBlock):
+            return self._of_squares_on_grid(rows, block, common)
+        weights = _normalised(block.log_weights)
+        sizes = block.sizes
         expected, spread = self._squares_given_sizes(rows, sizes, common)
         mean = (weights * expected).sum(axis=1)
         size = (weights * sizes).sum(axis=1)
@@ -312,6 +409,41 @@ class GroupQuadrature:
         totals = [mean.sum(), variance, size.sum(), size_variance, covariance]
         return np.array(totals)
 
+    def _of_squares_on_grid(
+        self, rows: slice, block: _GridBlock, common: Common
+    ) -> FloatArray:
+        """Return the same of groups that have effects in common: given the predictor
+        they are independent.
+        """
+        sizes = block.sizes[..., None]
+        mean, within = self._record_moments(block.predictors, common)
+        noisy = self.noisy.sums[self._groups(rows)].reshape(sizes.shape[:2])
+        expected, spread = _squares_of(
+            sizes,
+            noisy[:, :, None, None] - sizes * mean[:, :, None],
+            sizes * mean[:, :, None],
+            sizes * within[:, :, None],
+            within[:, :, None],
+            self.noisy.sum_variance,
+        )
+        given = block.size_weights
+        by_group = (given * expected).sum(axis=2)
+        size_by_group = (given * sizes).sum(axis=2)
+        off = expected - by_group[:, :, None]
+        sizes_off = sizes - size_by_group[:, :, None]
+        weights = _normalised(block.log_points)
+        at_point = by_group.sum(axis=1)
+        size_at_point = size_by_group.sum(axis=1)
+        total = (weights * at_point).sum(axis=1)
+        size = (weights * size_at_point).sum(axis=1)
+        point_off = at_point - total[:, None]
+        size_off = size_at_point - size[:, None]
+        inner = (given * (spread + off**2)).sum(axis=(1, 2)) + point_off**2
+        size_inner = (given * sizes_off**2).sum(axis=(1, 2)) + size_off**2
+        both = (given * sizes_off * off).sum(axis=(1, 2)) + size_off * point_off
+        parts = [(weights * part).sum() for part in (inner, size_inner, both)]
+        return np.array([total.sum(), parts[0], size.sum(), parts[1], parts[2]])
+
     def _squares_given_sizes(
         self, rows: slice, sizes: FloatArray, common: Common
     ) -> tuple[FloatArray, FloatArray]:
@@ -322,15 +454,14 @@ class GroupQuadrature:
         doesn't depend on the sum T, and T^2 / n.
         """
         mean, prior, within = self._scaled(common)
-        noise = self.noisy.sum_variance
-        known = np.maximum(sizes, LEAST)
-        variance = sizes**2 * prior + sizes * within
-        gain = variance / (variance + noise)
-        sums = sizes * mean + gain * (self.noisy.sums[rows, None] - sizes * mean)
-        left = gain * noise
-        about = np.maximum(sizes - 1, 0.0) * within
-        of_sum = (2 * left + 4 * sums**2) * left / known**2
-        return about + (sums**2 + left) / known, 2 * about * within + of_sum
+        return _squares_of(
+            sizes,
+            self.noisy.sums[rows, None] - sizes * mean,
+            sizes * mean,
+            sizes**2 * prior + sizes * within,
+            within,
+            self.noisy.sum_variance,
+        )
 
     def _log_squares(self, sums: FloatArray) -> float:
         """Return the log density of the noisy sum of squares given the other noisy
@@ -347,18 +478,38 @@ class GroupQuadrature:
         return float(-(off**2 / variance + np.log(variance) + LOG_TWO_PI) / 2)
 
 
+def _squares_of(
+    sizes: FloatArray,
+    off: FloatArray,
+    expected: FloatArray,
+    variance: FloatArray,
+    within: FloatArray | float,
+    noise: float,
+) -> tuple[FloatArray, FloatArray]:
+    """Return mean and variance of the sum of squares of groups given their noisy sums:
+    ``off`` is how far these are from the ``expected`` sums, whose variance without
+    noise is ``variance``.
+    """
+    known = np.maximum(sizes, LEAST)
+    gain = variance / (variance + noise)
+    sums = expected + gain * off
+    left = gain * noise
+    about = np.maximum(sizes - 1, 0.0) * within
+    of_sum = (2 * left + 4 * sums**2) * left / known**2
+    return about + (sums**2 + left) / known, 2 * about * within + of_sum
+
+
 def _size_ranges(
-    noisy: FloatArray, variance: float, law: SizeLaw
+    noisy: FloatArray, variance: float, shape: float, rate: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return where cells of sizes begin, and how wide each is, shape (groups,): about
     the mode of a gamma law times a normal density.
     """
-    rate = law.shape / law.mean
-    bent = (law.shape - 1) * variance
+    bent = (shape - 1) * variance
     tilted = noisy - variance * rate
     inner = np.sqrt(np.maximum(tilted**2 + 4 * bent, 0.0))
     mode = np.maximum((tilted + inner) / 2, 0.0)
-    curved = max(law.shape - 1, 0.0) / np.maximum(mode, LEAST) ** 2
+    curved = max(shape - 1, 0.0) / np.maximum(mode, LEAST) ** 2
     deviation = 1 / np.sqrt(1 / variance + curved)
     loud = np.sqrt(variance)
     # where the mode is near 0 the tail is exponential
@@ -414,10 +565,8 @@ def _choices(weights: FloatArray, count: int, rng: np.random.Generator) -> IntAr
 
 
 def _choices_of_each(weights: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Return a point for each draw of each group, by weights of shape (groups, draws,
-    points): shape (groups, draws).
-    """
-    below = np.cumsum(weights, axis=2)
-    below /= below[:, :, -1:]
-    uniform = rng.random((*weights.shape[:2], 1))
-    return np.asarray((uniform > below[:, :, :-1]).sum(axis=2), dtype=np.int64)
+    """Return a point for each draw, by weights of shape (..., points): shape (...)."""
+    below = np.cumsum(weights, axis=-1)
+    below /= below[..., -1:]
+    uniform = rng.random((*weights.shape[:-1], 1))
+    return np.asarray((uniform > below[..., :-1]).sum(axis=-1), dtype=np.int64)

@@ -90,7 +90,8 @@ class GroupResult:
         self, n: int, rng: np.random.Generator
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return draws in no order: common parameters, shape (draws, parameters),
-        predictors and sizes, shape (draws, groups).
+        predictors without offsets, shape (draws, effects), and sizes, shape (draws,
+        groups).
         """
         places = self.weighted.resampled(n, rng)
         alike, counts = np.unique(places, axis=0, return_counts=True)
@@ -111,24 +112,26 @@ class GroupResult:
     @cached_property
     def moments(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Posterior mean and deviation of each group's predictor, its expected size,
-        and the share of the groups' variance that is left.
+        and the share of the effects' variance that is left.
         """
         budget, fewest, most = MOMENTS
         n = int(np.clip(budget // self.noisy.n_groups, fewest, most))
         rng = np.random.default_rng(0)  # of post-processing: it protects nothing
-        first = np.zeros(self.noisy.n_groups)
-        second = np.zeros(self.noisy.n_groups)
+        shape = (self.noisy.n_effects, self.noisy.n_within)
+        first = np.zeros(shape)
+        second = np.zeros(shape)
         sizes = np.zeros(self.noisy.n_groups)
-        left = np.zeros(self.noisy.n_groups)
+        left = np.zeros(shape)
         for place in self.weighted.resampled(n, rng):
             common = self.hyper.common(place)
-            mean, deviation, expected = self.quadrature.moments(common)
+            effect, deviation, expected = self.quadrature.moments(common)
+            mean = effect[:, None] + common.spread.offsets
             first += mean / n
-            second += (mean**2 + deviation**2) / n
-            left += (deviation / common.spread.spread) ** 2 / n
+            second += (mean**2 + deviation[:, None] ** 2) / n
+            left += (deviation[:, None] / common.spread.spread) ** 2 / n
             sizes += expected / n
         deviation = np.sqrt(np.maximum(second - first**2, 0.0))
-        return first, deviation, sizes, left
+        return first.ravel(), deviation.ravel(), sizes, left.ravel()
 
     @cached_property
     def outcome(self) -> GroupOutcome:
@@ -171,18 +174,17 @@ class GroupResult:
         """Return posterior draws by the model's names, and the common parameters of
         each.
         """
-        n_groups = self.noisy.n_groups
-        n = int(np.clip(MOST_NUMBERS // n_groups, FEWEST_DRAWS, DRAWS))
+        n_effects = self.noisy.n_effects
+        n = int(np.clip(MOST_NUMBERS // self.noisy.n_groups, FEWEST_DRAWS, DRAWS))
         n -= n % CHAINS
-        if n_groups > MOST_IN_TREE:
+        if n_effects > MOST_IN_TREE:
             places = self.weighted.resampled(DRAWS, rng)
             places = rng.permutation(places)
             predictors = np.empty((DRAWS, 0))
         else:
             places, predictors, _ = self.sample(n, rng)
-        own = places[:, : self.weighted.n_own]
-        named = dict(self.hierarchy.named(own, predictors))
-        dim = self.dim
+        parameters = places[:, : self.weighted.n_own]
+        named = dict(self.hierarchy.named(parameters, predictors))
         variables: dict[str, Any] = {}
         coordinates: dict[str, Any] = {
             "chain": np.arange(CHAINS),
@@ -192,16 +194,27 @@ class GroupResult:
             if name == self.hierarchy.effects and not predictors.size:
                 continue
             shaped = values.reshape(CHAINS, -1, *values.shape[1:])
-            dims = ("chain", "draw", dim)[: shaped.ndim]
-            variables[stored_name(name)] = (dims, shaped)
-            if shaped.ndim > 2:
+            if name == self.hierarchy.effects:
+                own: tuple[str, ...] = (self.dim,)
                 coordinates |= self._coordinates()
+            else:
+                own = self._dims_of(name, shaped.ndim - 2)
+                known = self.hierarchy.coords
+                coordinates |= {dim: [*known[dim]] for dim in own if dim in known}
+            variables[stored_name(name)] = (("chain", "draw", *own), shaped)
         about = {"effective": self.weighted.effective, "intervals": AVERAGE}
         return xr.Dataset(variables, coordinates, about), places
 
+    def _dims_of(self, name: str, ndim: int) -> tuple[str, ...]:
+        """Return the dimensions of a variable that isn't by effect."""
+        unnamed = tuple(f"{stored_name(name)}_dim_{axis}" for axis in range(ndim))
+        return self.hierarchy.dims.get(name, unnamed)
+
     def _coordinates(self) -> dict[str, Any]:
+        """Return the labels of effects."""
         labels = self.noisy.design.labels()
-        names = list(labels)
+        labels = labels.iloc[:: self.noisy.n_within]
+        names = self.noisy.design.effect_columns
         whole = labels[names[0]].astype(str)
         for name in names[1:]:
             whole = whole + ":" + labels[name].astype(str)
@@ -214,7 +227,7 @@ class GroupResult:
         """What the dimension of groups is called: as their column, if it is one and no
         variable is called so.
         """
-        names = self.noisy.design.groups
+        names = self.noisy.design.effect_columns
         taken = (self.hierarchy.effects, *RESERVED)
         if len(names) == 1 and names[0] not in taken:
             return stored_name(names[0])
@@ -224,10 +237,18 @@ class GroupResult:
         """Return the other groups of the tree: the table, of not too many groups."""
         if len(table) > MOST_IN_TREE:
             return {}
-        n_labels = len(self.noisy.design.groups)
-        numbers = table.iloc[:, n_labels:]
-        variables = {name: (self.dim, numbers[name].to_numpy()) for name in numbers}
-        return {GROUPS: xr.Dataset(variables, self._coordinates())}
+        design = self.noisy.design
+        numbers = table.iloc[:, len(design.groups) :]
+        within = tuple(stored_name(name) for name in design.within)
+        coordinates = self._coordinates()
+        for name, dim in zip(design.within, within, strict=True):
+            coordinates[dim] = table[name].unique()
+        shape = (design.n_effects, *(len(coordinates[dim]) for dim in within))
+        variables = {}
+        for number in numbers:
+            values = numbers[number].to_numpy().reshape(shape)
+            variables[number] = ((self.dim, *within), values)
+        return {GROUPS: xr.Dataset(variables, coordinates)}
 
 
 def drawn_of(
@@ -244,12 +265,13 @@ def drawn_of(
     for number in range(1, n_sets + 1):
         with timed(f"drawing synthetic set {number} of {n_sets}"):
             sets.append(_records(result, n_records, public, rng))
-    n_prior = int((table["variance_left"] > MOSTLY_PRIOR).sum())
+    left = table["variance_left"][:: result.noisy.n_within]
+    n_prior = int((left > MOSTLY_PRIOR).sum())
     posterior.attrs["groups_near_prior"] = n_prior
     facts = {
         "sampler": "quadrature",
         "groups": {
-            "n_groups": result.noisy.n_groups,
+            "n_groups": result.noisy.n_effects,
             "near_prior": n_prior,
             "effective": result.weighted.effective,
         },
@@ -277,7 +299,8 @@ def _records(
     design = result.noisy.design
     written, columns = public
     places, predictors, sizes = result.sample(1, rng)
-    outcome = result.quadrature.outcome(result.hyper.common(places[0]))
+    common = result.hyper.common(places[0])
+    outcome = result.quadrature.outcome(common)
     if design.membership_public:
         group = design.group_of(columns)
         values: dict[str, Any] = {}
@@ -290,7 +313,9 @@ def _records(
             group = np.repeat(np.arange(design.n_groups), of_each)
             group = rng.permutation(group)
         values = dict(design.columns_of(group))
-    values[design.outcome] = outcome.draw(predictors[0][group], rng)
+    offsets = common.spread.offsets[group % design.n_within]
+    predictor = predictors[0][group // design.n_within] + offsets
+    values[design.outcome] = outcome.draw(predictor, rng)
     return to_frame(design.schema, values, written, rng)
 
 

@@ -120,7 +120,7 @@ def heavy(df):
 @pytest.mark.parametrize(
     ("model", "names", "settings", "said"),
     [
-        ("pay ~ ill + (1 | site)", ["pay", "ill", "site"], {}, "isn't linear"),
+        ("visits ~ pay + (1 | site)", ["pay", "visits", "site"], {}, "isn't linear"),
         ("pay ~ 1 + (1 + ill | site)", ["pay", "ill", "site"], {}, "isn't linear"),
         ("log(visits + 1) ~ (1 | site)", ["visits", "site"], {}, "transformation"),
         ("pay ~ 1 + (1 | site)", ["pay", "site"], {"family": "t"}, "normal, Bernoulli"),
@@ -145,7 +145,8 @@ def test_a_mechanism_is_chosen_by_the_number_of_groups_or_named():
     few = Schema(columns={"pay": PAY, "site": {"levels": LEVELS[:300]}})
     assert mechanism_of("pay ~ (1 | site)", few) is Scores
     assert mechanism_of("pay ~ (1 | site)", few, "group-sums") is GroupSums
-    assert mechanism_of("pay ~ ill + (1 | site)", SCHEMA) is Scores
+    assert mechanism_of("pay ~ ill + (1 | site)", SCHEMA) is GroupSums
+    assert mechanism_of("pay ~ ill + (ill | site)", SCHEMA) is Scores
     with pytest.raises(InputError, match="takes no model"):
         mechanism_of("pay ~ (1 | site)", SCHEMA, "margins")
     assert group_in_formula(["pay ~ 1 + (1|site)"]) == "site"
@@ -156,8 +157,9 @@ def test_a_template_has_few_levels_and_nothing_public():
     public = SCHEMA.known(["site", "code"])
     template = template_of(public, "code")
     assert template.columns["code"].levels == (100, 101, 102, 103, 104, 105)
-    assert template.columns["site"].n_levels == 6
+    assert template.columns["site"].n_levels == 450
     assert not template.public_columns
+    assert template_of(public).columns["site"].n_levels == 6
 
 
 def test_public_membership_takes_exact_numbers_of_records():
