@@ -75,12 +75,12 @@ campaigns: setup
 	$(BIN)/python -m benchmarks.campaign models --requests 300
 	$(BIN)/python -m benchmarks.campaign commands --requests 10000
 
-# 500 faults and 200 kills of whole releases, whose table is written to docs/faults.md; then the campaigns. Hours.
+# 500 faults and 200 kills of whole releases, whose table is written to docs/results/faults.md; then the campaigns. Hours.
 faults: setup
-	$(BIN)/python -m benchmarks.faults --full --page docs/faults.md
+	$(BIN)/python -m benchmarks.faults --full --page docs/results/faults.md
 	$(MAKE) campaigns
 
-# The long audits; rewrites the table of docs/audit.md.
+# The long audits; rewrites the table of docs/results/audit.md.
 audit: setup
 	$(BIN)/python -m benchmarks.audit
 
@@ -88,7 +88,7 @@ audit: setup
 matrix: setup
 	$(BIN)/python -m benchmarks.matrix --page
 
-# Breaks the library in known ways and shows the test that notices each; rewrites the table of docs/mutants.md.
+# Breaks the library in known ways and shows the test that notices each; rewrites the table of docs/results/mutants.md.
 mutants: setup
 	$(BIN)/python tools/mutants --page
 

@@ -1,5 +1,5 @@
-"""Print the numbers of ``docs/benchmarks.md``: imports, noise, consistency, releases
-from file to files, bounds.
+"""Print the numbers of ``docs/results/benchmarks.md``: imports, noise,
+consistency, releases from file to files, bounds.
 """
 
 import platform

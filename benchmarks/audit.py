@@ -1,4 +1,5 @@
-"""Run the long audits and write their tables into ``docs/audit.md``: ``make audit``."""
+"""Run the long audits and write their tables into ``docs/results/audit.md``:
+``make audit``."""
 
 import argparse
 import math
@@ -29,7 +30,7 @@ from pdips.audit.random_pairs import random_pair
 from pdips.errors import InputError
 from pdips.registry import AUDITS, find, variants_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "audit.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "audit.md"
 RUNS = 400_000
 PAIRS = 10  # At each cap of each class and relation
 CERTIFIED = 3  # Pairs of each class and relation

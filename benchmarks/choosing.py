@@ -1,5 +1,5 @@
-"""Print the table of ``docs/choosing.md``, tables of few and of many cells: ``python -m
-benchmarks.choosing``.
+"""Print a table of ``docs/results/accuracy.md``, tables of few and of many cells:
+``python -m benchmarks.choosing``.
 """
 
 import math

@@ -1,8 +1,9 @@
 """What a newcomer waits for: the first plan and release of small models by ``scores``,
 in CPU seconds of a process of its own, beside ``pm.sample`` of the same model.
 
-``python -m benchmarks.latency [MODEL ...]`` prints the table of ``docs/benchmarks.md``:
-with empty PyTensor and Numba caches, and warm, with what the first run left there.
+``python -m benchmarks.latency [MODEL ...]`` prints the table of
+``docs/results/benchmarks.md``: with empty PyTensor and Numba caches, and warm, with
+what the first run left there.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Print the table of ``docs/planning.md``: errors told before a release, and found in
-releases of the youth survey.
+"""Print the table of ``docs/results/planning.md``: errors told before a
+release, and found in releases of the youth survey.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Time and draw `kng` and `kng-residual`: ``python -m benchmarks.quantiles``.
 
 The simulation of Tran et al. (2023): X1 ~ Exp(.1), X2 = 4 + 3 X1 + Exp(.1), X3 = 3 + 2
-X1 + X2 + Exp(.1). Prints the rows of ``docs/benchmarks.md`` and draws
+X1 + X2 + Exp(.1). Prints the rows of ``docs/results/benchmarks.md`` and draws
 ``docs/mechanisms/kng.svg`` and ``kng-residual.svg``. With ``means`` it prints the mean
 of hourly earnings by `kng`, `kng-residual` and `margins` at epsilon = 1. With
 ``targets`` it prints the measures of the paper's tables 1 and 2 for `kng-residual` at

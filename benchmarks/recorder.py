@@ -13,7 +13,7 @@ questions that differ although all earlier answers were the same, numbers that m
 more than is declared, and synthetic sets that differ. It trusts the samplers: that
 noise has the declared scale is not among what it looks at.
 
-The table in ``docs/audit.md`` is what this prints.
+``docs/audit.md`` quotes what this prints.
 """
 
 import argparse

@@ -4,7 +4,7 @@ exact price of each mechanism beside epsilon^2 / 2.
     python -m benchmarks.rho
 
 Plans alone: no table is read. Each mechanism has the first of the schemas that it
-takes; the table in ``docs/planning.md`` is what this prints.
+takes; the table in ``docs/results/planning.md`` is what this prints.
 """
 
 from collections.abc import Iterator

@@ -303,7 +303,7 @@ def page(rows: Sequence[Row], seconds: float, command: str) -> str:
             "",
             f"`{command}` wrote this page on {when}, at commit `{commit}`, in "
             f"{seconds / 60:.0f} minutes.",
-            "[Testing](testing.md) describes what it does.",
+            "[Testing](../testing.md) describes what it does.",
             "",
             table(rows),
             "",

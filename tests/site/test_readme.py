@@ -113,7 +113,7 @@ def test_what_a_printed_form_loses_is_what_its_audit_finds(name):
 
 
 def test_one_attack_has_one_figure():
-    page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "audit.md").read_text(encoding="utf-8")
     rows = {
         row.split(" | ")[0].lstrip("| "): row
         for row in page.splitlines()

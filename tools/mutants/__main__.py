@@ -26,7 +26,7 @@ from by_tests import BY_TESTS
 from mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "mutants.md"
+PAGE = ROOT / "docs" / "results" / "mutants.md"
 MARKS = ("<!-- made by make mutants -->", "<!-- end -->")
 MUTANTS = [*BY_ENGINES, *BY_TESTS]
 LIMIT_SECONDS = 600
@@ -58,7 +58,9 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*")
-    parser.add_argument("--page", action="store_true", help="write docs/mutants.md")
+    parser.add_argument(
+        "--page", action="store_true", help="write docs/results/mutants.md"
+    )
     parser.add_argument("--copies", type=int, default=COPIES)
     asked = parser.parse_args()
     wanted = [
