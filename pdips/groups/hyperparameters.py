@@ -35,6 +35,10 @@ class Search:
     # prior deviations of the logs of mean and shape of sizes
     size_spread: float = 1.5
     shape_spread: float = 1.0
+    # prior middle and deviation of the log of how uneven the shares of groups are that
+    # have an effect in common
+    unevenness: float = 0.05
+    unevenness_spread: float = 1.5
 
 
 SEARCH = Search()
@@ -105,13 +109,28 @@ class HyperPosterior:
             self.read = _scaled(noisy, rows)
         self.quadrature = GroupQuadrature(self.read)
 
+    @property
+    def _size_middles(self) -> FloatArray:
+        """Where the prior of parameters of sizes lies, on the log scale."""
+        middles = np.log([self.size_guess, 1.0, SEARCH.unevenness])
+        return np.asarray(middles[: self._n_of_sizes])
+
+    @property
+    def _size_spreads(self) -> FloatArray:
+        """Its deviations."""
+        spreads = (SEARCH.size_spread, SEARCH.shape_spread, SEARCH.unevenness_spread)
+        return np.array(spreads[: self._n_of_sizes])
+
+    @property
+    def _n_of_sizes(self) -> int:
+        return 3 if self.read.n_within > 1 else 2
+
     def common(self, place: FloatArray) -> Common:
         """Return what parameters say."""
         spread = self.hierarchy.spread(place[: self.n_own])
         if not self.has_sizes:
             return Common(spread, None)
-        log_mean, log_shape = place[self.n_own :]
-        return Common(spread, SizeLaw(np.exp(log_mean), np.exp(log_shape)))
+        return Common(spread, SizeLaw(*np.exp(place[self.n_own :])))
 
     def log_density(self, quadrature: GroupQuadrature, place: FloatArray) -> float:
         """Return the log posterior density, up to a constant."""
@@ -120,10 +139,8 @@ class HyperPosterior:
         with np.errstate(all="ignore"):
             total = self.hierarchy.log_prior(place[: self.n_own])
             if self.has_sizes:
-                log_mean, log_shape = place[self.n_own :]
-                off = (log_mean - np.log(self.size_guess)) / SEARCH.size_spread
-                bent = log_shape / SEARCH.shape_spread
-                total -= (off**2 + bent**2) / 2
+                off = (place[self.n_own :] - self._size_middles) / self._size_spreads
+                total -= (off**2).sum() / 2
             if np.isfinite(total):
                 total += quadrature.evidence(self.common(place))
         return float(total) if np.isfinite(total) else -FAR_BELOW
@@ -136,7 +153,7 @@ class HyperPosterior:
         own = self.hierarchy.start
         if not self.has_sizes:
             return own
-        return np.array([*own, np.log(self.size_guess), 0.0])
+        return np.array([*own, *self._size_middles])
 
     def mode(self) -> FloatArray:
         """Return the most probable parameters, first of some groups, then of all."""

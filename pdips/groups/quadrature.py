@@ -7,9 +7,8 @@ Effects are independent given the common parameters, so that they are worked out
 blocks, and their evidences multiply.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from scipy.special import gammainc, gammaln, logsumexp
@@ -53,10 +52,16 @@ LEAST_SHARE = 1e-4
 
 @dataclass(frozen=True)
 class SizeLaw:
-    """The gamma law of the numbers of records in groups: a mean and a shape."""
+    """The gamma law of the numbers of records in groups: a mean and a shape.
+
+    Of groups that have an effect in common it is the law of what they expect together,
+    per group. Their own numbers are about the same shares of it everywhere:
+    ``unevenness`` is the squared coefficient of variation beyond a Poisson law's.
+    """
 
     mean: float
     shape: float
+    unevenness: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -105,42 +110,70 @@ class _ClosedBlock:
 
 @dataclass(frozen=True)
 class _GridBlock:
-    """Grids of predictors, and at each of them of the sizes of all groups that have the
-    effect in common.
+    """Grids of sizes, shape (groups, sizes), and of predictors, shape (groups,
+    predictors), of another outcome.
     """
 
-    sizes: FloatArray  # (effects, groups of each, sizes)
-    log_weights: FloatArray  # (effects, groups of each, sizes, predictors)
+    sizes: FloatArray
+    log_weights: FloatArray  # (groups, sizes, predictors)
+    predictors: FloatArray
+
+    def log_evidence(self) -> FloatArray:
+        """Return the log probability of each group's numbers, shape (groups,)."""
+        return np.asarray(logsumexp(self.log_weights, axis=(1, 2)))
+
+    def moments(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return mean and variance of predictors and the mean of sizes, shape (groups,)
+        each.
+        """
+        weights = _normalised(self.log_weights)
+        mean, variance = _mean_and_variance(weights.sum(axis=1), self.predictors)
+        sizes = (weights.sum(axis=2) * self.sizes).sum(axis=1)
+        return mean, variance, sizes
+
+    def sample(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return draws of predictors and of sizes, shape (draws, groups) each."""
+        weights = _normalised(self.log_weights)
+        by_predictor = weights.sum(axis=1)
+        place = _choices(by_predictor, count, rng)
+        predictors = _spread(self.predictors, by_predictor, place, rng)
+        by_group = np.moveaxis(weights, 2, 1)
+        given = np.take_along_axis(by_group, place.T[:, :, None], axis=1)
+        chosen = _choices_of_each(given, rng).T
+        return predictors, _at(self.sizes, chosen)
+
+
+@dataclass(frozen=True)
+class _SharedBlock:
+    """Effects that several groups have in common: grids of how many records all groups
+    of an effect expect together, and of predictors. Given both, what is known of a
+    group is near normal.
+    """
+
+    log_weights: FloatArray  # (effects, expected, predictors)
     predictors: FloatArray  # (effects, predictors), without offsets
-    log_prior: FloatArray  # (effects, predictors)
-
-    @cached_property
-    def log_points(self) -> FloatArray:
-        """Log weights of predictors, shape (effects, predictors)."""
-        by_group = logsumexp(self.log_weights, axis=2)
-        return np.asarray(self.log_prior + by_group.sum(axis=1))
-
-    @cached_property
-    def size_weights(self) -> FloatArray:
-        """Weights of sizes given the predictor, as ``log_weights``."""
-        weights = np.exp(self.log_weights - self.log_weights.max(axis=2, keepdims=True))
-        weights /= weights.sum(axis=2, keepdims=True)
-        return np.asarray(weights)
+    # of the size of each group, shape (effects, groups of each, expected, predictors)
+    size_means: FloatArray
+    size_variances: FloatArray
+    # of its sum of squares, and its covariance with the size
+    square_means: FloatArray
+    square_variances: FloatArray
+    covariances: FloatArray
 
     def log_evidence(self) -> FloatArray:
         """Return the log probability of each effect's numbers, shape (effects,)."""
-        return np.asarray(logsumexp(self.log_points, axis=1))
+        return np.asarray(logsumexp(self.log_weights, axis=(1, 2)))
 
     def moments(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return mean and variance of predictors, shape (effects,), and the mean of
         sizes, shape (groups,).
         """
-        weights = _normalised(self.log_points)
-        mean = (weights * self.predictors).sum(axis=1)
-        spread = (self.predictors - mean[:, None]) ** 2
-        given = (self.size_weights * self.sizes[..., None]).sum(axis=2)
-        sizes = (given * weights[:, None]).sum(axis=2)
-        return mean, (weights * spread).sum(axis=1), sizes.ravel()
+        weights = _normalised(self.log_weights)
+        mean, variance = _mean_and_variance(weights.sum(axis=1), self.predictors)
+        sizes = (weights[:, None] * self.size_means).sum(axis=(2, 3))
+        return mean, variance, sizes.ravel()
 
     def sample(
         self, count: int, rng: np.random.Generator
@@ -148,15 +181,41 @@ class _GridBlock:
         """Return draws of predictors, shape (draws, effects), and of sizes, shape
         (draws, groups).
         """
-        weights = _normalised(self.log_points)
-        place = _choices(weights, count, rng)
-        predictors = _spread(self.predictors, weights, place, rng)
-        # (effects, groups of each, predictors, sizes), of which one predictor a draw
-        by_point = np.moveaxis(self.size_weights, 3, 2)
-        given = np.take_along_axis(by_point, place.T[:, None, :, None], axis=2)
-        chosen = _choices_of_each(given, rng)
-        sizes = np.take_along_axis(self.sizes, chosen, axis=2)
-        return predictors, sizes.reshape(-1, count).T
+        weights = _normalised(self.log_weights)
+        n_effects, _, n_predictors = weights.shape
+        chosen = _choices(weights.reshape(n_effects, -1), count, rng)
+        place = chosen % n_predictors
+        by_predictor = weights.sum(axis=1)
+        predictors = _spread(self.predictors, by_predictor, place, rng)
+        groups = self.size_means.shape[:2]
+        at = np.broadcast_to(chosen.T[:, None], (*groups, count))
+        means = np.take_along_axis(self.size_means.reshape(*groups, -1), at, axis=2)
+        spread = self.size_variances.reshape(*groups, -1)
+        spread = np.sqrt(np.take_along_axis(spread, at, axis=2))
+        sizes = means + spread * rng.standard_normal(means.shape)
+        return predictors, np.maximum(sizes, 0.0).reshape(-1, count).T
+
+    def squares(self) -> FloatArray:
+        """Return the law of the sum of squares: mean, variance, size, variance of sizes
+        and their covariance, of all effects.
+        """
+        weights = _normalised(self.log_weights)
+        squares = self.square_means.sum(axis=1)
+        sizes = self.size_means.sum(axis=1)
+        mean = (weights * squares).sum(axis=(1, 2))
+        size = (weights * sizes).sum(axis=(1, 2))
+        off = squares - mean[:, None, None]
+        size_off = sizes - size[:, None, None]
+        variance = self.square_variances.sum(axis=1) + off**2
+        size_variance = self.size_variances.sum(axis=1) + size_off**2
+        covariance = self.covariances.sum(axis=1) + off * size_off
+        parts = [
+            (weights * part).sum() for part in (variance, size_variance, covariance)
+        ]
+        return np.array([mean.sum(), parts[0], size.sum(), parts[1], parts[2]])
+
+
+_Block = _ClosedBlock | _GridBlock | _SharedBlock
 
 
 class GroupQuadrature:
@@ -173,11 +232,11 @@ class GroupQuadrature:
         # a normal approximation of what each effect's numbers say of its predictor
         self.places = np.zeros(noisy.n_effects)
         self.precisions = np.zeros(noisy.n_effects)
-        # how large groups are beside the average one, by their place among those that
-        # have an effect in common
+        # of all records, by the place of groups among those that have an effect in
+        # common
         totals = noisy.sizes.reshape(-1, noisy.n_within).sum(axis=0)
         shares = np.maximum(totals / max(totals.sum(), 1.0), LEAST_SHARE)
-        self.shares = shares / shares.mean()
+        self.shares = shares / shares.sum()
 
     @property
     def is_closed(self) -> bool:
@@ -265,10 +324,12 @@ class GroupQuadrature:
         n_within = self.noisy.n_within
         return slice(rows.start * n_within, rows.stop * n_within)
 
-    def _blocks(
-        self, common: Common
-    ) -> "Iterator[tuple[slice, _ClosedBlock | _GridBlock]]":
-        make = self._closed_block if self.is_closed else self._grid_block
+    def _blocks(self, common: Common) -> "Iterator[tuple[slice, _Block]]":
+        make: Callable[[slice, Common], _Block] = self._grid_block
+        if self.is_closed:
+            make = self._closed_block
+        elif self.noisy.n_within > 1:
+            make = self._shared_block
         length = max(GRID.block // self.noisy.n_within, 1)
         for first in range(0, self.noisy.n_effects, length):
             rows = slice(first, min(first + length, self.noisy.n_effects))
@@ -297,43 +358,104 @@ class GroupQuadrature:
         )
 
     def _grid_block(self, rows: slice, common: Common) -> _GridBlock:
-        """Return a block of another outcome, whose noisy sums are near normal given
-        size and predictor: their skewness is that of a sum of records with loud noise
-        on it.
+        """Return a block of another outcome, whose noisy sum is near normal given size
+        and predictor: its skewness is that of a sum of records with loud noise on it.
         """
-        n_within = self.noisy.n_within
-        sizes, log_sizes = self._sizes_of(self._groups(rows), common)
-        sizes = sizes.reshape(-1, n_within, GRID.n_sizes if common.sizes else 1)
-        log_sizes = log_sizes.reshape(sizes.shape)
-        spread = common.spread
-        places, step = self._standard_grid(rows, spread)
-        predictors = spread.mean + spread.spread * places
-        log_prior = np.log(step) - (places**2 + LOG_TWO_PI) / 2
-        mean, within = self._record_moments(predictors, common)
-        noisy = self.noisy.sums[self._groups(rows)].reshape(-1, n_within)
-        off = noisy[:, :, None, None] - sizes[..., None] * mean[:, :, None]
-        variance = sizes[..., None] * within[:, :, None]
+        sizes, log_sizes = self._sizes_of(rows, common)
+        predictors, log_prior = self._predictors_of(rows, common)
+        mean, within = self.outcome(common).moments(predictors)
+        off = self.noisy.sums[rows, None, None] - sizes[:, :, None] * mean[:, None]
+        variance = sizes[:, :, None] * within[:, None]
         variance += self.noisy.sum_variance
         terms = off**2
         terms /= variance
         terms += np.log(variance)
         terms *= -0.5
-        terms += (log_sizes - LOG_TWO_PI / 2)[..., None]
-        return _GridBlock(
-            sizes=sizes,
-            log_weights=terms,
+        terms += (log_sizes - LOG_TWO_PI / 2)[:, :, None]
+        terms += log_prior[:, None]
+        return _GridBlock(sizes=sizes, log_weights=terms, predictors=predictors)
+
+    def _shared_block(self, rows: slice, common: Common) -> _SharedBlock:
+        """Return a block of effects that several groups have in common.
+
+        Given what the groups expect and the predictor, size n, noisy size N, sum of
+        squares and noisy sum T of a group are near normal. They are conditioned on N,
+        and then on T.
+        """
+        predictors, log_prior = self._predictors_of(rows, common)
+        mean, within = self.outcome(common).moments(
+            predictors[:, None] + common.spread.offsets[:, None]
+        )
+        mean = mean[:, :, None]  # (effects, groups, 1, predictors)
+        within = within[:, :, None]
+        expected, variance, log_expected = self._expected_of(rows, common)
+        # by the noisy size
+        share = variance / np.maximum(variance + self.noisy.size_variance, LEAST)
+        groups = self._groups(rows)
+        size_off = self.noisy.sizes[groups].reshape(expected.shape[:2])[..., None, None]
+        size_off = size_off - expected
+        size = expected + share * size_off
+        left = variance * (1 - share)
+        # by the noisy sum
+        sums = self.noisy.sums[groups].reshape(expected.shape[:2])[..., None, None]
+        off = sums - size * mean
+        spread = left * mean**2 + expected * within + self.noisy.sum_variance
+        terms = -(off**2 / spread + np.log(spread) + LOG_TWO_PI) / 2
+        gain = left * mean / spread
+        square = within + mean**2
+        both = 2 * mean * within * expected + square * mean * left
+        own = 2 * within**2 + 4 * mean**2 * within
+        return _SharedBlock(
+            log_weights=terms.sum(axis=1)
+            + log_expected[..., None]
+            + log_prior[:, None],
             predictors=predictors,
-            log_prior=log_prior,
+            size_means=size + gain * off,
+            size_variances=left - gain * mean * left,
+            square_means=square * size + both / spread * off,
+            square_variances=own * expected + square**2 * left - both**2 / spread,
+            covariances=square * left - gain * both,
         )
 
-    def _record_moments(
-        self, predictors: FloatArray, common: Common
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return mean and variance of a record in each group of an effect, at
-        predictors of shape (effects, points): shape (effects, groups of each, points).
+    def _expected_of(
+        self, rows: slice, common: Common
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return what groups of an effect expect, and the variance of their sizes about
+        it, shape (effects, groups of each, expected, 1), and the log of its prior mass
+        times the density of the noisy sizes, shape (effects, expected).
         """
-        offsets = common.spread.offsets[None, :, None]
-        return self.outcome(common).moments(predictors[:, None] + offsets)
+        noise = self.noisy.size_variance
+        noisy = self.noisy.sizes[self._groups(rows)].reshape(-1, self.noisy.n_within)
+        law = common.sizes
+        if law is None:
+            exact = noisy[:, :, None, None]
+            return exact, np.zeros_like(exact), np.zeros((len(noisy), 1))
+        # what all groups together say, weighted by how well each says it
+        about = np.maximum(noisy.sum(axis=1), np.sqrt(noise * self.noisy.n_within))
+        guess = about[:, None] * self.shares
+        told = self.shares / (noise + guess * (1 + law.unevenness * guess))
+        variance = 1 / (told * self.shares).sum(axis=1)
+        together = (told * noisy).sum(axis=1) * variance
+        rate = law.shape / (law.mean * self.noisy.n_within)
+        lower, width = _size_ranges(together, variance, law.shape, rate)
+        totals, log_mass = _gamma_masses(lower, width, law.shape, rate)
+        expected = totals[:, None, :, None] * self.shares[:, None, None]
+        spread = expected * (1 + law.unevenness * expected)
+        loud = spread + noise
+        off = noisy[:, :, None, None] - expected
+        terms = -(off**2 / loud + np.log(loud) + LOG_TWO_PI) / 2
+        return expected, spread, log_mass + terms.sum(axis=(1, 3))
+
+    def _predictors_of(
+        self, rows: slice, common: Common
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return predictors and the log of their prior mass, shape (effects,
+        predictors) each.
+        """
+        spread = common.spread
+        places, step = self._standard_grid(rows, spread)
+        log_prior = np.log(step) - (places**2 + LOG_TWO_PI) / 2
+        return spread.mean + spread.spread * places, log_prior
 
     def _standard_grid(
         self, rows: slice, spread: Spread
@@ -349,28 +471,19 @@ class GroupQuadrature:
         step = deviation[:, None] * (along[1] - along[0])
         return centre[:, None] + deviation[:, None] * along, step
 
-    def _sizes_of(self, groups: slice, common: Common) -> tuple[FloatArray, FloatArray]:
+    def _sizes_of(self, rows: slice, common: Common) -> tuple[FloatArray, FloatArray]:
         """Return sizes that groups may have, shape (groups, sizes), and the log of
         their prior mass times the density of the noisy size.
         """
-        noisy = self.noisy.sizes[groups]
+        noisy = self.noisy.sizes[rows]
         law = common.sizes
         variance = self.noisy.size_variance
         if law is None:
             sizes = noisy[:, None]
             return sizes, np.zeros_like(sizes)
-        shares = np.tile(self.shares, len(noisy) // len(self.shares))
-        rate = law.shape / (law.mean * shares)
+        rate = law.shape / law.mean
         lower, width = _size_ranges(noisy, variance, law.shape, rate)
-        cells = np.arange(GRID.n_sizes) + 0.5
-        sizes = lower[:, None] + width[:, None] * cells
-        log_mass = (law.shape - 1) * np.log(sizes) - rate[:, None] * sizes
-        log_mass += law.shape * np.log(rate)[:, None] - gammaln(law.shape)
-        log_mass += np.log(width)[:, None]
-        # the density may be infinite at 0, its mass is not
-        at_zero = lower == 0
-        mass = gammainc(law.shape, rate[at_zero] * width[at_zero])
-        log_mass[at_zero, 0] = np.log(np.maximum(mass, np.finfo(float).tiny))
+        sizes, log_mass = _gamma_masses(lower, width, law.shape, rate)
         off = (noisy[:, None] - sizes) ** 2 / variance
         return sizes, log_mass - (off + np.log(variance) + LOG_TWO_PI) / 2
 
@@ -388,15 +501,13 @@ class GroupQuadrature:
         prior = (common.spread.spread / outcome.half) ** 2
         return mean, prior, (outcome.deviation / outcome.half) ** 2
 
-    def _of_squares(
-        self, rows: slice, block: "_ClosedBlock | _GridBlock", common: Common
-    ) -> FloatArray:
+    def _of_squares(self, rows: slice, block: "_Block", common: Common) -> FloatArray:
         """Return what a block adds to the law of the sum of squares given its noisy
         numbers: mean, variance, size, variance of sizes and their covariance.
         """
-        if isinstance(block, _GridBlock):
-            return self._of_squares_on_grid(rows, block, common)
-        weights = _normalised(block.log_weights)
+        if isinstance(block, _SharedBlock):
+            return block.squares()
+        weights = np.exp(block.log_weights - block.log_evidence()[:, None])
         sizes = block.sizes
         expected, spread = self._squares_given_sizes(rows, sizes, common)
         mean = (weights * expected).sum(axis=1)
@@ -409,41 +520,6 @@ class GroupQuadrature:
         totals = [mean.sum(), variance, size.sum(), size_variance, covariance]
         return np.array(totals)
 
-    def _of_squares_on_grid(
-        self, rows: slice, block: _GridBlock, common: Common
-    ) -> FloatArray:
-        """Return the same of groups that have effects in common: given the predictor
-        they are independent.
-        """
-        sizes = block.sizes[..., None]
-        mean, within = self._record_moments(block.predictors, common)
-        noisy = self.noisy.sums[self._groups(rows)].reshape(sizes.shape[:2])
-        expected, spread = _squares_of(
-            sizes,
-            noisy[:, :, None, None] - sizes * mean[:, :, None],
-            sizes * mean[:, :, None],
-            sizes * within[:, :, None],
-            within[:, :, None],
-            self.noisy.sum_variance,
-        )
-        given = block.size_weights
-        by_group = (given * expected).sum(axis=2)
-        size_by_group = (given * sizes).sum(axis=2)
-        off = expected - by_group[:, :, None]
-        sizes_off = sizes - size_by_group[:, :, None]
-        weights = _normalised(block.log_points)
-        at_point = by_group.sum(axis=1)
-        size_at_point = size_by_group.sum(axis=1)
-        total = (weights * at_point).sum(axis=1)
-        size = (weights * size_at_point).sum(axis=1)
-        point_off = at_point - total[:, None]
-        size_off = size_at_point - size[:, None]
-        inner = (given * (spread + off**2)).sum(axis=(1, 2)) + point_off**2
-        size_inner = (given * sizes_off**2).sum(axis=(1, 2)) + size_off**2
-        both = (given * sizes_off * off).sum(axis=(1, 2)) + size_off * point_off
-        parts = [(weights * part).sum() for part in (inner, size_inner, both)]
-        return np.array([total.sum(), parts[0], size.sum(), parts[1], parts[2]])
-
     def _squares_given_sizes(
         self, rows: slice, sizes: FloatArray, common: Common
     ) -> tuple[FloatArray, FloatArray]:
@@ -454,14 +530,15 @@ class GroupQuadrature:
         doesn't depend on the sum T, and T^2 / n.
         """
         mean, prior, within = self._scaled(common)
-        return _squares_of(
-            sizes,
-            self.noisy.sums[rows, None] - sizes * mean,
-            sizes * mean,
-            sizes**2 * prior + sizes * within,
-            within,
-            self.noisy.sum_variance,
-        )
+        noise = self.noisy.sum_variance
+        known = np.maximum(sizes, LEAST)
+        variance = sizes**2 * prior + sizes * within
+        gain = variance / (variance + noise)
+        sums = sizes * mean + gain * (self.noisy.sums[rows, None] - sizes * mean)
+        left = gain * noise
+        about = np.maximum(sizes - 1, 0.0) * within
+        of_sum = (2 * left + 4 * sums**2) * left / known**2
+        return about + (sums**2 + left) / known, 2 * about * within + of_sum
 
     def _log_squares(self, sums: FloatArray) -> float:
         """Return the log density of the noisy sum of squares given the other noisy
@@ -478,29 +555,8 @@ class GroupQuadrature:
         return float(-(off**2 / variance + np.log(variance) + LOG_TWO_PI) / 2)
 
 
-def _squares_of(
-    sizes: FloatArray,
-    off: FloatArray,
-    expected: FloatArray,
-    variance: FloatArray,
-    within: FloatArray | float,
-    noise: float,
-) -> tuple[FloatArray, FloatArray]:
-    """Return mean and variance of the sum of squares of groups given their noisy sums:
-    ``off`` is how far these are from the ``expected`` sums, whose variance without
-    noise is ``variance``.
-    """
-    known = np.maximum(sizes, LEAST)
-    gain = variance / (variance + noise)
-    sums = expected + gain * off
-    left = gain * noise
-    about = np.maximum(sizes - 1, 0.0) * within
-    of_sum = (2 * left + 4 * sums**2) * left / known**2
-    return about + (sums**2 + left) / known, 2 * about * within + of_sum
-
-
 def _size_ranges(
-    noisy: FloatArray, variance: float, shape: float, rate: FloatArray
+    noisy: FloatArray, variance: FloatArray | float, shape: float, rate: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return where cells of sizes begin, and how wide each is, shape (groups,): about
     the mode of a gamma law times a normal density.
@@ -518,6 +574,32 @@ def _size_ranges(
     above = np.maximum(GRID.width * deviation, np.where(tilted < 0, tail, 0.0))
     lower = np.maximum(mode - GRID.width * deviation, 0.0)
     return lower, (mode + above - lower) / GRID.n_sizes
+
+
+def _gamma_masses(
+    lower: FloatArray, width: FloatArray, shape: float, rate: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the middles of cells of sizes and the log masses that a gamma law gives
+    them, shape (groups, sizes) each.
+    """
+    cells = np.arange(GRID.n_sizes) + 0.5
+    sizes = lower[:, None] + width[:, None] * cells
+    log_mass = (shape - 1) * np.log(sizes) - rate * sizes
+    log_mass += shape * np.log(rate) - gammaln(shape)
+    log_mass += np.log(width)[:, None]
+    # the density may be infinite at 0, its mass is not
+    at_zero = lower == 0
+    mass = gammainc(shape, rate * width[at_zero])
+    log_mass[at_zero, 0] = np.log(np.maximum(mass, np.finfo(float).tiny))
+    return sizes, log_mass
+
+
+def _mean_and_variance(
+    weights: FloatArray, points: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return mean and variance of points, shape (groups, points), by their weights."""
+    mean = (weights * points).sum(axis=1)
+    return mean, (weights * (points - mean[:, None]) ** 2).sum(axis=1)
 
 
 def _normalised(log_weights: FloatArray) -> FloatArray:
@@ -542,8 +624,7 @@ def _spread(
     together by what this adds to their variance.
     """
     step = points[:, 1] - points[:, 0]
-    mean = (weights * points).sum(axis=1)
-    variance = (weights * (points - mean[:, None]) ** 2).sum(axis=1)
+    mean, variance = _mean_and_variance(weights, points)
     drawn = _at(points, place)
     drawn = drawn + step * (rng.random(drawn.shape) - 0.5)
     added = step**2 / 12

@@ -28,7 +28,7 @@ OUTCOMES = {
 }
 TRUTH = {"normal": (1.0, 1.5), "bernoulli": (-1.0, 0.8), "poisson": (1.0, 0.5)}
 OFFSETS = np.array([-0.6, 0.1, 0.5])
-SIZES = SizeLaw(25.0, 2.0)
+SIZES = SizeLaw(25.0, 2.0, 0.1)
 NOISE = 3.0
 
 
@@ -43,7 +43,9 @@ def simulated(family, n_sites, rng):
     design = GroupDesign.of(schema, "y", family, ("site",), ("level",))
     mean, spread = TRUTH[family]
     effects = rng.normal(mean, spread, n_sites)
-    sizes = rng.poisson(rng.gamma(SIZES.shape, SIZES.mean / SIZES.shape, 3 * n_sites))
+    of_site = rng.gamma(SIZES.shape, SIZES.mean / SIZES.shape, n_sites)
+    uneven = rng.gamma(1 / SIZES.unevenness, SIZES.unevenness, 3 * n_sites)
+    sizes = rng.poisson(np.repeat(of_site, 3) * uneven)
     group = np.repeat(np.arange(3 * n_sites), sizes)
     at = effects[group // 3] + OFFSETS[group % 3]
     if family == "normal":
@@ -78,27 +80,36 @@ def common_of(family):
 
 
 def brute_force(quadrature, common, site):
-    """Log evidence, mean and deviation of one site's effect, on fine grids."""
+    """Log evidence, mean and deviation of one site's effect, on fine grids: of what the
+    site expects, of its predictor, and of the number of records in each level.
+    """
     noisy = quadrature.noisy
     spread = common.spread
-    predictors = spread.mean + spread.spread * np.linspace(-8, 8, 801)
+    predictors = spread.mean + spread.spread * np.linspace(-7, 7, 281)
     step = predictors[1] - predictors[0]
-    logs = norm.logpdf(predictors, spread.mean, spread.spread) + np.log(step)
+    log_prior = norm.logpdf(predictors, spread.mean, spread.spread) + np.log(step)
     loud = np.sqrt(noisy.size_variance)
+    rows = slice(3 * site, 3 * site + 3)
+    top = max(noisy.sizes[rows].sum() * 2, 0) + 20 * loud
+    edges = np.linspace(0, top, 241)
+    totals = (edges[1:] + edges[:-1]) / 2
+    scale = 3 * SIZES.mean / SIZES.shape
+    log_total = np.diff(gamma.cdf(edges, SIZES.shape, scale=scale))
+    logs = np.log(log_total)[:, None] + log_prior
     for level, offset in enumerate(OFFSETS):
         group = 3 * site + level
-        top = max(noisy.sizes[group] + 8 * loud, 8 * loud)
-        edges = np.linspace(0, top, 1_001)
-        sizes = (edges[1:] + edges[:-1]) / 2
-        scale = SIZES.mean * quadrature.shares[level] / SIZES.shape
-        log_size = gamma.logpdf(sizes, SIZES.shape, scale=scale) + np.log(edges[1])
-        log_size += norm.logpdf(noisy.sizes[group], sizes, loud)
         mean, variance = quadrature.outcome(common).moments(predictors + offset)
-        within = np.sqrt(sizes[:, None] * variance + noisy.sum_variance)
-        sums = norm.logpdf(noisy.sums[group], sizes[:, None] * mean, within)
-        logs = logs + logsumexp(log_size[:, None] + sums, axis=0)
+        for row, total in enumerate(totals):
+            expected = total * quadrature.shares[level]
+            about = np.sqrt(expected * (1 + SIZES.unevenness * expected))
+            sizes = expected + about * np.linspace(-6, 6, 61)
+            log_size = norm.logpdf(sizes, expected, about) + np.log(about / 5)
+            log_size += norm.logpdf(noisy.sizes[group], sizes, loud)
+            within = np.sqrt(expected * variance + noisy.sum_variance)
+            sums = norm.logpdf(noisy.sums[group], sizes[:, None] * mean, within)
+            logs[row] += logsumexp(log_size[:, None] + sums, axis=0)
     total = logsumexp(logs)
-    weights = np.exp(logs - total)
+    weights = np.exp(logsumexp(logs, axis=0) - total)
     first = weights @ predictors
     return total, first, np.sqrt(weights @ (predictors - first) ** 2)
 
@@ -132,7 +143,13 @@ def test_one_normal_group_an_effect_has_two_ways_to_the_same_numbers(monkeypatch
     alone = simulated("normal", 40, rng)
     schema = alone.design.schema.only(["y", "site"])
     design = GroupDesign.of(schema, "y", "normal")
-    noisy = replace(alone, design=design, sizes=alone.sizes[::3], sums=alone.sums[::3])
+    noisy = replace(
+        alone,
+        design=design,
+        sizes=alone.sizes[::3],
+        sums=alone.sums[::3],
+        squares=None,
+    )
     common = Common(Spread(1.0, 1.5, 2.0), SIZES)
     closed = GroupQuadrature(noisy)
     assert closed.is_closed
@@ -145,6 +162,29 @@ def test_one_normal_group_an_effect_has_two_ways_to_the_same_numbers(monkeypatch
     others, spreads, _ = grid.moments(common)
     assert np.abs(others - means).max() < 0.03
     assert np.abs(spreads / deviations - 1).max() < 0.02
+
+
+def test_the_sum_of_squares_has_the_law_that_the_other_numbers_give_it():
+    rng = np.random.default_rng(7)
+    common = common_of("normal")
+    off = []
+    for _ in range(60):
+        noisy = simulated("normal", 30, rng)
+        quadrature = GroupQuadrature(noisy)
+        quadrature.locate(common)
+        parts = [
+            quadrature._of_squares(rows, block, common)
+            for rows, block in quadrature._blocks(common)
+        ]
+        mean, variance, *_ = np.sum(parts, axis=0)
+        off.append((noisy.squares - mean) / np.sqrt(variance))
+    # mean and deviation of 60 normal numbers, four deviations wide each
+    assert abs(np.mean(off)) < 4 / np.sqrt(60)
+    assert 0.63 < np.std(off) < 1.37
+    # the broken twin: squares are those of records without effects
+    mean = common.spread.mean / 10
+    flat = sum(noisy.sizes) * (0.2**2 + mean**2)
+    assert abs(noisy.squares - flat) > 4 * np.sqrt(variance)
 
 
 def test_what_is_counted_does_not_depend_on_what_has_an_effect_in_common():
