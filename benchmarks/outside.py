@@ -1,26 +1,177 @@
 """Coverage of intervals from noisy margins, over tables drawn from a survey: ``python
--m benchmarks.outside``.
+-m benchmarks.outside``; and of the answers of ``ask`` by source: ``python -m
+benchmarks.outside --ask youth``.
 """
 
 import argparse
+import tempfile
 import time
 import warnings
 from collections import defaultdict
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
 from statsmodels.formula.api import glm, ols
 
-from pdips import Margins, Schema, Table
+import pdips
+from pdips import InputError, Margins, Schema, Table
 from pdips.errors import UselessWarning
 from pdips.margins.estimates import estimate
 from pdips.outside import NoisyMargins, noisy_margins
+from pdips.outside.questions import Formula, read_question
+from pdips.outside.set_analyses import Family, SetRecords, regression, summary
 
 PREDICTORS = ["sex", "education", "foreign_born"]
 OUTCOMES = ("enrolled", "income")
 CASES = tuple(product(OUTCOMES, ("ols", "binomial")))
+
+ASKED: dict[str, tuple[list[str], list[tuple[str, Family]]]] = {
+    "youth": (
+        ["sex", "education", "marital_status", "foreign_born", "enrolled", "income"],
+        [
+            ("share(enrolled == 'yes')", "gaussian"),
+            ("share(enrolled == 'yes', by=['education'])", "gaussian"),
+            ("share((enrolled == 'yes') & (sex == 'male'))", "gaussian"),
+            ("share(enrolled == 'yes', by=['education', 'sex'])", "gaussian"),
+            ("count(foreign_born == 'yes', by=['sex'])", "gaussian"),
+            ("enrolled ~ sex + foreign_born", "gaussian"),
+            ("enrolled ~ sex + education + foreign_born + marital_status", "gaussian"),
+            ("enrolled ~ sex * foreign_born", "gaussian"),
+            ("enrolled ~ sex + education + foreign_born", "binomial"),
+            ("income ~ sex + foreign_born", "binomial"),
+            ("(marital_status == 'other') ~ sex + foreign_born", "binomial"),
+            ("enrolled ~ sex * marital_status", "binomial"),
+        ],
+    ),
+    "hours": (
+        ["age", "sex", "hours_per_week", "income"],
+        [
+            ("share(income == 'over 50,000 USD', by=['sex'])", "gaussian"),
+            ("mean(hours_per_week)", "gaussian"),
+            ("mean(hours_per_week, by=['sex'])", "gaussian"),
+            ("median(age)", "gaussian"),
+            ("quantile(hours_per_week, .9, by=['sex'])", "gaussian"),
+            ("correlation(age, hours_per_week)", "gaussian"),
+            ("hours_per_week ~ age", "gaussian"),
+            ("hours_per_week ~ age + sex", "gaussian"),
+            ("log(hours_per_week) ~ age + sex", "gaussian"),
+            ("hours_per_week ~ age + age ** 2", "gaussian"),
+            ("hours_per_week ~ log(age) + sex", "gaussian"),
+            ("hours_per_week ~ (age > 60)", "gaussian"),
+            ("share(age > 60)", "gaussian"),
+            ("age ~ sex * income", "gaussian"),
+            ("income ~ age + sex + hours_per_week", "binomial"),
+            ("income ~ age * sex", "binomial"),
+        ],
+    ),
+}
+"""By survey: columns, and questions with their families. Numbers have no bins."""
+
+
+def survey(name: str) -> tuple[pd.DataFrame, Schema]:
+    """Return a population and its schema, with numbers as whole numbers."""
+    columns, _ = ASKED[name]
+    frame = pd.read_parquet(f"examples/{name}.parquet")[columns]
+    schema = Schema.load(f"examples/{name}.toml").only(columns)
+    plain = {
+        key: column.model_copy(update={"bin_edges": None})
+        for key, column in schema.columns.items()
+    }
+    return frame, schema.model_copy(update={"columns": plain})
+
+
+def own_answer(
+    frame: pd.DataFrame, schema: Schema, text: str, family: Family
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return what the records themselves say, with the width of their intervals; NaN
+    for quantiles.
+    """
+    question = read_question(text, schema)
+    records = SetRecords.of(frame, schema, [*question.columns], "level")
+    if isinstance(question, Formula):
+        names, estimate, variance = regression(records, question, family)
+    elif question.kind == "quantile":
+        numbers = records.numbers(question.of[0])
+        estimate = np.array(
+            [
+                np.quantile(numbers[held], question.part or 0.5, method="inverted_cdf")
+                for held in records.groups(question.by)
+            ]
+        )
+        names, variance = [], np.full(len(estimate), np.nan)
+    else:
+        names, estimate, variance = summary(records, question)
+    return names, estimate, 2 * 1.96 * np.sqrt(variance)
+
+
+def ask_redrawn(name: str, n_tables: int, n: int, epsilon: str) -> None:
+    """Print a row for each question and source: how often intervals held the
+    population's number, their median width over that of the table's own, and in how
+    many tables the source answered.
+    """
+    frame, schema = survey(name)
+    _, questions = ASKED[name]
+    mechanism = Margins(epsilon=epsilon, delta="1e-6", n_sets=10)
+    rows = []
+    for number in range(n_tables):
+        rng = np.random.default_rng([n, number])
+        drawn = frame.sample(n, replace=True, random_state=rng, ignore_index=True)
+        release, _ = mechanism.release(Table(drawn, schema), rng=rng)
+        with tempfile.TemporaryDirectory() as folder:
+            release.publish(Path(folder) / "public", allow=["seeded"])
+            public = pdips.open(folder)
+            for text, family in questions:
+                _, truth, _ = own_answer(frame, schema, text, family)
+                _, _, own_width = own_answer(drawn, schema, text, family)
+                if "count" in text:
+                    truth = truth * n / len(frame)
+                rows += asked_rows(public, text, family, truth, own_width)
+        print(f"{number + 1} of {n_tables}", flush=True)
+    answers = pd.DataFrame(rows)
+    by = answers.groupby(["question", "source"], sort=False)
+    table = by.agg(
+        held=("held", "mean"),
+        width=("width", "median"),
+        closed=("closed", "mean"),
+        tables=("table", "sum"),
+        seconds=("seconds", "max"),
+    )
+    print(table.round(3).to_string())
+    print(answers.groupby("source")[["held", "closed"]].mean().round(3).to_string())
+
+
+def asked_rows(
+    public: pdips.release.opening.PublishedRelease,
+    text: str,
+    family: Family,
+    truth: np.ndarray,
+    own_width: np.ndarray,
+) -> list[dict[str, object]]:
+    """Return a row for each number of an answer."""
+    start = time.process_time()
+    try:
+        answer = public.ask(text, family=family)
+    except InputError:
+        return [{"question": text, "source": "refused", "table": 1}]
+    seconds = time.process_time() - start
+    found = answer.summary()
+    width = (found["upper"] - found["lower"]).to_numpy()
+    held = (found["lower"].to_numpy() <= truth) & (truth <= found["upper"].to_numpy())
+    return [
+        {
+            "question": text,
+            "source": answer.source,
+            "held": held[k],
+            "width": width[k] / own_width[k],
+            "closed": bool(np.isfinite(width[k])),
+            "table": int(k == 0),
+            "seconds": seconds,
+        }
+        for k in range(len(truth))
+    ]
 
 
 def main() -> None:
@@ -41,7 +192,12 @@ def main() -> None:
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=[5_000, 50_000])
     parser.add_argument("--epsilons", nargs="+", default=["0.25", "1", "4"])
+    parser.add_argument("--ask", choices=[*ASKED], help="this survey, by ask")
     asked = parser.parse_args()
+    if asked.ask:
+        for n, epsilon in product(asked.sizes, asked.epsilons):
+            ask_redrawn(asked.ask, asked.tables, n, epsilon)
+        return
     frame = pd.read_parquet("examples/youth.parquet")[[*PREDICTORS, *OUTCOMES]].astype(
         str
     )

@@ -602,35 +602,6 @@ def terms_of(schema: Schema, name: str) -> tuple[str, ...]:
     return tuple(f"{name}[{level}]" for level in column.names()[1:])
 
 
-def read_formula(formula: str, schema: Schema) -> tuple[str, list[str]]:
-    """Read ``"outcome ~ column + column"``: the outcome and the predictors. Nothing is
-    evaluated.
-    """
-    left, tilde, right = formula.partition("~")
-    outcome = left.strip()
-    predictors = [part.strip() for part in right.split("+") if part.strip() != "1"]
-    names = {outcome, *predictors}
-    has_operator = any(
-        map(re.compile(r"[:*()~^-]|^$").search, names - {*schema.columns})
-    )
-    if not tilde or has_operator:
-        raise InputError(
-            "a formula names columns, as in 'income ~ age + sex': no "
-            "interaction, no function"
-        )
-    if not predictors or len(names) < 1 + len(predictors):
-        raise InputError(
-            "a formula needs an outcome and one or more predictors that "
-            "differ from it and each other"
-        )
-    if len(terms_of(schema, outcome)) > 1:
-        raise InputError(
-            f"{outcome!r} has more than two levels: an outcome is a "
-            f"number, or has two levels"
-        )
-    return outcome, predictors
-
-
 def _is_deep(value: object) -> bool:
     """Whether plain values are nested so deeply that Python could end on them; how
     deep that is by itself depends on who calls.

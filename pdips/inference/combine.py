@@ -86,6 +86,10 @@ class Combined:
         """Root of the variance."""
         return np.asarray(np.sqrt(self.variance))
 
+    def half_width(self, level: float) -> FloatArray:
+        """Return half of the width of the interval of another level."""
+        return self._law.half_width(level)
+
     def p_value(self, null: ArrayLike = 0.0) -> FloatArray:
         """Return two-sided p-values, for each coefficient by itself.
 

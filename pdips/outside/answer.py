@@ -1,17 +1,26 @@
 """Estimates with what is known of their error."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
+from pdips.html import small_table, spelt
+from pdips.inference.combine import Combined
 
 type Weights = Sequence[float] | Mapping[str, float]
+
+NOISY_MARGINS = "noisy margins"
+PRODUCTS = "noisy products"
+SETS = "synthetic sets"
+POSTERIOR = "posterior"
+MOST_SHOWN = 30  # numbers, in a notebook
+EVERYWHERE = (-np.inf, np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,18 +36,32 @@ class Answer:
         Of the estimates' errors: of the noise, and for ``target="population"`` of
         sampling too.
     basis : str
-        Where the numbers come from.
+        Where the numbers come from, in words.
     draws : DataFrame, optional
         Of generalized linear models: draws of the coefficients, which hold both.
     skewed : bool
         Whether intervals are quantiles of the draws.
+    noise : ndarray, shape (numbers, numbers), optional
+        The part of the covariance that is of the noise, where it is known.
+    source : str
+        Which of the release's files they are made of: ``"posterior"``, ``"noisy
+        products"``, ``"noisy margins"`` or ``"synthetic sets"``.
+    remarks : tuple of str
+        What the intervals don't hold, or only under conditions.
+    limits : tuple of float
+        What the numbers can be, by their definition: of shares 0 to 1.
+    is_of_prior : bool
+        Whether the noise left no fit, so that a stated prior has a part in it.
+    tree : DataTree, optional
+        A posterior that was published.
 
     Examples
     --------
-    >>> Answer(("a",), np.array([1.0]), np.array([[0.25]]), "measured").summary()[
-    ...     "upper"
-    ... ].round(2).tolist()
+    >>> answer = Answer(("a",), np.array([1.0]), np.array([[0.25]]), "measured")
+    >>> answer.summary()["upper"].round(2).tolist()
     [1.98]
+    >>> answer
+    Answer(1 number from noisy margins: measured)
     """
 
     names: tuple[str, ...]
@@ -47,10 +70,19 @@ class Answer:
     basis: str
     draws: pd.DataFrame | None = None
     skewed: bool = False
+    noise: FloatArray | None = None
+    source: str = NOISY_MARGINS
+    remarks: tuple[str, ...] = ()
+    limits: tuple[float, float] = EVERYWHERE
+    is_of_prior: bool = False
+    tree: Any = None
 
     def summary(self, level: float = 0.95) -> pd.DataFrame:
-        """Return a row a number: ``estimate``, ``standard_error``, ``lower``, ``upper``
-        and ``basis``.
+        """Return a row a number: ``estimate``, ``standard_error``, ``lower``,
+        ``upper``, ``noise`` and ``source``.
+
+        ``noise`` is the part of the interval's width that is there for the noise: how
+        much shorter it would be without, between 0 and 1; NaN where it isn't known.
         """
         if not 0 < level < 1:
             raise InputError("level must be between 0 and 1")
@@ -63,19 +95,99 @@ class Answer:
         columns = {
             "estimate": self.estimate,
             "standard_error": error,
-            "lower": lower,
-            "upper": upper,
+            # of numbers that are left open the whole line, or all that they can be
+            "lower": np.clip(np.where(np.isnan(lower), -np.inf, lower), *self.limits),
+            "upper": np.clip(np.where(np.isnan(upper), np.inf, upper), *self.limits),
+            "noise": self._noise_part(),
         }
         return pd.DataFrame(columns, index=pd.Index(self.names, name="term")).assign(
-            basis=self.basis
+            source=self.source
         )
 
     def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
         errors = reach * np.sqrt(np.diagonal(self.covariance))
         return self.estimate - errors, self.estimate + errors
 
-    def _sums(self, *weights: Weights) -> tuple[FloatArray, FloatArray]:
-        """Return weighted sums of the numbers, and the covariance of their errors."""
+    def _noise_part(self) -> FloatArray:
+        if self.noise is None:
+            return np.full(len(self.names), np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            of_noise = np.diagonal(self.noise) / np.diagonal(self.covariance)
+        return np.asarray(1 - np.sqrt(np.clip(1 - of_noise, 0, 1)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the noise leaves a number open, so that its interval is all that it
+        can be, or is a prior's.
+        """
+        return self.is_of_prior or self.n_open > 0
+
+    @property
+    def n_open(self) -> int:
+        """How many intervals of 95 % are all that the number can be."""
+        rows = self.summary()
+        low, high = self.limits
+        return int(((rows["lower"] <= low) & (rows["upper"] >= high)).sum())
+
+    @property
+    def posterior(self) -> Any:
+        """The draws as an ArviZ DataTree: of a published posterior its own, else one
+        chain, with a variable a coefficient.
+        """
+        if self.tree is not None:
+            return self.tree
+        if self.draws is None or self.draws.empty:
+            raise InputError(
+                "only glm has draws, or a published posterior, and none where the "
+                "noise leaves its numbers open"
+            )
+        import xarray as xr
+
+        named = {
+            name: (("chain", "draw"), self.draws[name].to_numpy()[None])
+            for name in self.draws
+        }
+        return xr.DataTree.from_dict({"posterior": xr.Dataset(named)})
+
+    def plot(self, ax: Any = None, *, level: float = 0.95) -> Any:
+        """Draw estimates and intervals, a row a number, and return the axes.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+        level : float
+            Of the intervals. One without end isn't drawn.
+        """
+        import matplotlib.pyplot as plt
+
+        rows = self.summary(level)
+        if ax is None:
+            _, ax = plt.subplots(figsize=(6, 1 + 0.3 * len(rows)), layout="constrained")
+        ends = rows[["lower", "upper"]].to_numpy()
+        is_closed = np.isfinite(ends).all(axis=1)
+        at = np.arange(len(rows))
+        ax.hlines(at[is_closed], *ends[is_closed].T)
+        ax.plot(rows["estimate"], at, "o")
+        ax.set_yticks(at, rows.index)
+        ax.set_xlabel(f"{level:.0%} intervals from {self.source}")
+        ax.invert_yaxis()
+        return ax
+
+    def arranged(self, names: Sequence[str]) -> Self:
+        """Return the numbers in another order."""
+        at = [self.names.index(name) for name in names]
+        block = np.ix_(at, at)
+        return replace(
+            self,
+            names=tuple(names),
+            estimate=self.estimate[at],
+            covariance=self.covariance[block],
+            noise=None if self.noise is None else self.noise[block],
+            draws=None if self.draws is None else self.draws[[*names]],
+        )
+
+    def _rows(self, *weights: Weights) -> FloatArray:
+        """Return weights as a matrix, a row for each sum of the numbers."""
         rows = list[Sequence[float]]()
         for each in weights:
             if isinstance(each, Mapping):
@@ -90,8 +202,7 @@ class Answer:
                     f"a contrast needs {len(self.names)} weights, one for each number"
                 )
             rows.append(each)
-        w: FloatArray = np.array(rows, dtype=np.float64)
-        return w @ self.estimate, w @ self.covariance @ w.T
+        return np.array(rows, dtype=np.float64)
 
     def contrast(self, weights: Weights, name: str = "contrast") -> "Answer":
         """Return a weighted sum of the numbers, such as the sum of a range of levels or
@@ -100,7 +211,20 @@ class Answer:
         ``weights`` is a sequence with one for each number, or a mapping of names to
         weights; other numbers have 0.
         """
-        return Answer((name,), *self._sums(weights), self.basis)
+        return self.contrasts([name], self._rows(weights))
+
+    def contrasts(self, names: Sequence[str], rows: FloatArray) -> "Answer":
+        """Return several weighted sums, from weights of shape (sums, numbers)."""
+        noise = None if self.noise is None else rows @ self.noise @ rows.T
+        return Answer(
+            tuple(names),
+            rows @ self.estimate,
+            rows @ self.covariance @ rows.T,
+            self.basis,
+            noise=noise,
+            source=self.source,
+            remarks=self.remarks,
+        )
 
     def ratio(self, above: Weights, below: Weights, name: str = "ratio") -> "Ratio":
         """Return the ratio of two weighted sums; weights are those of :meth:`contrast`.
@@ -115,60 +239,113 @@ class Answer:
         ... ).to_numpy().tolist()
         [[2.48, 3.76]]
         """
-        sums, known = self._sums(above, below)
-        if not sums[1]:
+        rows = self._rows(above, below)
+        if not rows[1] @ self.estimate:
             raise InputError("the sum below is 0: there is no ratio")
-        by = np.array([1.0, -sums[0] / sums[1]]) / sums[1]
+        return self.ratios([name], rows[:1], rows[1:])
+
+    def ratios(
+        self, names: Sequence[str], above: FloatArray, below: FloatArray
+    ) -> "Ratio":
+        """Return several ratios, from weights of shape (ratios, numbers)."""
+        sums = np.stack([above @ self.estimate, below @ self.estimate])
+        weights = np.stack([above, below])
+        known = np.einsum(
+            "akn,nm,bkm->abk", weights, self.covariance, weights, optimize=True
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            estimate = sums[0] / sums[1]
+            # the delta method's weights of the numbers
+            slopes = (above - estimate[:, None] * below) / sums[1][:, None]
+        noise = None if self.noise is None else slopes @ self.noise @ slopes.T
         return Ratio(
-            (name,),
-            sums[:1] / sums[1],
-            np.array([[by @ known @ by]]),
+            tuple(names),
+            estimate,
+            slopes @ self.covariance @ slopes.T,
             self.basis,
+            noise=noise,
+            source=self.source,
+            remarks=self.remarks,
             sums=sums,
             known=known,
         )
 
-    def to_datatree(self) -> Any:
-        """Return the draws as an ArviZ DataTree with one chain, a variable a
-        coefficient.
-        """
-        if self.draws is None or self.draws.empty:
-            raise InputError(
-                "only glm has draws, and none where the noise leaves its numbers open"
-            )
-        import xarray as xr
-
-        named = {
-            name: (("chain", "draw"), self.draws[name].to_numpy()[None])
-            for name in self.draws
-        }
-        return xr.DataTree.from_dict({"posterior": xr.Dataset(named)})
-
     def __repr__(self) -> str:
-        return repr(self.summary())
+        numbers = "number" if len(self.names) == 1 else "numbers"
+        lines = [
+            f"Answer({len(self.names)} {numbers} from {self.source}: {self.basis})",
+            *(f"  note: {remark}" for remark in self.remarks),
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[Any, ...]] = [("", "estimate", "lower", "upper", "noise")]
+        for name, row in self.summary().head(MOST_SHOWN).iterrows():
+            part = "-" if np.isnan(row["noise"]) else f"{row['noise']:.0%}"
+            ends = [spelt(row[each]) for each in ("estimate", "lower", "upper")]
+            rows.append((str(name), *ends, part))
+        if len(self.names) > MOST_SHOWN:
+            rows.append((f"and {len(self.names) - MOST_SHOWN} more", "", "", "", ""))
+        rows += [("note", remark, "", "", "") for remark in self.remarks]
+        return small_table(f"From {self.source}: {self.basis}", rows)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Ratio(Answer):
-    """The ratio of two sums, with Fieller's interval (1954) and the delta method's
-    standard error.
+    """Ratios of two sums, with Fieller's intervals (1954) and the delta method's
+    standard errors.
 
     Where an interval of the sum below holds 0, the ratio's is the whole line.
     """
 
-    sums: FloatArray  # shape (2,): the sum above and the one below
-    known: FloatArray  # shape (2, 2): the covariance of their errors
+    sums: FloatArray  # shape (2, ratios): the sums above and those below
+    known: FloatArray  # shape (2, 2, ratios): the covariance of their errors
 
     def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
         above, below = self.sums
         ((of_above, shared), (_, of_below)) = self.known
-        far = (reach / below) ** 2
-        part = 1 - far * of_below
-        if part <= 0:
-            return np.array([-np.inf]), np.array([np.inf])
-        ratio = above / below
-        delta = of_above - 2 * ratio * shared + ratio**2 * of_below
-        inner = delta - far * (of_above * of_below - shared**2)
-        middle = (ratio - far * shared) / part
-        half = reach / abs(below) * inner**0.5 / part
-        return np.array([middle - half]), np.array([middle + half])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            far = (reach / below) ** 2
+            part = 1 - far * of_below
+            ratio = above / below
+            delta = of_above - 2 * ratio * shared + ratio**2 * of_below
+            inner = np.maximum(delta - far * (of_above * of_below - shared**2), 0)
+            middle = (ratio - far * shared) / part
+            half = reach / abs(below) * np.sqrt(inner) / part
+        is_closed = part > 0
+        lower = np.where(is_closed, middle - half, -np.inf)
+        return lower, np.where(is_closed, middle + half, np.inf)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Inverted(Answer):
+    """Quantiles, whose intervals are the values that tests of the noisy shares below
+    them don't reject.
+    """
+
+    below: FloatArray  # shape (quantiles, places): records below, less the part asked
+    # half of the width of their intervals of a level, of the same shape
+    half_widths: Callable[[float], FloatArray]
+    lows: FloatArray  # shape (places,): where a quantile is, if no place before it is
+    highs: FloatArray  # of the same shape: or no place after it
+
+    def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
+        # From each end to the first place that isn't rejected: if the quantile lies
+        # beyond, the test at the place next to it was wrong, one test a side.
+        half = self.half_widths(float(2 * ndtr(reach) - 1))
+        above = self.below + half
+        under = self.below - half
+        first = np.argmax(above >= 0, axis=1)
+        last = len(self.highs) - 1 - np.argmax(under[:, ::-1] <= 0, axis=1)
+        return self.lows[first], self.highs[last]
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class CombinedAnswer(Answer):
+    """Numbers from synthetic sets, with intervals by the rule that fits them."""
+
+    combined: Combined
+
+    def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
+        half = self.combined.half_width(float(2 * ndtr(reach) - 1))
+        return self.estimate - half, self.estimate + half

@@ -2,16 +2,26 @@
 a posterior where noise leaves no finite fit.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 from scipy.special import expit
 
 from pdips.arrays import BoolArray, FloatArray
-from pdips.outside.regression import LEAST_COUNT, Parts, Reads, TermTable, sums
+from pdips.outside.answer import Answer
+from pdips.outside.regression import (
+    LEAST_COUNT,
+    Chosen,
+    Parts,
+    Reads,
+    TermTable,
+    sums,
+)
 
 type GlmFamily = Literal["binomial", "poisson"]
 
@@ -32,6 +42,8 @@ FARTHEST = 30.0
 LONGEST_STEP = 2.0
 NEWTON_STEPS = 40
 ROUNDS = 25
+MOST_FITTED = 20_000  # Cells of the predictors
+N_LAWS = 200  # Fresh draws of the noise for its covariance, where a prior is needed
 LARGEST_LOG = {"fit": 300.0, "posterior": 30.0}  # Of a mean, so that it stays finite
 
 
@@ -273,3 +285,71 @@ def stretch_move(
         taken = np.log(rng.random(n // 2)) < log_ratio
         walkers[half] = np.where(taken[:, None], proposed, walkers[half])
         heights[half] = np.where(taken, proposed_heights, heights[half])
+
+
+def sampling_of_ols(
+    chosen: Chosen, terms: TermTable, coefficients: FloatArray
+) -> FloatArray:
+    """Return the covariance that sampling of records gives to coefficients."""
+    counts, n = chosen.counts()
+    both = sums(terms.values, counts, n)[0]
+    inverse = np.linalg.inv(both[:-1, :-1])
+    is_binary = {*np.unique(terms.outcome[1]).tolist()} <= {0.0, 1.0}
+    if is_binary and math.prod(terms.shape) <= MOST_FITTED:
+        design = terms.cells()
+        mean = np.clip(design @ coefficients, 0, 1)
+        spread = joint(terms.shape, counts)[0] * mean * (1 - mean)
+        middle = (design * spread[:, None]).T @ design
+        return np.asarray(inverse @ middle @ inverse * n)
+    squares = max(both[-1, -1] - coefficients @ both[:-1, -1], 0.0)
+    residual = squares / max(n[0] - len(coefficients), 1)
+    return np.asarray(residual * inverse)
+
+
+def under_prior(
+    names: tuple[str, ...], draws: FloatArray, alone: BoolArray, basis: str
+) -> Answer:
+    """Return draws of a posterior as an answer, which says what only the prior speaks
+    of.
+    """
+    basis += "; posterior under a normal prior"
+    if alone.any():
+        of_prior = ", ".join(np.array(names)[alone])
+        basis += f", which is all there is for {of_prior}"
+    frame = pd.DataFrame(draws, columns=list(names))
+    covariance = np.cov(draws.T)
+    return Answer(
+        names,
+        draws.mean(axis=0),
+        covariance,
+        basis,
+        frame,
+        skewed=True,
+        is_of_prior=True,
+    )
+
+
+def posterior_under_prior(
+    chosen: Chosen, model: ScoreModel, n: float
+) -> tuple[FloatArray, BoolArray]:
+    """Return draws of the coefficients under a normal prior, in the columns' units, and
+    which are the prior's alone.
+    """
+    laws = []
+    scores = []
+    for counts in chosen.again(N_LAWS, model.design.size, 3):
+        law, score = model.parts(*counts)
+        laws.append(law)
+        scores.append(score)
+    law, score = model.parts(*chosen.counts())
+    noisy = NoisyScore(
+        design=model.standard,
+        family=model.family,
+        law=law[0],
+        score=score[0],
+        laws=np.concatenate(laws),
+        scores=np.concatenate(scores),
+        n=n,
+    )
+    draws, alone = noisy.posterior()
+    return model.in_own_units(draws), alone

@@ -6,15 +6,17 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise, product
+from itertools import product
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 
-from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.schema import Schema, read_formula, terms_of
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.column import Column
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.fields.products import NoisyProducts
@@ -22,18 +24,36 @@ from pdips.margins.domain import columns_of
 from pdips.margins.estimates import NoisyPairs, pooled
 from pdips.margins.residuals import ResidualDesign
 from pdips.outside.answer import Answer
-from pdips.outside.generalized import NoisyScore, ScoreModel, joint
+from pdips.outside.cells import (
+    COUNTS,
+    SHARES,
+    LevelCells,
+    Missing,
+    answer_names,
+    summarised,
+)
+from pdips.outside.generalized import (
+    MOST_FITTED,
+    ScoreModel,
+    posterior_under_prior,
+    sampling_of_ols,
+    under_prior,
+)
 from pdips.outside.published import check_laws, measured_schema, moments_of
+from pdips.outside.questions import Expression, Formula, Summary, Terms
 from pdips.outside.regression import (
     LEAST_COUNT,
     OPEN,
     Chosen,
     Target,
     TermTable,
+    check_binary,
+    contrasts_of,
+    correlation_of_products,
     crossed,
     grouped,
     least_squares,
-    read_interactions,
+    parts_of,
     solved,
     sums,
 )
@@ -51,8 +71,6 @@ from pdips.release.release import Release
 
 # Fresh draws of the noise: a standard error from them is off by about 2 %
 N_REPLICATES = 1_000
-MOST_FITTED = 20_000  # Cells of the predictors of a generalized linear model
-N_LAWS = 200  # Fresh draws of the noise for its covariance, where a prior is needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,49 +324,133 @@ class NoisyMargins:
                 numbers = counts[:, first, second].reshape(len(counts), -1)
             return numbers / n[:, None] if shares else numbers
 
-        centre, _, covariance = chosen.spread(reads, N_REPLICATES)
+        centre, _, noise = chosen.spread(reads, N_REPLICATES)
+        covariance = noise
         if target == "population":
             n = chosen.pairs.n
             # no cell is without sampling error
             p = np.clip(centre if shares else centre / n, 1 / n, 1)
             sampling = (np.diag(p) - np.outer(p, p)) / n
-            covariance = covariance + (sampling if shares else sampling * n**2)
+            covariance = noise + (sampling if shares else sampling * n**2)
         levels = product(*(self.schema.columns[name].names() for name in named))
         cut = ", ".join(name for name in named if name in self.estimated)
         basis = "measured"
         if cut:
             basis += f"; counts of {cut} estimated, with errors about right"
-        return Answer(tuple(map(", ".join, levels)), centre, covariance, basis)
+        return Answer(
+            tuple(map(", ".join, levels)),
+            centre,
+            covariance,
+            basis,
+            noise=noise,
+            limits=SHARES if shares else COUNTS,
+        )
 
-    def _scores(self, column: str) -> tuple[list[str], FloatArray]:
-        """Return the terms that stand for a column, and their values for each of its
-        levels: of a bin its middle.
+    def summarise(
+        self, text: str, *, target: Target = "population", missing: Missing = "level"
+    ) -> Answer:
+        """Return a mean, share, total, count, quantile or correlation, by group.
+
+        Parameters
+        ----------
+        text : str
+            As in ``docs/asking.md``: ``"mean(wage, by=['sex'])"``.
+        target : {"population", "table"}
+        missing : {"level", "drop"}
+            Whether missing is a level of columns with levels, or records that lack
+            one are left out.
+
+        Raises
+        ------
+        InputError
+            If no measured margin holds the columns together.
         """
-        terms = terms_of(self.schema, column)
-        found = self.schema.columns[column]
-        if column in self.estimated:
-            why = "has no bins, so no value stands for one of its intervals"
-            raise InputError(
-                f"{column!r} {why}: fit the sets, or have the products "
-                f"of all columns measured"
-            )
-        if terms != (column,):
-            return list(terms), np.eye(found.n_levels)[:, 1:]
-        values = found.levels or [(a + b) / 2 for a, b in pairwise(found.edges)]
-        return [column], np.array(values, dtype=np.float64)[:, None]
+        asked = Summary.read(text, self.schema)
+        columns = (*asked.columns,)
+        if not columns:
+            n = np.array([self.found.n])
+            noise = np.array([[self.found.total_variance]])
+            basis = "measured" if self.found.total_variance else "public"
+            return Answer((text,), n, noise, basis, noise=noise, limits=COUNTS)
+        of_products = self._from_products(asked, target)
+        if of_products is not None:
+            return of_products
+        counts = self.total(columns, target=target)
+        cells = LevelCells(self.schema, self.estimated, columns)
+        return summarised(asked, cells, counts, missing)
 
-    def _read(self, formula: str) -> tuple[Chosen, TermTable]:
+    def _from_products(self, asked: Summary, target: Target) -> Answer | None:
+        """Return a mean of a number by at most one column, or a correlation, from noisy
+        products, if pairs don't hold the number and products do.
+        """
+        moments = self.moments
+        is_asked = all(each.is_plain for each in asked.of) and len(asked.by) < 2
+        if moments is None or not is_asked or not self._are_products(asked.columns):
+            return None
+        of = [each.text for each in asked.of]
+        if asked.kind == "correlation" and not asked.by:
+            return correlation_of_products(moments, of[0], of[1], target)
+        if asked.kind != "mean":
+            return None
+        fit = least_squares(moments, of[0], asked.by, target)
+        groups = np.eye(len(fit.names))
+        groups[:, 0] = 1.0
+        return fit.contrasts(answer_names(asked), groups)
+
+    def _are_products(self, columns: Mapping[str, Column]) -> bool:
+        """Return whether products are of these columns, of which pairs don't hold one,
+        and no record was left out for what it lacks of others.
+        """
+        if self.moments is None:
+            return False
+        has_open = any(self._is_open(name) for name in columns)
+        measured = self.moments.design.names
+        lacking = {name for name in measured if self.schema.columns[name].missing}
+        return has_open and {*columns} <= {*measured} and lacking <= {*columns}
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.schema.columns)
+        return (
+            f"NoisyMargins({len(self.margins)} margins of "
+            f"{len(self.schema.columns)} columns: {shorten(names, 300)})"
+        )
+
+    def _read(self, formula: Formula) -> tuple[Chosen, TermTable]:
         """Return the pairs that a formula takes, and its terms in their order."""
-        plain, interactions = read_interactions(formula)
-        outcome, predictors = read_formula(plain, self.schema)
         margins = self
-        terms = {name: self._scores(name) for name in [*predictors, outcome]}
-        for group in grouped(interactions):
-            margins, name = margins._tied(group)
-            own = [some for some in interactions if {*some} <= {*group}]
-            terms = {name: crossed({one: terms.pop(one) for one in group}, own)} | terms
-        *given, last = terms.values()
-        return margins._alone(list(terms)), TermTable(given, last)
+        predictors = dict[str, Terms]()
+        of_column = {
+            factor.text: next(iter(factor.columns)) for factor in formula.factors
+        }
+        tied = [
+            tuple(dict.fromkeys(of_column[name] for name in interaction))
+            for interaction in formula.interactions
+        ]
+        alone = [(name,) for name in of_column.values()]
+        for group in grouped([*tied, *alone]):
+            name = group[0]
+            if len(group) > 1:
+                margins, name = margins._tied(group)
+            cells = LevelCells(self.schema, self.estimated, group)
+            factors = {
+                factor.text: cells.terms(factor)
+                for factor in formula.factors
+                if of_column[factor.text] in group
+            }
+            own = [some for some in formula.interactions if {*some} <= {*factors}]
+            predictors[name] = crossed(factors, own)
+        outcome = self._outcome(formula.outcome)
+        read = [*formula.outcome.columns]
+        chosen = margins._alone([*predictors, *read])
+        return chosen, TermTable([*predictors.values()], outcome)
+
+    def _outcome(self, outcome: Expression) -> Terms:
+        """Return the outcome's number for each level of its column."""
+        if len(outcome.columns) > 1:
+            raise InputError(f"{outcome.text!r} reads several columns")
+        return LevelCells(self.schema, self.estimated, (*outcome.columns,)).terms(
+            outcome
+        )
 
     def _coordinates(
         self, columns: Sequence[str]
@@ -371,7 +473,7 @@ class NoisyMargins:
         for column in columns:
             size = self.schema.columns[column].n_levels
             bases.append(np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)[0])
-        parts = _parts_of(len(columns), total=bool(pairs.total_variance))
+        parts = parts_of(len(columns), total=bool(pairs.total_variance))
         values = list[FloatArray]()
         variances = list[float]()
         for part in parts:
@@ -388,7 +490,7 @@ class NoisyMargins:
                 values.append((bases[part[0]].T @ table @ bases[part[1]]).ravel())
             home = chosen.home
             variances.append(float(pairs.variance[home[one], home[other]]))
-        contrasts = np.hstack([_contrasts(bases, part) for part in parts])
+        contrasts = np.hstack([contrasts_of(bases, part) for part in parts])
         sizes = [len(each) for each in values]
         return contrasts, np.concatenate(values), np.repeat(variances, sizes)
 
@@ -451,7 +553,7 @@ class NoisyMargins:
             covariance = covariance + (contrasts.T * cells) @ contrasts
             if not self.found.total_variance:
                 covariance = covariance - mean[:, None] * mean / self.found.n
-        parts = _parts_of(len(named), total=bool(self.found.total_variance))
+        parts = parts_of(len(named), total=bool(self.found.total_variance))
         sizes = [column.n_levels for column in known.values()]
         labels = factors.contrast_labels(named, parts, sizes)
         return factors.observe_contrasts(name, labels, seen, (mean, covariance))
@@ -487,30 +589,32 @@ class NoisyMargins:
             holds.
         """
         choice(target, ("table", "population"), "target")
-        if self.moments is not None and self._takes_moments(formula, self.moments):
-            outcome, predictors = read_formula(formula, self.moments.design.complete)
-            return least_squares(self.moments, outcome, predictors, target)
-        chosen, terms = self._read(formula)
+        asked = Formula.read(formula, self.schema)
+        if self.moments is not None and self._takes_moments(asked):
+            predictors = [factor.text for factor in asked.factors]
+            return least_squares(self.moments, asked.outcome.text, predictors, target)
+        chosen, terms = self._read(asked)
         values = terms.values
 
         def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
             both = sums(values, counts, n)
             return solved(both[:, :-1, :-1], both[:, :-1, -1])
 
-        centre, _, covariance = chosen.spread(reads, N_REPLICATES)
-        if target == "population" and np.isfinite(covariance).all():
-            covariance = covariance + _sampling_of_ols(chosen, terms, centre)
-        return Answer(terms.names, centre, covariance, "follows from measured pairs")
+        centre, _, noise = chosen.spread(reads, N_REPLICATES)
+        covariance = noise
+        if target == "population" and np.isfinite(noise).all():
+            covariance = noise + sampling_of_ols(chosen, terms, centre)
+        basis = "follows from measured pairs"
+        return Answer(terms.names, centre, covariance, basis, noise=noise)
 
-    def _takes_moments(self, formula: str, moments: NoisyProducts) -> bool:
+    def _takes_moments(self, asked: Formula) -> bool:
         """Return whether a formula takes products: it names nothing else, and a number
         that pairs don't hold.
         """
-        _, _, right = formula.partition("~")
-        written = [*formula.partition("~")[:1], *right.split("+")]
-        names = {name.strip() for name in written} - {"1"}
-        open_names = [name for name in names if self._is_open(name)]
-        return bool(open_names) and names <= {*moments.design.names}
+        is_linear = all(factor.is_plain for factor in (asked.outcome, *asked.factors))
+        return (
+            is_linear and not asked.interactions and self._are_products(asked.columns)
+        )
 
     def _is_open(self, name: str) -> bool:
         """Return whether pairs don't hold a number: it has no bins, or may be
@@ -546,13 +650,9 @@ class NoisyMargins:
         """
         choice(target, ("table", "population"), "target")
         choice(family, ("binomial", "poisson"), "family")
-        chosen, terms = self._read(formula)
-        n_levels = len(terms.outcome[1])
-        if family == "binomial" and n_levels != 2:
-            raise InputError(
-                f"family 'binomial' needs an outcome of two levels, and "
-                f"this one has {n_levels}"
-            )
+        chosen, terms = self._read(Formula.read(formula, self.schema))
+        if family == "binomial":
+            check_binary(terms.outcome[1])
         if math.prod(terms.shape) > MOST_FITTED:
             raise InputError(
                 f"the predictors have more than {MOST_FITTED:,} cells "
@@ -561,104 +661,25 @@ class NoisyMargins:
         model = ScoreModel.of(terms, family)
         law = "measured" if len(terms.shape) < 3 else "from a model of their pairs"
         basis = f"score measured; law of the predictors {law}"
-        centre, draws, covariance = chosen.spread(
+        centre, draws, noise = chosen.spread(
             model.fit(), N_REPLICATES, model.design.size, tell=False
         )
         names = list(terms.names)
         n = chosen.pairs.n if target == "population" else np.inf
-        if not np.isfinite(covariance).all():
-            own, alone = _posterior(chosen, model, n)
+        if not np.isfinite(noise).all():
+            own, alone = posterior_under_prior(chosen, model, n)
             if not alone.all():
-                return _under_prior(terms.names, own, alone, basis)
+                return under_prior(terms.names, own, alone, basis)
             warnings.warn(OPEN, UselessWarning, 2)
             none = pd.DataFrame(draws[:0], columns=names)
-            return Answer(terms.names, centre, covariance, basis, none)
+            return Answer(terms.names, centre, noise, basis, none)
+        covariance = noise
         if target == "population":
             laws, _ = model.parts(*chosen.counts())
             sampling = model.sampling_covariance(centre, laws[0], n)
-            covariance = covariance + sampling
+            covariance = noise + sampling
             draws = draws + np.random.default_rng(1).multivariate_normal(
                 np.zeros(len(centre)), sampling, len(draws)
             )
         frame = pd.DataFrame(draws, columns=names).dropna(ignore_index=True)
-        return Answer(terms.names, centre, covariance, basis, frame)
-
-
-def _parts_of(n_columns: int, *, total: bool) -> list[tuple[int, ...]]:
-    """Return the columns of each kind of contrast: none for the sum of all cells, one,
-    or two.
-    """
-    parts: list[tuple[int, ...]] = [()] if total else []
-    for size in (1, 2):
-        parts += combinations(range(n_columns), size)
-    return parts
-
-
-def _contrasts(bases: Sequence[FloatArray], part: Sequence[int]) -> FloatArray:
-    """Return the contrasts of all cells that belong to some columns, constant over the
-    others; shape (cells, contrasts).
-    """
-    contrasts: FloatArray = np.ones((1, 1))
-    for k, basis in enumerate(bases):
-        own = basis if k in part else np.ones((len(basis), 1))
-        contrasts = np.asarray(np.kron(contrasts, own), dtype=np.float64)
-    return contrasts
-
-
-def _sampling_of_ols(
-    chosen: Chosen, terms: TermTable, coefficients: FloatArray
-) -> FloatArray:
-    """Return the covariance that sampling of records gives to coefficients."""
-    counts, n = chosen.counts()
-    both = sums(terms.values, counts, n)[0]
-    inverse = np.linalg.inv(both[:-1, :-1])
-    if len(terms.outcome[1]) == 2 and math.prod(terms.shape) <= MOST_FITTED:
-        design = terms.cells()
-        mean = np.clip(design @ coefficients, 0, 1)
-        spread = joint(terms.shape, counts)[0] * mean * (1 - mean)
-        middle = (design * spread[:, None]).T @ design
-        return np.asarray(inverse @ middle @ inverse * n)
-    squares = max(both[-1, -1] - coefficients @ both[:-1, -1], 0.0)
-    residual = squares / max(n[0] - len(coefficients), 1)
-    return np.asarray(residual * inverse)
-
-
-def _under_prior(
-    names: tuple[str, ...], draws: FloatArray, alone: BoolArray, basis: str
-) -> Answer:
-    """Return draws of a posterior as an answer, which says what only the prior speaks
-    of.
-    """
-    basis += "; posterior under a normal prior"
-    if alone.any():
-        of_prior = ", ".join(np.array(names)[alone])
-        basis += f", which is all there is for {of_prior}"
-    frame = pd.DataFrame(draws, columns=list(names))
-    covariance = np.cov(draws.T)
-    return Answer(names, draws.mean(axis=0), covariance, basis, frame, skewed=True)
-
-
-def _posterior(
-    chosen: Chosen, model: ScoreModel, n: float
-) -> tuple[FloatArray, BoolArray]:
-    """Return draws of the coefficients under a normal prior, in the columns' units, and
-    which are the prior's alone.
-    """
-    laws = []
-    scores = []
-    for counts in chosen.again(N_LAWS, model.design.size, 3):
-        law, score = model.parts(*counts)
-        laws.append(law)
-        scores.append(score)
-    law, score = model.parts(*chosen.counts())
-    noisy = NoisyScore(
-        design=model.standard,
-        family=model.family,
-        law=law[0],
-        score=score[0],
-        laws=np.concatenate(laws),
-        scores=np.concatenate(scores),
-        n=n,
-    )
-    draws, alone = noisy.posterior()
-    return model.in_own_units(draws), alone
+        return Answer(terms.names, centre, covariance, basis, frame, noise=noise)

@@ -2,7 +2,6 @@
 the law of the predictors.
 """
 
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +15,13 @@ from pdips.arrays import FloatArray
 from pdips.errors import InputError, UselessWarning
 from pdips.fields.products import NoisyProducts
 from pdips.margins.estimates import NoisyPairs
-from pdips.outside.answer import Answer
+from pdips.outside.answer import PRODUCTS, Answer
+from pdips.outside.questions import Terms
 
 type Target = Literal["table", "population"]
 type Parts = tuple[FloatArray, FloatArray]
 type Reads = Callable[[FloatArray, FloatArray], FloatArray]
 """Numbers, shape (replicates, numbers), from what :meth:`Chosen.counts` returns."""
-
-type Terms = tuple[list[str], FloatArray]
-"""Names of the terms that stand for a column, and their values for each of its levels,
-shape (levels, terms).
-"""
 
 LEAST_COUNT = 1e-3  # What a cell of the predictors is raised to, in records
 OPEN = "the noise leaves these numbers open: intervals are the whole line"
@@ -90,35 +85,6 @@ class Chosen:
         return centre, again, off.T @ off / len(off)
 
 
-def read_interactions(formula: str) -> tuple[str, list[tuple[str, ...]]]:
-    """Return a formula without its interactions, whose columns must be there alone too;
-    ``a * b``: ``a + b + a:b``.
-    """
-    outcome, tilde, right = formula.partition("~")
-    alone = list[str]()
-    interactions = list[tuple[str, ...]]()
-    for part in right.split("+"):
-        factors = [name.strip() for name in re.split("[:*]", part)]
-        if "*" in part:
-            alone += factors
-            for size in range(2, len(factors) + 1):
-                interactions += combinations(factors, size)
-        elif len(factors) == 1:
-            alone.append(part.strip())
-        else:
-            interactions.append(tuple(factors))
-    lacking = [name for some in interactions for name in some if name not in alone]
-    if lacking:
-        raise InputError(
-            f"{lacking[0]!r} is in an interaction, so it must be in the "
-            f"formula by itself too"
-        )
-    if outcome.strip() in alone and interactions:
-        raise InputError("the outcome can't be in an interaction")
-    plain = f"{outcome}{tilde}{' + '.join(dict.fromkeys(alone))}"
-    return plain, list(dict.fromkeys(interactions))
-
-
 def grouped(interactions: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the columns that interactions tie together, in groups that have none in
     common.
@@ -132,27 +98,19 @@ def grouped(interactions: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def crossed(
-    columns: Mapping[str, Terms], interactions: Sequence[Sequence[str]]
+    factors: Mapping[str, Terms], interactions: Sequence[Sequence[str]]
 ) -> Terms:
-    """Return the terms of columns taken as one: each column's own, and products of them
-    for each interaction.
+    """Return the terms of some factors: each one's own, and products of them for each
+    interaction. Values have a row for each cell of the factors' columns.
     """
-    sizes = [len(values) for _, values in columns.values()]
-    grid = np.indices(sizes).reshape(len(columns), -1)
-    n_cells = grid.shape[1]
-    names = [term for terms, _ in columns.values() for term in terms]
-    by_column = {
-        name: own[at]
-        for at, (name, (_, own)) in zip(grid, columns.items(), strict=True)
-    }
-    values = [*by_column.values()]
+    names = [term for terms, _ in factors.values() for term in terms]
+    values = [own for _, own in factors.values()]
     for interaction in interactions:
-        factors = [columns[name][0] for name in interaction]
-        names += map(":".join, product(*factors))
-        crossing: FloatArray = np.ones((n_cells, 1))
+        names += map(":".join, product(*(factors[name][0] for name in interaction)))
+        crossing: FloatArray = np.ones((len(values[0]), 1))
         for name in interaction:
-            products = crossing[:, :, None] * by_column[name][:, None]
-            crossing = np.asarray(products).reshape(n_cells, -1)
+            products = crossing[:, :, None] * factors[name][1][:, None]
+            crossing = np.asarray(products).reshape(len(crossing), -1)
         values.append(crossing)
     return names, np.hstack(values)
 
@@ -246,13 +204,80 @@ def least_squares(
     basis = "follows from measured products of capped numbers"
     if np.linalg.eigvalsh(inside)[0] <= 0:
         warnings.warn(OPEN, UselessWarning, 3)
-        return Answer(names, centre, np.diag(np.full(len(right), np.inf)), basis)
-    covariance = _covariance_of_noise(moments, left, right, capped, inverse)
+        left_open = np.diag(np.full(len(right), np.inf))
+        return Answer(names, centre, left_open, basis, source=PRODUCTS)
+    noise = _covariance_of_noise(moments, left, right, capped, inverse)
+    covariance = noise
     if target == "population":
         squares = max(gram[left, left] - capped @ gram[right, left], 0.0)
         residual = squares / max(gram[0, 0] - len(right), 1)
         covariance = covariance + residual * inverse
-    return Answer(names, centre, back @ covariance @ back.T, basis)
+    return Answer(
+        names,
+        centre,
+        back @ covariance @ back.T,
+        basis,
+        noise=back @ noise @ back.T,
+        source=PRODUCTS,
+    )
+
+
+def check_binary(outcome: FloatArray) -> None:
+    """Refuse an outcome that isn't 0 or 1, for a model of its chance."""
+    values = {*np.unique(outcome).tolist()}
+    if not values <= {0.0, 1.0}:
+        raise InputError(
+            f"family 'binomial' needs an outcome of two levels, and this one has "
+            f"{len(values)}"
+        )
+
+
+def correlation_of_products(
+    moments: NoisyProducts, one: str, other: str, target: Target
+) -> Answer:
+    """Return the correlation of two numbers from noisy sums of products, with the error
+    that small changes of the sums make, and sampling error as of a normal law.
+    """
+    (gram,) = moments.matrices()
+    at = [0, *(moments.design.home.index(name) for name in (one, other))]
+    sums_of_both = gram[np.ix_(at, at)]
+    covariance = np.full((1, 1), np.inf)
+    noise = None
+    correlation = np.nan
+    if np.linalg.eigvalsh(sums_of_both)[0] > 0:
+        correlation, weights = _correlation(sums_of_both)
+        # the number of records is without noise if it is known
+        first = int(moments.n_records is not None)
+        noise = np.array([[moments.error**2 * (weights[first:] ** 2).sum()]])
+        sampling = (1 - correlation**2) ** 2 / gram[0, 0]
+        covariance = noise + sampling * (target == "population")
+    return Answer(
+        (f"correlation({one}, {other})",),
+        np.array([correlation]),
+        covariance,
+        "follows from measured products of capped numbers",
+        noise=noise,
+        source=PRODUCTS,
+        limits=(-1.0, 1.0),
+    )
+
+
+def _correlation(sums_of_both: FloatArray) -> tuple[float, FloatArray]:
+    """Return a correlation from the sums of products of 1 and two numbers, and by how
+    much it changes with each sum.
+    """
+    n = sums_of_both[0, 0]
+    means = sums_of_both[0, 1:] / n
+    centred = sums_of_both[1:, 1:] / n - np.outer(means, means)
+    sd = np.sqrt(np.diagonal(centred))
+    correlation = float(centred[0, 1] / sd[0] / sd[1])
+    # what a record adds to the correlation is a square form of 1 and its two numbers
+    x = np.array([-means[0] / sd[0], 1 / sd[0], 0.0])
+    y = np.array([-means[1] / sd[1], 0.0, 1 / sd[1]])
+    squares = np.outer(x, x) + np.outer(y, y)
+    form = (np.outer(x, y) + np.outer(y, x) - correlation * squares) / 2 / n
+    rows, columns = np.triu_indices(3)
+    return correlation, np.where(rows == columns, 1, 2) * form[rows, columns]
 
 
 def _own_units(
@@ -297,3 +322,24 @@ def _covariance_of_noise(
     mirrored = mirrored + np.where(tied, weight[other], 0)
     moved = lifted[:, one] * weight[other] + lifted[:, other] * mirrored
     return np.asarray(moments.error**2 * moved @ moved.T)
+
+
+def parts_of(n_columns: int, *, total: bool) -> list[tuple[int, ...]]:
+    """Return the columns of each kind of contrast: none for the sum of all cells, one,
+    or two.
+    """
+    parts: list[tuple[int, ...]] = [()] if total else []
+    for size in (1, 2):
+        parts += combinations(range(n_columns), size)
+    return parts
+
+
+def contrasts_of(bases: Sequence[FloatArray], part: Sequence[int]) -> FloatArray:
+    """Return the contrasts of all cells that belong to some columns, constant over the
+    others; shape (cells, contrasts).
+    """
+    contrasts: FloatArray = np.ones((1, 1))
+    for k, basis in enumerate(bases):
+        own = basis if k in part else np.ones((len(basis), 1))
+        contrasts = np.asarray(np.kron(contrasts, own), dtype=np.float64)
+    return contrasts

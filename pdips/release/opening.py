@@ -87,6 +87,50 @@ class PublishedRelease:
         """
         return load("pdips.outside:NoisyMargins").read(self.home)
 
+    def ask(self, question: str, **settings: Any) -> Any:
+        """Answer a question, from the best source that the folder has.
+
+        Parameters
+        ----------
+        question : str
+            A formula, ``"enrolled ~ age * sex + log(wage)"``, or a summary:
+            ``"mean(wage, by=['region'])"``, ``share``, ``total``, ``count``,
+            ``quantile``, ``median`` or ``correlation``. The grammar is in
+            ``docs/asking.md``.
+        family : {"gaussian", "bernoulli", "binomial", "poisson"}
+            Of a formula: least squares, or the canonical link.
+        target : {"population", "table"}
+            Of the population that the table is a random sample of, or of the table
+            itself.
+        missing : {"level", "drop"}
+            Whether missing is a level of columns with levels, or records without one
+            are left out. Records without a number that is asked for always are.
+
+        Returns
+        -------
+        Answer
+            With ``summary()``, ``plot()``, ``source``, ``remarks`` and, where there is
+            one, ``posterior``.
+
+        Raises
+        ------
+        InputError
+            If the question isn't in the grammar, nothing in the folder answers it, or
+            the folder was changed since it was opened.
+
+        Examples
+        --------
+        >>> schema = Schema.model_validate(
+        ...     {"columns": {"ill": {"levels": ["no", "yes"]}}}
+        ... )
+        >>> table = Table(pd.DataFrame({"ill": ["no", "yes"] * 50}), schema)
+        >>> Margins(epsilon=1_000).release(table)[0].publish("asked/public")
+        >>> answer = open("asked").ask("share(ill == 'yes')")
+        >>> answer.summary()["estimate"].round(2).tolist()
+        [0.5]
+        """
+        return load("pdips.outside.asking:ask")(self, question, **settings)
+
     def more_sets(
         self, n_sets: int, *, rng: np.random.Generator | None = None
     ) -> list[pd.DataFrame]:

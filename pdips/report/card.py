@@ -424,7 +424,7 @@ def _has_misleading_levels(column: Column) -> bool:
 
 
 def _noisy(release: PrivacyDocument) -> str:
-    """Return the lines that ask the noisy counts for a share, or nothing where they
+    """Return the lines that ask the folder for a share, or nothing where noisy counts
     don't hold all columns.
     """
     counted = set()
@@ -435,7 +435,4 @@ def _noisy(release: PrivacyDocument) -> str:
     asked = [name for name in columns if name in counted and not columns[name].public]
     if counted < {*columns} or not asked:
         return ""
-    return (
-        "from pdips.outside import NoisyMargins\n"
-        f'NoisyMargins.read(".").share([{asked[0]!r}]).summary()\n'
-    )
+    return f'import pdips\npdips.open(".").ask("share(`{asked[0]}`)").summary()\n'

@@ -165,7 +165,7 @@ def test_the_three_lines_of_the_card_run(tmp_path, mechanism, rule, monkeypatch)
     ]
     assert [block.split()[1] for block in blocks[:3]] == [
         "pandas",
-        "pdips.outside",
+        "pdips",
         "statsmodels.formula.api",
     ]
     reading, noisy, combined = blocks[:3]

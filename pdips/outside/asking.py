@@ -1,0 +1,358 @@
+"""One door to a public folder: a question in one grammar, answered by the best source
+that the folder has.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import FloatArray
+from pdips.data.schema import Schema
+from pdips.errors import InputError, UselessWarning
+from pdips.outside.answer import POSTERIOR, Answer
+from pdips.outside.cells import Missing
+from pdips.outside.noisy_margins import NoisyMargins
+from pdips.outside.questions import (
+    Expression,
+    Formula,
+    Question,
+    is_number,
+    read_question,
+)
+from pdips.outside.regression import OPEN, Target
+from pdips.outside.set_analyses import Family, of_sets
+from pdips.privacy.loss import choice
+from pdips.release.documents import PrivacyDocument, answered_beside
+from pdips.release.opening import PublishedRelease, open
+from pdips.release.public_draws import contradiction
+from pdips.report.coefficients import entries
+
+OF_ONE_LEVEL = re.compile(r"^\s*(?P<name>\w+)\[['\"](?P<level>[^'\"]+)['\"]\]\s*~")
+FAMILY_LINE = "family = "
+OTHER_LINK = "link = "
+BAMBI_FAMILIES: Mapping[str, Family] = {
+    "gaussian": "gaussian",
+    "bernoulli": "binomial",
+    "binomial": "binomial",
+    "poisson": "poisson",
+}
+BEFORE_LOOKING = (
+    "intervals are of the population if the question was fixed before anyone looked at "
+    "the release"
+)
+CONTRADICTED = (
+    "the noisy answers contradict the model (so far off in {:.2g} of releases, if it "
+    "were right): the intervals are not 95 %"
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicQuestion:
+    """A question with its settings.
+
+    Parameters
+    ----------
+    text : str
+    question : Formula or Summary, optional
+        None where it is in another grammar, in which a posterior may have been asked.
+    family : {"gaussian", "binomial", "poisson"}
+    target : {"population", "table"}
+    missing : {"level", "drop"}
+    """
+
+    text: str
+    question: Question | None
+    family: Family
+    target: Target
+    missing: Missing
+
+
+def ask(
+    public: PublishedRelease,
+    question: str,
+    *,
+    family: str = "gaussian",
+    target: Target = "population",
+    missing: Missing = "level",
+) -> Answer:
+    """Answer a question from a public folder: see
+    :meth:`pdips.release.opening.PublishedRelease.ask`.
+    """
+    choice(family, tuple(BAMBI_FAMILIES), "family")
+    choice(target, ("table", "population"), "target")
+    choice(missing, ("level", "drop"), "missing")
+    _check_unchanged(public)
+    asked = _read(public, question, BAMBI_FAMILIES[family], target, missing)
+    refusals = dict[str, str]()
+    left_open: Answer | None = None
+    for name, source in SOURCES.items():
+        try:
+            # an answer says by itself what is left open
+            with warnings.catch_warnings(action="ignore", category=UselessWarning):
+                answer = source(public, asked)
+        except InputError as refusal:
+            refusals[name] = str(refusal)
+            continue
+        if not answer.is_open:
+            return _told(answer, left_open)
+        if left_open is None or answer.n_open < left_open.n_open:
+            left_open = answer
+    if left_open is None:
+        raise InputError(_refusal(public, asked, refusals))
+    return _told(left_open, None)
+
+
+def _told(answer: Answer, left_open: Answer | None) -> Answer:
+    """Return an answer with what is to be said of its source."""
+    remarks = list(answer.remarks)
+    if left_open is not None:
+        remarks.append(f"the noise leaves this open in the {left_open.source}")
+    if answer.is_open:
+        remarks.append(OPEN if not answer.is_of_prior else "a prior has a part in this")
+    return replace(answer, remarks=tuple(remarks))
+
+
+def _check_unchanged(public: PublishedRelease) -> None:
+    """Refuse a folder that was edited since it was opened, and verified."""
+    if PrivacyDocument.read(public.home) != public.privacy:
+        raise InputError(
+            f"{public.home} was changed since it was opened; open it again"
+        )
+
+
+def _read(
+    public: PublishedRelease,
+    text: str,
+    family: Family,
+    target: Target,
+    missing: Missing,
+) -> PublicQuestion:
+    """Read a question. One that isn't in the grammar may be that of a posterior."""
+    schema = public.privacy.table_schema
+    question = None
+    try:
+        question = read_question(text, schema)
+    except InputError:
+        if not isinstance(text, str) or not any(
+            _is_same_text(text, each) for _, each in _analyses(public)
+        ):
+            raise
+    return PublicQuestion(
+        text=text, question=question, family=family, target=target, missing=missing
+    )
+
+
+def _refusal(
+    public: PublishedRelease, asked: PublicQuestion, refusals: Mapping[str, str]
+) -> str:
+    reasons = "; ".join(f"{name}: {said}" for name, said in refusals.items())
+    if isinstance(asked.question, Formula):
+        advice = (
+            f"`pdips answer TABLE DIR --analysis {asked.text!r}`, which the office may "
+            f"run, would answer this at a price"
+        )
+    else:
+        columns = ",".join(asked.question.columns) if asked.question else ""
+        advice = (
+            f"a release of several sets, or one by `margins` with `also={columns}`, "
+            f"would answer this"
+        )
+    return f"not measured: {advice} ({reasons})"
+
+
+def _is_same_text(text: str, other: str) -> bool:
+    """Whether two formulas are written alike but for blanks."""
+    return "".join(text.split()) == "".join(other.split())
+
+
+def _analyses(public: PublishedRelease) -> Iterator[tuple[PublishedRelease, str]]:
+    """Yield the releases whose posterior is that of a formula, with the formula: the
+    latest answer first, which is pooled with those before it, and the release itself
+    last.
+    """
+    parent = public.home.parent if public.home.name == "public" else public.home
+    homes = [*answered_beside(parent).values()][::-1]
+    releases = [open(home, key=public.signed_by) for home in homes]
+    for release in [*releases, public]:
+        settings = release.privacy.settings
+        written = str(settings.get("model_source", "")).strip()
+        if settings.get("model") == "formula" and written:
+            yield release, written
+
+
+def _of_posterior(public: PublishedRelease, asked: PublicQuestion) -> Answer:
+    """Return the answer of a published posterior of this very question."""
+    if asked.target != "population":
+        raise InputError("posteriors are of the population")
+    for release, written in _analyses(public):
+        wanted = _wanted(written, release.privacy.table_schema, asked)
+        if wanted is not None:
+            answer = _drawn(release, wanted)
+            if answer is not None:
+                return answer
+    raise InputError("no posterior of this question is published")
+
+
+def _wanted(
+    written: str, schema: Schema, asked: PublicQuestion
+) -> dict[str, str] | None:
+    """Return the coefficients that answer the question, by the names that the
+    posterior has, if it was asked this question; all of them if none are named.
+    """
+    formula, *settings = written.splitlines()
+    if any("~" in line or line.startswith(OTHER_LINK) for line in settings):
+        return None
+    named = [line for line in settings if line.startswith(FAMILY_LINE)]
+    family = named[0].removeprefix(FAMILY_LINE).strip("'\" ") if named else "gaussian"
+    if BAMBI_FAMILIES.get(family) != asked.family:
+        return None
+    if asked.question is None:
+        return {} if _is_same_text(formula, asked.text) else None
+    if not isinstance(asked.question, Formula):
+        return None
+    one_level = OF_ONE_LEVEL.match(formula)
+    if one_level:
+        right = formula[one_level.end() :]
+        formula = f"({one_level['name']} == {one_level['level']!r}) ~ {right}"
+    try:
+        known = Formula.read(formula, schema)
+    except InputError:
+        return None
+    if _key(known) != _key(asked.question):
+        return None
+    outcome = known.outcome
+    is_text = outcome.is_plain and not is_number(outcome.columns[outcome.text])
+    # which level such a model counts isn't written in its formula
+    if is_text and asked.family == "binomial":
+        return None
+    return {of_bambi: name for name, of_bambi in coefficient_names(asked.question)}
+
+
+def _key(formula: Formula) -> tuple[str, frozenset[frozenset[str]]]:
+    """Return what two formulas of one question have in common."""
+    terms = (frozenset(factor.text for factor in term) for term in formula.terms)
+    outcome = formula.outcome
+    text = outcome.text
+    if outcome.is_levels:
+        text = f"{text} == {outcome.columns[text].names()[1]!r}"
+    return text, frozenset(terms)
+
+
+def coefficient_names(formula: Formula) -> list[tuple[str, str]]:
+    """Return the names of the coefficients in the order of the formula, and those that
+    Bambi gives them: of products of levels it writes the levels together.
+    """
+    names = [("Intercept", "Intercept")]
+    for term in formula.terms:
+        text = ":".join(factor.text for factor in term)
+        for levels in product(*(_levels(factor) for factor in term)):
+            parts = [
+                f"{factor.text}[{level}]" if level else factor.text
+                for factor, level in zip(term, levels, strict=True)
+            ]
+            several = ", ".join(level for level in levels if level)
+            names.append((":".join(parts), f"{text}[{several}]" if several else text))
+    return names
+
+
+def _levels(factor: Expression) -> list[str]:
+    if not factor.is_levels:
+        return [""]
+    return factor.columns[factor.text].names()[1:]
+
+
+def _drawn(release: PublishedRelease, wanted: Mapping[str, str]) -> Answer | None:
+    """Return the coefficients of a published posterior, if it has all that are
+    wanted.
+    """
+    tree = release.posterior
+    draws = dict(entries(tree["posterior"].to_dataset()))
+    wanted = wanted or {name: name for name in draws}
+    if not {*wanted} <= {*draws}:
+        return None
+    frame = pd.DataFrame({wanted[name]: draws[name].ravel() for name in wanted})
+    remarks = []
+    contradicted = contradiction(tree["posterior"].attrs)
+    if contradicted is not None:
+        remarks.append(CONTRADICTED.format(contradicted))
+    if "question" in tree["posterior"].attrs:
+        remarks.append(BEFORE_LOOKING)
+    covariance: FloatArray = np.atleast_2d(np.cov(frame.to_numpy().T))
+    return Answer(
+        tuple(map(str, frame)),
+        frame.mean().to_numpy(),
+        covariance,
+        f"drawn for this question by {release.privacy.mechanism}",
+        frame,
+        skewed=True,
+        source=POSTERIOR,
+        remarks=tuple(remarks),
+        tree=tree,
+    )
+
+
+def _of_margins(public: PublishedRelease, asked: PublicQuestion) -> Answer:
+    """Return the answer of noisy products or margins."""
+    margins = _margins_of(public)
+    question = asked.question
+    if question is None:
+        raise InputError("noisy counts answer questions in the grammar")
+    if not isinstance(question, Formula):
+        return margins.summarise(asked.text, target=asked.target, missing=asked.missing)
+    schema = public.privacy.table_schema
+    may_lack = [name for name in question.columns if schema.columns[name].missing]
+    if asked.missing == "drop" and not all(
+        is_number(schema.columns[name]) for name in may_lack
+    ):
+        raise InputError("noisy counts have missing as a level of its own")
+    if asked.family == "gaussian":
+        answer = margins.ols(asked.text, target=asked.target)
+    else:
+        answer = margins.glm(asked.text, family=asked.family, target=asked.target)
+    return answer.arranged([name for name, _ in coefficient_names(question)])
+
+
+def _margins_of(public: PublishedRelease) -> NoisyMargins:
+    try:
+        margins: NoisyMargins = public.margins
+    except (TypeError, LookupError, AttributeError):
+        version = public.privacy.software.get("pdips", "unknown")
+        raise InputError(
+            f"its noisy counts are of pdips {version}, and can't be read by this one"
+        ) from None
+    return margins
+
+
+def _of_sets(public: PublishedRelease, asked: PublicQuestion) -> Answer:
+    """Return the answer of the synthetic sets."""
+    if asked.target != "population":
+        raise InputError("intervals from sets are of the population")
+    if asked.question is None:
+        raise InputError("sets are asked in the grammar")
+    return of_sets(public, asked.question, asked.family, asked.missing)
+
+
+type Source = Callable[[PublishedRelease, PublicQuestion], Answer]
+
+SOURCES: Mapping[str, Source] = {
+    "posterior": _of_posterior,
+    "noisy counts": _of_margins,
+    "sets": _of_sets,
+}
+"""Sources in the order in which they are asked; the first that leaves nothing open
+answers.
+
+The order is fixed by the design, and widths that came out aren't compared: the shortest
+of several intervals holds the truth less often than each of them does, since it is
+often short by chance, most of all by the chance of few sets. Whether a source holds a
+question at all is public. Whether the noise leaves it open isn't; but of least squares
+the noisy counts of the predictors decide that, not the error of a coefficient, and the
+interval that is given up would be the whole line, which can't miss. So what may be
+added to the misses of the first source is at most those of the next one, in releases
+that are left open (``docs/results/outside.md`` has how often both held).
+"""

@@ -1,0 +1,380 @@
+"""Questions asked of each synthetic set as if it were the table, and combined by the
+rule that fits the release.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.data.coding import numbers
+from pdips.data.schema import Records, Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.inference.combine import combine
+from pdips.inference.rules import Rule, nearest_rule
+from pdips.outside.answer import SETS, Answer, CombinedAnswer, Inverted
+from pdips.outside.cells import (
+    COUNTS,
+    IS_SUM,
+    SHARES,
+    Missing,
+    answer_names,
+)
+from pdips.outside.generalized import means_of, variances_of
+from pdips.outside.questions import (
+    ColumnValues,
+    Expression,
+    Formula,
+    Question,
+    Summary,
+    is_number,
+)
+from pdips.outside.regression import check_binary, crossed
+from pdips.release.opening import PublishedRelease
+
+type Family = Literal["gaussian", "binomial", "poisson"]
+type Analysis = tuple[list[str], FloatArray, FloatArray]
+"""Names, estimates and variances of one set."""
+
+BY_MODEL = (
+    "no noisy count holds these columns together: how they go together is as the model "
+    "of the sets has it, and intervals hold only as far as that is right"
+)
+BY_INTERVALS = (
+    "a number without bins goes with other columns by a few intervals in the sets: "
+    "intervals of 95 % held in 85 to 96 % of trials"
+)
+MOST_PLACES = 400  # at which the share of records below is worked out
+NEWTON_STEPS = 40
+CONVERGED = 1e-8  # change of a coefficient of terms between -1 and 1
+MOST_LINEAR = 30.0  # so that means stay finite
+LEAST_MEAN = 1e-9
+LEAST_RANK = 1e-12
+MOST_VARIANCE = 1e4  # of a coefficient of terms between -1 and 1, by the model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SetRecords:
+    """The records of a synthetic set that a question is about.
+
+    Parameters
+    ----------
+    schema : Schema
+    values : mapping of str to ColumnValues
+        Of each column that the question reads.
+    complete : ndarray of bool, shape (records,)
+        Which have all that is asked for.
+    """
+
+    schema: Schema
+    values: Mapping[str, ColumnValues]
+    complete: BoolArray
+
+    @classmethod
+    def of(
+        cls,
+        frame: pd.DataFrame,
+        schema: Schema,
+        columns: Sequence[str],
+        missing: Missing,
+    ) -> "SetRecords":
+        """Return the records of a frame; ``missing`` says whether missing is a level
+        of text.
+        """
+        own = schema.without_person().model_copy(
+            update={
+                "columns": {name: schema.columns[name] for name in columns},
+                "records": Records(),
+                **dict.fromkeys(("impossible", "rule", "total"), ()),
+            }
+        )
+        table = Table(frame[[*columns]].reset_index(drop=True), own)
+        values = {}
+        complete = np.ones(len(frame), dtype=bool)
+        for name, column in own.columns.items():
+            has_levels = column.is_categorical or column.is_binned
+            codes = np.asarray(table.codes[name]) if has_levels else None
+            held = None
+            if is_number(column) and column.levels is not None and codes is not None:
+                levels = [*column.levels, *([np.nan] if column.missing else [])]
+                held = np.array(levels, dtype=np.float64)[codes]
+            elif is_number(column):
+                held = numbers(name, table.frame[name], column)
+            if held is not None:
+                complete &= ~np.isnan(held)
+            elif column.missing and missing == "drop" and codes is not None:
+                complete &= codes < column.n_levels - 1
+            values[name] = ColumnValues(codes, held)
+        return cls(schema=own, values=values, complete=complete)
+
+    def numbers(self, expression: Expression) -> FloatArray:
+        """Return the number of each complete record."""
+        found = expression.values(self.values)
+        if expression.is_levels:
+            (_, found) = expression.terms(self.values)
+            found = found[:, 0]
+        if not np.isfinite(found[self.complete]).all():
+            raise InputError(
+                f"{expression.text!r} isn't finite for all numbers between the bounds "
+                f"of the schema: add a number first, as in log(wage + 1)"
+            )
+        return found[self.complete]
+
+    def groups(self, by: Sequence[str]) -> Iterator[BoolArray]:
+        """Yield which complete records are of each group."""
+        sizes = [self.schema.columns[name].n_levels for name in by]
+        for levels in product(*map(range, sizes)):
+            held = np.ones(int(self.complete.sum()), dtype=bool)
+            for name, level in zip(by, levels, strict=True):
+                codes: IntArray = np.asarray(self.values[name].codes)
+                held &= codes[self.complete] == level
+            yield held
+
+
+def of_sets(
+    public: PublishedRelease, asked: Question, family: Family, missing: Missing
+) -> Answer:
+    """Return the answer of the synthetic sets, by the rule that fits them.
+
+    Raises
+    ------
+    InputError
+        If there is one set only, or the release's certificate shows that no rule
+        holds.
+    """
+    rule, warning = nearest_rule(public.home)
+    schema = public.privacy.table_schema
+    columns = [*asked.columns]
+    if not columns:
+        raise InputError("the number of records isn't asked of sets")
+    told = [warning] if warning else []
+    told += _remarks(public, asked)
+    sets = [SetRecords.of(frame, schema, columns, missing) for frame in public.sets]
+    if isinstance(asked, Summary) and asked.kind == "quantile":
+        return _quantiles(sets, asked, rule, told)
+    if isinstance(asked, Formula):
+        analyses = [regression(records, asked, family) for records in sets]
+    else:
+        analyses = [summary(records, asked) for records in sets]
+    names = analyses[0][0]
+    estimates = np.stack([estimate for _, estimate, _ in analyses])
+    variances = np.stack([variance for _, _, variance in analyses])
+    combined = combine(estimates, variances, rule=rule)
+    within = np.asarray(combined.within)
+    total = np.asarray(combined.variance)
+    return CombinedAnswer(
+        tuple(names),
+        np.asarray(combined.estimate),
+        np.diag(total),
+        _basis(sets, rule),
+        noise=np.diag(np.maximum(total - within, 0)),
+        source=SETS,
+        remarks=tuple(told),
+        limits=_limits(asked),
+        combined=combined,
+    )
+
+
+def _remarks(public: PublishedRelease, asked: Question) -> list[str]:
+    """Return what intervals from the sets hold only under conditions, or refuse what
+    they don't hold.
+    """
+    remarks = []
+    cut = set[str]()
+    for law in public.privacy.margins:
+        cut |= {axis.columns[0] for axis in law.axes if axis.lower}
+    cut &= {*asked.columns}
+    if isinstance(asked, Formula) and cut:
+        _refuse_curves(asked, cut)
+        remarks.append(BY_INTERVALS)
+    if asked.joined > 2:
+        remarks.append(BY_MODEL)
+    return remarks
+
+
+def _refuse_curves(asked: Formula, cut: Collection[str]) -> None:
+    """Refuse curves and steps of a predictor that the sets know by a few intervals:
+    they held in 10 and 71 % of trials (``docs/results/outside.md``).
+    """
+    for name in cut:
+        own = [factor for factor in asked.factors if name in factor.columns]
+        if len(own) > 1 or any(factor.is_condition for factor in own):
+            raise InputError(
+                f"sets know {name!r}, which has no bins, by a few intervals: of curves "
+                f"and conditions of it their intervals don't hold"
+            )
+
+
+def _limits(asked: Question) -> tuple[float, float]:
+    kind = asked.kind if isinstance(asked, Summary) else ""
+    limits = {"share": SHARES, "count": COUNTS, "correlation": (-1.0, 1.0)}
+    return limits.get(kind, (-np.inf, np.inf))
+
+
+def regression(records: SetRecords, asked: Formula, family: Family) -> Analysis:
+    """Return a regression on one set, with variances that hold if those of the records
+    differ. A coefficient without a finite estimate is NaN: that of a level that the set
+    lacks, or of predictors that separate the outcome.
+    """
+    factors = {factor.text: factor.terms(records.values) for factor in asked.factors}
+    names, values = crossed(factors, asked.interactions)
+    design = np.column_stack([np.ones(len(values)), values])[records.complete]
+    outcome = records.numbers(asked.outcome)
+    if not np.isfinite(design).all():
+        raise InputError(
+            "a term isn't finite for all numbers between the bounds of the schema: add "
+            "a number first, as in log(wage + 1)"
+        )
+    if family == "binomial":
+        check_binary(outcome)
+    kept = design.any(axis=0)
+    scale = np.abs(design[:, kept]).max(axis=0)
+    scaled = design[:, kept] / scale
+    estimate = np.full(len(kept), np.nan)
+    variance = np.full(len(kept), np.nan)
+    with np.errstate(all="ignore"):
+        coefficients, own = _fitted(scaled, outcome, family)
+    estimate[kept] = coefficients / scale
+    variance[kept] = own / scale**2
+    return ["Intercept", *names], estimate, variance
+
+
+def _fitted(
+    design: FloatArray, outcome: FloatArray, family: Family
+) -> tuple[FloatArray, FloatArray]:
+    """Return coefficients by Newton's method, and their variances, both NaN where there
+    is no finite estimate.
+    """
+    coefficients = np.zeros(design.shape[1])
+    weights = np.ones(len(design))
+    means = np.zeros(len(design))
+    if family == "poisson":
+        coefficients[0] = np.log(max(outcome.mean(), LEAST_MEAN))
+    for _ in range(NEWTON_STEPS):
+        if family != "gaussian":
+            linear = np.clip(design @ coefficients, -MOST_LINEAR, MOST_LINEAR)
+            means = means_of(family, linear)
+            weights = variances_of(family, means)
+        information = (design * weights[:, None]).T @ design
+        step = np.linalg.pinv(information, hermitian=True) @ (
+            design.T @ (outcome - means)
+        )
+        coefficients = coefficients + step
+        if family == "gaussian" or np.abs(step).max() < CONVERGED:
+            break
+    means = design @ coefficients if family == "gaussian" else means
+    # the model's own variances are huge where predictors separate the outcome
+    inverse = np.linalg.pinv(information, rcond=LEAST_RANK, hermitian=True)
+    is_open = np.diagonal(inverse) > MOST_VARIANCE
+    is_open |= np.abs(information @ inverse - np.eye(len(inverse))).max(axis=0) > 0.01
+    scores = design * (outcome - means)[:, None]
+    n = len(design)
+    freed = n / max(n - design.shape[1], 1)
+    variances = np.diagonal(inverse @ (scores.T @ scores) @ inverse) * freed
+    coefficients = np.where(is_open, np.nan, coefficients)
+    return coefficients, np.where(is_open, np.nan, variances)
+
+
+def summary(records: SetRecords, asked: Summary) -> Analysis:
+    """Return a summary of one set, with variances as if it were a sample."""
+    columns = [records.numbers(each) for each in asked.of if not _is_share(asked)]
+    if _is_share(asked):
+        codes = np.asarray(records.values[asked.of[0].text].codes)[records.complete]
+        n_levels = records.schema.columns[asked.of[0].text].n_levels
+        columns = [1.0 * (codes == level) for level in range(n_levels)]
+    if not columns:
+        columns = [np.ones(int(records.complete.sum()))]
+    found = []
+    for held in records.groups(asked.by):
+        if asked.kind == "correlation":
+            found.append(_correlation(*(column[held] for column in columns)))
+        elif asked.kind in IS_SUM:
+            found += [_total(column * held) for column in columns]
+        else:
+            found += [_mean(column[held]) for column in columns]
+    estimates, variances = np.array(found, dtype=np.float64).T
+    return answer_names(asked), estimates, variances
+
+
+def _quantiles(
+    sets: Sequence[SetRecords], asked: Summary, rule: Rule, told: Sequence[str]
+) -> Inverted:
+    """Return quantiles, and intervals of the values at which the sets' shares below
+    don't differ from the part asked for: quantiles of whole numbers are often the same
+    in all sets, so that their variance says nothing.
+    """
+    all_values = np.concatenate([each.numbers(asked.of[0]) for each in sets])
+    places = np.unique(all_values)
+    if len(places) > MOST_PLACES:
+        parts = np.linspace(0, 1, MOST_PLACES)
+        places = np.unique(np.quantile(all_values, parts, method="inverted_cdf"))
+    part = asked.part or 0.5
+    shares = [_shares_below(each, asked, places) for each in sets]
+    below = [(own - part).ravel() for own, _ in shares]
+    variances = [variance.ravel() for _, variance in shares]
+    combined = combine(np.stack(below), np.stack(variances), rule=rule)
+    shape = shares[0][0].shape
+    middle = np.asarray(combined.estimate).reshape(shape)
+    reached = np.argmax(middle >= 0, axis=1)
+    estimate = np.where(np.isnan(middle[:, 0]), np.nan, places[reached])
+    return Inverted(
+        tuple(answer_names(asked)),
+        estimate,
+        np.diag(np.full(len(estimate), np.nan)),
+        _basis(sets, rule),
+        source=SETS,
+        remarks=tuple(told),
+        below=middle,
+        half_widths=lambda level: combined.half_width(level).reshape(shape),
+        lows=places,
+        highs=np.append(places[1:], places[-1]),
+    )
+
+
+def _shares_below(
+    records: SetRecords, asked: Summary, places: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the share of each group that is at most each value, in one set, and its
+    variance, shape (groups, values).
+    """
+    values = records.numbers(asked.of[0])
+    shares = []
+    variances = []
+    for held in records.groups(asked.by):
+        own = np.full(len(places), np.nan)
+        if held.any():
+            ordered = np.sort(values[held])
+            own = np.searchsorted(ordered, places, "right") / len(ordered)
+        shares.append(own)
+        variances.append(own * (1 - own) / max(held.sum(), 1))
+    return np.stack(shares), np.stack(variances)
+
+
+def _basis(sets: Sequence[SetRecords], rule: Rule) -> str:
+    return f"{len(sets)} sets, combined by the rule {rule!r}"
+
+
+def _is_share(asked: Summary) -> bool:
+    """Whether the share of each level is asked for."""
+    return asked.kind == "share" and asked.of[0].is_plain
+
+
+def _mean(values: FloatArray) -> tuple[float, float]:
+    n = len(values)
+    return (float(values.mean()), float(values.var() / n)) if n else (np.nan, np.nan)
+
+
+def _total(values: FloatArray) -> tuple[float, float]:
+    return float(values.sum()), float(values.var() * len(values))
+
+
+def _correlation(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    if min(len(x), *map(np.ptp, (x, y)) if len(x) else (0,)) <= 0:
+        return np.nan, np.nan
+    correlation = float(np.corrcoef(x, y)[0, 1])
+    return correlation, (1 - correlation**2) ** 2 / len(x)
