@@ -88,7 +88,9 @@ def noisy_likelihood(
     Notes
     -----
     The noisy sums, made independent, have the noise, the sampling of records and the
-    error of simulation in their covariance. They are normal, with a mean that is linear
+    error of simulation in their covariance. Each is observed less what those before it
+    say of it, so that its density is that of the sums, normalised, and models may be
+    compared by it. They are normal, with a mean that is linear
     in the unconstrained parameters about those that are most probable under the
     released model's priors; Laplace noise is a mixture of normal ones. So a prior of
     your own that moves the posterior far from there moves it to where the mean is less

@@ -57,7 +57,7 @@ def sample(
     *,
     epsilon: Number,
     delta: Number | None = None,
-    public: Sequence[str] = (),
+    public: str | Sequence[str] = (),
     sets: int = 0,
     ledger: Ledger | str | Path | None = None,
     public_constants: bool = False,
@@ -87,7 +87,7 @@ def sample(
     delta : int, float, str or Fraction, optional
         For Gaussian noise, read at this delta; left out, Laplace noise and a delta
         of 0.
-    public : sequence of str
+    public : str or sequence of str
         Columns that everybody may know, beside those that the schema calls public:
         covariates and groups.
     sets : int
@@ -150,7 +150,7 @@ def sample(
     >>> list(tree["posterior"].data_vars)
     ['b']
     """
-    known = as_schema(schema).known(public)
+    known = as_schema(schema).known([public] if isinstance(public, str) else public)
     if sets < 0:
         raise InputError(f"sets must be at least 0, got {sets}")
     if isinstance(data, Table):
@@ -376,11 +376,38 @@ def written_model(
         return WrittenFunction(make, "formula", make.text)
     if isinstance(model, (str, Path)):
         return _written_in_file(model, public_constants)
-    if callable(model) and not isinstance(model, Source) and _takes_frame(model):
+    if isinstance(model, Source | pm.Model):
+        return None
+    _check_function(model)
+    if _takes_frame(model):
         name = getattr(model, "__name__", MAKE)
         check_typed(check_closed(model, name), name, public_constants)
         return WrittenFunction(model, name, source_of(model, name), **_said(model))
     return None
+
+
+def _check_function(model: Any) -> None:
+    """Refuse what can make no model."""
+    wanted = (
+        "a model is a function make(df) that returns a pm.Model, a formula, a "
+        "bmb.Model, a file, or the name of a model that comes with pdips"
+    )
+    if isinstance(model, type) or not callable(model):
+        said = model.__name__ if isinstance(model, type) else type(model).__name__
+        raise InputError(f"{wanted}, and not {said}")
+    try:
+        inspect.signature(model).bind(None)
+    except ValueError:
+        return  # a signature that can't be read
+    except TypeError:
+        try:
+            inspect.signature(model).bind(None, None)
+        except TypeError:
+            name = getattr(model, "__name__", MAKE)
+            raise InputError(
+                f"{wanted}: {name} takes neither one argument, the frame, nor two, "
+                f"data and schema"
+            ) from None
 
 
 def _is_formula(model: Any) -> bool:

@@ -284,6 +284,11 @@ def as_schema(schema: Any) -> Schema:
     if isinstance(schema, Schema):
         return schema
     if isinstance(schema, Mapping):
+        if "columns" not in schema:
+            raise InputError(
+                "a schema that is a dict has its columns under 'columns', such as "
+                "{'columns': {'age': {'lower': 0, 'upper': 120}}}"
+            )
         return Schema(**schema)
     if isinstance(schema, (str, Path)):
         return Schema.load(schema)

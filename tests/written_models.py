@@ -208,6 +208,18 @@ def smooth(df: pd.DataFrame) -> pm.Model:
     return model
 
 
+def over_levels(df: pd.DataFrame) -> pm.Model:
+    """A series of parameters over the levels of a public column."""
+    codes, levels = pd.factorize(df.region, sort=True)
+    with pm.Model() as model:
+        rho = pm.Normal("rho", 0.8, 0.2)
+        s = pm.HalfNormal("s", 1)
+        start = pm.Normal.dist(0, 1)
+        f = pm.AR("f", rho=[rho], sigma=s, init_dist=start, steps=len(levels) - 1)
+        pm.Normal("height", 170 + f[codes], 10, observed=df.height.values)
+    return model
+
+
 ACCEPTED = {
     make.__name__: make
     for make in (
@@ -226,5 +238,6 @@ ACCEPTED = {
         mixed,
         observed_later,
         smooth,
+        over_levels,
     )
 }

@@ -2,6 +2,7 @@
 compared.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,14 +27,21 @@ from pdips.conversion.leaves import (
     roots_of,
     without_random,
 )
+from pdips.conversion.matching import is_record_of_row, laid_out, places_of_rows
 from pdips.conversion.moving import numbers_of, refuse_moving
 from pdips.data.schema import Column
 from pdips.errors import InputError
 from pdips.posterior.columns import Values
 from pdips.posterior.model_checks import check_no_series, parameter_shapes
 
-# Further builds by which records are known again: two values each tell 2**24 apart
+# Further builds by which records are known again; more where what is observed has so
+# few values that each tells little
 MORE_BUILDS = 22
+FEW_VALUES = 8
+MORE_OF_FEW_VALUES = 60
+
+LACKING = re.compile(r"\['(?P<name>[^']+)'.*\bin (the )?(index|\[columns\])")
+"""What pandas says of a list of columns of which some aren't there."""
 
 Make = Callable[[pd.DataFrame], pm.Model]
 
@@ -51,11 +59,15 @@ class Builds:
         What messages call it.
     made_up : MadeUp
         The frames.
+    takes_all : bool
+        Says that places of all records in their order are those of a selection that
+        all belong to.
     """
 
     make: Make = field(repr=False)
     name: str
     made_up: MadeUp
+    takes_all: bool = False
 
     @cached_property
     def n(self) -> int:
@@ -207,6 +219,50 @@ class Builds:
         return found
 
     @cached_property
+    def places(self) -> dict[Any, NDArray[np.int64]]:
+        """For each observed variable in long form: where the rows of each record are,
+        shape (records, entries of a record).
+        """
+        found = {}
+        for variable, array, other in self.observed:
+            is_long = array.ndim == 1 and len(array) > self.n
+            if is_long and array.shape == other.shape and len(array) % self.n == 0:
+                places = places_of(self, variable, array, other)
+                if places is not None:
+                    found[variable] = places
+        return found
+
+    @cached_property
+    def places_by_leaf(self) -> dict[Any, NDArray[np.int64]]:
+        """The same for what is behind these variables."""
+        found = dict[Any, NDArray[np.int64]]()
+        for variable, places in self.places.items():
+            value = self.first.model.rvs_to_values[variable]
+            others = [each for each in self.places if each is not variable]
+            for behind in ancestors([variable, value], blockers=others):
+                found.setdefault(behind, places)
+        return found
+
+    def places_in(self, variable: Any, array: NDArray[Any]) -> NDArray[np.int64] | None:
+        """Return where the rows of each record are in an array in long form, None where
+        it isn't in that form.
+        """
+        places = self.places_by_leaf.get(variable)
+        if places is None or not array.ndim or len(array) != places.size:
+            return None
+        return places
+
+    @cached_property
+    def numbering(self) -> list[Any]:
+        """Arrays in long form that say which record each row belongs to."""
+        found = []
+        for variable, array, *_ in self._constants:
+            places = self.places_in(variable, array)
+            if places is not None and is_record_of_row(array, places):
+                found.append(variable)
+        return found
+
+    @cached_property
     def rows_by_leaf(self) -> dict[Any, NDArray[np.int64]]:
         """For leaves and what is worked out of them: the records of the variable that
         they are behind, where these are some only.
@@ -233,6 +289,8 @@ class Builds:
         variable that it is behind.
         """
         rows = self.rows_by_leaf.get(variable)
+        if rows is None and self.takes_all:
+            rows = np.arange(self.n)
         if rows is None or array.ndim != 1:
             return False
         if array.dtype == bool and len(array) == self.n:
@@ -265,6 +323,9 @@ class Builds:
             axis = self.axis(before.shape, held(longer).shape)
             if before.shape != after.shape or axis is None:
                 self._refuse(leaf, before, after)
+            places = self.places_in(leaf, before)
+            before = laid_out(before, places)
+            after = laid_out(after, places)
             rows = self.rows(leaf, before.shape[axis])
             if rows is None:
                 raise InputError(_of_other_length(self.first.named(leaf)))
@@ -273,7 +334,8 @@ class Builds:
             if not are_equal(unchanged, np.moveaxis(after, axis, 0)[same]):
                 self._refuse(leaf, before, after, axis)
             name = self.first.named(leaf)
-            self.check_order(name, before, held(permuted), axis, rows)
+            in_other_order = laid_out(held(permuted), places)
+            self.check_order(name, before, in_other_order, axis, rows)
             moving.append((leaf, before, after, axis))
         self._check_density()
         return moving
@@ -342,6 +404,10 @@ class Builds:
         for constant, axis in zip(self._constants, axes, strict=True):
             variable, array, longer, permuted = constant
             name = self.first.named(variable)
+            if axis is not None and variable not in self.numbering:
+                places = self.places_in(variable, array)
+                array = laid_out(array, places)
+                permuted = laid_out(permuted, places)
             rows = None if axis is None else self.rows(variable, array.shape[axis])
             if axis is not None and rows is not None:
                 if not self.selects(variable, array):
@@ -382,8 +448,10 @@ class Builds:
         return list(zip(fronts[0], *values, strict=True))
 
     @cached_property
-    def sizes(self) -> dict[Any, NDArray[np.bool_]]:
-        """Whole numbers that tell how many records there are: where they do."""
+    def sizes(self) -> dict[Any, NDArray[np.int64]]:
+        """Whole numbers that tell how many records there are: how many times that many
+        each is, 0 where it is another number.
+        """
         found = {}
         for variable, array, longer, _ in self._constants:
             if not is_whole(variable) or array.shape != longer.shape or array.ndim > 1:
@@ -391,8 +459,13 @@ class Builds:
             rows = self.rows_by_leaf.get(variable)
             lengths = [self.n] if rows is None else [self.n, len(rows)]
             is_size = np.isin(array, lengths) & (longer == 2 * array)
-            if is_size.any():
-                found[variable] = is_size
+            times = is_size.astype(np.int64)
+            places = self.places_by_leaf.get(variable)
+            if places is not None:
+                is_long = (array == places.size) & (longer == 2 * array)
+                times = np.where(is_long, places.shape[1], times)
+            if times.any():
+                found[variable] = times
         return found
 
     @cached_property
@@ -423,13 +496,45 @@ def rows_of(
 ) -> NDArray[np.int64] | None:
     """Return which records a variable observes, some of them only; None if that can't
     be told.
+    """
+    signature, known = _seen(builds, variable, array, other)
+    if signature is None:
+        return None
+    for name in builds.values:
+        for spell in builds.made_up.spellings(name):
+            whole = np.stack([spell(values[name]) for values in known], axis=1)
+            rows = _found_in(signature, whole)
+            if rows is not None:
+                return rows
+    return None
+
+
+def places_of(
+    builds: Builds, variable: Any, array: NDArray[Any], other: NDArray[Any]
+) -> NDArray[np.int64] | None:
+    """Return where each record's rows are in what a variable observes in long form,
+    shape (records, entries of a record); None if it isn't whole columns.
+    """
+    signature, known = _seen(builds, variable, array, other)
+    if signature is None:
+        return None
+    spellings = {name: builds.made_up.spellings(name) for name in builds.values}
+    return places_of_rows(signature, known, spellings)
+
+
+def _seen(
+    builds: Builds, variable: Any, array: NDArray[Any], other: NDArray[Any]
+) -> tuple[NDArray[Any] | None, list[Values]]:
+    """Return what a variable observes in several builds, shape (rows, builds), None if
+    its length differs, and the columns in the same.
 
     Records are known again by their made-up values in several builds.
     """
     place = builds.first.model.observed_RVs.index(variable)
     known = [builds.values, builds.other_values]
     seen = [array, other]
-    for number in range(2, 2 + MORE_BUILDS):
+    has_few = len(np.unique(array)) <= FEW_VALUES
+    for number in range(2, 2 + (MORE_OF_FEW_VALUES if has_few else MORE_BUILDS)):
         values = builds.made_up.values(number)
         model = builds.built(builds.made_up.frame(values)).model
         if len(model.observed_RVs) <= place:
@@ -438,15 +543,9 @@ def rows_of(
         known.append(values)
         seen.extend(evaluated([value]))
         if seen[-1].shape != array.shape:
-            return None
-    signature = np.stack([each.reshape(len(array), -1)[:, 0] for each in seen], axis=1)
-    for name in builds.values:
-        for spell in builds.made_up.spellings(name):
-            whole = np.stack([spell(values[name]) for values in known], axis=1)
-            rows = _found_in(signature, whole)
-            if rows is not None:
-                return rows
-    return None
+            return None, known
+    rows = [each.reshape(len(array), -1)[:, 0] for each in seen]
+    return np.stack(rows, axis=1), known
 
 
 def _found_in(some: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.int64] | None:
@@ -520,7 +619,10 @@ def are_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
 def _column_of(error: BaseException) -> Any:
     """Return the column that an error says a frame doesn't have; None of others."""
     if isinstance(error, KeyError):
-        return error.args[0] if error.args else None
+        wanted = error.args[0] if error.args else None
+        # of several that are looked up at once pandas says which aren't there
+        listed = LACKING.search(wanted) if isinstance(wanted, str) else None
+        return listed["name"] if listed else wanted
     is_of_frame = isinstance(getattr(error, "obj", None), pd.DataFrame)
     return getattr(error, "name", None) if is_of_frame else None
 

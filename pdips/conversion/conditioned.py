@@ -102,6 +102,14 @@ class Conditioned:
         """False: what selects records can't be told from one model."""
         return False
 
+    def places_in(self, variable: Any, array: NDArray[Any]) -> None:
+        """None: frames in long form can't be told from one model."""
+
+    @property
+    def numbering(self) -> list[Any]:
+        """Nothing, for the same reason."""
+        return []
+
     def rows(self, variable: Any, length: int) -> NDArray[np.int64] | None:
         """Return all records where there is an entry of each, otherwise None."""
         return np.arange(self.n) if length == self.n else None
@@ -263,13 +271,13 @@ class Conditioned:
         ]
 
     @cached_property
-    def sizes(self) -> dict[Any, NDArray[np.bool_]]:
+    def sizes(self) -> dict[Any, NDArray[np.int64]]:
         found = {}
         for variable, array, axis in self.constants:
             if is_whole(variable) and axis is None and array.ndim < 2:
                 is_size = array == self.n
                 if is_size.any():
-                    found[variable] = is_size
+                    found[variable] = is_size.astype(np.int64)
         return found
 
     @cached_property

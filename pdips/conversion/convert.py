@@ -10,15 +10,21 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pdips.conversion.builds import Builds, are_equal
+from pdips.conversion.censored_times import (
+    censoring_of,
+    check_same,
+    confidential_potentials,
+    of_ended,
+)
 from pdips.conversion.conditioned import Conditioned, is_typed
 from pdips.conversion.converted import ColumnPart, ConvertedModel, Observed
 from pdips.conversion.frames import MadeUp, refuse_too_few
 from pdips.conversion.latents import check_latents
-from pdips.conversion.leaves import held, leaves_of
 from pdips.conversion.matching import (
     ColumnExpression,
     ColumnProduct,
     Reading,
+    laid_out,
     product_of,
     reading_of,
 )
@@ -58,7 +64,9 @@ def converted_model(
         column, or a confidential column is read that the model doesn't describe.
     """
     refuse_too_few(made_up)
-    return _converted(Builds(make, name, made_up))
+    builds = Builds(make, name, made_up)
+    potentials = confidential_potentials(builds)
+    return _of_times(builds, potentials) if potentials else _converted(builds)
 
 
 def converted_conditioned(model: pm.Model, table: Table) -> ConvertedModel:
@@ -81,47 +89,68 @@ def converted_conditioned(model: pm.Model, table: Table) -> ConvertedModel:
 
 
 def _converted(builds: Looked) -> ConvertedModel:
-    if isinstance(builds, Builds):
-        _check_potentials(builds)
-    check_latents(builds.first.model, builds.latents)
+    check_latents(builds.first.model, builds.latents, builds.numbering)
     derived = _Derived(builds.public_values)
     parts = {}
     all_records = []
     for leaf, before, after, records in builds.confidential:
         parts[leaf] = _part(builds, derived, leaf, (before, after), records)
     for variable, array, axis in builds.constants:
+        if variable in builds.numbering:
+            continue
         if builds.selects(variable, array):
             all_records.append(variable)
         elif axis is not None and variable not in builds.sizes:
             parts[variable] = _part(builds, derived, variable, (array, array), axis)
+    observed = tuple(_observed(builds, derived))
+    _check_once(observed)
     return ConvertedModel(
         model=builds.first.model,
         parts=parts,
         sizes=builds.sizes,
         all_records=tuple(all_records),
-        observed=tuple(_observed(builds, derived)),
+        numbering=tuple(builds.numbering),
+        observed=observed,
         latents=tuple(builds.latents),
         derived=derived.columns(),
         record_dims=frozenset(builds.record_dims),
     )
 
 
-def _check_potentials(builds: Builds) -> None:
-    """Refuse potentials that read confidential columns: they don't say how records come
-    about, and noisy sums are compared with those of records as the model draws them.
+def _of_times(builds: Builds, potentials: Sequence[str]) -> ConvertedModel:
+    """Return a model of times of which some are cut off, as its potentials say; others
+    are refused, since potentials don't say how records come about.
     """
-    others = builds.second.model.potentials
-    for potential, other in zip(builds.first.model.potentials, others, strict=True):
-        before = [held(leaf) for leaf in leaves_of([potential])]
-        after = [held(leaf) for leaf in leaves_of([other])]
-        same_number = len(before) == len(after)
-        if not same_number or not all(map(are_equal, before, after)):
-            raise InputError(
-                f"potential {potential.name!r} reads confidential columns, and doesn't "
-                f"say how records come about: write it as the law of an observed "
-                f"variable, by pm.Censored for censored times, or by "
-                f"pm.CustomDist(..., logp=..., random=...)"
-            )
+    alone = of_ended(builds.make, builds.made_up, builds.name)
+    partial = [
+        variable.name
+        for variable, array, _ in builds.observed
+        if array.ndim == 1 and len(array) != builds.n
+    ]
+    if alone is None or len(partial) != 1:
+        raise InputError(
+            f"potential {potentials[0]!r} reads confidential columns, and doesn't say "
+            f"how records come about: write it as the law of an observed variable, by "
+            f"pm.Censored for censored times, or by pm.CustomDist(..., logp=..., "
+            f"random=...)"
+        )
+    alone = replace(alone, dropped=tuple(potentials))
+    check_same(builds.make, alone, builds.made_up, partial[0])
+    made = _converted(Builds(alone, builds.name, builds.made_up, takes_all=True))
+    if made.latents:
+        raise InputError(
+            f"numbers that each record has of its own can't be integrated out beside "
+            f"times that a potential cuts off: take pm.Censored in place of "
+            f"{potentials[0]!r}"
+        )
+    observed = []
+    for one in made.observed:
+        if one.variable.name == partial[0]:
+            times = builds.columns[one.columns[0]]
+            censoring = censoring_of(one.readings[0], times, alone)
+            one = replace(one, censoring=censoring)
+        observed.append(one)
+    return replace(made, observed=tuple(observed))
 
 
 def _part(
@@ -232,6 +261,9 @@ def _observed(builds: Looked, derived: "_Derived") -> Iterator[Observed]:
     groups = dict[tuple[str, ...], list[Observed]]()
     for variable, array, other in builds.observed:
         name = variable.name
+        places = builds.places_in(variable, array)
+        array = laid_out(array, places)
+        other = laid_out(other, places)
         rows = builds.rows(variable, len(array)) if array.ndim else None
         if rows is None or array.shape != other.shape:
             raise InputError(
@@ -283,6 +315,19 @@ def _joined(
     which = derived.entry(number)
     variables = [member.variable for member in members]
     return replace(first, variable=variables[-1], members=tuple(variables), which=which)
+
+
+def _check_once(observed: Sequence[Observed]) -> None:
+    """Refuse a column that two variables observe: its records would count twice."""
+    by_column = dict[str, str]()
+    for one in observed:
+        for column in one.columns:
+            if column in by_column:
+                raise InputError(
+                    f"column {column!r} is observed by {by_column[column]!r} and by "
+                    f"{one.variable.name!r}: each column is observed once"
+                )
+            by_column[column] = one.variable.name
 
 
 def _of_several(name: str) -> str:

@@ -18,10 +18,11 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape
 
+from pdips.conversion.censored_times import Censoring, censored
 from pdips.conversion.latents import with_latents
 from pdips.conversion.leaves import held, leaves_of, roots_of
 from pdips.conversion.matching import ColumnExpression, ColumnProduct, Reading
-from pdips.conversion.rebuild import ALL_RECORDS, Memo, rebuilt
+from pdips.conversion.rebuild import ALL_RECORDS, RECORD_OF_ROW, Memo, rebuilt
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.posterior.columns import RECORD, SUFFIX, Columns, model_columns
@@ -83,10 +84,15 @@ class Observed:
     # one observes a record
     members: tuple[Any, ...] = ()
     which: ColumnExpression | float = 0.0
+    # where these are times that may be cut off
+    censoring: Censoring | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(reading.column for reading in self.readings)
+        names = [reading.column for reading in self.readings]
+        if self.censoring is not None:
+            names.append(self.censoring.column)
+        return tuple(names)
 
     @property
     def name(self) -> str:
@@ -104,10 +110,13 @@ class ConvertedModel:
         As it was built.
     parts : mapping of variable to ColumnPart
         What has one row a record.
-    sizes : mapping of variable to ndarray of bool
-        Whole numbers that tell how many records there are: where they do.
+    sizes : mapping of variable to ndarray of int
+        Whole numbers that tell how many records there are: how many times that many
+        each is, 0 where it is another number.
     all_records : tuple of variable
         Places of some records, where all are read now.
+    numbering : tuple of variable
+        The record of each row of a frame in long form.
     observed : tuple of Observed
         In the order of the model.
     derived : DerivedColumns
@@ -120,8 +129,9 @@ class ConvertedModel:
 
     model: pm.Model = field(repr=False)
     parts: Mapping[Any, ColumnPart] = field(repr=False)
-    sizes: Mapping[Any, NDArray[np.bool_]] = field(repr=False)
+    sizes: Mapping[Any, NDArray[np.int64]] = field(repr=False)
     all_records: tuple[Any, ...] = field(repr=False)
+    numbering: tuple[Any, ...] = field(repr=False)
     observed: tuple[Observed, ...] = field(repr=False)
     derived: DerivedColumns = field(repr=False)
     record_dims: frozenset[str] = frozenset()
@@ -159,7 +169,7 @@ class ConvertedModel:
         has it could try constants.
         """
         parts = [self.model.str_repr(formatting="plain", include_params=False)]
-        parts += [repr(one.readings) for one in self.observed]
+        parts += [repr((one.readings, one.censoring)) for one in self.observed]
         values = [self.model.rvs_to_values[each] for each in self.model.observed_RVs]
         hidden = {*leaves_of(values), *self.sizes}
         for leaf in leaves_of(roots_of(self.model)):
@@ -229,6 +239,7 @@ class _Making:
         # parts that hold confidential columns, which wait for these variables
         self.waiting = dict[Any, ColumnPart]()
         self.memo: Memo = dict.fromkeys(converted.all_records, ALL_RECORDS)
+        self.memo |= dict.fromkeys(converted.numbering, RECORD_OF_ROW)
         # numbers of records and what reads them, until all of it is there
         self.unread = dict[Any, Any]()
         # what observes some of the records only, until the last of them is made
@@ -256,8 +267,8 @@ class _Making:
         generators.
         """
         converted = self.converted
-        for variable, is_size in converted.sizes.items():
-            self.memo[variable] = self._size(variable, is_size)
+        for variable, times in converted.sizes.items():
+            self.memo[variable] = self._size(variable, times)
         for variable, part in converted.parts.items():
             if all(map(self._is_public, part.columns)):
                 entries = [
@@ -319,14 +330,18 @@ class _Making:
         """
         return name in self.columns and self.columns[name].public
 
-    def _size(self, variable: Any, is_size: NDArray[np.bool_]) -> Any:
-        """Return lengths of which some are the number of records."""
+    def _size(self, variable: Any, times: NDArray[np.int64]) -> Any:
+        """Return lengths of which some are the number of records, or a multiple of it:
+        there an axis of rows turns into two, of records and of their entries.
+        """
         size = pt.cast(self.n_records, variable.dtype)
         if variable.ndim == 0:
-            return size
-        parts = [
-            size if each else variable[place] for place, each in enumerate(is_size)
-        ]
+            return size if times == 1 else size * times
+        parts = []
+        for place, each in enumerate(times):
+            parts.append(size if each else variable[place])
+            if each > 1:
+                parts.append(pt.constant(each, dtype=variable.dtype))
         return pt.stack(parts)
 
     def _rebuilt(self, variable: Any) -> Any:
@@ -373,11 +388,25 @@ class _Making:
         """
         if observed.members:
             new = self._chosen(observed)
+        if observed.censoring is not None:
+            new = self._cut_off(observed, observed.censoring, new)
         if not set(self.unread.values()).isdisjoint(ancestors([new])):
             self.unread[observed.variable] = new
             self._describe(observed, new)
         else:
             self._register_observed(observed, new)
+
+    def _cut_off(self, observed: Observed, censoring: Censoring, law: Any) -> Any:
+        """Register whether times ended, and return the times as they are observed."""
+        hazard, name = censoring.hazard(observed.name)
+        hazard = self.made.register_rv(hazard, name)
+        parameters = self.made.basic_RVs
+        n = self.n_records
+        time, ended = censored(law, hazard, censoring, n, parameters)
+        code = pt.cast(self.data[censoring.column], ended.dtype)
+        ended = self.made.register_rv(ended, censoring.column, observed=code)
+        self.described[censoring.column] = (ended, ColumnExpression(censoring.column))
+        return time
 
     def _integrate(self) -> None:
         """Register the observed variables that read numbers of records."""

@@ -29,7 +29,7 @@ from pdips.conversion.bambi_variables import (
 )
 from pdips.conversion.formula_settings import FormulaSettings
 from pdips.conversion.formula_terms import FormulaTerms, formula_terms
-from pdips.conversion.outcome_spread import (
+from pdips.conversion.frames import (
     coded_outcome,
     outcome_levels,
     spread_covariate,

@@ -46,7 +46,9 @@ from pdips.posterior.record_likelihood import on_first_axis, open_checks
 MOST = 2
 
 
-def check_latents(model: pm.Model, latents: Sequence[Any]) -> None:
+def check_latents(
+    model: pm.Model, latents: Sequence[Any], numbering: Collection[Any] = ()
+) -> None:
     """Refuse numbers of records that can't be integrated out, one record at a time.
 
     Parameters
@@ -55,6 +57,8 @@ def check_latents(model: pm.Model, latents: Sequence[Any]) -> None:
         As its author wrote it.
     latents : sequence of random variable
         Its free variables with an entry for each record.
+    numbering : collection of variable
+        The record of each row of a frame in long form.
     """
     for latent in latents:
         _check_law(model, latent)
@@ -71,7 +75,7 @@ def check_latents(model: pm.Model, latents: Sequence[Any]) -> None:
         others = [one for one in named if one is not variable]
         for latent in latents:
             if latent is not variable:
-                _check_path(variable, latent, others)
+                _check_path(variable, latent, others, numbering)
     for members in groups_of(observed, latents):
         some = [latent for latent in latents if latent in members]
         read = [variable for variable in observed if variable in members]
@@ -122,7 +126,9 @@ def _check_law(model: pm.Model, latent: Any) -> None:
         ) from None
 
 
-def _check_path(variable: Any, latent: Any, others: Collection[Any]) -> None:
+def _check_path(
+    variable: Any, latent: Any, others: Collection[Any], numbering: Collection[Any]
+) -> None:
     """Refuse a variable in which a record's entry may read another record's number."""
     depends = {latent}
     for node in toposort([variable], blockers=others):
@@ -131,11 +137,14 @@ def _check_path(variable: Any, latent: Any, others: Collection[Any]) -> None:
             continue
         depends.update(node.outputs)
         if isinstance(node.op, AdvancedSubtensor):
+            if read == node.inputs[:1] and node.inputs[1] in numbering:
+                continue
             raise InputError(
                 f"{variable.name!r} looks {latent.name!r} up, as with a frame in long "
                 f"form, several rows a person: give the frame one row a person and one "
-                f"column a measurement, and observe these together, observed=df[['w1', "
-                f"'w2']], with {latent.name}[:, None] in their mean"
+                f"column a measurement, and melt it in the function that makes the "
+                f"model, or observe the columns together, observed=df[['w1', 'w2']], "
+                f"with {latent.name}[:, None] in their mean"
             )
         if not _keeps_records_apart(node, read):
             raise _refused(
@@ -200,12 +209,7 @@ def with_latents(
         What has a value where the operation's density is asked for.
     """
     outputs = [*observed, *latents]
-    inputs = [
-        variable
-        for variable in dict.fromkeys(ancestors(outputs, blockers=parameters))
-        if variable in parameters
-        or (variable.owner is None and not isinstance(variable, Constant))
-    ]
+    inputs = inputs_of_op(outputs, parameters)
     updates = collect_default_updates(outputs, inputs=inputs, must_be_shared=False)
     op = WithLatents(
         inputs,
@@ -214,6 +218,18 @@ def with_latents(
         n_latent=len(latents),
     )
     return list(op.make_node(*inputs).outputs[: len(observed)])
+
+
+def inputs_of_op(outputs: Sequence[Any], parameters: Collection[Any]) -> list[Any]:
+    """Return what an operation reads inside of which some outputs are: parameters, and
+    data and generators.
+    """
+    return [
+        variable
+        for variable in dict.fromkeys(ancestors(outputs, blockers=parameters))
+        if variable in parameters
+        or (variable.owner is None and not isinstance(variable, Constant))
+    ]
 
 
 @_logprob.register(WithLatents)  # type: ignore[untyped-decorator]
@@ -356,6 +372,9 @@ def _is_linear(graph: Any, latents: Sequence[Any]) -> bool:
                 return False
         elif isinstance(node.op, Dot):
             if len(read) > 1:
+                return False
+        elif isinstance(node.op, AdvancedSubtensor):
+            if read != node.inputs[:1]:
                 return False
         elif not isinstance(node.op, DimShuffle | Join | SpecifyShape):
             return False

@@ -51,7 +51,21 @@ def leaves_of(roots: Sequence[Any]) -> list[Any]:
     """Return the leaves of graphs and of the graphs inside them, in an order that
     follows from the graphs alone.
     """
-    return list(dict.fromkeys(_leaves(roots)))
+    found = dict[Any, Any]()
+    for leaf in _leaves(roots):
+        found.setdefault(_identity(leaf), leaf)
+    return list(found.values())
+
+
+def _identity(leaf: Any) -> Any:
+    """Return what tells leaves apart.
+
+    Of equal numbers PyTensor may make one constant or several, as its cache has it, so
+    that one build would have more than another.
+    """
+    if isinstance(leaf, TensorConstant) and leaf.data.size == 1:
+        return leaf.type, leaf.data.tobytes()
+    return leaf
 
 
 def _leaves(roots: Sequence[Any]) -> Iterator[Any]:
@@ -83,8 +97,8 @@ class Build:
         leaves = leaves_of(roots_of(model))
         with on_stand_ins("the log-likelihood"):
             density = model.logp(sum=False)
-        seen = set(leaves)
-        others = [leaf for leaf in leaves_of(density) if leaf not in seen]
+        seen = {_identity(leaf) for leaf in leaves}
+        others = [leaf for leaf in leaves_of(density) if _identity(leaf) not in seen]
         return cls(model, leaves, others)
 
     @property

@@ -1,6 +1,8 @@
-"""Which column an array of a model is made of, and how."""
+"""Which column an array of a model is made of, and how; and which record each row of a
+long one belongs to.
+"""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,7 @@ LEAST_OF_A_LEVEL = 4
 
 Numeric = Callable[[FloatArray], FloatArray]
 Symbolic = Callable[[Any], Any]
+Spelling = Callable[[NDArray[Any]], NDArray[Any]]
 
 FUNCTIONS: dict[str, tuple[Numeric, Symbolic]] = {
     "itself": (lambda x: x, lambda x: x),
@@ -274,3 +277,55 @@ def _as_typed(number: float, size: float = 0.0) -> float:
         if abs(typed - number) <= 4 * np.spacing(scale) + 1e-13 * scale:
             return typed
     return number
+
+
+def places_of_rows(
+    signature: NDArray[Any],
+    known: Sequence[Values],
+    spellings: Mapping[str, Sequence[Spelling]],
+) -> NDArray[np.int64] | None:
+    """Return where each record's rows are in a long array, shape (records, columns);
+    None if the array isn't made of whole columns.
+
+    Parameters
+    ----------
+    signature : ndarray, shape (rows, builds)
+        What the array holds in several builds, by which records are known again.
+    known : sequence of mapping of str to ndarray, shape (records,)
+        The columns in the same builds.
+    spellings : mapping of str to sequence of callable
+        How each column may stand in a model.
+    """
+    row_of = {tuple(row): place for place, row in enumerate(signature.tolist())}
+    if len(row_of) < len(signature):
+        return None
+    by_column = []
+    for name in known[0]:
+        for spell in spellings[name]:
+            whole = np.stack([spell(values[name]) for values in known], axis=1)
+            rows = [row_of.get(tuple(row)) for row in whole.tolist()]
+            if all(row is not None for row in rows):
+                by_column.append(np.array(rows, dtype=np.int64))
+                break
+    if not by_column:
+        return None
+    # by their first rows, so that entries of a record are in the author's order
+    by_column.sort(key=lambda rows: int(rows[0]))
+    places = np.stack(by_column, axis=1)
+    is_each_once = np.array_equal(np.sort(places, axis=None), np.arange(len(signature)))
+    return places if is_each_once else None
+
+
+def laid_out(array: NDArray[Any], places: NDArray[np.int64] | None) -> NDArray[Any]:
+    """Return a long array with one row a record and an axis for its entries; others as
+    they are, where no places are given.
+    """
+    return array if places is None else array[places]
+
+
+def is_record_of_row(array: NDArray[Any], places: NDArray[np.int64]) -> bool:
+    """Whether a long array says for each row which record it belongs to."""
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        return False
+    number = np.arange(len(places))[:, None]
+    return np.array_equal(array[places], np.broadcast_to(number, places.shape))

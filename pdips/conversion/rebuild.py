@@ -6,15 +6,20 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import toposort
 from pytensor.scan.op import Scan
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import SpecifyShape, specify_shape
 from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.type import TensorType
 
 from pdips.errors import InputError
 
@@ -22,6 +27,8 @@ Memo = dict[Any, Any]
 
 # In a memo: the places of all records, by which nothing need be looked up
 ALL_RECORDS = object()
+# and those of the records that rows of a frame in long form belong to
+RECORD_OF_ROW = object()
 
 # What an operation with a graph inside keeps of what it compiled or derived
 KEPT = ("fn", "grad", "hash", "pullback", "rop")
@@ -47,8 +54,10 @@ def rebuilt(outputs: Sequence[Any], memo: Memo) -> list[Any]:
 
 def _remade(node: Any, inputs: list[Any]) -> Sequence[Any]:
     """Return the outputs of a node with other inputs."""
-    if any(each is ALL_RECORDS for each in inputs):
+    if any(each is ALL_RECORDS or each is RECORD_OF_ROW for each in inputs):
         return [_looked_up(node, inputs)]
+    if any(_has_other_axes(*pair) for pair in zip(inputs, node.inputs, strict=True)):
+        return _of_rows(node, inputs)
     if all(new is old for new, old in zip(inputs, node.inputs, strict=True)):
         # random variables must be others than those of the model that was read
         return list(node.clone().outputs)
@@ -82,12 +91,62 @@ def _looked_up(node: Any, inputs: list[Any]) -> Any:
     array, *places = inputs
     first, *others = places
     of_rows = isinstance(node.op, AdvancedSubtensor) and node.op.idx_list == (0,)
-    if first is not ALL_RECORDS or others or not of_rows:
+    is_known = first is ALL_RECORDS or first is RECORD_OF_ROW
+    if not is_known or others or not of_rows:
         raise InputError(
-            "the model takes some records out of an array otherwise than by x[mask]: "
-            "take them so"
+            "the model takes some records out of an array otherwise than by x[mask], "
+            "or x[record] of a frame in long form: take them so"
         )
-    return array
+    return array if first is ALL_RECORDS else pt.expand_dims(array, 1)
+
+
+def _has_other_axes(new: Any, old: Any) -> bool:
+    """Whether a variable has another number of axes than it had."""
+    return getattr(new.type, "ndim", None) != getattr(old.type, "ndim", None)
+
+
+def _of_rows(node: Any, inputs: list[Any]) -> list[Any]:
+    """Return what is worked out, row by row, of arrays that were in long form and now
+    have an axis of records and one of their entries.
+    """
+    op = node.op
+    is_by_element = isinstance(op, Elemwise)
+    if isinstance(op, RandomVariable):
+        is_by_element = op.ndim_supp == 0 and not any(op.ndims_params)
+    pairs = list(zip(inputs, node.inputs, strict=True))
+    if is_by_element and all(_is_long_or_common(*pair, node) for pair in pairs):
+        # arrays with fewer axes get them in front, which is where records are
+        return list(op.make_node(*inputs).outputs)
+    if isinstance(op, AdvancedSubtensor) and op.idx_list == (0,):
+        array, places = inputs
+        if not _has_other_axes(array, node.inputs[0]):
+            return [array[places]]
+    if isinstance(op, Dot) and node.inputs[0].ndim == 2:
+        matrix, coefficients = inputs
+        if coefficients.ndim == node.inputs[1].ndim:
+            if coefficients.ndim == 2:
+                matrix = pt.expand_dims(matrix, -1)
+            return [(matrix * coefficients).sum(axis=2)]
+    if isinstance(op, DimShuffle) and op.new_order[:1] == (0,):
+        # an axis after the rows' is one further back
+        others = [each if each == "x" else each + 1 for each in op.new_order[1:]]
+        return [inputs[0].dimshuffle(0, 1, *others)]
+    raise InputError(
+        "the model works with a frame in long form otherwise than row by row, or by "
+        "x[record]: keep one row a record and one column a measurement, and observe "
+        "these together, observed=df[['w1', 'w2']]"
+    )
+
+
+def _is_long_or_common(new: Any, old: Any, node: Any) -> bool:
+    """Whether an input of an operation by element was in long form, or is the same for
+    all rows.
+    """
+    if _has_other_axes(new, old) or not isinstance(old.type, TensorType):
+        return True
+    if isinstance(node.op, RandomVariable) and old is node.inputs[1]:
+        return True  # its size
+    return old.ndim < node.outputs[-1].ndim or bool(old.type.broadcastable[0])
 
 
 def _specified(inputs: list[Any]) -> Any:

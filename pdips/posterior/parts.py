@@ -11,7 +11,9 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.continuous import TruncatedNormalRV
 from pymc.distributions.distribution import PartialObservedRV
+from pymc.distributions.truncated import TruncatedRV
 from pymc.logprob.basic import conditional_logp
 from pymc.model.fgraph import (
     ModelDeterministic,
@@ -21,6 +23,7 @@ from pymc.model.fgraph import (
     ModelPotential,
     fgraph_from_model,
 )
+from pymc.pytensorf import constant_fold
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Constant
@@ -164,7 +167,7 @@ def _terms(joint: Sequence[Any], inlined: dict[Any, Any], axis: Axis) -> dict[st
         inlined[node.outputs[0]] = value
     if len(joint) == 1:
         [node] = joint
-        logs = pm.logp(variables[0], values[0], warn_rvs=False)
+        logs = pm.logp(_with_constants(variables[0]), values[0], warn_rvs=False)
         # a tuple of one from what could be several
         elements = logs[0] if isinstance(logs, tuple) else logs
         return {node.op.name: _on_records(node.op, elements, axis)}
@@ -177,6 +180,18 @@ def _terms(joint: Sequence[Any], inlined: dict[Any, Any], axis: Axis) -> dict[st
         # the joint density stands at the first, and a single 0 at the others
         if by_value[value].ndim
     }
+
+
+def _with_constants(variable: Any) -> Any:
+    """Return a random variable that is truncated with bounds as constants, by which
+    infinite ones are known; others as they are.
+    """
+    node = variable.owner
+    if not isinstance(node.op, TruncatedNormalRV | TruncatedRV):
+        return variable
+    *inputs, lower, upper = node.inputs
+    bounds = constant_fold([lower, upper], raise_not_constant=False)
+    return node.op.make_node(*inputs, *bounds).outputs[variable.index]
 
 
 def _copy_of(model: pm.Model) -> Any:

@@ -14,6 +14,10 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.continuous import TruncatedNormalRV
+from pymc.distributions.truncated import TruncatedRV
+from pymc.pytensorf import constant_fold
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from scipy.stats import norm
 
@@ -134,6 +138,40 @@ def _is_continuous(space: Blueprint, name: str) -> bool:
     return known is not None and known.dtype.startswith("float")
 
 
+def quantiles_of(law: Any, shares: Any) -> Any:
+    """Return the quantiles of a law, truncated by bounds or not, as a graph.
+
+    Below a truncated law's quantile lies the same share of the law itself, between the
+    shares below both bounds.
+
+    Raises
+    ------
+    NotImplementedError
+        If the law has no inverse distribution function.
+    """
+    node = law.owner
+    is_truncated = isinstance(node.op, TruncatedRV)
+    if not is_truncated and not isinstance(node.op, TruncatedNormalRV):
+        return pm.icdf(law, shares)
+    *inputs, lower, upper = node.inputs
+    # bounds that are infinite are known by being constants
+    bounds = constant_fold([lower, upper], raise_not_constant=False)
+    if not is_truncated:
+        return pm.icdf(node.op.make_node(*inputs, *bounds).outputs[1], shares)
+    base = node.op.base_rv_op.make_node(*inputs).default_output()
+    if not base.dtype.startswith("float"):
+        raise NotImplementedError
+    below, above = (_share_below(base, bound) for bound in bounds)
+    return pm.icdf(base, below + shares * (above - below))
+
+
+def _share_below(law: Any, bound: Any) -> Any:
+    """Return the probability of a draw below a bound, which may be infinite."""
+    if isinstance(bound, Constant) and np.isinf(bound.data).all():
+        return pt.constant(float(bound.data.flat[0] > 0))
+    return pt.exp(pm.logcdf(law, pt.cast(bound, law.dtype)))
+
+
 @dataclass(frozen=True, eq=False)
 class InnerPoints:
     """Points that stand for what the outcomes of a record may be.
@@ -247,7 +285,7 @@ class InnerPoints:
         [law] = clone_replace([variable], replaced, rebuild_strict=False)
         shares = norm.cdf(np.linspace(-FURTHEST, FURTHEST, QUANTILES))
         try:
-            quantiles = pm.icdf(law, pt.as_tensor(shares[:, None]))
+            quantiles = quantiles_of(law, pt.as_tensor(shares[:, None]))
         except NotImplementedError:
             raise InputError(
                 f"no quantiles are known of the law of {variable.name!r}, which are "

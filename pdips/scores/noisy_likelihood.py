@@ -37,6 +37,7 @@ from pdips.scores.sums import (
 PLACE = "pdips_place"
 SLOPES = "pdips_slopes"
 RESIDUAL = "pdips_residual"
+DEVIATIONS = "pdips_deviations"
 LOGS = "pdips_log_shares"
 NOISY_SUMS = "noisy_sums"
 
@@ -369,9 +370,11 @@ class NoisyLikelihood:
     """A PyMC model of noisy sums: the analyst's priors, and the sums near some
     parameters, made independent.
 
-    ``noisy_sums`` are observed: the whitened residuals of a :class:`Linearised`, normal
-    with variance 1 about its whitened slopes times the way from its place. Under
-    Laplace noise there is a row for each normal noise that is mixed to it.
+    ``noisy_sums`` are observed: the residuals of a :class:`Linearised`, each less what
+    those before it say of it, normal about slopes times the way from its place. To take
+    this off leaves volumes as they are, so densities are those of the sums themselves
+    and may be compared between models. Under Laplace noise there is a row for each
+    normal noise that is mixed to it, with variance 1.
     """
 
     record_parameters: tuple[str, ...] = ()
@@ -413,7 +416,7 @@ def observe_sums(name: str, values: Sequence[Any], held: Mapping[str, Any]) -> A
     expected = (held[SLOPES] * (place - held[PLACE])).sum(axis=-1)
     observed = held[RESIDUAL]
     if LOGS not in held:
-        return pm.Normal(name, expected, 1.0, observed=observed)
+        return pm.Normal(name, expected, held[DEVIATIONS], observed=observed)
     return pm.CustomDist(
         name,
         expected,
@@ -453,14 +456,21 @@ def numbers_of(here: Linearised, noises: Noises) -> dict[str, FloatArray]:
     whitened = [linearised.whitened for linearised in mixed]
     slopes, residuals, determinants = map(np.array, zip(*whitened, strict=True))
     if len(mixed) == 1:
-        return {PLACE: here.place, SLOPES: slopes[0], RESIDUAL: residuals[0]}
-    logs = np.array([share for _, share in noises]) - determinants / 2
+        deviations = mixed[0].deviations
+        return {
+            PLACE: here.place,
+            SLOPES: slopes[0] * deviations[:, None],
+            RESIDUAL: residuals[0] * deviations,
+            DEVIATIONS: deviations,
+        }
+    shares = np.array([share for _, share in noises])
+    logs = shares - (determinants + len(here.residual) * np.log(2 * np.pi)) / 2
     return {PLACE: here.place, SLOPES: slopes, RESIDUAL: residuals, LOGS: logs}
 
 
 def _mixed(value: Any, expected: Any, logs: Any) -> Any:
     """Return the log density of sums that one of several ways makes independent with
-    variance 1.
+    variance 1; ``logs`` has the factors of the normal densities.
     """
     distance = ((value - expected) ** 2).sum(axis=-1)
     return pt.logsumexp(logs - distance / 2, axis=-1)

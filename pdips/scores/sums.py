@@ -67,16 +67,25 @@ class Linearised:
         return self.noise + np.diag(little - self.laplace)
 
     @cached_property
+    def root(self) -> FloatArray:
+        """The lower triangular root of the covariance, shape (sums, sums)."""
+        covariance = regular(self.sampling + self.noise)
+        return np.asarray(cholesky(covariance, lower=True))
+
+    @cached_property
     def whitened(self) -> tuple[FloatArray, FloatArray, float]:
         """Slopes and residuals of sums made independent with variance 1, and the log
         determinant of the covariance.
         """
-        covariance = regular(self.sampling + self.noise)
-        root = cholesky(covariance, lower=True)
         both = np.column_stack([self.slopes, self.residual])
-        whitened = solve_triangular(root, both, lower=True)
-        log_determinant = 2 * float(np.log(np.diag(root)).sum())
+        whitened = solve_triangular(self.root, both, lower=True)
+        log_determinant = 2 * float(np.log(self.deviations).sum())
         return whitened[:, :-1], whitened[:, -1], log_determinant
+
+    @property
+    def deviations(self) -> FloatArray:
+        """Standard deviations of each sum given those before it, shape (sums,)."""
+        return np.diag(self.root)
 
     @cached_property
     def curvature(self) -> FloatArray:

@@ -19,7 +19,7 @@ from pdips import Column, Schema
 from pdips.conversion.formula_priors import prior_of
 from pdips.conversion.formula_settings import FormulaSettings, formula_settings
 from pdips.conversion.formulas import maker_of
-from pdips.conversion.outcome_spread import even_spread
+from pdips.conversion.frames import even_spread
 
 N = 40
 SCHEMA = Schema(

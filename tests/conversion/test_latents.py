@@ -459,21 +459,10 @@ def in_order(df):
     return model
 
 
-def in_long_form(df):
-    long = df.reset_index(names="id").melt(["id", "x"], ["measured", "again"])
-    with pm.Model(coords={"id": df.index}) as model:
-        s = pm.HalfNormal("s", 1)
-        u = pm.Normal("u", 9, s, dims="id")
-        mean = u[long.id.values] + long.x.values
-        pm.Normal("y", mean, 1, observed=long.value.values)
-    return model
-
-
 REFUSED = [
     (discrete, "sum it out"),
     (through_a_mean, "record by record"),
     (a_walk, "series over records"),
-    (in_long_form, "one row a person and one column a measurement"),
     (two_of_them, "'u' and 'v'.*read together"),
     (nobody_reads, "no observed variable reads it"),
     (read_by_a_prior, "'a' reads it"),

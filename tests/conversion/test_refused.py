@@ -8,6 +8,7 @@ import pymc as pm
 import pytest
 from written_models import SCHEMA, table
 
+import pdips
 from pdips import InputError, Schema
 from pdips.conversion.convert import converted_conditioned, converted_model
 from pdips.conversion.frames import MadeUp
@@ -355,3 +356,53 @@ def test_the_column_of_persons_is_in_no_model():
     )
     with pytest.raises(InputError, match="'pid', which says whose a record is"):
         converted_model(lambda df: df["pid"].mean(), MadeUp(schema, None), "make")
+
+
+# Models and settings that aren't of the form they should be
+
+
+def that_reads(column):
+    def make(df):
+        return normal(df, mu=df[column].values.sum())
+
+    return make
+
+
+def observed_twice(df):
+    with pm.Model() as model:
+        a = pm.Normal("a", 170, 10)
+        pm.Normal("height", a, 10, observed=df.height.values)
+        pm.Normal("again", a, 20, observed=df.height.values)
+    return model
+
+
+@pytest.mark.parametrize("column", ["age", ["weight", "age"], ["age"]])
+def test_a_column_that_the_schema_lacks_is_named(column):
+    with pytest.raises(InputError, match="reads column 'age', which the schema"):
+        convert(that_reads(column))
+
+
+def test_a_column_is_observed_once():
+    with pytest.raises(InputError, match="observed by 'height' and by 'again'"):
+        convert(observed_twice)
+
+
+def without_arguments():
+    return pm.Model()
+
+
+@pytest.mark.parametrize("model", [None, 3, pm.Model, without_arguments])
+def test_what_makes_no_model_is_refused(model):
+    with pytest.raises(InputError, match="a model is a function make") as refused:
+        pdips.sample(model, table(), SCHEMA, epsilon=1, progress=False)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_schema_without_columns_says_where_they_go():
+    with pytest.raises(InputError, match="has its columns under 'columns'"):
+        pdips.sample(normal, table(), {"height": {"lower": 0}}, epsilon=1)
+
+
+def test_one_public_column_may_be_named_alone():
+    with pytest.raises(InputError, match="public names 'age', which is no column"):
+        pdips.sample(normal, table(), SCHEMA, epsilon=1, public="age")

@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import statsmodels.api as sm
+from scipy import stats
 from scipy.special import expit
 from small_models import written
 from tables import refuses
@@ -21,7 +22,7 @@ from pdips.posterior.model_file import as_source
 from pdips.scores import centred_questions
 from pdips.scores.centred_answers import restored_centred
 from pdips.scores.centring import Centring
-from pdips.scores.inner_points import InnerPoints
+from pdips.scores.inner_points import InnerPoints, quantiles_of
 from pdips.scores.published import read_published
 
 SCHEMA = Schema(
@@ -386,3 +387,48 @@ def test_a_lookup_beyond_in_a_transformation_is_that_of_no_record():
         found = points.matrices(values, expected)
         assert np.isfinite(found[0]).all()
         assert np.isnan(found[1, 0, 1:3]).all()
+
+
+SHARES = np.array([1e-6, 0.2, 0.5, 0.9, 1 - 1e-6])
+TRUNCATED = {
+    "normal": (pm.Normal.dist(1.0, 2.0), stats.norm(1, 2), 0, 3),
+    "normal from below": (pm.Normal.dist(1.0, 2.0), stats.norm(1, 2), 0, None),
+    "normal from above": (pm.Normal.dist(1.0, 2.0), stats.norm(1, 2), None, 3),
+    "logistic": (pm.Logistic.dist(1.0, 2.0), stats.logistic(1, 2), 0, 3),
+    "logistic from below": (pm.Logistic.dist(1.0, 2.0), stats.logistic(1, 2), 0, None),
+    "gamma": (pm.Gamma.dist(2.0, 1.0), stats.gamma(2), None, 3),
+    "Student": (pm.StudentT.dist(4.0, mu=1.0, sigma=2.0), stats.t(4, 1, 2), 0, None),
+}
+
+
+@pytest.mark.parametrize("name", TRUNCATED)
+def test_a_truncated_law_has_the_quantiles_between_its_bounds(name):
+    law, exact, lower, upper = TRUNCATED[name]
+    truncated = pm.Truncated.dist(law, lower=lower, upper=upper, shape=(1,))
+    found = quantiles_of(truncated, pt.as_tensor(SHARES[:, None])).eval()[:, 0]
+    below = 0.0 if lower is None else exact.cdf(lower)
+    above = 1.0 if upper is None else exact.cdf(upper)
+    wanted = exact.ppf(below + SHARES * (above - below))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    # the broken twin: those of the law without bounds
+    assert np.abs(exact.ppf(SHARES) - wanted).max() > 0.1
+
+
+def test_a_truncated_count_has_none():
+    truncated = pm.Truncated.dist(pm.Poisson.dist(2.0), lower=1, shape=(1,))
+    with pytest.raises(NotImplementedError):
+        quantiles_of(truncated, pt.as_tensor(SHARES[:, None]))
+
+
+@pytest.mark.parametrize("upper", [None, 10])
+def test_truncated_outcomes_are_accepted(upper):
+    @written
+    def truncated(data):
+        b = pm.Normal("b", 0, 1, shape=2)
+        law = pm.Normal.dist(b[0] + b[1] * data["z"], 1)
+        pm.Truncated("y", law, lower=0, upper=upper, observed=data["y"])
+
+    columns = {"z": {"lower": -2, "upper": 2}, "y": {"lower": 0, "upper": 10}}
+    schema = Schema(columns=columns)
+    for known in (schema, schema.known(["z"])):
+        assert Scores(epsilon=1, model=truncated).plan(known).steps
