@@ -515,7 +515,7 @@ class Mechanism(ABC):
             release=release,
         )
 
-    def for_more_sets(self) -> Self:
+    def for_more_sets(self, schema: Schema) -> Self:
         """Return the mechanism that draws more sets of a release of this one."""
         return self
 
@@ -549,7 +549,7 @@ class Mechanism(ABC):
             If each set of this mechanism has noise of its own, or the answers aren't
             those of its plan.
         """
-        mechanism = self.for_more_sets()
+        mechanism = self.for_more_sets(schema)
         if mechanism.sets_share() == "own noise":
             raise InputError(
                 f"each set of {self.name} with these settings has noise of its own, "

@@ -215,7 +215,7 @@ class PlannedRelease:
         self._tell_price()
         self._tell_mechanisms()
         if rows and getattr(self.mechanism, "kind", "") == "pure":
-            _tell_gaussian(self.mechanism, self.schema, n_records, rows)
+            _tell_gaussian(self.mechanism, self.plan, n_records, rows)
         if n_records and getattr(self.plan.design, "pairs", False):
             # chosen pairs go with one set, which is usual for them
             n_sets = self.options.n_sets or 1
@@ -385,17 +385,27 @@ def _form(
 
 def _tell_gaussian(
     mechanism: "Mechanism",
-    schema: "Schema",
+    plan: "Plan",
     n_records: int | None,
     rows: Sequence["Prospect"],
 ) -> None:
-    """Say how much quieter Gaussian noise would be, where it would be by half."""
+    """Say how much quieter Gaussian noise would be, where it would be by half, or that
+    it would count all pairs where chosen ones are counted.
+    """
     from pdips.calibration.closed_form import prospects
 
     delta = suggested_delta(n_records)
     with suppress(InputError, statistics.StatisticsError):
         gaussian: Any = replace(mechanism, delta=delta)  # type: ignore[call-arg]
-        other_rows = prospects(gaussian.plan(schema), n_records)
+        other = gaussian.plan(plan.schema)
+        is_chosen = not getattr(plan.design, "pairs", True)
+        if is_chosen and getattr(other.design, "pairs", False):
+            click.echo(
+                f"noise     --delta {float(delta):g} (Gaussian) would count all pairs "
+                f"of columns; without it a few are chosen"
+            )
+            return
+        other_rows = prospects(other, n_records)
         now = _median_error(_of_kind(rows, "margin"))
         then = _median_error(_of_kind(other_rows, "margin"))
         if then < now / 2:
@@ -470,7 +480,7 @@ def _tell_chosen(
     few = 2 * len({name for row in pairs for name in row.columns})
     is_plain = settings["sets"] == "fitted" and not settings["also"]
     if is_plain and 2 * few <= len(pairs):
-        said += f": --option chosen={few} counts those that say most"
+        said += ": --sets 1 --option measure=chosen counts those that say most"
     click.echo(said)
 
 

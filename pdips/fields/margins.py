@@ -1,5 +1,6 @@
 """Margins of a table, measured once with noise, and records that agree with them: all
-pairs of columns in the residual basis, or views, which hold every pair.
+pairs of columns in the residual basis, views, which hold every pair, or few pairs that
+are chosen.
 """
 
 import math
@@ -16,7 +17,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.fields.pair_counts import (
-    PAIRS,
+    OF_CHOICE,
     ChosenPairs,
     MarginCounts,
     SecondCount,
@@ -25,6 +26,13 @@ from pdips.fields.pair_counts import (
     pair_design,
 )
 from pdips.fields.pair_design import MARGINS, PairDesign
+from pdips.fields.pair_plan import (
+    all_pairs_are_loud,
+    n_choices,
+    n_cuts_at,
+    n_pairs_of,
+    share_beside_chosen,
+)
 from pdips.fields.pair_sets import FittedPairs, PairMeasurement
 from pdips.fields.price_parts import (
     AGAIN,
@@ -63,13 +71,13 @@ from pdips.privacy.loss import (
     largest_rho,
     proper_share,
 )
-from pdips.privacy.plan import Plan, Step
+from pdips.privacy.plan import Plan
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.offers import Offers, SetsShare
 
 MOST_RECORDS = 100_000_000
 
-type Measure = Literal["views", "pairs"]
+type Measure = Literal["views", "pairs", "chosen"]
 """What is measured."""
 
 OF_PAIRS = (
@@ -84,13 +92,6 @@ OF_PAIRS = (
 """Settings of pairs alone."""
 
 MANY = 100  # Levels of a column about which a warning may be due
-FEWEST_CUTS = 4
-MOST_CUTS = 16
-BEARABLE = 1_100
-"""Numbers without bins are cut into so many intervals that their square times the noise
-of a pair makes about so much: a cell of ten thousand records then holds nine standard
-deviations of its noise (tried: 2 to 10 intervals).
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,18 +102,22 @@ class Margins(LaplaceOrGaussian):
     Views are margins of a few columns each; the table of maximum entropy that agrees
     with them is laid out, so it has 2^24 cells at most. Pairs are all one- and two-way
     margins; records come from the chains of a pairwise Markov random field. No object
-    grows with the number of cells then, so tables may have up to 200 columns.
+    grows with the number of cells then, so tables may have up to 200 columns. Where
+    Laplace noise on all pairs would be loud, few pairs are chosen, or none.
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of
     :class:`pdips.mechanism.Mechanism`.
 
     Parameters
     ----------
-    measure : {"views", "pairs"}, optional
+    measure : {"views", "pairs", "chosen"}, optional
         Left out, the schema decides, before a table is read: views where all columns
         have levels or bins and their cells can be laid out, which was more accurate
         (``docs/mechanisms/margins.md``); pairs for other tables, for members and groups
         of codes, and where a setting asks for pairs: ``intervals``, ``also``,
-        ``weighted``, ``products``, ``single_share``, ``second_share`` and ``chosen``.
+        ``weighted``, ``products``, ``single_share`` and ``second_share``; of these
+        tables chosen pairs alone, for fitted sets without a delta, where noise on all
+        pairs would be loud. Exponential mechanisms choose pairs that say more than
+        counting them adds noise, or none.
     delta : int, float, str or Fraction, optional
         Left out, noise is discrete Laplace, and losses add up in epsilon. A number
         makes it discrete Gaussian, with a zero-concentrated loss that is read at this
@@ -147,11 +152,10 @@ class Margins(LaplaceOrGaussian):
         Part of the price of pairs for a second count of those that say most by the
         first, at least 0 and below 1. Left out: a half, or 0 for Laplace noise.
     chosen : int, optional
-        How many pairs are counted: those that say most, by exponential mechanisms,
-        which link all columns first. For many columns and little budget, twice as many
-        as columns or so. Columns of other pairs depend on each other through these
-        alone, so sets of a ``"posterior"`` need all pairs. Left out: all pairs are
-        counted.
+        How many pairs are chosen at most; 0 counts single columns alone. Columns of
+        other pairs depend on each other through these alone, so sets of a
+        ``"posterior"`` need all pairs. Left out: where pairs are chosen, price and
+        schema say how often.
 
     Raises
     ------
@@ -223,18 +227,18 @@ class Margins(LaplaceOrGaussian):
         if self.second_share is not None and exact(self.second_share, "second_share"):
             proper_share(self.second_share, "second_share")
         if self.chosen is not None:
-            check_whole(self.chosen, "chosen")
-            needs_all = self._posterior or self.also
-            if needs_all or self.second_share is not None:
-                raise InputError(
-                    "chosen goes with sets=fitted, and without also and "
-                    "second_share: sets that carry the noise need a "
-                    "count of all pairs"
-                )
+            check_whole(self.chosen, "chosen", 0)
+        is_asked = self.measure == "chosen" or self.chosen is not None
+        if is_asked and self._needs_all():
+            raise InputError(
+                "chosen goes with sets=fitted, and without also and "
+                "second_share: sets that carry the noise need a "
+                "count of all pairs"
+            )
 
     def _check_measure(self) -> None:
         if self.measure is not None:
-            choice(self.measure, ("pairs", "views"), "measure")
+            choice(self.measure, ("pairs", "views", "chosen"), "measure")
         if self.sets is not None:
             choice(self.sets, ("fitted", "posterior"), "sets")
         is_per_set = self.split == "per-set"
@@ -244,8 +248,8 @@ class Margins(LaplaceOrGaussian):
                 "answer: it goes with split = 'once'"
             )
         of_pairs = self._of_pairs()
-        if self.measure == "pairs" and is_per_set:
-            of_pairs.append("measure = 'pairs'")
+        if self.measure in ("chosen", "pairs") and is_per_set:
+            of_pairs.append(f"measure = {self.measure!r}")
         if of_pairs and (is_per_set or self.measure == "views"):
             where = "split = 'per-set'" if is_per_set else "measure = 'views'"
             raise InputError(
@@ -268,12 +272,16 @@ class Margins(LaplaceOrGaussian):
             )
         return largest_rho(exact(self.epsilon, "epsilon"), delta - MOST_TAU)
 
-    def for_more_sets(self) -> Self:
-        """Return the mechanism whose sets show the noise, where they don't have noise
-        of their own.
-        """
+    def for_more_sets(self, schema: Schema) -> Self:
+        """Return the mechanism whose sets show the noise, if they share it."""
         if self.split == "per-set":
             return self
+        if self.measures(schema) == "chosen":
+            raise InputError(
+                "this release counted chosen pairs of columns alone, and sets that "
+                "carry the noise need a count of all pairs: make a release with "
+                "sets=posterior"
+            )
         products = self.products
         if products is None and not self._posterior:
             products = ()  # what fitted sets didn't ask can't be asked later
@@ -287,12 +295,39 @@ class Margins(LaplaceOrGaussian):
         """Return what is measured of tables of a schema: what was asked for, or what
         settings and schema leave.
         """
+        if self.chosen is not None:
+            return "chosen"
         if self.measure is not None:
             return self.measure
         if self.split == "per-set":
             return "views"
-        fits_views = not self._of_pairs() and can_be_laid_out(schema)
-        return "views" if fits_views else "pairs"
+        if not self._of_pairs() and can_be_laid_out(schema):
+            return "views"
+        # Gaussian noise grows with the root of the number of pairs alone
+        needs_all = self._needs_all() or schema.members or self.delta is not None
+        if needs_all or not all_pairs_are_loud(schema, self.neighbours, self.total):
+            return "pairs"
+        return "chosen"
+
+    def _needs_all(self) -> bool:
+        """Return whether other settings need a count of all pairs."""
+        has_more = bool(self.also) or self.second_share is not None
+        return self._posterior or has_more
+
+    def _n_chosen(self, schema: Schema) -> int:
+        """Return how many pairs are chosen at most."""
+        if self.chosen is not None:
+            return self.chosen
+        price = self.total * (1 - self._share_beside_chosen(schema))
+        return n_choices(schema, self.neighbours, self.noise_law, price)
+
+    def _share_beside_chosen(self, schema: Schema) -> Fraction:
+        """Return what single columns get of the price beside chosen pairs."""
+        if self.chosen == 0:
+            return Fraction(1)
+        if self.single_share is not None:
+            return exact(self.single_share, "single_share")
+        return share_beside_chosen(schema, self.neighbours, self.noise_law, self.total)
 
     def _of_pairs(self) -> list[str]:
         """Return the settings that were given and that pairs alone have."""
@@ -406,13 +441,14 @@ class Margins(LaplaceOrGaussian):
     ) -> SecondCount | ChosenPairs | None:
         """Return the pairs that are counted beside all, or in their place, or None."""
         n_open = len(open_pairs(design))
-        if self.chosen is not None:
-            if self.chosen >= n_open:
+        if self.measures(schema) == "chosen":
+            n_chosen = min(self._n_chosen(schema), n_open)
+            if self.chosen is not None and self.chosen >= n_open:
                 raise InputError(
                     f"chosen is as many as the {n_open} pairs that "
                     f"there are, or more: leave it out"
                 )
-            return ChosenPairs(schema, self.chosen)
+            return ChosenPairs(schema, n_chosen) if n_chosen else None
         n_pairs = sum(len(margin) == 2 for margin in design.margins)
         n_again = math.ceil(PART_AGAIN * n_open)
         if n_pairs < FEWEST_PAIRS or not n_again or not self._second_share():
@@ -430,11 +466,12 @@ class Margins(LaplaceOrGaussian):
         single = self._single_share(schema, fine, second)
         names = design.domain.names
         n_others = len(names) - len(design.domain.public) - len(fine.numeric)
-        if self.chosen is not None:
+        is_chosen = self.measures(schema) == "chosen"
+        if is_chosen:
             n_others = max(n_others, 1)
         of_fine = Fraction(fine.worth, n_others + fine.worth)
         twice = Fraction(0)
-        if self.chosen is not None:
+        if is_chosen:
             twice = Fraction(1)
         elif second is not None:
             twice = self._second_share()
@@ -459,6 +496,8 @@ class Margins(LaplaceOrGaussian):
         second: SecondCount | ChosenPairs | None,
     ) -> Fraction:
         """Return what single columns get of the price of columns and pairs."""
+        if self.measures(schema) == "chosen":
+            return self._share_beside_chosen(schema) if second else Fraction(1)
         if self.single_share is not None:
             return exact(self.single_share, "single_share")
         if fine.numeric:
@@ -477,7 +516,7 @@ class Margins(LaplaceOrGaussian):
             self.neighbours,
             self.noise_law,
             self.also,
-            pairs=self.chosen is None,
+            pairs=self.measures(schema) != "chosen",
         )
 
     def check(self, plan: Plan, table: Table) -> None:
@@ -529,34 +568,29 @@ class Margins(LaplaceOrGaussian):
         """
         if self.intervals is not None:
             return self.intervals
-        n_pairs = self.chosen
-        if n_pairs is None:
-            n_public = math.comb(len(schema.public_columns), 2)
-            n_pairs = math.comb(len(schema.columns), 2) - n_public
-        if not n_pairs:
-            return MOST_CUTS
-        step = Step(
-            name=PAIRS,
-            counts="each count",
-            sensitivity=Sensitivity.of_counts(schema, self.neighbours, tables=n_pairs),
-            price=self.total * (1 - ALONE_NUMERIC[self.noise_law]),
-            law=self.noise_law,
-        )
-        bearable = BEARABLE / max(step.standard_deviation, 1)
-        halvings = round(math.log2(bearable) / 2)
-        return int(min(max(2**halvings, FEWEST_CUTS), MOST_CUTS))
+        of_pairs = 1 - ALONE_NUMERIC[self.noise_law]
+        n_pairs = n_pairs_of(schema)
+        if self.measures(schema) == "chosen":
+            n_pairs = min(self._n_chosen(schema), n_pairs)
+            of_singles = self._share_beside_chosen(schema)
+            of_pairs = (1 - of_singles) * (1 - OF_CHOICE)
+        price = self.total * of_pairs
+        return n_cuts_at(schema, self.neighbours, self.noise_law, price, n_pairs)
 
     def settled(self, schema: Schema) -> Self:
-        """Return the same with the two settings given that would follow from its noise:
-        intervals, and single_share; views have none.
-        """
-        if self.measures(schema) == "views":
+        """Return the same with the settings given that would follow from its noise."""
+        measured = self.measures(schema)
+        if measured == "views":
             return self
         fine = self._fine(schema)
         second = self._second(schema, self._design(schema, fine))
+        if measured == "chosen" and second is None:  # single columns have all
+            return self
+        n_cuts = self._n_cuts(schema) if fine.numeric else self.intervals
         return replace(
             self,
-            intervals=self._n_cuts(schema) if fine.numeric else self.intervals,
+            measure=self.measure or measured,
+            intervals=n_cuts,
             single_share=self._single_share(schema, fine, second),
         )
 
@@ -587,7 +621,7 @@ class Margins(LaplaceOrGaussian):
         sums = self._sums(schema)
         second = self._second(schema, plan.design)
         moments = self.moments(schema)
-        with curator.timed("counting all pairs and adding noise"):
+        with curator.timed("counting margins and adding noise"):
             fine = self._fine(schema).asking(plan.steps).ask(curator, n_public)
             noisy_sums = None if sums is None else sums.ask(curator, plan, fine)
             counts = MarginCounts.ask(curator, plan, fine)

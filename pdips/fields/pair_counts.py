@@ -17,18 +17,18 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.fields.pair_design import MARGINS, PairDesign
+from pdips.margins.choosing import PairChoice, tables_in_units
 from pdips.margins.consistency import groups_of
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import (
     NoisyPairs,
     block_axes,
-    chosen_pairs,
     estimate,
     measured,
     most_telling,
 )
 from pdips.margins.fine_columns import FineCounts, IntervalDesign
-from pdips.margins.residuals import ResidualDesign, blocks_of
+from pdips.margins.residuals import Blocks, ResidualDesign, blocks_of
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours, root
 from pdips.privacy.plan import AnswerLaw, Plan, Step
@@ -41,8 +41,8 @@ PAIRS_AGAIN = "noisy pairs, again"
 
 MOST_LEVELS = 6_000  # Of all columns together: pairs of levels are held in memory
 MOST_TRIPLE_CELLS = 100_000  # Of a margin of three columns
-OF_CHOICE = Fraction(1, 6)
-"""Part of the price of pairs that their choice gets (tried: .08 to .33)."""
+OF_CHOICE = Fraction(1, 4)
+"""Part of the price of pairs that their choice gets (not compared with others)."""
 
 type BlockPair = tuple[int, int]
 """Two blocks of columns, by number."""
@@ -133,19 +133,30 @@ class MarginCounts:
         )
 
     def count(
-        self, curator: Curator, step: Step, pairs: Sequence[BlockPair]
+        self,
+        curator: Curator,
+        step: Step,
+        margins: Sequence[Blocks],
+        *,
+        units: Fraction = Fraction(1),
     ) -> list[MeasuredMargin]:
-        """Return a noisy count of some pairs."""
+        """Return a noisy count of some margins, whose sensitivity together is so many
+        times that of the step.
+        """
         design = self.design
         counted = curator.count(
-            step, lambda table: design.tally(table, pairs, self.fine.levels(table))
+            step,
+            lambda table: design.tally(table, margins, self.fine.levels(table)),
+            units=units,
         )
-        ends = np.cumsum([math.prod(design.shape(pair)) for pair in pairs])[:-1]
-        margins = list[MeasuredMargin]()
-        for pair, counts in zip(pairs, np.split(counted, ends), strict=True):
-            axes = [self.axes[block] for block in pair]
-            margins.append(MeasuredMargin.of(step, axes, counts))
-        return margins
+        ends = np.cumsum([math.prod(design.shape(margin)) for margin in margins])
+        asked = step.enlarged(units)
+        measured = list[MeasuredMargin]()
+        parts = np.split(counted, ends[:-1])
+        for margin, counts in zip(margins, parts, strict=False):
+            axes = [self.axes[block] for block in margin]
+            measured.append(MeasuredMargin.of(asked, axes, counts))
+        return measured
 
     def published(self) -> list[MeasuredMargin]:
         """Return the margins as they are published."""
@@ -324,8 +335,8 @@ class SecondCount:
 
 @dataclass(frozen=True)
 class ChosenPairs:
-    """The pairs that say most, chosen one by one by exponential mechanisms, and counted
-    alone.
+    """At most so many pairs, chosen one by one by exponential mechanisms that may take
+    none, and counted alone; if none is taken single columns are counted again.
     """
 
     schema: Schema
@@ -335,7 +346,7 @@ class ChosenPairs:
     def said(self) -> str:
         """What a plan says of it."""
         return (
-            f" Exponential mechanisms chose {self.n_pairs} pairs for part of the "
+            f" Exponential mechanisms chose up to {self.n_pairs} pairs for part of the "
             f"price; these counts have noise too."
         )
 
@@ -343,11 +354,12 @@ class ChosenPairs:
         self, price: Fraction, neighbours: Neighbours, law: AnswerLaw
     ) -> list[Step]:
         """Return what is asked."""
-        moved = Sensitivity.of_counts(self.schema, neighbours, tables=self.n_pairs)
+        most = max(self.n_pairs, len(self.schema.columns))
         counted = Step(
             name=PAIRS,
-            counts="each count of a pair chosen",
-            sensitivity=moved,
+            counts="each count of a pair chosen, if it is the only one",
+            units=tuple(tables_in_units(law, n) for n in range(1, most + 1)),
+            sensitivity=Sensitivity.of_counts(self.schema, neighbours),
             price=price * (1 - OF_CHOICE),
             law=law,
         )
@@ -371,18 +383,22 @@ class ChosenPairs:
 
     def ask(self, curator: Curator, first: MarginCounts) -> list[MeasuredMargin]:
         """Return a noisy count of the pairs that are chosen."""
-        candidates = open_pairs(first.design)
-        chosen = chosen_pairs(
-            first.design,
-            first.plan.named(CHOICE),
-            curator,
-            first.noisy,
-            first.estimate(),
-            candidates,
-            first.fine.levels,
+        design = first.design
+        step = first.plan.named(PAIRS)
+        candidates = open_pairs(design)
+        choice = PairChoice(
+            design=design,
+            found=first.estimate(),
+            pairs=candidates,
+            choice=first.plan.named(CHOICE),
+            counted=step,
         )
-        pairs = [candidates[number] for number in chosen]
-        return first.count(curator, first.plan.named(PAIRS), pairs)
+        chosen = choice.chosen(curator, first.noisy, first.fine.levels)
+        margins: list[Blocks] = [candidates[number] for number in chosen]
+        if not margins:
+            margins = [margin for margin in design.margins if len(margin) == 1]
+        units = tables_in_units(step.law, len(margins))
+        return first.count(curator, step, margins, units=units)
 
 
 def triples_of(design: PairDesign, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -59,7 +59,7 @@ class PairDesign(ResidualDesign, Forecast):
         if len(margin) == 2 and not self.pairs:
             raise NoFormError(
                 "which pairs are counted is chosen when the table "
-                "is read: leave chosen out"
+                "is read: take measure = 'pairs' to count all"
             )
         if len(margin) < 3:
             return small(margin)

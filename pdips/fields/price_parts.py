@@ -36,6 +36,25 @@ PART_AGAIN = Fraction(3, 10)
 
 FEWEST_PAIRS = 6  # Of fewer pairs none is counted a second time
 
+BEARABLE_SCALE = 120
+"""Scale of Laplace noise on a count of all pairs, in records, above which few are
+chosen (``benchmarks.tables``).
+"""
+
+ALONE_CHOSEN = Fraction(3, 4)
+ALONE_LOUD = Fraction(9, 10)
+LOUD_SCALE = 20
+"""Parts that single columns get beside chosen pairs: the second where their own noise
+would have a scale above this many records at the whole price (.6 to .9 were tried in
+single releases of four tables, the scale 20 and 30).
+"""
+
+TELLING = 2_000
+FEWEST_CHOSEN = 2
+"""So many pairs are chosen at most, and at least, that noise of the choice seldom puts
+a pair this many records ahead.
+"""
+
 OF_WEIGHTS = Fraction(1, 10)
 OF_PRODUCTS = Fraction(1, 4)
 """Parts of the price that sums of weights get, and products."""

@@ -3,18 +3,16 @@ pairs say most by them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 
-from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.table import Table
 from pdips.margins.residuals import Blocks, ResidualDesign, pair_counts
-from pdips.privacy.curator import Curator
-from pdips.privacy.noise import UNAVAILABLE
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import (
     MarginAxis,
@@ -262,7 +260,7 @@ def most_telling(
     of ``margins``.
     """
     told = list[FloatArray]()
-    columns = _by_columns(design, found, shown)
+    columns = by_columns(design, found, shown)
     for pair in pairs:
         apart = np.abs(columns.apart(pair)).sum(axis=(-1, -2))
         size = design.sizes[list(pair)]
@@ -276,7 +274,7 @@ def most_telling(
 
 
 @dataclass(frozen=True, eq=False)
-class _ByColumns:
+class ByColumns:
     """What margins say beyond their own, the number of records, shape (..., 1), and
     shares of levels.
     """
@@ -302,9 +300,10 @@ def _products(total: FloatArray, first: FloatArray, last: FloatArray) -> FloatAr
     return np.asarray(of_rows * last[..., None, :])
 
 
-def _by_columns(
-    design: ResidualDesign, found: NoisyPairs, shown: IntArray
-) -> _ByColumns:
+def by_columns(design: ResidualDesign, found: NoisyPairs, shown: IntArray) -> ByColumns:
+    """Return what noisy answers, shape (..., numbers), say of margins; ``found`` has
+    columns that they don't count alone.
+    """
     parts = dict(design.parts(shown))
     n_records = parts.pop((), np.full(shown.shape[:-1], found.n))
     total = np.maximum(n_records, 1.0)[..., None]
@@ -320,75 +319,7 @@ def _by_columns(
             counts = design.margin(found.counts, (block,))
         raised = np.maximum(counts, 1e-9 * total)
         shares.append(raised / raised.sum(axis=-1, keepdims=True))
-    return _ByColumns(design.sizes, beyond, total, shares)
-
-
-def distances(
-    design: ResidualDesign,
-    found: NoisyPairs,
-    pairs: Mapping[tuple[int, int], IntArray],
-    shown: IntArray,
-) -> IntArray:
-    """Return how far exact counts of pairs are from what noisy answers say of their
-    columns, shape (..., pairs).
-
-    The sum over cells of absolute differences, in whole records: a record that comes or
-    goes changes it by at most 1.
-    """
-    columns = _by_columns(design, found, shown)
-    sums = list[FloatArray]()
-    for pair, counts in pairs.items():
-        apart = np.abs(counts - np.round(columns.independent(pair)))
-        sums.append(apart.sum(axis=(-1, -2)))
-    return np.stack(sums, axis=-1).astype(np.int64)
-
-
-def linking(pairs: Sequence[tuple[int, int]], taken: Sequence[int]) -> BoolArray:
-    """Return which pairs may be taken after others: while there are any, those that
-    link columns not linked yet.
-    """
-    part = {block: block for pair in pairs for block in pair}
-    for number in taken:
-        kept, gone = (part[block] for block in pairs[number])
-        for block, own in part.items():
-            if own == gone:
-                part[block] = kept
-    apart = np.array([part[first] != part[last] for first, last in pairs])
-    left = np.ones(len(pairs), dtype=bool)
-    left[list(taken)] = False
-    return apart if apart.any() else left
-
-
-def chosen_pairs(
-    design: ResidualDesign,
-    step: Step,
-    curator: Curator,
-    noisy: IntArray,
-    found: NoisyPairs,
-    pairs: Sequence[tuple[int, int]],
-    levels: Callable[[Table], Mapping[str, IntArray]],
-) -> list[int]:
-    """Return the places of pairs that are chosen one by one by exponential mechanisms,
-    so that all columns are linked.
-
-    ``noisy`` is the answer of ``design``, and ``found`` its estimate; ``levels`` takes
-    the table and returns levels of columns without bins.
-    """
-    every = replace(design, pairs=True, whole=True, known=())
-    taken = list[int]()
-    counts = dict[Blocks, IntArray]()
-
-    def scores(table: Table, shown: IntArray, open_: BoolArray) -> IntArray:
-        if not counts:  # the table is read once for all choices
-            exact = table.total(lambda part: every.count(part, levels(part)))
-            counts.update(every.parts(exact))
-        apart = distances(design, found, {pair: counts[pair] for pair in pairs}, shown)
-        return np.where(open_, apart, UNAVAILABLE)
-
-    for _ in range(step.times):
-        rule = partial(scores, open_=linking(pairs, taken))
-        taken.append(curator.choose_given(step, noisy, rule))
-    return taken
+    return ByColumns(design.sizes, beyond, total, shares)
 
 
 def block_axes(

@@ -63,8 +63,8 @@ def suited(
     --------
     >>> columns = {name: {"levels": list(range(10))} for name in "abcdefgh"}
     >>> found = suited(Schema.model_validate({"columns": columns}))
-    >>> found.name, found.why[:42]
-    ('margins', 'it counts all pairs of columns, of which 1')
+    >>> found.name, found.why[:38]
+    ('margins', 'it counts pairs of columns, of which 1')
     """
     if has_model:
         return Suited("scores", "it takes any PyMC model of one record", {})
@@ -78,10 +78,7 @@ def suited(
     if not all(column.is_categorical or column.is_binned for column in columns):
         return Suited("margins", "it needs no bins for numeric columns", {})
     n_cells = columns_of(schema).n_cells
-    why = (
-        f"it counts all pairs of columns, of which {n_cells:,} cells needn't be laid "
-        f"out"
-    )
+    why = f"it counts pairs of columns, of which {n_cells:,} cells needn't be laid out"
     if can_be_laid_out(schema):
         why = (
             f"it counts views that hold all pairs of columns, and {n_cells:,} cells "

@@ -90,7 +90,8 @@ def _scales_of(step: Step) -> Iterator[float]:
     """
     power = 0.5 if step.law == "gaussian" else 1
     if step.image is None:
-        yield float(step.parameter) ** power
+        for units in step.units or (1,):
+            yield float(step.enlarged(units).parameter) ** power
     else:
         for weight in np.unique(step.image.weights).tolist():
             yield float(step.image.scale(step, weight)) ** power

@@ -141,6 +141,9 @@ class Step:
         What all its repetitions add to a zero-concentrated loss, where a proof of its
         own says so and not the law: urns, private tables, steps that share a price
         (:func:`sharing`).
+    units : tuple of Fraction
+        Sensitivities, in its own, of which earlier answers say one; its noise is that
+        of one of them. Left empty, they aren't known beforehand.
     unit : float
         What a whole step of the answer is worth in the unit in which noise is shown.
 
@@ -167,6 +170,7 @@ class Step:
     item: str = ""
     branch: str = ""
     strata: int = 1
+    units: tuple[Fraction, ...] = ()
     unit: float = 1.0
     image: LinearImage | None = field(default=None, repr=False)
     own_rho: Fraction | None = None
@@ -264,6 +268,10 @@ class Step:
         leaves: both then state the rho of all, by :func:`sharing`. Units above 1 can
         only lower the rho (``docs/proofs/rho.md``, theorem 2).
         """
+        if self.units and units not in self.units:
+            raise PlanError(
+                f"{self.name!r} is asked at a sensitivity that its plan doesn't have"
+            )
         if units == 1:
             return self
         if units < 1 and self.own_rho is None:

@@ -291,14 +291,21 @@ def test_a_plan_of_many_columns_says_what_gaussian_noise_would_save(planned, wor
 
 
 @pytest.mark.parametrize(
-    "words", ["2000", "2000000", "2000 --sets 2", "2000 --option chosen=9"]
+    "words", ["2000", "2000000", "2000 --sets 2", "2000 --option chosen=9 --sets 1"]
 )
 def test_a_plan_of_loud_pairs_names_chosen_ones(planned, words):
     _, told = planned(24, f"--mechanism margins --records {words}")
-    assert ("chosen=48" in told, "noise alone" in told) == (
+    assert ("measure=chosen" in told, "noise alone" in told) == (
         words == "2000",
         words in ("2000", "2000 --sets 2"),
     )
+
+
+@pytest.mark.parametrize("delta", ["", "--delta 1e-6"])
+def test_a_plan_of_chosen_pairs_says_what_a_delta_would_count(planned, delta):
+    words = f"--mechanism margins --option single_share=3/4 --sets 1 {delta}"
+    _, told = planned(12, words)
+    assert ("would count all pairs" in told) == (not delta)
 
 
 @pytest.mark.parametrize("path", sorted(Path("examples").glob("*.toml")), ids=str)

@@ -150,7 +150,7 @@ def test_all_that_is_asked_costs_what_was_given(kind, codes):
     columns = survey(10).schema.to_dict()["columns"] | (
         jobs(10).schema.to_dict()["columns"] if codes else {}
     )
-    made = Margins(epsilon=2, delta=DELTAS[kind])
+    made = Margins(epsilon=2, delta=DELTAS[kind], measure="pairs")
     plan = made.plan(Schema.model_validate({"columns": columns}))
     assert Fraction("1.98") < plan.loss.epsilon <= 2
     assert sum(spend.epsilon for spend in plan.spends) == plan.loss.epsilon

@@ -31,12 +31,12 @@ from pdips.fields.pair_counts import (
     SecondCount,
 )
 from pdips.fields.targets import PairTarget, SlopeBasis
+from pdips.margins.choosing import PairChoice, counting
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import (
     NoisyPairs,
     NoisyTriple,
     estimate,
-    linking,
 )
 from pdips.margins.fine_columns import IntervalDesign
 from pdips.margins.forecast import NoFormError, errors_of
@@ -44,6 +44,8 @@ from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, squared_
 from pdips.outside import NoisyMargins
 from pdips.privacy.curator import Drawing, noisy_counts
 from pdips.privacy.loss import MOST_TAU, epsilon_of
+from pdips.privacy.plan import Step
+from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import centred
 
 DELTAS = {"pure": None, "zcdp": "1e-6"}
@@ -753,7 +755,7 @@ def test_settings_that_change_with_the_noise_can_be_settled():
     "replace-one-zcdp",
 )
 @pytest.mark.parametrize("kind", ["pure", "zcdp"])
-def test_pairs_are_chosen_that_link_all_columns_and_say_most(kind, neighbours):
+def test_pairs_are_chosen_that_say_most(kind, neighbours):
     table = along(20_000)
     made, schema = (
         of_pairs(
@@ -794,8 +796,8 @@ def test_pairs_are_chosen_that_link_all_columns_and_say_most(kind, neighbours):
     places = {"replace-one": 2, "add-remove": 1}[neighbours]
     assert made.plan(capped).named(CHOICE).sensitivity.l1 == 3 * 2 * places
     pairs = {*pairs_in(NoisyMargins.of(release).margins)}
-    assert pairs > NEIGHBOURS
-    assert len(pairs) == 10
+    assert pairs >= NEIGHBOURS
+    assert len(pairs) <= 10
     assert {
         each.columns for each in release.margin_errors if len(each.columns) == 2
     } == pairs
@@ -806,12 +808,42 @@ def test_pairs_are_chosen_that_link_all_columns_and_say_most(kind, neighbours):
     refuses(said, errors_of, made.plan(schema), "c0 x c1", error=NoFormError)
 
 
-def test_pairs_link_columns_before_any_is_taken_for_its_score():
-    pairs = [*combinations(range(4), 2)]
-    assert linking(pairs, []).all()
-    assert np.flatnonzero(linking(pairs, [0, 5])).tolist() == [1, 2, 3, 4]
-    # all are linked: any that isn't taken
-    assert np.flatnonzero(linking(pairs, [0, 5, 2])).tolist() == [1, 3, 4]
+def test_no_pair_is_taken_where_columns_are_independent(monkeypatch):
+    rng = np.random.default_rng(5)
+    columns = {f"c{k}": rng.integers(0, 3, 2_000) for k in range(6)}
+    table = table_with_levels(columns)
+    made = of_pairs(epsilon=1, chosen=4)
+    counted = [
+        [axis.columns[0] for axis in margin.law.axes]
+        for seed in range(10)
+        for margin in NoisyMargins.of(released(made, table, seed)).margins
+    ]
+    # all columns again, and a pair in fewer than a quarter of 40 choices: at a true
+    # rate of a tenth that fails once in 1,500 times
+    assert sum(len(names) == 1 for names in counted) > 10 * 6
+    assert sum(len(names) == 2 for names in counted) < 10 * 4 / 4
+    # the broken twin: none has the score of a pair that says nothing
+    monkeypatch.setattr(PairChoice, "threshold", -1e9)
+    again = NoisyMargins.of(released(made, table, 0)).margins
+    assert len(pairs_in(again)) == 4
+
+
+def test_choices_know_what_a_further_pair_costs():
+    design = design_of(schema_of(2, 3, 4), "add-remove")
+    one = Step(
+        name="a pair",
+        sensitivity=Sensitivity.of_person(l1=Fraction(1)),
+        price=Fraction(1),
+    )
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    choice = PairChoice(design=design, found=None, pairs=pairs, choice=one, counted=one)
+    # cells and how many of them are free: 2 x 3, 2 x 4, 3 x 4
+    directions = np.sqrt([6 * 2, 8 * 3, 12 * 6])
+    deviation = [counting(one, n).standard_deviation for n in (1, 2)]
+    noise = math.sqrt(2 / math.pi) * np.array(deviation)
+    np.testing.assert_allclose(choice.cost([]), noise[0] * directions)
+    louder = (noise[1] - noise[0]) * directions[0]
+    np.testing.assert_allclose(choice.cost([0]), noise[1] * directions + louder)
 
 
 @pytest.mark.slow
@@ -819,14 +851,15 @@ def test_with_many_columns_and_little_budget_chosen_pairs_are_nearer(monkeypatch
     table = along(2_000)
     off = {chosen: mean_off(table, 0.5, 3, chosen=chosen) for chosen in (None, 9)}
     assert off[9] < 0.85 * off[None]
-    monkeypatch.setattr(
-        "pdips.margins.estimates.linking",
-        lambda pairs, taken: ~np.isin(range(45), taken),
-    )
-    # the broken twin chooses whatever comes first
-    monkeypatch.setattr(
-        "pdips.margins.estimates.distances", lambda *given: np.arange(len(given[2]))
-    )
+    # the broken twin takes whatever comes first
+    scores = PairChoice.scores
+
+    def first_ones(self, counts, taken, shown):
+        best = scores(self, counts, taken, shown)
+        best[..., len(taken)] = 10**6
+        return best
+
+    monkeypatch.setattr(PairChoice, "scores", first_ones)
     assert mean_off(table, 0.5, 3, chosen=9) > off[9] / 0.85
 
 

@@ -222,8 +222,13 @@ def test_settings_of_views_and_of_pairs_exclude_each_other(settings, message):
         ({}, {}, "views"),
         ({}, {"measure": "pairs"}, "pairs"),
         ({}, {"products": ()}, "views"),
-        ({}, {"chosen": 2}, "pairs"),
-        ({"pay": {"lower": 0, "upper": 9}}, {}, "pairs"),
+        ({}, {"chosen": 2}, "chosen"),
+        ({}, {"measure": "chosen"}, "chosen"),
+        ({"pay": {"lower": 0, "upper": 9}}, {}, "chosen"),
+        ({"pay": {"lower": 0, "upper": 9}}, {"epsilon": 4}, "pairs"),
+        ({"pay": {"lower": 0, "upper": 9}}, {"delta": "1e-6"}, "pairs"),
+        ({"pay": {"lower": 0, "upper": 9}}, {"n_sets": 2}, "pairs"),
+        ({"pay": {"lower": 0, "upper": 9}}, {"second_share": "1/2"}, "pairs"),
         ({"job": {"levels": ["a1", "a2", "b1"], "groups": 1}}, {}, "pairs"),
         ({"code": {"levels": list(range(4_000))}}, {}, "views"),
         ({name: {"levels": list(range(200))} for name in "xyz"}, {}, "pairs"),
@@ -232,7 +237,7 @@ def test_settings_of_views_and_of_pairs_exclude_each_other(settings, message):
 def test_what_is_measured_follows_from_schema_and_settings(columns, settings, measure):
     pairs = {name: {"levels": [0, 1]} for name in "abcd"}
     schema = Schema.model_validate({"columns": {**pairs, **columns}})
-    made = Margins(epsilon=1, **settings)
+    made = Margins(**{"epsilon": 1, **settings})
     assert made.measures(schema) == measure
     plan = made.plan(schema)
     assert bool(getattr(plan.design, "views", ())) == (measure == "views")

@@ -24,6 +24,7 @@ from pdips import LaplaceSanitizer, PerturbedHistogram, Schema, Steps, Table
 from pdips.audit.neighbour_pairs import either
 from pdips.fields.products import PARTS, PRODUCTS, NoisyProducts, SecondMoments
 from pdips.fields.weighted_sums import SUMS_OF_WEIGHTS, CappedSums, WeightedSums
+from pdips.margins.choosing import counting
 from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.elections import (
     STEPS_PER_UNIT,
@@ -32,6 +33,7 @@ from pdips.margins.elections import (
 )
 from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
+from pdips.privacy.plan import Step
 from pdips.privacy.replay import Enumerating, exact_law
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.registry import published
@@ -149,21 +151,42 @@ def test_chosen_pairs_cost_what_the_choice_and_the_counts_may(neighbours, monkey
         <= float(choice.price) * (1 + 1e-9)
     )
     assert worst_loss(made, schema, only="choices") <= float(choices.price) * (1 + 1e-9)
+    # whichever tables are counted: two pairs, one, or all columns again
     assert worst_loss(made, schema, only="noise") == pytest.approx(
         float(EPSILON - choices.price), rel=1e-6
     )
-    # the broken twins: scores that move half as far, and a record that is in one of the
-    # two pairs
-    of_person, of_counts = Sensitivity.of_person, Sensitivity.of_counts
+    # the broken twins: scores that move half as far, and two pairs with the noise of
+    # one
+    of_person = Sensitivity.of_person
+
+    def halved(*, l1, **more):
+        return of_person(l1=l1, **more) if more else of_person(l1=l1 / 2)
+
     with monkeypatch.context() as broken:
-        broken.setattr(Sensitivity, "of_person", lambda *, l1: of_person(l1=l1 / 2))
+        broken.setattr(Sensitivity, "of_person", halved)
         assert worst_loss(one, schema, only="choices") > float(choice.price)
-    monkeypatch.setattr(
-        Sensitivity, "of_counts", lambda *given, tables=1: of_counts(*given)
-    )
+    for where in ("fields.pair_counts", "margins.choosing"):
+        monkeypatch.setattr(
+            f"pdips.{where}.tables_in_units", lambda law, n: Fraction(1)
+        )
+    # three columns are counted again where no pair is taken
     assert worst_loss(made, schema, only="noise") == pytest.approx(
-        float(EPSILON - choices.price + counts.price)
+        float(EPSILON - choices.price + 2 * counts.price)
     )
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_tables_that_share_a_price_have_their_noise_enlarged_exactly(law):
+    sensitivity = Sensitivity.of_person(l1=Fraction(2))
+    one = Step(name="a table", sensitivity=sensitivity, price=EPSILON, law=law)
+    for n_tables in (1, 2, 3, 7):
+        step = counting(one, n_tables)
+        # what all tables lose together at this noise, in the unit of the price
+        if law == "laplace":
+            assert n_tables * one.sensitivity.l1 / step.scale == EPSILON
+        else:
+            lost = n_tables * one.sensitivity.l2_squared / (2 * step.variance)
+            assert EPSILON * (1 - Fraction(1, 10**9)) < lost <= EPSILON
 
 
 def largest_loss(made, tables, caps, monkeypatch) -> float:
