@@ -9,23 +9,26 @@ import argparse
 import resource
 import time
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
-from pdips.groups.design import GroupDesign
+from pdips.groups.design import Family, GroupDesign
 from pdips.groups.group_sums import GroupSums
 from pdips.groups.hierarchy import PlainHierarchy
 from pdips.groups.noisy_groups import NoisyGroups
 from pdips.groups.release_of_groups import GroupResult
 from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace
+from pdips.privacy.plan import Step
 
-OUTCOMES = {
+OUTCOMES: dict[str, dict[str, Any]] = {
     "normal": {"lower": -20, "upper": 20},
     "bernoulli": {"levels": [0, 1]},
     "poisson": {"lower": 0, "upper": 20, "integer": True},
 }
-TRUTH = {
+TRUTH: dict[str, tuple[float, ...]] = {
     "normal": (2.0, 3.0, 4.0),
     "bernoulli": (-1.5, 0.8),
     "poisson": (0.8, 0.5),
@@ -88,8 +91,8 @@ def drawn_outcomes(
         deviation = TRUTH["normal"][2]
         if is_wrong:
             heavy = rng.standard_t(TAIL, len(at)) / np.sqrt(TAIL / (TAIL - 2))
-            return np.clip(at + deviation * heavy, *design.range)
-        return rng.normal(at, deviation)
+            return np.asarray(np.clip(at + deviation * heavy, *design.range))
+        return np.asarray(rng.normal(at, deviation))
     if design.family == "bernoulli":
         return rng.random(len(at)) < 1 / (1 + np.exp(-at))
     rate = np.exp(at)
@@ -126,7 +129,7 @@ def noisy_table(
     design = plan.design
     bits = RandomBits(rng)
 
-    def noise(step, n):
+    def noise(step: Step, n: int) -> IntArray:
         if step.law == "laplace":
             return discrete_laplace(step.scale, n, bits)
         return discrete_gaussian(step.variance, n, bits)
@@ -173,7 +176,7 @@ def without_privacy(design: GroupDesign, exact: Exact) -> np.ndarray:
         within = float(np.mean(truth))
     prior = 1 / np.var(truth)
     total = prior + exact.sizes / within
-    return (prior * truth.mean() + sums / within) / total
+    return np.asarray((prior * truth.mean() + sums / within) / total)
 
 
 def measured(
@@ -187,7 +190,7 @@ def measured(
         epsilon=arguments.epsilon,
         delta=arguments.delta,
         outcome="y",
-        family=family,
+        family=cast(Family, family),
     )
     design = mechanism.design(schema)
     exact = exact_table(design, arguments.average, rng, arguments.wrong)
@@ -200,8 +203,10 @@ def measured(
     covered = np.abs(exact.predictors - mean) < Z * deviation
     truth = on_range(design, exact)
     with np.errstate(all="ignore"):
-        ratio = table["noisy_sum"] / np.maximum(table["noisy_records"], 1)
-    ratio = np.clip(ratio, *design.range)
+        noisy_records = np.maximum(table["noisy_records"].to_numpy(), 1)
+        noisy_ratio = table["noisy_sum"].to_numpy() / noisy_records
+    lower, upper = design.range
+    ratio = np.clip(noisy_ratio, lower, upper)
     rank = np.argsort(np.argsort(exact.predictors)) / len(truth)
     places = result.weighted.resampled(400, rng)
     places[:, 1:] = np.exp(places[:, 1:])
@@ -211,7 +216,7 @@ def measured(
     common = np.array([*TRUTH[family], arguments.average, shape])
     direct = (table["direct_lower"] <= truth) & (truth <= table["direct_upper"])
 
-    def error(estimate):
+    def error(estimate: FloatArray) -> float:
         return float(np.sqrt(np.mean((estimate - truth) ** 2)))
 
     found: dict[str, float | list[bool]] = {
@@ -219,7 +224,7 @@ def measured(
         "top 5 %": covered[rank >= 0.95].mean(),
         "direct": direct.mean(),
         "direct, top 5 %": direct[rank >= 0.95].mean(),
-        "rmse": error(table["mean"]),
+        "rmse": error(table["mean"].to_numpy()),
         "no privacy": error(without_privacy(design, exact)),
         "noisy ratio": error(ratio),
         "left": left.mean(),
