@@ -112,10 +112,12 @@ class NoisyGroups:
         """Return the numbers of the groups of some effects, without what is of all
         records.
         """
+        sizes = self.sizes.reshape(-1, self.n_within)
+        sums = self.sums.reshape(-1, self.n_within)
         return replace(
             self,
-            sizes=self.sizes.reshape(-1, self.n_within)[effects].ravel(),
-            sums=self.sums.reshape(-1, self.n_within)[effects].ravel(),
+            sizes=sizes[effects].ravel(),
+            sums=sums[effects].ravel(),
             squares=None,
             n_records=None,
         )

@@ -383,39 +383,49 @@ class GroupQuadrature:
         and then on T.
         """
         predictors, log_prior = self._predictors_of(rows, common)
-        mean, within = self.outcome(common).moments(
-            predictors[:, None] + common.spread.offsets[:, None]
-        )
-        mean = mean[:, :, None]  # (effects, groups, 1, predictors)
-        within = within[:, :, None]
+        mean, within = self._record_moments(predictors, common)
         expected, variance, log_expected = self._expected_of(rows, common)
         # by the noisy size
         share = variance / np.maximum(variance + self.noisy.size_variance, LEAST)
-        groups = self._groups(rows)
-        size_off = self.noisy.sizes[groups].reshape(expected.shape[:2])[..., None, None]
-        size_off = size_off - expected
-        size = expected + share * size_off
+        size = expected + share * (self._of_groups(self.noisy.sizes, rows) - expected)
         left = variance * (1 - share)
         # by the noisy sum
-        sums = self.noisy.sums[groups].reshape(expected.shape[:2])[..., None, None]
-        off = sums - size * mean
+        off = self._of_groups(self.noisy.sums, rows) - size * mean
         spread = left * mean**2 + expected * within + self.noisy.sum_variance
         terms = -(off**2 / spread + np.log(spread) + LOG_TWO_PI) / 2
         gain = left * mean / spread
+        # of the sum of squares
         square = within + mean**2
         both = 2 * mean * within * expected + square * mean * left
-        own = 2 * within**2 + 4 * mean**2 * within
+        own = _variance_of_squares(mean, within) * expected + square**2 * left
+        log_weights = terms.sum(axis=1) + log_expected[..., None] + log_prior[:, None]
         return _SharedBlock(
-            log_weights=terms.sum(axis=1)
-            + log_expected[..., None]
-            + log_prior[:, None],
+            log_weights=log_weights,
             predictors=predictors,
             size_means=size + gain * off,
             size_variances=left - gain * mean * left,
             square_means=square * size + both / spread * off,
-            square_variances=own * expected + square**2 * left - both**2 / spread,
+            square_variances=own - both**2 / spread,
             covariances=square * left - gain * both,
         )
+
+    def _record_moments(
+        self, predictors: FloatArray, common: Common
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mean and variance of a record in each group of an effect, at
+        predictors of shape (effects, points): shape (effects, groups of each, 1,
+        points).
+        """
+        offsets = common.spread.offsets[:, None]
+        mean, within = self.outcome(common).moments(predictors[:, None] + offsets)
+        return mean[:, :, None], within[:, :, None]
+
+    def _of_groups(self, numbers: FloatArray, rows: slice) -> FloatArray:
+        """Return numbers of the groups of effects, shape (effects, groups of each, 1,
+        1).
+        """
+        some = numbers[self._groups(rows)]
+        return some.reshape(-1, self.noisy.n_within, 1, 1)
 
     def _expected_of(
         self, rows: slice, common: Common
@@ -425,10 +435,10 @@ class GroupQuadrature:
         times the density of the noisy sizes, shape (effects, expected).
         """
         noise = self.noisy.size_variance
-        noisy = self.noisy.sizes[self._groups(rows)].reshape(-1, self.noisy.n_within)
+        exact = self._of_groups(self.noisy.sizes, rows)
+        noisy = exact[:, :, 0, 0]
         law = common.sizes
         if law is None:
-            exact = noisy[:, :, None, None]
             return exact, np.zeros_like(exact), np.zeros((len(noisy), 1))
         # what all groups together say, weighted by how well each says it
         about = np.maximum(noisy.sum(axis=1), np.sqrt(noise * self.noisy.n_within))
@@ -442,7 +452,7 @@ class GroupQuadrature:
         expected = totals[:, None, :, None] * self.shares[:, None, None]
         spread = expected * (1 + law.unevenness * expected)
         loud = spread + noise
-        off = noisy[:, :, None, None] - expected
+        off = exact - expected
         terms = -(off**2 / loud + np.log(loud) + LOG_TWO_PI) / 2
         return expected, spread, log_mass + terms.sum(axis=(1, 3))
 
@@ -574,6 +584,11 @@ def _size_ranges(
     above = np.maximum(GRID.width * deviation, np.where(tilted < 0, tail, 0.0))
     lower = np.maximum(mode - GRID.width * deviation, 0.0)
     return lower, (mode + above - lower) / GRID.n_sizes
+
+
+def _variance_of_squares(mean: FloatArray, variance: FloatArray) -> FloatArray:
+    """Return the variance of the square of a normal number."""
+    return np.asarray(2 * variance**2 + 4 * mean**2 * variance)
 
 
 def _gamma_masses(
