@@ -217,7 +217,7 @@ def test_an_analysis_for_any_schema() -> None:
                 "No interval of an",
                 "The noisy counts give",
             ],
-            "mean",
+            "the mean of the",
         ),
         (
             Margins(epsilon=1, n_sets=2, sets="posterior"),
