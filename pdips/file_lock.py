@@ -95,10 +95,22 @@ class FileLock:
         if self._descriptor is None:
             return
         # Removed while it is still held: whoever opens the path next makes a new file.
-        if self._has_lock and _is_file_at(self._descriptor, self.path):
+        if self._holds() and _is_file_at(self._descriptor, self.path):
             with suppress(OSError):
                 self.path.unlink()
         self.close()
+
+    def _holds(self) -> bool:
+        """Whether this object has the lock; an interrupt may have come between opening
+        the file and noting that.
+        """
+        if self._has_lock or self._descriptor is None:
+            return self._has_lock
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close the descriptor and leave the file."""

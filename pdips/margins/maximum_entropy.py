@@ -39,6 +39,9 @@ than this: at less the solver gets no closer to the counts in bearable time.
 
 MOST_DENSE = 2**24  # Cells that are held as one matrix; about 12 bytes each
 MOST_ITERATIONS = 1_000
+# Relative falls of the dual at which the solver stops; it goes on at the next where it
+# hasn't arrived, which 3 in 100 releases of a survey of 15 columns hadn't at the first
+TOLERANCES = (1e-9, 1e-11, 1e-13)
 # Distance of a count from where it belongs, in square roots of it, at which the solver
 # has arrived
 FARTHEST = 0.1
@@ -413,12 +416,18 @@ def fit(
         linear = multipliers @ (dual.counts - 0.5 * penalty * multipliers)
         return normaliser - float(linear), turned.slope(slope)
 
-    options = {"maxiter": MOST_ITERATIONS, "maxcor": 20, "ftol": 1e-9, "gtol": 1e-2}
-    start = np.zeros(len(dual.counts))
-    solution = minimize(value, start, jac=True, method="L-BFGS-B", options=options)
-    multipliers = turned.multipliers(solution.x)
-    table, _ = dual.table(multipliers)
-    off = dual.margins(table) - dual.counts + penalty * multipliers
-    farthest = np.abs(off * turned.step).max(initial=0.0)
-    has_arrived = farthest <= FARTHEST
-    return table.ravel().astype(np.float64), bool(has_arrived)
+    options = {"maxiter": MOST_ITERATIONS, "maxcor": 20, "gtol": 1e-2}
+    place = np.zeros(len(dual.counts))
+    has_arrived = False
+    for tolerance in TOLERANCES:
+        options["ftol"] = tolerance
+        solution = minimize(value, place, jac=True, method="L-BFGS-B", options=options)
+        place = solution.x
+        multipliers = turned.multipliers(place)
+        table, _ = dual.table(multipliers)
+        off = dual.margins(table) - dual.counts + penalty * multipliers
+        farthest = np.abs(off * turned.step).max(initial=0.0)
+        has_arrived = bool(farthest <= FARTHEST)
+        if has_arrived:
+            break
+    return table.ravel().astype(np.float64), has_arrived

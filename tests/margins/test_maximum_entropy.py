@@ -217,5 +217,5 @@ def test_the_solver_arrives_and_says_if_it_does_not(monkeypatch):
         "base": np.zeros((len(grid.side(0, ())), len(grid.side(1, ())))),
     }
     assert fit(grid, views, [], **ask)[1]
-    monkeypatch.setattr(maximum_entropy, "MOST_ITERATIONS", 3)
+    monkeypatch.setattr(maximum_entropy, "MOST_ITERATIONS", 1)
     assert not fit(grid, views, [], **ask)[1]

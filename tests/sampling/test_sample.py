@@ -176,7 +176,7 @@ def test_public_columns_are_those_of_the_schema_and_of_the_call():
         (make, {"draw": 5}, "draw"),
         (lambda df: None, {}, "must return a pm.Model"),
         (lambda df: make(df.drop(columns="region")), {}, "AttributeError"),
-        (42, {}, "model must be"),
+        (42, {}, "a model is a function"),
         ("no_such_model", {}, "there is no model"),
         ("height ~ colour", {}, "colour"),
         (lambda df: pm.Model(), {}, "without an observed variable"),

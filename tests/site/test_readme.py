@@ -56,10 +56,10 @@ def test_the_model_shown_can_be_built():
 
     names = {}
     exec(shown("python", "import pymc as pm\n\n\ndef make"), names)
-    hours = (ROOT / "examples/hours.toml").read_text(encoding="utf-8")
-    schema = Schema.from_toml(hours)
+    survey = (ROOT / "examples/youth.toml").read_text(encoding="utf-8")
+    schema = Schema.from_toml(survey)
     source = written_model(names["make"], schema, {}).source(None, schema)
-    assert source.converted.columns == ("income",)
+    assert source.converted.columns == ("enrolled",)
 
 
 def test_the_lock_file_names_no_host():
@@ -202,7 +202,7 @@ def test_a_newcomer_gets_through_the_readme(tmp_path):
     assert len(python) == 4
     (clone / "snippet.py").write_text("\n".join(python))
     printed = shell(clone, ".venv/bin/python snippet.py")
-    assert "married" in printed
+    assert "at_home" in printed
     assert "female" in printed
-    assert (clone / "demo/hours/synthetic_1.parquet").exists()
+    assert (clone / "demo/survey/synthetic_5.parquet").exists()
     shell(clone, ".venv/bin/pdips schema check examples/hours.toml")
