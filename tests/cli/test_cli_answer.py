@@ -86,7 +86,8 @@ def test_an_answer_is_charged_published_and_pooled_with_the_one_before(pdips, he
     # chance in about one of 10,000
     assert 0.4 * widths[0] < widths[1] < 1.5 * widths[0]
     for row in rows:
-        assert row["lower"] < 1 < row["upper"]
+        # within four deviations: an interval of 95 % misses one time in twenty
+        assert abs(row["estimate"] - 1) < row["upper"] - row["lower"]
         assert row["table_lower"] < row["table_estimate"] < row["table_upper"]
     opened = library.open(homes[1])
     about = opened.posterior["posterior"].attrs
