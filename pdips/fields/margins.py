@@ -27,7 +27,6 @@ from pdips.fields.pair_counts import (
 )
 from pdips.fields.pair_design import MARGINS, PairDesign
 from pdips.fields.pair_plan import (
-    all_pairs_are_loud,
     n_choices,
     n_cuts_at,
     n_pairs_of,
@@ -102,8 +101,7 @@ class Margins(LaplaceOrGaussian):
     Views are margins of a few columns each; the table of maximum entropy that agrees
     with them is laid out, so it has 2^24 cells at most. Pairs are all one- and two-way
     margins; records come from the chains of a pairwise Markov random field. No object
-    grows with the number of cells then, so tables may have up to 200 columns. Where
-    Laplace noise on all pairs would be loud, few pairs are chosen, or none.
+    grows with the number of cells then, so tables may have up to 200 columns.
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of
     :class:`pdips.mechanism.Mechanism`.
 
@@ -114,10 +112,9 @@ class Margins(LaplaceOrGaussian):
         have levels or bins and their cells can be laid out, which was more accurate
         (``docs/mechanisms/margins.md``); pairs for other tables, for members and groups
         of codes, and where a setting asks for pairs: ``intervals``, ``also``,
-        ``weighted``, ``products``, ``single_share`` and ``second_share``; of these
-        tables chosen pairs alone, for fitted sets without a delta, where noise on all
-        pairs would be loud. Exponential mechanisms choose pairs that say more than
-        counting them adds noise, or none.
+        ``weighted``, ``products``, ``single_share`` and ``second_share``. Chosen pairs
+        are for small tables without a delta: exponential mechanisms choose few pairs
+        that say more than counting them adds noise, or none.
     delta : int, float, str or Fraction, optional
         Left out, noise is discrete Laplace, and losses add up in epsilon. A number
         makes it discrete Gaussian, with a zero-concentrated loss that is read at this
@@ -303,11 +300,7 @@ class Margins(LaplaceOrGaussian):
             return "views"
         if not self._of_pairs() and can_be_laid_out(schema):
             return "views"
-        # Gaussian noise grows with the root of the number of pairs alone
-        needs_all = self._needs_all() or schema.members or self.delta is not None
-        if needs_all or not all_pairs_are_loud(schema, self.neighbours, self.total):
-            return "pairs"
-        return "chosen"
+        return "pairs"
 
     def _needs_all(self) -> bool:
         """Return whether other settings need a count of all pairs."""

@@ -8,11 +8,8 @@ from fractions import Fraction
 from pdips.data.schema import Schema
 from pdips.fields.pair_counts import OF_CHOICE, PAIRS
 from pdips.fields.price_parts import (
-    ALONE,
     ALONE_CHOSEN,
     ALONE_LOUD,
-    ALONE_NUMERIC,
-    BEARABLE_SCALE,
     FEWEST_CHOSEN,
     LOUD_SCALE,
     TELLING,
@@ -35,20 +32,6 @@ def n_pairs_of(schema: Schema) -> int:
     """Return the number of pairs of columns that aren't both public."""
     n_public = math.comb(len(schema.public_columns), 2)
     return math.comb(len(schema.columns), 2) - n_public
-
-
-def all_pairs_are_loud(schema: Schema, neighbours: Neighbours, total: Fraction) -> bool:
-    """Return whether Laplace noise on all pairs would be louder than few, chosen ones
-    can make up for.
-    """
-    n_pairs = n_pairs_of(schema)
-    if not n_pairs:
-        return False
-    columns = schema.columns.values()
-    have_levels = all(column.is_categorical or column.is_binned for column in columns)
-    alone = ALONE["laplace"] if have_levels else ALONE_NUMERIC["laplace"]
-    moved = Sensitivity.of_counts(schema, neighbours, tables=n_pairs).l1
-    return moved > BEARABLE_SCALE * (1 - alone) * total
 
 
 def share_beside_chosen(

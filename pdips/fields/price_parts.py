@@ -36,10 +36,6 @@ PART_AGAIN = Fraction(3, 10)
 
 FEWEST_PAIRS = 6  # Of fewer pairs none is counted a second time
 
-BEARABLE_SCALE = 120
-"""Scale of Laplace noise on a count of all pairs, in records, above which few are
-chosen (``benchmarks.tables``).
-"""
 
 ALONE_CHOSEN = Fraction(3, 4)
 ALONE_LOUD = Fraction(9, 10)

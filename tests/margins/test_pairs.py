@@ -847,10 +847,21 @@ def test_choices_know_what_a_further_pair_costs():
 
 
 @pytest.mark.slow
-def test_with_many_columns_and_little_budget_chosen_pairs_are_nearer(monkeypatch):
-    table = along(2_000)
-    off = {chosen: mean_off(table, 0.5, 3, chosen=chosen) for chosen in (None, 9)}
-    assert off[9] < 0.85 * off[None]
+def test_chosen_pairs_are_nearer_where_the_choice_can_tell_them(monkeypatch):
+    # three releases of fixed seeds: .0323 beside .0386 for all pairs
+    table = along(8_000)
+    asked = {"measure": "chosen", "n_sets": 1, "epsilon": 2}
+
+    def mean_distance(**settings):
+        made = Margins(**(asked | settings))
+        return np.mean(
+            [distance(table.frame, released(made, table, s).sets[0]) for s in range(3)]
+        )
+
+    chosen = mean_distance()
+    assert chosen < 0.95 * mean_distance(measure="pairs", second_share=0)
+    # at half the budget it takes too few of them: why it isn't the default
+    assert mean_distance(epsilon=1) > mean_distance(measure="pairs", epsilon=1)
     # the broken twin takes whatever comes first
     scores = PairChoice.scores
 
@@ -860,7 +871,7 @@ def test_with_many_columns_and_little_budget_chosen_pairs_are_nearer(monkeypatch
         return best
 
     monkeypatch.setattr(PairChoice, "scores", first_ones)
-    assert mean_off(table, 0.5, 3, chosen=9) > off[9] / 0.85
+    assert mean_distance() > chosen / 0.95
 
 
 @pytest.mark.slow_cases(
