@@ -15,7 +15,7 @@ from tables import RELATIONS, all_records, bits, cases, refuses, schema_of, tabl
 
 import pdips.fields.chains as chains
 import pdips.fields.targets as targets
-from pdips import Schema, Table, more_sets
+from pdips import Margins, Schema, Table, more_sets
 from pdips.calibration.closed_form import (
     page_form,
     prospects,
