@@ -224,7 +224,7 @@ def test_settings_of_views_and_of_pairs_exclude_each_other(settings, message):
         ({}, {"products": ()}, "views"),
         ({}, {"chosen": 2}, "chosen"),
         ({}, {"measure": "chosen"}, "chosen"),
-        ({"pay": {"lower": 0, "upper": 9}}, {}, "chosen"),
+        ({"pay": {"lower": 0, "upper": 9}}, {}, "pairs"),
         ({"pay": {"lower": 0, "upper": 9}}, {"epsilon": 4}, "pairs"),
         ({"pay": {"lower": 0, "upper": 9}}, {"delta": "1e-6"}, "pairs"),
         ({"pay": {"lower": 0, "upper": 9}}, {"n_sets": 2}, "pairs"),
