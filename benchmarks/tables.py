@@ -6,8 +6,8 @@ and kind of guarantee. How far sets are off in single columns, pairs, triples (m
 total variation distance; numbers cut at true deciles, in pairs and triples at true
 quintiles) and in means of numbers by group (in standard deviations of the number), and
 the ratio to independent columns. The list of tables was fixed before anything was
-tuned; ``--aside`` runs the four that were set aside. Tables of more than 10,000 records are sampled.
-``--jobs 2`` runs tables in processes of their own.
+tuned; ``--aside`` runs the four that were set aside. Tables of more than 10,000 records
+are sampled. ``--jobs 2`` runs tables in processes of their own.
 """
 
 import argparse
