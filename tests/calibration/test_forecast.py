@@ -303,7 +303,7 @@ def test_a_plan_of_loud_pairs_names_chosen_ones(planned, words):
 
 @pytest.mark.parametrize("delta", ["", "--delta 1e-6"])
 def test_a_plan_of_chosen_pairs_says_what_a_delta_would_count(planned, delta):
-    words = f"--mechanism margins --option single_share=3/4 --sets 1 {delta}"
+    words = f"--mechanism margins --option measure=chosen --sets 1 {delta}"
     _, told = planned(12, words)
     assert ("would count all pairs" in told) == (not delta)
 
