@@ -389,22 +389,13 @@ def _tell_gaussian(
     n_records: int | None,
     rows: Sequence["Prospect"],
 ) -> None:
-    """Say how much quieter Gaussian noise would be, where it would be by half, or that
-    it would count all pairs where chosen ones are counted.
-    """
+    """Say how much quieter Gaussian noise would be, where it would be by half."""
     from pdips.calibration.closed_form import prospects
 
     delta = suggested_delta(n_records)
     with suppress(InputError, statistics.StatisticsError):
         gaussian: Any = replace(mechanism, delta=delta)  # type: ignore[call-arg]
         other = gaussian.plan(plan.schema)
-        is_chosen = not getattr(plan.design, "pairs", True)
-        if is_chosen and getattr(other.design, "pairs", False):
-            click.echo(
-                f"noise     --delta {float(delta):g} (Gaussian) would count all pairs "
-                f"of columns; without it a few are chosen"
-            )
-            return
         other_rows = prospects(other, n_records)
         now = _median_error(_of_kind(rows, "margin"))
         then = _median_error(_of_kind(other_rows, "margin"))

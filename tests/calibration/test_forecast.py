@@ -301,13 +301,6 @@ def test_a_plan_of_loud_pairs_names_chosen_ones(planned, words):
     )
 
 
-@pytest.mark.parametrize("delta", ["", "--delta 1e-6"])
-def test_a_plan_of_chosen_pairs_says_what_a_delta_would_count(planned, delta):
-    words = f"--mechanism margins --option measure=chosen --sets 1 {delta}"
-    _, told = planned(12, words)
-    assert ("would count all pairs" in told) == (not delta)
-
-
 @pytest.mark.parametrize("path", sorted(Path("examples").glob("*.toml")), ids=str)
 def test_every_example_has_a_plan(path):
     schema = Schema.load(path)
