@@ -2,9 +2,10 @@
 that the folder has.
 """
 
+import contextlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -198,6 +199,39 @@ def _of_posterior(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     raise InputError("no posterior of this question is published")
 
 
+def named_analysis(public: PublishedRelease) -> tuple[str, str, Answer] | None:
+    """Return the formula that a release was asked for, its family and its answer, named
+    as by :func:`ask`; None if it was asked for none.
+    """
+    release = public.privacy
+    written = str(release.settings.get("model_source", "")).strip()
+    if release.settings.get("model") != "formula" or not written:
+        return None
+    text, *settings = written.splitlines()
+    family = _family_of(settings)
+    wanted = None
+    if family in BAMBI_FAMILIES:
+        question = None
+        with contextlib.suppress(InputError):
+            question = read_question(text, release.table_schema)
+        asked = PublicQuestion(
+            text=text,
+            question=question,
+            family=BAMBI_FAMILIES[family],
+            target="population",
+            missing="level",
+        )
+        wanted = _wanted(written, release.table_schema, asked)
+    answer = _drawn(public, wanted or {})
+    return None if answer is None else (text, family, answer)
+
+
+def _family_of(settings: Sequence[str]) -> str:
+    """Return the family that is written below a formula, by Bambi's name."""
+    named = [line for line in settings if line.startswith(FAMILY_LINE)]
+    return named[0].removeprefix(FAMILY_LINE).strip("'\" ") if named else "gaussian"
+
+
 def _wanted(
     written: str, schema: Schema, asked: PublicQuestion
 ) -> dict[str, str] | None:
@@ -207,9 +241,7 @@ def _wanted(
     formula, *settings = written.splitlines()
     if any("~" in line or line.startswith(OTHER_LINK) for line in settings):
         return None
-    named = [line for line in settings if line.startswith(FAMILY_LINE)]
-    family = named[0].removeprefix(FAMILY_LINE).strip("'\" ") if named else "gaussian"
-    if BAMBI_FAMILIES.get(family) != asked.family:
+    if BAMBI_FAMILIES.get(_family_of(settings)) != asked.family:
         return None
     if asked.question is None:
         return {} if _is_same_text(formula, asked.text) else None

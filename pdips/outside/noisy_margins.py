@@ -315,16 +315,18 @@ class NoisyMargins:
             tied, name = self._tied(named)
             return tied._counted([name], target, shares=shares)
         chosen = self._alone(named)
-
-        def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
-            if len(named) == 1:
-                numbers = np.diagonal(counts, axis1=1, axis2=2)
-            else:
-                first, second = (chosen.places[name] for name in named)
-                numbers = counts[:, first, second].reshape(len(counts), -1)
-            return numbers / n[:, None] if shares else numbers
-
-        centre, _, noise = chosen.spread(reads, N_REPLICATES)
+        counts = chosen.counts()[0][0]
+        if len(named) == 1:
+            centre = np.diagonal(counts)
+        else:
+            first, second = (chosen.places[name] for name in named)
+            centre = counts[first, second].ravel()
+        noise = chosen.noise(named)
+        if shares:
+            centre = centre / chosen.pairs.n
+            # of a share: the noise on its count, less its part of that on the number
+            of_count = np.eye(len(centre)) - centre[:, None]
+            noise = of_count @ noise @ of_count.T / chosen.pairs.n**2
         covariance = noise
         if target == "population":
             n = chosen.pairs.n
