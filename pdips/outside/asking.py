@@ -222,7 +222,7 @@ def named_analysis(public: PublishedRelease) -> tuple[str, str, Answer] | None:
             missing="level",
         )
         wanted = _wanted(written, release.table_schema, asked)
-    answer = _drawn(public, wanted or {})
+    answer = _drawn(public, wanted or [])
     return None if answer is None else (text, family, answer)
 
 
@@ -232,11 +232,9 @@ def _family_of(settings: Sequence[str]) -> str:
     return named[0].removeprefix(FAMILY_LINE).strip("'\" ") if named else "gaussian"
 
 
-def _wanted(
-    written: str, schema: Schema, asked: PublicQuestion
-) -> dict[str, str] | None:
-    """Return the coefficients that answer the question, by the names that the
-    posterior has, if it was asked this question; all of them if none are named.
+def _wanted(written: str, schema: Schema, asked: PublicQuestion) -> list[str] | None:
+    """Return the names of the coefficients that answer the question, if a posterior was
+    asked this question; all of them if none are named.
     """
     formula, *settings = written.splitlines()
     if any("~" in line or line.startswith(OTHER_LINK) for line in settings):
@@ -244,7 +242,7 @@ def _wanted(
     if BAMBI_FAMILIES.get(_family_of(settings)) != asked.family:
         return None
     if asked.question is None:
-        return {} if _is_same_text(formula, asked.text) else None
+        return [] if _is_same_text(formula, asked.text) else None
     if not isinstance(asked.question, Formula):
         return None
     one_level = OF_ONE_LEVEL.match(formula)
@@ -262,7 +260,7 @@ def _wanted(
     # which level such a model counts isn't written in its formula
     if is_text and asked.family == "binomial":
         return None
-    return {of_bambi: name for name, of_bambi in coefficient_names(asked.question)}
+    return coefficient_names(asked.question)
 
 
 def _key(formula: Formula) -> tuple[str, frozenset[frozenset[str]]]:
@@ -275,20 +273,16 @@ def _key(formula: Formula) -> tuple[str, frozenset[frozenset[str]]]:
     return text, frozenset(terms)
 
 
-def coefficient_names(formula: Formula) -> list[tuple[str, str]]:
-    """Return the names of the coefficients in the order of the formula, and those that
-    Bambi gives them: of products of levels it writes the levels together.
+def coefficient_names(formula: Formula) -> list[str]:
+    """Return the names of the coefficients in the order of the formula, as Bambi gives
+    them: ``sex:school[m, high]``.
     """
-    names = [("Intercept", "Intercept")]
+    names = ["Intercept"]
     for term in formula.terms:
         text = ":".join(factor.text for factor in term)
-        for levels in product(*(_levels(factor) for factor in term)):
-            parts = [
-                f"{factor.text}[{level}]" if level else factor.text
-                for factor, level in zip(term, levels, strict=True)
-            ]
-            several = ", ".join(level for level in levels if level)
-            names.append((":".join(parts), f"{text}[{several}]" if several else text))
+        for own in product(*(_levels(factor) for factor in term)):
+            inside = ", ".join(level for level in own if level)
+            names.append(f"{text}[{inside}]" if inside else text)
     return names
 
 
@@ -298,16 +292,16 @@ def _levels(factor: Expression) -> list[str]:
     return factor.columns[factor.text].names()[1:]
 
 
-def _drawn(release: PublishedRelease, wanted: Mapping[str, str]) -> Answer | None:
+def _drawn(release: PublishedRelease, wanted: Sequence[str]) -> Answer | None:
     """Return the coefficients of a published posterior, if it has all that are
     wanted.
     """
     tree = release.posterior
     draws = dict(entries(tree["posterior"].to_dataset()))
-    wanted = wanted or {name: name for name in draws}
+    wanted = wanted or [*draws]
     if not {*wanted} <= {*draws}:
         return None
-    frame = pd.DataFrame({wanted[name]: draws[name].ravel() for name in wanted})
+    frame = pd.DataFrame({name: draws[name].ravel() for name in wanted})
     remarks = []
     contradicted = contradiction(tree["posterior"].attrs)
     if contradicted is not None:
@@ -346,7 +340,7 @@ def _of_margins(public: PublishedRelease, asked: PublicQuestion) -> Answer:
         answer = margins.ols(asked.text, target=asked.target)
     else:
         answer = margins.glm(asked.text, family=asked.family, target=asked.target)
-    return answer.arranged([name for name, _ in coefficient_names(question)])
+    return answer.arranged(coefficient_names(question))
 
 
 def _margins_of(public: PublishedRelease) -> NoisyMargins:

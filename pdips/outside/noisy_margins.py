@@ -474,7 +474,9 @@ class NoisyMargins:
         bases = []
         for column in columns:
             size = self.schema.columns[column].n_levels
-            bases.append(np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)[0])
+            basis, upper = np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)
+            # a level is above 0, the first and those after it are below
+            bases.append(basis * np.sign(np.diagonal(upper)))
         parts = parts_of(len(columns), total=bool(pairs.total_variance))
         values = list[FloatArray]()
         variances = list[float]()
@@ -531,7 +533,8 @@ class NoisyMargins:
         TensorVariable
             The noisy contrasts: their covariance is that of the noise, and for
             ``target="population"`` of sampling. Labels of its dim say which columns a
-            contrast depends on.
+            contrast depends on, and on which level: ``school[high]`` is that level
+            against the first one and those after it.
 
         Raises
         ------
@@ -556,8 +559,7 @@ class NoisyMargins:
             if not self.found.total_variance:
                 covariance = covariance - mean[:, None] * mean / self.found.n
         parts = parts_of(len(named), total=bool(self.found.total_variance))
-        sizes = [column.n_levels for column in known.values()]
-        labels = factors.contrast_labels(named, parts, sizes)
+        labels = factors.contrast_labels(known, parts)
         return factors.observe_contrasts(name, labels, seen, (mean, covariance))
 
     def ols(self, formula: str, *, target: Target = "population") -> Answer:

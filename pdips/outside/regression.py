@@ -148,13 +148,29 @@ def crossed(
     names = [term for terms, _ in factors.values() for term in terms]
     values = [own for _, own in factors.values()]
     for interaction in interactions:
-        names += map(":".join, product(*(factors[name][0] for name in interaction)))
+        names += _names_of_product(
+            interaction, [factors[name][0] for name in interaction]
+        )
         crossing: FloatArray = np.ones((len(values[0]), 1))
         for name in interaction:
             products = crossing[:, :, None] * factors[name][1][:, None]
             crossing = np.asarray(products).reshape(len(crossing), -1)
         values.append(crossing)
     return names, np.hstack(values)
+
+
+def _names_of_product(
+    interaction: Sequence[str], terms: Sequence[Sequence[str]]
+) -> Iterator[str]:
+    """Yield names of products of terms, levels together: ``sex:school[m, high]``."""
+    text = ":".join(interaction)
+    for some in product(*terms):
+        levels = [
+            term[len(factor) + 1 : -1]
+            for factor, term in zip(interaction, some, strict=True)
+            if term != factor
+        ]
+        yield f"{text}[{', '.join(levels)}]" if levels else text
 
 
 @dataclass(frozen=True, eq=False)

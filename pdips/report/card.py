@@ -63,7 +63,8 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
     certificate = Certificate.beside(public)
     listed, tree = coefficients(public, release)
     data = None
-    if public.is_dir():
+    has_answers = bool(release.margins) or TREE_FILE in (release.digests or ())
+    if has_answers and public.is_dir():
         data = load(CARD_DATA)(public, release)
     n_records = None if data is None else data.get("n")
     adds_up = release.privacy.kind == "pure" and all(
