@@ -9,8 +9,10 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -189,7 +191,7 @@ def shares_by_group(groups: list[str]) -> pm.Model:
     return model
 
 
-def of_records(groups: list[str]):
+def of_records(groups: list[str]) -> Callable[[pd.DataFrame], pm.Model]:
     """Return what makes the model on the records of a table or a set."""
 
     def make(df: pd.DataFrame) -> pm.Model:
@@ -211,8 +213,9 @@ def models_redrawn(n_tables: int, n: int, epsilon: str) -> None:
     groups = schema.columns[GROUP].names()
     is_enrolled = frame["enrolled"].astype(str) == "yes"
     truth = is_enrolled.groupby(frame[GROUP].astype(str)).mean()[groups].to_numpy()
-    settings = {"draws": 500, "tune": 1_000, "chains": 2, "random_seed": 1}
-    settings |= {"target_accept": 0.95, "progressbar": False, "quiet": True}
+    settings: dict[str, Any] = {"draws": 500, "tune": 1_000, "chains": 2}
+    settings |= {"target_accept": 0.95, "random_seed": 1}
+    settings |= {"progressbar": False, "quiet": True}
     rows = []
     for number in range(n_tables):
         rng = np.random.default_rng([n, number])
