@@ -11,9 +11,10 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtri
 
 from pdips.arrays import FloatArray
-from pdips.data.schema import Schema
+from pdips.data.schema import Schema, hint
 from pdips.errors import InputError, UselessWarning
 from pdips.outside.answer import POSTERIOR, Answer
 from pdips.outside.cells import Missing
@@ -22,11 +23,18 @@ from pdips.outside.questions import (
     Expression,
     Formula,
     Question,
+    Summary,
     is_number,
     read_question,
 )
 from pdips.outside.regression import OPEN, Target
-from pdips.outside.set_analyses import Family, of_sets
+from pdips.outside.set_analyses import (
+    Family,
+    SetRecords,
+    of_sets,
+    regression,
+    summary,
+)
 from pdips.privacy.loss import choice
 from pdips.release.documents import PrivacyDocument, answered_beside
 from pdips.release.opening import PublishedRelease, open
@@ -64,6 +72,8 @@ class PublicQuestion:
     family : {"gaussian", "binomial", "poisson"}
     target : {"population", "table"}
     missing : {"level", "drop"}
+    weights : str, optional
+        A column of numbers: how many members of the population a record stands for.
     """
 
     text: str
@@ -71,6 +81,7 @@ class PublicQuestion:
     family: Family
     target: Target
     missing: Missing
+    weights: str | None = None
 
 
 def ask(
@@ -80,6 +91,7 @@ def ask(
     family: str = "gaussian",
     target: Target = "population",
     missing: Missing = "level",
+    weights: str | None = None,
 ) -> Answer:
     """Answer a question from a public folder: see
     :meth:`pdips.release.opening.PublishedRelease.ask`.
@@ -89,6 +101,8 @@ def ask(
     choice(missing, ("level", "drop"), "missing")
     _check_unchanged(public)
     asked = _read(public, question, BAMBI_FAMILIES[family], target, missing)
+    if weights is not None:
+        asked = replace(asked, weights=_weights(public, asked, weights))
     refusals = dict[str, str]()
     left_open: Answer | None = None
     for name, source in SOURCES.items():
@@ -126,6 +140,23 @@ def _check_unchanged(public: PublishedRelease) -> None:
         )
 
 
+def _weights(public: PublishedRelease, asked: PublicQuestion, name: str) -> str:
+    """Return the column of weights, or refuse what can't be weighted."""
+    columns = public.privacy.table_schema.columns
+    if name not in columns or not is_number(columns[name]) or columns[name].missing:
+        raise InputError(
+            f"weights must name a column of numbers that is never missing"
+            f"{hint(name, columns)}, and {name!r} is none"
+        )
+    if (columns[name].lower or 0.0) < 0:
+        raise InputError(f"weights can't be below 0, and {name!r} may be")
+    question = asked.question
+    kind = question.kind if isinstance(question, Summary) else ""
+    if kind in ("quantile", "correlation"):
+        raise InputError(f"a {kind} takes no weights: mean, share, total, count do")
+    return name
+
+
 def _read(
     public: PublishedRelease,
     text: str,
@@ -151,19 +182,54 @@ def _read(
 def _refusal(
     public: PublishedRelease, asked: PublicQuestion, refusals: Mapping[str, str]
 ) -> str:
+    """Return why no source answers, and what the office may do."""
     reasons = "; ".join(f"{name}: {said}" for name, said in refusals.items())
     if isinstance(asked.question, Formula):
+        analysis = f"--analysis {asked.text!r}"
         advice = (
-            f"`pdips answer TABLE DIR --analysis {asked.text!r}`, which the office may "
-            f"run, would answer this at a price"
+            f"a release with `{analysis}`, or `pdips answer TABLE DIR {analysis}` "
+            f"beside this one"
         )
     else:
         columns = ",".join(asked.question.columns) if asked.question else ""
         advice = (
-            f"a release of several sets, or one by `margins` with `also={columns}`, "
-            f"would answer this"
+            f"a release of several sets, or one by `margins` with `also={columns}`,"
         )
-    return f"not measured: {advice} ({reasons})"
+    within = _at_best(public, asked)
+    return f"not measured: {advice} would answer this{within} ({reasons})"
+
+
+def _at_best(public: PublishedRelease, asked: PublicQuestion) -> str:
+    """Return within what a question would be answered without noise, by a published
+    set; nothing where that can't be said.
+    """
+    question = asked.question
+    if question is None or not question.columns:
+        return ""
+    try:
+        schema = public.privacy.table_schema
+        columns = [*question.columns]
+        records = SetRecords.of(
+            public.sets[0], schema, columns, asked.missing, asked.weights
+        )
+        if isinstance(question, Formula):
+            names, _, variances = regression(records, question, asked.family)
+        elif question.kind == "quantile":
+            return ""
+        else:
+            names, _, variances = summary(records, question)
+    except InputError:
+        return ""
+    reaches = ndtri(0.975) * np.sqrt(variances)
+    known = np.isfinite(reaches) & (reaches > 0)
+    if not known.any():
+        return ""
+    widest = int(np.argmax(np.where(known, reaches, 0)))
+    least = float(reaches[known].min())
+    if known.sum() == 1:
+        return f" within about ± {least:.2g}, noise left out"
+    said = f"± {least:.2g} to ± {reaches[widest]:.2g} ({names[widest]})"
+    return f" within about {said}, noise left out"
 
 
 def _is_same_text(text: str, other: str) -> bool:
@@ -190,6 +256,8 @@ def _of_posterior(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     """Return the answer of a published posterior of this very question."""
     if asked.target != "population":
         raise InputError("posteriors are of the population")
+    if asked.weights is not None:
+        raise InputError("posteriors are without weights")
     for release, written in _analyses(public):
         wanted = _wanted(written, release.privacy.table_schema, asked)
         if wanted is not None:
@@ -324,6 +392,8 @@ def _drawn(release: PublishedRelease, wanted: Sequence[str]) -> Answer | None:
 
 def _of_margins(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     """Return the answer of noisy products or margins."""
+    if asked.weights is not None:
+        raise InputError("noisy counts are without weights")
     margins = _margins_of(public)
     question = asked.question
     if question is None:
@@ -360,7 +430,7 @@ def _of_sets(public: PublishedRelease, asked: PublicQuestion) -> Answer:
         raise InputError("intervals from sets are of the population")
     if asked.question is None:
         raise InputError("sets are asked in the grammar")
-    return of_sets(public, asked.question, asked.family, asked.missing)
+    return of_sets(public, asked.question, asked.family, asked.missing, asked.weights)
 
 
 type Source = Callable[[PublishedRelease, PublicQuestion], Answer]

@@ -50,11 +50,11 @@ def card_data(public: Path, release: PrivacyDocument) -> dict[str, Any] | None:
     # the sets answer in Python, where noisy counts can't be read
     with suppress(*UNFIT):
         data |= _of_margins(NoisyMargins.read(public), release)
-    asked = None
-    with suppress(*UNFIT):
-        asked = named_analysis(opened)
-    if asked is not None:
-        data["analyses"].append(_of_analysis(*asked))
+    for each in [opened]:
+        with suppress(*UNFIT):
+            asked = named_analysis(each)
+            if asked is not None:
+                data["analyses"].append(_of_analysis(*asked))
     return data if data["columns"] or data["analyses"] else None
 
 

@@ -106,6 +106,9 @@ class PublishedRelease:
         missing : {"level", "drop"}
             Whether missing is a level of columns with levels, or records without one
             are left out. Records without a number that is asked for always are.
+        weights : str, optional
+            A column of numbers: how many members of the population a record stands
+            for. Of formulas, means, shares, totals and counts, from sets.
 
         Returns
         -------
