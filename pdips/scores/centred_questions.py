@@ -75,7 +75,7 @@ OF_LENGTHS = Fraction(6, 70)
 ROUNDED = 1 + Fraction(1, 2**10)
 
 # Coefficients and other parameters of a model with confidential covariates
-MOST_CENTRED = 30
+MOST_CENTRED = 62
 # Records that a release is rehearsed with
 REHEARSED = 5_000
 # Records whose numbers are worked out at once
