@@ -225,17 +225,17 @@ def test_too_few_records_are_refused_before_the_charge(tmp_path):
 
 
 def test_too_many_parameters_are_refused():
-    columns = {f"x{i}": {"lower": -1, "upper": 1} for i in range(31)}
+    columns = {f"x{i}": {"lower": -1, "upper": 1} for i in range(63)}
 
     @written
     def wide(data):
-        b = pm.Normal("b", 0, 1, shape=31)
-        eta = sum(b[i] * data[f"x{i}"] for i in range(31))
+        b = pm.Normal("b", 0, 1, shape=63)
+        eta = sum(b[i] * data[f"x{i}"] for i in range(63))
         pm.Bernoulli("y", logit_p=eta, observed=data["y"])
 
     schema = Schema(columns={**columns, "y": {"levels": [0, 1]}})
     made = Scores(epsilon=1, model=wide)
-    refuses("31 parameters, and at most 30", made.plan, schema)
+    refuses("63 parameters, and at most 62", made.plan, schema)
 
 
 def test_other_mechanisms_say_that_covariates_are_confidential():
