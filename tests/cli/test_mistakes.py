@@ -17,6 +17,7 @@ from test_cli import complains, words, written
 
 import pdips as library
 from pdips import Ledger, Margins, Schema, Table, synthesize
+from pdips.inference import combine
 
 KNOWN = {"columns": {"ill": {"levels": ["no", "yes"]}, "sex": {"levels": ["f", "m"]}}}
 
@@ -109,7 +110,7 @@ PYTHON = {
         "has its columns under 'columns'",
     ),
     "rule": (
-        lambda _: library.inference.combine([1, 2], [1, 1], rule="betwen"),
+        lambda _: combine([1, 2], [1, 1], rule="betwen"),
         "did you mean 'between'",
     ),
     "column of an option": (
