@@ -25,6 +25,7 @@ from pdips.errors import (
     NotConvergedError,
     ResumableError,
     UselessWarning,
+    hint,
     what_happened,
 )
 from pdips.privacy.budget import ALLOWED
@@ -237,7 +238,10 @@ def _no_option(name: str, key: str, known: Sequence[str]) -> str:
 
     if key == "delta":
         return without_delta(name)
-    said = f"{name} has no option {key!r}; it has {', '.join(known) or 'none'}"
+    said = (
+        f"{name} has no option {key!r}{hint(key, known)}; it has "
+        f"{', '.join(known) or 'none'}"
+    )
     if key == "kind" and "delta" in known:
         return f"{said}. Gaussian noise is chosen by --delta alone"
     return said

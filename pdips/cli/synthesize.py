@@ -311,17 +311,19 @@ class SynthesisOptions:
             prepare=partial(reserve_space, staged, mechanism, file_format),
         )
 
-    def with_mechanism(self, schema: "Schema") -> "SynthesisOptions":
-        """Return the options with a mechanism: one that wasn't named is chosen."""
+    def with_mechanism(self, schema: "Schema") -> "tuple[SynthesisOptions, str]":
+        """Return the options with a mechanism, and why one that wasn't named is
+        chosen.
+        """
         if self.mechanism_name is not None:
-            return self
+            return self, ""
         from pdips.groups.group_sums import GroupSums
         from pdips.margins.planning import suited
         from pdips.synthesis import in_files
 
         if self.is_by_group(schema):
-            click.echo(f"mechanism {GroupSums.name}: the model has very many groups")
-            return replace(self, mechanism_name=GroupSums.name)
+            why = f"mechanism {GroupSums.name}: the model has very many groups"
+            return replace(self, mechanism_name=GroupSums.name), why
         has_model = self.model is not None or self.formula is not None
         found = suited(schema, has_model=has_model, in_files=in_files(self.table))
         given = [option.partition("=")[0] for option in self.options]
@@ -329,14 +331,14 @@ class SynthesisOptions:
         more = ""
         if not has_delta and "delta" in find(found.name).__dataclass_fields__:
             more = "; with --delta it may have far less noise: pdips plan"
-        click.echo(f"mechanism {found.name}: {found.why}{more}")
+        why = f"mechanism {found.name}: {found.why}{more}"
         usual = [
             f"{name}={value}"
             for name, value in found.settings.items()
             if name not in given
         ]
         options = (*self.options, *usual)
-        return replace(self, mechanism_name=found.name, options=options)
+        return replace(self, mechanism_name=found.name, options=options), why
 
 
 def run(options: SynthesisOptions) -> None:
@@ -350,7 +352,7 @@ def run(options: SynthesisOptions) -> None:
         source = options.written(schema, ledger)
     if source is not None:
         schema = source.converted.narrowed(schema)
-    options = options.with_mechanism(schema)
+    options, why_chosen = options.with_mechanism(schema)
     mechanism = options.mechanism(schema, source)
     if options.n_sets is None:
         # kept with the charge: a release is resumed with as many sets
@@ -373,6 +375,8 @@ def run(options: SynthesisOptions) -> None:
             if options.report:
                 verdicts = synthesis.write_report()
     with printing(synthesis.placed):
+        if why_chosen:  # nothing is told before the release is in its place
+            click.echo(why_chosen)
         synthesis.tell()
         show_verdicts(verdicts)
 
