@@ -437,10 +437,10 @@ def _in_the_limit() -> dict[str, str]:
     """
     found = limits()
     off = found["standard errors off"].abs()
-    worst = found.loc[off.idxmax()]
+    worst = int(off.argmax())
     return {
-        "limit": f"{worst['limit']:.2f}",
-        "truth": f"{worst['truth']:g}",
+        "limit": f"{found['limit'].iloc[worst]:.2f}",
+        "truth": f"{found['truth'].iloc[worst]:g}",
         "off": f"{off.max():.2f}",
     }
 
