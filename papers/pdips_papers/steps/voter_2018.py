@@ -258,7 +258,8 @@ def mechanism_of(case: str, epsilon: Fraction) -> Mechanism:
     name, form, options = CASES[case]
     common = {"epsilon": epsilon, "n_sets": N_SETS, "split": "per-set"}
     if form == "as run":
-        return AS_RUN[name](**common, **options)
+        made: Mechanism = AS_RUN[name](**common, **options)
+        return made
     return mechanism(name, form, **common, **options)
 
 
