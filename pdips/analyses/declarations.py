@@ -1,0 +1,139 @@
+"""Analyses as they are named: formulas with their settings, Bambi models, functions and
+files, read before the table is.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pdips.analyses.composite import WithAnalyses, of_analysis
+from pdips.conversion.formula_settings import formula_settings
+from pdips.data.analyses import DeclaredAnalysis
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.mechanism import Mechanism
+from pdips.posterior.model_file import Source
+from pdips.privacy.account import Request
+from pdips.privacy.charge import reserved
+from pdips.privacy.ledger import Ledger
+from pdips.sampling import written_model
+
+SEPARATOR = ";"  # between a formula and its settings, and between these
+PUBLIC_FIRST = (
+    "its public columns are read from the table, so its price is known once the table "
+    "is at hand; `pdips synthesize` refuses before the charge"
+)
+
+
+def bare(schema: Schema) -> tuple[Schema, list[DeclaredAnalysis]]:
+    """Return a schema without the analyses that it names, and these."""
+    return schema.model_copy(update={"analysis": ()}), [*schema.analysis]
+
+
+def sources_of(
+    analyses: Sequence[Any],
+    schema: Schema,
+    table: Any = None,
+    ledger: Ledger | None = None,
+    *,
+    explain: bool = True,
+    allow: Collection[str] = (),
+) -> list[Source]:
+    """Return analyses as models, made with the public columns of a table, of which
+    nothing else is read.
+
+    Parameters
+    ----------
+    analyses : sequence of str, DeclaredAnalysis, mapping, bambi.Model, callable or path
+        A formula may have settings behind it: ``"ill ~ age; family=bernoulli"``.
+    schema : Schema
+        Of the table.
+    table, ledger, explain, allow
+        As in :func:`pdips.synthesize`; the table is needed where columns are public.
+
+    Raises
+    ------
+    InputError
+        If one can't be read, or doesn't fit the schema; the message names it.
+
+    Examples
+    --------
+    >>> schema = Schema(
+    ...     columns={
+    ...         "age": Column(lower=18, upper=99),
+    ...         "ill": Column(levels=[0, 1]),
+    ...     }
+    ... )
+    >>> [source] = sources_of(["ill ~ age; family=bernoulli"], schema)
+    >>> source.text.splitlines()
+    ['ill ~ age', "family = 'bernoulli'"]
+    """
+    if isinstance(analyses, (str, Mapping)) or not isinstance(analyses, Sequence):
+        raise InputError("analyses are a list, such as ['y ~ x', 'log(z) ~ x']")
+    written = []
+    for analysis in analyses:
+        model, settings = _read(analysis)
+        with of_analysis(_label(model)):
+            found = written_model(model, schema, settings)
+            if found is None:
+                raise InputError(
+                    "an analysis is a formula, such as 'y ~ x', a bambi.Model, or a "
+                    "function make(df) or its file"
+                )
+        written.append(found)
+    if not schema.public_columns:
+        reading: Any = nullcontext()
+    else:
+        # what goes wrong with the table's public columns is on record
+        request = Request(mechanism="reading of public columns", schema=schema)
+        reading = reserved(ledger, request, explain=explain, allow=allow)
+    sources = []
+    with reading:
+        for found in written:
+            with of_analysis("; ".join(found.text.strip().splitlines()[:1])):
+                sources.append(found.source(table, schema))
+    return sources
+
+
+def with_analyses(
+    mechanism: Mechanism,
+    analyses: Sequence[Any],
+    schema: Schema,
+    table: Any = None,
+    ledger: Ledger | None = None,
+    **reading: Any,
+) -> Mechanism:
+    """Return a mechanism that answers analyses too, for the same price; ``reading`` are
+    settings of :func:`sources_of`.
+    """
+    sources = sources_of(analyses, schema, table, ledger, **reading)
+    return WithAnalyses.of(mechanism, sources)
+
+
+def _read(analysis: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the model of an analysis, and the settings beside it."""
+    if isinstance(analysis, Mapping):
+        try:
+            analysis = DeclaredAnalysis(**analysis)
+        except (ValidationError, TypeError):
+            raise InputError(
+                "an analysis that is a dict has a formula, and family, link and priors "
+                "if need be: {'formula': 'ill ~ age', 'family': 'bernoulli'}"
+            ) from None
+    if isinstance(analysis, DeclaredAnalysis):
+        return analysis.formula, analysis.settings
+    if isinstance(analysis, str):
+        formula, *settings = analysis.split(SEPARATOR)
+        given = [each for each in settings if each.strip()]
+        return formula.strip(), formula_settings(given)
+    return analysis, {}
+
+
+def _label(model: Any) -> str:
+    """Return what is said of an analysis that couldn't be read."""
+    if isinstance(model, (str, Path)):
+        return str(model)
+    return str(getattr(model, "__name__", type(model).__name__))
