@@ -14,6 +14,7 @@ import pandas as pd
 import xarray as xr
 
 from pdips.analyses.estimates import (
+    CONTRADICTED_MODEL,
     ESTIMATES_TABLE,
     as_rows,
     beside_table,
@@ -59,11 +60,6 @@ CLAIMED_INTERVAL = re.compile(
     rf"(?P<name>.+?)\s+in\s+\[\s*(?P<lower>{DECIMAL})\s*,\s*(?P<upper>{DECIMAL})\s*\]"
 )
 CLAIMED_SIDE = re.compile(rf"(?P<name>.+?)\s*(?P<sign>[<>])\s*(?P<end>{DECIMAL})")
-CONTRADICTED_MODEL = (
-    "the noisy answers contradict it: if it were right, they would be so far off in "
-    "{:.2g} of releases. So the intervals are not 95 %, and the probability isn't the "
-    "claim's"
-)
 MEANING = (
     "The 95 % intervals and the probability are of the population that the table is a "
     "sample of, if the question was fixed before anyone looked at the release. If the "
@@ -551,7 +547,8 @@ class TableAnswer:
         for name, reason in self.not_pooled.items():
             lines.append(f"pooled    not with {name}: {reason}")
         if self.contradicted is not None:
-            lines.append(f"model     {CONTRADICTED_MODEL.format(self.contradicted)}")
+            said = CONTRADICTED_MODEL.format(self.contradicted)
+            lines.append(f"model     {said}, and the probability isn't the claim's")
         return "\n".join([*lines, f"meaning   {MEANING}"])
 
 

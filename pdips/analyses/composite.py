@@ -26,9 +26,17 @@ from pdips.posterior.model_file import Source
 from pdips.privacy.answers import Answers, PublicFacts
 from pdips.privacy.charge import Charge
 from pdips.privacy.curator import Curator, timed
-from pdips.privacy.loss import Kind, PrivacyLoss, epsilon_of, exact, spell
+from pdips.privacy.loss import (
+    PRICE_DIGITS,
+    Kind,
+    PrivacyLoss,
+    epsilon_of,
+    exact,
+    spell,
+)
 from pdips.privacy.part import PartCurator, facts_of, named
 from pdips.privacy.plan import SEEDED, Plan
+from pdips.privacy.rho import rounded_up
 from pdips.release.documents import OF_TABLES
 from pdips.release.offers import Offers, SetsShare
 from pdips.release.release import Release, question_of
@@ -272,6 +280,23 @@ class WithAnalyses(Mechanism):
             with self._told(number):
                 scores.check(planned, table)
 
+    def forecasts(self, plan: Plan, n_records: int | None) -> Iterator[str]:
+        """Yield for each analysis what it gets of the price and, with a public number
+        of records or a guess, whether these are enough.
+        """
+        parts: PlannedParts = plan.design
+        for scores, planned, source in zip(
+            self.asked, parts.analyses, self.analyses, strict=True
+        ):
+            d = scores.space(planned.schema).n_parameters
+            said = f"{label_of(source)}: {d} parameters, {_price(planned)} of the price"
+            if n_records is not None:
+                try:
+                    scores.check_enough(planned, n_records)
+                except InputError as refusal:
+                    said = f"{said}; it would be refused: {refusal}"
+            yield said
+
     def ask(self, plan: Plan, curator: Curator) -> list[AnsweredPart]:
         """Ask the steps of the tables, then those of each analysis."""
         parts: PlannedParts = plan.design
@@ -365,6 +390,14 @@ class WithAnalyses(Mechanism):
             spends=plan.spends,
             analyses=tuple(analyses),
         )
+
+
+def _price(plan: Plan) -> str:
+    """Return the price of a part in the unit that the parts add up in."""
+    loss = plan.loss
+    if loss.kind == "zcdp":
+        return f"rho = {spell(rounded_up(loss.rho, PRICE_DIGITS))}"
+    return f"epsilon = {spell(loss.epsilon)}"
 
 
 def at_share[M: Mechanism](mechanism: M, share: Fraction) -> M:

@@ -4,9 +4,12 @@ files, read before the table is.
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from pydantic import ValidationError
 
 from pdips.analyses.composite import WithAnalyses, of_analysis
@@ -22,15 +25,8 @@ from pdips.privacy.ledger import Ledger
 from pdips.sampling import written_model
 
 SEPARATOR = ";"  # between a formula and its settings, and between these
-PUBLIC_FIRST = (
-    "its public columns are read from the table, so its price is known once the table "
-    "is at hand; `pdips synthesize` refuses before the charge"
-)
-
-
-def bare(schema: Schema) -> tuple[Schema, list[DeclaredAnalysis]]:
-    """Return a schema without the analyses that it names, and these."""
-    return schema.model_copy(update={"analysis": ()}), [*schema.analysis]
+# Records whose public columns are made up, for a plan without a table
+MADE_UP = 480
 
 
 def sources_of(
@@ -111,6 +107,36 @@ def with_analyses(
     """
     sources = sources_of(analyses, schema, table, ledger, **reading)
     return WithAnalyses.of(mechanism, sources)
+
+
+def planned_with(
+    mechanism: Mechanism, analyses: Sequence[Any], schema: Schema
+) -> WithAnalyses:
+    """Return a mechanism that answers analyses too, for a plan before there is a table:
+    public columns are made up.
+    """
+    sources = sources_of(analyses, schema, made_up_public(schema))
+    return WithAnalyses.of(mechanism, sources)
+
+
+def made_up_public(schema: Schema) -> pd.DataFrame:
+    """Return public columns of records that nobody has: all levels of each in turn,
+    and numbers all over its bounds.
+    """
+    cells = {}
+    for name in schema.public_columns:
+        column = schema.columns[name]
+        if column.levels is not None:
+            cells[name] = [*islice(cycle(column.levels), MADE_UP)]
+            continue
+        numbers = np.linspace(
+            float(column.lower or 0), float(column.upper or 0), MADE_UP
+        )
+        if column.type == "date":
+            cells[name] = [column.spell(value) for value in numbers]
+        else:
+            cells[name] = [*(numbers.round() if column.integer else numbers)]
+    return pd.DataFrame(cells)
 
 
 def _read(analysis: Any) -> tuple[Any, dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The answer to an analysis in a table: a row for each coefficient."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +8,16 @@ import pandas as pd
 import xarray as xr
 
 from pdips.arrays import FloatArray
-from pdips.release.public_draws import PublicDraws
+from pdips.release.public_draws import PublicDraws, contradiction
+from pdips.release.release import Release, question_of
 from pdips.report.coefficients import entries
 
 TABLE_GROUP = "this_table"
 ESTIMATES_TABLE = "answer"  # table of a release
+CONTRADICTED_MODEL = (
+    "the noisy answers contradict it: if it were right, they would be so far off in "
+    "{:.2g} of releases. So the intervals are not 95 %"
+)
 ENDS_OF_95 = (0.025, 0.975)  # of the two ends of an interval
 
 
@@ -60,3 +65,19 @@ def beside_table(
 
     posterior = draws.posterior.assign_attrs(said)
     return replace(draws, posterior=posterior, others=groups)
+
+
+def told_of(number: int, part: Release) -> Iterator[str]:
+    """Yield lines for the curator's screen: the answer to an analysis that is a part of
+    a release, coefficient by coefficient.
+    """
+    yield f"analysis  {number}: {question_of(part.settings)}"
+    for row in part.tables[ESTIMATES_TABLE].to_dict("records"):
+        yield (
+            f"estimate  {row['coefficient']}: {row['estimate']:.4g}, 95 % interval "
+            f"{row['lower']:.4g} to {row['upper']:.4g}"
+        )
+    draws = part.posterior_draws
+    share = None if draws is None else contradiction(draws.posterior.attrs)
+    if share is not None:
+        yield f"model     {CONTRADICTED_MODEL.format(share)}"
