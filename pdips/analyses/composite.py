@@ -127,17 +127,7 @@ class WithAnalyses(Mechanism):
             none that analyses can go with.
         """
         refuse_repeated(sources)
-        has_model = any(each.name == "model" for each in fields(main))
-        if has_model:
-            raise InputError(
-                f"{main.name} has a model of its own, and analyses go with mechanisms "
-                f"of tables, such as margins"
-            )
-        if main.rounds > 1:
-            raise InputError(
-                f"analyses go with one noisy answer for all sets: leave split = "
-                f"'per-set' of {main.name} out"
-            )
+        check_tables(main)
         return cls(
             epsilon=main.epsilon,
             n_sets=main.n_sets,
@@ -420,6 +410,20 @@ def at_share[M: Mechanism](mechanism: M, share: Fraction) -> M:
         epsilon *= 1 - LEAST_STEP
         part = replace(mechanism, epsilon=epsilon)
     return part
+
+
+def check_tables(main: Mechanism) -> None:
+    """Refuse a mechanism that analyses can't go with."""
+    if any(each.name == "model" for each in fields(main)):
+        raise InputError(
+            f"{main.name} has a model of its own, and analyses go with mechanisms of "
+            f"tables, such as margins"
+        )
+    if main.rounds > 1:
+        raise InputError(
+            f"analyses go with one noisy answer for all sets: leave split = 'per-set' "
+            f"of {main.name} out"
+        )
 
 
 def schema_of(source: Source, schema: Schema) -> Schema:

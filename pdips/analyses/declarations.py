@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
-from pdips.analyses.composite import WithAnalyses, of_analysis
+from pdips.analyses.composite import WithAnalyses, check_tables, of_analysis
 from pdips.conversion.formula_settings import formula_settings
 from pdips.data.analyses import DeclaredAnalysis
 from pdips.data.schema import Schema
@@ -71,8 +71,8 @@ def sources_of(
         raise InputError("analyses are a list, such as ['y ~ x', 'log(z) ~ x']")
     written = []
     for analysis in analyses:
-        model, settings = _read(analysis)
-        with of_analysis(_label(model)):
+        with of_analysis(_label(analysis)):
+            model, settings = _read(analysis)
             found = written_model(model, schema, settings)
             if found is None:
                 raise InputError(
@@ -105,6 +105,7 @@ def with_analyses(
     """Return a mechanism that answers analyses too, for the same price; ``reading`` are
     settings of :func:`sources_of`.
     """
+    check_tables(mechanism)
     sources = sources_of(analyses, schema, table, ledger, **reading)
     return WithAnalyses.of(mechanism, sources)
 
@@ -115,6 +116,7 @@ def planned_with(
     """Return a mechanism that answers analyses too, for a plan before there is a table:
     public columns are made up.
     """
+    check_tables(mechanism)
     sources = sources_of(analyses, schema, made_up_public(schema))
     return WithAnalyses.of(mechanism, sources)
 
@@ -153,13 +155,21 @@ def _read(analysis: Any) -> tuple[Any, dict[str, Any]]:
         return analysis.formula, analysis.settings
     if isinstance(analysis, str):
         formula, *settings = analysis.split(SEPARATOR)
+        if "~" not in formula and not Path(formula).is_file():
+            raise InputError(
+                "it is neither a formula, such as 'y ~ x', nor a file with make(df)"
+            )
         given = [each for each in settings if each.strip()]
         return formula.strip(), formula_settings(given)
     return analysis, {}
 
 
-def _label(model: Any) -> str:
-    """Return what is said of an analysis that couldn't be read."""
-    if isinstance(model, (str, Path)):
-        return str(model)
-    return str(getattr(model, "__name__", type(model).__name__))
+def _label(analysis: Any) -> str:
+    """Return what an analysis is called that couldn't be read."""
+    if isinstance(analysis, (str, Path)):
+        return str(analysis)
+    if isinstance(analysis, Mapping):
+        return str(analysis.get("formula", "without a formula"))
+    if isinstance(analysis, DeclaredAnalysis):
+        return analysis.formula
+    return str(getattr(analysis, "__name__", type(analysis).__name__))

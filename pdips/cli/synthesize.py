@@ -375,6 +375,11 @@ def run(options: SynthesisOptions) -> None:
 
     schema = options.schema()
     declared = [*schema.analysis, *options.analyses]
+    if declared and (options.formula or options.model):
+        raise InputError(
+            "analyses go with mechanisms of tables, such as margins: leave --formula "
+            "and --model out, or name the model with --analysis"
+        )
     schema = schema.model_copy(update={"analysis": ()})
     ledger = ledger_at(options.ledger_path, options.out)
     with one_refusal(ledger, explain=options.explain):
