@@ -406,7 +406,7 @@ def at_share[M: Mechanism](mechanism: M, share: Fraction) -> M:
     most = mechanism.total * share
     epsilon = epsilon_of(most, exact(mechanism.delta or 0, "delta"))
     part = replace(mechanism, epsilon=epsilon)
-    while part.total > most:  # type: ignore[attr-defined]
+    while part.total > most:
         epsilon *= 1 - LEAST_STEP
         part = replace(mechanism, epsilon=epsilon)
     return part

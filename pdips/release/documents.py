@@ -195,13 +195,13 @@ class PrivacyDocument(Document):
         """The settings by which the sets' mechanism is made again: at its part of the
         budget, where analyses have the rest.
         """
-        settings = dict(self.settings)
+        settings: dict[str, Any] = dict(self.settings)
         of_tables = settings.pop(OF_TABLES, None)
         if of_tables is None:
             return settings
         for name in ("analyses", "main"):
             settings.pop(name, None)
-        return settings | of_tables
+        return {**settings, **of_tables}
 
     @field_serializer("table_schema")
     def _without_defaults(self, schema: Schema) -> dict[str, Any]:

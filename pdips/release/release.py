@@ -256,12 +256,13 @@ class Release:
     def _stated_analyses(self) -> Iterator[StatedAnalysis]:
         """Yield what is said of each analysis that is a part of the release."""
         for number, part in enumerate(self.analyses, start=1):
-            yield StatedAnalysis(
-                folder=ANALYSIS_FOLDER.format(number),
-                question=question_of(part.settings),
-                epsilon=part.loss.epsilon,
-                rho=part.loss.rho,
-            )
+            stated = {
+                "folder": ANALYSIS_FOLDER.format(number),
+                "question": question_of(part.settings),
+                "epsilon": part.loss.epsilon,
+                "rho": part.loss.rho,
+            }
+            yield StatedAnalysis.model_validate(stated)
 
     def price(self) -> dict[str, Any]:
         """Return what files say of the price: the loss, its items and the receipt; and

@@ -32,6 +32,7 @@ from pdips.release.release import Release
 from pdips.scores.scores import Scores
 
 REFUSED = cases(__file__, "refused")
+WRONG_WORDS = cases(__file__, "wrong_words")
 N = 3_000
 FORMULA = "ill ~ x; family=bernoulli"
 CALLED = "ill ~ x; family = 'bernoulli'"
@@ -224,7 +225,7 @@ def test_a_folder_that_cant_be_written_publishes_nothing_and_is_resumed(
     words = ["synthesize", tmp_path / "t.parquet", "--schema", tmp_path / "s.toml"]
     words += ["--epsilon", 2, "--delta", "1e-6", "--sets", 1, "--quiet"]
     words += ["--ledger", tmp_path / "l.sqlite", "--out", tmp_path / "out"]
-    words += ["--analysis", "x ~ sex"]
+    words += ["--analysis", "x ~ sex", "--mechanism", "margins"]
     write = Release.write
 
     def failing(self, directory, **settings):
@@ -287,7 +288,8 @@ def test_analyses_of_a_schema_and_a_table_that_was_read_with_it(tmp_path):
     release, _ = pdips.synthesize(
         table, declared, epsilon=4, n_sets=1, seed=1, progress=False
     )
-    assert [each.settings["model_source"] for each in release.analyses] == ["x ~ sex"]
+    [part] = release.analyses
+    assert part.settings["model_source"].split() == ["x", "~", "sex"]
     assert not release.schema.analysis
 
 
@@ -322,3 +324,19 @@ def test_households_are_refused():
     )
     with pytest.raises(InputError, match="this schema has households"):
         planned_with(Margins(epsilon=1), ["y ~ x"], schema).plan(schema)
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG_WORDS)
+def test_wrong_words_on_the_command_line(pdips, tmp_path, words, said):
+    records(100).to_parquet(tmp_path / "t.parquet")
+    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
+    command, *more = [word.format(here=tmp_path) for word in words]
+    if command == "synthesize":
+        more = [f"{tmp_path}/t.parquet", "--schema", f"{tmp_path}/s.toml", *more]
+        more += ["--out", f"{tmp_path}/out", "--quiet", "--mechanism", "margins"]
+        more += ["--ledger", f"{tmp_path}/l.sqlite"]
+    else:
+        more = [f"{tmp_path}/s.toml", *more]
+    pdips.fails(said, command, *more, "--epsilon", "1")
+    assert spent(Ledger(tmp_path / "l.sqlite")) == 0
+    assert not (tmp_path / "out").exists()
