@@ -572,7 +572,6 @@ class Mechanism(ABC):
         drawn = mechanism.draw(plan, measured, n_sets, rng, public)
         return schema.with_known_weights(drawn.sets)
 
-    @final
     def as_release(
         self,
         plan: Plan,
@@ -651,6 +650,11 @@ class Mechanism(ABC):
             "households": schema.members is not None,
             "totals": bool(schema.known_totals(weighted=False)),
         }
+        if schema.analysis:
+            raise InputError(
+                f"{self.name} by itself answers no [[analysis]]: pdips.synthesize "
+                f"answers them beside the sets"
+            )
         for offer, is_asked in asked.items():
             if is_asked and not getattr(self.offers, offer):
                 said, where = REFUSALS[offer]

@@ -187,6 +187,15 @@ MODEL = click.option(
     metavar="FILE",
     help="A PyMC model (a file, or a name from `pdips models list`).",
 )
+ANALYSES = click.option(
+    "--analysis",
+    "analyses",
+    multiple=True,
+    metavar="F",
+    help="A regression that half of the budget answers beside the sets: a formula, "
+    'such as "log(wage) ~ educ", with settings behind it, "ill ~ age; '
+    'family=bernoulli", or a file with make(df); repeatable.',
+)
 OPTIONS = click.option(
     "--option",
     "options",

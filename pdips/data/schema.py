@@ -15,6 +15,7 @@ import pandas as pd
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pdips.data.analyses import DeclaredAnalysis
 from pdips.data.column import Column as Column
 from pdips.data.column import Level, Levels
 from pdips.data.column import has_number_levels as has_number_levels
@@ -95,6 +96,9 @@ class Schema(BaseModel):
         What every record must be: skip patterns, and numbers in order.
     total : tuple of Total
         Counts that everyone knows and sets meet: no part of the price.
+    analysis : tuple of DeclaredAnalysis
+        Regressions that ``pdips synthesize`` answers beside the sets, with half of the
+        budget.
     ignore : bool or tuple of str
         Columns of the table that are left out; true: all that aren't in ``columns``.
     csv : TextFormat
@@ -122,6 +126,7 @@ class Schema(BaseModel):
     impossible: tuple[dict[str, Levels], ...] = ()
     rule: tuple[Rule, ...] = ()
     total: tuple[Total, ...] = ()
+    analysis: tuple[DeclaredAnalysis, ...] = ()
     ignore: bool | tuple[str, ...] = ()
     csv: TextFormat = TextFormat()
     title: str | None = None
@@ -660,6 +665,7 @@ def _one_line(error: ValidationError) -> str:
             "csv": TextFormat,
             "rule": Rule,
             "total": Total,
+            "analysis": DeclaredAnalysis,
         }
         model = models.get(path[0], Schema) if len(path) > 1 else Schema
         return f"{where}: unknown key{hint(path[-1], model.model_fields)}"

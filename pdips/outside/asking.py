@@ -172,13 +172,13 @@ def _is_same_text(text: str, other: str) -> bool:
 
 def _analyses(public: PublishedRelease) -> Iterator[tuple[PublishedRelease, str]]:
     """Yield the releases whose posterior is that of a formula, with the formula: the
-    latest answer first, which is pooled with those before it, and the release itself
-    last.
+    latest answer first, which is pooled with those before it; then the analyses that
+    were named before the release, and the release itself last.
     """
     parent = public.home.parent if public.home.name == "public" else public.home
     homes = [*answered_beside(parent).values()][::-1]
     releases = [open(home, key=public.signed_by) for home in homes]
-    for release in [*releases, public]:
+    for release in [*releases, *public.analyses.values(), public]:
         settings = release.privacy.settings
         written = str(settings.get("model_source", "")).strip()
         if settings.get("model") == "formula" and written:

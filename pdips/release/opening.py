@@ -81,6 +81,16 @@ class PublishedRelease:
         return load(HOLD)(tree, self, None)
 
     @cached_property
+    def analyses(self) -> dict[str, "PublishedRelease"]:
+        """The analyses that were named before the release and are parts of it, each
+        with its posterior, by how they were written.
+        """
+        found = {}
+        for stated in self.privacy.analyses:
+            found[stated.question] = open(self.home / stated.folder, key=self.signed_by)
+        return found
+
+    @cached_property
     def margins(self) -> Any:
         """Noisy counts, which give estimates with intervals:
         :class:`pdips.outside.NoisyMargins`.

@@ -24,11 +24,18 @@ from pdips.release.documents import PrivacyDocument, Signature, StatedLoss
 from pdips.release.folder import file_digest
 from pdips.release.release import TREE_FILE
 from pdips.report import price
-from pdips.report.coefficients import MOST_LISTED, coefficients, contradicted, question
+from pdips.report.coefficients import (
+    MOST_LISTED,
+    answered_analyses,
+    coefficients,
+    contradicted,
+    question,
+)
 from pdips.report.figures import roc_bound
 from pdips.report.formats import number, percent
 
 MODEL_SOURCE = "model_source"
+UNSHOWN = (MODEL_SOURCE, "n_sets", "main")  # settings that the card tells elsewhere
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
 AT_A_GLANCE = 0.05
 BELIEFS = (0.01, 0.1, 0.5)
@@ -54,7 +61,7 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
     settings = release.settings
     shown_settings = {}
     for name, value in settings.items():
-        if value is not None and name not in (MODEL_SOURCE, "n_sets"):
+        if value is not None and name not in UNSHOWN:
             shown_settings[name] = _spell(value)
     certificate = Certificate.beside(public)
     listed, tree = coefficients(public, release)
@@ -84,11 +91,12 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
         "advice": combining(release, certificate),
         "certificate": certificate,
         "writer": writer(),
-        "sources": sources(public),
+        "sources": sources(public, release),
         "coefficients": listed[:MOST_LISTED],
         "more_coefficients": max(len(listed) - MOST_LISTED, 0),
         "contradicted": contradicted(tree),
         "question": question(tree),
+        "analyses": [*answered_analyses(public, release)],
         "unlearned": [each.name for each in listed if each.is_prior],
         "signed": (public / Signature.file).is_file(),
     }
@@ -125,11 +133,14 @@ def writer() -> str:
     return f"pdips {VERSION}, matplotlib {version('matplotlib')}"
 
 
-def sources(public: Path) -> dict[str, str]:
+def sources(public: Path, release: PrivacyDocument) -> dict[str, str]:
     """Return the files of a public folder that a card is written from, with their
     SHA-256; none if it isn't in a folder.
     """
     names = [PrivacyDocument.file, Certificate.file, TREE_FILE]
+    for stated in release.analyses:
+        names += [f"{stated.folder}/{PrivacyDocument.file}"]
+        names += [f"{stated.folder}/{TREE_FILE}"]
     paths = [public / name for name in names]
     return {
         path.relative_to(public).as_posix(): file_digest(path)
