@@ -193,12 +193,17 @@ def _is_condition(node: ast.expr) -> bool:
     return isinstance(node, ast.Compare | ast.BoolOp)
 
 
+def _elements(node: ast.expr) -> list[ast.expr]:
+    """Return what a list holds, or what stands alone."""
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return node.elts
+    return [node]
+
+
 def _constants(node: ast.expr) -> list[str | float]:
     """Return what a column is compared with."""
-    several = isinstance(node, ast.List | ast.Tuple | ast.Set)
-    parts = node.elts if several else [node]  # type: ignore[attr-defined]
     constants: list[str | float] = []
-    for part in parts:
+    for part in _elements(node):
         match part:
             case ast.Constant(value=str() | int() | float() as value):
                 constants.append(value)
@@ -622,9 +627,7 @@ def _by(keywords: Sequence[ast.keyword], reader: _Reader) -> tuple[str, ...]:
     for keyword in keywords:
         if keyword.arg != "by":
             raise InputError(f"{keyword.arg!r} is no setting of a summary; it has by")
-        several = isinstance(keyword.value, ast.List | ast.Tuple)
-        parts = keyword.value.elts if several else [keyword.value]  # type: ignore[attr-defined]
-        for part in parts:
+        for part in _elements(keyword.value):
             match part:
                 case ast.Name(id=name) | ast.Constant(value=str() as name):
                     names.append(reader.column(name))
