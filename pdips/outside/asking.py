@@ -14,8 +14,8 @@ import pandas as pd
 from scipy.special import ndtri
 
 from pdips.arrays import FloatArray
-from pdips.data.schema import Schema, hint
-from pdips.errors import InputError, UselessWarning
+from pdips.data.schema import Schema
+from pdips.errors import InputError, UselessWarning, hint
 from pdips.outside.answer import POSTERIOR, Answer
 from pdips.outside.cells import Missing
 from pdips.outside.noisy_margins import NoisyMargins
