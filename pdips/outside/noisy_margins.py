@@ -47,6 +47,7 @@ from pdips.outside.regression import (
     Chosen,
     Target,
     TermTable,
+    basis_of,
     check_binary,
     contrasts_of,
     correlation_of_products,
@@ -316,12 +317,7 @@ class NoisyMargins:
             tied, name = self._tied(named)
             return tied._counted([name], target, shares=shares)
         chosen = self._alone(named)
-        counts = chosen.counts()[0][0]
-        if len(named) == 1:
-            centre = np.diagonal(counts)
-        else:
-            first, second = (chosen.places[name] for name in named)
-            centre = counts[first, second].ravel()
+        centre = chosen.cells(named)
         noise = chosen.noise(named)
         if shares:
             centre = centre / chosen.pairs.n
@@ -475,9 +471,7 @@ class NoisyMargins:
         bases = []
         for column in columns:
             size = self.schema.columns[column].n_levels
-            basis, upper = np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)
-            # a level is above 0, the first and those after it are below
-            bases.append(basis * np.sign(np.diagonal(upper)))
+            bases.append(basis_of(size))
         parts = parts_of(len(columns), total=bool(pairs.total_variance))
         values = list[FloatArray]()
         variances = list[float]()
