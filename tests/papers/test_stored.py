@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pdips_papers.harness import stored
-from pdips_papers.harness.printed import data
+from pdips_papers.harness.printed import data, figures
 from pdips_papers.steps import voter_2018 as earlier
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "studies.md"
@@ -41,6 +41,14 @@ def test_a_run_says_how_it_was_made(name):
 def test_the_page_has_the_run():
     text = PAGE.read_text(encoding="utf-8")
     assert stored.markdown("voter-2018", ROWS, COLUMNS) in text
+
+
+def test_the_page_has_table_5_of_the_firms():
+    text = PAGE.read_text(encoding="utf-8")
+    for method, values in figures("firm-panel", "table-5").items():
+        pairs = zip(values[:4], values[4:], strict=True)
+        cells = [f"{pmse:.4f}; {score:.0f}" for pmse, score in pairs]
+        assert f"| {method} | {' | '.join(cells)} |" in text
 
 
 def test_the_papers_order_of_distances_holds_in_the_rows_as_run():
