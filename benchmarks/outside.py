@@ -1,6 +1,7 @@
 """Coverage of intervals from noisy margins, over tables drawn from a survey: ``python
 -m benchmarks.outside``; and of the answers of ``ask`` by source: ``python -m
-benchmarks.outside --ask youth``.
+benchmarks.outside --ask youth``; and of a hierarchical model, by factor and by mixing:
+``python -m benchmarks.outside --models``.
 """
 
 import argparse
@@ -8,11 +9,14 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pymc as pm
 import statsmodels.api as sm
 from statsmodels.formula.api import glm, ols
 
@@ -174,6 +178,82 @@ def asked_rows(
     ]
 
 
+GROUP = "education"
+
+
+def shares_by_group(groups: list[str]) -> pm.Model:
+    """Return a hierarchical model of the share that is enrolled, by group."""
+    with pm.Model(coords={GROUP: groups}) as model:
+        middle = pm.Normal("middle", 0, 2)
+        spread = pm.HalfNormal("spread", 1.5)
+        off = pm.Normal("off", 0, 1, dims=GROUP)
+        pm.Deterministic("share", pm.math.invlogit(middle + spread * off), dims=GROUP)
+    return model
+
+
+def of_records(groups: list[str]) -> Callable[[pd.DataFrame], pm.Model]:
+    """Return what makes the model on the records of a table or a set."""
+
+    def make(df: pd.DataFrame) -> pm.Model:
+        counts = pd.crosstab(df[GROUP].astype(str), df["enrolled"].astype(str))
+        counts = counts.reindex(groups, fill_value=0)
+        with shares_by_group(groups) as model:
+            n = counts.sum(axis=1).to_numpy()
+            pm.Binomial("ill", n, model["share"], observed=counts["yes"].to_numpy())
+        return model
+
+    return make
+
+
+def models_redrawn(n_tables: int, n: int, epsilon: str) -> None:
+    """Print how often intervals of a hierarchical model held the population's shares,
+    and how wide they were over the posterior of the table itself.
+    """
+    frame, schema = survey("youth")
+    groups = schema.columns[GROUP].names()
+    is_enrolled = frame["enrolled"].astype(str) == "yes"
+    truth = is_enrolled.groupby(frame[GROUP].astype(str)).mean()[groups].to_numpy()
+    settings: dict[str, Any] = {"draws": 500, "tune": 1_000, "chains": 2}
+    settings |= {"target_accept": 0.95, "random_seed": 1}
+    settings |= {"progressbar": False, "quiet": True}
+    rows = []
+    for number in range(n_tables):
+        rng = np.random.default_rng([n, number])
+        drawn = frame.sample(n, replace=True, random_state=rng, ignore_index=True)
+        mechanism = Margins(epsilon=epsilon, delta="1e-6", n_sets=10)
+        release, _ = mechanism.release(Table(drawn, schema), rng=rng)
+        with tempfile.TemporaryDirectory() as folder:
+            release.publish(Path(folder) / "public", allow=["seeded"])
+            public = pdips.open(folder)
+            with shares_by_group(groups) as model:
+                of_group = pm.Dirichlet("of_group", np.ones(len(groups)))
+                chance = pm.math.clip(model["share"], 1e-6, 1 - 1e-6)
+                both = pm.math.stack([1 - chance, chance], axis=1)
+                public.factor([GROUP, "enrolled"], n * of_group[:, None] * both)
+                by_factor = pm.sample(**settings)
+            with of_records(groups)(drawn):
+                by_table = pm.sample(**settings)
+            with warnings.catch_warnings(action="ignore", category=UselessWarning):
+                by_sets = public.mix(of_records(groups), **settings)
+        trees = {"table": by_table, "factor": by_factor, "sets": by_sets}
+        ends = {
+            name: tree["posterior"]["share"]
+            .quantile([0.025, 0.975], dim=("chain", "draw"))
+            .to_numpy()
+            for name, tree in trees.items()
+        }
+        own = np.ptp(ends["table"], axis=0)
+        for name, (lower, upper) in ends.items():
+            held = (lower <= truth) & (truth <= upper)
+            rows += [
+                {"by": name, "held": held[k], "width": (upper - lower)[k] / own[k]}
+                for k in range(len(groups))
+            ]
+        print(f"{number + 1} of {n_tables}", flush=True)
+    by = pd.DataFrame(rows).groupby("by", sort=False)
+    print(by.agg(held=("held", "mean"), width=("width", "median")).round(3).to_string())
+
+
 def main() -> None:
     """Print a row for each outcome, fit, size and epsilon; each table is released once,
     and asked all questions.
@@ -193,7 +273,14 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[5_000, 50_000])
     parser.add_argument("--epsilons", nargs="+", default=["0.25", "1", "4"])
     parser.add_argument("--ask", choices=[*ASKED], help="this survey, by ask")
+    parser.add_argument(
+        "--models", action="store_true", help="a hierarchical model, by PyMC"
+    )
     asked = parser.parse_args()
+    if asked.models:
+        for n, epsilon in product(asked.sizes, asked.epsilons):
+            models_redrawn(asked.tables, n, epsilon)
+        return
     if asked.ask:
         for n, epsilon in product(asked.sizes, asked.epsilons):
             ask_redrawn(asked.ask, asked.tables, n, epsilon)

@@ -334,7 +334,7 @@ def margin_factor(
     ...         release, ["ill", "old"], 100 * share, dims=("ill", "old")
     ...     )
     >>> model.coords["margins_contrast"]
-    ('ill[0]', 'old[0]', 'ill:old[0, 0]')
+    ('ill[yes]', 'old[yes]', 'ill:old[yes, yes]')
     """
     if not isinstance(release, NoisyMargins):
         release = _margins_of(_published(release))

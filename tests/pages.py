@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,15 @@ def _subcommand(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, words
 
 
+@cache
+def has_r() -> bool:
+    """Whether R is there, with the package that reads ``privacy.json``."""
+    if shutil.which("Rscript") is None:
+        return False
+    words = ["Rscript", "-e", "library(jsonlite)"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
 def run(block: Block, names: dict[str, Any]) -> None:
     """Run a block where the process stands; ``names`` is what the page's Python has
     defined so far.
@@ -152,7 +162,7 @@ def run(block: Block, names: dict[str, Any]) -> None:
         Path(block.file).write_text(block.text, encoding="utf-8")
     if block.language in ("python", "setup"):
         exec(compile(block.text, f"line {block.line}", "exec"), names)
-    elif block.language == "r" and shutil.which("Rscript"):
+    elif block.language == "r" and has_r():
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         subprocess.run(
             ["Rscript", "-e", block.text],

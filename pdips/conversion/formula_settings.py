@@ -2,7 +2,6 @@
 takes them, or as ``name=value`` on the command line.
 """
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -19,7 +18,7 @@ from pdips.conversion.formula_priors import (
     is_short,
     spelt_priors,
 )
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.posterior.closures import MOST, check_closed
 
 TRUTHS = {"true": True, "false": False}
@@ -105,7 +104,8 @@ class FormulaSettings:
         for name in settings:
             if name not in known:
                 raise InputError(
-                    f"{name!r} is no setting of a formula; there are {', '.join(known)}"
+                    f"{name!r} is no setting of a formula{hint(name, known)}; there "
+                    f"are {', '.join(known)}"
                 )
         return cls(**settings)
 
@@ -145,9 +145,7 @@ def _check_family_name(name: str) -> None:
 
     known = [*BUILTIN_FAMILIES]
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        meant = f" (did you mean {close[0]!r}?)" if close else ""
-        raise InputError(f"Bambi has no family {name!r}{meant}")
+        raise InputError(f"Bambi has no family {name!r}{hint(name, known)}")
 
 
 def _check_links(links: Mapping[str, Any]) -> None:
@@ -229,8 +227,11 @@ def _add_setting(settings: dict[str, Any], name: str, value: str) -> None:
     elif name in ("family", "link"):
         settings[name] = value
     else:
-        known = ", ".join(("family", "link", "prior.TERM", *TRUTH_SETTINGS))
-        raise InputError(f"{name!r} is no setting of a formula; there are {known}")
+        known = ("family", "link", "prior.TERM", *TRUTH_SETTINGS)
+        raise InputError(
+            f"{name!r} is no setting of a formula{hint(name, known)}; there are "
+            f"{', '.join(known)}"
+        )
 
 
 def _add_part(settings: dict[str, Any], kind: str, part: str, value: str) -> None:

@@ -2,18 +2,20 @@
 that the folder has.
 """
 
+import contextlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtri
 
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
-from pdips.errors import InputError, UselessWarning
+from pdips.errors import InputError, UselessWarning, hint
 from pdips.outside.answer import POSTERIOR, Answer
 from pdips.outside.cells import Missing
 from pdips.outside.noisy_margins import NoisyMargins
@@ -21,11 +23,18 @@ from pdips.outside.questions import (
     Expression,
     Formula,
     Question,
+    Summary,
     is_number,
     read_question,
 )
 from pdips.outside.regression import OPEN, Target
-from pdips.outside.set_analyses import Family, of_sets
+from pdips.outside.set_analyses import (
+    Family,
+    SetRecords,
+    of_sets,
+    regression,
+    summary,
+)
 from pdips.privacy.loss import choice
 from pdips.release.documents import PrivacyDocument, answered_beside
 from pdips.release.opening import PublishedRelease, open
@@ -63,6 +72,8 @@ class PublicQuestion:
     family : {"gaussian", "binomial", "poisson"}
     target : {"population", "table"}
     missing : {"level", "drop"}
+    weights : str, optional
+        A column of numbers: how many members of the population a record stands for.
     """
 
     text: str
@@ -70,6 +81,7 @@ class PublicQuestion:
     family: Family
     target: Target
     missing: Missing
+    weights: str | None = None
 
 
 def ask(
@@ -79,6 +91,7 @@ def ask(
     family: str = "gaussian",
     target: Target = "population",
     missing: Missing = "level",
+    weights: str | None = None,
 ) -> Answer:
     """Answer a question from a public folder: see
     :meth:`pdips.release.opening.PublishedRelease.ask`.
@@ -88,6 +101,8 @@ def ask(
     choice(missing, ("level", "drop"), "missing")
     _check_unchanged(public)
     asked = _read(public, question, BAMBI_FAMILIES[family], target, missing)
+    if weights is not None:
+        asked = replace(asked, weights=_weights(public, asked, weights))
     refusals = dict[str, str]()
     left_open: Answer | None = None
     for name, source in SOURCES.items():
@@ -125,6 +140,23 @@ def _check_unchanged(public: PublishedRelease) -> None:
         )
 
 
+def _weights(public: PublishedRelease, asked: PublicQuestion, name: str) -> str:
+    """Return the column of weights, or refuse what can't be weighted."""
+    columns = public.privacy.table_schema.columns
+    if name not in columns or not is_number(columns[name]) or columns[name].missing:
+        raise InputError(
+            f"weights must name a column of numbers that is never missing"
+            f"{hint(name, columns)}, and {name!r} is none"
+        )
+    if (columns[name].lower or 0.0) < 0:
+        raise InputError(f"weights can't be below 0, and {name!r} may be")
+    question = asked.question
+    kind = question.kind if isinstance(question, Summary) else ""
+    if kind in ("quantile", "correlation"):
+        raise InputError(f"a {kind} takes no weights: mean, share, total, count do")
+    return name
+
+
 def _read(
     public: PublishedRelease,
     text: str,
@@ -150,19 +182,54 @@ def _read(
 def _refusal(
     public: PublishedRelease, asked: PublicQuestion, refusals: Mapping[str, str]
 ) -> str:
+    """Return why no source answers, and what the office may do."""
     reasons = "; ".join(f"{name}: {said}" for name, said in refusals.items())
     if isinstance(asked.question, Formula):
+        analysis = f"--analysis {asked.text!r}"
         advice = (
-            f"`pdips answer TABLE DIR --analysis {asked.text!r}`, which the office may "
-            f"run, would answer this at a price"
+            f"a release with `{analysis}`, or `pdips answer TABLE DIR {analysis}` "
+            f"beside this one"
         )
     else:
         columns = ",".join(asked.question.columns) if asked.question else ""
         advice = (
-            f"a release of several sets, or one by `margins` with `also={columns}`, "
-            f"would answer this"
+            f"a release of several sets, or one by `margins` with `also={columns}`,"
         )
-    return f"not measured: {advice} ({reasons})"
+    within = _at_best(public, asked)
+    return f"not measured: {advice} would answer this{within} ({reasons})"
+
+
+def _at_best(public: PublishedRelease, asked: PublicQuestion) -> str:
+    """Return within what a question would be answered without noise, by a published
+    set; nothing where that can't be said.
+    """
+    question = asked.question
+    if question is None or not question.columns:
+        return ""
+    try:
+        schema = public.privacy.table_schema
+        columns = [*question.columns]
+        records = SetRecords.of(
+            public.sets[0], schema, columns, asked.missing, asked.weights
+        )
+        if isinstance(question, Formula):
+            names, _, variances = regression(records, question, asked.family)
+        elif question.kind == "quantile":
+            return ""
+        else:
+            names, _, variances = summary(records, question)
+    except InputError:
+        return ""
+    reaches = ndtri(0.975) * np.sqrt(variances)
+    known = np.isfinite(reaches) & (reaches > 0)
+    if not known.any():
+        return ""
+    widest = int(np.argmax(np.where(known, reaches, 0)))
+    least = float(reaches[known].min())
+    if known.sum() == 1:
+        return f" within about ± {least:.2g}, noise left out"
+    said = f"± {least:.2g} to ± {reaches[widest]:.2g} ({names[widest]})"
+    return f" within about {said}, noise left out"
 
 
 def _is_same_text(text: str, other: str) -> bool:
@@ -172,13 +239,13 @@ def _is_same_text(text: str, other: str) -> bool:
 
 def _analyses(public: PublishedRelease) -> Iterator[tuple[PublishedRelease, str]]:
     """Yield the releases whose posterior is that of a formula, with the formula: the
-    latest answer first, which is pooled with those before it, and the release itself
-    last.
+    latest answer first, which is pooled with those before it; then the analyses that
+    were named before the release, and the release itself last.
     """
     parent = public.home.parent if public.home.name == "public" else public.home
     homes = [*answered_beside(parent).values()][::-1]
     releases = [open(home, key=public.signed_by) for home in homes]
-    for release in [*releases, public]:
+    for release in [*releases, *public.analyses.values(), public]:
         settings = release.privacy.settings
         written = str(settings.get("model_source", "")).strip()
         if settings.get("model") == "formula" and written:
@@ -189,6 +256,8 @@ def _of_posterior(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     """Return the answer of a published posterior of this very question."""
     if asked.target != "population":
         raise InputError("posteriors are of the population")
+    if asked.weights is not None:
+        raise InputError("posteriors are without weights")
     for release, written in _analyses(public):
         wanted = _wanted(written, release.privacy.table_schema, asked)
         if wanted is not None:
@@ -198,21 +267,50 @@ def _of_posterior(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     raise InputError("no posterior of this question is published")
 
 
-def _wanted(
-    written: str, schema: Schema, asked: PublicQuestion
-) -> dict[str, str] | None:
-    """Return the coefficients that answer the question, by the names that the
-    posterior has, if it was asked this question; all of them if none are named.
+def named_analysis(public: PublishedRelease) -> tuple[str, str, Answer] | None:
+    """Return the formula that a release was asked for, its family and its answer, named
+    as by :func:`ask`; None if it was asked for none.
+    """
+    release = public.privacy
+    written = str(release.settings.get("model_source", "")).strip()
+    if release.settings.get("model") != "formula" or not written:
+        return None
+    text, *settings = written.splitlines()
+    family = _family_of(settings)
+    wanted = None
+    if family in BAMBI_FAMILIES:
+        question = None
+        with contextlib.suppress(InputError):
+            question = read_question(text, release.table_schema)
+        asked = PublicQuestion(
+            text=text,
+            question=question,
+            family=BAMBI_FAMILIES[family],
+            target="population",
+            missing="level",
+        )
+        wanted = _wanted(written, release.table_schema, asked)
+    answer = _drawn(public, wanted or [])
+    return None if answer is None else (text, family, answer)
+
+
+def _family_of(settings: Sequence[str]) -> str:
+    """Return the family that is written below a formula, by Bambi's name."""
+    named = [line for line in settings if line.startswith(FAMILY_LINE)]
+    return named[0].removeprefix(FAMILY_LINE).strip("'\" ") if named else "gaussian"
+
+
+def _wanted(written: str, schema: Schema, asked: PublicQuestion) -> list[str] | None:
+    """Return the names of the coefficients that answer the question, if a posterior was
+    asked this question; all of them if none are named.
     """
     formula, *settings = written.splitlines()
     if any("~" in line or line.startswith(OTHER_LINK) for line in settings):
         return None
-    named = [line for line in settings if line.startswith(FAMILY_LINE)]
-    family = named[0].removeprefix(FAMILY_LINE).strip("'\" ") if named else "gaussian"
-    if BAMBI_FAMILIES.get(family) != asked.family:
+    if BAMBI_FAMILIES.get(_family_of(settings)) != asked.family:
         return None
     if asked.question is None:
-        return {} if _is_same_text(formula, asked.text) else None
+        return [] if _is_same_text(formula, asked.text) else None
     if not isinstance(asked.question, Formula):
         return None
     one_level = OF_ONE_LEVEL.match(formula)
@@ -230,7 +328,7 @@ def _wanted(
     # which level such a model counts isn't written in its formula
     if is_text and asked.family == "binomial":
         return None
-    return {of_bambi: name for name, of_bambi in coefficient_names(asked.question)}
+    return coefficient_names(asked.question)
 
 
 def _key(formula: Formula) -> tuple[str, frozenset[frozenset[str]]]:
@@ -243,20 +341,16 @@ def _key(formula: Formula) -> tuple[str, frozenset[frozenset[str]]]:
     return text, frozenset(terms)
 
 
-def coefficient_names(formula: Formula) -> list[tuple[str, str]]:
-    """Return the names of the coefficients in the order of the formula, and those that
-    Bambi gives them: of products of levels it writes the levels together.
+def coefficient_names(formula: Formula) -> list[str]:
+    """Return the names of the coefficients in the order of the formula, as Bambi gives
+    them: ``sex:school[m, high]``.
     """
-    names = [("Intercept", "Intercept")]
+    names = ["Intercept"]
     for term in formula.terms:
         text = ":".join(factor.text for factor in term)
-        for levels in product(*(_levels(factor) for factor in term)):
-            parts = [
-                f"{factor.text}[{level}]" if level else factor.text
-                for factor, level in zip(term, levels, strict=True)
-            ]
-            several = ", ".join(level for level in levels if level)
-            names.append((":".join(parts), f"{text}[{several}]" if several else text))
+        for own in product(*(_levels(factor) for factor in term)):
+            inside = ", ".join(level for level in own if level)
+            names.append(f"{text}[{inside}]" if inside else text)
     return names
 
 
@@ -266,16 +360,16 @@ def _levels(factor: Expression) -> list[str]:
     return factor.columns[factor.text].names()[1:]
 
 
-def _drawn(release: PublishedRelease, wanted: Mapping[str, str]) -> Answer | None:
+def _drawn(release: PublishedRelease, wanted: Sequence[str]) -> Answer | None:
     """Return the coefficients of a published posterior, if it has all that are
     wanted.
     """
     tree = release.posterior
     draws = dict(entries(tree["posterior"].to_dataset()))
-    wanted = wanted or {name: name for name in draws}
+    wanted = wanted or [*draws]
     if not {*wanted} <= {*draws}:
         return None
-    frame = pd.DataFrame({wanted[name]: draws[name].ravel() for name in wanted})
+    frame = pd.DataFrame({name: draws[name].ravel() for name in wanted})
     remarks = []
     contradicted = contradiction(tree["posterior"].attrs)
     if contradicted is not None:
@@ -298,6 +392,8 @@ def _drawn(release: PublishedRelease, wanted: Mapping[str, str]) -> Answer | Non
 
 def _of_margins(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     """Return the answer of noisy products or margins."""
+    if asked.weights is not None:
+        raise InputError("noisy counts are without weights")
     margins = _margins_of(public)
     question = asked.question
     if question is None:
@@ -314,7 +410,7 @@ def _of_margins(public: PublishedRelease, asked: PublicQuestion) -> Answer:
         answer = margins.ols(asked.text, target=asked.target)
     else:
         answer = margins.glm(asked.text, family=asked.family, target=asked.target)
-    return answer.arranged([name for name, _ in coefficient_names(question)])
+    return answer.arranged(coefficient_names(question))
 
 
 def _margins_of(public: PublishedRelease) -> NoisyMargins:
@@ -334,7 +430,7 @@ def _of_sets(public: PublishedRelease, asked: PublicQuestion) -> Answer:
         raise InputError("intervals from sets are of the population")
     if asked.question is None:
         raise InputError("sets are asked in the grammar")
-    return of_sets(public, asked.question, asked.family, asked.missing)
+    return of_sets(public, asked.question, asked.family, asked.missing, asked.weights)
 
 
 type Source = Callable[[PublishedRelease, PublicQuestion], Answer]

@@ -1,10 +1,10 @@
 """Noisy margins as a term of a PyMC model, and what of the model has to fit them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
-import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
@@ -130,16 +130,19 @@ def _listed(column: Column) -> str:
 
 
 def contrast_labels(
-    columns: Sequence[str], parts: Sequence[tuple[int, ...]], sizes: Sequence[int]
+    columns: Mapping[str, Column], parts: Sequence[tuple[int, ...]]
 ) -> list[str]:
-    """Return a label for each contrast of the cells of some columns: ``sex[0]``,
-    ``sex:school[0, 1]``, by the columns on which it depends.
+    """Return a label for each contrast of the cells of some columns: ``sex[m]``,
+    ``sex:school[m, high]``, by the columns on which it depends; there is one for each
+    level but the first, as of coefficients.
     """
+    names = [*columns]
+    levels = [column.names()[1:] for column in columns.values()]
     labels = []
     for part in parts:
-        name = ":".join(columns[place] for place in part)
-        for index in np.ndindex(*(sizes[place] - 1 for place in part)):
-            inside = f"[{', '.join(map(str, index))}]" if index else ""
+        name = ":".join(names[place] for place in part)
+        for own in product(*(levels[place] for place in part)):
+            inside = f"[{', '.join(own)}]" if own else ""
             labels.append(f"{name or TOTAL}{inside}")
     return labels
 

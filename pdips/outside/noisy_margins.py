@@ -315,16 +315,18 @@ class NoisyMargins:
             tied, name = self._tied(named)
             return tied._counted([name], target, shares=shares)
         chosen = self._alone(named)
-
-        def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
-            if len(named) == 1:
-                numbers = np.diagonal(counts, axis1=1, axis2=2)
-            else:
-                first, second = (chosen.places[name] for name in named)
-                numbers = counts[:, first, second].reshape(len(counts), -1)
-            return numbers / n[:, None] if shares else numbers
-
-        centre, _, noise = chosen.spread(reads, N_REPLICATES)
+        counts = chosen.counts()[0][0]
+        if len(named) == 1:
+            centre = np.diagonal(counts)
+        else:
+            first, second = (chosen.places[name] for name in named)
+            centre = counts[first, second].ravel()
+        noise = chosen.noise(named)
+        if shares:
+            centre = centre / chosen.pairs.n
+            # of a share: the noise on its count, less its part of that on the number
+            of_count = np.eye(len(centre)) - centre[:, None]
+            noise = of_count @ noise @ of_count.T / chosen.pairs.n**2
         covariance = noise
         if target == "population":
             n = chosen.pairs.n
@@ -472,7 +474,9 @@ class NoisyMargins:
         bases = []
         for column in columns:
             size = self.schema.columns[column].n_levels
-            bases.append(np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)[0])
+            basis, upper = np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)
+            # a level is above 0, the first and those after it are below
+            bases.append(basis * np.sign(np.diagonal(upper)))
         parts = parts_of(len(columns), total=bool(pairs.total_variance))
         values = list[FloatArray]()
         variances = list[float]()
@@ -529,7 +533,8 @@ class NoisyMargins:
         TensorVariable
             The noisy contrasts: their covariance is that of the noise, and for
             ``target="population"`` of sampling. Labels of its dim say which columns a
-            contrast depends on.
+            contrast depends on, and on which level: ``school[high]`` is that level
+            against the first one and those after it.
 
         Raises
         ------
@@ -554,8 +559,7 @@ class NoisyMargins:
             if not self.found.total_variance:
                 covariance = covariance - mean[:, None] * mean / self.found.n
         parts = parts_of(len(named), total=bool(self.found.total_variance))
-        sizes = [column.n_levels for column in known.values()]
-        labels = factors.contrast_labels(named, parts, sizes)
+        labels = factors.contrast_labels(known, parts)
         return factors.observe_contrasts(name, labels, seen, (mean, covariance))
 
     def ols(self, formula: str, *, target: Target = "population") -> Answer:

@@ -13,8 +13,8 @@ import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.column import Column, has_number_levels
-from pdips.data.schema import Schema, hint
-from pdips.errors import InputError
+from pdips.data.schema import Schema
+from pdips.errors import InputError, hint
 
 type SummaryKind = Literal["mean", "share", "total", "count", "quantile", "correlation"]
 type Terms = tuple[list[str], FloatArray]
@@ -193,12 +193,17 @@ def _is_condition(node: ast.expr) -> bool:
     return isinstance(node, ast.Compare | ast.BoolOp)
 
 
+def _elements(node: ast.expr) -> list[ast.expr]:
+    """Return what a list holds, or what stands alone."""
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return node.elts
+    return [node]
+
+
 def _constants(node: ast.expr) -> list[str | float]:
     """Return what a column is compared with."""
-    several = isinstance(node, ast.List | ast.Tuple | ast.Set)
-    parts = node.elts if several else [node]  # type: ignore[attr-defined]
     constants: list[str | float] = []
-    for part in parts:
+    for part in _elements(node):
         match part:
             case ast.Constant(value=str() | int() | float() as value):
                 constants.append(value)
@@ -524,7 +529,8 @@ class Summary:
         if name in OF_RECORDS:
             _refuse_records(node)
         if kind not in SUMMARIES:
-            raise InputError(f"{name!r} is no summary; {SUMMARY_HELP}")
+            guess = hint(name, (*SUMMARIES, "median"))
+            raise InputError(f"{name!r} is no summary{guess}; {SUMMARY_HELP}")
         if name == "quantile":
             part = _part(arguments[1:])
             arguments = arguments[:1]
@@ -621,9 +627,7 @@ def _by(keywords: Sequence[ast.keyword], reader: _Reader) -> tuple[str, ...]:
     for keyword in keywords:
         if keyword.arg != "by":
             raise InputError(f"{keyword.arg!r} is no setting of a summary; it has by")
-        several = isinstance(keyword.value, ast.List | ast.Tuple)
-        parts = keyword.value.elts if several else [keyword.value]  # type: ignore[attr-defined]
-        for part in parts:
+        for part in _elements(keyword.value):
             match part:
                 case ast.Name(id=name) | ast.Constant(value=str() as name):
                     names.append(reader.column(name))

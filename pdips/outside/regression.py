@@ -56,6 +56,38 @@ class Chosen:
         of_levels: FloatArray = self.levels.T @ counts @ self.levels
         return of_levels, np.array([each.n for each in pairs])
 
+    def noise(self, columns: Sequence[str]) -> FloatArray:
+        """Return the covariance of the noise on the counts of a column's levels, or of
+        the cells of two columns, the last one's level running fastest.
+
+        A count of a pair has the noise of its own, less its margins, and a part of that
+        on each of its levels and on the number of records: the law of
+        :meth:`pdips.margins.estimates.NoisyPairs.again`, in closed form.
+        """
+        pairs = self.pairs
+        held = [
+            self.levels[pairs.levels_of(self.home[name]), self.places[name]]
+            for name in columns
+        ]
+        blocks = [self.home[name] for name in columns]
+        first = blocks[0]
+        last = blocks[-1]
+        if first == last:
+            cells = held[0]
+            for other in held[1:]:
+                crossing = cells[:, :, None] * other[:, None]
+                cells = crossing.reshape(len(cells), -1)
+            own, mean = _parts_of_noise(cells)
+            noise = pairs.variance[first, first] * own + pairs.total_variance * mean
+            return np.asarray(noise)
+        own_first, mean_first = _parts_of_noise(held[0])
+        own_last, mean_last = _parts_of_noise(held[1])
+        of_first = pairs.variance[first, first] * np.kron(own_first, mean_last)
+        of_last = pairs.variance[last, last] * np.kron(mean_first, own_last)
+        of_both = pairs.variance[first, last] * np.kron(own_first, own_last)
+        of_total = pairs.total_variance * np.kron(mean_first, mean_last)
+        return np.asarray(of_both + of_first + of_last + of_total)
+
     def again(self, replicates: int, cells: int, seed: int) -> Iterator[Parts]:
         """Yield counts with fresh noise on top, in batches that suit what is worked out
         from each, of so many cells.
@@ -85,6 +117,16 @@ class Chosen:
         return centre, again, off.T @ off / len(off)
 
 
+def _parts_of_noise(held: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the covariance, on a column's levels, of noise on a block's levels less
+    its mean, and of noise that all levels share alike; ``held``, shape (levels of
+    block, levels of column), says which have which.
+    """
+    n_shared = held.sum(axis=0) / len(held)
+    shared = np.outer(n_shared, n_shared)
+    return held.T @ held - len(held) * shared, shared
+
+
 def grouped(interactions: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the columns that interactions tie together, in groups that have none in
     common.
@@ -106,13 +148,29 @@ def crossed(
     names = [term for terms, _ in factors.values() for term in terms]
     values = [own for _, own in factors.values()]
     for interaction in interactions:
-        names += map(":".join, product(*(factors[name][0] for name in interaction)))
+        names += _names_of_product(
+            interaction, [factors[name][0] for name in interaction]
+        )
         crossing: FloatArray = np.ones((len(values[0]), 1))
         for name in interaction:
             products = crossing[:, :, None] * factors[name][1][:, None]
             crossing = np.asarray(products).reshape(len(crossing), -1)
         values.append(crossing)
     return names, np.hstack(values)
+
+
+def _names_of_product(
+    interaction: Sequence[str], terms: Sequence[Sequence[str]]
+) -> Iterator[str]:
+    """Yield names of products of terms, levels together: ``sex:school[m, high]``."""
+    text = ":".join(interaction)
+    for some in product(*terms):
+        levels = [
+            term[len(factor) + 1 : -1]
+            for factor, term in zip(interaction, some, strict=True)
+            if term != factor
+        ]
+        yield f"{text}[{', '.join(levels)}]" if levels else text
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,11 +69,14 @@ class SetRecords:
         Of each column that the question reads.
     complete : ndarray of bool, shape (records,)
         Which have all that is asked for.
+    weight : str, optional
+        The column that says how many members of the population a record stands for.
     """
 
     schema: Schema
     values: Mapping[str, ColumnValues]
     complete: BoolArray
+    weight: str | None = None
 
     @classmethod
     def of(
@@ -82,10 +85,13 @@ class SetRecords:
         schema: Schema,
         columns: Sequence[str],
         missing: Missing,
+        weight: str | None = None,
     ) -> "SetRecords":
         """Return the records of a frame; ``missing`` says whether missing is a level
         of text.
         """
+        if weight is not None:
+            columns = [*dict.fromkeys([*columns, weight])]
         own = schema.without_person().model_copy(
             update={
                 "columns": {name: schema.columns[name] for name in columns},
@@ -110,7 +116,14 @@ class SetRecords:
             elif column.missing and missing == "drop" and codes is not None:
                 complete &= codes < column.n_levels - 1
             values[name] = ColumnValues(codes, held)
-        return cls(schema=own, values=values, complete=complete)
+        return cls(schema=own, values=values, complete=complete, weight=weight)
+
+    @property
+    def weights(self) -> FloatArray:
+        """The weight of each complete record; 1 without weights."""
+        if self.weight is None:
+            return np.ones(int(self.complete.sum()))
+        return np.asarray(self.values[self.weight].numbers)[self.complete]
 
     def numbers(self, expression: Expression) -> FloatArray:
         """Return the number of each complete record."""
@@ -137,7 +150,11 @@ class SetRecords:
 
 
 def of_sets(
-    public: PublishedRelease, asked: Question, family: Family, missing: Missing
+    public: PublishedRelease,
+    asked: Question,
+    family: Family,
+    missing: Missing,
+    weight: str | None = None,
 ) -> Answer:
     """Return the answer of the synthetic sets, by the rule that fits them.
 
@@ -153,8 +170,10 @@ def of_sets(
     if not columns:
         raise InputError("the number of records isn't asked of sets")
     told = [warning] if warning else []
-    told += _remarks(public, asked)
-    sets = [SetRecords.of(frame, schema, columns, missing) for frame in public.sets]
+    told += _remarks(public, asked, weight)
+    sets = [
+        SetRecords.of(frame, schema, columns, missing, weight) for frame in public.sets
+    ]
     if isinstance(asked, Summary) and asked.kind == "quantile":
         return _quantiles(sets, asked, rule, told)
     if isinstance(asked, Formula):
@@ -180,7 +199,9 @@ def of_sets(
     )
 
 
-def _remarks(public: PublishedRelease, asked: Question) -> list[str]:
+def _remarks(
+    public: PublishedRelease, asked: Question, weight: str | None
+) -> list[str]:
     """Return what intervals from the sets hold only under conditions, or refuse what
     they don't hold.
     """
@@ -188,11 +209,11 @@ def _remarks(public: PublishedRelease, asked: Question) -> list[str]:
     cut = set[str]()
     for law in public.privacy.margins:
         cut |= {axis.columns[0] for axis in law.axes if axis.lower}
-    cut &= {*asked.columns}
-    if isinstance(asked, Formula) and cut:
-        _refuse_curves(asked, cut)
+    if weight in cut or (isinstance(asked, Formula) and cut & {*asked.columns}):
         remarks.append(BY_INTERVALS)
-    if asked.joined > 2:
+    if isinstance(asked, Formula):
+        _refuse_curves(asked, cut)
+    if asked.joined + (weight is not None) > 2:
         remarks.append(BY_MODEL)
     return remarks
 
@@ -238,31 +259,32 @@ def regression(records: SetRecords, asked: Formula, family: Family) -> Analysis:
     estimate = np.full(len(kept), np.nan)
     variance = np.full(len(kept), np.nan)
     with np.errstate(all="ignore"):
-        coefficients, own = _fitted(scaled, outcome, family)
+        coefficients, own = _fitted(scaled, outcome, family, records.weights)
     estimate[kept] = coefficients / scale
     variance[kept] = own / scale**2
     return ["Intercept", *names], estimate, variance
 
 
 def _fitted(
-    design: FloatArray, outcome: FloatArray, family: Family
+    design: FloatArray, outcome: FloatArray, family: Family, stands_for: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return coefficients by Newton's method, and their variances, both NaN where there
-    is no finite estimate.
+    is no finite estimate. A record counts as often as it ``stands_for``.
     """
     coefficients = np.zeros(design.shape[1])
-    weights = np.ones(len(design))
+    weights = stands_for
     means = np.zeros(len(design))
     if family == "poisson":
-        coefficients[0] = np.log(max(outcome.mean(), LEAST_MEAN))
+        mean = np.average(outcome, weights=stands_for)
+        coefficients[0] = np.log(max(mean, LEAST_MEAN))
     for _ in range(NEWTON_STEPS):
         if family != "gaussian":
             linear = np.clip(design @ coefficients, -MOST_LINEAR, MOST_LINEAR)
             means = means_of(family, linear)
-            weights = variances_of(family, means)
+            weights = stands_for * variances_of(family, means)
         information = (design * weights[:, None]).T @ design
         step = np.linalg.pinv(information, hermitian=True) @ (
-            design.T @ (outcome - means)
+            design.T @ (stands_for * (outcome - means))
         )
         coefficients = coefficients + step
         if family == "gaussian" or np.abs(step).max() < CONVERGED:
@@ -272,7 +294,7 @@ def _fitted(
     inverse = np.linalg.pinv(information, rcond=LEAST_RANK, hermitian=True)
     is_open = np.diagonal(inverse) > MOST_VARIANCE
     is_open |= np.abs(information @ inverse - np.eye(len(inverse))).max(axis=0) > 0.01
-    scores = design * (outcome - means)[:, None]
+    scores = design * (stands_for * (outcome - means))[:, None]
     n = len(design)
     freed = n / max(n - design.shape[1], 1)
     variances = np.diagonal(inverse @ (scores.T @ scores) @ inverse) * freed
@@ -289,14 +311,15 @@ def summary(records: SetRecords, asked: Summary) -> Analysis:
         columns = [1.0 * (codes == level) for level in range(n_levels)]
     if not columns:
         columns = [np.ones(int(records.complete.sum()))]
+    weights = records.weights
     found = []
     for held in records.groups(asked.by):
         if asked.kind == "correlation":
             found.append(_correlation(*(column[held] for column in columns)))
         elif asked.kind in IS_SUM:
-            found += [_total(column * held) for column in columns]
+            found += [_total(column * held * weights) for column in columns]
         else:
-            found += [_mean(column[held]) for column in columns]
+            found += [_mean(column[held], weights[held]) for column in columns]
     estimates, variances = np.array(found, dtype=np.float64).T
     return answer_names(asked), estimates, variances
 
@@ -364,9 +387,13 @@ def _is_share(asked: Summary) -> bool:
     return asked.kind == "share" and asked.of[0].is_plain
 
 
-def _mean(values: FloatArray) -> tuple[float, float]:
-    n = len(values)
-    return (float(values.mean()), float(values.var() / n)) if n else (np.nan, np.nan)
+def _mean(values: FloatArray, weights: FloatArray) -> tuple[float, float]:
+    """Return a weighted mean, and its variance as that of a ratio."""
+    total = weights.sum()
+    if not total > 0:
+        return np.nan, np.nan
+    mean = float(weights @ values / total)
+    return mean, float(((weights * (values - mean)) ** 2).sum() / total**2)
 
 
 def _total(values: FloatArray) -> tuple[float, float]:

@@ -432,7 +432,7 @@ class PublishedAnswers(Curator):
     """
 
     def __init__(self, plan: Plan, facts: PublicFacts, given: Answers) -> None:
-        super().__init__(plan, _no_table())
+        super().__init__(plan, no_table())
         self.facts = facts
         self._given = iter(given)
 
@@ -463,7 +463,7 @@ class PublishedAnswers(Curator):
         return self._next(step.name, "draw")
 
 
-def _no_table() -> Table:
+def no_table() -> Table:
     """Return a table that holds nothing, and answers nothing."""
     return Table.__new__(Table)
 

@@ -1,6 +1,7 @@
 """A published release, opened outside: verified, then read."""
 
 import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -81,6 +82,16 @@ class PublishedRelease:
         return load(HOLD)(tree, self, None)
 
     @cached_property
+    def analyses(self) -> dict[str, "PublishedRelease"]:
+        """The analyses that were named before the release and are parts of it, each
+        with its posterior, by how they were written.
+        """
+        found = {}
+        for stated in self.privacy.analyses:
+            found[stated.question] = open(self.home / stated.folder, key=self.signed_by)
+        return found
+
+    @cached_property
     def margins(self) -> Any:
         """Noisy counts, which give estimates with intervals:
         :class:`pdips.outside.NoisyMargins`.
@@ -105,6 +116,9 @@ class PublishedRelease:
         missing : {"level", "drop"}
             Whether missing is a level of columns with levels, or records without one
             are left out. Records without a number that is asked for always are.
+        weights : str, optional
+            A column of numbers: how many members of the population a record stands
+            for. Of formulas, means, shares, totals and counts, from sets.
 
         Returns
         -------
@@ -130,6 +144,90 @@ class PublishedRelease:
         [0.5]
         """
         return load("pdips.outside.asking:ask")(self, question, **settings)
+
+    def factor(self, columns: Sequence[str] | str, expected: Any, **how: Any) -> Any:
+        """Add what the noisy margins say of some columns to the PyMC model in context.
+
+        Parameters
+        ----------
+        columns, expected, **how
+            As of :meth:`pdips.NoisyMargins.factor`: ``dims``, ``target`` and ``name``.
+
+        Returns
+        -------
+        TensorVariable
+            The noisy contrasts of the columns' cells, jointly normal.
+
+        Raises
+        ------
+        InputError
+            As of :meth:`pdips.NoisyMargins.factor`, or if the release has no noisy
+            margins.
+
+        Examples
+        --------
+        >>> import pymc as pm
+        >>> schema = Schema.model_validate(
+        ...     {"columns": {"ill": {"levels": ["no", "yes"]}}}
+        ... )
+        >>> table = Table(pd.DataFrame({"ill": ["no", "yes"] * 50}), schema)
+        >>> Margins(epsilon=1).release(table)[0].publish("factor/public")
+        >>> with pm.Model() as model:
+        ...     share = pm.Beta("share", 1, 1)
+        ...     noisy = open("factor").factor("ill", [100 - 100 * share, 100 * share])
+        >>> model.coords["margins_contrast"]
+        ('ill[yes]',)
+        """
+        return self.margins.factor(columns, expected, **how)
+
+    def mix(self, make: Callable[[pd.DataFrame], Any], **settings: Any) -> Any:
+        """Fit a PyMC model to each synthetic set, and mix the draws by the rule that
+        combines the sets (:func:`pdips.inference.rule_for`).
+
+        Parameters
+        ----------
+        make : callable
+            Takes a set, a DataFrame, and returns a ``pm.Model`` with the same variables
+            for all sets.
+        **settings
+            Of ``pm.sample``: ``draws``, ``tune``, ``chains``, ``random_seed``.
+
+        Returns
+        -------
+        DataTree
+            With the group ``posterior``: a chain for each set. Each number has the law
+            that the rule gives it, from its mean and variance in each set: free
+            variables on the scale on which they are unconstrained, deterministic ones
+            on their own. Numbers go together as in the posterior of a set.
+
+        Raises
+        ------
+        InputError
+            If no rule fits the sets, or the model differs between them.
+
+        Warns
+        -----
+        UselessWarning
+            If chains of some set don't converge, or the rule doesn't hold.
+
+        Examples
+        --------
+        >>> import pymc as pm
+        >>> def make(df):
+        ...     with pm.Model() as model:
+        ...         share = pm.Beta("share", 1, 1)
+        ...         pm.Binomial("ill", len(df), share, observed=(df.ill == "yes").sum())
+        ...     return model
+        >>> schema = Schema.model_validate(
+        ...     {"columns": {"ill": {"levels": ["no", "yes"]}}}
+        ... )
+        >>> table = Table(pd.DataFrame({"ill": ["no", "yes"] * 50}), schema)
+        >>> Margins(epsilon=4, n_sets=3).release(table)[0].publish("mixed/public")
+        >>> tree = open("mixed").mix(make, draws=500, chains=2, random_seed=1)
+        >>> dict(tree.posterior.sizes)
+        {'chain': 3, 'draw': 1000}
+        """
+        return load("pdips.outside.mixing:mix")(self, make, **settings)
 
     def more_sets(
         self, n_sets: int, *, rng: np.random.Generator | None = None

@@ -17,6 +17,7 @@ import numpy as np
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.inference.rules import nearest_rule
+from pdips.registry import load
 from pdips.release import VERSION
 from pdips.release.certificate import Certificate
 from pdips.release.codebook import CODEBOOK
@@ -24,11 +25,21 @@ from pdips.release.documents import PrivacyDocument, Signature, StatedLoss
 from pdips.release.folder import file_digest
 from pdips.release.release import TREE_FILE
 from pdips.report import price
-from pdips.report.coefficients import MOST_LISTED, coefficients, contradicted, question
+from pdips.report.coefficients import (
+    MOST_LISTED,
+    answered_analyses,
+    coefficients,
+    contradicted,
+    question,
+)
 from pdips.report.figures import roc_bound
 from pdips.report.formats import number, percent
+from pdips.report.label import label
 
+# Reads noisy counts, as analysts outside do
+CARD_DATA = "pdips.outside.card_data:card_data"
 MODEL_SOURCE = "model_source"
+UNSHOWN = (MODEL_SOURCE, "n_sets", "main")  # settings that the card tells elsewhere
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
 AT_A_GLANCE = 0.05
 BELIEFS = (0.01, 0.1, 0.5)
@@ -54,10 +65,15 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
     settings = release.settings
     shown_settings = {}
     for name, value in settings.items():
-        if value is not None and name not in (MODEL_SOURCE, "n_sets"):
+        if value is not None and name not in UNSHOWN:
             shown_settings[name] = _spell(value)
     certificate = Certificate.beside(public)
     listed, tree = coefficients(public, release)
+    data = None
+    has_answers = bool(release.margins) or TREE_FILE in (release.digests or ())
+    if has_answers and public.is_dir():
+        data = load(CARD_DATA)(public, release)
+    n_records = None if data is None else data.get("n")
     adds_up = release.privacy.kind == "pure" and all(
         item.composition == "sequential" for item in release.spends
     )
@@ -77,18 +93,21 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
         "errors": standard_errors(release),
         "code": _reading(schema, release.n_sets, csv=csv),
         "noisy_code": _noisy(release),
-        "margin_spans": _margin_spans(release),
+        "card_data": data,
+        "label": label(release, n_records, len(listed)),
+        "n_records": n_records,
         "has_codebook": (public / CODEBOOK).is_file(),
         "sharing": _sharing(settings),
         "suffix": "csv" if csv else "parquet",
         "advice": combining(release, certificate),
         "certificate": certificate,
         "writer": writer(),
-        "sources": sources(public),
+        "sources": sources(public, release, with_counts=n_records is not None),
         "coefficients": listed[:MOST_LISTED],
         "more_coefficients": max(len(listed) - MOST_LISTED, 0),
         "contradicted": contradicted(tree),
         "question": question(tree),
+        "analyses": [*answered_analyses(public, release)],
         "unlearned": [each.name for each in listed if each.is_prior],
         "signed": (public / Signature.file).is_file(),
     }
@@ -103,33 +122,27 @@ def _sharing(settings: Mapping[str, Any]) -> str:
     return ""
 
 
-def _margin_spans(release: PrivacyDocument) -> list[tuple[str, float, float]]:
-    """Return what is counted, with the least and the largest standard error."""
-    spans = []
-    for n_columns, what in (
-        (1, "Counts of one level"),
-        (2, "Counts of two levels together"),
-    ):
-        errors = [
-            margin.standard_error
-            for margin in release.margin_errors
-            if len(margin.columns) == n_columns
-        ]
-        if errors:
-            spans.append((what, min(errors), max(errors)))
-    return spans
-
-
 def writer() -> str:
     """Return what a card is written by: with the same, it is the same byte for byte."""
     return f"pdips {VERSION}, matplotlib {version('matplotlib')}"
 
 
-def sources(public: Path) -> dict[str, str]:
+def sources(
+    public: Path, release: PrivacyDocument, *, with_counts: bool
+) -> dict[str, str]:
     """Return the files of a public folder that a card is written from, with their
-    SHA-256; none if it isn't in a folder.
+    SHA-256; none if it isn't in a folder. Noisy counts are read beside the first set,
+    whose length is their number of records.
     """
     names = [PrivacyDocument.file, Certificate.file, TREE_FILE]
+    for stated in release.analyses:
+        names += [f"{stated.folder}/{PrivacyDocument.file}"]
+        names += [f"{stated.folder}/{TREE_FILE}"]
+    if with_counts:
+        of_counts = {"margins", "products", "caps", "synthetic_1"}
+        names += [
+            name for name in release.digests or () if Path(name).stem in of_counts
+        ]
     paths = [public / name for name in names]
     return {
         path.relative_to(public).as_posix(): file_digest(path)

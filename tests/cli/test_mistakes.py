@@ -17,6 +17,7 @@ from test_cli import complains, words, written
 
 import pdips as library
 from pdips import Ledger, Margins, Schema, Table, synthesize
+from pdips.inference import combine
 
 KNOWN = {"columns": {"ill": {"levels": ["no", "yes"]}, "sex": {"levels": ["f", "m"]}}}
 
@@ -78,7 +79,7 @@ PYTHON = {
     "unnamed setting": (lambda _: Margins(1.0), "takes its settings by name"),
     "misspelt setting": (
         lambda _: Margins(epsilon=1, layres=2),
-        "has no setting layres",
+        r"has no setting layres; it has epsilon",
     ),
     "frame in place of a table": (
         lambda f: Margins(epsilon=1).release(f),
@@ -102,7 +103,21 @@ PYTHON = {
     ),
     "mechanism": (
         lambda f: synthesize(f, KNOWN, epsilon=1, mechanism="stpes"),
-        "mechanism must be one of",
+        "mechanism must be one of .* got 'stpes' .did you mean 'steps'",
+    ),
+    "columns alone": (
+        lambda f: synthesize(f, {"sex": ["f", "m"]}, epsilon=1),
+        "has its columns under 'columns'",
+    ),
+    "rule": (
+        lambda _: combine([1, 2], [1, 1], rule="betwen"),
+        "did you mean 'between'",
+    ),
+    "column of an option": (
+        lambda f: synthesize(
+            f, KNOWN, epsilon=1, mechanism="universal-histogram", attribute="sx"
+        ),
+        "could be cut into intervals .did you mean 'sex'",
     ),
     "mechanism itself": (
         lambda f: synthesize(f, KNOWN, epsilon=1, mechanism=Margins),
@@ -221,3 +236,14 @@ def test_a_call_without_budget_reads_nothing(here):
     os.remove("t.parquet")
     with pytest.raises(library.RefusedError, match="would be overspent"):
         synthesize("t.parquet", "s.toml", epsilon=1, ledger="l.sqlite")
+
+
+def test_nothing_is_told_before_an_input_error(pdips, here):
+    asked = [*words(here)]
+    start = asked.index("--mechanism")
+    del asked[start : start + 2]
+    found = pdips.ok(*asked)
+    assert found.startswith("mechanism margins: it counts views")
+    for wrong in (["--epsilon", "1,5"], ["--delta", "2"], ["--neighbours", "far"]):
+        code, out, err = pdips(*asked, *wrong, "--overwrite")
+        assert (code, out, err.count("\n")) == (2, "", 1)

@@ -96,12 +96,12 @@ def test_nothing_of_a_question_is_run(monkeypatch):
 
 def test_what_the_grammar_reads():
     asked = Formula.read("voted ~ sex * `age` + (school in ['low', 'high'])", SCHEMA)
-    assert [name for name, _ in asking.coefficient_names(asked)] == [
+    assert asking.coefficient_names(asked) == [
         "Intercept",
         "sex[m]",
         "age",
         "school in ['low', 'high']",
-        "sex[m]:age",
+        "sex:age[m]",
     ]
     odd = Schema(columns={"a b": {"levels": ["x:y", "~"]}, "n": {"levels": [1, 2, 3]}})
     read = Formula.read("n ~ `a b` + (`a b` == 'x:y')", odd)
@@ -215,6 +215,47 @@ def test_a_set_is_analysed_as_statsmodels_does(frame):
     np.testing.assert_allclose(estimate, expected, rtol=1e-6)
 
 
+def test_weights_count_a_record_as_often_as_they_say(frame, pairs):
+    weighed = frame.assign(w=np.random.default_rng(2).integers(1, 5, len(frame)) * 1.0)
+    schema = Schema(columns={**SCHEMA.columns, "w": {"lower": 0, "upper": 5}})
+    asked = Formula.read("voted ~ sex + age", schema)
+    records = SetRecords.of(weighed, schema, [*asked.columns], "level", "w")
+    design = sm.add_constant(
+        np.column_stack([1.0 * (weighed["sex"] == "m"), weighed["age"]])
+    )
+    outcome = 1.0 * (weighed["voted"] == "yes")
+    weights = weighed["w"]
+    _, estimate, variance = regression(records, asked, "gaussian")
+    fit = sm.WLS(outcome, design, weights=weights).fit(cov_type="HC1")
+    np.testing.assert_allclose(estimate, fit.params, rtol=1e-6)
+    np.testing.assert_allclose(variance, np.diagonal(fit.cov_params()), rtol=1e-6)
+    # a logit with weights is that of the records written down so often
+    _, estimate, _ = regression(records, asked, "binomial")
+    often = weighed.index.repeat(weights.astype(int))
+    fit = sm.Logit(outcome[often], design[often]).fit(disp=0)
+    np.testing.assert_allclose(estimate, fit.params, rtol=1e-5)
+    means = Summary.read("mean(age, by=['sex'])", schema)
+    records = SetRecords.of(weighed, schema, [*means.columns], "level", "w")
+    _, estimate, variance = summary(records, means)
+    for k, sex in enumerate("fm"):
+        own = weighed[weighed["sex"] == sex]
+        fit = sm.WLS(own["age"], np.ones(len(own)), weights=own["w"])
+        fit = fit.fit(cov_type="HC0")
+        assert estimate[k] == pytest.approx(fit.params.iloc[0])
+        assert variance[k] == pytest.approx(fit.cov_params().iloc[0, 0])
+    total = Summary.read("count(sex == 'm')", schema)
+    _, estimate, _ = summary(records, total)
+    assert estimate[0] == weights[weighed["sex"] == "m"].sum()
+    # from sets alone, and with how columns go together said
+    answer = pairs.ask("share(voted == 'yes')", weights="age")
+    assert answer.source == SETS
+    by_sex = pairs.ask("share(voted == 'yes', by=['sex'])", weights="age")
+    assert set_analyses.BY_MODEL in by_sex.remarks
+    refuses("takes no weights", pairs.ask, "median(age)", weights="age")
+    refuses("weights must name", pairs.ask, "share(sex)", weights="school")
+    refuses("weights must name", pairs.ask, "share(sex)", weights="nothing")
+
+
 def test_a_set_that_separates_or_lacks_a_level_leaves_a_coefficient_open(frame):
     apart = frame.assign(voted=np.where(frame["school"] == "high", "yes", "no"))
     asked = Formula.read("voted ~ sex + school", SCHEMA)
@@ -235,7 +276,7 @@ def test_the_first_source_that_leaves_nothing_open_answers(pairs, monkeypatch):
     crossed = pairs.ask("voted ~ sex * school")
     assert crossed.source == SETS
     assert set_analyses.BY_MODEL in crossed.remarks
-    assert crossed.names[-1] == "sex[m]:school[high]"
+    assert crossed.names[-1] == "sex:school[m, high]"
     assert np.isfinite(crossed.summary()["upper"]).all()
     # an answer that the noise leaves open goes on to the sets, and is kept without any
     margins = pairs.margins
@@ -253,8 +294,15 @@ def test_the_first_source_that_leaves_nothing_open_answers(pairs, monkeypatch):
     alone = pairs.ask("voted ~ sex + school")
     assert alone.source == NOISY_MARGINS
     assert np.isinf(alone.summary()[["lower", "upper"]]).all(axis=None)
-    said = refuses("not measured: `pdips answer", pairs.ask, "voted ~ sex * school")
+    said = refuses("not measured: a release with", pairs.ask, "voted ~ sex * school")
     assert "no measured margin holds" in said
+    assert "`pdips answer TABLE DIR --analysis 'voted ~ sex * school'`" in said
+    # within what: the widest interval of a set, as if it were the table
+    records = SetRecords.of(pairs.sets[0], SCHEMA, ["voted", "sex", "school"], "level")
+    asked = Formula.read("voted ~ sex * school", SCHEMA)
+    names, _, variances = regression(records, asked, "gaussian")
+    reach = 1.96 * np.sqrt(variances.max())
+    assert f"to ± {reach:.2g} ({names[variances.argmax()]}), noise left out" in said
     refuses("also=voted,sex,school", pairs.ask, "share(voted, by=['sex', 'school'])")
 
 

@@ -64,11 +64,11 @@ def test_the_factor_is_the_normal_law_of_noisy_contrasts(margins):
     logp = model.compile_logp(mode="FAST_COMPILE")({})
     assert logp == pytest.approx(direct.sum())
     assert [*model.coords["counts_contrast"]] == [
-        "sex[0]",
-        "school[0]",
-        "school[1]",
-        "school[2]",
-        *(f"sex:school[0, {place}]" for place in range(3)),
+        "sex[m]",
+        "school[middle]",
+        "school[high]",
+        "school[missing]",
+        *(f"sex:school[m, {name}]" for name in ("middle", "high", "missing")),
     ]
     assert model.named_vars_to_dims["counts"] == ("counts_contrast",)
 
@@ -87,7 +87,16 @@ def test_labels_say_which_columns_a_contrast_depends_on(margins):
             for axis, name in enumerate(names)
             if np.ptp(cells, axis=axis).max() > 1e-9
         ]
-        assert label.partition("[")[0] == ":".join(moves)
+        name, _, levels = label.removesuffix("]").partition("[")
+        assert name == ":".join(moves)
+        # and which level of each is above 0
+        at = np.unravel_index(cells.argmax(), cells.shape)
+        own = [
+            SCHEMA.columns[name].names()[place]
+            for name, place in zip(names, at, strict=True)
+            if name in moves
+        ]
+        assert levels == ", ".join(own)
 
 
 def test_every_form_of_a_release_gives_the_same_factor(release, margins, tmp_path):
@@ -115,7 +124,7 @@ def test_under_add_remove_the_number_of_records_is_a_contrast():
     made, _ = mechanism.release(Table(frame, only), rng=rng)
     with pm.Model() as model:
         margin_factor(made, ["sex"], [100.0, 100.0])
-    assert [*model.coords["margins_contrast"]] == ["number of records", "sex[0]"]
+    assert [*model.coords["margins_contrast"]] == ["number of records", "sex[m]"]
 
 
 def with_dims(names, *, columns=None, coords=COORDS, dims=None, given=None):

@@ -164,11 +164,11 @@ def test_the_three_lines_of_the_card_run(tmp_path, mechanism, rule, monkeypatch)
         for code in re.findall(r"<pre><code>(.*?)</code>", card, re.DOTALL)
     ]
     assert [block.split()[1] for block in blocks[:3]] == [
-        "pandas",
         "pdips",
+        "pandas",
         "statsmodels.formula.api",
     ]
-    reading, noisy, combined = blocks[:3]
+    noisy, reading, combined = blocks[:3]
     assert combined.count("\n") == 3
     monkeypatch.chdir(folder)
     names: dict[str, Any] = {}
@@ -208,47 +208,56 @@ def test_an_analysis_for_any_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "there", "never"),
+    ("mechanism", "kept", "there", "never"),
     [
         (
             Margins(epsilon=1),
             [
-                "Counts of one level: the noise",
-                "No interval of an",
-                "The noisy counts give",
+                "Shares of a column all 3 columns ±",
+                "Two columns together all 3 pairs ±",
             ],
+            ["No interval of an", "The noisy counts give"],
             "the mean of the",
         ),
         (
             Margins(epsilon=1, n_sets=2, sets="posterior"),
-            ["the mean of the 2 estimates", "by a rule"],
+            ["Means by group wage about ±"],
+            ["the mean of the 2 estimates", "all sets together: three lines"],
             "No interval",
         ),
         (
             KNG(epsilon=1),
+            ["Shares of a column as the sets have them not published"],
             ["No interval of an analysis", "datapackage.json is the codebook"],
             "noisy counts",
         ),
     ],
 )
-def test_what_an_analyst_can_do_comes_before_the_guarantee(
-    tmp_path, mechanism, there, never
+def test_what_is_kept_and_can_be_asked_comes_before_the_guarantee(
+    tmp_path, mechanism, kept, there, never
 ):
     page = write_card(published(tmp_path / "public", mechanism)).read_text(
         encoding="utf-8"
     )
     order = [
         page.index(f"<h2>{title}")
-        for title in ("What you can", "Before you", "What the guarantee", "The price")
+        for title in (
+            "What is kept",
+            "What you can",
+            "Before you",
+            "What the guarantee",
+            "The price",
+        )
     ]
     assert order == sorted(order)
-    use = words_of(page[order[0] : order[1]]).replace(" ,", ",")
+    said = words_of(page[order[0] : order[1]])
+    assert [words for words in kept if words not in said] == []
+    use = words_of(page[order[1] : order[2]]).replace(" ,", ",")
     for words in there:
         assert words in use
     assert never not in use
-    assert ("valid ones from the noisy counts" in words_of(page[: order[0]])) == (
-        "noisy counts" in use
-    )
+    has_form = 'id="ask-form"' in page
+    assert has_form == ("noisy counts" in use) == ("<h2>Ask" in page)
     # as of a release of an earlier version
     (tmp_path / "public/datapackage.json").unlink()
     assert "is the codebook" not in write_card(tmp_path / "public").read_text(
