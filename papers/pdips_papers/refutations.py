@@ -77,7 +77,7 @@ def two_point(row: str) -> tuple[float, float]:
     """Return the chance of 0, and the count otherwise, of the law on two points with
     the printed mean and standard deviation of censored records.
     """
-    *_, _, mean, _, _, deviation = (0, *figures("censored-beta", "counts")[row])
+    _, _, _, mean, _, _, deviation = figures("censored-beta", "counts")[row]
     second = (mean**2 + deviation**2) / mean
     return 1 - mean / second, second
 

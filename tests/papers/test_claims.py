@@ -54,8 +54,10 @@ def sentences(text: str) -> Iterator[str]:
         lines = block.splitlines()
         rows = [line for line in lines if line.lstrip().startswith("|")]
         yield from rows
-        prose = " ".join(line.strip() for line in lines if line not in rows)
-        yield from re.split(r"(?<=[.:?])\s+(?=[A-Z*`(\[])", prose)
+        prose = "\n".join(line.strip() for line in lines if line not in rows)
+        for item in re.split(r"(?m)^- ", prose):
+            one_line = " ".join(item.split())
+            yield from re.split(r"(?<=[.:?])\s+(?=[A-Z*`(\[])", one_line)
 
 
 def numbers(text: str) -> list[float]:
@@ -166,7 +168,7 @@ def test_each_source_is_there_and_has_the_figure(page, fragment):
     [sentence] = [
         one
         for one in sentences(text_of(ROOT / page))
-        if fragment in " ".join(one.split())
+        if fragment in one
     ]
     assert missing(REGISTER[page][fragment], sentence) == ""
 

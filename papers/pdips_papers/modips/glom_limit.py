@@ -7,6 +7,8 @@ there is no seed. The bounds -4 and 4, which one record in 8,000 is moved to, ar
 out.
 """
 
+from dataclasses import dataclass
+
 import click
 import numpy as np
 import pandas as pd
@@ -93,9 +95,19 @@ def regressions(z: FloatArray, weights: FloatArray) -> list[list[FloatArray]]:
     return found
 
 
-def limits() -> pd.DataFrame:
-    """Return, by coefficient, the truth, what sets of a GLOM tend to, and how far off
-    that is in standard errors of 1,000 records.
+@dataclass(frozen=True)
+class Limit:
+    """A law of records, at nodes by cell: ``numbers`` there, shape (nodes, cells, 2),
+    and how much there is of each.
+    """
+
+    numbers: FloatArray
+    weights: FloatArray
+
+
+def laws() -> tuple[Limit, Limit]:
+    """Return the law of the records, and that of sets of a GLOM that is fitted to all
+    records there could be.
     """
     standard, weights = standard_nodes()
     root = np.linalg.cholesky(np.array([[1, CORRELATION], [CORRELATION, 1]]))
@@ -105,18 +117,26 @@ def limits() -> pd.DataFrame:
     means = (joint.T @ z) / by_cell[:, None]
     about = z[:, None] - means
     covariance = np.einsum("nk,nki,nkj->ij", joint, about, about)
-    of_glom = means + (standard @ np.linalg.cholesky(covariance).T)[:, None]
-    as_they_are = np.broadcast_to(z[:, None], of_glom.shape)
-    exact = regressions(as_they_are, joint)
-    limit = regressions(of_glom, weights[:, None] * by_cell)
+    spread = standard @ np.linalg.cholesky(covariance).T
+    records = Limit(np.broadcast_to(z[:, None], about.shape), joint)
+    return records, Limit(means + spread[:, None], weights[:, None] * by_cell)
+
+
+def limits() -> pd.DataFrame:
+    """Return, by coefficient, the truth, what sets of a GLOM tend to, and how far off
+    that is in standard errors of 1,000 records.
+    """
+    of_records, of_sets = (regressions(law.numbers, law.weights) for law in laws())
     rows = []
-    for number, ((true, spread), (found, _)) in enumerate(
-        zip(exact, limit, strict=True), start=1
+    for number, (exact, limit) in enumerate(
+        zip(of_records, of_sets, strict=True), start=1
     ):
-        errors = np.sqrt(np.diag(spread) / N_RECORDS)
+        true, covariance = exact
+        errors = np.sqrt(np.diag(covariance) / N_RECORDS)
         for place, name in enumerate(("1", "z1", "z2", "w1", "w2")[: len(true)]):
-            off = (found[place] - true[place]) / errors[place]
-            rows.append((f"beta {number}, {name}", true[place], found[place], off))
+            found = limit[0][place]
+            off = (found - true[place]) / errors[place]
+            rows.append((f"beta {number}, {name}", true[place], found, off))
     columns = ["coefficient", "truth", "limit", "standard errors off"]
     return pd.DataFrame(rows, columns=columns).set_index("coefficient")
 
