@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -370,6 +370,13 @@ class _Coordinates:
             return coordinates * self.step
         return self._solved(self.root, coordinates, transposed=True) * (self.step > 0)
 
+    def of_multipliers(self, multipliers: FloatArray) -> FloatArray:
+        """Return the coordinates of multipliers."""
+        if self.root is not None:
+            return np.asarray(self.root.T @ multipliers)
+        steps = np.where(self.step > 0, self.step, 1.0)
+        return np.asarray(multipliers / steps)
+
     def slope(self, slope: FloatArray) -> FloatArray:
         """Return the slope by coordinates, from that by multipliers."""
         if self.root is None:
@@ -386,6 +393,16 @@ class _Coordinates:
         return solved
 
 
+class Fit(NamedTuple):
+    """The expected counts of all cells, in the order of the grid, whether the solver
+    arrived there, and the multipliers of all counts.
+    """
+
+    values: FloatArray
+    arrived: bool
+    multipliers: FloatArray
+
+
 def fit(
     grid: CellGrid,
     views: Sequence[Observation],
@@ -394,13 +411,14 @@ def fit(
     totals: FloatArray,
     base: FloatArray,
     ridge: float = RIDGE,
-) -> tuple[FloatArray, bool]:
-    """Return the expected counts of all cells, in the order of the grid, and whether
-    the solver arrived there.
+    start: FloatArray | None = None,
+) -> Fit:
+    """Return the table of maximum entropy.
 
     ``views`` are noisy cross-tabulations, ``nodes`` other partitions, ``totals`` the
     number of records of each combination of public levels, and ``base`` the logarithm
-    of the table to stay close to.
+    of the table to stay close to. The solver begins at ``start``, the multipliers of
+    like counts; left out, at ``base``.
     """
     dual = _Dual(grid, views, nodes, totals, base)
     is_counted = np.isfinite(dual.variances)
@@ -418,6 +436,8 @@ def fit(
 
     options = {"maxiter": MOST_ITERATIONS, "maxcor": 20, "gtol": 1e-2}
     place = np.zeros(len(dual.counts))
+    if start is not None:
+        place = turned.of_multipliers(start)
     has_arrived = False
     for tolerance in TOLERANCES:
         options["ftol"] = tolerance
@@ -430,4 +450,4 @@ def fit(
         has_arrived = bool(farthest <= FARTHEST)
         if has_arrived:
             break
-    return table.ravel().astype(np.float64), has_arrived
+    return Fit(table.ravel().astype(np.float64), has_arrived, multipliers)

@@ -63,6 +63,7 @@ class Estimate:
     values: FloatArray  # The count of each cell
     n_records: int  # What they add up to
     arrived: bool = True  # Whether a solver that looked for them found them
+    multipliers: FloatArray | None = None  # Where it ended
 
 
 class CountedTree(Mechanism):
@@ -133,7 +134,14 @@ def drawn_from_trees(
         arrived &= estimated.arrived
         redraw = None
         if design.redraws:
-            redraw = partial(_redrawn, tree, design, rng, n_public=plan.n_public)
+            redraw = partial(
+                _redrawn,
+                tree,
+                design,
+                rng,
+                n_public=plan.n_public,
+                start=estimated.multipliers,
+            )
         n_own = n_sets // plan.repeats
         sets += draw_sets(
             estimated, plan.schema, n_own, rng, public=public, redraw=redraw
@@ -153,9 +161,18 @@ def drawn_from_trees(
 
 
 def _redrawn(
-    measured: NoisyTree, tree: TreeDesign, rng: np.random.Generator, *, n_public: bool
+    measured: NoisyTree,
+    tree: TreeDesign,
+    rng: np.random.Generator,
+    *,
+    n_public: bool,
+    start: FloatArray | None,
 ) -> Estimate:
-    return _estimate_from_views(tree.again(measured, rng), tree, n_public=n_public)
+    """Return a table that agrees with fresh noise on top, by a solver that begins where
+    it ended without: it's there sooner than from independent columns.
+    """
+    again = tree.again(measured, rng)
+    return _estimate_from_views(again, tree, n_public=n_public, start=start)
 
 
 def estimate(measured: NoisyTree, tree: CountsViews, *, n_public: bool) -> Estimate:
@@ -174,7 +191,11 @@ def estimate(measured: NoisyTree, tree: CountsViews, *, n_public: bool) -> Estim
 
 
 def _estimate_from_views(
-    measured: NoisyTree, tree: CountsViews, *, n_public: bool
+    measured: NoisyTree,
+    tree: CountsViews,
+    *,
+    n_public: bool,
+    start: FloatArray | None = None,
 ) -> Estimate:
     grid = CellGrid(tree.domain)
     counts = tuple(view.astype(np.float64) for view in measured.views)
@@ -188,7 +209,10 @@ def _estimate_from_views(
         variance = np.where(view.possible(), view.variance, 0.0)
         views.append(Observation(count, variance, view.columns))
     base = log_independent(grid, margins, spread)
-    values, arrived = fit(grid, views, _nodes(measured, grid), totals=totals, base=base)
+    nodes = _nodes(measured, grid)
+    values, arrived, multipliers = fit(
+        grid, views, nodes, totals=totals, base=base, start=start
+    )
     if not arrived:
         LOG.warning(
             "The solver stopped short of the table of maximum entropy: sets "
@@ -202,7 +226,7 @@ def _estimate_from_views(
     by_public *= factor[:, None]
     parents = [np.repeat(np.arange(n_groups), by_public.shape[1])]
     n_records = round(float(totals.sum()))
-    return Estimate(grid, parents, by_public.ravel(), n_records, arrived)
+    return Estimate(grid, parents, by_public.ravel(), n_records, arrived, multipliers)
 
 
 def _spreads(tree: CountsViews) -> list[float]:
