@@ -40,6 +40,7 @@ from pdips.fields.price_parts import (
     ALONE_QUIET,
     ALONE_TWICE,
     FEWEST_PAIRS,
+    MOST_CHOSEN,
     OF_PRODUCTS,
     OF_WEIGHTS,
     PART_AGAIN,
@@ -300,7 +301,22 @@ class Margins(LaplaceOrGaussian):
             return "views"
         if not self._of_pairs() and can_be_laid_out(schema):
             return "views"
-        return "pairs"
+        return "chosen" if self._may_choose(schema) else "pairs"
+
+    def _may_choose(self, schema: Schema) -> bool:
+        """Return whether pairs are chosen unless there are many records: Gaussian noise
+        grows with the root of the number of pairs alone, and columns with levels leave
+        pairs too little of the price.
+        """
+        if self._needs_all() or self.delta is not None or schema.members:
+            return False
+        are_numbers = [
+            not (column.is_categorical or column.is_binned)
+            for column in schema.columns.values()
+        ]
+        # of numbers alone a design without pairs counts nothing but the records
+        counts_more = self.neighbours == "add-remove" or not all(are_numbers)
+        return any(are_numbers) and counts_more and n_pairs_of(schema) > 0
 
     def _needs_all(self) -> bool:
         """Return whether other settings need a count of all pairs."""
@@ -363,10 +379,11 @@ class Margins(LaplaceOrGaussian):
         if design.pairs:
             of_singles = parts.alone / (parts.alone + parts.pairs)
             design = replace(design, alone=of_singles or None)
-        if not any(design.margins) and fine.numeric:
-            # a number alone: its intervals are the only margin
-            design = replace(design, known=())
-        if not any(design.margins):
+        if not design.margins and fine.numeric:
+            # numbers alone: intervals of one of them are the only margin
+            design = replace(design, known=design.known[1:])
+        # under add-remove the number of records is a margin, ()
+        if not any(design.margins) and not fine.numeric:
             raise InputError(
                 "no column has two levels or more: there is nothing to measure"
             )
@@ -441,7 +458,12 @@ class Margins(LaplaceOrGaussian):
                     f"chosen is as many as the {n_open} pairs that "
                     f"there are, or more: leave it out"
                 )
-            return ChosenPairs(schema, n_chosen) if n_chosen else None
+            if not n_chosen:
+                return None
+            if self.chosen is not None or self.noise_law == "gaussian":
+                return ChosenPairs(schema, n_chosen, n_open)
+            most = min(MOST_CHOSEN * len(schema.columns), n_open)
+            return ChosenPairs(schema, most, n_open, n_usual=n_chosen)
         n_pairs = sum(len(margin) == 2 for margin in design.margins)
         n_again = math.ceil(PART_AGAIN * n_open)
         if n_pairs < FEWEST_PAIRS or not n_again or not self._second_share():

@@ -51,6 +51,8 @@ FEWEST_CHOSEN = 2
 a pair this many records ahead.
 """
 
+MOST_CHOSEN = 2  # Pairs for each column
+
 OF_WEIGHTS = Fraction(1, 10)
 OF_PRODUCTS = Fraction(1, 4)
 """Parts of the price that sums of weights get, and products."""

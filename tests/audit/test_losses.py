@@ -7,6 +7,7 @@ by statistics: true ones are rejected with probability 1e-6 a test.
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -448,10 +449,31 @@ def test_the_cap_forgotten_by_the_choice_of_pairs_is_seen(kind, monkeypatch):
     choice = ChosenPairs.choice
 
     def forgetful(self, *more):
-        return choice(ChosenPairs(with_cap(self.schema, 1), self.n_pairs), *more)
+        return choice(replace(self, schema=with_cap(self.schema, 1)), *more)
 
     monkeypatch.setattr(ChosenPairs, "choice", forgetful)
     assert worst(made, pairs) > (2.9 if kind == "pure" else 2)
+
+
+@pytest.mark.parametrize("quiet", [0, 1e9])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_what_the_number_of_records_decides_stays_within_the_price(
+    quiet, relation, monkeypatch
+):
+    # few choices, or all pairs, which have the price of the choices too
+    monkeypatch.setattr("pdips.margins.choosing.QUIET_PART", quiet)
+    made = of_pairs(epsilon=1, measure="chosen", neighbours=relation)
+    pairs = some_pairs(FOUR, 12, far=True)
+    lost = worst(made, pairs)
+    assert lost <= 1 + ROUNDING
+    assert lost > (0.9 if quiet else 0.5)
+    # the broken twin: all pairs have twice the price that the choices leave
+    if quiet:
+        of_all = ChosenPairs.of_all
+        monkeypatch.setattr(
+            ChosenPairs, "of_all", lambda *given: of_all(*given) / 2
+        )
+        assert worst(made, pairs) > 1.1
 
 
 def test_pairs_asked_again_by_exact_counts_are_seen(monkeypatch):
