@@ -113,9 +113,10 @@ class Margins(LaplaceOrGaussian):
         have levels or bins and their cells can be laid out, which was more accurate
         (``docs/mechanisms/margins.md``); pairs for other tables, for members and groups
         of codes, and where a setting asks for pairs: ``intervals``, ``also``,
-        ``weighted``, ``products``, ``single_share`` and ``second_share``. Chosen pairs
-        are for small tables without a delta: exponential mechanisms choose few pairs
-        that say more than counting them adds noise, or none.
+        ``weighted``, ``products``, ``single_share`` and ``second_share``; of these
+        chosen pairs for one set without a delta of four columns or more with numbers
+        without bins: exponential mechanisms choose few pairs that say more than
+        counting them adds noise, or none, and of many records all are counted.
     delta : int, float, str or Fraction, optional
         Left out, noise is discrete Laplace, and losses add up in epsilon. A number
         makes it discrete Gaussian, with a zero-concentrated loss that is read at this
@@ -305,8 +306,8 @@ class Margins(LaplaceOrGaussian):
 
     def _may_choose(self, schema: Schema) -> bool:
         """Return whether pairs are chosen unless there are many records: Gaussian noise
-        grows with the root of the number of pairs alone, and columns with levels leave
-        pairs too little of the price.
+        grows with the root of the number of pairs alone, few pairs are cheap, and beside
+        levels alone a choice leaves pairs too little of the price.
         """
         if self._needs_all() or self.delta is not None or schema.members:
             return False
@@ -316,7 +317,8 @@ class Margins(LaplaceOrGaussian):
         ]
         # of numbers alone a design without pairs counts nothing but the records
         counts_more = self.neighbours == "add-remove" or not all(are_numbers)
-        return any(are_numbers) and counts_more and n_pairs_of(schema) > 0
+        has_many = n_pairs_of(schema) >= FEWEST_PAIRS
+        return any(are_numbers) and counts_more and has_many
 
     def _needs_all(self) -> bool:
         """Return whether other settings need a count of all pairs."""

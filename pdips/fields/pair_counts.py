@@ -38,6 +38,8 @@ from pdips.release.noisy_margins import MarginAxis, MeasuredMargin
 
 CHOICE = "choice of pairs"
 PAIRS = "noisy chosen pairs"
+CHOICE_AND_COUNT = "pairs: their choice and count"
+"""What the ledger calls both where one may hand on its price to the other."""
 PAIRS_AGAIN = "noisy pairs, again"
 
 MOST_LEVELS = 6_000  # Of all columns together: pairs of levels are held in memory
@@ -389,7 +391,8 @@ class ChosenPairs:
         # both steps
         of_choices = of_range(choice.price) + counted.rho
         of_pairs = replace(counted, price=price).rho
-        return [*sharing([choice, counted], max(of_choices, of_pairs))]
+        both = [replace(step, item=CHOICE_AND_COUNT) for step in (choice, counted)]
+        return [*sharing(both, max(of_choices, of_pairs))]
 
     def of_all(self, law: AnswerLaw) -> Fraction:
         """Return the sensitivity of all pairs in that of one table, where they have the

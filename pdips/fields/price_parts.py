@@ -34,7 +34,7 @@ gains nothing from it.
 PART_AGAIN = Fraction(3, 10)
 """Part of the pairs that are counted a second time (tried: .05 to .6)."""
 
-FEWEST_PAIRS = 6  # Of fewer pairs none is counted a second time
+FEWEST_PAIRS = 6  # Of fewer pairs none is counted a second time, or chosen
 
 
 ALONE_CHOSEN = Fraction(3, 4)

@@ -13,7 +13,9 @@ from pdips.margins.domain import domain_of
 from pdips.margins.maximum_entropy import (
     CellGrid,
     Observation,
+    Start,
     curvature,
+    curvature_at,
     fit,
     log_independent,
 )
@@ -247,10 +249,22 @@ def test_a_fit_that_begins_near_ends_at_the_same_table_sooner(how, monkeypatch):
     from_nothing = fit(grid, again, [], **ask)
     n_from_nothing = len(evaluated)
     evaluated.clear()
-    from_first = fit(grid, again, [], **ask, start=first.multipliers)
     assert from_nothing.arrived
-    assert from_first.arrived
-    # both are within the tolerance of the solver, far nearer than the noise moved it
-    gap = np.abs(from_first.values - from_nothing.values).max()
-    assert gap < 0.1 * np.abs(first.values - from_nothing.values).max()
-    assert len(evaluated) < n_from_nothing
+    for start in (Start(first.multipliers, None), Start.at(grid, views, first)):
+        from_first = fit(grid, again, [], **ask, start=start)
+        assert from_first.arrived
+        # both are within the tolerance of the solver, nearer than the noise moved it
+        gap = np.abs(from_first.values - from_nothing.values).max()
+        assert gap < 0.1 * np.abs(first.values - from_nothing.values).max()
+        assert len(evaluated) < n_from_nothing
+        evaluated.clear()
+
+
+def test_the_curvature_of_a_table_is_that_of_its_cells():
+    grid = CellGrid(DOMAIN)
+    views = shared_columns()
+    values = np.random.default_rng(2).dirichlet(np.ones(DOMAIN.n_cells)) * 500
+    adds = design(DOMAIN, views)
+    margins = adds @ values
+    exact = (adds * values) @ adds.T - np.outer(margins, margins) / 500
+    np.testing.assert_allclose(curvature_at(grid, views, values), exact, atol=1e-8)
