@@ -306,8 +306,8 @@ class Margins(LaplaceOrGaussian):
 
     def _may_choose(self, schema: Schema) -> bool:
         """Return whether pairs are chosen unless there are many records: Gaussian noise
-        grows with the root of the number of pairs alone, few pairs are cheap, and beside
-        levels alone a choice leaves pairs too little of the price.
+        grows with the root of the number of pairs alone, few pairs are cheap, and where
+        all columns have levels a choice leaves pairs too little of the price.
         """
         if self._needs_all() or self.delta is not None or schema.members:
             return False
