@@ -165,11 +165,7 @@ NOT_NAMED = (
     [(page, fragment) for page, says in REGISTER.items() for fragment in says],
 )
 def test_each_source_is_there_and_has_the_figure(page, fragment):
-    [sentence] = [
-        one
-        for one in sentences(text_of(ROOT / page))
-        if fragment in one
-    ]
+    [sentence] = [one for one in sentences(text_of(ROOT / page)) if fragment in one]
     assert missing(REGISTER[page][fragment], sentence) == ""
 
 
