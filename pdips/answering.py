@@ -21,6 +21,7 @@ from pdips.analyses.estimates import (
     estimates_of,
 )
 from pdips.arrays import FloatArray
+from pdips.conversion.formula_settings import of_two_levels
 from pdips.data.schema import Records, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
@@ -182,7 +183,12 @@ class TableQuestion:
                 "questions are answered from tables of one record a row, and this "
                 "release has households"
             )
-        written = written_model(analysis, schema, {} if options is None else options)
+        options = {} if options is None else options
+        if isinstance(analysis, str):
+            # the caller looks at what is left of the options
+            analysis, completed = of_two_levels(analysis, options, schema)
+            options.update(completed)
+        written = written_model(analysis, schema, options)
         if written is None:
             raise InputError(
                 "the analysis must be a formula, such as 'y ~ x', a bambi.Model, or a "

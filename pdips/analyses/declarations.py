@@ -13,7 +13,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from pdips.analyses.composite import WithAnalyses, check_tables, of_analysis
-from pdips.conversion.formula_settings import formula_settings
+from pdips.conversion.formula_settings import formula_settings, of_two_levels
 from pdips.data.analyses import DeclaredAnalysis
 from pdips.data.schema import Schema
 from pdips.errors import InputError
@@ -73,6 +73,8 @@ def sources_of(
     for analysis in analyses:
         with of_analysis(_label(analysis)):
             model, settings = _read(analysis)
+            if isinstance(model, str):
+                model, settings = of_two_levels(model, settings, schema)
             found = written_model(model, schema, settings)
             if found is None:
                 raise InputError(

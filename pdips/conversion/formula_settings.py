@@ -18,6 +18,7 @@ from pdips.conversion.formula_priors import (
     is_short,
     spelt_priors,
 )
+from pdips.data.schema import Schema, has_number_levels
 from pdips.errors import InputError, hint
 from pdips.posterior.closures import MOST, check_closed
 
@@ -208,6 +209,42 @@ def formula_settings(texts: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"a setting is written as 'family=poisson' or '{EXAMPLE}'")
         _add_setting(settings, match["name"].strip(), match["value"])
     return settings
+
+
+def of_two_levels(
+    formula: str, settings: dict[str, Any], schema: Schema
+) -> tuple[str, dict[str, Any]]:
+    """Return a formula about a column of two levels as the logit of its second one,
+    which is how :meth:`~pdips.release.opening.PublishedRelease.ask` reads it, where no
+    family says otherwise.
+
+    Parameters
+    ----------
+    formula : str
+        As it was asked.
+    settings : dict
+        What stands beside it.
+    schema : Schema
+        Of the table.
+
+    Examples
+    --------
+    >>> from pdips import Column, Schema
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
+    >>> of_two_levels("ill ~ age", {}, schema)
+    ("ill['yes'] ~ age", {'family': 'bernoulli'})
+    """
+    left, sign, right = formula.partition("~")
+    column = schema.columns.get(left.strip())
+    if not sign or "family" in settings or column is None or column.levels is None:
+        return formula, settings
+    if len(column.levels) != 2:
+        return formula, settings
+    with_family = {"family": "bernoulli", **settings}
+    if not has_number_levels(column):
+        return f"{left.strip()}[{column.levels[1]!r}] ~{right}", with_family
+    is_binary = [float(level) for level in column.levels] == [0, 1]
+    return formula, with_family if is_binary else settings
 
 
 def _add_setting(settings: dict[str, Any], name: str, value: str) -> None:

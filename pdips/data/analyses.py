@@ -12,8 +12,9 @@ class DeclaredAnalysis(BaseModel):
     ----------
     formula : str
         As Bambi reads it: ``"log(wage) ~ educ + exper"``.
-    family : str
-        Of the outcome's distribution, as Bambi names it.
+    family : str, optional
+        Of the outcome's distribution, as Bambi names it. Left out it is normal, or of
+        an outcome with two levels the logit of the second one.
     link : str, optional
         Of the mean.
     priors : dict of str to str
@@ -29,14 +30,16 @@ class DeclaredAnalysis(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     formula: Annotated[str, Field(pattern="~")]
-    family: str = "gaussian"
+    family: str | None = None
     link: str | None = None
     priors: dict[str, str] = {}
 
     @property
     def settings(self) -> dict[str, Any]:
         """What stands beside the formula, as Bambi takes it."""
-        given: dict[str, Any] = {"family": self.family}
+        given: dict[str, Any] = {}
+        if self.family is not None:
+            given["family"] = self.family
         if self.link is not None:
             given["link"] = self.link
         if self.priors:

@@ -231,7 +231,8 @@ class Schema(BaseModel):
             for level in wanted:
                 if level not in column.levels:
                     raise ValueError(
-                        f"impossible: {level!r} is no level of column {name!r}"
+                        f"impossible: {level!r} is no level of column "
+                        f"{name!r}{hint(level, map(str, column.levels))}"
                     )
         if len(rule) < 2:
             raise ValueError(

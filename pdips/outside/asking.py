@@ -88,7 +88,7 @@ def ask(
     public: PublishedRelease,
     question: str,
     *,
-    family: str = "gaussian",
+    family: str | None = None,
     target: Target = "population",
     missing: Missing = "level",
     weights: str | None = None,
@@ -96,11 +96,15 @@ def ask(
     """Answer a question from a public folder: see
     :meth:`pdips.release.opening.PublishedRelease.ask`.
     """
-    choice(family, tuple(BAMBI_FAMILIES), "family")
+    if family is not None:
+        choice(family, tuple(BAMBI_FAMILIES), "family")
     choice(target, ("table", "population"), "target")
     choice(missing, ("level", "drop"), "missing")
     _check_unchanged(public)
-    asked = _read(public, question, BAMBI_FAMILIES[family], target, missing)
+    own = BAMBI_FAMILIES[family or "gaussian"]
+    asked = _read(public, question, own, target, missing)
+    if family is None:
+        asked = replace(asked, family=_published_family(public, asked))
     if weights is not None:
         asked = replace(asked, weights=_weights(public, asked, weights))
     refusals = dict[str, str]()
@@ -120,6 +124,20 @@ def ask(
     if left_open is None:
         raise InputError(_refusal(public, asked, refusals))
     return _told(left_open, None)
+
+
+def _published_family(public: PublishedRelease, asked: PublicQuestion) -> Family:
+    """Return the family of a published posterior of this question; else that of least
+    squares.
+    """
+    for release, written in _analyses(public):
+        family = BAMBI_FAMILIES.get(_family_of(written.splitlines()[1:]))
+        if family is None:
+            continue
+        schema = release.privacy.table_schema
+        if _wanted(written, schema, replace(asked, family=family)) is not None:
+            return family
+    return asked.family
 
 
 def _told(answer: Answer, left_open: Answer | None) -> Answer:

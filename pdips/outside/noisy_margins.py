@@ -18,7 +18,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.column import Column
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.errors import InputError, UselessWarning
+from pdips.errors import InputError, UselessWarning, hint
 from pdips.fields.products import NoisyProducts
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import NoisyPairs, pooled
@@ -47,6 +47,7 @@ from pdips.outside.regression import (
     Chosen,
     Target,
     TermTable,
+    basis_of,
     check_binary,
     contrasts_of,
     correlation_of_products,
@@ -202,7 +203,8 @@ class NoisyMargins:
         """Return the block that holds a column."""
         if column not in self.design.home:
             raise InputError(
-                f"{column!r} is no column of the release; it has "
+                f"{column!r} is no column of the release"
+                f"{hint(column, self.design.home)}; it has "
                 f"{', '.join(self.design.home)}"
             )
         return self.design.home[column][0]
@@ -315,12 +317,7 @@ class NoisyMargins:
             tied, name = self._tied(named)
             return tied._counted([name], target, shares=shares)
         chosen = self._alone(named)
-        counts = chosen.counts()[0][0]
-        if len(named) == 1:
-            centre = np.diagonal(counts)
-        else:
-            first, second = (chosen.places[name] for name in named)
-            centre = counts[first, second].ravel()
+        centre = chosen.cells(named)
         noise = chosen.noise(named)
         if shares:
             centre = centre / chosen.pairs.n
@@ -474,9 +471,7 @@ class NoisyMargins:
         bases = []
         for column in columns:
             size = self.schema.columns[column].n_levels
-            basis, upper = np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)
-            # a level is above 0, the first and those after it are below
-            bases.append(basis * np.sign(np.diagonal(upper)))
+            bases.append(basis_of(size))
         parts = parts_of(len(columns), total=bool(pairs.total_variance))
         values = list[FloatArray]()
         variances = list[float]()

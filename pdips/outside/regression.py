@@ -56,6 +56,16 @@ class Chosen:
         of_levels: FloatArray = self.levels.T @ counts @ self.levels
         return of_levels, np.array([each.n for each in pairs])
 
+    def cells(self, columns: Sequence[str]) -> FloatArray:
+        """Return the counts of a column's levels, or of the cells of two columns, the
+        last one's level running fastest.
+        """
+        counts = self.counts()[0][0]
+        first = self.places[columns[0]]
+        if len(columns) == 1:
+            return np.diagonal(counts)[first]
+        return np.asarray(counts[first, self.places[columns[1]]].ravel())
+
     def noise(self, columns: Sequence[str]) -> FloatArray:
         """Return the covariance of the noise on the counts of a column's levels, or of
         the cells of two columns, the last one's level running fastest.
@@ -390,6 +400,14 @@ def parts_of(n_columns: int, *, total: bool) -> list[tuple[int, ...]]:
     for size in (1, 2):
         parts += combinations(range(n_columns), size)
     return parts
+
+
+def basis_of(size: int) -> FloatArray:
+    """Return orthonormal contrasts of levels, shape (levels, levels - 1): of each level
+    but the first, which is above 0, against the first and those after it.
+    """
+    basis, upper = np.linalg.qr(np.eye(size)[:, 1:] - 1 / size)
+    return np.asarray(basis * np.sign(np.diagonal(upper)))
 
 
 def contrasts_of(bases: Sequence[FloatArray], part: Sequence[int]) -> FloatArray:

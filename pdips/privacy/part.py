@@ -140,10 +140,12 @@ class PartCurator(Curator):
         self.answers.note(step.name, "choice", chosen)
         return chosen
 
-    def choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
+    def choose_given(
+        self, step: Step, noisy: IntArray, scores: ScoresGiven, *, units: Any = 1
+    ) -> int:
         asked = self._renamed(step, "exponential")
         seen = ViewedStatistic(self._view, scores)
-        chosen = self._whole.choose_given(asked, noisy, seen)
+        chosen = self._whole.choose_given(asked, noisy, seen, units=units)
         self.answers.note(step.name, "choice", chosen)
         return chosen
 

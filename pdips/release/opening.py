@@ -109,7 +109,8 @@ class PublishedRelease:
             ``quantile``, ``median`` or ``correlation``. The grammar is in
             ``docs/asking.md``.
         family : {"gaussian", "bernoulli", "binomial", "poisson"}
-            Of a formula: least squares, or the canonical link.
+            Of a formula: least squares, or the canonical link. Left out it is that of
+            a published posterior of this very question, else least squares.
         target : {"population", "table"}
             Of the population that the table is a random sample of, or of the table
             itself.

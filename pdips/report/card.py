@@ -69,11 +69,6 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
             shown_settings[name] = _spell(value)
     certificate = Certificate.beside(public)
     listed, tree = coefficients(public, release)
-    data = None
-    has_answers = bool(release.margins) or TREE_FILE in (release.digests or ())
-    if has_answers and public.is_dir():
-        data = load(CARD_DATA)(public, release)
-    n_records = None if data is None else data.get("n")
     adds_up = release.privacy.kind == "pure" and all(
         item.composition == "sequential" for item in release.spends
     )
@@ -93,16 +88,12 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
         "errors": standard_errors(release),
         "code": _reading(schema, release.n_sets, csv=csv),
         "noisy_code": _noisy(release),
-        "card_data": data,
-        "label": label(release, n_records, len(listed)),
-        "n_records": n_records,
         "has_codebook": (public / CODEBOOK).is_file(),
         "sharing": _sharing(settings),
         "suffix": "csv" if csv else "parquet",
         "advice": combining(release, certificate),
         "certificate": certificate,
         "writer": writer(),
-        "sources": sources(public, release, with_counts=n_records is not None),
         "coefficients": listed[:MOST_LISTED],
         "more_coefficients": max(len(listed) - MOST_LISTED, 0),
         "contradicted": contradicted(tree),
@@ -110,6 +101,24 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
         "analyses": [*answered_analyses(public, release)],
         "unlearned": [each.name for each in listed if each.is_prior],
         "signed": (public / Signature.file).is_file(),
+        **_label_and_form(public, release, len(listed)),
+    }
+
+
+def _label_and_form(
+    public: Path, release: PrivacyDocument, n_coefficients: int
+) -> dict[str, Any]:
+    """Return what is kept, what the form answers from, and which files were read."""
+    data = None
+    has_answers = bool(release.margins) or TREE_FILE in (release.digests or ())
+    if has_answers and public.is_dir():
+        data = load(CARD_DATA)(public, release)
+    n_records = None if data is None else data.get("n")
+    return {
+        "label": label(release, n_records, n_coefficients),
+        "n_records": n_records,
+        "card_data": data,
+        "sources": sources(public, release, with_counts=n_records is not None),
     }
 
 

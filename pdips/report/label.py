@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from pdips.data.schema import Column
+from pdips.data.column import Column, has_number_levels
 from pdips.release.documents import PrivacyDocument
 from pdips.release.noisy_margins import MarginLaw
 from pdips.release.release import MarginError
@@ -137,7 +137,7 @@ def _part(kept: int, there_are: int, noun: str) -> str:
 
 def _of_means(release: PrivacyDocument, n_records: float | None) -> LabelRow | None:
     """Return how far noise moves means of numbers in a group that has a tenth of the
-    records, if there are numbers with bins.
+    records, if there are numbers with levels or bins.
     """
     columns = release.table_schema.columns
     binned = [name for name, each in columns.items() if _has_middles(each)]
@@ -162,16 +162,21 @@ def _of_means(release: PrivacyDocument, n_records: float | None) -> LabelRow | N
 
 
 def _has_middles(column: Column) -> bool:
-    is_number = column.type == "number" and not column.is_categorical
-    return is_number and column.is_binned and not column.public
+    """Whether a column has numbers for levels, or bins."""
+    if column.is_categorical:
+        return has_number_levels(column)
+    return column.type == "number" and column.is_binned
 
 
 def _spread(column: Column) -> float:
-    """Return the root of the sum of squares of a column's middles of bins, less their
-    mean: what independent noise on the bins' counts comes to in a sum.
+    """Return the root of the sum of squares of a column's numbers, or middles of bins,
+    less their mean: what independent noise on their counts comes to in a sum.
     """
-    middles = np.array([(low + high) / 2 for low, high in pairwise(column.edges)])
-    return float(np.sqrt(((middles - middles.mean()) ** 2).sum()))
+    if column.levels is not None:
+        numbers = np.array(column.levels, dtype=np.float64)
+    else:
+        numbers = np.array([(low + high) / 2 for low, high in pairwise(column.edges)])
+    return float(np.sqrt(((numbers - numbers.mean()) ** 2).sum()))
 
 
 def _named(names: Sequence[str]) -> str:
@@ -192,7 +197,7 @@ def _of_open_numbers(release: PrivacyDocument) -> LabelRow | None:
             names.append(name)
     if not names or not release.margin_errors:
         return None
-    error = "as the sets have it, which know them by a few intervals"
+    error = "as the sets have them, which know a number by a few intervals"
     if any(file.startswith(f"{PRODUCTS}.") for file in release.digests or ()):
         error = "means and regressions by noisy products, with intervals"
     return LabelRow(asked="Numbers without bins", kept=_named(names), error=error)
@@ -219,9 +224,12 @@ def _wide(laws: Sequence[MarginLaw]) -> Iterator[tuple[str, ...]]:
 
 def _of_analyses(release: PrivacyDocument, n_coefficients: int) -> Iterator[LabelRow]:
     settings = release.settings
+    error = "an interval for each coefficient, which includes the noise"
+    if release.analyses:
+        kept = _named([each.question for each in release.analyses])
+        yield LabelRow(asked="Named analyses", kept=kept, error=error)
     if n_coefficients:
         model = str(settings.get("model_source", "")).splitlines()
         is_formula = settings.get("model") == "formula" and model
         kept = model[0] if is_formula else plural(n_coefficients, "number")
-        error = "an interval for each coefficient, which includes the noise"
         yield LabelRow(asked="Named analysis", kept=kept, error=error)

@@ -64,6 +64,18 @@ def model_itself(frame):
     )
 
 
+def model_of_a_misspelt_column(frame):
+    pm = pytest.importorskip("pymc")
+
+    def make(df):
+        with pm.Model() as model:
+            share = pm.Beta("share", 1, 1)
+            pm.Bernoulli("one", share, observed=df["sx"] == "f")
+        return model
+
+    return library.sample(make, frame, KNOWN, epsilon=1)
+
+
 def published_twice(frame):
     release, _ = synthesize(frame, KNOWN, epsilon=1)
     release.publish("p")
@@ -104,6 +116,10 @@ PYTHON = {
     "mechanism": (
         lambda f: synthesize(f, KNOWN, epsilon=1, mechanism="stpes"),
         "mechanism must be one of .* got 'stpes' .did you mean 'steps'",
+    ),
+    "column of a model": (
+        model_of_a_misspelt_column,
+        "reads column 'sx', which the schema doesn't have .did you mean 'sex'",
     ),
     "columns alone": (
         lambda f: synthesize(f, {"sex": ["f", "m"]}, epsilon=1),

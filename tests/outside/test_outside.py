@@ -659,3 +659,40 @@ def test_a_factor_has_the_covariance_of_noise_and_sampling(neighbours):
     assert (
         abs(np.mean(squares["population"]) - 1) < 0.09 < np.mean(squares["table"]) - 1
     )
+
+
+@pytest.mark.parametrize("neighbours", RELATIONS)
+def test_noise_on_counts_is_that_of_fresh_draws(neighbours):
+    # 20,000 draws: a correlation has a standard error of .007 at most, so that .05 is
+    # never reached by chance
+    columns = {
+        "a": {"levels": ["x", "y", "z"]},
+        "b": {"levels": ["u", "v"]},
+        "c": {"levels": ["p", "q", "r", "s"]},
+    }
+    schema = Schema(columns=columns, impossible=({"a": "x", "b": "v"},))
+    rng = np.random.default_rng(11)
+    frame = pd.DataFrame(
+        {name: rng.choice(each["levels"], 500) for name, each in columns.items()}
+    )
+    frame.loc[frame["a"] == "x", "b"] = "u"
+    mechanism = of_pairs(epsilon=1, neighbours=neighbours)
+    release, _ = mechanism.release(Table(frame, schema), rng=rng)
+    margins = NoisyMargins.of(release)
+    for named in (["a"], ["c"], ["a", "b"], ["c", "b"]):
+        chosen = margins._alone(named)
+        drawn = [
+            replace(chosen, pairs=chosen.pairs.again(rng)).cells(named)
+            for _ in range(20_000)
+        ]
+        noise = chosen.noise(named)
+        off = np.cov(np.array(drawn).T) - noise
+        scale = np.sqrt(np.maximum(np.diagonal(noise), 1e-9))
+        assert np.abs(off / np.outer(scale, scale)).max() < 0.05
+        # the broken twin: noise that knows nothing of that on levels
+        variance = chosen.pairs.variance.copy()
+        np.fill_diagonal(variance, 0.0)
+        alone = replace(chosen.pairs, variance=variance, total_variance=0.0)
+        silent = replace(chosen, pairs=alone).noise(named)
+        gap = np.cov(np.array(drawn).T) - silent
+        assert np.abs(gap / np.outer(scale, scale)).max() > 0.05

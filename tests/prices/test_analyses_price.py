@@ -38,7 +38,7 @@ def made(kind: str, neighbours: str) -> WithAnalyses:
     return planned_with(margins, FORMULAS, SCHEMA)
 
 
-@pytest.mark.slow_cases("add-remove", "zcdp")
+@pytest.mark.slow
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("kind", DELTAS)
 def test_the_parts_together_lose_at_most_the_price(kind, neighbours):
@@ -74,12 +74,13 @@ def twice(self, table, *given):
 def test_a_statistic_that_moves_more_than_its_step_says_would_be_found(monkeypatch):
     # the broken twin
     mechanism = made("pure", "replace-one")
+    plan = mechanism.plan(SCHEMA)
+    pair = worst_pairs(SCHEMA, "replace-one")[0]
+    right = losses(mechanism, pair, seed=1, level=40.0, plan=plan)
+    assert 0.5 < float(right.amount / right.price) <= SURE
     monkeypatch.setattr(part.ViewedStatistic, "__call__", twice)
-    found = [
-        losses(mechanism, pair, seed=1, level=40.0)
-        for pair in worst_pairs(SCHEMA, "replace-one")
-    ]
-    assert max(float(each.amount / each.price) for each in found) > 1.2
+    wrong = losses(mechanism, pair, seed=1, level=40.0, plan=plan)
+    assert float(wrong.amount / wrong.price) > 1.2
 
 
 def test_parts_that_each_take_the_whole_budget_would_be_found():

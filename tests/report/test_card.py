@@ -221,7 +221,7 @@ def test_an_analysis_for_any_schema() -> None:
         ),
         (
             Margins(epsilon=1, n_sets=2, sets="posterior"),
-            ["Means by group wage about ±"],
+            ["Means by group wage, class about ±"],
             ["the mean of the 2 estimates", "all sets together: three lines"],
             "No interval",
         ),

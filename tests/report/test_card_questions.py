@@ -315,7 +315,7 @@ def test_the_label_is_first_and_says_what_is_kept(card: Path) -> None:
     rows = {row.asked: row for row in label(document, 1_500.0, 0)}
     assert rows["Shares of a column"].kept == "all 5 columns"
     assert rows["Two columns together"].kept == "all 10 pairs"
-    assert rows["Means by group"].kept == "age"
+    assert rows["Means by group"].kept == "age, rooms"
     # without the number of records, errors are in records
     assert "records" in label(document, None, 0)[0].error
 

@@ -45,7 +45,7 @@ def markdown(name: str, rows: Mapping[str, str], columns: Mapping[str, str]) -> 
     return "\n".join(lines)
 
 
-def _cell(line: "pd.Series[float]") -> str:
+def _cell(line: Any) -> str:
     spec = ".3f" if line["ours"] < 1 else ",.0f" if line["ours"] > 100 else ".1f"
     shown = format(line["ours"], spec)
     if line["standard_error"] > 0:
