@@ -274,6 +274,74 @@ class Design:
         return f"| {' | '.join(cells)} |"
 
 
+@dataclass(frozen=True)
+class Factors(Design):
+    """Made-up tables whose covariates are factors of many levels, the last of which is
+    four times as frequent as the first.
+    """
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many levels each factor has."""
+        assert isinstance(self.model, FactorModel)
+        return self.model.sizes
+
+    def schema(self) -> Schema:
+        columns = {
+            name: {"levels": [*range(size)]}
+            for name, size in zip(self.model.terms, self.sizes, strict=True)
+        }
+        return Schema(columns={**columns, "y": {"levels": [0, 1]}})
+
+    def frame(self, rng: np.random.Generator, n: int) -> pd.DataFrame:
+        columns = {}
+        for name, size in zip(self.model.terms, self.sizes, strict=True):
+            shares = np.linspace(1, 4, size)
+            columns[name] = rng.choice(size, n, p=shares / shares.sum())
+        frame = pd.DataFrame(columns)
+        assert isinstance(self.model, FactorModel)
+        eta = self.model.indicators(frame) @ self.coefficients
+        return frame.assign(y=(rng.random(n) < expit(eta)).astype(int))
+
+
+@dataclass(frozen=True)
+class FactorModel(Model):
+    """A logistic regression on factors, with an effect for each level but the first."""
+
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def build(self) -> Callable[[Any, Schema], pm.Model]:
+        names = self.terms
+        sizes = self.sizes
+        outcome = self.outcome
+
+        def build_model(data: Any, schema: Schema) -> pm.Model:
+            with pm.Model() as model:
+                b = pm.Normal("b", 0, 2.5, shape=1 + sum(sizes) - len(sizes))
+                eta = b[0]
+                first = 1
+                for name, size in zip(names, sizes, strict=True):
+                    own = b[first : first + size - 1]
+                    eta = eta + pt.concatenate([pt.zeros(1), own])[data[name]]
+                    first += size - 1
+                pm.Bernoulli(outcome, logit_p=eta, observed=data[outcome])
+            return model
+
+        return build_model
+
+    def indicators(self, frame: pd.DataFrame) -> FloatArray:
+        """Return the design matrix, the constant first."""
+        columns: list[Any] = [np.ones(len(frame))]
+        for name, size in zip(self.terms, self.sizes, strict=True):
+            columns += [frame[name] == level for level in range(1, size)]
+        return np.column_stack(columns).astype(float)
+
+    def ordinary(self, frame: pd.DataFrame) -> FloatArray:
+        x = self.indicators(frame)
+        return np.asarray(sm.Logit(frame[self.outcome], x).fit(disp=0).params)
+
+
 def _terms(n: int) -> tuple[str, ...]:
     return tuple(f"x{number}" for number in range(1, n))
 
@@ -323,6 +391,12 @@ def designs() -> Iterator[Design]:
                 errors=errors,
                 runs=40 if n == 5_000 else 20,
             )
+
+    for sizes in ((20, 15), (20, 20, 15, 10)):
+        names = tuple(f"f{number}" for number in range(1, len(sizes) + 1))
+        model = FactorModel("logit", names, sizes=sizes)
+        effects = _effects(-0.5, 0.5, 1 + sum(sizes) - len(sizes))
+        yield Factors("logit, factors", model, 50_000, effects, runs=10)
 
 
 def _lognormal(rng: np.random.Generator, x: FloatArray) -> FloatArray:

@@ -25,7 +25,9 @@ from pdips.outside.laws import NoisyCounts as NoisyCounts
 from pdips.outside.noisy_margins import NoisyMargins as NoisyMargins
 from pdips.outside.replays import more_sets as more_sets
 from pdips.own_models import noisy_likelihood as noisy_likelihood
+from pdips.own_models import noisy_model as noisy_model
 from pdips.posterior.censored_posterior import CensoredPosterior as CensoredPosterior
+from pdips.posterior.finished_model import censor as censor
 from pdips.posterior.pseudo_posterior import PseudoPosterior as PseudoPosterior
 from pdips.privacy.ledger import Ledger as Ledger
 from pdips.privacy.loss import PrivacyLoss as PrivacyLoss

@@ -13,7 +13,15 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pdips.analyses.estimates import (
+    CONTRADICTED_MODEL,
+    ESTIMATES_TABLE,
+    as_rows,
+    beside_table,
+    estimates_of,
+)
 from pdips.arrays import FloatArray
+from pdips.conversion.formula_settings import of_two_levels
 from pdips.data.schema import Records, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
@@ -28,6 +36,7 @@ from pdips.privacy.loss import FINITE_KINDS, Number
 from pdips.release.documents import (
     ANSWERS_FOLDER,
     PrivacyDocument,
+    analyses_within,
     answered_beside,
     release_home,
 )
@@ -46,20 +55,12 @@ from pdips.scores.scores import Scores
 from pdips.scores.tree import prior_draws, table_draws
 from pdips.synthesis import ReleaseJob
 
-TABLE_GROUP = "this_table"
-ESTIMATES_TABLE = "answer"  # table of a release
 MODEL_SOURCE = "model_source"
-ENDS_OF_95 = (0.025, 0.975)  # of the two ends of an interval
 DECIMAL = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 CLAIMED_INTERVAL = re.compile(
     rf"(?P<name>.+?)\s+in\s+\[\s*(?P<lower>{DECIMAL})\s*,\s*(?P<upper>{DECIMAL})\s*\]"
 )
 CLAIMED_SIDE = re.compile(rf"(?P<name>.+?)\s*(?P<sign>[<>])\s*(?P<end>{DECIMAL})")
-CONTRADICTED_MODEL = (
-    "the noisy answers contradict it: if it were right, they would be so far off in "
-    "{:.2g} of releases. So the intervals are not 95 %, and the probability isn't the "
-    "claim's"
-)
 MEANING = (
     "The 95 % intervals and the probability are of the population that the table is a "
     "sample of, if the question was fixed before anyone looked at the release. If the "
@@ -182,7 +183,12 @@ class TableQuestion:
                 "questions are answered from tables of one record a row, and this "
                 "release has households"
             )
-        written = written_model(analysis, schema, {} if options is None else options)
+        options = {} if options is None else options
+        if isinstance(analysis, str):
+            # the caller looks at what is left of the options
+            analysis, completed = of_two_levels(analysis, options, schema)
+            options.update(completed)
+        written = written_model(analysis, schema, options)
         if written is None:
             raise InputError(
                 "the analysis must be a formula, such as 'y ~ x', a bambi.Model, or a "
@@ -326,6 +332,8 @@ class PricedQuestion:
         """
         directory = self.question.directory
         homes = {"the release": directory / "public"}
+        for number, home in analyses_within(directory / "public").items():
+            homes[f"analysis {number} of the release"] = home
         for number, home in answered_beside(directory).items():
             homes[f"answer {number}"] = home
         pool = SumsOfOneTable(release=release)
@@ -479,10 +487,7 @@ class TableAnswer:
         if draws is None:
             raise AssertionError("scores publishes a posterior")
         numbers = dict(entries(draws.posterior))
-        estimates = _summaries(numbers)
-        within = {} if of_table is None else dict(entries(of_table))
-        table = _summaries(within).add_prefix("table_").reindex(estimates.index)
-        estimates = estimates.join(table)
+        estimates = estimates_of(draws.posterior, of_table)
         probability = None
         said = {
             "question": question.written.text,
@@ -492,17 +497,8 @@ class TableAnswer:
         if claim is not None and claim.name in numbers:
             probability = claim.share(numbers[claim.name])
             said |= {"claim": str(claim), "probability": f"{probability:.4g}"}
-        others = draws.others
-
-        def groups() -> Mapping[str, xr.Dataset]:
-            more = {} if of_table is None else {TABLE_GROUP: of_table}
-            return {**others(), **more}
-
-        drawn = replace(
-            draws, posterior=draws.posterior.assign_attrs(said), others=groups
-        )
-        rows = estimates.rename_axis("coefficient").reset_index()
-        tables = {**release.tables, ESTIMATES_TABLE: rows}
+        drawn = beside_table(draws, of_table, said)
+        tables = {**release.tables, ESTIMATES_TABLE: as_rows(estimates)}
         return cls(
             estimates=estimates,
             release=replace(release, tables=tables, posterior_draws=drawn),
@@ -557,7 +553,8 @@ class TableAnswer:
         for name, reason in self.not_pooled.items():
             lines.append(f"pooled    not with {name}: {reason}")
         if self.contradicted is not None:
-            lines.append(f"model     {CONTRADICTED_MODEL.format(self.contradicted)}")
+            said = CONTRADICTED_MODEL.format(self.contradicted)
+            lines.append(f"model     {said}, and the probability isn't the claim's")
         return "\n".join([*lines, f"meaning   {MEANING}"])
 
 
@@ -571,20 +568,6 @@ def _is_held(receipt: Receipt | None, ledger: Ledger) -> bool:
         return ledger.compare(receipt) is None
     except InputError:
         return False
-
-
-def _summaries(numbers: Mapping[str, FloatArray]) -> pd.DataFrame:
-    """Return the mean and the 95 % interval of each number's draws."""
-    rows = {}
-    for name, draws in numbers.items():
-        lower, upper = np.quantile(draws, ENDS_OF_95)
-        rows[name] = {
-            "estimate": float(draws.mean()),
-            "lower": float(lower),
-            "upper": float(upper),
-        }
-    columns = ["estimate", "lower", "upper"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 def answer(

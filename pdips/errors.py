@@ -1,4 +1,9 @@
-"""Exceptions of a request without a result: bad input, and a refusal."""
+"""Exceptions of a request without a result: bad input, and a refusal; what a misspelt
+name was meant to be.
+"""
+
+import difflib
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -104,3 +109,16 @@ def what_happened(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"stopped by {type(error).__name__}"
+
+
+def hint(name: object, names: Iterable[str]) -> str:
+    """Return a guess at what a misspelt name was meant to be, of names that are public.
+
+    Examples
+    --------
+    >>> hint("margin", ["margins", "steps"])
+    " (did you mean 'margins'?)"
+    """
+    spelt = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(str(name).lower(), spelt, n=1)
+    return f" (did you mean {spelt[close[0]]!r}?)" if close else ""

@@ -17,7 +17,7 @@ import pandas as pd
 
 from pdips.data.schema import Schema
 from pdips.data.table import Table, check_representable
-from pdips.errors import InputError, PlanError
+from pdips.errors import InputError, PlanError, hint
 from pdips.privacy.account import Request
 from pdips.privacy.answers import Answers, PublicFacts
 from pdips.privacy.charge import FREE, Charge, Charging
@@ -168,7 +168,9 @@ class Mechanism(ABC):
         if "delta" in settings and "delta" not in known:
             raise InputError(without_delta(getattr(cls, "name", cls.__name__)))
         if args or not {*settings} <= {*known}:
-            wrong = ", ".join(sorted({*settings} - {*known}))
+            wrong = ", ".join(
+                f"{name}{hint(name, known)}" for name in sorted({*settings} - {*known})
+            )
             said = f"has no setting {wrong}" if wrong else "takes its settings by name"
             more = ""
             if "kind" in settings and "delta" in known:
@@ -570,7 +572,6 @@ class Mechanism(ABC):
         drawn = mechanism.draw(plan, measured, n_sets, rng, public)
         return schema.with_known_weights(drawn.sets)
 
-    @final
     def as_release(
         self,
         plan: Plan,
@@ -649,6 +650,11 @@ class Mechanism(ABC):
             "households": schema.members is not None,
             "totals": bool(schema.known_totals(weighted=False)),
         }
+        if schema.analysis:
+            raise InputError(
+                f"{self.name} by itself answers no [[analysis]]: pdips.synthesize "
+                f"answers them beside the sets"
+            )
         for offer, is_asked in asked.items():
             if is_asked and not getattr(self.offers, offer):
                 said, where = REFUSALS[offer]

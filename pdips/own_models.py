@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +15,16 @@ from pymc.model.core import MODEL_MANAGER
 from pytensor.graph.replace import clone_replace
 
 from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.outside.noisy_margins import NoisyMargins
-from pdips.posterior.columns import Values
+from pdips.posterior import model_file
+from pdips.posterior.columns import Values, public_columns
 from pdips.posterior.model import Blueprint, blueprint_of, transformed
 from pdips.posterior.model_file import Source, as_source
 from pdips.privacy.loss import choice
+from pdips.release.documents import release_home
+from pdips.release.folder import read_tables
 from pdips.release.opening import PublishedRelease
 from pdips.release.release import Release
 from pdips.sampling import written_model
@@ -33,6 +38,9 @@ from pdips.scores.noisy_likelihood import (
 )
 from pdips.scores.published import near_mode, read_published
 from pdips.scores.tree import labels_of
+from pdips.statistics.model import StatisticModel, as_statistic_model
+from pdips.statistics.modips import STATISTICS, Modips
+from pdips.statistics.noisy_model import Evidence, Likelihood
 
 AnyRelease = Release | PublishedRelease | xr.DataTree | str | Path
 
@@ -157,6 +165,130 @@ def _observer(
         )
     sums = restored_centred(space, tables, public)
     return lambda name, values: observe_centred(name, values, sums)
+
+
+def noisy_model(
+    release: AnyRelease, model: Any = None, *, likelihood: Likelihood | None = None
+) -> pm.Model:
+    """Return the PyMC model behind a release of ``modips``: of its noisy statistics,
+    which the noise is a part of.
+
+    Parameters
+    ----------
+    release : Release, PublishedRelease, DataTree or path
+        A release of ``modips`` with ``split="once"``, what :func:`pdips.open` returned,
+        or a folder.
+    model : path, name or StatisticModel, optional
+        The model of the noisy statistics: another one than was released, too, if it
+        declares the same statistics. Left out, the released one, if it comes with
+        pdips. The text of any other stands in ``privacy.json`` and isn't run unasked.
+    likelihood : {"noise-aware", "plug-in"}, optional
+        By default that of the release. With ``"plug-in"`` noisy statistics are taken as
+        if exact.
+
+    Returns
+    -------
+    pymc.Model
+        Of public numbers alone: to look at, to extend and to sample. Variables called
+        ``moves of ...`` stand for exact statistics, which nobody knows.
+
+    Raises
+    ------
+    InputError
+        If the release is none of ``modips`` with one sanitization and one model, its
+        model must be handed over, or the model declares other statistics.
+
+    Notes
+    -----
+    Post-processing: no record is read, so that the model and its draws cost nothing. It
+    is the model that the release's own posterior is of (``docs/proofs/modips.md``).
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> table = Table(pd.DataFrame({"ill": [0] * 300 + [1] * 100}), schema)
+    >>> release, _ = Modips(epsilon=1, model="bernoulli").release(table)
+    >>> model = noisy_model(release)
+    >>> [variable.name for variable in model.free_RVs]
+    ['share of the first level']
+    >>> [potential.name for potential in model.potentials]
+    ['law of counts']
+    """
+    with outside_of_models():
+        found = _noisy_statistics(_published(release))
+        source = _statistic_model(model, found.settings)
+        priced: dict[str, Any] = {name: found.settings.get(name) for name in PRICED}
+        mechanism = Modips(model=source, **priced)
+        measured = mechanism.design(found.schema).restored(found.statistics)
+        if found.schema.public_columns:
+            public = Table(found.records, found.schema.without_person())
+            frame, values = public_columns(public)
+            measured = replace(measured, public=values, public_frame=frame)
+        seen = likelihood or found.settings["likelihood"]
+        choice(seen, ("noise-aware", "plug-in"), "likelihood")
+        return source.built(Evidence(measured, seen))
+
+
+PRICED = ("epsilon", "neighbours", "delta", "budget")
+"""Settings of a release of ``modips`` from which its noise follows."""
+
+
+@dataclass(frozen=True)
+class _PublishedStatistics:
+    """What a release of ``modips`` says in public."""
+
+    schema: Schema
+    settings: Mapping[str, Any]
+    statistics: pd.DataFrame
+    records: pd.DataFrame  # the first set, whose public columns are the table's
+
+
+def _noisy_statistics(release: Release | str | Path) -> _PublishedStatistics:
+    """Read the noisy statistics of a release, or of its folder."""
+    if isinstance(release, Release):
+        mechanism = release.mechanism
+        schema = release.schema
+        settings = release.settings
+        tables = dict(release.tables)
+        records = release.sets[0]
+    else:
+        home = release_home(release, received=True)
+        document, tables = read_tables(home, STATISTICS, "synthetic_1")
+        mechanism = document.mechanism
+        schema = document.table_schema
+        settings = document.settings
+        records = tables.get("synthetic_1", pd.DataFrame())
+    if mechanism != Modips.name:
+        raise InputError(
+            f"only a release of {Modips.name} has a model of noisy statistics, and "
+            f"this is one of {mechanism}: noisy_likelihood is for scores"
+        )
+    if settings.get("split") != "once":
+        raise InputError(
+            "each set has a sanitization of its own, and a model is of one: release "
+            "with split = once"
+        )
+    names = [name for name in schema.columns if name in records]
+    return _PublishedStatistics(schema, settings, tables[STATISTICS], records[names])
+
+
+def _statistic_model(model: Any, settings: Mapping[str, Any]) -> StatisticModel:
+    """Return the model that is handed over, or the released one, if it comes with
+    pdips.
+    """
+    if model is not None:
+        return as_statistic_model(model)
+    released = str(settings.get("model"))
+    name = Path(released).stem
+    if name in model_file.names():
+        ours = as_statistic_model(name)
+        if ours.text == settings.get("model_source"):
+            return ours
+    raise InputError(
+        f"the released model, {released}, doesn't come with this pdips: hand it over. "
+        f"Its text is model_source in the settings of privacy.json; read it before "
+        f"you run it"
+    )
 
 
 def margin_factor(

@@ -2,7 +2,7 @@
 run.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,9 +26,11 @@ from pdips.privacy.curator import CHECKING, Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
 from pdips.privacy.plan import Plan
-from pdips.registry import variant_class
+from pdips.registry import load, variant_class
 from pdips.release.release import Release, RunRecord
 
+# Imports PyMC, which a release without a model does without
+WITH_ANALYSES = "pdips.analyses.declarations:with_analyses"
 SEVERAL = 10
 """Sets, where they cost nothing more: their variance is estimated with nine degrees of
 freedom.
@@ -44,6 +46,7 @@ def synthesize(
     mechanism: str | None = None,
     ledger: Ledger | str | Path | None = None,
     n_sets: int | None = None,
+    analyses: Sequence[Any] = (),
     seed: int | np.random.Generator | None = None,
     scheduler: str | None = None,
     allow: Collection[str] = (),
@@ -74,6 +77,11 @@ def synthesize(
         The account that is charged.
     n_sets : int, optional
         How many synthetic sets. Left out: what :func:`usual_sets` says.
+    analyses : sequence of str, dict, bambi.Model, callable or path
+        Regressions that are answered beside the sets, with half of the budget:
+        formulas, such as ``"log(wage) ~ educ"``, with their settings behind them,
+        ``"ill ~ age; family=bernoulli"``, and models as :func:`pdips.answer` takes
+        them. Those of the schema come first. Each is a release in ``release.analyses``.
     seed : int or numpy.random.Generator, optional
         For tests and studies: the release is marked, and isn't published unless
         ``allow=["seeded"]``.
@@ -113,6 +121,9 @@ def synthesize(
     Release(mechanism='margins', n_sets=2, epsilon=1)
     """
     known = as_schema(schema)
+    declared = [*known.analysis, *analyses]
+    if known.analysis:
+        known, table = without_analyses(known, table)
     name = mechanism
     if not name:
         found = suited(known, has_model="model" in options, in_files=in_files(table))
@@ -133,6 +144,10 @@ def synthesize(
     if n_sets is None:
         n_sets = usual_sets(configured, in_one_file=not is_spread(table))
         configured = replace(configured, n_sets=n_sets)
+    if declared:
+        configured = load(WITH_ANALYSES)(
+            configured, declared, known, table, ledger, allow=allow
+        )
     with show_progress(quiet=not progress) as told:
         job = ReleaseJob(
             mechanism=configured,
@@ -147,6 +162,16 @@ def synthesize(
             resume=resume,
         )
         return job.run()[1:]
+
+
+def without_analyses(schema: Schema, table: Any) -> tuple[Schema, Any]:
+    """Return a schema without the analyses that it names, and a table that was read
+    with it as one of that schema.
+    """
+    known = schema.model_copy(update={"analysis": ()})
+    if isinstance(table, Table) and not table.partitioned and table.schema == schema:
+        table = table.viewed(known)
+    return known, table
 
 
 def usual_sets(mechanism: Mechanism, *, in_one_file: bool = True) -> int:

@@ -67,6 +67,8 @@ HEAD = (
     "R-hat | covered | misfit |\n|---|---|---|---|---|---|---|---|---|"
 )
 
+SENTENCES = "| model | sentence |\n|---|---|"
+
 FAMILIES = """## Families
 
 Families of models in a few lines each, as they are taken before a table is read: built
@@ -157,14 +159,14 @@ def _row(entry: Entry, found: Outcome) -> str:
 
 
 def _sentences(models: Sequence[Entry], outcomes: Outcomes) -> str:
-    """Return the sentences of the refusals."""
+    """Return the sentences of the refusals, as rows of a table."""
     lines = []
     for entry in models:
         for form in (AS_WRITTEN, AMENDED):
             found = outcomes.get((entry.name, form))
             if found is not None and found.sentence:
-                lines.append(f"- `{entry.name}`, {form}: {plain(found.sentence)}")
-    return "\n".join(lines) + "\n" if lines else ""
+                lines.append(f"| `{entry.name}`, {form} | {plain(found.sentence)} |")
+    return "\n".join([SENTENCES, *lines]) + "\n" if lines else ""
 
 
 def _families(verdicts: Sequence[Verdict]) -> str:

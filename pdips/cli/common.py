@@ -25,6 +25,7 @@ from pdips.errors import (
     NotConvergedError,
     ResumableError,
     UselessWarning,
+    hint,
     what_happened,
 )
 from pdips.privacy.budget import ALLOWED
@@ -186,6 +187,15 @@ MODEL = click.option(
     metavar="FILE",
     help="A PyMC model (a file, or a name from `pdips models list`).",
 )
+ANALYSES = click.option(
+    "--analysis",
+    "analyses",
+    multiple=True,
+    metavar="F",
+    help="A regression that half of the budget answers beside the sets: a formula, "
+    'such as "log(wage) ~ educ", with settings behind it, "ill ~ age; '
+    'family=bernoulli", or a file with make(df); repeatable.',
+)
 OPTIONS = click.option(
     "--option",
     "options",
@@ -237,7 +247,10 @@ def _no_option(name: str, key: str, known: Sequence[str]) -> str:
 
     if key == "delta":
         return without_delta(name)
-    said = f"{name} has no option {key!r}; it has {', '.join(known) or 'none'}"
+    said = (
+        f"{name} has no option {key!r}{hint(key, known)}; it has "
+        f"{', '.join(known) or 'none'}"
+    )
     if key == "kind" and "delta" in known:
         return f"{said}. Gaussian noise is chosen by --delta alone"
     return said

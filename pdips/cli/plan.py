@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pdips.cli.common import (
+    ANALYSES,
     DELTA,
     MODEL,
     NEIGHBOURS,
@@ -38,6 +40,7 @@ from pdips.privacy.rho import rounded_up
 from pdips.report.formats import plural
 
 if TYPE_CHECKING:
+    from pdips.analyses.composite import WithAnalyses
     from pdips.calibration.closed_form import Prospect
     from pdips.data.schema import Schema
     from pdips.mechanism import Mechanism
@@ -80,6 +83,7 @@ better to count few chosen ones; letters of why a mechanism doesn't fit.
 @SETS
 @NEIGHBOURS
 @MODEL
+@ANALYSES
 @OPTIONS
 @click.option(
     "--want",
@@ -140,6 +144,7 @@ class PlanOptions:
     wants: tuple[str, ...]
     html_path: str | None
     json_path: str | None
+    analyses: tuple[str, ...] = ()
 
     @property
     def common(self) -> dict[str, Any]:
@@ -154,11 +159,17 @@ class PlanOptions:
 
     def planned(self) -> "PlannedRelease":
         """Return the plan that is asked for, and its errors."""
-        from pdips.calibration.closed_form import prospects
         from pdips.data.schema import Schema
         from pdips.margins.planning import suited
 
         schema = Schema.load(self.schema_path)
+        declared = [*schema.analysis, *self.analyses]
+        schema = schema.model_copy(update={"analysis": ()})
+        if declared and (self.wants or self.html_path):
+            raise InputError(
+                "--want and --html are for plans of tables alone: leave the analyses "
+                "out"
+            )
         name = self.mechanism_name
         why = "as asked for"
         if name is None:
@@ -168,16 +179,10 @@ class PlanOptions:
             asked["delta"] = self.delta
         build, settings = chosen(name, self.options, asked, self.model)
         mechanism: Mechanism = with_usual_sets(build(**settings), self.n_sets)
-        steps = mechanism.plan(schema)
-        return PlannedRelease(
-            options=self,
-            schema=schema,
-            name=name,
-            why=why,
-            mechanism=mechanism,
-            plan=steps,
-            prospects=prospects(steps, self.n_records),
+        planned = PlannedRelease(
+            options=self, schema=schema, name=name, why=why, mechanism=mechanism
         )
+        return planned.with_analyses(declared) if declared else planned
 
     def command(self, name: str, n_sets: int) -> list[str]:
         """Return the options of the command that makes the release."""
@@ -192,6 +197,8 @@ class PlanOptions:
             words += ["--model", self.model]
         for option in self.options:
             words += ["--option", option]
+        for analysis in self.analyses:
+            words += ["--analysis", analysis]
         return words
 
 
@@ -204,16 +211,43 @@ class PlannedRelease:
     name: str
     why: str
     mechanism: "Mechanism"
-    plan: "Plan"
-    prospects: "list[Prospect]"
+    # what analyses have of the price, where some are named
+    whole: "WithAnalyses | None" = None
+
+    def with_analyses(self, declared: "list[Any]") -> "PlannedRelease":
+        """Return the release with analyses: of its budget the tables have a part."""
+        from pdips.analyses.declarations import planned_with
+
+        whole = planned_with(self.mechanism, declared, self.schema)
+        return replace(self, mechanism=whole.tables, whole=whole)
+
+    @cached_property
+    def plan(self) -> "Plan":
+        """Of the tables, by which their errors are known."""
+        return self.mechanism.plan(self.schema)
+
+    @cached_property
+    def priced(self) -> "Plan":
+        """Of the whole release."""
+        return self.plan if self.whole is None else self.whole.plan(self.schema)
+
+    @cached_property
+    def prospects(self) -> "list[Prospect]":
+        """The errors of the tables."""
+        from pdips.calibration.closed_form import prospects
+
+        return prospects(self.plan, self.options.n_records)
 
     def tell(self) -> None:
         """Print the price, the mechanisms that fit, the errors and the commands."""
         n_records = self.options.n_records
         rows = self.prospects
-        loss = self.plan.loss
+        loss = self.priced.loss
         self._tell_price()
         self._tell_mechanisms()
+        if self.whole is not None:
+            for said in self.whole.forecasts(self.priced, n_records):
+                click.echo(f"analysis  {said}")
         if rows and getattr(self.mechanism, "kind", "") == "pure":
             _tell_gaussian(self.mechanism, self.plan, n_records, rows)
         if n_records and getattr(self.plan.design, "pairs", False):
@@ -237,11 +271,11 @@ class PlannedRelease:
 
     def _tell_price(self) -> None:
         schema = self.schema
-        loss = self.plan.loss
+        loss = self.priced.loss
         records = plural(schema.records.max_per_person, "record")
         n_columns = len(schema.columns)
         click.echo(f"schema    {n_columns} columns, at most {records} a {schema.unit}")
-        is_gaussian = any(step.law == "gaussian" for step in self.plan.steps)
+        is_gaussian = any(step.law == "gaussian" for step in self.priced.steps)
         rho = ""
         if loss.kind == "zcdp":
             rho = f" (rho = {spell(rounded_up(loss.rho, PRICE_DIGITS))})"

@@ -112,7 +112,8 @@ def _synthesis(
     home = home_of(Path(options["out"]))
     if home is not None and _is_in_place(home / PrivacyDocument.file, ledger, entry):
         return
-    listed = {name: tuple(options[name]) for name in ("options", "allow")}
+    names = ("options", "allow", "formula_settings", "analyses")
+    listed = {name: tuple(options[name]) for name in names if name in options}
     known = SynthesisOptions(**{**options, **listed})
     run(replace(known, ledger_path=str(ledger.path), resume=entry.number, quiet=quiet))
 

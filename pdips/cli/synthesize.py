@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from pdips.cli.common import (
+    ANALYSES,
     DELTA,
     EXPLAIN,
     MODEL,
@@ -41,6 +42,8 @@ from pdips.release.folder import staging
 from pdips.report.formats import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pdips.data.schema import Schema
     from pdips.data.table import Table
     from pdips.evaluation.margins import SyntheticSet
@@ -101,6 +104,7 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
     help="Beside --formula: family=poisson, or prior.age=Normal(mu=0, sigma=2); "
     "repeatable.",
 )
+@ANALYSES
 @click.option(
     "--public",
     metavar="A,B,C",
@@ -195,6 +199,7 @@ class SynthesisOptions:
     formula: str | None = None
     formula_settings: tuple[str, ...] = ()
     public: str | None = None
+    analyses: tuple[str, ...] = ()
 
     @property
     def given(self) -> Any:
@@ -276,6 +281,30 @@ class SynthesisOptions:
         in_one_file = not is_spread(self.table)
         return with_usual_sets(mechanism, self.n_sets, in_one_file=in_one_file)
 
+    def with_analyses(
+        self,
+        mechanism: "Mechanism",
+        declared: list[Any],
+        schema: "Schema",
+        ledger: "Ledger | None",
+    ) -> "Mechanism":
+        """Return the mechanism with the analyses that are named, if there are any."""
+        if not declared:
+            return mechanism
+        from pdips.analyses.declarations import with_analyses
+
+        refusals = [word for word in self.allow if word in ALLOWED]
+        with one_refusal(ledger, explain=self.explain):
+            return with_analyses(
+                mechanism,
+                declared,
+                schema,
+                self.table,
+                ledger,
+                explain=self.explain,
+                allow=refusals,
+            )
+
     def command(self) -> dict[str, Any]:
         """Return what ``pdips resume`` needs to repeat this command: no seed, and no
         address with a password.
@@ -311,17 +340,19 @@ class SynthesisOptions:
             prepare=partial(reserve_space, staged, mechanism, file_format),
         )
 
-    def with_mechanism(self, schema: "Schema") -> "SynthesisOptions":
-        """Return the options with a mechanism: one that wasn't named is chosen."""
+    def with_mechanism(self, schema: "Schema") -> "tuple[SynthesisOptions, str]":
+        """Return the options with a mechanism, and why one that wasn't named is
+        chosen.
+        """
         if self.mechanism_name is not None:
-            return self
+            return self, ""
         from pdips.groups.group_sums import GroupSums
         from pdips.margins.planning import suited
         from pdips.synthesis import in_files
 
         if self.is_by_group(schema):
-            click.echo(f"mechanism {GroupSums.name}: the model has very many groups")
-            return replace(self, mechanism_name=GroupSums.name)
+            why = f"mechanism {GroupSums.name}: the model has very many groups"
+            return replace(self, mechanism_name=GroupSums.name), why
         has_model = self.model is not None or self.formula is not None
         found = suited(schema, has_model=has_model, in_files=in_files(self.table))
         given = [option.partition("=")[0] for option in self.options]
@@ -329,14 +360,14 @@ class SynthesisOptions:
         more = ""
         if not has_delta and "delta" in find(found.name).__dataclass_fields__:
             more = "; with --delta it may have far less noise: pdips plan"
-        click.echo(f"mechanism {found.name}: {found.why}{more}")
+        why = f"mechanism {found.name}: {found.why}{more}"
         usual = [
             f"{name}={value}"
             for name, value in found.settings.items()
             if name not in given
         ]
         options = (*self.options, *usual)
-        return replace(self, mechanism_name=found.name, options=options)
+        return replace(self, mechanism_name=found.name, options=options), why
 
 
 def run(options: SynthesisOptions) -> None:
@@ -345,16 +376,24 @@ def run(options: SynthesisOptions) -> None:
     from pdips.release.release import check_format
 
     schema = options.schema()
+    declared = [*schema.analysis, *options.analyses]
+    if declared and (options.formula or options.model):
+        raise InputError(
+            "analyses go with mechanisms of tables, such as margins: leave --formula "
+            "and --model out, or name the model with --analysis"
+        )
+    schema = schema.model_copy(update={"analysis": ()})
     ledger = ledger_at(options.ledger_path, options.out)
     with one_refusal(ledger, explain=options.explain):
         source = options.written(schema, ledger)
     if source is not None:
         schema = source.converted.narrowed(schema)
-    options = options.with_mechanism(schema)
+    options, why_chosen = options.with_mechanism(schema)
     mechanism = options.mechanism(schema, source)
     if options.n_sets is None:
         # kept with the charge: a release is resumed with as many sets
         options = replace(options, n_sets=mechanism.n_sets, is_usual=True)
+    mechanism = options.with_analyses(mechanism, declared, schema, ledger)
     check_format(schema, options.file_format)
     verdicts: dict[str, Verdict] = {}
     with (
@@ -373,6 +412,8 @@ def run(options: SynthesisOptions) -> None:
             if options.report:
                 verdicts = synthesis.write_report()
     with printing(synthesis.placed):
+        if why_chosen:  # nothing is told before the release is in its place
+            click.echo(why_chosen)
         synthesis.tell()
         show_verdicts(verdicts)
 
@@ -520,6 +561,8 @@ class SynthesisRun:
                 "sets      at no further price: they differ by what the noise makes "
                 "unsure; --sets 1 makes one"
             )
+        for line in self._analysis_lines():
+            click.echo(line)
         click.echo(f"price     {self._price()}")
         click.echo(f"ledger    {ledger_line(self.ledger)}")
         if self.published:
@@ -538,6 +581,13 @@ class SynthesisRun:
                 err=True,
             )
 
+    def _analysis_lines(self) -> "Iterator[str]":
+        """Yield the answer to each analysis that was named."""
+        from pdips.analyses.estimates import told_of
+
+        for number, part in enumerate(self.release.analyses, start=1):
+            yield from told_of(number, part)
+
     def _price(self) -> str:
         release = self.release
         loss = release.loss
@@ -554,6 +604,8 @@ class SynthesisRun:
         )
 
     def _files(self) -> list[str]:
+        from pdips.release.documents import ANALYSIS_FOLDER
+
         release = self.release
         suffix = self.options.file_format
         kinds = ["synthetic"]
@@ -564,6 +616,8 @@ class SynthesisRun:
         tables = [f"{name}.{suffix}" for name in release.tables]
         if release.posterior_draws is not None:
             tables.append("posterior.nc")
+        for number, _ in enumerate(release.analyses, start=1):
+            tables.append(f"{ANALYSIS_FOLDER.format(number)}/")
         return ["card.html", "datapackage.json", "privacy.json", *sets, *tables]
 
     def _inside_line(self) -> str:

@@ -30,7 +30,7 @@ from pdips.conversion.leaves import (
 from pdips.conversion.matching import is_record_of_row, laid_out, places_of_rows
 from pdips.conversion.moving import numbers_of, refuse_moving
 from pdips.data.schema import Column
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.posterior.columns import Values
 from pdips.posterior.model_checks import check_no_series, parameter_shapes
 
@@ -184,7 +184,10 @@ class Builds:
 
     def _not_there(self, wanted: Any) -> str:
         """Return what is said of a column that the frame lacks."""
-        said = f"{self.name} reads column {wanted!r}, which the schema doesn't have"
+        guess = hint(wanted, self.made_up.schema.columns)
+        said = (
+            f"{self.name} reads column {wanted!r}, which the schema doesn't have{guess}"
+        )
         if wanted == self.made_up.schema.records.person:
             said = (
                 f"{self.name} reads column {wanted!r}, which says whose a record is "

@@ -2,7 +2,6 @@
 takes them, or as ``name=value`` on the command line.
 """
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -19,7 +18,8 @@ from pdips.conversion.formula_priors import (
     is_short,
     spelt_priors,
 )
-from pdips.errors import InputError
+from pdips.data.schema import Schema, has_number_levels
+from pdips.errors import InputError, hint
 from pdips.posterior.closures import MOST, check_closed
 
 TRUTHS = {"true": True, "false": False}
@@ -105,7 +105,8 @@ class FormulaSettings:
         for name in settings:
             if name not in known:
                 raise InputError(
-                    f"{name!r} is no setting of a formula; there are {', '.join(known)}"
+                    f"{name!r} is no setting of a formula{hint(name, known)}; there "
+                    f"are {', '.join(known)}"
                 )
         return cls(**settings)
 
@@ -145,9 +146,7 @@ def _check_family_name(name: str) -> None:
 
     known = [*BUILTIN_FAMILIES]
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        meant = f" (did you mean {close[0]!r}?)" if close else ""
-        raise InputError(f"Bambi has no family {name!r}{meant}")
+        raise InputError(f"Bambi has no family {name!r}{hint(name, known)}")
 
 
 def _check_links(links: Mapping[str, Any]) -> None:
@@ -212,6 +211,42 @@ def formula_settings(texts: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
+def of_two_levels(
+    formula: str, settings: dict[str, Any], schema: Schema
+) -> tuple[str, dict[str, Any]]:
+    """Return a formula about a column of two levels as the logit of its second one,
+    which is how :meth:`~pdips.release.opening.PublishedRelease.ask` reads it, where no
+    family says otherwise.
+
+    Parameters
+    ----------
+    formula : str
+        As it was asked.
+    settings : dict
+        What stands beside it.
+    schema : Schema
+        Of the table.
+
+    Examples
+    --------
+    >>> from pdips import Column, Schema
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
+    >>> of_two_levels("ill ~ age", {}, schema)
+    ("ill['yes'] ~ age", {'family': 'bernoulli'})
+    """
+    left, sign, right = formula.partition("~")
+    column = schema.columns.get(left.strip())
+    if not sign or "family" in settings or column is None or column.levels is None:
+        return formula, settings
+    if len(column.levels) != 2:
+        return formula, settings
+    with_family = {"family": "bernoulli", **settings}
+    if not has_number_levels(column):
+        return f"{left.strip()}[{column.levels[1]!r}] ~{right}", with_family
+    is_binary = [float(level) for level in column.levels] == [0, 1]
+    return formula, with_family if is_binary else settings
+
+
 def _add_setting(settings: dict[str, Any], name: str, value: str) -> None:
     kind, _, part = name.partition(".")
     if kind == "prior" and part:
@@ -229,8 +264,11 @@ def _add_setting(settings: dict[str, Any], name: str, value: str) -> None:
     elif name in ("family", "link"):
         settings[name] = value
     else:
-        known = ", ".join(("family", "link", "prior.TERM", *TRUTH_SETTINGS))
-        raise InputError(f"{name!r} is no setting of a formula; there are {known}")
+        known = ("family", "link", "prior.TERM", *TRUTH_SETTINGS)
+        raise InputError(
+            f"{name!r} is no setting of a formula{hint(name, known)}; there are "
+            f"{', '.join(known)}"
+        )
 
 
 def _add_part(settings: dict[str, Any], kind: str, part: str, value: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pdips.conversion.bambi_package import bambi, one_line
 from pdips.conversion.formula_priors import TOO_LONG, is_short
-from pdips.data.schema import Schema, hint
-from pdips.errors import InputError
+from pdips.data.schema import Schema
+from pdips.errors import InputError, hint
 
 SEVERAL_COLUMNS = (
     "an outcome of several columns can't be measured: write a formula for one column"

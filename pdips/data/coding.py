@@ -39,7 +39,10 @@ OUTSIDE_LEVELS = (
 )
 MISSING = "has missing values, which its schema doesn't declare (missing = true)"
 NO_NUMBERS = "has values that are no numbers"
-NO_DATES = "has values that are no dates, which are written as 2020-12-31 or 31.12.2020"
+NO_DATES = (
+    "has values that are no dates, which are written as 2020-12-31 or 31.12.2020, with "
+    "or without a time; rewrite dates with slashes, whose month may be either number"
+)
 OUTSIDE_BOUNDS = "has values outside its bounds"
 NOT_WHOLE = "must hold whole numbers"
 _RULES = (

@@ -242,12 +242,26 @@ class Column(BaseModel):
         if self.is_binned:
             if self.integer and not all(edge.is_integer() for edge in edges):
                 raise ValueError("bin_edges of an integer column must be whole numbers")
-            few = (
-                "every bin of an integer column must hold a whole number; use "
-                "fewer bins"
-            )
             if not (np.diff(self.edges) > 0).all():
-                raise ValueError(few if self.integer else "bin_edges must increase")
+                raise ValueError(self._empty_bins())
+
+    def _empty_bins(self) -> str:
+        """Say which bins are empty, or out of order, and what to do."""
+        steps = np.diff(self.edges)
+        [wrong] = np.nonzero(steps <= 0)
+        if self.bin_edges or not self.integer:
+            edge = int(wrong[0]) + 2
+            return (
+                f"bin_edges must increase, and number {edge} isn't above the one before"
+            )
+        n_whole = int(self.edges[-1] - self.edges[0])
+        shown = ", ".join(str(number + 1) for number in wrong[:3])
+        more = ", ..." if len(wrong) > 3 else ""
+        return (
+            f"every bin of an integer column must hold a whole number, and "
+            f"{len(wrong)} of {len(steps)} don't (number {shown}{more}); use fewer "
+            f"bins, at most {n_whole}"
+        )
 
     def made_public(self, name: str) -> Self:
         """Return the column, which is called ``name``, as one that is public; refuse

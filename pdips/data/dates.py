@@ -16,6 +16,8 @@ _DOTTED = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})")
 # How many dashes a date needs at least, by unit
 DASHES: dict[str | None, int] = {"year": 0, "month": 1, "day": 2}
 
+EXAMPLES = {"day": "2020-12-31", "month": "2020-12", "year": "2020"}
+
 LONG = 10**400  # Beyond all doubles, and far below 4,300 digits, Python's limit
 
 
@@ -71,7 +73,8 @@ def read_dates(value: Any, unit: str, key: str) -> Any:
     number = date_number(value, unit)
     if math.isnan(number):
         raise ValueError(
-            f"{key} must be written as a {unit}: 2020-12-31, 2020-12 or 2020"
+            f"{key} must be written as a {unit}, {EXAMPLES[unit]}; slashes aren't "
+            f"read, because the month may be either number"
         )
     return number
 

@@ -1,6 +1,7 @@
 """First guesses at schemas, read off tables, for people to correct."""
 
 import re
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ DRAFT_WARNING = f"""\
 # Replace every one by what is publicly known (the questionnaire, the code book, the
 # law), then delete the first line: as long as it is there, no command takes this schema.
 """  # noqa: E501
+UNKNOWN_LEVELS = "A table doesn't know levels that nobody in it has, of {}."
+UNKNOWN_BOUNDS = (
+    "A table doesn't know how far numbers and dates may go, of {}: bounds are rounded "
+    "outwards here, from the smallest and the largest value."
+)
 DRAFT_HINT = """\
 # Also to be said, where true: [records] person = "...", max_per_person = 2;
 # missing = true or [codes]; public = true; out_of_range = "clip"; [[impossible]]
@@ -43,6 +49,13 @@ _OTHER_TEXT = (
     "many different texts, or none; codes need levels or levels_file, the key of "
     "a person [records] person"
 )
+_DATES_AS_NUMBERS = (
+    "whole numbers that read as dates, such as 20201231, aren't read as such: write "
+    "2020-12-31 in the file"
+)
+# Dates written as whole numbers
+_FIRST_DATE = 19000101
+_LAST_DATE = 21001231
 _IN_RUNS = (
     "rows of one value stand together: if they are of one person, [records] "
     'person = "{}" and max_per_person'
@@ -69,14 +82,33 @@ def draft(frame: pd.DataFrame, most_levels: int) -> str:
             left_out.append(name)
             advice[str(name)] = _advice(frame[name])
     for name in frame.columns:
-        if _in_runs(frame[name]):
+        if _in_runs(frame[name]) and not _reads_as_dates(frame[name]):
             advice[str(name)] = _IN_RUNS.format(name)
     lines = [" ".join(f"# {name}: {text}".split()) for name, text in advice.items()]
     note = "".join(f"{line}\n" for line in lines)
     if left_out:
         content["ignore"] = left_out
     content["columns"] = columns
-    return f"{DRAFT_WARNING}{note}{DRAFT_HINT}\n{tomli_w.dumps(content)}"
+    unknown = _unknown(columns)
+    return f"{DRAFT_WARNING}{unknown}{note}{DRAFT_HINT}\n{tomli_w.dumps(content)}"
+
+
+def _unknown(columns: dict[str, dict[str, Any]]) -> str:
+    """Say, in lines of a comment, of which columns a table can't know all levels or
+    the bounds.
+    """
+    said = ""
+    for key, sentence in (("levels", UNKNOWN_LEVELS), ("lower", UNKNOWN_BOUNDS)):
+        names = [" ".join(name.split()) for name in columns if key in columns[name]]
+        if names:
+            said += textwrap.fill(
+                sentence.format(", ".join(names)),
+                width=88,
+                initial_indent="# ",
+                subsequent_indent="# ",
+            )
+            said += "\n"
+    return said
 
 
 def _in_runs(values: pd.Series) -> bool:
@@ -88,11 +120,36 @@ def _in_runs(values: pd.Series) -> bool:
     return FEWEST_KEYS <= n_different <= len(values) / 2 and n_different == n_runs
 
 
+def _reads_as_dates(values: pd.Series) -> bool:
+    """Whether all that is there is a date or a time: no key of a person, however often
+    it comes.
+    """
+    present = values.dropna()
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return True
+    if pd.api.types.is_numeric_dtype(values):
+        return _are_dates_as_numbers(present)
+    dates_in_slashes, _ = _TEXTS
+    return all(
+        np.isfinite(date_number(text, "day")) or re.fullmatch(dates_in_slashes, text)
+        for text in present.astype(str)
+    )
+
+
+def _are_dates_as_numbers(present: pd.Series) -> bool:
+    """Whether all whole numbers are dates such as 20201231."""
+    if not present.between(_FIRST_DATE, _LAST_DATE).all():
+        return False
+    texts = present.map("{:.0f}".format)
+    days = pd.to_datetime(texts, format="%Y%m%d", errors="coerce")
+    return bool(len(present) and (present % 1 == 0).all() and days.notna().all())
+
+
 def _advice(values: pd.Series) -> str:
     """Return what to do with a column that is left out."""
     present = values.dropna()
     if len(present) and pd.api.types.is_numeric_dtype(values):
-        return _KEYS
+        return _DATES_AS_NUMBERS if _are_dates_as_numbers(present) else _KEYS
     texts = [*present.astype(str)] or [""]
     for like, advice in _TEXTS.items():
         if all(re.fullmatch(like, text) for text in texts):
@@ -123,7 +180,8 @@ def _column(name: str, values: pd.Series, most_levels: int) -> dict[str, Any]:
 
 def _text_or_dates(distinct: list[Any], most_levels: int) -> dict[str, Any]:
     days = [date_number(value, "day") for value in distinct]
-    if len(distinct) > FEW and np.isfinite(days).all():
+    has_times = any(re.search(r"[ T]\d", str(value)) for value in distinct)
+    if (len(distinct) > FEW or has_times) and np.isfinite(days).all():
         first_year = spell_date(min(days), "day")[:4]
         last_year = spell_date(max(days), "day")[:4]
         return {
@@ -153,16 +211,19 @@ def _numeric(
     is_named_so = bool(_NAMED_LIKE_CODES.search(name.lower()))
     if is_few or (is_named_so and len(levels) <= most_levels):
         return {"levels": levels}
-    if is_key:
+    if is_key or _are_dates_as_numbers(finite):
         return {}
     low, high = _rounded(float(lower), float(upper), finest=1.0)
     return {"lower": low, "upper": high, "integer": True}
 
 
 def _rounded(lower: float, upper: float, finest: float) -> tuple[float, float]:
-    """Return bounds of two digits of their distance around two numbers."""
+    """Return round bounds around two numbers: multiples of 1, 2 or 5 times a power of
+    ten that is a tenth to a fourth of their distance.
+    """
     distance = upper - lower or abs(upper) or 1.0
-    step = max(finest, 10.0 ** np.floor(np.log10(distance) - 1))
+    power = 10.0 ** np.floor(np.log10(distance / 4))
+    step = max(finest, power * max(n for n in (1, 2, 5) if n * power <= distance / 4))
     low = round(float(np.floor(lower / step) * step), 10)
     high = round(float(np.ceil(upper / step) * step), 10)
     if low >= high:

@@ -5,7 +5,6 @@ A schema is written by a person from public knowledge. Nothing in it may be read
 confidential table.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import pandas as pd
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pdips.data.analyses import DeclaredAnalysis
 from pdips.data.column import Column as Column
 from pdips.data.column import Level, Levels
 from pdips.data.column import has_number_levels as has_number_levels
@@ -23,7 +23,7 @@ from pdips.data.draft import DRAFT_MARK, draft
 from pdips.data.households import Members
 from pdips.data.rules import Codes, Rule, barred
 from pdips.data.totals import KnownTable, Total, known_tables, raked, read_counts
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.html import columns_table
 
 TOO_DEEP = "values are nested too deeply"
@@ -96,6 +96,9 @@ class Schema(BaseModel):
         What every record must be: skip patterns, and numbers in order.
     total : tuple of Total
         Counts that everyone knows and sets meet: no part of the price.
+    analysis : tuple of DeclaredAnalysis
+        Regressions that ``pdips synthesize`` answers beside the sets, with half of the
+        budget.
     ignore : bool or tuple of str
         Columns of the table that are left out; true: all that aren't in ``columns``.
     csv : TextFormat
@@ -123,6 +126,7 @@ class Schema(BaseModel):
     impossible: tuple[dict[str, Levels], ...] = ()
     rule: tuple[Rule, ...] = ()
     total: tuple[Total, ...] = ()
+    analysis: tuple[DeclaredAnalysis, ...] = ()
     ignore: bool | tuple[str, ...] = ()
     csv: TextFormat = TextFormat()
     title: str | None = None
@@ -227,7 +231,8 @@ class Schema(BaseModel):
             for level in wanted:
                 if level not in column.levels:
                     raise ValueError(
-                        f"impossible: {level!r} is no level of column {name!r}"
+                        f"impossible: {level!r} is no level of column "
+                        f"{name!r}{hint(level, map(str, column.levels))}"
                     )
         if len(rule) < 2:
             raise ValueError(
@@ -639,11 +644,8 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def hint(name: str, names: Iterable[str]) -> str:
-    """Return a guess at what a misspelt name was meant to be."""
-    spelt = {candidate.lower(): candidate for candidate in names}
-    close = difflib.get_close_matches(name.lower(), spelt, n=1)
-    return f" (did you mean {spelt[close[0]]!r}?)" if close else ""
+NO_COLUMN = "must say what is known of it: levels = [...], or lower and upper"
+NO_COLUMNS = "must name each column, and say of it levels = [...], or lower and upper"
 
 
 def _one_line(error: ValidationError) -> str:
@@ -652,7 +654,8 @@ def _one_line(error: ValidationError) -> str:
     """
     complaints = error.errors()
     unknown_keys = [one for one in complaints if one["type"] == "extra_forbidden"]
-    first = [*unknown_keys, *complaints][0]
+    wrong_words = [one for one in complaints if one["type"] == "literal_error"]
+    first = [*unknown_keys, *wrong_words, *complaints][0]
     path = [str(part) for part in first["loc"]]
     where = ".".join(path)
     if unknown_keys:
@@ -663,9 +666,16 @@ def _one_line(error: ValidationError) -> str:
             "csv": TextFormat,
             "rule": Rule,
             "total": Total,
+            "analysis": DeclaredAnalysis,
         }
         model = models.get(path[0], Schema) if len(path) > 1 else Schema
         return f"{where}: unknown key{hint(path[-1], model.model_fields)}"
     message = first["msg"].removeprefix("Value error, ")
+    if wrong_words:
+        expected = first["ctx"]["expected"]
+        known = re.findall(r"'([^']*)'", expected)
+        message = f"must be {expected}{hint(first['input'], known)}"
+    elif first["type"] in ("model_type", "dict_type") and path[0] == "columns":
+        message = NO_COLUMN if len(path) > 1 else NO_COLUMNS
     message = message.replace("Tuple", "List").replace("tuple", "list")
     return f"{where}: {message}" if where else message

@@ -304,6 +304,22 @@ class Table:
         }
         return part
 
+    def viewed(self, schema: Schema) -> "Table":
+        """Return the same records as a table of some of the columns, which another
+        schema describes alike; nothing is copied, checked or coded again.
+        """
+        columns = self.schema.columns
+        if any(columns.get(name) != of for name, of in schema.columns.items()):
+            raise InputError("the schema describes other columns than the table has")
+        part = Table.__new__(Table)
+        part.schema = schema
+        part.counts = self.counts
+        part.frame = self.frame[[name for name in schema.columns if name in self.frame]]
+        part.codes = {
+            name: self.codes[name] for name in schema.columns if name in self.codes
+        }
+        return part
+
     def sort_key(self, name: str) -> FloatArray:
         """Return numbers that sort a column: codes of levels, and within bins the
         values themselves.

@@ -40,6 +40,7 @@ from pdips.fields.price_parts import (
     ALONE_QUIET,
     ALONE_TWICE,
     FEWEST_PAIRS,
+    MOST_CHOSEN,
     OF_PRODUCTS,
     OF_WEIGHTS,
     PART_AGAIN,
@@ -112,9 +113,10 @@ class Margins(LaplaceOrGaussian):
         have levels or bins and their cells can be laid out, which was more accurate
         (``docs/mechanisms/margins.md``); pairs for other tables, for members and groups
         of codes, and where a setting asks for pairs: ``intervals``, ``also``,
-        ``weighted``, ``products``, ``single_share`` and ``second_share``. Chosen pairs
-        are for small tables without a delta: exponential mechanisms choose few pairs
-        that say more than counting them adds noise, or none.
+        ``weighted``, ``products``, ``single_share`` and ``second_share``; of these
+        chosen pairs for one set without a delta of four columns or more with numbers
+        without bins: exponential mechanisms choose few pairs that say more than
+        counting them adds noise, or none, and of many records all are counted.
     delta : int, float, str or Fraction, optional
         Left out, noise is discrete Laplace, and losses add up in epsilon. A number
         makes it discrete Gaussian, with a zero-concentrated loss that is read at this
@@ -300,7 +302,23 @@ class Margins(LaplaceOrGaussian):
             return "views"
         if not self._of_pairs() and can_be_laid_out(schema):
             return "views"
-        return "pairs"
+        return "chosen" if self._may_choose(schema) else "pairs"
+
+    def _may_choose(self, schema: Schema) -> bool:
+        """Return whether pairs are chosen unless there are many records: Gaussian noise
+        grows with the root of the number of pairs alone, few pairs are cheap, and where
+        all columns have levels a choice leaves pairs too little of the price.
+        """
+        if self._needs_all() or self.delta is not None or schema.members:
+            return False
+        are_numbers = [
+            not (column.is_categorical or column.is_binned)
+            for column in schema.columns.values()
+        ]
+        # of numbers alone a design without pairs counts nothing but the records
+        counts_more = self.neighbours == "add-remove" or not all(are_numbers)
+        has_many = n_pairs_of(schema) >= FEWEST_PAIRS
+        return any(are_numbers) and counts_more and has_many
 
     def _needs_all(self) -> bool:
         """Return whether other settings need a count of all pairs."""
@@ -363,10 +381,11 @@ class Margins(LaplaceOrGaussian):
         if design.pairs:
             of_singles = parts.alone / (parts.alone + parts.pairs)
             design = replace(design, alone=of_singles or None)
-        if not any(design.margins) and fine.numeric:
-            # a number alone: its intervals are the only margin
-            design = replace(design, known=())
-        if not any(design.margins):
+        if not design.margins and fine.numeric:
+            # numbers alone: intervals of one of them are the only margin
+            design = replace(design, known=design.known[1:])
+        # under add-remove the number of records is a margin, ()
+        if not any(design.margins) and not fine.numeric:
             raise InputError(
                 "no column has two levels or more: there is nothing to measure"
             )
@@ -441,7 +460,12 @@ class Margins(LaplaceOrGaussian):
                     f"chosen is as many as the {n_open} pairs that "
                     f"there are, or more: leave it out"
                 )
-            return ChosenPairs(schema, n_chosen) if n_chosen else None
+            if not n_chosen:
+                return None
+            if self.chosen is not None or self.noise_law == "gaussian":
+                return ChosenPairs(schema, n_chosen, n_open)
+            most = min(MOST_CHOSEN * len(schema.columns), n_open)
+            return ChosenPairs(schema, most, n_open, n_usual=n_chosen)
         n_pairs = sum(len(margin) == 2 for margin in design.margins)
         n_again = math.ceil(PART_AGAIN * n_open)
         if n_pairs < FEWEST_PAIRS or not n_again or not self._second_share():

@@ -31,12 +31,15 @@ from pdips.margins.fine_columns import FineCounts, IntervalDesign
 from pdips.margins.residuals import Blocks, ResidualDesign, blocks_of
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours, root
-from pdips.privacy.plan import AnswerLaw, Plan, Step
+from pdips.privacy.plan import AnswerLaw, Plan, Step, sharing
+from pdips.privacy.rho import of_range
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.noisy_margins import MarginAxis, MeasuredMargin
 
 CHOICE = "choice of pairs"
 PAIRS = "noisy chosen pairs"
+CHOICE_AND_COUNT = "pairs: their choice and count"
+"""What the ledger calls both where one may hand on its price to the other."""
 PAIRS_AGAIN = "noisy pairs, again"
 
 MOST_LEVELS = 6_000  # Of all columns together: pairs of levels are held in memory
@@ -337,10 +340,16 @@ class SecondCount:
 class ChosenPairs:
     """At most so many pairs, chosen one by one by exponential mechanisms that may take
     none, and counted alone; if none is taken single columns are counted again.
+
+    With ``n_usual`` the earlier answers say how many choices share their price, from so
+    many on where there are many records, and whether all of ``n_open`` pairs are
+    counted in their place.
     """
 
     schema: Schema
     n_pairs: int
+    n_open: int
+    n_usual: int | None = None
 
     @property
     def said(self) -> str:
@@ -348,6 +357,15 @@ class ChosenPairs:
         return (
             f" Exponential mechanisms chose up to {self.n_pairs} pairs for part of the "
             f"price; these counts have noise too."
+        ) + self._said_of_all
+
+    @property
+    def _said_of_all(self) -> str:
+        if self.n_usual is None:
+            return ""
+        return (
+            f" All {self.n_open} pairs were counted instead if their noise was small "
+            f"beside the number of records."
         )
 
     def steps(
@@ -355,15 +373,32 @@ class ChosenPairs:
     ) -> list[Step]:
         """Return what is asked."""
         most = max(self.n_pairs, len(self.schema.columns))
+        units = {tables_in_units(law, n) for n in range(1, most + 1)}
+        if self.n_usual is not None:
+            units.add(self.of_all(law))
         counted = Step(
             name=PAIRS,
             counts="each count of a pair chosen, if it is the only one",
-            units=tuple(tables_in_units(law, n) for n in range(1, most + 1)),
+            units=tuple(sorted(units)),
             sensitivity=Sensitivity.of_counts(self.schema, neighbours),
             price=price * (1 - OF_CHOICE),
             law=law,
         )
-        return [self.choice(price * OF_CHOICE, neighbours, law), counted]
+        choice = self.choice(price * OF_CHOICE, neighbours, law)
+        if self.n_usual is None:
+            return [choice, counted]
+        # few of the choices may have the price of all, or a count of all pairs that of
+        # both steps
+        of_choices = of_range(choice.price) + counted.rho
+        of_pairs = replace(counted, price=price).rho
+        both = [replace(step, item=CHOICE_AND_COUNT) for step in (choice, counted)]
+        return [*sharing(both, max(of_choices, of_pairs))]
+
+    def of_all(self, law: AnswerLaw) -> Fraction:
+        """Return the sensitivity of all pairs in that of one table, where they have the
+        price of the choices too: by so much less noise than at their own.
+        """
+        return tables_in_units(law, self.n_open) * (1 - OF_CHOICE)
 
     def choice(self, price: Fraction, neighbours: Neighbours, law: AnswerLaw) -> Step:
         """Return the choice of pairs, one by one: a record moves each score by the
@@ -382,7 +417,7 @@ class ChosenPairs:
         )
 
     def ask(self, curator: Curator, first: MarginCounts) -> list[MeasuredMargin]:
-        """Return a noisy count of the pairs that are chosen."""
+        """Return a noisy count of the pairs that are chosen, or of all."""
         design = first.design
         step = first.plan.named(PAIRS)
         candidates = open_pairs(design)
@@ -392,12 +427,21 @@ class ChosenPairs:
             pairs=candidates,
             choice=first.plan.named(CHOICE),
             counted=step,
+            of_all=self.of_all(step.law),
         )
+        if self.n_usual is not None:
+            rule = partial(choice.by_records, self.n_usual)
+            n_asked = int(curator.decide(first.noisy, rule)[0])
+            choice = replace(choice, n_asked=n_asked)
         chosen = choice.chosen(curator, first.noisy, first.fine.levels)
         margins: list[Blocks] = [candidates[number] for number in chosen]
         if not margins:
             margins = [margin for margin in design.margins if len(margin) == 1]
+            margins = margins or [(block,) for block in design.known]
         units = tables_in_units(step.law, len(margins))
+        if choice.n_asked == 0:
+            margins = [*candidates]
+            units = self.of_all(step.law)
         return first.count(curator, step, margins, units=units)
 
 

@@ -12,6 +12,7 @@ from pdips.fields.price_parts import (
     ALONE_LOUD,
     FEWEST_CHOSEN,
     LOUD_SCALE,
+    MOST_CHOSEN,
     TELLING,
 )
 from pdips.margins.choosing import nats_of_none
@@ -63,7 +64,7 @@ def n_choices(
     most = of_choice / needed
     if law == "gaussian":
         most = 8 * of_choice / needed**2
-    return int(min(max(most, FEWEST_CHOSEN), 2 * len(schema.columns)))
+    return int(min(max(most, FEWEST_CHOSEN), MOST_CHOSEN * len(schema.columns)))
 
 
 def n_cuts_at(

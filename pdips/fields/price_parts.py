@@ -34,7 +34,7 @@ gains nothing from it.
 PART_AGAIN = Fraction(3, 10)
 """Part of the pairs that are counted a second time (tried: .05 to .6)."""
 
-FEWEST_PAIRS = 6  # Of fewer pairs none is counted a second time
+FEWEST_PAIRS = 6  # Of fewer pairs none is counted a second time, or chosen
 
 
 ALONE_CHOSEN = Fraction(3, 4)
@@ -50,6 +50,8 @@ FEWEST_CHOSEN = 2
 """So many pairs are chosen at most, and at least, that noise of the choice seldom puts
 a pair this many records ahead.
 """
+
+MOST_CHOSEN = 2  # Pairs for each column
 
 OF_WEIGHTS = Fraction(1, 10)
 OF_PRODUCTS = Fraction(1, 4)

@@ -24,7 +24,7 @@ from scipy.special import (
 )
 
 from pdips.arrays import BoolArray, FloatArray
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.registry import MECHANISMS, find, load
 from pdips.release.certificate import Certificate
 from pdips.release.documents import read_bytes
@@ -184,7 +184,9 @@ ONE_STANDARD_DEVIATION = 0.682689492137086  # of a normal law
 def check_rule(rule: str, n_sets: int) -> None:
     """Refuse a rule that there isn't, and one that needs more sets."""
     if rule not in RULES:
-        raise InputError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
+        raise InputError(
+            f"rule must be one of {', '.join(RULES)}, not {rule!r}{hint(rule, RULES)}"
+        )
     if n_sets < 1:
         raise InputError("combining needs at least one set")
     if n_sets < 2 and rule != "raab-nowok-dibben":

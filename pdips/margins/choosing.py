@@ -32,6 +32,17 @@ LOG_ODDS_OF_NONE = 3.0
 """
 
 
+USUAL_RECORDS = 10_000
+"""Up to so many records the number of choices follows from price and schema; of more,
+a pair as far from independent is further in records, and less of the price tells it.
+"""
+
+QUIET_PART = 0.12
+"""All pairs are counted where noise on all cells of one would add up to less than this
+part of the records, on average over pairs.
+"""
+
+
 def nats_of_none(n_pairs: int) -> float:
     """Return the score of no pair among so many, in nats of the choice."""
     return math.log(max(n_pairs, 1)) + LOG_ODDS_OF_NONE
@@ -80,6 +91,11 @@ class PairChoice:
         That chooses, as often as it says.
     counted : Step
         That will count one table.
+    n_asked : int, optional
+        How many of the choices read the table; they have the price of all.
+    of_all : Fraction
+        The sensitivity of a count of all pairs in that of one table, at the price that
+        it has.
     """
 
     design: ResidualDesign
@@ -87,6 +103,17 @@ class PairChoice:
     pairs: Sequence[BlockPair]
     choice: Step
     counted: Step
+    n_asked: int | None = None
+    of_all: Fraction = Fraction(1)
+
+    @property
+    def units(self) -> Fraction:
+        """The sensitivity of a choice in that of the plan's step: below 1 where fewer
+        share the price.
+        """
+        if self.n_asked is None:
+            return Fraction(1)
+        return Fraction(self.n_asked, self.choice.times)
 
     @cached_property
     def _directions(self) -> FloatArray:
@@ -110,12 +137,28 @@ class PairChoice:
         louder = (more - self._noise(len(taken))) * others if taken else 0.0
         return np.asarray(more * self._directions + louder)
 
+    def by_records(self, n_usual: int, shown: IntArray) -> IntArray:
+        """Return how many choices there are, by the number of records that noisy
+        answers tell, shape (..., numbers): ``n_usual`` up to ``USUAL_RECORDS``, in
+        proportion beyond, and 0, for a count of all pairs, where its noise would be
+        small beside the records; shape (..., 1).
+        """
+        parts = dict(self.design.parts(shown))
+        n_records = parts.get((), np.full(shown.shape[:-1], round(self.found.n)))
+        proportion = np.maximum(n_records / USUAL_RECORDS, 1.0)
+        n_asked = np.minimum(np.floor(n_usual * proportion), self.choice.times)
+        deviation = self.counted.enlarged(self.of_all).standard_deviation
+        noise = MEAN_ABSOLUTE * deviation * float(self._directions.mean())
+        is_quiet = noise < QUIET_PART * n_records
+        return np.where(is_quiet, 0, n_asked).astype(np.int64)[..., None]
+
     @property
     def threshold(self) -> float:
         """By how much a pair must exceed its noise to be as likely as none at all, in
         records, where no other pair does.
         """
-        return float(self.choice.scale) * nats_of_none(len(self.pairs))
+        scale = float(self.choice.scale * self.units)
+        return scale * nats_of_none(len(self.pairs))
 
     def scores(
         self, counts: Mapping[Blocks, IntArray], taken: Sequence[int], shown: IntArray
@@ -173,10 +216,20 @@ class PairChoice:
                 counts.update(every.parts(exact))
             return self.scores(counts, taken, shown)
 
+        def none(table: Table, shown: IntArray) -> IntArray:
+            # a choice that reads nothing costs nothing (theorem 2d)
+            only = np.full((*shown.shape[:-1], len(self.pairs) + 1), UNAVAILABLE)
+            only[..., -1] = 0
+            return only
+
+        n_asked = self.choice.times if self.n_asked is None else self.n_asked
         taken = list[int]()
-        for _ in range(self.choice.times):
+        for number_asked in range(self.choice.times):
+            if number_asked >= n_asked:
+                curator.choose_given(self.choice, noisy, none)
+                continue
             rule = partial(scores, taken=tuple(taken))
-            number = curator.choose_given(self.choice, noisy, rule)
+            number = curator.choose_given(self.choice, noisy, rule, units=self.units)
             if number < len(self.pairs):
                 taken.append(number)
         return taken

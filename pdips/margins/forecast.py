@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from pdips.data.schema import Schema
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.margins.intervals import IntervalColumn
 from pdips.privacy.noise_sum import NoiseSum
 from pdips.privacy.plan import NOISY, Plan, Step
@@ -142,7 +142,8 @@ def margins_of(schema: Schema, words: str) -> list[ColumnNames]:
         names = [name.strip() for name in words.split(" x ")]
     for name in names:
         if name not in schema.columns:
-            raise InputError(f"{name!r} is no column of the schema")
+            known = (*SIZES, *schema.columns)
+            raise InputError(f"{name!r} is no column of the schema{hint(name, known)}")
         column = schema.columns[name]
         if not column.is_categorical and not column.is_binned:
             raise InputError(

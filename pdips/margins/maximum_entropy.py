@@ -19,7 +19,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -332,6 +333,50 @@ def _levels_of_cells(domain: Domain, view: Observation) -> dict[int, IntArray]:
     return dict(zip(view.columns, levels, strict=True))
 
 
+def curvature_at(
+    grid: CellGrid, views: Sequence[Observation], values: FloatArray
+) -> FloatArray:
+    """Return the covariance matrix of which cells of the views a record falls into,
+    times the number of records, of records in cells with these expected counts.
+    """
+    order = [*grid.halves[0], *grid.halves[1]]
+    table = values.reshape([int(grid.domain.sizes[j]) for j in order])
+    margins = [_joint(table, order, grid.domain, view, view) for view in views]
+    means = np.concatenate([np.diagonal(margin) for margin in margins])
+    curved = np.outer(means, -means / values.sum())
+    ends = np.cumsum([0, *(len(view.counts) for view in views)])
+    places = [slice(*each) for each in pairwise(ends)]
+    for place, margin in zip(places, margins, strict=True):
+        curved[place, place] += margin
+    for one, other in combinations(range(len(views)), 2):
+        joint = _joint(table, order, grid.domain, views[one], views[other])
+        curved[places[one], places[other]] += joint
+        curved[places[other], places[one]] += joint.T
+    return np.asarray(curved)
+
+
+def _joint(
+    table: FloatArray,
+    order: Sequence[int],
+    domain: Domain,
+    one: Observation,
+    other: Observation,
+) -> FloatArray:
+    """Return how many records are in each two cells of two views."""
+    columns = [j for j in order if j in one.columns or j in other.columns]
+    left_out = tuple(axis for axis, j in enumerate(order) if j not in columns)
+    both = Observation(table.sum(axis=left_out).ravel(), np.zeros(0), tuple(columns))
+    levels = _levels_of_cells(domain, both)
+    cells = []
+    for view in (one, other):
+        sizes = [int(domain.sizes[j]) for j in view.columns]
+        own = tuple(levels[j] for j in view.columns)
+        cells.append(np.ravel_multi_index(own, sizes))
+    joint = np.zeros((len(one.counts), len(other.counts)))
+    joint[cells[0], cells[1]] = both.counts
+    return joint
+
+
 @dataclass(frozen=True, eq=False)
 class _Coordinates:
     """Coordinates in which the dual problem is about equally stiff everywhere: of each
@@ -348,6 +393,7 @@ class _Coordinates:
         views: Sequence[Observation],
         penalty: FloatArray,
         is_counted: BoolArray,
+        near: FloatArray | None,
     ) -> "_Coordinates":
         start, _ = dual.table(np.zeros(len(dual.counts)))
         expected = dual.margins(start)
@@ -358,7 +404,10 @@ class _Coordinates:
         step = np.where(is_free, 1 / deviation, 0.0)
         if not views or dual.nodes or len(sizes) > MOST_COUNTS:
             return cls(step, None)
-        curved = curvature(dual.grid.domain, views, expected, dual.totals)
+        if near is None or len(dual.totals) > 1:
+            curved = curvature(dual.grid.domain, views, expected, dual.totals)
+        else:
+            curved = near.copy()
         curved += np.diag(penalty)
         # where a count has no curvature at all, any positive number will do
         lifted = np.where(np.diag(curved) > 0, 1e-9, 1.0)
@@ -369,6 +418,13 @@ class _Coordinates:
         if self.root is None:
             return coordinates * self.step
         return self._solved(self.root, coordinates, transposed=True) * (self.step > 0)
+
+    def of_multipliers(self, multipliers: FloatArray) -> FloatArray:
+        """Return the coordinates of multipliers."""
+        if self.root is not None:
+            return np.asarray(self.root.T @ multipliers)
+        steps = np.where(self.step > 0, self.step, 1.0)
+        return np.asarray(multipliers / steps)
 
     def slope(self, slope: FloatArray) -> FloatArray:
         """Return the slope by coordinates, from that by multipliers."""
@@ -386,6 +442,35 @@ class _Coordinates:
         return solved
 
 
+class Fit(NamedTuple):
+    """The expected counts of all cells, in the order of the grid, whether the solver
+    arrived there, and the multipliers of all counts.
+    """
+
+    values: FloatArray
+    arrived: bool
+    multipliers: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where a solver ended for like counts: the multipliers, and the curvature there,
+    or None where it would be too large.
+    """
+
+    multipliers: FloatArray
+    curved: FloatArray | None
+
+    @classmethod
+    def at(cls, grid: CellGrid, views: Sequence[Observation], fitted: Fit) -> "Start":
+        """Return where a fit ended."""
+        n_counts = sum(len(view.counts) for view in views)
+        curved = None
+        if n_counts == len(fitted.multipliers) <= MOST_COUNTS:
+            curved = curvature_at(grid, views, fitted.values)
+        return cls(fitted.multipliers, curved)
+
+
 def fit(
     grid: CellGrid,
     views: Sequence[Observation],
@@ -394,20 +479,22 @@ def fit(
     totals: FloatArray,
     base: FloatArray,
     ridge: float = RIDGE,
-) -> tuple[FloatArray, bool]:
-    """Return the expected counts of all cells, in the order of the grid, and whether
-    the solver arrived there.
+    start: "Start | None" = None,
+) -> Fit:
+    """Return the table of maximum entropy.
 
     ``views`` are noisy cross-tabulations, ``nodes`` other partitions, ``totals`` the
     number of records of each combination of public levels, and ``base`` the logarithm
-    of the table to stay close to.
+    of the table to stay close to. The solver begins at ``start``, where it ended for
+    like counts; left out, at ``base``.
     """
     dual = _Dual(grid, views, nodes, totals, base)
     is_counted = np.isfinite(dual.variances)
     least = SMALLEST_PENALTY if grid.domain.n_cells > FEW_CELLS else 0.0
     weighted = ridge * np.where(is_counted, dual.variances, 0.0)
     penalty = np.where(is_counted, np.maximum(weighted, least), 0.0)
-    turned = _Coordinates.of(dual, views, penalty, is_counted)
+    near = None if start is None else start.curved
+    turned = _Coordinates.of(dual, views, penalty, is_counted, near)
 
     def value(coordinates: FloatArray) -> tuple[float, FloatArray]:
         multipliers = turned.multipliers(coordinates)
@@ -418,6 +505,8 @@ def fit(
 
     options = {"maxiter": MOST_ITERATIONS, "maxcor": 20, "gtol": 1e-2}
     place = np.zeros(len(dual.counts))
+    if start is not None:
+        place = turned.of_multipliers(start.multipliers)
     has_arrived = False
     for tolerance in TOLERANCES:
         options["ftol"] = tolerance
@@ -430,4 +519,4 @@ def fit(
         has_arrived = bool(farthest <= FARTHEST)
         if has_arrived:
             break
-    return table.ravel().astype(np.float64), has_arrived
+    return Fit(table.ravel().astype(np.float64), has_arrived, multipliers)

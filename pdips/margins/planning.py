@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import pandas as pd
 
 from pdips.data.schema import Schema
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.margins.domain import check_domain, columns_of, domain_of, splittable
 from pdips.margins.margin_error import ColumnTree, small_margins
 from pdips.margins.steps import divide
@@ -130,7 +130,8 @@ def checked_order(schema: Schema, order: ColumnOrder) -> tuple[str, ...]:
     for name in order:
         if name not in free:
             raise InputError(
-                f"order: {name!r} is no column of the schema that could be split by"
+                f"order: {name!r} is no column of the schema that could be split "
+                f"by{hint(name, free)}"
             )
     if not order or len(set(order)) < len(order):
         raise InputError("order must name at least one column, and none twice")

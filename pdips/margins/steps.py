@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from typing import Any, ClassVar, Literal
 
 from pdips.data.schema import Schema
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.margins.domain import (
     Domain,
     View,
@@ -257,7 +257,7 @@ class Steps(CountedTree):
             if name not in free:
                 raise InputError(
                     f"order: {name!r} is no column of the schema that could be split "
-                    f"by; there are {', '.join(free)}"
+                    f"by{hint(name, free)}; there are {', '.join(free)}"
                 )
         if len(set(named)) < len(named):
             raise InputError(f"order names {max(named, key=named.count)!r} twice")

@@ -22,7 +22,14 @@ from pdips.margins.consistency import (
 )
 from pdips.margins.domain import Domain, View, descend, one_way_margins, top_node
 from pdips.margins.margin_error import view_errors
-from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
+from pdips.margins.maximum_entropy import (
+    CellGrid,
+    Fit,
+    Observation,
+    Start,
+    fit,
+    log_independent,
+)
 from pdips.margins.tree import NoisyTree, TreeDesign
 from pdips.mechanism import AnswerTables, Drawn, Mechanism, Split
 from pdips.privacy.answers import PublicFacts
@@ -34,6 +41,8 @@ from pdips.release.noisy_margins import MeasuredMargin
 
 # Of a cell that can occur, in records: public totals may fill one estimated as empty
 LEAST_VALUE = 1e-9
+# Curvature at a fit costs one or two of them, and saves half of each later one
+FEW_SETS = 5
 
 
 class HasLevels(Protocol):
@@ -63,6 +72,8 @@ class Estimate:
     values: FloatArray  # The count of each cell
     n_records: int  # What they add up to
     arrived: bool = True  # Whether a solver that looked for them found them
+    fitted: Fit | None = None  # Where it ended
+    observed: Sequence[Observation] = ()  # What it was fitted to
 
 
 class CountedTree(Mechanism):
@@ -131,10 +142,17 @@ def drawn_from_trees(
         with timed("making the counts consistent"):
             estimated = estimate(tree, design, n_public=plan.n_public)
         arrived &= estimated.arrived
+        n_own = n_sets // plan.repeats
         redraw = None
         if design.redraws:
-            redraw = partial(_redrawn, tree, design, rng, n_public=plan.n_public)
-        n_own = n_sets // plan.repeats
+            redraw = partial(
+                _redrawn,
+                tree,
+                design,
+                rng,
+                n_public=plan.n_public,
+                start=_start(estimated, n_own),
+            )
         sets += draw_sets(
             estimated, plan.schema, n_own, rng, public=public, redraw=redraw
         )
@@ -152,10 +170,29 @@ def drawn_from_trees(
     )
 
 
+def _start(estimated: Estimate, n_sets: int) -> Start | None:
+    """Return where fits of so many sets begin; few sets aren't worth the curvature."""
+    fitted = estimated.fitted
+    if fitted is None or not isinstance(estimated.cells, CellGrid):
+        return None
+    if n_sets < FEW_SETS:
+        return Start(fitted.multipliers, None)
+    return Start.at(estimated.cells, estimated.observed, fitted)
+
+
 def _redrawn(
-    measured: NoisyTree, tree: TreeDesign, rng: np.random.Generator, *, n_public: bool
+    measured: NoisyTree,
+    tree: TreeDesign,
+    rng: np.random.Generator,
+    *,
+    n_public: bool,
+    start: Start | None,
 ) -> Estimate:
-    return _estimate_from_views(tree.again(measured, rng), tree, n_public=n_public)
+    """Return a table that agrees with fresh noise on top, by a solver that begins where
+    it ended without: it's there sooner than from independent columns.
+    """
+    again = tree.again(measured, rng)
+    return _estimate_from_views(again, tree, n_public=n_public, start=start)
 
 
 def estimate(measured: NoisyTree, tree: CountsViews, *, n_public: bool) -> Estimate:
@@ -174,7 +211,11 @@ def estimate(measured: NoisyTree, tree: CountsViews, *, n_public: bool) -> Estim
 
 
 def _estimate_from_views(
-    measured: NoisyTree, tree: CountsViews, *, n_public: bool
+    measured: NoisyTree,
+    tree: CountsViews,
+    *,
+    n_public: bool,
+    start: Start | None = None,
 ) -> Estimate:
     grid = CellGrid(tree.domain)
     counts = tuple(view.astype(np.float64) for view in measured.views)
@@ -188,8 +229,10 @@ def _estimate_from_views(
         variance = np.where(view.possible(), view.variance, 0.0)
         views.append(Observation(count, variance, view.columns))
     base = log_independent(grid, margins, spread)
-    values, arrived = fit(grid, views, _nodes(measured, grid), totals=totals, base=base)
-    if not arrived:
+    nodes = _nodes(measured, grid)
+    fitted = fit(grid, views, nodes, totals=totals, base=base, start=start)
+    values = fitted.values
+    if not fitted.arrived:
         LOG.warning(
             "The solver stopped short of the table of maximum entropy: sets "
             "are farther from it than need be."
@@ -202,7 +245,15 @@ def _estimate_from_views(
     by_public *= factor[:, None]
     parents = [np.repeat(np.arange(n_groups), by_public.shape[1])]
     n_records = round(float(totals.sum()))
-    return Estimate(grid, parents, by_public.ravel(), n_records, arrived)
+    return Estimate(
+        cells=grid,
+        parents=parents,
+        values=by_public.ravel(),
+        n_records=n_records,
+        arrived=fitted.arrived,
+        fitted=fitted,
+        observed=views,
+    )
 
 
 def _spreads(tree: CountsViews) -> list[float]:

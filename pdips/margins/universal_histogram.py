@@ -14,7 +14,7 @@ import pandas as pd
 from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.margins.domain import (
     Cells,
     Domain,
@@ -150,7 +150,7 @@ class UniversalHistogram(CountedTree):
         if self.attribute is not None and self.attribute not in free:
             raise InputError(
                 f"attribute: {self.attribute!r} is no column of the schema that "
-                f"could be cut into intervals"
+                f"could be cut into intervals{hint(self.attribute, free)}"
             )
         if self.attribute is not None or len(free) != 1:
             if self.attribute is None and self.fan_out is not None:

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from pdips.arrays import FloatArray
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.html import small_table, spelt
 from pdips.inference.combine import Combined
 
@@ -193,8 +193,8 @@ class Answer:
             if isinstance(each, Mapping):
                 if unknown := [name for name in each if name not in self.names]:
                     raise InputError(
-                        f"{unknown[0]!r} is none of the numbers: "
-                        f"{', '.join(self.names)}"
+                        f"{unknown[0]!r} is none of the numbers"
+                        f"{hint(unknown[0], self.names)}: {', '.join(self.names)}"
                     )
                 each = [each.get(name, 0.0) for name in self.names]
             if np.shape(each) != self.estimate.shape:

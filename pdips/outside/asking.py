@@ -14,8 +14,8 @@ import pandas as pd
 from scipy.special import ndtri
 
 from pdips.arrays import FloatArray
-from pdips.data.schema import Schema, hint
-from pdips.errors import InputError, UselessWarning
+from pdips.data.schema import Schema
+from pdips.errors import InputError, UselessWarning, hint
 from pdips.outside.answer import POSTERIOR, Answer
 from pdips.outside.cells import Missing
 from pdips.outside.noisy_margins import NoisyMargins
@@ -88,7 +88,7 @@ def ask(
     public: PublishedRelease,
     question: str,
     *,
-    family: str = "gaussian",
+    family: str | None = None,
     target: Target = "population",
     missing: Missing = "level",
     weights: str | None = None,
@@ -96,11 +96,15 @@ def ask(
     """Answer a question from a public folder: see
     :meth:`pdips.release.opening.PublishedRelease.ask`.
     """
-    choice(family, tuple(BAMBI_FAMILIES), "family")
+    if family is not None:
+        choice(family, tuple(BAMBI_FAMILIES), "family")
     choice(target, ("table", "population"), "target")
     choice(missing, ("level", "drop"), "missing")
     _check_unchanged(public)
-    asked = _read(public, question, BAMBI_FAMILIES[family], target, missing)
+    own = BAMBI_FAMILIES[family or "gaussian"]
+    asked = _read(public, question, own, target, missing)
+    if family is None:
+        asked = replace(asked, family=_published_family(public, asked))
     if weights is not None:
         asked = replace(asked, weights=_weights(public, asked, weights))
     refusals = dict[str, str]()
@@ -120,6 +124,20 @@ def ask(
     if left_open is None:
         raise InputError(_refusal(public, asked, refusals))
     return _told(left_open, None)
+
+
+def _published_family(public: PublishedRelease, asked: PublicQuestion) -> Family:
+    """Return the family of a published posterior of this question; else that of least
+    squares.
+    """
+    for release, written in _analyses(public):
+        family = BAMBI_FAMILIES.get(_family_of(written.splitlines()[1:]))
+        if family is None:
+            continue
+        schema = release.privacy.table_schema
+        if _wanted(written, schema, replace(asked, family=family)) is not None:
+            return family
+    return asked.family
 
 
 def _told(answer: Answer, left_open: Answer | None) -> Answer:
@@ -239,13 +257,13 @@ def _is_same_text(text: str, other: str) -> bool:
 
 def _analyses(public: PublishedRelease) -> Iterator[tuple[PublishedRelease, str]]:
     """Yield the releases whose posterior is that of a formula, with the formula: the
-    latest answer first, which is pooled with those before it, and the release itself
-    last.
+    latest answer first, which is pooled with those before it; then the analyses that
+    were named before the release, and the release itself last.
     """
     parent = public.home.parent if public.home.name == "public" else public.home
     homes = [*answered_beside(parent).values()][::-1]
     releases = [open(home, key=public.signed_by) for home in homes]
-    for release in [*releases, public]:
+    for release in [*releases, *public.analyses.values(), public]:
         settings = release.privacy.settings
         written = str(settings.get("model_source", "")).strip()
         if settings.get("model") == "formula" and written:

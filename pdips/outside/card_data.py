@@ -50,12 +50,19 @@ def card_data(public: Path, release: PrivacyDocument) -> dict[str, Any] | None:
     # the sets answer in Python, where noisy counts can't be read
     with suppress(*UNFIT):
         data |= _of_margins(NoisyMargins.read(public), release)
-    for each in [opened]:
+    for each in [opened, *_analyses(opened)]:
         with suppress(*UNFIT):
             asked = named_analysis(each)
             if asked is not None:
                 data["analyses"].append(_of_analysis(*asked))
     return data if data["columns"] or data["analyses"] else None
+
+
+def _analyses(opened: PublishedRelease) -> list[PublishedRelease]:
+    """Return the analyses that were named before a release and are in its folder."""
+    with suppress(*UNFIT):
+        return [*opened.analyses.values()]
+    return []
 
 
 def _of_margins(margins: NoisyMargins, release: PrivacyDocument) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.column import Column
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.errors import InputError, UselessWarning
+from pdips.errors import InputError, UselessWarning, hint
 from pdips.fields.products import NoisyProducts
 from pdips.margins.domain import columns_of
 from pdips.margins.estimates import NoisyPairs, pooled
@@ -203,7 +203,8 @@ class NoisyMargins:
         """Return the block that holds a column."""
         if column not in self.design.home:
             raise InputError(
-                f"{column!r} is no column of the release; it has "
+                f"{column!r} is no column of the release"
+                f"{hint(column, self.design.home)}; it has "
                 f"{', '.join(self.design.home)}"
             )
         return self.design.home[column][0]

@@ -48,7 +48,7 @@ def moments_of(
     if document.mechanism not in MECHANISMS or not {"products", "caps"} <= {*tables}:
         return None
     schema = document.table_schema
-    mechanism = find(document.mechanism)(**document.settings)
+    mechanism = find(document.mechanism)(**document.mechanism_settings)
     if not hasattr(mechanism, "moments"):
         return None
     design = mechanism.moments(schema)
@@ -70,7 +70,9 @@ def check_laws(document: PrivacyDocument) -> None:
     is_ours = document.mechanism in MECHANISMS
     has_planned_scales = is_ours and find(document.mechanism).offers.planned_scales
     if has_planned_scales and document.software.get("pdips") == VERSION:
-        plan = find(document.mechanism)(**document.settings).plan(document.table_schema)
+        plan = find(document.mechanism)(**document.mechanism_settings).plan(
+            document.table_schema
+        )
         scales = {scale for step in plan.steps for scale in _scales_of(step)}
     for law in document.margins:
         if law.law == "estimate":

@@ -13,8 +13,8 @@ import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.column import Column, has_number_levels
-from pdips.data.schema import Schema, hint
-from pdips.errors import InputError
+from pdips.data.schema import Schema
+from pdips.errors import InputError, hint
 
 type SummaryKind = Literal["mean", "share", "total", "count", "quantile", "correlation"]
 type Terms = tuple[list[str], FloatArray]
@@ -529,7 +529,8 @@ class Summary:
         if name in OF_RECORDS:
             _refuse_records(node)
         if kind not in SUMMARIES:
-            raise InputError(f"{name!r} is no summary; {SUMMARY_HELP}")
+            guess = hint(name, (*SUMMARIES, "median"))
+            raise InputError(f"{name!r} is no summary{guess}; {SUMMARY_HELP}")
         if name == "quantile":
             part = _part(arguments[1:])
             arguments = arguments[:1]

@@ -305,7 +305,7 @@ def mechanism_of(document: PrivacyDocument) -> Mechanism:
             "(docs/inference.md)"
         )
     settings = dict[str, Any]()
-    for name, value in document.settings.items():
+    for name, value in document.mechanism_settings.items():
         if name in names and value is not None:
             settings[name] = tuple(value) if isinstance(value, list) else value
     mechanism: Mechanism = kind(**settings)

@@ -118,7 +118,20 @@ class Censored:
 
     Each term lies in [-w, w], so one exact draw costs 4 w when a record is replaced and
     2 w when one is added or removed, if weights and centres are functions of a record
-    and of public things (``docs/proofs/censored-posterior.md``).
+    and of public things (``docs/proofs/censored-posterior.md``). ``model`` is the
+    ``pm.Model``; it holds the records, and so do its draws.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     level = pm.Normal("level", 0, 1)
+    ...     height = pm.Normal("height", level, 1, observed=np.array([-1.0, 0.0, 2.0]))
+    >>> censored = censor(model, window=0.5)
+    >>> censored.update(window=1, weights=[1, 1, 0.5]).window
+    1.0
+    >>> censored.model.observed_RVs
+    []
     """
 
     # the old one's free variables, one potential for the likelihood, no observed

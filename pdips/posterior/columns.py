@@ -26,7 +26,7 @@ from pdips.data import encoding
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.graphs.data import as_data, read_own_data
 from pdips.graphs.ranges import told_ranges
 from pdips.privacy.answers import PublicFacts
@@ -104,7 +104,8 @@ class Columns(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
             raise InputError(
-                f"the model reads column {name!r}, which the schema doesn't have"
+                f"the model reads column {name!r}, which the schema doesn't "
+                f"have{hint(name, self._values)}"
             )
         try:
             model = pm.modelcontext(None)

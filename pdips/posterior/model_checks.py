@@ -39,7 +39,7 @@ from pytensor.graph.traversal import ancestors, toposort
 
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
-from pdips.errors import InputError, RefusedError
+from pdips.errors import InputError, RefusedError, hint
 from pdips.posterior.columns import (
     MISSING,
     SUFFIX,
@@ -552,7 +552,7 @@ def check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> No
         if name not in columns:
             raise InputError(
                 f"the model observes {name!r}, which is no column of "
-                f"the schema; give it a column's name"
+                f"the schema{hint(name, columns)}; give it a column's name"
             )
         if columns[name].public:
             raise InputError(

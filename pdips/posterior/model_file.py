@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -62,7 +62,8 @@ def path(name: str) -> Path:
     known = names()
     if name not in known:
         raise InputError(
-            f"there is no model {name!r}; pdips comes with {', '.join(known)}"
+            f"there is no model {name!r}{hint(name, known)}; pdips comes with "
+            f"{', '.join(known)}"
         )
     return folder() / f"{name}.py"
 

@@ -230,16 +230,24 @@ class Curator(ABC):
         self.answers.note(step.name, "choice", chosen)
         return chosen
 
-    def choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
+    def choose_given(
+        self,
+        step: Step,
+        noisy: IntArray,
+        scores: ScoresGiven,
+        *,
+        units: int | Fraction = 1,
+    ) -> int:
         """Return one candidate by the exponential mechanism, whose scores depend on an
         earlier answer, ``noisy``.
 
         ``scores`` takes the table and that answer, shape (..., numbers), and returns
         whole steps, shape (..., candidates), as in :meth:`choose`. For any given answer
-        one person moves two scores apart by the step's sensitivity at most.
+        one person moves two scores apart by the step's sensitivity at most; ``units``
+        as in :meth:`count`.
         """
         self._take(step, "exponential")
-        chosen = self._choose_given(step, noisy, scores)
+        chosen = self._choose_given(step.enlarged(units), noisy, scores)
         self.answers.note(step.name, "choice", chosen)
         return chosen
 
@@ -432,7 +440,7 @@ class PublishedAnswers(Curator):
     """
 
     def __init__(self, plan: Plan, facts: PublicFacts, given: Answers) -> None:
-        super().__init__(plan, _no_table())
+        super().__init__(plan, no_table())
         self.facts = facts
         self._given = iter(given)
 
@@ -463,7 +471,7 @@ class PublishedAnswers(Curator):
         return self._next(step.name, "draw")
 
 
-def _no_table() -> Table:
+def no_table() -> Table:
     """Return a table that holds nothing, and answers nothing."""
     return Table.__new__(Table)
 

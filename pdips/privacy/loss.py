@@ -5,6 +5,7 @@ overspend" has one answer.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
@@ -12,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, get_args
 
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.html import small_table
 from pdips.privacy.rho import of_pure, rounded_up
 
@@ -66,8 +67,10 @@ def exact(value: Number, name: str) -> Fraction:
                 return Fraction(text)
             number = Decimal(text)
     except (ValueError, ZeroDivisionError, InvalidOperation):
+        has_comma = re.fullmatch(r"\s*\d+,\d+\s*", str(value)) is not None
+        way_out = ": write a point for the comma" if has_comma else ""
         raise InputError(
-            f"{name} must be a finite number, got {abridged(value)}"
+            f"{name} must be a finite number, got {abridged(value)}{way_out}"
         ) from None
     if not number.is_finite() or abs(number.adjusted()) > LARGEST_EXPONENT:
         raise InputError(
@@ -134,7 +137,9 @@ def choice[T: str](value: str, allowed: Sequence[T], name: str) -> T:
             f"{name}: there is nothing to choose from here; got {abridged(value)}"
         )
     rule = f"one of {', '.join(allowed)}" if len(allowed) > 1 else f"{allowed[0]} here"
-    raise InputError(f"{name} must be {rule}; got {abridged(value)}")
+    raise InputError(
+        f"{name} must be {rule}; got {abridged(value)}{hint(value, allowed)}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

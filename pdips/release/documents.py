@@ -56,6 +56,8 @@ FiniteOrNone = Annotated[
 ]
 
 ANSWERS_FOLDER = "answers"  # Folder of answers, in that of a release
+ANALYSIS_FOLDER = "analysis_{}"  # Of a named analysis, in the public folder
+OF_TABLES = "of_tables"  # Settings of the tables' part of a release with analyses
 
 # A release is named by 16 random hexadecimal digits
 Identifier = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
@@ -142,6 +144,19 @@ class StatedSpend(BaseModel):
     composition: str
 
 
+class StatedAnalysis(BaseModel):
+    """An analysis that was named before a release, and has a folder of its own in the
+    public one: a part, whose price is in that of the release.
+    """
+
+    folder: Annotated[str, Field(pattern=r"^analysis_[1-9]\d?$")]
+    question: str
+    epsilon: RoundedUp
+    rho: RoundedUp = 0.0
+    # SHA-256 of its privacy.json, which has those of its files
+    digest: str | None = None
+
+
 class PrivacyDocument(Document):
     """What is published of a release beside its synthetic sets: settings, price, noise,
     schema. No timing.
@@ -165,12 +180,28 @@ class PrivacyDocument(Document):
     totals: Annotated[
         list[TotalCheck], Field(exclude_if=lambda checks: not checks)
     ] = []
+    analyses: Annotated[
+        list[StatedAnalysis], Field(exclude_if=lambda stated: not stated)
+    ] = []
     table_schema: Annotated[Schema, Field(alias="schema")]
     software: dict[str, str]
     # SHA-256, by file
     digests: Annotated[
         dict[str, str] | None, Field(exclude_if=lambda known: known is None)
     ] = None
+
+    @property
+    def mechanism_settings(self) -> dict[str, Any]:
+        """The settings by which the sets' mechanism is made again: at its part of the
+        budget, where analyses have the rest.
+        """
+        settings: dict[str, Any] = dict(self.settings)
+        of_tables = settings.pop(OF_TABLES, None)
+        if of_tables is None:
+            return settings
+        for name in ("analyses", "main"):
+            settings.pop(name, None)
+        return {**settings, **of_tables}
 
     @field_serializer("table_schema")
     def _without_defaults(self, schema: Schema) -> dict[str, Any]:
@@ -572,6 +603,15 @@ def answered_beside(directory: Path) -> dict[int, Path]:
         if folder.name.isdecimal() and (folder / "public" / "privacy.json").is_file():
             homes[int(folder.name)] = folder / "public"
     return dict(sorted(homes.items()))
+
+
+def analyses_within(home: Path) -> dict[int, Path]:
+    """Return where a public folder has analyses that are parts of its release, by their
+    number.
+    """
+    document = PrivacyDocument.found(home)
+    stated = [] if document is None else document.analyses
+    return {number: home / each.folder for number, each in enumerate(stated, start=1)}
 
 
 def release_home(directory: str | Path, *, received: bool = False) -> Path:

@@ -79,6 +79,7 @@ def examine_public(home: Path, key: str | None = None) -> ExaminedRelease:
         *_signature(home, document, content, key),
         *_price(path, document),
         *examine_files(home, document),
+        *examine_analyses(home, document),
         *_others(home, document),
     ]
     return ExaminedRelease(document=document, remarks=remarks)
@@ -146,6 +147,35 @@ def examine_files(home: Path, document: PrivacyDocument) -> list[Remark]:
             found.append(Remark(path=path, said=f"has no digest of {stem}"))
             break
     return found + _codebook(home, document, document.digests)
+
+
+def examine_analyses(home: Path, document: PrivacyDocument) -> list[Remark]:
+    """Return what is wrong with the folders of the analyses that are parts of a
+    release.
+    """
+    found: list[Remark] = []
+    for stated in document.analyses:
+        own = home / stated.folder
+        path = own / PrivacyDocument.file
+        if not path.is_file():
+            found.append(Remark(path=path, said="is missing"))
+            continue
+        if _digest(path) != stated.digest:
+            said = "isn't the file that was published: its digest is another"
+            found.append(Remark(path=path, said=said))
+            continue
+        try:
+            part = PrivacyDocument.read(own)
+        except InputError as error:
+            found.append(Remark(path=path, said=_after(path, error)))
+            continue
+        if part.analyses:
+            found.append(Remark(path=path, said="a part of a release has no parts"))
+            continue
+        found += _price(path, part)
+        found += examine_files(own, part)
+        found += _others(own, part)
+    return found
 
 
 def _is_name(name: str) -> bool:
@@ -257,6 +287,7 @@ def _others(home: Path, document: PrivacyDocument) -> list[Remark]:
     """Return what lies in a public folder and is not of the release."""
     found: list[Remark] = []
     known = {*(document.digests or ()), *DERIVED, PrivacyDocument.file, Signature.file}
+    known |= {stated.folder for stated in document.analyses}
     for entry in sorted(home.iterdir()):
         if entry.name in known:
             # files that have a digest are read elsewhere

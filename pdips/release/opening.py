@@ -82,6 +82,16 @@ class PublishedRelease:
         return load(HOLD)(tree, self, None)
 
     @cached_property
+    def analyses(self) -> dict[str, "PublishedRelease"]:
+        """The analyses that were named before the release and are parts of it, each
+        with its posterior, by how they were written.
+        """
+        found = {}
+        for stated in self.privacy.analyses:
+            found[stated.question] = open(self.home / stated.folder, key=self.signed_by)
+        return found
+
+    @cached_property
     def margins(self) -> Any:
         """Noisy counts, which give estimates with intervals:
         :class:`pdips.outside.NoisyMargins`.
@@ -99,7 +109,8 @@ class PublishedRelease:
             ``quantile``, ``median`` or ``correlation``. The grammar is in
             ``docs/asking.md``.
         family : {"gaussian", "bernoulli", "binomial", "poisson"}
-            Of a formula: least squares, or the canonical link.
+            Of a formula: least squares, or the canonical link. Left out it is that of
+            a published posterior of this very question, else least squares.
         target : {"population", "table"}
             Of the population that the table is a random sample of, or of the table
             itself.

@@ -3,7 +3,7 @@
 import math
 import secrets
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -28,8 +28,10 @@ from pdips.release import VERSION
 from pdips.release.answers import AnswerForm
 from pdips.release.codebook import CODEBOOK, codebook
 from pdips.release.documents import (
+    ANALYSIS_FOLDER,
     PrivacyDocument,
     Signature,
+    StatedAnalysis,
     StatedLoss,
     StatedSpend,
     write_json,
@@ -109,6 +111,9 @@ class Release:
         Makes so many sets more of the answers, with a random generator.
     posterior_draws : PublicDraws, optional
         What is published of a model whose posterior costs nothing.
+    analyses : tuple of Release
+        Analyses that were named beforehand and are parts of this release: written into
+        its folder, each into one of its own.
 
     Examples
     --------
@@ -140,6 +145,7 @@ class Release:
     answer_forms: tuple[AnswerForm, ...] = ()
     again: Again | None = field(default=None, repr=False, compare=False)
     posterior_draws: PublicDraws | None = field(default=None, repr=False, compare=False)
+    analyses: tuple["Release", ...] = ()
 
     def more_sets(
         self, n_sets: int, *, rng: np.random.Generator | None = None
@@ -242,9 +248,21 @@ class Release:
             margins=list(self.margins),
             answers=list(self.answer_forms),
             totals=list(self.totals),
+            analyses=[*self._stated_analyses()],
             table_schema=self.schema,
             **self.price(),
         )
+
+    def _stated_analyses(self) -> Iterator[StatedAnalysis]:
+        """Yield what is said of each analysis that is a part of the release."""
+        for number, part in enumerate(self.analyses, start=1):
+            stated = {
+                "folder": ANALYSIS_FOLDER.format(number),
+                "question": question_of(part.settings),
+                "epsilon": part.loss.epsilon,
+                "rho": part.loss.rho,
+            }
+            yield StatedAnalysis.model_validate(stated)
 
     def price(self) -> dict[str, Any]:
         """Return what files say of the price: the loss, its items and the receipt; and
@@ -354,12 +372,33 @@ class Release:
         document = self.document()
         write_json(folder / CODEBOOK, codebook(document, digests, self.tables))
         digests[CODEBOOK] = file_digest(folder / CODEBOOK)
-        signed = document.model_copy(update={"digests": digests}).write(folder)
         if sign is None and self.charge is not None:
             sign = self.charge.ledger.sign
+        analyses = self._write_analyses(folder, document, file_format, sign)
+        # last: whoever finds it finds all files that it names
+        stated = document.model_copy(update={"digests": digests, "analyses": analyses})
+        signed = stated.write(folder)
         if sign is not None:
             key, signature = sign(signed.read_bytes())
             Signature(key=key, signature=signature).write(folder)
+
+    def _write_analyses(
+        self,
+        folder: Path,
+        document: PrivacyDocument,
+        file_format: Format,
+        sign: Signer | None,
+    ) -> list[StatedAnalysis]:
+        """Write each analysis into its folder, and return what is said of it, with the
+        digest of its ``privacy.json``.
+        """
+        stated = []
+        for part, said in zip(self.analyses, document.analyses, strict=True):
+            own = folder / said.folder
+            part.write(own, file_format=file_format, sign=sign)
+            digest = file_digest(own / PrivacyDocument.file)
+            stated.append(said.model_copy(update={"digest": digest}))
+        return stated
 
     def _write_tables(self, folder: Path, suffix: str) -> None:
         for number, large_set in enumerate(self.large_sets, start=1):
@@ -483,6 +522,15 @@ class RunRecord:
             "RunRecord (confidential)",
             [*rows, ("peak memory", f"{self.peak_memory:,.0f} MiB")],
         )
+
+
+def question_of(settings: Mapping[str, Any]) -> str:
+    """Return what an analysis is called by its settings: a formula as it is written,
+    with what stands beside it, another model by its name.
+    """
+    name = str(settings.get("model"))
+    lines = str(settings.get("model_source") or "").strip().splitlines()
+    return "; ".join(lines) if name == "formula" and lines else name
 
 
 def write_labelled(frame: pd.DataFrame, schema: Schema, path: Path) -> None:

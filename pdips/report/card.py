@@ -25,7 +25,13 @@ from pdips.release.documents import PrivacyDocument, Signature, StatedLoss
 from pdips.release.folder import file_digest
 from pdips.release.release import TREE_FILE
 from pdips.report import price
-from pdips.report.coefficients import MOST_LISTED, coefficients, contradicted, question
+from pdips.report.coefficients import (
+    MOST_LISTED,
+    answered_analyses,
+    coefficients,
+    contradicted,
+    question,
+)
 from pdips.report.figures import roc_bound
 from pdips.report.formats import number, percent
 from pdips.report.label import label
@@ -33,6 +39,7 @@ from pdips.report.label import label
 # Reads noisy counts, as analysts outside do
 CARD_DATA = "pdips.outside.card_data:card_data"
 MODEL_SOURCE = "model_source"
+UNSHOWN = (MODEL_SOURCE, "n_sets", "main")  # settings that the card tells elsewhere
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
 AT_A_GLANCE = 0.05
 BELIEFS = (0.01, 0.1, 0.5)
@@ -58,7 +65,7 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
     settings = release.settings
     shown_settings = {}
     for name, value in settings.items():
-        if value is not None and name not in (MODEL_SOURCE, "n_sets"):
+        if value is not None and name not in UNSHOWN:
             shown_settings[name] = _spell(value)
     certificate = Certificate.beside(public)
     listed, tree = coefficients(public, release)
@@ -91,6 +98,7 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
         "more_coefficients": max(len(listed) - MOST_LISTED, 0),
         "contradicted": contradicted(tree),
         "question": question(tree),
+        "analyses": [*answered_analyses(public, release)],
         "unlearned": [each.name for each in listed if each.is_prior],
         "signed": (public / Signature.file).is_file(),
         **_label_and_form(public, release, len(listed)),
@@ -136,6 +144,9 @@ def sources(
     whose length is their number of records.
     """
     names = [PrivacyDocument.file, Certificate.file, TREE_FILE]
+    for stated in release.analyses:
+        names += [f"{stated.folder}/{PrivacyDocument.file}"]
+        names += [f"{stated.folder}/{TREE_FILE}"]
     if with_counts:
         of_counts = {"margins", "products", "caps", "synthetic_1"}
         names += [

@@ -12,7 +12,7 @@ import numpy as np
 
 from pdips.arrays import FloatArray, finite
 from pdips.registry import load
-from pdips.release.documents import PrivacyDocument, read_bytes
+from pdips.release.documents import PrivacyDocument, StatedAnalysis, read_bytes
 from pdips.release.folder import bytes_digest
 from pdips.release.public_draws import contradiction
 from pdips.release.release import TREE_FILE
@@ -70,6 +70,36 @@ def coefficients(
         return [], None
     tree = load(READ_TREE)(content)
     return [*_summarised(tree)], tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredAnalysis:
+    """An analysis that was named before a release, with its answer."""
+
+    stated: StatedAnalysis
+    coefficients: list[ListedCoefficient]  # none where its folder isn't there
+    contradicted: float | None
+
+    @property
+    def unlearned(self) -> list[str]:
+        """The coefficients of which nothing was learned."""
+        return [each.name for each in self.coefficients if each.is_prior]
+
+
+def answered_analyses(
+    folder: Path, release: PrivacyDocument
+) -> Iterator[AnsweredAnalysis]:
+    """Yield the analyses of a release in a folder, with their coefficients."""
+    for stated in release.analyses:
+        own = folder / stated.folder
+        part = PrivacyDocument.found(own)
+        listed: list[ListedCoefficient] = []
+        tree = None
+        if part is not None:
+            listed, tree = coefficients(own, part)
+        yield AnsweredAnalysis(
+            stated=stated, coefficients=listed, contradicted=contradicted(tree)
+        )
 
 
 def contradicted(tree: "xr.DataTree | None") -> float | None:

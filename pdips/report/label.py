@@ -224,9 +224,12 @@ def _wide(laws: Sequence[MarginLaw]) -> Iterator[tuple[str, ...]]:
 
 def _of_analyses(release: PrivacyDocument, n_coefficients: int) -> Iterator[LabelRow]:
     settings = release.settings
+    error = "an interval for each coefficient, which includes the noise"
+    if release.analyses:
+        kept = _named([each.question for each in release.analyses])
+        yield LabelRow(asked="Named analyses", kept=kept, error=error)
     if n_coefficients:
         model = str(settings.get("model_source", "")).splitlines()
         is_formula = settings.get("model") == "formula" and model
         kept = model[0] if is_formula else plural(n_coefficients, "number")
-        error = "an interval for each coefficient, which includes the noise"
         yield LabelRow(asked="Named analysis", kept=kept, error=error)

@@ -3,8 +3,8 @@ sums of centred scores and of their curvature.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -75,7 +75,7 @@ OF_LENGTHS = Fraction(6, 70)
 ROUNDED = 1 + Fraction(1, 2**10)
 
 # Coefficients and other parameters of a model with confidential covariates
-MOST_CENTRED = 30
+MOST_CENTRED = 62
 # Records that a release is rehearsed with
 REHEARSED = 5_000
 # Records whose numbers are worked out at once
@@ -169,19 +169,41 @@ class CentredQuestions:
             If the noise on the curvature would be louder than the curvature.
         """
         d = self.n_parameters
-        noise = noise_of(round_steps(steps, self.n_rounds))
-        edge = edge_of(CURVED * usual_curvature(d, self.norm), d, noise, n)
+        edge = self._edge(steps, n)
         if edge <= LARGEST_EDGE:
             return
         more = edge / LARGEST_EDGE
         enough = math.ceil(n * more / 100) * 100
+        fewer = "fewer parameters"
+        most = self._most_parameters(steps, n)
+        if most:
+            fewer = f"a model of at most {most} parameters"
         raise InputError(
             f"too few records for {d} parameters beside confidential covariates at "
             f"this epsilon: the noise on the curvature of the likelihood would be "
             f"{edge:.2g} of what records say, and may be {LARGEST_EDGE:g}. It takes "
-            f"about {enough:,} records, or {more:.1f} times epsilon, or fewer "
-            f"parameters, or covariates that are public"
+            f"about {enough:,} records, or {more:.1f} times epsilon, or {fewer}, or "
+            f"covariates that are public"
         )
+
+    def _edge(self, steps: Sequence[Step], n: float) -> float:
+        """Return the noise on the curvature, as a share of what n records say."""
+        d = self.n_parameters
+        noise = noise_of(round_steps([*steps], self.n_rounds))
+        return edge_of(CURVED * usual_curvature(d, self.norm), d, noise, n)
+
+    def _most_parameters(self, steps: Sequence[Step], n: float) -> int:
+        """Return how many parameters n records bear at the price of these steps; 0 if
+        they bear none.
+        """
+        names = {each.name for each in self.rounds(Fraction(1))}
+        price = sum((step.price for step in steps if step.name in names), Fraction(0))
+        left = price / (1 - OF_CELLS)
+        for d in range(self.n_parameters - 1, 0, -1):
+            smaller = replace(self, n_parameters=d)
+            if smaller._edge([*smaller.rounds(left)], n) <= LARGEST_EDGE:
+                return d
+        return 0
 
     def ask(
         self,

@@ -269,8 +269,9 @@ class CentredSums(MeasuredSums):
         model says they are at some parameters, if it were right.
 
         That is White's information matrix test (1982) of noisy numbers: it looks for
-        residuals that are spread more, less or otherwise than the model has it. The
-        error of the pseudo table counts as that of the noisy curvature.
+        residuals that are spread more, less or otherwise than the model has it. What
+        the pseudo table says of covariates is put right by the noisy curvature, whose
+        error counts.
         """
         means = self.means
         last = self.last
@@ -284,17 +285,22 @@ class CentredSums(MeasuredSums):
         noisy = np.concatenate([last.noisy["squares"], last.noisy["scores"]])
         by_point = means.row_scores(place, inner).reshape(len(outer), -1)
         slopes = (outer[:, None] * summed).T @ by_point
-        curvature = last.centring.matrix(means.weights @ self._at[-1].curvature)
-        ratio = float(np.trace(self.sampling) / np.trace(curvature))
-        of_table = np.zeros(len(noisy))
-        of_table[:n_squares] = (ratio * last.deviations["curvature"]) ** 2
+        of_table = means.weights @ self._at[-1].curvature
+        ratio = np.trace(self.sampling) / np.trace(last.centring.matrix(of_table))
+        expected = outer @ summed
+        # what the pseudo table is short of, which the noisy curvature has
+        expected[:n_squares] += ratio * (last.noisy["curvature"] - of_table)
+        expected[n_squares:] = means.mean(inner, means.whitened(place))
+        slopes[n_squares:] = means.slopes(place, inner)
+        of_curvature = np.zeros(len(noisy))
+        of_curvature[:n_squares] = (ratio * last.deviations["curvature"]) ** 2
         deviations = np.full(len(noisy), last.deviations["scores"])
         deviations[:n_squares] = last.deviations["squares"]
         gaussian = 0.0 if self.laplace else deviations**2
         return share_further(
-            noisy - outer @ summed,
+            noisy - expected,
             slopes,
-            _covariance(summed, outer) + np.diag(of_table + gaussian),
+            _covariance(summed, outer) + np.diag(of_curvature + gaussian),
             deviations**2 - gaussian,
         )
 

@@ -229,10 +229,15 @@ class Scores(sampling.ChainMechanism):
         """Refuse too few records for the parameters of a model with confidential
         covariates.
         """
+        if plan.n_public:
+            self.check_enough(plan, table.n_records)
+
+    def check_enough(self, plan: Plan, n_records: int) -> None:
+        """Refuse so few records, a number that is public or a guess."""
         space = self.space(plan.schema)
-        if space.covariates and plan.n_public:
+        if space.covariates:
             asked = self.centred_questions(space, plan.schema)
-            asked.check_enough([*plan.steps], table.n_records)
+            asked.check_enough([*plan.steps], n_records)
 
     def _records_step(self, schema: Schema, price: Fraction) -> Step:
         return Step(

@@ -22,7 +22,7 @@ from pdips.data.coding import numbers
 from pdips.data.encoding import Scale
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
-from pdips.errors import InputError
+from pdips.errors import InputError, hint
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import quantise
 from pdips.privacy.sensitivity import Sensitivity
@@ -123,7 +123,8 @@ def column_of(schema: Schema, name: str) -> Column:
     """
     if name not in schema.columns:
         raise InputError(
-            f"a statistic names column {name!r}, which the schema doesn't have"
+            f"a statistic names column {name!r}, which the schema doesn't "
+            f"have{hint(name, schema.columns)}"
         )
     column = schema.columns[name]
     if column.missing and not column.is_categorical:

@@ -7,6 +7,7 @@ by statistics: true ones are rejected with probability 1e-6 a test.
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -33,6 +34,7 @@ from pdips.audit.path_loss import (
 from pdips.audit.random_pairs import random_pair
 from pdips.fields.pair_counts import ChosenPairs, SecondCount
 from pdips.margins import residuals
+from pdips.margins.choosing import PairChoice
 from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
 from pdips.privacy import curator
@@ -448,10 +450,35 @@ def test_the_cap_forgotten_by_the_choice_of_pairs_is_seen(kind, monkeypatch):
     choice = ChosenPairs.choice
 
     def forgetful(self, *more):
-        return choice(ChosenPairs(with_cap(self.schema, 1), self.n_pairs), *more)
+        return choice(replace(self, schema=with_cap(self.schema, 1)), *more)
 
     monkeypatch.setattr(ChosenPairs, "choice", forgetful)
     assert worst(made, pairs) > (2.9 if kind == "pure" else 2)
+
+
+@pytest.mark.parametrize("n_asked", [0, 1, 2])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_what_the_number_of_records_decides_stays_within_the_price(
+    n_asked, relation, monkeypatch
+):
+    # all pairs, which have the price of the choices too, or few choices
+    def decided(self, n_usual, shown):
+        return np.full((*shown.shape[:-1], 1), n_asked)
+
+    monkeypatch.setattr(PairChoice, "by_records", decided)
+    made = of_pairs(epsilon=1, measure="chosen", neighbours=relation)
+    pairs = some_pairs(FOUR, 12, relation, far=True)
+    lost = worst(made, pairs)
+    assert 0.5 < lost <= 1 + ROUNDING
+    # the broken twin: all pairs have twice that price, and the choice all of its price
+    # six times
+    if n_asked == 0:
+        of_all = ChosenPairs.of_all
+        monkeypatch.setattr(ChosenPairs, "of_all", lambda *given: of_all(*given) / 2)
+        assert worst(made, pairs) > 1.1
+    elif n_asked == 1:
+        monkeypatch.setattr(PairChoice, "units", Fraction(1, 36))
+        assert worst(made, pairs) > 1.1
 
 
 def test_pairs_asked_again_by_exact_counts_are_seen(monkeypatch):

@@ -17,6 +17,7 @@ from test_cli import complains, words, written
 
 import pdips as library
 from pdips import Ledger, Margins, Schema, Table, synthesize
+from pdips.inference import combine
 
 KNOWN = {"columns": {"ill": {"levels": ["no", "yes"]}, "sex": {"levels": ["f", "m"]}}}
 
@@ -63,6 +64,18 @@ def model_itself(frame):
     )
 
 
+def model_of_a_misspelt_column(frame):
+    pm = pytest.importorskip("pymc")
+
+    def make(df):
+        with pm.Model() as model:
+            share = pm.Beta("share", 1, 1)
+            pm.Bernoulli("one", share, observed=df["sx"] == "f")
+        return model
+
+    return library.sample(make, frame, KNOWN, epsilon=1)
+
+
 def published_twice(frame):
     release, _ = synthesize(frame, KNOWN, epsilon=1)
     release.publish("p")
@@ -78,7 +91,7 @@ PYTHON = {
     "unnamed setting": (lambda _: Margins(1.0), "takes its settings by name"),
     "misspelt setting": (
         lambda _: Margins(epsilon=1, layres=2),
-        "has no setting layres",
+        r"has no setting layres; it has epsilon",
     ),
     "frame in place of a table": (
         lambda f: Margins(epsilon=1).release(f),
@@ -102,7 +115,25 @@ PYTHON = {
     ),
     "mechanism": (
         lambda f: synthesize(f, KNOWN, epsilon=1, mechanism="stpes"),
-        "mechanism must be one of",
+        "mechanism must be one of .* got 'stpes' .did you mean 'steps'",
+    ),
+    "column of a model": (
+        model_of_a_misspelt_column,
+        "reads column 'sx', which the schema doesn't have .did you mean 'sex'",
+    ),
+    "columns alone": (
+        lambda f: synthesize(f, {"sex": ["f", "m"]}, epsilon=1),
+        "has its columns under 'columns'",
+    ),
+    "rule": (
+        lambda _: combine([1, 2], [1, 1], rule="betwen"),
+        "did you mean 'between'",
+    ),
+    "column of an option": (
+        lambda f: synthesize(
+            f, KNOWN, epsilon=1, mechanism="universal-histogram", attribute="sx"
+        ),
+        "could be cut into intervals .did you mean 'sex'",
     ),
     "mechanism itself": (
         lambda f: synthesize(f, KNOWN, epsilon=1, mechanism=Margins),
@@ -221,3 +252,14 @@ def test_a_call_without_budget_reads_nothing(here):
     os.remove("t.parquet")
     with pytest.raises(library.RefusedError, match="would be overspent"):
         synthesize("t.parquet", "s.toml", epsilon=1, ledger="l.sqlite")
+
+
+def test_nothing_is_told_before_an_input_error(pdips, here):
+    asked = [*words(here)]
+    start = asked.index("--mechanism")
+    del asked[start : start + 2]
+    found = pdips.ok(*asked)
+    assert found.startswith("mechanism margins: it counts views")
+    for wrong in (["--epsilon", "1,5"], ["--delta", "2"], ["--neighbours", "far"]):
+        code, out, err = pdips(*asked, *wrong, "--overwrite")
+        assert (code, out, err.count("\n")) == (2, "", 1)

@@ -153,7 +153,11 @@ def test_a_draft_lists_no_keys_says_that_it_leaks_and_is_valid():
         2.5,
     )
     assert schema.columns["many"].integer
-    assert (schema.columns["same"].lower, schema.columns["same"].upper) == (3.4, 4.4)
+    assert (schema.columns["same"].lower, schema.columns["same"].upper) == (3.0, 3.5)
+    assert (
+        "# A table doesn't know levels that nobody in it has, of word, count," in text
+    )
+    assert "how far numbers and dates may go, of amount, many, same:" in text
 
 
 def test_a_draft_leaves_infinite_numbers_out():
@@ -173,8 +177,8 @@ def test_a_draft_knows_codes_from_numbers_and_dates():
     columns = Schema.from_toml(replaced(Schema.draft(frame))).columns
     assert not any(column.is_binned for column in columns.values())
     assert (columns["age"].lower, columns["age"].upper, columns["age"].integer) == (
-        18,
-        65,
+        10,
+        70,
         True,
     )
     assert columns["occupation_code"].levels == (11, 120, 4000, 5555, 9100)
@@ -187,6 +191,30 @@ def test_a_draft_knows_codes_from_numbers_and_dates():
         columns["visited"].spell(columns["visited"].upper),
     ) == ("date", "2020-12-31")
     assert "nothing" not in columns
+
+
+def test_a_draft_takes_no_dates_for_keys_of_persons():
+    days = pd.date_range("2020-01-01", periods=120)
+    columns = {
+        "visit": days,
+        "met": days.strftime("%Y-%m-%d 10:30"),
+        "slashes": days.strftime("%m/%d/%Y"),
+        "number": days.strftime("%Y%m%d").astype(int),
+        "key": np.arange(5_000, 5_120),
+    }
+    frame = pd.DataFrame({name: np.repeat(of, 3) for name, of in columns.items()})
+    text = Schema.draft(frame)
+    drafted = Schema.from_toml(replaced(text))
+    assert [name for name, of in drafted.columns.items() if of.type == "date"] == [
+        "visit",
+        "met",
+    ]
+    assert drafted.ignore == ("slashes", "number")
+    assert "# number: whole numbers that read as dates" in text
+    # the broken twin: what is no date, and comes in runs as well
+    assert [line[:12] for line in text.splitlines() if "rows of one value" in line] == [
+        "# key: rows "
+    ]
 
 
 def test_a_draft_ignores_identifiers_and_texts_and_says_what_to_do():

@@ -772,7 +772,7 @@ def test_laplace_noise_of_pairs_leaves_the_counts_of_intervals_alone():
     twin) they were not.
     """
     table = survey(2_000)
-    plan = Margins(epsilon=1, intervals=10).plan(table.schema)
+    plan = Margins(epsilon=1, measure="pairs", intervals=10).plan(table.schema)
     design, known = plan.design, np.arange(1.0, 11) * 2_000 / 55
     noisy = np.full(
         sum(part.size for _, part in design.parts(np.zeros(10**5, dtype=np.int64))), 50

@@ -13,7 +13,9 @@ from pdips.margins.domain import domain_of
 from pdips.margins.maximum_entropy import (
     CellGrid,
     Observation,
+    Start,
     curvature,
+    curvature_at,
     fit,
     log_independent,
 )
@@ -79,9 +81,9 @@ def test_the_fit_is_that_of_brute_force(how, monkeypatch):
     base = np.log(rng.dirichlet(np.ones(24))).reshape(
         len(CellGrid(domain).side(0, ())), -1
     )
-    found, _ = fit(
+    found = fit(
         CellGrid(domain), views, nodes, totals=np.array([100.0]), base=base, ridge=0.5
-    )
+    ).values
     adds = np.concatenate(
         [
             design(domain, views),
@@ -130,7 +132,7 @@ def test_structural_zeros_and_public_totals_are_kept():
     )
     margins = [np.ones(2), np.array([30.0, -5.0, 75.0]), np.array([50.0, 50.0])]
     base = log_independent(grid, margins, [0.0, 2.0, 2.0])
-    found, _ = fit(grid, views, [], totals=np.array([25.0, 75.0]), base=base)
+    found = fit(grid, views, [], totals=np.array([25.0, 75.0]), base=base).values
     a, b = (grid.levels(np.arange(domain.n_cells), j) for j in (0, 1))
     assert found[(a == 1) & (b == 2)].max() == 0
     assert np.bincount(a, weights=found) == pytest.approx([25, 75], rel=1e-5)
@@ -219,3 +221,50 @@ def test_the_solver_arrives_and_says_if_it_does_not(monkeypatch):
     assert fit(grid, views, [], **ask)[1]
     monkeypatch.setattr(maximum_entropy, "MOST_ITERATIONS", 1)
     assert not fit(grid, views, [], **ask)[1]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_fit_that_begins_near_ends_at_the_same_table_sooner(how, monkeypatch):
+    for name, value in HOW[how].items():
+        monkeypatch.setattr(maximum_entropy, name, value)
+    rng = np.random.default_rng(3)
+    views = shared_columns()
+    again = [
+        replace(view, counts=view.counts + rng.normal(0, 3, len(view.counts)))
+        for view in views
+    ]
+    grid = CellGrid(DOMAIN)
+    n_rows, n_columns = (len(grid.side(half, ())) for half in (0, 1))
+    ask = {"totals": np.array([50_000.0]), "base": np.zeros((n_rows, n_columns))}
+    evaluated = []
+    table = maximum_entropy._Dual.table
+
+    def counted(self, multipliers):
+        evaluated.append(1)
+        return table(self, multipliers)
+
+    monkeypatch.setattr(maximum_entropy._Dual, "table", counted)
+    first = fit(grid, views, [], **ask)
+    evaluated.clear()
+    from_nothing = fit(grid, again, [], **ask)
+    n_from_nothing = len(evaluated)
+    evaluated.clear()
+    assert from_nothing.arrived
+    for start in (Start(first.multipliers, None), Start.at(grid, views, first)):
+        from_first = fit(grid, again, [], **ask, start=start)
+        assert from_first.arrived
+        # both are within the tolerance of the solver, nearer than the noise moved it
+        gap = np.abs(from_first.values - from_nothing.values).max()
+        assert gap < 0.1 * np.abs(first.values - from_nothing.values).max()
+        assert len(evaluated) < n_from_nothing
+        evaluated.clear()
+
+
+def test_the_curvature_of_a_table_is_that_of_its_cells():
+    grid = CellGrid(DOMAIN)
+    views = shared_columns()
+    values = np.random.default_rng(2).dirichlet(np.ones(DOMAIN.n_cells)) * 500
+    adds = design(DOMAIN, views)
+    margins = adds @ values
+    exact = (adds * values) @ adds.T - np.outer(margins, margins) / 500
+    np.testing.assert_allclose(curvature_at(grid, views, values), exact, atol=1e-8)

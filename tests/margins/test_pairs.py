@@ -860,7 +860,7 @@ def test_chosen_pairs_are_nearer_where_the_choice_can_tell_them(monkeypatch):
 
     chosen = mean_distance()
     assert chosen < 0.95 * mean_distance(measure="pairs", second_share=0)
-    # at half the budget it takes too few of them: why it isn't the default
+    # at half the budget it takes too few: why columns with levels are counted in pairs
     assert mean_distance(epsilon=1) > mean_distance(measure="pairs", epsilon=1)
     # the broken twin takes whatever comes first
     scores = PairChoice.scores

@@ -16,6 +16,7 @@ from pdips_papers import find
 from pdips_papers.harness.study import Options
 from pdips_papers.steps import voter_2018 as earlier
 from pdips_papers.steps import voter_table as voters
+from pdips_papers.steps.as_printed import AsRunSteps
 from pdips_papers.steps.voter import (
     COEFFICIENTS,
     EPSILONS,
@@ -315,6 +316,62 @@ def test_trees_of_the_earlier_study_are_read_off_a_release():
         for key, frame in made.statistics.items()
     }
     assert earlier.agreement(table, other)[f"{earlier.TREE}first layer"] == 0.0
+
+
+def noise_scales(row: str) -> list[float]:
+    """Return the scales of a row's noise, from the top, at a total of 2."""
+    plan = earlier.mechanism_of(row, Fraction(2)).plan(voters.voter_schema())
+    return [float(step.scale) for step in plan.steps if step.counts]
+
+
+@pytest.mark.parametrize(
+    ("row", "upper", "cells", "sound"),
+    [
+        (earlier.STEPS, 10, 10, "STEPS-2 (sound, half-to-leaves)"),
+        (earlier.EQUAL, 7.5, 15, "STEPS-2 (sound, equal)"),
+        (earlier.PARTITION, 10, 10, "Random Partition-2 (sound)"),
+        ("STEPS-2 (as run, income on top)", 10, 10, "STEPS-2 (sound, equal)"),
+        ("STEPS-3 (as run, half-to-leaves)", 15, 10, "STEPS-3 (sound, equal)"),
+        (earlier.FLAT, 5, 5, "flat Laplace (sound)"),
+    ],
+)
+def test_rows_as_run_have_the_noise_of_the_paper(row, upper, cells, sound):
+    scales = noise_scales(row)
+    assert scales == [upper / 2] * (len(scales) - 1) + [cells / 2]
+    plan = earlier.mechanism_of(row, Fraction(2)).plan(voters.voter_schema())
+    assert plan.kind == "none"
+    assert "NO GUARANTEE" in plan.law
+    # the broken twin: what sensitivities of 2 need
+    assert all(
+        right >= 2 * printed
+        for right, printed in zip(noise_scales(sound), scales, strict=True)
+    )
+
+
+def test_rows_as_run_take_the_smallest_aic_without_noise(path):
+    table = load(str(path)).table
+    made = AsRunSteps(epsilon=1, n_sets=1, layers=2, elect="node")
+    found = [
+        earlier.agreement(
+            table, made.release(table, rng=np.random.default_rng(seed))[0].statistics
+        )
+        for seed in range(3)
+    ]
+    assert (
+        found
+        == [{f"{earlier.TREE}first layer": 1.0, f"{earlier.TREE}second layer": 1.0}] * 3
+    )
+    # the broken twin: elections at a price of a tenth
+    noisy = registry.find("steps")(
+        epsilon=Fraction(1, 100), n_sets=1, layers=2, elect="node"
+    )
+    others = [
+        earlier.agreement(
+            table, noisy.release(table, rng=np.random.default_rng(seed))[0].statistics
+        )
+        for seed in range(3)
+    ]
+    assert others != found
 
 
 def test_printed_signs_of_the_earlier_paper_add_up_to_its_counts():

@@ -22,9 +22,10 @@ from tables import all_records, schema_of, table_of, worst_loss
 
 from pdips import LaplaceSanitizer, PerturbedHistogram, Schema, Steps, Table
 from pdips.audit.neighbour_pairs import either
+from pdips.fields.pair_counts import CHOICE, PAIRS
 from pdips.fields.products import PARTS, PRODUCTS, NoisyProducts, SecondMoments
 from pdips.fields.weighted_sums import SUMS_OF_WEIGHTS, CappedSums, WeightedSums
-from pdips.margins.choosing import counting
+from pdips.margins.choosing import PairChoice, counting
 from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.elections import (
     STEPS_PER_UNIT,
@@ -173,6 +174,52 @@ def test_chosen_pairs_cost_what_the_choice_and_the_counts_may(neighbours, monkey
     assert worst_loss(made, schema, only="noise") == pytest.approx(
         float(EPSILON - choices.price + 2 * counts.price)
     )
+
+
+@pytest.mark.slow_cases(
+    "add-remove",
+)
+def test_few_choices_and_all_pairs_cost_no_more_than_many_choices(
+    neighbours, monkeypatch
+):
+    made = of_pairs(epsilon=EPSILON, neighbours=neighbours, measure="chosen")
+    schema = schema_of(2, 2, 2)
+    # what noise said of a, b and c
+    shown = np.array([*([9] if neighbours == "add-remove" else []), 0, 9, 7, 2, 7, 2])
+
+    def given(curator, step, noisy, scores):
+        return curator._choose(step, lambda table: scores(table, shown)[None])[0]
+
+    monkeypatch.setattr(Enumerating, "_choose_given", given)
+    plan = made.plan(schema)
+    choice, counts = plan.named(CHOICE), plan.named(PAIRS)
+    assert plan.loss.epsilon == EPSILON
+    assert choice.times == 3
+
+    def lost(n_asked: int, only: str) -> float:
+        with monkeypatch.context() as decided:
+            decided.setattr(Enumerating, "decide", lambda *_: np.array([n_asked]))
+            return worst_loss(made, schema, only=only)
+
+    # what noise said of the number of records: many, or few
+    for n_asked in (0, 1, 2):
+        # all pairs have the price of the choices too
+        price = EPSILON - choice.price if n_asked else EPSILON
+        assert lost(n_asked, "noise") == pytest.approx(float(price), rel=1e-6)
+        choices = lost(n_asked, "choices")
+        assert choices <= float(choice.price) * (1 + 1e-9)
+        assert (choices > 0.5 * float(choice.price)) == (n_asked == 1)
+    assert lost(0, "choices") == 0
+    # the broken twins: two choices at the price of all each, and three pairs with the
+    # noise of one
+    with monkeypatch.context() as broken:
+        broken.setattr(PairChoice, "units", Fraction(1, 6))
+        assert lost(2, "choices") > float(choice.price)
+    monkeypatch.setattr(
+        "pdips.fields.pair_counts.tables_in_units", lambda law, n: Fraction(1)
+    )
+    found = lost(0, "noise")
+    assert found == pytest.approx(float(EPSILON - choice.price + 3 * counts.price))
 
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])

@@ -225,17 +225,17 @@ def test_too_few_records_are_refused_before_the_charge(tmp_path):
 
 
 def test_too_many_parameters_are_refused():
-    columns = {f"x{i}": {"lower": -1, "upper": 1} for i in range(31)}
+    columns = {f"x{i}": {"lower": -1, "upper": 1} for i in range(63)}
 
     @written
     def wide(data):
-        b = pm.Normal("b", 0, 1, shape=31)
-        eta = sum(b[i] * data[f"x{i}"] for i in range(31))
+        b = pm.Normal("b", 0, 1, shape=63)
+        eta = sum(b[i] * data[f"x{i}"] for i in range(63))
         pm.Bernoulli("y", logit_p=eta, observed=data["y"])
 
     schema = Schema(columns={**columns, "y": {"levels": [0, 1]}})
     made = Scores(epsilon=1, model=wide)
-    refuses("31 parameters, and at most 30", made.plan, schema)
+    refuses("63 parameters, and at most 62", made.plan, schema)
 
 
 def test_other_mechanisms_say_that_covariates_are_confidential():
@@ -293,6 +293,31 @@ def test_the_check_of_the_model_alarms_where_errors_are_skewed_and_not_else():
         alarms[name] = sum(share < 0.05 for share in shares)
     assert alarms["right"] <= 4
     assert alarms["skewed"] >= 15
+
+
+def test_a_pseudo_table_that_is_off_doesn_t_contradict_the_model():
+    """Weights of its rows move the curvature by twenty deviations of its noise. A twin
+    that takes the pseudo table's curvature for the noisy one alarms.
+    """
+    made = Scores(epsilon=6, delta="1e-6", model=logit)
+    release, _ = made.release(Table(sick(20_000), SCHEMA), rng=np.random.default_rng(5))
+    _, tables, (_, public) = read_published(release)
+    sums = restored_centred(blueprint_of(as_source(logit), SCHEMA), tables, public)
+    place = sums.mode_of_last().place
+
+    def tilted(noisy):
+        last = replace(sums.last, noisy={**sums.last.noisy, **noisy})
+        moved = replace(sums, rounds=(*sums.rounds[:-1], last), held={})
+        weights = sums.weights * np.exp(0.2 * np.abs(sums.rows.values["z"]))
+        moved.__dict__["weights"] = weights / weights.sum()
+        return moved
+
+    off = tilted({})
+    assert off.curvature_gap > 10
+    assert off.misfit(place) > 0.3
+    assert sums.misfit(place) > 0.3
+    smooth = off.n_records * off.weights @ off.at_rows(sums.last.centring)[1].curvature
+    assert tilted({"curvature": smooth}).misfit(place) < 0.001
 
 
 def test_what_can_t_be_worked_out_after_the_charge_ends_no_release(monkeypatch):

@@ -94,6 +94,7 @@ class Column:
     bound: float
     points: FloatArray  # shape (predictors, points)
     upper: float
+    n_steps: int = N_STEPS
 
     def lines(
         self,
@@ -167,8 +168,8 @@ class Column:
         between: tuple[FloatArray, FloatArray, FloatArray],
         proposals: Proposals,
     ) -> tuple[FloatArray, float]:
-        moves = rng.standard_normal((N_STEPS - 1, len(start)))
-        log_u = np.log(rng.random(N_STEPS - 1))
+        moves = rng.standard_normal((self.n_steps - 1, len(start)))
+        log_u = np.log(rng.random(self.n_steps - 1))
         rate = epsilon / (4 * (1 - tau) * self.bound)
         density = (self.x, self.y, tau, rate)
         line, accepted = _walk(start, moves, log_u, density, between, proposals)

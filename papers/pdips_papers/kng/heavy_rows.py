@@ -30,7 +30,7 @@ from pdips_papers.harness.prediction import (
 from pdips_papers.harness.printed import data, figures, mechanism
 from pdips_papers.harness.wasserstein import wasserstein_randomization
 from pdips_papers.kng.as_printed import true_epsilon
-from pdips_papers.kng.as_run import CAPS, MEDIAN, WALKS, Column
+from pdips_papers.kng.as_run import CAPS, MEDIAN, N_STEPS, WALKS, Column
 from pdips_papers.kng.pmse_as_printed import published
 from pdips_papers.kng.pmse_mechanism import pmse_mechanism
 
@@ -231,7 +231,7 @@ def _pmse(choose: Callable[..., FloatArray] | None = None) -> Make:
     return make
 
 
-def _by_columns(
+def by_columns(
     draw_lines: Callable[..., FloatArray], chances: FloatArray = CHANCES
 ) -> Make:
     """Return what draws records column by column, each value from one of the column's
@@ -260,9 +260,10 @@ def as_run_lines(
     found: FloatArray,
     epsilon: float,
     rng: np.random.Generator,
+    n_steps: int = N_STEPS,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the lines of a column as the authors' chains give them, and the shares of
-    proposals accepted.
+    """Return the lines of a column as the authors' chains give them, of 1,000 steps or
+    others, and the shares of proposals accepted.
 
     ``found`` has ones and the synthetic predictors, shape (records, 1 + predictors);
     rows ``KNG`` don't look at them.
@@ -276,6 +277,7 @@ def as_run_lines(
         CAPS[name],
         np.ascontiguousarray(np.unique(found, axis=0).T),
         UPPER[name],
+        n_steps,
     )
     median = case.estimates[name][MEDIAN]
     share = epsilon * float(BUDGET[name])
@@ -315,12 +317,12 @@ def _forms() -> dict[str, Form]:
     forms = {
         FRESH: fresh,
         NON_PRIVATE: Form(
-            kind="reference", short="non-private", make=_by_columns(_estimates)
+            kind="reference", short="non-private", make=by_columns(_estimates)
         ),
         CENTRED: Form(
             kind="reference",
             short="non-private, centred",
-            make=_by_columns(_estimates, MIDDLES),
+            make=by_columns(_estimates, MIDDLES),
         ),
     }
     words = {
@@ -332,7 +334,7 @@ def _forms() -> dict[str, Form]:
             "published", f"{words[method]}, publ.", **settings
         )
     for method in (*SCHEMES, STARTED):
-        make = _by_columns(lambda *each, method=method: as_run_lines(method, *each)[0])
+        make = by_columns(lambda *each, method=method: as_run_lines(method, *each)[0])
         forms[as_run_row(method)] = Form(
             kind="published", short=f"{words.get(method, method)}, as run", make=make
         )

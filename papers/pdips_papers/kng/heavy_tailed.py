@@ -497,16 +497,18 @@ def _agreement(seen: HeavyFigures, claim: str, rows: Sequence[str]) -> study.Fin
 def _starts(seen: HeavyFigures) -> study.Said:
     zero = heavy.as_run_row(KNG)
     moved = heavy.as_run_row(heavy.STARTED)
-    extended = heavy.as_run_row(EXTENDED[1])
-    shares = dict[str, float]()
+    parts = []
+    least = []
     for column in heavy.MEASURES:
         start = seen.at(zero, column)
-        gap = start - seen.at(extended, column)
-        shares[column] = (start - seen.at(moved, column)) / gap
-    text = ", ".join(f"{column} {share:.0%}" for column, share in shares.items())
-    return study.say(
-        [share > 0.5 for share in shares.values()], extended=EXTENDED[1], text=text
-    )
+        closed = start - seen.at(moved, column)
+        shares = [
+            closed / (start - seen.at(heavy.as_run_row(method), column))
+            for method in EXTENDED
+        ]
+        parts.append(f"{column} {min(shares):.0%} to {max(shares):.0%}")
+        least.append(min(shares))
+    return study.say([share > 0.5 for share in least], text=", ".join(parts))
 
 
 @price

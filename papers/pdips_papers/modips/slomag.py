@@ -27,6 +27,7 @@ from pdips_papers.modips import location_model, sequential_model
 from pdips_papers.modips.as_printed import grown_noise
 from pdips_papers.modips.cell_histograms import noisy_shares, one_step, scotts_bins
 from pdips_papers.modips.glom import once
+from pdips_papers.modips.glom_limit import limits
 from pdips_papers.modips.location_model import N_SETS, Records, draw_records
 from pdips_papers.modips.sequential_model import (
     BOUNDS,
@@ -426,7 +427,22 @@ def _wrong(seen: cells.AverageFigures) -> Said:
         seen.of(WRONG[0], _betas(seen), "coverage", top) < 0.8,
         bias=bias,
         coverage=coverage,
+        **_in_the_limit(),
     )
+
+
+def _in_the_limit() -> dict[str, str]:
+    """Return, in words, the coefficient that sets of a GLOM miss by most, and by how
+    much.
+    """
+    found = limits()
+    off = found["standard errors off"].abs()
+    worst = int(off.argmax())
+    return {
+        "limit": f"{found['limit'].iloc[worst]:.2f}",
+        "truth": f"{found['truth'].iloc[worst]:g}",
+        "off": f"{off.max():.2f}",
+    }
 
 
 @claims

@@ -3,6 +3,7 @@ what they guarantee.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
@@ -17,10 +18,10 @@ from pdips.histogram.laplace import LaplaceSanitizer, PerturbedHistogram
 from pdips.margins.elections import (
     STEPS_PER_UNIT,
 )
-from pdips.margins.steps import Below, Steps
+from pdips.margins.steps import Below, Steps, divide
 from pdips.margins.universal_histogram import UniversalHistogram
 from pdips.privacy.loss import exact
-from pdips.privacy.plan import Plan
+from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips_papers.harness.printed import Printed
 
@@ -92,6 +93,68 @@ class PrintedSteps(PrintedTree, Steps):
     def election_sensitivity(self, schema: Schema) -> Sensitivity:
         """Return what the papers take it for, in steps of the grid of scores."""
         return Sensitivity.of_record(schema, l1=4 * STEPS_PER_UNIT)
+
+
+NO_NOISE = Fraction(10_000)
+"""Price of an election without noise: between two scores that are 0.01 units of AIC
+apart the better one is taken but for one time in 10^10.
+"""
+
+UPPER_SENSITIVITY = Fraction(1, 2)
+"""That of a layer above the leaves, in section 3.1 of Bowen and Liu (2018)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsRunSteps(PrintedTree, Steps):
+    """STEPS as Bowen and Liu (2018) ran it: each node splits by the column with the
+    smallest AIC, without noise on the choice, and counts have sensitivity 1/2 above the
+    leaves and 1 at them.
+    """
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan, which bounds nothing: choices have no price."""
+        return replace(super().plan(schema), law=self.flaw)
+
+    def _below(self) -> Below:
+        return "cells"
+
+    def _prices(
+        self, elections: Sequence[Step], n_layers: int, n_noised: int
+    ) -> list[Fraction]:
+        """Return the prices at which the right noise is as small as the paper's."""
+        total = exact(self.epsilon, "epsilon")
+        parts = divide(self.budget or "half-to-leaves", total, n_noised, n_noised)
+        return as_run_prices(parts, self.rounds)
+
+    def _elections(
+        self, schema: Schema, n_split: int, n_layers: int
+    ) -> tuple[Step, ...]:
+        """Return elections that take the smallest AIC."""
+        elections = super()._elections(schema, n_split, n_layers)
+        return tuple(replace(step, price=NO_NOISE) for step in elections)
+
+
+def as_run_prices(parts: Sequence[Fraction], rounds: int) -> list[Fraction]:
+    """Return what layers would cost at sensitivity 1 with the noise that they have at
+    1/2 above the leaves; ``parts`` are their shares of epsilon, the leaves' last.
+    """
+    *upper, leaves = parts
+    return [*(part / UPPER_SENSITIVITY / rounds for part in upper), leaves / rounds]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsRunPartition(PrintedTree, UniversalHistogram):
+    """Random Partition-L as Bowen and Liu (2018) ran it: noise as in
+    :class:`AsRunSteps`, half of epsilon to the leaves.
+    """
+
+    def _step(self, schema: Schema, name: str, counts: str) -> Step:
+        n_noised, _ = self.depth(schema)
+        total = exact(self.epsilon, "epsilon")
+        parts = divide("half-to-leaves", total, n_noised, n_noised)
+        prices = as_run_prices(parts, self.rounds)
+        price = prices[-1] if name == "all cells" else prices[0]
+        return replace(super()._step(schema, name, counts), price=price)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,55 @@
+"""Whole runs of studies that are kept: tables as data files, with how they were made.
+
+``data/runs/NAME.csv`` has the columns of a study's ``table.csv``, ``data/runs.toml``
+the command, the commit of the code, the date and the processor time.
+"""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+
+from pdips_papers.harness.printed import data
+
+
+def stored_table(name: str) -> pd.DataFrame:
+    """Return the table of a run that is kept, in long form."""
+    path = files("pdips_papers").joinpath("data", "runs", f"{name}.csv")
+    with path.open(encoding="utf-8") as stream:
+        return pd.read_csv(stream)
+
+
+def stored_facts(name: str) -> Mapping[str, Any]:
+    """Return how a run was made: ``command``, ``commit``, ``date``, ``replicates``,
+    ``seed``, ``seconds`` of processor time and ``remark``.
+    """
+    facts: Mapping[str, Any] = data("runs.toml")[name]
+    return facts
+
+
+def markdown(name: str, rows: Mapping[str, str], columns: Mapping[str, str]) -> str:
+    """Return some rows and columns of a run as a table of a page: ours with its
+    standard error and, in brackets, the paper's figure.
+
+    ``rows`` and ``columns`` have the names in the page by those in the run.
+    """
+    table = stored_table(name).set_index(["row", "column"])
+    lines = [
+        "| | " + " | ".join(columns.values()) + " |",
+        "| --- |" + " --- |" * len(columns),
+    ]
+    for row, label in rows.items():
+        cells = [_cell(table.loc[(row, column)]) for column in columns]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(line: Any) -> str:
+    spec = ".3f" if line["ours"] < 1 else ",.0f" if line["ours"] > 100 else ".1f"
+    shown = format(line["ours"], spec)
+    if line["standard_error"] > 0:
+        shown += f" ± {format(line['standard_error'], spec)}"
+    if line["paper"] == line["paper"]:
+        shown += f" ({line['paper']:,.{0 if line['paper'] > 1 else 3}f})"
+    return shown

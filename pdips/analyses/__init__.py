@@ -1,0 +1,1 @@
+"""Analyses that are named before a release, and answered beside its sets."""

@@ -1,0 +1,182 @@
+"""A part of a release: it has a plan of its own, and asks the curator of the whole,
+whose plan holds its steps under other names.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.arrays import BoolArray, IntArray
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import PlanError
+from pdips.privacy.answers import PublicFacts
+from pdips.privacy.curator import (
+    Curator,
+    Distribution,
+    Rule,
+    ScoresGiven,
+    Statistic,
+    no_table,
+)
+from pdips.privacy.plan import AnswerLaw, Plan, Step
+
+
+def named(step: Step, prefix: str) -> Step:
+    """Return a step of a part under the name that the whole plan has for it."""
+    if not prefix:
+        return step
+    item = f"{prefix}{step.item}" if step.item else ""
+    return replace(step, name=f"{prefix}{step.name}", item=item)
+
+
+def facts_of(facts: PublicFacts, schema: Schema) -> PublicFacts:
+    """Return what is public about some columns of a table, of which all public columns
+    are among them.
+    """
+    if not facts.n_public or not schema.public_columns:
+        return facts
+    return PublicFacts(facts.n_records, facts.columns.viewed(schema))
+
+
+@dataclass(eq=False)
+class ColumnsView:
+    """Shows statistics the columns of a part, and makes the view of a table once."""
+
+    schema: Schema
+    _held: tuple[Table, Table] | None = None
+
+    def __repr__(self) -> str:
+        return "ColumnsView()"  # what it holds is confidential
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_held": None}
+
+    def of(self, table: Table) -> Table:
+        """Return the table's records with the columns of the part."""
+        if table.schema == self.schema:
+            return table
+        held = self._held
+        if held is None or held[0] is not table:
+            held = (table, table.viewed(self.schema))
+            self._held = held
+        return held[1]
+
+
+@dataclass(frozen=True, eq=False)
+class ViewedStatistic:
+    """A statistic of a part as one of the whole table: other files may be counted by
+    other processes, so it is more than a closure.
+    """
+
+    view: ColumnsView
+    statistic: Callable[..., Any]
+
+    def __call__(self, table: Table, *given: Any) -> Any:
+        return self.statistic(self.view.of(table), *given)
+
+
+class PartCurator(Curator):
+    """Hands the questions of a part on to the curator of the whole.
+
+    Both tick them off their plans: the part's own, and that which was priced. So a part
+    can ask neither more than it planned nor what isn't paid for.
+
+    Parameters
+    ----------
+    whole : Curator
+        Answers; its plan has all steps of the part, in order.
+    plan : Plan
+        Of the part, about all or some columns of the table.
+    prefix : str
+        What the whole plan writes before the names of the part's steps.
+    """
+
+    def __init__(self, whole: Curator, plan: Plan, prefix: str) -> None:
+        super().__init__(plan, no_table())
+        self._whole = whole
+        self._prefix = prefix
+        self._view = ColumnsView(plan.schema)
+
+    @cached_property
+    def facts(self) -> PublicFacts:
+        return facts_of(self._whole.facts, self._plan.schema)
+
+    @cached_property
+    def generator(self) -> np.random.Generator:
+        return self._whole.generator
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        with self._whole.timed(f"{self._prefix}{name}"):
+            yield
+
+    def coins(self, n: int, share: float) -> BoolArray:
+        return self._whole.coins(n, share)
+
+    def count(
+        self,
+        step: Step,
+        statistic: Statistic,
+        possible: BoolArray | None = None,
+        *,
+        units: Any = 1,
+    ) -> IntArray:
+        asked = self._renamed(step, "laplace", "gaussian")
+        seen = ViewedStatistic(self._view, statistic)
+        noisy = self._whole.count(asked, seen, possible, units=units)
+        self.answers.note(step.name, "numbers", noisy)
+        return noisy
+
+    def choose(self, step: Step, scores: Statistic, *, units: Any = 1) -> IntArray:
+        asked = self._renamed(step, "exponential")
+        seen = ViewedStatistic(self._view, scores)
+        chosen = self._whole.choose(asked, seen, units=units)
+        self.answers.note(step.name, "choice", chosen)
+        return chosen
+
+    def choose_given(
+        self, step: Step, noisy: IntArray, scores: ScoresGiven, *, units: Any = 1
+    ) -> int:
+        asked = self._renamed(step, "exponential")
+        seen = ViewedStatistic(self._view, scores)
+        chosen = self._whole.choose_given(asked, noisy, seen, units=units)
+        self.answers.note(step.name, "choice", chosen)
+        return chosen
+
+    def draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
+        asked = self._renamed(step, "bounded-range", "distribution")
+        drawn = self._whole.draw(asked, ViewedStatistic(self._view, distribution))
+        self.answers.note(step.name, "draw", drawn)
+        return drawn
+
+    def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
+        decision = self._whole.decide(noisy, rule)
+        self.answers.note("", "kept", decision)
+        return decision
+
+    def keep(self, make: Callable[[], Any]) -> Any:
+        values = self._whole.keep(make)
+        self.answers.note("", "kept", values)
+        return values
+
+    def _renamed(self, step: Step, *laws: AnswerLaw) -> Step:
+        """Tick a step off the plan of the part, and return it as the whole has it."""
+        self._take(step, *laws)
+        return named(step, self._prefix)
+
+    def _count(
+        self, step: Step, statistic: Statistic, possible: BoolArray | None
+    ) -> IntArray:
+        raise PlanError("the curator of the whole answers")
+
+    def _choose(self, step: Step, scores: Statistic) -> IntArray:
+        raise PlanError("the curator of the whole answers")
+
+    def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
+        raise PlanError("the curator of the whole answers")
