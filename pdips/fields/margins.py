@@ -30,6 +30,7 @@ from pdips.fields.pair_plan import (
     n_choices,
     n_cuts_at,
     n_pairs_of,
+    pairs_are_chosen,
     share_beside_chosen,
 )
 from pdips.fields.pair_sets import FittedPairs, PairMeasurement
@@ -113,10 +114,9 @@ class Margins(LaplaceOrGaussian):
         have levels or bins and their cells can be laid out, which was more accurate
         (``docs/mechanisms/margins.md``); pairs for other tables, for members and groups
         of codes, and where a setting asks for pairs: ``intervals``, ``also``,
-        ``weighted``, ``products``, ``single_share`` and ``second_share``; of these
-        chosen pairs for one set without a delta of four columns or more with numbers
-        without bins: exponential mechanisms choose few pairs that say more than
-        counting them adds noise, or none, and of many records all are counted.
+        ``weighted``, ``products``, ``single_share`` and ``second_share``; of these, for
+        one set without a delta of four columns or more with numbers without bins,
+        chosen pairs: few, none, or all where there are many records.
     delta : int, float, str or Fraction, optional
         Left out, noise is discrete Laplace, and losses add up in epsilon. A number
         makes it discrete Gaussian, with a zero-concentrated loss that is read at this
@@ -302,23 +302,10 @@ class Margins(LaplaceOrGaussian):
             return "views"
         if not self._of_pairs() and can_be_laid_out(schema):
             return "views"
-        return "chosen" if self._may_choose(schema) else "pairs"
-
-    def _may_choose(self, schema: Schema) -> bool:
-        """Return whether pairs are chosen unless there are many records: Gaussian noise
-        grows with the root of the number of pairs alone, few pairs are cheap, and where
-        all columns have levels a choice leaves pairs too little of the price.
-        """
-        if self._needs_all() or self.delta is not None or schema.members:
-            return False
-        are_numbers = [
-            not (column.is_categorical or column.is_binned)
-            for column in schema.columns.values()
-        ]
-        # of numbers alone a design without pairs counts nothing but the records
-        counts_more = self.neighbours == "add-remove" or not all(are_numbers)
-        has_many = n_pairs_of(schema) >= FEWEST_PAIRS
-        return any(are_numbers) and counts_more and has_many
+        # Gaussian noise grows with the root of the number of pairs alone
+        needs_all = self.delta is not None or self._needs_all()
+        may_choose = not needs_all and pairs_are_chosen(schema, self.neighbours)
+        return "chosen" if may_choose else "pairs"
 
     def _needs_all(self) -> bool:
         """Return whether other settings need a count of all pairs."""
@@ -342,8 +329,7 @@ class Margins(LaplaceOrGaussian):
 
     def _of_pairs(self) -> list[str]:
         """Return the settings that were given and that pairs alone have."""
-        # a published document has lists; a second_share of 0 was given
-        left_out: tuple[Any, ...] = (None, (), [])
+        left_out: tuple[Any, ...] = (None, (), [])  # a published document has lists
         return [name for name in OF_PAIRS if getattr(self, name) not in left_out]
 
     def plan(self, schema: Schema) -> Plan:
@@ -460,12 +446,10 @@ class Margins(LaplaceOrGaussian):
                     f"chosen is as many as the {n_open} pairs that "
                     f"there are, or more: leave it out"
                 )
-            if not n_chosen:
-                return None
-            if self.chosen is not None or self.noise_law == "gaussian":
-                return ChosenPairs(schema, n_chosen, n_open)
-            most = min(MOST_CHOSEN * len(schema.columns), n_open)
-            return ChosenPairs(schema, most, n_open, n_usual=n_chosen)
+            if self.chosen is None and n_chosen and self.noise_law == "laplace":
+                most = min(MOST_CHOSEN * len(schema.columns), n_open)
+                return ChosenPairs(schema, most, n_open, n_usual=n_chosen)
+            return ChosenPairs(schema, n_chosen, n_open) if n_chosen else None
         n_pairs = sum(len(margin) == 2 for margin in design.margins)
         n_again = math.ceil(PART_AGAIN * n_open)
         if n_pairs < FEWEST_PAIRS or not n_again or not self._second_share():

@@ -11,6 +11,7 @@ from pdips.fields.price_parts import (
     ALONE_CHOSEN,
     ALONE_LOUD,
     FEWEST_CHOSEN,
+    FEWEST_PAIRS,
     LOUD_SCALE,
     MOST_CHOSEN,
     TELLING,
@@ -33,6 +34,22 @@ def n_pairs_of(schema: Schema) -> int:
     """Return the number of pairs of columns that aren't both public."""
     n_public = math.comb(len(schema.public_columns), 2)
     return math.comb(len(schema.columns), 2) - n_public
+
+
+def pairs_are_chosen(schema: Schema, neighbours: Neighbours) -> bool:
+    """Return whether pairs are chosen unless settings need all of them, or there are
+    many records: few pairs are cheap, and where all columns have levels a choice leaves
+    pairs too little of the price.
+    """
+    if schema.members or n_pairs_of(schema) < FEWEST_PAIRS:
+        return False
+    are_numbers = [
+        not (column.is_categorical or column.is_binned)
+        for column in schema.columns.values()
+    ]
+    # of numbers alone a design without pairs counts nothing but the records
+    counts_more = neighbours == "add-remove" or not all(are_numbers)
+    return any(are_numbers) and counts_more
 
 
 def share_beside_chosen(

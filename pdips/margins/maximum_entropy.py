@@ -442,7 +442,7 @@ class _Coordinates:
         return solved
 
 
-class Fit(NamedTuple):
+class TableFit(NamedTuple):
     """The expected counts of all cells, in the order of the grid, whether the solver
     arrived there, and the multipliers of all counts.
     """
@@ -462,7 +462,9 @@ class Start:
     curved: FloatArray | None
 
     @classmethod
-    def at(cls, grid: CellGrid, views: Sequence[Observation], fitted: Fit) -> "Start":
+    def at(
+        cls, grid: CellGrid, views: Sequence[Observation], fitted: TableFit
+    ) -> "Start":
         """Return where a fit ended."""
         n_counts = sum(len(view.counts) for view in views)
         curved = None
@@ -480,7 +482,7 @@ def fit(
     base: FloatArray,
     ridge: float = RIDGE,
     start: "Start | None" = None,
-) -> Fit:
+) -> TableFit:
     """Return the table of maximum entropy.
 
     ``views`` are noisy cross-tabulations, ``nodes`` other partitions, ``totals`` the
@@ -519,4 +521,4 @@ def fit(
         has_arrived = bool(farthest <= FARTHEST)
         if has_arrived:
             break
-    return Fit(table.ravel().astype(np.float64), has_arrived, multipliers)
+    return TableFit(table.ravel().astype(np.float64), has_arrived, multipliers)

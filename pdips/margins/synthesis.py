@@ -24,9 +24,9 @@ from pdips.margins.domain import Domain, View, descend, one_way_margins, top_nod
 from pdips.margins.margin_error import view_errors
 from pdips.margins.maximum_entropy import (
     CellGrid,
-    Fit,
     Observation,
     Start,
+    TableFit,
     fit,
     log_independent,
 )
@@ -72,7 +72,7 @@ class Estimate:
     values: FloatArray  # The count of each cell
     n_records: int  # What they add up to
     arrived: bool = True  # Whether a solver that looked for them found them
-    fitted: Fit | None = None  # Where it ended
+    fitted: TableFit | None = None  # Where it ended
     observed: Sequence[Observation] = ()  # What it was fitted to
 
 

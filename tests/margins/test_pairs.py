@@ -846,6 +846,41 @@ def test_choices_know_what_a_further_pair_costs():
     np.testing.assert_allclose(choice.cost([0]), noise[1] * directions + louder)
 
 
+@pytest.mark.parametrize("neighbours", RELATIONS)
+def test_the_number_of_records_says_how_many_pairs_are_chosen(neighbours):
+    columns = {name: {"levels": [0, 1, 2]} for name in "abcdefgh"}
+    columns["y"] = {"lower": 0, "upper": 9}
+    schema = Schema.model_validate({"columns": columns})
+    made = Margins(epsilon="1/4", neighbours=neighbours)
+    plan = made.plan(schema)
+    design, choice, counted = plan.design, plan.named(CHOICE), plan.named(PAIRS)
+    # what the plan says of all 36 pairs and of choices
+    assert (choice.times, counted.units[-1]) == (18, 27)
+    found = []
+    for n in (100, 10_000, 25_000, 10**6):
+        n_numbers = sum(math.prod(design.shape(margin)) for margin in design.margins)
+        shown = np.zeros((2, n_numbers), dtype=np.int64)
+        shown[:, 0] = n if neighbours == "add-remove" else 0
+        pairs = NoisyPairs(design.offsets, np.zeros((0, 0)), np.zeros((0, 0)), n)
+        rule = PairChoice(
+            design=design,
+            found=pairs,
+            pairs=[*combinations(range(9), 2)],
+            choice=choice,
+            counted=counted,
+            of_all=counted.units[-1],
+        )
+        n_asked = rule.by_records(4, shown)
+        assert n_asked.shape == (2, 1)
+        assert n_asked[0] == n_asked[1]
+        found.append(int(n_asked[0, 0]))
+        if found[-1]:  # fewer choices have the price of all
+            asked = replace(rule, n_asked=found[-1])
+            assert asked.units * choice.times == found[-1]
+            assert asked.threshold < rule.threshold
+    assert found == [4, 4, 10, 0]
+
+
 @pytest.mark.slow
 def test_chosen_pairs_are_nearer_where_the_choice_can_tell_them(monkeypatch):
     # three releases of fixed seeds: .0323 beside .0386 for all pairs
