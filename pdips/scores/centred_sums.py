@@ -274,35 +274,51 @@ class CentredSums(MeasuredSums):
         error counts.
         """
         means = self.means
-        last = self.last
-        rows, columns = last.centring.pairs
-        n_squares = len(rows)
+        noisy = self.last.noisy
+        n_squares = len(noisy["squares"])
         inner = means.inner_weights(means.logs(place[None]))[0]
         outer = (means.weights[:, None] * inner).ravel()
-        scores = means.scores.reshape(len(outer), -1)
-        squares = scores[:, rows] * scores[:, columns] * last.centring.doubled
-        summed = np.concatenate([squares, scores], axis=1)
-        noisy = np.concatenate([last.noisy["squares"], last.noisy["scores"]])
+        summed = self._squares_and_scores()
         by_point = means.row_scores(place, inner).reshape(len(outer), -1)
         slopes = (outer[:, None] * summed).T @ by_point
-        of_table = means.weights @ self._at[-1].curvature
-        ratio = np.trace(self.sampling) / np.trace(last.centring.matrix(of_table))
-        expected = outer @ summed
-        # what the pseudo table is short of, which the noisy curvature has
-        expected[:n_squares] += ratio * (last.noisy["curvature"] - of_table)
-        expected[n_squares:] = means.mean(inner, means.whitened(place))
         slopes[n_squares:] = means.slopes(place, inner)
-        of_curvature = np.zeros(len(noisy))
-        of_curvature[:n_squares] = (ratio * last.deviations["curvature"]) ** 2
-        deviations = np.full(len(noisy), last.deviations["scores"])
-        deviations[:n_squares] = last.deviations["squares"]
-        gaussian = 0.0 if self.laplace else deviations**2
+        missing, of_curvature = self._missing_squares()
+        expected = outer @ summed
+        expected[:n_squares] += missing
+        expected[n_squares:] = means.mean(inner, means.whitened(place))
+        normal = _covariance(summed, outer)
+        normal[:n_squares, :n_squares] += of_curvature * np.eye(n_squares)
+        deviations = self.last.deviations
+        noise = np.full(len(expected), deviations["scores"] ** 2)
+        noise[:n_squares] = deviations["squares"] ** 2
+        gaussian = 0.0 if self.laplace else noise
         return share_further(
-            noisy - expected,
+            np.concatenate([noisy["squares"], noisy["scores"]]) - expected,
             slopes,
-            _covariance(summed, outer) + np.diag(of_curvature + gaussian),
-            deviations**2 - gaussian,
+            normal + np.diag(gaussian * np.ones(len(noise))),
+            noise - gaussian,
         )
+
+    def _squares_and_scores(self) -> FloatArray:
+        """Return what each point of each row has in the last sums of squares and of
+        scores, shape (rows * points, sums).
+        """
+        means = self.means
+        centring = self.last.centring
+        rows, columns = centring.pairs
+        scores = means.scores.reshape(-1, means.scores.shape[-1])
+        squares = scores[:, rows] * scores[:, columns] * centring.doubled
+        return np.concatenate([squares, scores], axis=1)
+
+    def _missing_squares(self) -> tuple[FloatArray, float]:
+        """Return what the pseudo table is short of in the sums of squares, by the noisy
+        curvature, and the variance that its noise has there.
+        """
+        last = self.last
+        of_table = self.means.weights @ self._at[-1].curvature
+        ratio = np.trace(self.sampling) / np.trace(last.centring.matrix(of_table))
+        missing = ratio * (last.noisy["curvature"] - of_table)
+        return missing, float((ratio * last.deviations["curvature"]) ** 2)
 
     def density(self, here: Linearised, anchors: FloatArray, noises: Noises) -> Density:
         """Return the likelihood at any parameters: it needs no anchors, and takes
