@@ -21,6 +21,7 @@ REGISTER: dict[str, dict[str, str]] = data("claims.toml")
 PAGES = [
     "docs/papers.md",
     "docs/studies.md",
+    "docs/results/margins.md",
     "docs/results/studies.md",
     *(f"docs/mechanisms/{path.name}" for path in ROOT.glob("docs/mechanisms/*.md")),
     *(f"notebooks/{path.name}" for path in ROOT.glob("notebooks/*.ipynb")),
