@@ -446,8 +446,8 @@ def _has_misleading_levels(column: Column) -> bool:
 
 
 def _noisy(release: PrivacyDocument) -> str:
-    """Return the lines that ask the folder for a share, or nothing where noisy counts
-    don't hold all columns.
+    """Return the lines that ask the folder for a share, or for a mean where no column
+    has levels or bins; nothing where noisy counts don't hold all columns.
     """
     counted = set()
     for law in release.margins:
@@ -457,4 +457,12 @@ def _noisy(release: PrivacyDocument) -> str:
     asked = [name for name in columns if name in counted and not columns[name].public]
     if counted < {*columns} or not asked:
         return ""
-    return f'import pdips\npdips.open(".").ask("share(`{asked[0]}`)").summary()\n'
+    with_shares = [
+        name
+        for name in asked
+        if columns[name].is_categorical or columns[name].is_binned
+    ]
+    kind = "share" if with_shares else "mean"
+    name = with_shares[0] if with_shares else asked[0]
+    word = name if name.isidentifier() and not keyword.iskeyword(name) else f"`{name}`"
+    return f'import pdips\npdips.open(".").ask("{kind}({word})").summary()\n'
