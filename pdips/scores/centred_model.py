@@ -26,6 +26,8 @@ class CentredData(Protocol):
     @property
     def sampling(self) -> FloatArray: ...
     @property
+    def curvature_error(self) -> FloatArray: ...
+    @property
     def last(self) -> Any: ...
     @property
     def scores(self) -> FloatArray: ...
@@ -62,7 +64,8 @@ def observe_centred(name: str, values: Sequence[Any], sums: CentredData) -> Any:
     place = pt.concatenate([value.ravel() for value in values])
     move = pt.dot(sums.means.root, place - sums.means.place)
     mean = _mean(sums, values, move)
-    covariance = sums.sampling + _noise_at(sums, move)
+    straight = pt.dot(sums.means.flattening, mean)
+    covariance = sums.sampling + _noise_at(sums, straight)
     return pm.MvNormal(name, mean, cov=covariance, observed=sums.scores)
 
 
@@ -93,13 +96,8 @@ def _mean(sums: CentredData, values: Sequence[Any], move: Any) -> Any:
 def _noise_at(sums: CentredData, move: Any) -> Any:
     """Return the covariance of the noise as :meth:`CentredSums.noise_at` does."""
     one = np.eye(len(sums.means.place))
-    variance = sums.last.deviations["curvature"] ** 2
-    squares = (move**2).sum() * one
-    outer = pt.outer(move, move)
-    if sums.last.centring.norm == "l1":
-        along = variance * (squares + outer - outer * one)
-    else:
-        along = variance / 2 * (squares + outer)
+    error = sums.curvature_error
+    along = pt.outer(move, move) * error * (1 - one) + pt.diag(pt.dot(error, move**2))
     noise = sums.last.deviations["scores"] ** 2 * one + along
     if sums.pooled is None:
         return noise

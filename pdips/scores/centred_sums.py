@@ -34,6 +34,8 @@ TOO_SMOOTH = 1.7
 LEAST_CURVATURE = 0.5
 # Least eigenvalue of the sampling covariance, over its mean
 LEAST_SAMPLING = 0.1
+# Slope of the mean of the sums that is taken for none, over the largest
+LEAST_SLOPE = 1e-9
 # Searches for the most probable parameters of pooled sums, each about those before
 PASSES = 2
 
@@ -216,19 +218,35 @@ class CentredSums(MeasuredSums):
         mixed = ratio * curvature + share * apart
         return _lifted(mixed, LEAST_SAMPLING * float(np.trace(mixed)) / d)
 
+    @cached_property
+    def curvature_error(self) -> FloatArray:
+        """The variance of the error of each entry of the curvature, shape (parameters,
+        parameters): that of its noise, or what the covariates' law could move it by,
+        where that is less. An entry that is the same for all covariates has none.
+        """
+        centring = self.last.centring
+        variances = np.full(
+            len(centring.doubled), self.last.deviations["curvature"] ** 2
+        )
+        if self.curvature_gap <= TOO_SMOOTH:
+            of_rows = self._at[-1].curvature
+            apart = of_rows - self.weights @ of_rows
+            spread = self.n_records**2 * (self.weights @ apart**2)
+            variances = variances * spread / (variances + spread)
+        # in units of the matrix, whose entries are divided by as much
+        return centring.matrix(variances / centring.doubled)
+
     def noise_at(self, moves: FloatArray) -> FloatArray:
         """Return the covariance of the noise on the sums, with that of the curvature
         along whitened moves from the reference: shape (..., parameters, parameters).
+        Moves are those of :meth:`MeanMap.straight`, which have an end where the sums
+        have one.
         """
         moves = np.asarray(moves)
         one = np.eye(moves.shape[-1])
-        variance = self.last.deviations["curvature"] ** 2
-        squares = (moves**2).sum(axis=-1)[..., None, None] * one
+        error = self.curvature_error
         outer = moves[..., :, None] * moves[..., None, :]
-        if self.last.centring.norm == "l1":
-            along = variance * (squares + outer - outer * one)
-        else:
-            along = variance / 2 * (squares + outer)
+        along = outer * error * (1 - one) + (moves**2 @ error)[..., None] * one
         noise = self.last.deviations["scores"] ** 2 * one + along
         if self.pooled is not None:
             own = self.pooled.own
@@ -238,16 +256,15 @@ class CentredSums(MeasuredSums):
     def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
         """Return what the last sums say near some parameters."""
         means = self.means
-        move = means.whitened(place)
         inner = means.inner_weights(means.logs(place[None]))[0]
-        noise = self.noise_at(move)
+        mean = means.mean(inner, means.whitened(place))
         return Linearised(
             place=place,
-            residual=self.scores - means.mean(inner, move),
+            residual=self.scores - mean,
             slopes=means.slopes(place, inner),
             sampling=self.sampling,
-            noise=noise,
-            laplace=np.zeros(len(move)),
+            noise=self.noise_at(means.straight(mean)),
+            laplace=np.zeros(len(mean)),
             information=means.information(place, inner) / self.n_records,
         )
 
@@ -351,12 +368,12 @@ class CentredSums(MeasuredSums):
         means = self.means
         simulated = np.empty((len(places), len(means.place)))
         for some in means.blocks(len(places)):
-            moves = means.whitened(places[some])
             inner = means.inner_weights(means.logs(places[some]))
-            root = np.linalg.cholesky(self.sampling + self.noise_at(moves))
-            noise = rng.standard_normal(moves.shape)
-            apart = (root @ noise[..., None])[..., 0]
-            simulated[some] = means.mean(inner, moves) + apart
+            mean = means.mean(inner, means.whitened(places[some]))
+            covariance = self.sampling + self.noise_at(means.straight(mean))
+            noise = rng.standard_normal(mean.shape)
+            apart = (np.linalg.cholesky(covariance) @ noise[..., None])[..., 0]
+            simulated[some] = mean + apart
         return simulated
 
     @cached_property
@@ -392,10 +409,10 @@ class CentredSums(MeasuredSums):
         means = self.means
         found = np.empty(len(places))
         for some in means.blocks(len(places)):
-            moves = means.whitened(places[some])
             inner = means.inner_weights(means.logs(places[some]))
-            apart = self.scores - means.mean(inner, moves)
-            covariance = self.sampling + self.noise_at(moves)
+            mean = means.mean(inner, means.whitened(places[some]))
+            apart = self.scores - mean
+            covariance = self.sampling + self.noise_at(means.straight(mean))
             covariance += LITTLE * np.trace(self.sampling) * np.eye(apart.shape[-1])
             root = np.linalg.cholesky(covariance)
             standard = np.linalg.solve(root, apart[..., None])[..., 0]
@@ -555,6 +572,25 @@ class MeanMap:
         if self.correction is not None:
             found = found + moves @ self.correction
         return np.asarray(found)
+
+    @cached_property
+    def flattening(self) -> FloatArray:
+        """From the mean of the sums to the whitened move that it would take, were it as
+        steep everywhere as at the reference, where it is 0.
+        """
+        inner = self.inner_weights(self.reference[None])[0]
+        slopes = self.slopes(self.place, inner) @ np.linalg.inv(self.root)
+        return np.asarray(np.linalg.pinv(slopes, rcond=LEAST_SLOPE))
+
+    def straight(self, mean: FloatArray) -> FloatArray:
+        """Return the whitened moves from the reference that means of the sums, shape
+        (..., parameters), would take, were they straight lines.
+
+        Clipped scores have a largest mean, and an error of the covariates' law moves
+        this mean by as large a share of it as the slope: the error doesn't grow further
+        with parameters that are ever farther out.
+        """
+        return np.asarray(mean @ self.flattening.T)
 
     def row_scores(self, place: FloatArray, inner: FloatArray) -> FloatArray:
         """Return scores of all rows at all points, shape (rows, points, parameters),
