@@ -57,7 +57,8 @@ def named(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             home = re.fullmatch(r"([\w.]+)(:\w+)?", node.value)
-            if home:
+            # a module that asks whether it is run says so, too
+            if home and home[1] != "__main__":
                 yield from (prefix + home[1] for prefix in PREFIXES)
 
 
