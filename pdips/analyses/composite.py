@@ -298,6 +298,7 @@ class WithAnalyses(Mechanism):
         for mechanism, planned, prefix in asking:
             part = PartCurator(curator, planned, prefix)
             measured = mechanism.ask(planned, part)
+            part.pass_over_rest()
             answered.append(AnsweredPart(measured, part.answers))
         return answered
 

@@ -251,6 +251,17 @@ class Curator(ABC):
         self.answers.note(step.name, "choice", chosen)
         return chosen
 
+    def pass_over(self, step: Step) -> None:
+        """Tick off a step that is not asked, after answers with which nothing can be
+        asked further. Its price stays spent.
+        """
+        self._take(step, step.law)
+
+    @property
+    def due(self) -> Step | None:
+        """The step that is to be asked next; None if all have been."""
+        return None if self.finished else self._plan.steps[self._place]
+
     def draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         """Return a draw from a distribution that depends on the table.
 

@@ -149,6 +149,16 @@ class PartCurator(Curator):
         self.answers.note(step.name, "choice", chosen)
         return chosen
 
+    def pass_over(self, step: Step) -> None:
+        self._whole.pass_over(self._renamed(step, step.law))
+
+    def pass_over_rest(self) -> None:
+        """Tick off what the part planned and didn't ask, so that the next part can be
+        asked.
+        """
+        while self.due is not None:
+            self.pass_over(self.due)
+
     def draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         asked = self._renamed(step, "bounded-range", "distribution")
         drawn = self._whole.draw(asked, ViewedStatistic(self._view, distribution))

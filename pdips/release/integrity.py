@@ -79,7 +79,7 @@ def examine_public(home: Path, key: str | None = None) -> ExaminedRelease:
         *_signature(home, document, content, key),
         *_price(path, document),
         *examine_files(home, document),
-        *examine_analyses(home, document),
+        *examine_analyses(home, document, key),
         *_others(home, document),
     ]
     return ExaminedRelease(document=document, remarks=remarks)
@@ -95,6 +95,7 @@ def examine_inside(
     found: list[Remark] = []
     if home == inside:
         found += examine_files(home, release)
+        found += examine_analyses(home, release)
     elif (inside / PrivacyDocument.file).exists():
         found.append(
             Remark(
@@ -149,15 +150,17 @@ def examine_files(home: Path, document: PrivacyDocument) -> list[Remark]:
     return found + _codebook(home, document, document.digests)
 
 
-def examine_analyses(home: Path, document: PrivacyDocument) -> list[Remark]:
+def examine_analyses(
+    home: Path, document: PrivacyDocument, key: str | None = None
+) -> list[Remark]:
     """Return what is wrong with the folders of the analyses that are parts of a
-    release.
+    release, which has the digests of all that they hold but their signatures.
     """
     found: list[Remark] = []
     for stated in document.analyses:
         own = home / stated.folder
         path = own / PrivacyDocument.file
-        if not path.is_file():
+        if own.is_symlink() or not path.is_file():
             found.append(Remark(path=path, said="is missing"))
             continue
         if _digest(path) != stated.digest:
@@ -165,16 +168,20 @@ def examine_analyses(home: Path, document: PrivacyDocument) -> list[Remark]:
             found.append(Remark(path=path, said=said))
             continue
         try:
-            part = PrivacyDocument.read(own)
+            content = read_bytes(path)
+            part = PrivacyDocument.parse(content, path)
         except InputError as error:
             found.append(Remark(path=path, said=_after(path, error)))
             continue
         if part.analyses:
             found.append(Remark(path=path, said="a part of a release has no parts"))
             continue
+        if (own / Signature.file).exists():
+            signed = _signature(own, part, content, key)
+            found += [remark for remark in signed if remark.fault]
         found += _price(path, part)
         found += examine_files(own, part)
-        found += _others(own, part)
+        found += _others(own, part, derived=False)
     return found
 
 
@@ -283,10 +290,15 @@ def _unsigned(path: Path, of: Path, key: str | None, *, charged: bool) -> Remark
     return Remark(path=of, said=said, fault=False)
 
 
-def _others(home: Path, document: PrivacyDocument) -> list[Remark]:
-    """Return what lies in a public folder and is not of the release."""
+def _others(
+    home: Path, document: PrivacyDocument, *, derived: bool = True
+) -> list[Remark]:
+    """Return what lies in a public folder and is not of the release, which may have
+    ``derived`` files, without a digest.
+    """
     found: list[Remark] = []
-    known = {*(document.digests or ()), *DERIVED, PrivacyDocument.file, Signature.file}
+    known = {*(document.digests or ()), PrivacyDocument.file, Signature.file}
+    known |= DERIVED if derived else set()
     known |= {stated.folder for stated in document.analyses}
     for entry in sorted(home.iterdir()):
         if entry.name in known:

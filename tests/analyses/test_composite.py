@@ -29,6 +29,7 @@ from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.release.documents import PrivacyDocument
 from pdips.release.release import Release
+from pdips.scores import centred_questions
 from pdips.scores.scores import Scores
 
 REFUSED = cases(__file__, "refused")
@@ -137,7 +138,9 @@ def test_a_release_is_whole_and_its_card_names_the_analysis(home, mechanism):
     assert '<th scope="row">x</th>' in page
 
 
-@pytest.mark.parametrize("what", ["changed", "removed", "added", "replaced"])
+@pytest.mark.parametrize(
+    "what", ["changed", "removed", "added", "card", "forged", "linked", "replaced"]
+)
 def test_an_analysis_that_isnt_as_it_was_published_is_noticed(copied, what):
     own = copied / "public/analysis_1"
     if what == "changed":
@@ -147,6 +150,13 @@ def test_an_analysis_that_isnt_as_it_was_published_is_noticed(copied, what):
         shutil.rmtree(own)
     elif what == "added":
         (own / "more.txt").write_text("more")
+    elif what == "card":
+        (own / "card.html").write_text("<p>All is well.</p>")
+    elif what == "forged":
+        (own / "signature.json").write_text((own / "privacy.json").read_text())
+    elif what == "linked":
+        own.rename(copied / "elsewhere")
+        own.symlink_to(copied / "elsewhere")
     else:
         path = own / "privacy.json"
         content = json.loads(path.read_text())
@@ -195,6 +205,42 @@ def test_a_run_that_stops_between_parts_is_charged_once_and_finished(
     release, _ = mechanism.release(table, ledger=ledger, resume=1)
     assert ledger.summary().spent_epsilon == 2
     assert [part.receipt.number for part in release.analyses] == [1]
+
+
+def test_an_analysis_that_ends_early_leaves_the_next_one_its_turn(monkeypatch):
+    """Its second round can't be placed: what it priced further is passed over."""
+    named = ["ill ~ x; family=bernoulli", "ill ~ sex; family=bernoulli"]
+    both = planned_with(Margins(epsilon=4, delta="1e-6"), named, SCHEMA)
+    real = centred_questions.next_whitening
+    failed = []
+
+    def failing(*given, **settings):
+        if not failed:
+            failed.append(True)
+            raise np.linalg.LinAlgError("nothing to solve")
+        return real(*given, **settings)
+
+    plan = both.plan(SCHEMA)
+    monkeypatch.setattr(centred_questions, "next_whitening", failing)
+    rng = np.random.default_rng(1)
+    release, _ = both.release_planned(plan, Table(records(), SCHEMA), rng=rng)
+    assert failed
+    assert len(release.analyses) == 2
+    draws = [part.posterior_draws for part in release.analyses]
+    assert all(each is not None for each in draws)
+
+
+def test_a_step_that_is_passed_over_is_not_asked_later(mechanism):
+    plan = mechanism.plan(SCHEMA)
+    bits = RandomBits(np.random.default_rng(1))
+    curator = Drawing(plan, Table(records(), SCHEMA), bits)
+    first = curator.due
+    curator.pass_over(first)
+    with pytest.raises(PlanError, match="was asked where"):
+        curator.pass_over(first)
+    for step in plan.steps[1:]:
+        curator.pass_over(step)
+    assert curator.due is None
 
 
 def spent(ledger: Ledger) -> Fraction:

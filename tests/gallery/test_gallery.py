@@ -479,8 +479,8 @@ def test_a_name_is_a_file_or_one_of_the_gallery(tmp_path, monkeypatch) -> None:
     assert as_source("beta").name == "beta.py"
     assert as_source("beta").text == model_file.path("beta").read_text(encoding="utf-8")
     refuses(
-        r"there is no model 'bety' \(did you mean 'beta'\?\); pdips comes with bernoulli, beta, "
-        "beta_regression",
+        r"there is no model 'bety' \(did you mean 'beta'\?\); pdips comes with "
+        "bernoulli, beta, beta_regression",
         as_source,
         "bety",
     )

@@ -19,7 +19,7 @@ import pdips
 from pdips import Schema, Scores, Table
 from pdips.posterior.model import blueprint_of, initial
 from pdips.posterior.model_file import as_source
-from pdips.scores import centred_questions
+from pdips.scores import centred_questions, centred_sums
 from pdips.scores.centred_answers import restored_centred
 from pdips.scores.centring import Centring
 from pdips.scores.inner_points import InnerPoints, quantiles_of
@@ -293,6 +293,26 @@ def test_the_check_of_the_model_alarms_where_errors_are_skewed_and_not_else():
         alarms[name] = sum(share < 0.05 for share in shares)
     assert alarms["right"] <= 4
     assert alarms["skewed"] >= 15
+
+
+def test_a_small_budget_gives_a_wide_posterior_and_not_the_prior(monkeypatch):
+    """Three fixed releases at a quarter of epsilon: without noise the slope has a
+    standard error of .02. A twin in which noise on the curvature is all that is known
+    of it has the prior's, 5.
+    """
+
+    def deviations(seed):
+        made = Scores(epsilon=0.25, model=normal)
+        frame = measured(lambda rng, n: rng.normal(0, 1.5, n), 20_000)
+        rng = np.random.default_rng(seed)
+        release, _ = made.release(Table(frame, NUMBERS), rng=rng)
+        b = release.posterior_draws.posterior["b"].to_numpy().reshape(-1, 3)
+        assert (np.abs(b.mean(axis=0) - TRUTH) < 4 * b.std(axis=0)).all()
+        return b.std(axis=0)
+
+    assert max(deviations(seed).max() for seed in range(3)) < 0.2
+    monkeypatch.setattr(centred_sums, "OF_MODEL", 1e6)
+    assert deviations(0).min() > 3
 
 
 def test_a_pseudo_table_that_is_off_doesn_t_contradict_the_model():
