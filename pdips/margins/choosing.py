@@ -43,6 +43,12 @@ part of the records, on average over pairs.
 """
 
 
+MOST_COST = 2.0**52
+"""What a score takes off at most, in records: so scores are exact in doubles, whatever
+the noise.
+"""
+
+
 def nats_of_none(n_pairs: int) -> float:
     """Return the score of no pair among so many, in nats of the choice."""
     return math.log(max(n_pairs, 1)) + LOG_ODDS_OF_NONE
@@ -178,10 +184,10 @@ class PairChoice:
             apart = np.abs(counts[pair] - np.round(independent)).sum(axis=(-1, -2))
             # what noise on single columns alone would show
             blurred = self._blurred(pair, columns.shares)
-            public = np.round(blurred + cost[number])
+            public = np.minimum(np.round(blurred + cost[number]), MOST_COST)
             score = (apart - public).astype(np.int64)
             scores.append(np.where(open_[number], score, UNAVAILABLE))
-        none = np.full(scores[0].shape, round(self.threshold))
+        none = np.full(scores[0].shape, round(min(self.threshold, MOST_COST)))
         return np.stack([*scores, none], axis=-1)
 
     def _blurred(self, pair: BlockPair, shares: Sequence[FloatArray]) -> FloatArray:

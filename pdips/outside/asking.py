@@ -279,9 +279,7 @@ def _of_posterior(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     for release, written in _analyses(public):
         wanted = _wanted(written, release.privacy.table_schema, asked)
         if wanted is not None:
-            answer = _drawn(release, wanted)
-            if answer is not None:
-                return answer
+            return _drawn(release, wanted)
     raise InputError("no posterior of this question is published")
 
 
@@ -308,8 +306,7 @@ def named_analysis(public: PublishedRelease) -> tuple[str, str, Answer] | None:
             missing="level",
         )
         wanted = _wanted(written, release.table_schema, asked)
-    answer = _drawn(public, wanted or [])
-    return None if answer is None else (text, family, answer)
+    return text, family, _drawn(public, wanted or [])
 
 
 def _family_of(settings: Sequence[str]) -> str:
@@ -378,15 +375,14 @@ def _levels(factor: Expression) -> list[str]:
     return factor.columns[factor.text].names()[1:]
 
 
-def _drawn(release: PublishedRelease, wanted: Sequence[str]) -> Answer | None:
-    """Return the coefficients of a published posterior, if it has all that are
-    wanted.
+def _drawn(release: PublishedRelease, wanted: Sequence[str]) -> Answer:
+    """Return the coefficients of a published posterior: those that are wanted, or all
+    where it has other names, as with another level that the rest are compared with.
     """
     tree = release.posterior
     draws = dict(entries(tree["posterior"].to_dataset()))
-    wanted = wanted or [*draws]
-    if not {*wanted} <= {*draws}:
-        return None
+    if not wanted or not {*wanted} <= {*draws}:
+        wanted = [*draws]
     frame = pd.DataFrame({name: draws[name].ravel() for name in wanted})
     remarks = []
     contradicted = contradiction(tree["posterior"].attrs)

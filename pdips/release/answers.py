@@ -50,7 +50,8 @@ class AnswerForm:
     arrays : tuple of ArrayForm
         In the order of the rows.
     standard_deviation : float, optional
-        That of the noise on each number, in whole steps.
+        That of the noise on each number, in whole steps; left out where it follows
+        from earlier answers.
     """
 
     step: str
@@ -67,7 +68,12 @@ def answer_forms(
     were asked; nothing where some answers are no numbers, or are too many to be
     published.
     """
-    noise = {step.name: step.standard_deviation for step in steps if step.law in NOISY}
+    # a step that was asked at another sensitivity than its own has other noise
+    noise = {
+        step.name: step.standard_deviation
+        for step in steps
+        if step.law in NOISY and not step.units
+    }
     forms = []
     n_numbers = 0
     for answer in answers:

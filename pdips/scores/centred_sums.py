@@ -34,9 +34,9 @@ TOO_SMOOTH = 1.7
 LEAST_CURVATURE = 0.5
 # Least eigenvalue of the sampling covariance, over its mean
 LEAST_SAMPLING = 0.1
-# Share of a curvature that a wrong model may be off by. With .3 pure releases of
-# earnings covered 29 of 30 coefficients, with nothing 19 of 25; with more the posterior
-# at small budgets is that of its prior (2026-12-01)
+# Share of a curvature that a wrong model may be off by. Without it pure releases of
+# earnings covered 19 of 25 coefficients, with it 30 of 30 (2026-12-01); with more
+# posteriors at small budgets have tails out to the prior
 OF_MODEL = 0.5
 # Slope of the mean of the sums that is taken for none, over the largest
 LEAST_SLOPE = 1e-9

@@ -22,6 +22,7 @@ from tables import all_records, schema_of, table_of, worst_loss
 
 from pdips import LaplaceSanitizer, PerturbedHistogram, Schema, Steps, Table
 from pdips.audit.neighbour_pairs import either
+from pdips.errors import PlanError
 from pdips.fields.pair_counts import CHOICE, PAIRS
 from pdips.fields.products import PARTS, PRODUCTS, NoisyProducts, SecondMoments
 from pdips.fields.weighted_sums import SUMS_OF_WEIGHTS, CappedSums, WeightedSums
@@ -213,8 +214,12 @@ def test_few_choices_and_all_pairs_cost_no_more_than_many_choices(
     # the broken twins: two choices at the price of all each, and three pairs with the
     # noise of one
     with monkeypatch.context() as broken:
+        broken.setattr(PairChoice, "units", Fraction(1, 3))
+        assert lost(3, "choices") > float(choice.price)
+        # what no number of choices may have is refused
         broken.setattr(PairChoice, "units", Fraction(1, 6))
-        assert lost(2, "choices") > float(choice.price)
+        with pytest.raises(PlanError, match="a sensitivity that its plan doesn't have"):
+            lost(2, "choices")
     monkeypatch.setattr(
         "pdips.fields.pair_counts.tables_in_units", lambda law, n: Fraction(1)
     )
