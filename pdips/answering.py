@@ -28,7 +28,7 @@ from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import open_release
 from pdips.html import show_progress
 from pdips.posterior.model_file import Source
-from pdips.privacy.account import Receipt, Request
+from pdips.privacy.account import Receipt, request_to_read
 from pdips.privacy.charge import reserved
 from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
@@ -224,7 +224,7 @@ class TableQuestion:
         else is read.
         """
         # what goes wrong with the table's public columns is on record
-        reading = Request(mechanism="reading of public columns", schema=self.schema)
+        reading = request_to_read(self.schema, self.document.privacy.neighbours)
         with reserved(ledger, reading, explain=explain, allow=allow):
             return self.written.source(table, self.schema)
 

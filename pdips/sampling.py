@@ -32,7 +32,7 @@ from pdips.mechanism import Mechanism
 from pdips.posterior import model_file
 from pdips.posterior.closures import check_closed, source_of
 from pdips.posterior.model_file import Source, as_source
-from pdips.privacy.account import Request
+from pdips.privacy.account import Request, request_to_read
 from pdips.privacy.charge import reserved
 from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
@@ -177,7 +177,8 @@ def sample(
             source = source_of_conditioned(model, data, known, ledger)
     elif written is not None:
         # what is said of public columns is on record
-        reading = Request(mechanism="reading of public columns", schema=known)
+        neighbours = options.get("neighbours", Mechanism.neighbours)
+        reading = request_to_read(known, neighbours)
         with reserved(ledger, reading, explain=True, allow=allow):
             source = written.source(data, known)
     else:

@@ -19,9 +19,10 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.posterior.model_file import Source
-from pdips.privacy.account import Request
+from pdips.privacy.account import request_to_read
 from pdips.privacy.charge import reserved
 from pdips.privacy.ledger import Ledger
+from pdips.privacy.loss import Neighbours
 from pdips.sampling import written_model
 
 SEPARATOR = ";"  # between a formula and its settings, and between these
@@ -35,6 +36,7 @@ def sources_of(
     table: Any = None,
     ledger: Ledger | None = None,
     *,
+    neighbours: Neighbours = "replace-one",
     explain: bool = True,
     allow: Collection[str] = (),
 ) -> list[Source]:
@@ -47,7 +49,7 @@ def sources_of(
         A formula may have settings behind it: ``"ill ~ age; family=bernoulli"``.
     schema : Schema
         Of the table.
-    table, ledger, explain, allow
+    table, ledger, neighbours, explain, allow
         As in :func:`pdips.synthesize`; the table is needed where columns are public.
 
     Raises
@@ -86,7 +88,7 @@ def sources_of(
         reading: Any = nullcontext()
     else:
         # what goes wrong with the table's public columns is on record
-        request = Request(mechanism="reading of public columns", schema=schema)
+        request = request_to_read(schema, neighbours)
         reading = reserved(ledger, request, explain=explain, allow=allow)
     sources = []
     with reading:
@@ -108,7 +110,9 @@ def with_analyses(
     settings of :func:`sources_of`.
     """
     check_tables(mechanism)
-    sources = sources_of(analyses, schema, table, ledger, **reading)
+    sources = sources_of(
+        analyses, schema, table, ledger, neighbours=mechanism.neighbours, **reading
+    )
     return WithAnalyses.of(mechanism, sources)
 
 

@@ -227,7 +227,7 @@ class SynthesisOptions:
         elif self.model is not None:
             raise InputError("--formula is a model of its own: leave --model out")
         from pdips.conversion.formula_settings import formula_settings
-        from pdips.privacy.account import Request
+        from pdips.privacy.account import request_to_read
         from pdips.privacy.charge import reserved
         from pdips.sampling import source_of_groups, written_model
 
@@ -238,7 +238,7 @@ class SynthesisOptions:
         if written is None:
             return None
         # the table's public columns are read: what goes wrong there is on record
-        reading = Request(mechanism="reading of public columns", schema=schema)
+        reading = request_to_read(schema, self.neighbours)
         refusals = [word for word in self.allow if word in ALLOWED]
         with reserved(ledger, reading, explain=self.explain, allow=refusals):
             return written.source(self.table, schema)

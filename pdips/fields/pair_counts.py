@@ -405,7 +405,8 @@ class ChosenPairs:
         number of cells that it changes.
         """
         both = 2 * Sensitivity.of_counts(self.schema, neighbours).l1
-        choices_made = range(1, self.n_pairs + 1)
+        # fewer choices share the price of all
+        made = () if self.n_usual is None else range(1, self.n_pairs + 1)
         # epsilon, whose square over 8 times the number of choices is their rho
         if law == "gaussian":
             price = root(8 * price * self.n_pairs)
@@ -415,8 +416,7 @@ class ChosenPairs:
             price=price,
             law="exponential",
             times=self.n_pairs,
-            # fewer choices share the price of all
-            units=tuple(Fraction(n, self.n_pairs) for n in choices_made),
+            units=tuple(Fraction(n, self.n_pairs) for n in made),
         )
 
     def ask(self, curator: Curator, first: MarginCounts) -> list[MeasuredMargin]:

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast, get_args
 
 from pdips.errors import InputError
 from pdips.privacy.log import Event, Log
@@ -21,6 +21,7 @@ from pdips.privacy.loss import (
     Number,
     PrivacyLoss,
     Spend,
+    choice,
     epsilon_of,
     exact,
     positive,
@@ -56,6 +57,9 @@ class Request:
         Digest of all that will be asked, settings included.
     code : str
         Version of the code that asks.
+    neighbours : {"replace-one", "add-remove"}, optional
+        Of the account that is made where there is none yet; that of the loss, if there
+        is one.
     """
 
     mechanism: str
@@ -64,6 +68,19 @@ class Request:
     spends: tuple[Spend, ...] = ()
     plan: str = ""
     code: str = ""
+    neighbours: Neighbours | None = None
+
+
+def request_to_read(schema: "Schema", neighbours: str) -> Request:
+    """Return the request under which a table's public columns are read, before there is
+    a price: what goes wrong with them is on record, too.
+    """
+    choice(neighbours, get_args(Neighbours), "neighbours")
+    return Request(
+        mechanism="reading of public columns",
+        schema=schema,
+        neighbours=cast(Neighbours, neighbours),
+    )
 
 
 class Priced(Protocol):

@@ -25,7 +25,13 @@ from tables import cases, refuses
 from pdips import InputError, RefusedError, Schema
 from pdips.errors import DataError
 from pdips.file_lock import FileLock
-from pdips.privacy.account import Account, Receipt, Request, Unit
+from pdips.privacy.account import (
+    Account,
+    Receipt,
+    Request,
+    Unit,
+    request_to_read,
+)
 from pdips.privacy.journal import decoded
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.log import APPLICATION_ID, FORMAT
@@ -729,3 +735,17 @@ def test_four_processes_never_overspend_and_a_ledger_that_does_not_lock_would_be
     assert race(RACE, path) == 10
     assert Ledger(path).summary().remaining_epsilon == 0
     assert race(RACE_UNLOCKED + RACE, path.with_name("unlocked.sqlite")) > 10
+
+
+def test_public_columns_are_read_under_an_account_that_may_be_new(tmp_path):
+    ledger = Ledger(tmp_path / "new.sqlite")
+    with ledger.hold(request_to_read(SCHEMA, "add-remove")):
+        assert ledger.path.exists()
+    assert ledger.summary().spent_epsilon == 0
+    # without a relation there is nothing to make an account of
+    other = Ledger(tmp_path / "other.sqlite")
+    with pytest.raises(InputError, match="doesn't exist"):
+        with other.hold(Request(mechanism="reading", schema=SCHEMA)):
+            pass
+    with pytest.raises(InputError, match="replace-one, add-remove"):
+        request_to_read(SCHEMA, "remove-one")
