@@ -32,6 +32,7 @@ from pdips.audit.path_loss import (
     smoothing,
 )
 from pdips.audit.random_pairs import random_pair
+from pdips.errors import PlanError
 from pdips.fields.pair_counts import ChosenPairs, SecondCount
 from pdips.margins import residuals
 from pdips.margins.choosing import PairChoice
@@ -470,14 +471,21 @@ def test_what_the_number_of_records_decides_stays_within_the_price(
     pairs = some_pairs(FOUR, 12, relation, far=True)
     lost = worst(made, pairs)
     assert 0.5 < lost <= 1 + ROUNDING
-    # the broken twin: all pairs have twice that price, and the choice all of its price
-    # six times
+    # the broken twins: all pairs have twice that price, and six choices all of it each
     if n_asked == 0:
         of_all = ChosenPairs.of_all
         monkeypatch.setattr(ChosenPairs, "of_all", lambda *given: of_all(*given) / 2)
         assert worst(made, pairs) > 1.1
     elif n_asked == 1:
         monkeypatch.setattr(PairChoice, "units", Fraction(1, 36))
+        with pytest.raises(PlanError, match="a sensitivity that its plan doesn't have"):
+            worst(made, pairs)
+        monkeypatch.setattr(PairChoice, "units", Fraction(1, 6))
+        monkeypatch.setattr(
+            PairChoice,
+            "by_records",
+            lambda self, n_usual, shown: np.full((*shown.shape[:-1], 1), 6),
+        )
         assert worst(made, pairs) > 1.1
 
 
