@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -177,8 +177,7 @@ def sample(
             source = source_of_conditioned(model, data, known, ledger)
     elif written is not None:
         # what is said of public columns is on record
-        neighbours = options.get("neighbours", Mechanism.neighbours)
-        reading = request_to_read(known, neighbours)
+        reading = request_to_read(known, _neighbours(options))
         with reserved(ledger, reading, explain=True, allow=allow):
             source = written.source(data, known)
     else:
@@ -203,6 +202,11 @@ def sample(
     tree = public_tree(release, record)
     tell_of(tree)
     return tree
+
+
+def _neighbours(options: Mapping[str, Any]) -> str:
+    """Return the relation that settings of a mechanism name, or the usual one."""
+    return str(options.get("neighbours", Mechanism.neighbours))
 
 
 def _request_before(

@@ -25,6 +25,9 @@ OTHER_GRAPH = (
     "records there are"
 )
 
+# Below which a number of a model is what rounding leaves of 0
+ROUNDED = 1e-14
+
 
 def roots_of(model: pm.Model) -> list[Any]:
     """Return all that a model is made of: its variables, and the values of observed
@@ -61,10 +64,14 @@ def _identity(leaf: Any) -> Any:
     """Return what tells leaves apart.
 
     Of equal numbers PyTensor may make one constant or several, as its cache has it, so
-    that one build would have more than another.
+    that one build would have more than another. What rounding leaves of 0, as in the
+    mean of numbers on both sides of it, is 0.
     """
     if isinstance(leaf, TensorConstant) and leaf.data.size == 1:
-        return leaf.type, leaf.data.tobytes()
+        number = leaf.data
+        if number.dtype.kind == "f" and np.abs(number).max() < ROUNDED:
+            number = np.zeros_like(number)
+        return leaf.type, number.tobytes()
     return leaf
 
 

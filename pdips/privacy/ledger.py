@@ -497,9 +497,7 @@ class Ledger:
                 f"ledger {self.path} holds a reservation of this object already; make "
                 "one at a time"
             )
-        neighbours = request.neighbours
-        if request.loss is not None:
-            neighbours = request.loss.neighbours
+        neighbours = request.loss.neighbours if request.loss else request.neighbours
         charged = CHARGED_REFUSALS in allow
         # An interrupt may come between the commit and its return.
         self._token = secrets.token_hex(8)

@@ -20,6 +20,7 @@ from pdips.conversion.formula_priors import prior_of
 from pdips.conversion.formula_settings import FormulaSettings, formula_settings
 from pdips.conversion.formulas import maker_of
 from pdips.conversion.frames import even_spread
+from pdips.sampling import written_model
 
 N = 40
 SCHEMA = Schema(
@@ -216,6 +217,18 @@ def test_they_are_bambis_on_an_outcome_that_is_spread_evenly():
     real = maker_of(formula, SCHEMA, family="t")(frame(1))
     theirs = bmb.Model(formula, as_bambi_reads(frame(1)), family="t")
     assert log_density(real) != pytest.approx(log_density(built(theirs)), rel=1e-4)
+
+
+@pytest.mark.parametrize("upper", [5, 6])
+def test_bounds_on_both_sides_of_0_make_one_model_of_any_records(upper):
+    """The prior's mean is 0 for even bounds, but for what rounding leaves of it."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, 500)
+    records = pd.DataFrame({"x": x, "y": (x + rng.normal(0, 1, 500)).clip(-5, 5)})
+    columns = {"x": Column(lower=-1, upper=1), "y": Column(lower=-5, upper=upper)}
+    schema = Schema(columns=columns).known(["x"])
+    written = written_model("y ~ x", schema, {})
+    assert written.source(records, schema).converted is not None
 
 
 def test_an_outcome_is_scaled_by_the_bounds():
