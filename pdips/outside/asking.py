@@ -103,7 +103,7 @@ def ask(
     _check_unchanged(public)
     own = BAMBI_FAMILIES[family or "gaussian"]
     asked = _read(public, question, own, target, missing)
-    if family is None:
+    if family is None and not isinstance(asked.question, Summary):
         asked = replace(asked, family=_published_family(public, asked))
     if weights is not None:
         asked = replace(asked, weights=_weights(public, asked, weights))
@@ -189,7 +189,7 @@ def _read(
         question = read_question(text, schema)
     except InputError:
         if not isinstance(text, str) or not any(
-            _is_same_text(text, each) for _, each in _analyses(public)
+            _is_same_text(text, each.splitlines()[0]) for _, each in _analyses(public)
         ):
             raise
     return PublicQuestion(
