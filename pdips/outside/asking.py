@@ -130,7 +130,11 @@ def _published_family(public: PublishedRelease, asked: PublicQuestion) -> Family
     """Return the family of a published posterior of this question; else that of least
     squares.
     """
-    for release, written in _analyses(public):
+    try:
+        published = [*_analyses(public)]
+    except InputError:  # a folder was changed: the source that reads it says so
+        return asked.family
+    for release, written in published:
         family = BAMBI_FAMILIES.get(_family_of(written.splitlines()[1:]))
         if family is None:
             continue
