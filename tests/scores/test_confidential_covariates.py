@@ -356,10 +356,10 @@ def test_a_pseudo_table_that_is_off_doesn_t_contradict_the_model():
 
     off = tilted({})
     assert off.curvature_gap > 10
-    assert off.misfit(place) > 0.3
-    assert sums.misfit(place) > 0.3
+    assert off.misfits(place)["spread"] > 0.3
+    assert sums.misfits(place)["spread"] > 0.3
     smooth = off.n_records * off.weights @ off.at_rows(sums.last.centring)[1].curvature
-    assert tilted({"curvature": smooth}).misfit(place) < 0.001
+    assert tilted({"curvature": smooth}).misfits(place)["spread"] < 0.001
 
 
 def test_what_can_t_be_worked_out_after_the_charge_ends_no_release(monkeypatch):
