@@ -303,8 +303,8 @@ class CentredSums(MeasuredSums):
         return found
 
     def _misfit_of_shape(self, place: FloatArray) -> float:
-        """Return how often as many outcomes would lie in the middle or far out of what
-        the model says (of counts: out of it) by the noisy number, if it were right.
+        """Return how often the noisy number of outcomes in the middle or far out (of
+        counts: out) would be as large, if the model were right.
 
         The expected number at the reference is the same for all covariates. What a
         scale explains of it follows from the scores.
