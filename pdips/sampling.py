@@ -38,7 +38,7 @@ from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
 from pdips.registry import find
-from pdips.release.public_draws import CONTRADICTED, MISFIT
+from pdips.release.public_draws import contradiction
 from pdips.release.tree import public_tree
 from pdips.scores.posterior import MOST_K
 from pdips.scores.scores import MOST_PARAMETERS, Scores
@@ -282,13 +282,13 @@ def tell_of(tree: xr.DataTree) -> None:
     """Say so where the draws say less than they seem to. Nothing may fail any more: the
     release is paid for.
     """
-    misfit = tree["posterior"].attrs.get(MISFIT, 1.0)
-    if misfit < CONTRADICTED:
+    against = contradiction(tree["posterior"].attrs)
+    if against is not None:
         LOG.warning(
             "the noisy answers contradict the model (they would be as far off %.2g of "
-            "the time if it were right): records are spread otherwise than it says, so "
-            "its intervals are not what they seem",
-            misfit,
+            "the time if it were right): %s, so its intervals are not what they seem",
+            against.share,
+            against.reason,
         )
     shape = tree["posterior"].attrs.get("pareto_k", 0.0)
     if tree.attrs["sampler"] == "importance" and shape > MOST_K:

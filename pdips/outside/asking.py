@@ -56,8 +56,8 @@ BEFORE_LOOKING = (
     "the release"
 )
 CONTRADICTED = (
-    "the noisy answers contradict the model (so far off in {:.2g} of releases, if it "
-    "were right): the intervals are not 95 %"
+    "the noisy answers contradict the model: {0.reason} (so far off in {0.share:.2g} "
+    "of releases, if it were right). The intervals are not 95 %"
 )
 
 
