@@ -26,7 +26,7 @@ from pdips.data.table import Table
 from pdips.errors import DataError, InputError
 from pdips.groups.design import n_values
 from pdips.groups.group_sums import GroupSums
-from pdips.groups.recognised import template_of
+from pdips.groups.recognised import check_crossed, template_of
 from pdips.html import show_progress
 from pdips.mechanism import Mechanism
 from pdips.posterior import model_file
@@ -234,29 +234,37 @@ def mechanism_of(
         if build.offers.sets_share != "posterior":
             raise InputError(f"{name} publishes no posterior: leave mechanism out")
         return build
-    group = group_in_formula(model)
-    if group in schema.columns and n_values(schema.columns[group]) > MOST_PARAMETERS:
-        return GroupSums
-    return Scores
+    n_parameters = 0
+    for group, n_effects in groups_in_formula(model).items():
+        if group in schema.columns:
+            n_parameters += n_effects * n_values(schema.columns[group])
+    return GroupSums if n_parameters > MOST_PARAMETERS else Scores
 
 
-def group_in_formula(model: Any) -> str:
-    """Return the group of a formula in which an intercept differs by one group and
-    nothing else differs by any; empty if it is another model.
+def groups_in_formula(model: Any) -> dict[str, int]:
+    """Return the groups of a formula, and how many effects of each are written, at
+    least; none of another model.
 
     Examples
     --------
-    >>> group_in_formula("ill ~ age + (1 | site)"), group_in_formula("ill ~ age")
-    ('site', '')
+    >>> (
+    ...     groups_in_formula("ill ~ age + (1 + age | site)"),
+    ...     groups_in_formula("ill ~ age"),
+    ... )
+    ({'site': 2}, {})
     """
     if isinstance(model, (list, tuple)) and len(model) == 1:
         [model] = model
     terms = [*GROUP_TERM.finditer(model)] if isinstance(model, str) else []
-    if len(terms) != 1:
-        return ""
-    [term] = terms
-    group = term["group"].strip()
-    return group if term["effects"] == "1" and group.isidentifier() else ""
+    groups = dict[str, int]()
+    for term in terms:
+        effects = {effect.strip() for effect in term["effects"].split("+")}
+        # an intercept is there unless it is taken out
+        if "0" not in effects:
+            effects.add("1")
+        name = term["group"].strip()
+        groups[name] = groups.get(name, 0) + len(effects - {"0"})
+    return groups
 
 
 def source_of_groups(
@@ -268,7 +276,11 @@ def source_of_groups(
     """Return a mixed model in the form that group sums take: made on made-up records of
     few groups, so that it doesn't matter how many there are, and no record is read.
     """
-    template = template_of(schema, group_in_formula(model))
+    groups = groups_in_formula(model)
+    check_crossed(schema, [*groups])
+    known = [name for name in groups if name in schema.columns]
+    most = max(known, key=lambda name: n_values(schema.columns[name]), default=None)
+    template = template_of(schema, most)
     written = written_model(model, template, options, public_constants)
     if written is None:
         raise InputError(

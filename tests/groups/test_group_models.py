@@ -10,7 +10,7 @@ import pdips
 from pdips import InputError, Schema, Table
 from pdips.groups.group_sums import GroupSums
 from pdips.groups.recognised import template_of
-from pdips.sampling import group_in_formula, mechanism_of, source_of_groups
+from pdips.sampling import groups_in_formula, mechanism_of, source_of_groups
 from pdips.scores.scores import Scores
 
 LEVELS = [f"s{number:03d}" for number in range(450)]
@@ -121,7 +121,12 @@ def heavy(df):
     ("model", "names", "settings", "said"),
     [
         ("visits ~ pay + (1 | site)", ["pay", "visits", "site"], {}, "isn't linear"),
-        ("pay ~ 1 + (1 + ill | site)", ["pay", "ill", "site"], {}, "isn't linear"),
+        (
+            "visits ~ 1 + (1 + ill | site)",
+            ["visits", "ill", "site"],
+            {"family": "poisson"},
+            "identity link alone",
+        ),
         ("log(visits + 1) ~ (1 | site)", ["visits", "site"], {}, "transformation"),
         ("pay ~ 1 + (1 | site)", ["pay", "site"], {"family": "t"}, "normal, Bernoulli"),
         (
@@ -146,11 +151,17 @@ def test_a_mechanism_is_chosen_by_the_number_of_groups_or_named():
     assert mechanism_of("pay ~ (1 | site)", few) is Scores
     assert mechanism_of("pay ~ (1 | site)", few, "group-sums") is GroupSums
     assert mechanism_of("pay ~ ill + (1 | site)", SCHEMA) is GroupSums
-    assert mechanism_of("pay ~ ill + (ill | site)", SCHEMA) is Scores
+    assert mechanism_of("pay ~ ill + (ill | site)", SCHEMA) is GroupSums
+    # two effects of each of 300 groups
+    assert mechanism_of("pay ~ (ill | site)", few) is GroupSums
+    assert mechanism_of("pay ~ (0 + ill | site)", few) is Scores
     with pytest.raises(InputError, match="takes no model"):
         mechanism_of("pay ~ (1 | site)", SCHEMA, "margins")
-    assert group_in_formula(["pay ~ 1 + (1|site)"]) == "site"
-    assert group_in_formula("pay ~ (1|site) + (1|code)") == ""
+    assert groups_in_formula(["pay ~ 1 + (1|site)"]) == {"site": 1}
+    assert groups_in_formula("pay ~ (1|site) + (0 + ill|code)") == {
+        "site": 1,
+        "code": 1,
+    }
 
 
 def test_a_template_has_few_levels_and_nothing_public():
