@@ -5,7 +5,6 @@ to a posterior as an ArviZ tree.
 import hashlib
 import inspect
 import logging
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -25,8 +24,8 @@ from pdips.data.schema import Records, Schema
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError
 from pdips.groups.design import n_values
+from pdips.groups.formulas import groups_in_formula, template_for
 from pdips.groups.group_sums import GroupSums
-from pdips.groups.recognised import check_crossed, template_of
 from pdips.html import show_progress
 from pdips.mechanism import Mechanism
 from pdips.posterior import model_file
@@ -46,8 +45,6 @@ from pdips.synthesis import ReleaseJob, as_schema, as_table
 
 LOG = logging.getLogger("pdips")
 MAKE = "make"
-GROUP_TERM = re.compile(r"\(\s*(?P<effects>[^()|]*?)\s*\|(?P<group>[^()]*)\)")
-"""A term of a formula that differs by group."""
 
 
 def sample(
@@ -241,32 +238,6 @@ def mechanism_of(
     return GroupSums if n_parameters > MOST_PARAMETERS else Scores
 
 
-def groups_in_formula(model: Any) -> dict[str, int]:
-    """Return the groups of a formula, and how many effects of each are written, at
-    least; none of another model.
-
-    Examples
-    --------
-    >>> (
-    ...     groups_in_formula("ill ~ age + (1 + age | site)"),
-    ...     groups_in_formula("ill ~ age"),
-    ... )
-    ({'site': 2}, {})
-    """
-    if isinstance(model, (list, tuple)) and len(model) == 1:
-        [model] = model
-    terms = [*GROUP_TERM.finditer(model)] if isinstance(model, str) else []
-    groups = dict[str, int]()
-    for term in terms:
-        effects = {effect.strip() for effect in term["effects"].split("+")}
-        # an intercept is there unless it is taken out
-        if "0" not in effects:
-            effects.add("1")
-        name = term["group"].strip()
-        groups[name] = groups.get(name, 0) + len(effects - {"0"})
-    return groups
-
-
 def source_of_groups(
     model: Any,
     schema: Schema,
@@ -276,11 +247,7 @@ def source_of_groups(
     """Return a mixed model in the form that group sums take: made on made-up records of
     few groups, so that it doesn't matter how many there are, and no record is read.
     """
-    groups = groups_in_formula(model)
-    check_crossed(schema, [*groups])
-    known = [name for name in groups if name in schema.columns]
-    most = max(known, key=lambda name: n_values(schema.columns[name]), default=None)
-    template = template_of(schema, most)
+    template = template_for(model, schema)
     written = written_model(model, template, options, public_constants)
     if written is None:
         raise InputError(

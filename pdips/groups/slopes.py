@@ -133,7 +133,8 @@ class LinearBlock:
     def squared_means(self) -> FloatArray:
         """Return the expected squares of cells' means, shape (groups, cells)."""
         means, variances = self.cell_means()
-        return np.einsum("gm,gkm->gk", self.weights, means**2 + variances)
+        squares = np.einsum("gm,gkm->gk", self.weights, means**2 + variances)
+        return np.asarray(squares)
 
     def _sizes(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return mean and variance of sizes given the noisy sums too, and the slope of
@@ -151,7 +152,7 @@ class LinearBlock:
     def sizes(self) -> FloatArray:
         """Return the mean of each cell's number of records, shape (groups * cells,)."""
         sizes, _, _ = self._sizes()
-        return np.einsum("gm,gkm->gk", self.weights, sizes).ravel()
+        return np.asarray(np.einsum("gm,gkm->gk", self.weights, sizes)).ravel()
 
     def sample(
         self, count: int, rng: np.random.Generator
@@ -200,7 +201,8 @@ class LinearBlock:
         sizes_of_effects = np.einsum("gkm,kp->gmp", size_slopes, self.law.loadings)
 
         def moved(one: FloatArray, other: FloatArray) -> FloatArray:
-            return np.einsum("gmp,gmpq,gmq->gm", one, self.covariances, other)
+            total = np.einsum("gmp,gmpq,gmq->gm", one, self.covariances, other)
+            return np.asarray(total)
 
         return squares_of_mixture(
             self.weights,
