@@ -269,7 +269,7 @@ def test_effects_are_as_uncertain_as_nuts_has_them():
     sampled.
     """
     rng = np.random.default_rng(8)
-    n_sites = 25
+    n_sites = 15
     noisy, _ = simulated(n_sites, rng)
     noisy = replace(noisy, squares=None, n_records=None)
     common = common_of()
