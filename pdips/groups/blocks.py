@@ -139,12 +139,12 @@ class SharedBlock:
         and their covariance, of all effects.
         """
         return squares_of_mixture(
-            _normalised(self.log_weights),
-            self.square_means.sum(axis=1),
-            self.square_variances.sum(axis=1),
-            self.size_means.sum(axis=1),
-            self.size_variances.sum(axis=1),
-            self.covariances.sum(axis=1),
+            weights=_normalised(self.log_weights),
+            squares=self.square_means.sum(axis=1),
+            variances=self.square_variances.sum(axis=1),
+            sizes=self.size_means.sum(axis=1),
+            size_variances=self.size_variances.sum(axis=1),
+            covariances=self.covariances.sum(axis=1),
         )
 
 

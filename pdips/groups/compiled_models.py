@@ -76,7 +76,12 @@ class GroupVector:
             deviations = self.by_term(scale).T
             return means, deviations[:, :, None] * np.eye(self.n_terms)
         shape = (len(means), self.n_terms, self.n_terms)
-        return means, np.linalg.cholesky(np.broadcast_to(scale, shape))
+        try:
+            roots = np.linalg.cholesky(np.broadcast_to(scale, shape))
+        except np.linalg.LinAlgError:
+            # far from the mode, where parameters have no density
+            roots = np.full(shape, np.nan)
+        return means, roots
 
 
 @dataclass(frozen=True)

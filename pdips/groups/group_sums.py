@@ -49,9 +49,9 @@ MOST_SPREAD = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSums(LaplaceOrGaussian):
-    """Records of a mixed model ``outcome ~ x + (1 | group)``, of however many groups,
-    and the effect of each group with its interval. Covariates ``x`` have levels, or
-    whole numbers in a short range.
+    """Records of a mixed model ``outcome ~ x + (1 | group)``, or of a normal outcome
+    ``(1 + x | group)``, of however many groups, and the effects of each group with
+    their intervals. Covariates ``x`` have levels, or whole numbers in a short range.
 
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of
     :class:`pdips.mechanism.Mechanism`, ``delta`` is that of

@@ -151,9 +151,10 @@ class GroupResult:
         mean = spread.mean + spread.offsets + effects @ loadings.T
         return mean, variance, variance / (loadings**2).sum(axis=1), sizes
 
-    def effects_table(self) -> pd.DataFrame:
-        """Return what is known of the effects of each group that has several: means,
-        standard deviations and correlations.
+    def joint_moments(self) -> tuple[FloatArray, FloatArray]:
+        """Return posterior means, shape (groups, effects), and covariances, shape
+        (groups, effects, effects), of the effects of each group that has several, as
+        the model has them.
         """
         n = self._n_of_moments
         first: Any = 0.0
@@ -168,19 +169,25 @@ class GroupResult:
             first += means / n
             products = means[:, :, None] * means[:, None, :]
             second += (slopes.root @ covariances @ slopes.root.T + products) / n
-        covariance = second - first[:, :, None] * first[:, None, :]
-        deviation = np.sqrt(np.einsum("gpp->gp", covariance))
+        return first, second - first[:, :, None] * first[:, None, :]
+
+    def effects_table(self) -> pd.DataFrame:
+        """Return what is known of the effects of each group that has several: means,
+        standard deviations and correlations.
+        """
+        means, covariances = self.joint_moments()
+        deviations = np.sqrt(np.einsum("gpp->gp", covariances))
         labels = self.noisy.design.labels().iloc[:: self.noisy.n_within]
         names = self.noisy.design.effect_columns
         table = labels[[*names]].reset_index(drop=True)
         terms = self.hierarchy.terms
         for number, term in enumerate(terms):
-            table[_free(term, table)] = first[:, number]
-            table[_free(f"{term}_sd", table)] = deviation[:, number]
+            table[_free(term, table)] = means[:, number]
+            table[_free(f"{term}_sd", table)] = deviations[:, number]
         for one, other in combinations(range(len(terms)), 2):
-            both = covariance[:, one, other]
+            both = covariances[:, one, other]
             name = f"{terms[one]}:{terms[other]}_correlation"
-            table[name] = both / (deviation[:, one] * deviation[:, other])
+            table[name] = both / (deviations[:, one] * deviations[:, other])
         return table
 
     @property
@@ -236,7 +243,8 @@ class GroupResult:
         if n_effects > MOST_IN_TREE:
             places = self.weighted.resampled(DRAWS, rng)
             places = rng.permutation(places)
-            predictors = np.empty((DRAWS, 0))
+            n_terms = len(self.hierarchy.terms)
+            predictors = np.empty((DRAWS, 0, n_terms) if n_terms else (DRAWS, 0))
         else:
             places, predictors, _ = self.sample(n, rng)
         parameters = places[:, : self.weighted.n_own]

@@ -205,12 +205,14 @@ class LinearBlock:
             return np.asarray(total)
 
         return squares_of_mixture(
-            self.weights,
-            totals.sum(axis=1),
-            own.sum(axis=1) + moved(of_effects, of_effects),
-            sizes.sum(axis=1),
-            size_variances.sum(axis=1) + moved(sizes_of_effects, sizes_of_effects),
-            both.sum(axis=1) + moved(of_effects, sizes_of_effects),
+            weights=self.weights,
+            squares=totals.sum(axis=1),
+            variances=own.sum(axis=1) + moved(of_effects, of_effects),
+            sizes=sizes.sum(axis=1),
+            size_variances=(
+                size_variances.sum(axis=1) + moved(sizes_of_effects, sizes_of_effects)
+            ),
+            covariances=both.sum(axis=1) + moved(of_effects, sizes_of_effects),
         )
 
 

@@ -15,6 +15,7 @@ from tables import refuses
 
 import pdips
 from pdips import Schema
+from pdips.groups import hyperparameters, release_of_groups
 from pdips.groups.design import GroupDesign
 from pdips.groups.group_sums import GroupSums
 from pdips.groups.hierarchy import Hierarchy, Slopes, Spread
@@ -476,3 +477,25 @@ def test_slopes_with_other_links_and_crossed_groups_are_refused_with_the_reason(
     schema = Schema(columns=named)
     assert mechanism_of(model, schema) is GroupSums
     refuses(said, planned, model, schema, **settings)
+
+
+def test_of_very_many_groups_the_tree_has_common_parameters_alone(monkeypatch):
+    rng = np.random.default_rng(2)
+    noisy, _ = simulated(40, rng)
+    mechanism, design = planned(make, schema_of(450))
+    hierarchy = mechanism.hierarchy(design)
+    search = replace(hyperparameters.SEARCH, rounds=1, most_rounds=1)
+    monkeypatch.setattr(hyperparameters, "SEARCH", search)
+    monkeypatch.setattr(release_of_groups, "MOST_IN_TREE", 10)
+    result = GroupResult.of(noisy, hierarchy, rng)
+    posterior, _ = result.draws(rng)
+    assert {*posterior.data_vars} == {"mu", "tau", "sigma"}
+    assert len(result.effects_table()) == 40
+
+
+def test_a_covariance_that_has_no_root_has_no_density():
+    mechanism, design = planned(correlated, schema_of(450))
+    hierarchy = mechanism.hierarchy(design)
+    place = np.full(len(hierarchy.start), 400.0)
+    with np.errstate(all="ignore"):
+        assert not np.isfinite(hierarchy.spread(place).slopes.root).all()
