@@ -63,7 +63,9 @@ def read(name: str) -> tuple[pd.DataFrame, Schema, list[str]]:
                 lower=lower, upper=upper, integer=whole, missing=lacks
             )
         elif held.nunique() <= MOST_LEVELS:
-            columns[label] = Column(levels=sorted(held.unique()), missing=lacks)
+            columns[label] = Column(
+                levels=sorted(held.unique().tolist()), missing=lacks
+            )
         else:
             continue
         kept.append(label)

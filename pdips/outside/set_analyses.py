@@ -204,10 +204,7 @@ def of_sets(
     combined = combine(estimates, variances, rule=rule)
     within = np.asarray(combined.within)
     total = np.asarray(combined.variance)
-    doubt = np.zeros(len(names))
-    for name, intervals in counted_intervals(public).items():
-        if name in columns:
-            doubt += _doubt_within(sets[:MOST_MOVED], asked, family, name, intervals)
+    doubt = _doubt_within(public, sets[:MOST_MOVED], asked, family)
     return CombinedAnswer(
         tuple(names),
         np.asarray(combined.estimate),
@@ -223,26 +220,30 @@ def of_sets(
 
 
 def _doubt_within(
+    public: PublishedRelease,
     sets: Sequence[SetRecords],
     asked: Question,
     family: Family,
-    name: str,
-    intervals: CountedIntervals,
 ) -> FloatArray:
-    """Return the variance of estimates by where the numbers of a column are within the
-    intervals that were counted: even in the sets, but people round.
+    """Return the variance of estimates by where numbers are within the intervals that
+    were counted: even in the sets, but people round.
     """
-    spans = list[FloatArray]()
-    for records in sets:
-        held = records.values[name].numbers
-        if held is None:
-            return np.zeros(1)
-        least, largest = (
-            analysed(records.with_numbers({name: end}), asked, family)[1]
-            for end in intervals.ends(held)
-        )
-        spans.append(largest - least)
-    return np.asarray(np.nanmean(spans, axis=0) ** 2 / OF_SPAN)
+    (names, _, _) = analysed(sets[0], asked, family)
+    variance = np.zeros(len(names))
+    for name, intervals in counted_intervals(public).items():
+        spans = list[FloatArray]()
+        for records in sets:
+            held = records.values[name].numbers if name in asked.columns else None
+            if held is None:
+                continue
+            least, largest = (
+                analysed(records.with_numbers({name: end}), asked, family)[1]
+                for end in intervals.ends(held)
+            )
+            spans.append(largest - least)
+        if spans:
+            variance += np.mean(spans, axis=0) ** 2 / OF_SPAN
+    return np.asarray(variance)
 
 
 def analysed(records: SetRecords, asked: Question, family: Family) -> Analysis:
