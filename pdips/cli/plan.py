@@ -632,11 +632,13 @@ def _tell_skew(rows: Sequence["Prospect"], schema: "Schema") -> None:
     if not shares:
         return
     name = max(shares, key=shares.__getitem__)
-    parts = [f"{shares[name] / far:.2g} of one {far:.0%} up" for far in UP_THE_RANGE]
+    relative = [
+        f"{100 * shares[name] / far:.2g}% of a mean {far:.0%} up the range"
+        for far in UP_THE_RANGE
+    ]
     click.echo(
-        f"skew      the error of a mean is in proportion to the range: of {name} it is "
-        f"{', '.join(parts)} from the lower bound; nearer public bounds "
-        "lower it by as much"
+        "skew      the error of a mean is in proportion to the range, and so less with "
+        f"nearer public bounds: of {name} it is {', '.join(relative)}"
     )
 
 

@@ -388,7 +388,8 @@ def test_a_plan_says_what_missing_and_skewed_columns_do(pdips, tmp_path):
     errors = {(row["kind"], *row["columns"]): row["standard_error"] for row in rows}
     assert told["missing"].endswith("2 at 50% and 10 at 90%: wealth")
     share = errors["mean", "wealth"] / 1_000_000
-    assert f"of wealth it is {share / 0.1:.2g} of one 10% up" in told["skew"]
+    said = f"of wealth it is {100 * share / 0.1:.2g}% of a mean 10% up"
+    assert said in told["skew"]
     halves = sorted(1.96 * errors[each] for each in errors if each[0] == "coefficient")
     near = sum(half <= 0.1 for half in halves)
     assert told["answers"].startswith(f"{near} of {len(halves)} standardised")
