@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTENSOR_FLAGS=traceback__limit=0 $(BIN)/python -m pytest -n 2 --dist worksteal
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow papers test-long notebooks docs linkcheck clone-test lint benchmarks campaigns faults audit matrix mutants lock clean
+.PHONY: setup demo test test-slow papers test-long notebooks docs linkcheck clone-test lint benchmarks campaigns faults audit matrix mutants dist lock clean
 
 setup: $(READY)
 
@@ -91,6 +91,10 @@ matrix: setup
 # Breaks the library in known ways and shows the test that notices each; rewrites the table of docs/results/mutants.md.
 mutants: setup
 	$(BIN)/python tools/mutants --page
+
+# Wheel and source archive in dist/, the same bytes at every build of a commit.
+dist: setup
+	$(BIN)/python tools/build_twice.py dist
 
 # Pins what a fresh environment resolves to today.
 lock: setup

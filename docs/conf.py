@@ -16,8 +16,8 @@ import pdips
 HERE = Path(__file__).parent
 NOTEBOOKS = HERE.parent / "notebooks"
 
-project, author, language = "pdips", "the authors of pdips", "en"
-project_copyright = "the authors of pdips; Apache-2.0"
+project, author, language = "pdips", "the pdips developers", "en"
+project_copyright = "the pdips developers; Apache-2.0"
 version = release = pdips.__version__
 
 extensions = [

@@ -26,6 +26,7 @@ from pdips.data.schema import Records, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import open_release
+from pdips.extras import require
 from pdips.html import show_progress
 from pdips.posterior.model_file import Source
 from pdips.privacy.account import Receipt, request_to_read
@@ -529,6 +530,7 @@ class TableAnswer:
         """Write the answer into its folder, and return the part that may be
         published.
         """
+        require("report", "the card of an answer needs")
         public = self.folder / "public"
         self.release.publish(public)
         write_card(public)

@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from html import escape
+from importlib.util import find_spec
 from typing import Any
 
 # Seconds between lines about a running step, outside terminals and notebooks
@@ -45,20 +46,22 @@ def show_progress(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """Show the running step: a bar on a terminal or in a notebook, elsewhere a line
     every ten seconds.
     """
+    if quiet:
+        yield lambda step: None
+        return
+    with _display() as show:
+        yield show
+
+
+def _display() -> AbstractContextManager[Callable[[str], None]]:
+    if find_spec("rich") is None:  # it comes with the extra report
+        return _lines()
     from rich.console import Console
 
     console = Console(stderr=True)
-    if quiet:
-        yield lambda step: None
-    elif console.is_jupyter:
-        with _bar_of_a_notebook() as show:
-            yield show
-    elif console.is_terminal:
-        with _bar_of_a_terminal(console) as show:
-            yield show
-    else:
-        with _lines() as show:
-            yield show
+    if console.is_jupyter:
+        return _bar_of_a_notebook()
+    return _bar_of_a_terminal(console) if console.is_terminal else _lines()
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from pdips.cli.synthesize import (
     redeemable,
     reserve_space,
 )
+from pdips.extras import require
 from pdips.html import show_progress
 from pdips.release.folder import staging
 
@@ -151,6 +152,7 @@ def run(options: AnswerOptions) -> None:
     if options.only_planned:
         _tell_expected(options, question)
         return
+    require("report", "the card of an answer needs")
     ledger = ledger_at(options.ledger_path, options.directory)
     with one_refusal(ledger, explain=options.explain):
         source = question.source(

@@ -51,9 +51,14 @@ MOST_ROWS = 300
 LEVEL = 0.05
 LOUD = {"pure": 0.1, "zcdp": 0.3}
 LONGEST_REASON = 110
+NEAR = 0.1
+MISSING = (0.5, 0.9)
+UP_THE_RANGE = (0.1, 0.01)
 """Lines of each kind on the terminal and on the page; false alarms of an attacker's
 test; the distance that noise puts pairs of columns from the table above which it is
-better to count few chosen ones; letters of why a mechanism doesn't fit.
+better to count few chosen ones; letters of why a mechanism doesn't fit; half an
+interval of a standardised coefficient that is short; shares of missing records, and how
+far up its range a mean may lie, at which errors are told.
 """
 
 
@@ -264,6 +269,9 @@ class PlannedRelease:
             )
         for kind in ("margin", "sum", "mean", "coefficient"):
             _tell(kind, _of_kind(rows, kind), n_records, self.schema)
+        _tell_answers(_of_kind(rows, "coefficient"), loss)
+        _tell_missing(rows, self.schema)
+        _tell_skew(_of_kind(rows, "mean"), self.schema)
         _tell_groups(_of_kind(rows, "margin"))
         epsilon = exact(self.options.epsilon, "epsilon")
         words = self.options.command(self.name, self.mechanism.n_sets)
@@ -571,6 +579,67 @@ def _share(row: "Prospect", n_records: int | None, schema: "Schema") -> str:
         width = float(column.upper or 0) - float(column.lower or 0)
         return f" ({error / width:.1%} of its range)"
     return ""
+
+
+def _tell_answers(rows: Sequence["Prospect"], loss: PrivacyLoss) -> None:
+    """Say of how many coefficients noise leaves a short interval, and which epsilon
+    would leave one of half of them: Laplace noise is in proportion to 1 / epsilon.
+    """
+    if not rows:
+        return
+    z = statistics.NormalDist().inv_cdf(0.975)
+    halves = [z * row.standard_error for row in rows]
+    near = sum(half <= NEAR for half in halves)
+    said = (
+        f"answers   {near} of {len(rows)} standardised coefficients have a 95 % "
+        f"interval of +- {NEAR} or less by the noise"
+    )
+    median = statistics.median(halves)
+    if median > NEAR and loss.kind == "pure":
+        enough = float(loss.epsilon) * median / NEAR
+        said += f"; half of them would at about epsilon {enough:.2g}"
+    click.echo(said)
+
+
+def _tell_missing(rows: Sequence["Prospect"], schema: "Schema") -> None:
+    """Say what missing values do to means and coefficients: the noise stays, and fewer
+    records share it.
+    """
+    moments = [row for row in rows if row.kind in ("mean", "coefficient")]
+    told = {name for row in moments for name in row.columns}
+    gaps = [name for name in schema.columns if name in told]
+    gaps = [name for name in gaps if schema.columns[name].missing]
+    if not gaps:
+        return
+    times = " and ".join(f"{1 / (1 - share):.0f} at {share:.0%}" for share in MISSING)
+    click.echo(
+        f"missing   errors of means and coefficients are of complete columns; with a "
+        f"share s missing they are 1 / (1 - s) times as large, {times}: "
+        f"{', '.join(gaps)}"
+    )
+
+
+def _tell_skew(rows: Sequence["Prospect"], schema: "Schema") -> None:
+    """Say what the error of a mean comes to where the mean lies far down its range, as
+    those of skewed columns do.
+    """
+    shares = {}
+    for row in rows:
+        column = schema.columns[row.columns[0]]
+        if not column.is_categorical:
+            width = float(column.upper or 0) - float(column.lower or 0)
+            shares[row.columns[0]] = row.standard_error / width
+    if not shares:
+        return
+    name = max(shares, key=shares.__getitem__)
+    relative = [
+        f"{100 * shares[name] / far:.2g}% of a mean {far:.0%} up the range"
+        for far in UP_THE_RANGE
+    ]
+    click.echo(
+        "skew      the error of a mean is in proportion to the range, and so less with "
+        f"nearer public bounds: of {name} it is {', '.join(relative)}"
+    )
 
 
 def _tell_groups(rows: Sequence["Prospect"]) -> None:

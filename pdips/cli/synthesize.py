@@ -34,6 +34,7 @@ from pdips.cli.common import (
     with_usual_sets,
 )
 from pdips.errors import InputError
+from pdips.extras import require
 from pdips.html import show_progress
 from pdips.privacy.budget import ALLOWED
 from pdips.privacy.loss import spell
@@ -375,6 +376,7 @@ def run(options: SynthesisOptions) -> None:
     from pdips.privacy.curator import Clock
     from pdips.release.release import check_format
 
+    require("report", "the card of a release needs")
     schema = options.schema()
     declared = [*schema.analysis, *options.analyses]
     if declared and (options.formula or options.model):

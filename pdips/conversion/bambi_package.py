@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pdips.errors import InputError
+from pdips.extras import require
 
-INSTALL = 'pip install "pdips[bambi]"'
 EXPECTED = (
     ValueError,
     TypeError,
@@ -32,14 +32,10 @@ def bambi() -> Any:
     >>> bambi().Prior("Normal", mu=0, sigma=1)
     Normal(mu: 0.0, sigma: 1.0)
     """
+    require("bambi", "formulas and Bambi models need")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            import bambi as package
-        except ImportError:
-            raise InputError(
-                f"formulas and Bambi models need Bambi: {INSTALL}"
-            ) from None
+        import bambi as package
     return package
 
 

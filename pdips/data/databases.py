@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from pdips.errors import DataError, InputError
+from pdips.extras import require
 
 PATIENCE = 10  # Seconds that a server has to answer
 # people.duckdb#people
@@ -97,14 +98,11 @@ def _connected(address: str, name: str | None) -> Any:
     password.
     """
     _check_name(name)
-    try:
-        import duckdb
-        import ibis
-        import psycopg
-    except ImportError:
-        raise InputError(
-            "a table in a database needs the package ibis: install pdips[databases]"
-        ) from None
+    require("databases", "a table in a database needs")
+    import duckdb
+    import ibis
+    import psycopg
+
     with _asking(
         "the database can't be opened: no file, no server that answers, or "
         "no right to read it"

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,6 +30,7 @@ from pdips.data.readers import Batches, open_batches, to_pandas
 from pdips.data.schema import Schema
 from pdips.data.table import Table, check_columns
 from pdips.errors import ChangedTableError, DataError, InputError
+from pdips.extras import require
 
 # In place of a scheduler's address: processes on this machine, one a core
 LOCAL = "local"
@@ -308,10 +308,7 @@ def client_of(
     """Lend a dask client: of the scheduler named, or of processes on this machine,
     without a dashboard.
     """
-    if find_spec("distributed") is None:
-        raise InputError(
-            "a cluster needs the package distributed: install pdips[cluster]"
-        )
+    require("cluster", "a cluster needs")
     if scheduler == LOCAL:
         return _client_of_processes(n_tasks, workers)
     return _client_of_scheduler(scheduler)

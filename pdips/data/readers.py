@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from pdips.data.databases import batches_of, exceeds, is_stored, snapshot
 from pdips.errors import DataError, InputError
+from pdips.extras import require
 
 BATCH_RECORDS = 1 << 17
 CSV_BLOCK_BYTES = 1 << 24
@@ -90,12 +91,9 @@ def _read_labelled(file: Path) -> pd.DataFrame:
     """Read a file of Stata, SPSS or SAS: numbers as doubles, whether or not one is
     missing, empty text as missing.
     """
-    try:
-        import pyreadstat
-    except ImportError:
-        raise InputError(
-            f"{file} needs the package pyreadstat: install pdips[files]"
-        ) from None
+    require("files", f"{file} needs")
+    import pyreadstat
+
     read: Callable[[str], tuple[pd.DataFrame, Any]]
     read = getattr(pyreadstat, _LABELLED[_suffix(file)])
     try:

@@ -35,6 +35,7 @@ from pdips.evaluation.margins import k_way, mean_sd, some
 from pdips.evaluation.pictures import pictures
 from pdips.evaluation.propensity import specks, standardised_pmse
 from pdips.evaluation.regression import Family, Fit, compare_fits
+from pdips.extras import require
 from pdips.inference.rules import Rule, nearest_rule
 from pdips.privacy.curator import Clock
 from pdips.release.documents import ReleaseIdentity, mean
@@ -159,6 +160,7 @@ def _evaluated(
 ) -> EvaluationDocument:
     if family is not None and formula is None:
         raise InputError("--family belongs to an --analysis; name one")
+    require("report", "an evaluation needs")
     analysis = None
     if formula is not None:
         analysis = read_analysis(formula, release.schema, family)
@@ -362,6 +364,7 @@ def general_utility(
         raise InputError(
             "an evaluation reads records one by one: read the table with counted=False"
         )
+    require("report", "an evaluation needs")
     clock = clock or Clock()
     weighted = table.schema.records.weight is not None
     every = [*some(sets), resample(table, np.random.default_rng(SEED))]

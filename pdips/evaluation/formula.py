@@ -18,6 +18,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.encoding import values_of, weights_of
 from pdips.evaluation.regression import FAMILIES, Family, Fit, fit_design
+from pdips.extras import require
 
 _INTERCEPT = "Intercept"
 _LEAST_ROWS = 64
@@ -171,6 +172,7 @@ def read_analysis(
     >>> analysis.fit(Table.read("examples/youth.parquet", schema).frame).names
     ('Intercept', 'sex[male]', 'age[22-25]', 'age[26-29]')
     """
+    require("report", "formulas of analyses need")
     from formulaic import Formula  # type: ignore[import-untyped]
 
     left, tilde, right = (part.strip() for part in formula.partition("~"))

@@ -10,6 +10,7 @@ from scipy.special import ndtr, ndtri
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError, hint
+from pdips.extras import require
 from pdips.html import small_table, spelt
 from pdips.inference.combine import Combined
 
@@ -158,6 +159,7 @@ class Answer:
         level : float
             Of the intervals. One without end isn't drawn.
         """
+        require("report", "pictures of answers need")
         import matplotlib.pyplot as plt
 
         rows = self.summary(level)

@@ -25,7 +25,7 @@ from pdips.outside.cells import (
     Missing,
     answer_names,
 )
-from pdips.outside.counted_intervals import CountedIntervals, counted_intervals
+from pdips.outside.counted_intervals import counted_intervals
 from pdips.outside.generalized import means_of, variances_of
 from pdips.outside.questions import (
     ColumnValues,

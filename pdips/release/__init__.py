@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 # Of pdips: releases name it, and ``pyproject.toml`` has the same
-VERSION = "0.3.0"
+VERSION = "1.0.0rc1"
 
 
 @cache

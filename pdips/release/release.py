@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError, RefusedError
+from pdips.extras import require
 from pdips.html import small_table
 from pdips.privacy.account import Receipt
 from pdips.privacy.answers import Answers
@@ -537,12 +538,9 @@ def write_labelled(frame: pd.DataFrame, schema: Schema, path: Path) -> None:
     """Write records with labels of columns and of number levels to a ``.sav`` or
     ``.dta`` file.
     """
-    try:
-        import pyreadstat
-    except ImportError:
-        raise InputError(
-            f"{path.suffix} files need the package pyreadstat: install pdips[files]"
-        ) from None
+    require("files", f"{path.suffix} files need")
+    import pyreadstat
+
     columns = schema.columns
     values = {name: _as_spss_takes(frame[name]) for name in frame}
     column_labels = {name: column.label or name for name, column in columns.items()}

@@ -10,6 +10,7 @@ import numpy as np
 
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import EvaluationDocument
+from pdips.extras import require
 from pdips.registry import load
 from pdips.release.certificate import Certificate
 from pdips.release.documents import (
@@ -69,6 +70,7 @@ def _card(path: Path, home: Path, release: PrivacyDocument) -> list[Remark]:
     write_again = "`pdips report DIR` writes it"
     if not path.is_file():
         return [Remark(path=path, said=f"is missing: {write_again}")]
+    require("report", "the check of a card needs")
     try:
         written = read_bytes(path)
         right = card_of(release, home).encode()

@@ -16,8 +16,6 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from markupsafe import Markup
-from rich.cells import cell_len  # in letters, of which those of East Asia take two
 
 from pdips.evaluation.document import (
     AnalysisComparison,
@@ -27,9 +25,10 @@ from pdips.evaluation.document import (
     PropensitySpread,
 )
 from pdips.release.documents import Margin, TwoWay
-from pdips.report.formats import MINUS, number, percent, plural
+from pdips.report.formats import MINUS, number, percent, plural, width_in_letters
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -154,12 +153,13 @@ def sheet(width: float, height: float) -> tuple["Figure", "Axes"]:
     return figure, axes
 
 
-def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> Markup:
+def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> "Markup":
     """Return an SVG element for the inside of a page: what only a file of its own needs
     is taken off.
 
     It is marked as safe for templates, and so are the texts that functions here return.
     """
+    from markupsafe import Markup
     from matplotlib import rc_context
 
     out = StringIO()
@@ -267,7 +267,7 @@ def two_way(pairs: TwoWay, key: str) -> str:
     names = [fit(name, 16) for name in pairs.columns]
     ends = []
     for row, name in enumerate(names):
-        ends.append(cell * row + 8 + cell_len(name) * size * 0.6)
+        ends.append(cell * row + 8 + width_in_letters(name) * size * 0.6)
     figure, axes = sheet(max(ends), cell * n_columns + 2)
     furthest, first, second = pairs.pairs()[0]
     known = _known_pairs(pairs)
@@ -682,7 +682,7 @@ def fit(text: str, most: int) -> str:
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     keep = len(text)
     short = text
-    while cell_len(short) > most:
+    while width_in_letters(short) > most:
         keep -= 1
         head = text[: keep - keep // 3]
         tail = text[len(text) - keep // 3 :]
@@ -692,4 +692,4 @@ def fit(text: str, most: int) -> str:
 
 def widest(names: Sequence[str], size: float) -> float:
     """Return about how many pixels the longest name takes."""
-    return max(map(cell_len, names)) * size * 0.6
+    return max(map(width_in_letters, names)) * size * 0.6

@@ -51,3 +51,10 @@ def _scientific(mantissa: str, power: str) -> str:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, which takes an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def width_in_letters(text: str) -> int:
+    """Return how wide a text is in letters, of which those of East Asia take two."""
+    from rich.cells import cell_len
+
+    return cell_len(text)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import EvaluationDocument
+from pdips.extras import require
 from pdips.release.documents import (
     PrivacyDocument,
     RunDocument,
@@ -85,6 +86,7 @@ def render(template: str, folder: Path | None = None, /, **context: Any) -> str:
     """Fill one of the templates of this room, or of another folder, which may extend
     them.
     """
+    require("report", "pages need")
     return _environment(folder).get_template(template).render(context)
 
 
@@ -135,12 +137,14 @@ def card_of(release: PrivacyDocument, public: Path = Path("nowhere", "public")) 
         raise RefusedError(
             "a release of kind 'none' is never published, so it has no card"
         )
+    require("report", "a card needs")
     return render("card.html.j2", **card.context(public, release))
 
 
 def _report(
     confidential: Path, release: PrivacyDocument, tell: Tell | None = None
 ) -> str:
+    require("report", "a report needs")
     run = RunDocument.read(confidential)
     public = confidential.parent / "public"
     losses = price.published(confidential.parent, release)

@@ -17,6 +17,7 @@ from tables import cases, refuses
 from test_house import ROOT, imports
 
 from pdips import registry
+from pdips.extras import PACKAGES
 
 DISTRIBUTIONS = {
     "pdips": (ROOT, ("pdips", "models")),
@@ -63,9 +64,7 @@ def test_what_is_imported_is_declared_and_nothing_else(name):
     used = imported(*(home / folder for folder in folders)) - {name.replace("-", "_")}
     assert used == declared(
         project,
-        ("panels",)
-        if name == "pdips-papers"
-        else ("bambi", "cluster", "databases", "files", "notebooks"),
+        ("panels",) if name == "pdips-papers" else (*PACKAGES, "notebooks"),
     )
 
 

@@ -514,7 +514,8 @@ def test_a_connection_that_breaks_is_no_fault_of_the_records(
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    refuses(r"install pdips\[databases\]", Table.read, "people.duckdb#people", COUNTED)
+    said = r'needs duckdb: pip install "pdips\[databases\]"$'
+    refuses(said, Table.read, "people.duckdb#people", COUNTED)
 
 
 def test_a_server_that_is_gone_after_the_table_is_read_ends_no_release(
