@@ -127,11 +127,36 @@ REFUSED = {
         lambda df: normal(df, mu=(df.pay > 300).mean()),
         "follow from confidential records",
     ),
+    "words in a mean": (
+        lambda df: _of_words(df, lambda slope: slope[0] * df.region.values),
+        "takes the words of column 'region' for numbers",
+    ),
+    "words as places": (
+        lambda df: _of_words(df, lambda slope: slope[df.region.values]),
+        "takes the words of column 'region' for numbers",
+    ),
+    "two columns of words": (
+        lambda df: _of_words(
+            df, lambda slope: slope[0] * df.region.values + slope[1] * df.vote.values
+        ),
+        "takes the words of column ",
+    ),
+    "an error beside words": (
+        lambda df: normal(df, mu=int("x")),
+        "ValueError: invalid",
+    ),
     "missing public values": (
         lambda df: normal(df, mu=df.weight.where(df.weight > 60).values),
         "fill them before they are read",
     ),
 }
+
+
+def _of_words(df, mean):
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0, 1, shape=4)
+        pm.Normal("height", mean(slope), 10, observed=df.height)
+    return model
 
 
 def _with_covariance(df):
