@@ -422,7 +422,7 @@ def line(df: pd.DataFrame) -> pm.Model:
 def test_a_bambi_model_and_a_function_are_answered_by_their_names(tmp_path):
     """The model's own data is nowhere: it is named, and found, as its formula."""
     bmb = pytest.importorskip("bambi")
-    own = bmb.Model("ill ~ x", records(400), family="bernoulli")
+    own = bmb.Model("ill ~ x", records(400)[["x", "ill"]], family="bernoulli")
     both = with_analyses(Margins(epsilon=8, delta="1e-6"), [own, line], SCHEMA)
     rng = np.random.default_rng(1)
     release, _ = both.release(Table(records(), SCHEMA), rng=rng)

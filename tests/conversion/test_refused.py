@@ -2,6 +2,8 @@
 to write; each model differs by one line from one that is accepted.
 """
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -97,6 +99,8 @@ REFUSED = {
         "potential 'more' reads confidential columns",
     ),
     "series of records": (lambda df: _as_series(df), "is a series over records"),
+    "areas": (lambda df: _as_areas(df), "is one draw over all records"),
+    "simulator": (lambda df: _simulated(df), "pm.Simulator, which has no density"),
     "no model": (lambda df: df, "must return a pm.Model"),
     "no observed variable": (
         lambda df: _without_observed(),
@@ -179,6 +183,25 @@ def _as_series(df):
         rho = pm.Normal("rho", 0, 0.5)
         start = pm.Normal.dist(170, 10)
         pm.AR("height", rho=rho, sigma=1, init_dist=start, observed=df.height.values)
+    return model
+
+
+def _as_areas(df):
+    n = len(df)
+    ring = np.roll(np.eye(n), 1, axis=1) + np.roll(np.eye(n), -1, axis=1)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 170, 10)
+        pm.CAR("height", mu + np.zeros(n), ring, 0.5, 1, observed=df.height.values)
+    return model
+
+
+def _simulated(df):
+    def draw(rng, mu, size):
+        return rng.normal(mu, 1, size)
+
+    with warnings.catch_warnings(action="ignore"), pm.Model() as model:
+        mu = pm.Normal("mu", 170, 10)
+        pm.Simulator("height", draw, mu, epsilon=1, observed=df.height.values)
     return model
 
 
