@@ -156,13 +156,12 @@ def _family_and_link(family: Any) -> tuple[Any, Any]:
 
 def _is_same_family(family: Any, other: Any) -> bool:
     """Whether two families are the same in all that a model is built of."""
-    return (
-        type(family) is type(other)
-        and vars(family.likelihood) == vars(other.likelihood)
-        and family.default_priors == other.default_priors
-        and {key: vars(link) for key, link in family.link.items()}
-        == {key: vars(link) for key, link in other.link.items()}
-    )
+    links = {key: vars(link) for key, link in family.link.items()}
+    other_links = {key: vars(link) for key, link in other.link.items()}
+    is_same_law = vars(family.likelihood) == vars(other.likelihood)
+    has_same_priors = family.default_priors == other.default_priors
+    is_same_kind = type(family) is type(other)
+    return is_same_kind and is_same_law and has_same_priors and links == other_links
 
 
 def _numbers_as_levels(
@@ -174,15 +173,12 @@ def _numbers_as_levels(
     read so anyhow.
     """
     read = {name for formula in formulas for name in described(formula).var_names}
-    return tuple(
+    numbers = {
         name
-        for name in columns
-        if name in read
-        and (
-            not schema.columns[name].is_categorical
-            or has_number_levels(schema.columns[name])
-        )
-    )
+        for name, column in schema.columns.items()
+        if not column.is_categorical or has_number_levels(column)
+    }
+    return tuple(name for name in columns if name in read & numbers)
 
 
 def _given_priors(model: Any) -> dict[str, Any]:
