@@ -328,6 +328,12 @@ class WrittenFunction:
     watch: tuple[str, ...] = ()
     public_potentials: tuple[str, ...] = ()
 
+    @property
+    def called(self) -> str:
+        """What messages call it: a formula, or the name of a function or a file."""
+        is_formula = self.name == "formula" and self.text.strip()
+        return self.text.strip().splitlines()[0] if is_formula else self.name
+
     def source(self, data: Any, schema: Schema) -> Source:
         """Return the model in the form that mechanisms take, made with the public
         columns of a table.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pdips.data.analyses import as_list
 from pdips.data.counted import countable
 from pdips.data.databases import in_database, is_stored, snapshot
 from pdips.data.partitions import PartitionedTable
@@ -121,7 +122,7 @@ def synthesize(
     Release(mechanism='margins', n_sets=2, epsilon=1)
     """
     known = as_schema(schema)
-    declared = [*known.analysis, *analyses]
+    declared = [*known.analysis, *as_list(analyses)]
     if known.analysis:
         known, table = without_analyses(known, table)
     name = mechanism

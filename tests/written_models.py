@@ -75,6 +75,25 @@ def zero_inflated(df: pd.DataFrame) -> pm.Model:
     return model
 
 
+def hurdle(df: pd.DataFrame) -> pm.Model:
+    """Counts that are drawn in a loop until they are above 0."""
+    with pm.Model() as model:
+        psi = pm.Beta("psi", 1, 1)
+        b = pm.Normal("b", 0, 1, shape=2)
+        mu = pm.math.exp(b[0] + b[1] * df.weight.values / 100)
+        pm.HurdlePoisson("n", psi, mu, observed=df.children.values)
+    return model
+
+
+def cut_off_below(df: pd.DataFrame) -> pm.Model:
+    """A law without an upper bound: PyMC writes the variable itself in its place."""
+    with pm.Model() as model:
+        b = pm.Normal("b", [170, 0], [20, 5], shape=2)
+        law = pm.Normal.dist(b[0] + b[1] * (df.weight.values - 80) / 20, 20)
+        pm.Censored("obs", law, lower=100, upper=None, observed=df.height.values)
+    return model
+
+
 def with_dims(df: pd.DataFrame) -> pm.Model:
     """Groups by factorize, data and dimensions of records, a deterministic."""
     codes, regions = df.region.factorize(sort=True)
@@ -226,6 +245,8 @@ ACCEPTED = {
         centred,
         in_data,
         zero_inflated,
+        hurdle,
+        cut_off_below,
         with_dims,
         on_logarithms,
         ordered,

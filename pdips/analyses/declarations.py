@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pymc as pm
 from pydantic import ValidationError
 
 from pdips.analyses.composite import WithAnalyses, check_tables, of_analysis
 from pdips.conversion.formula_settings import formula_settings, of_two_levels
-from pdips.data.analyses import DeclaredAnalysis
+from pdips.data.analyses import DeclaredAnalysis, as_list
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
@@ -69,20 +70,15 @@ def sources_of(
     >>> source.text.splitlines()
     ['ill ~ age', "family = 'bernoulli'"]
     """
-    if isinstance(analyses, (str, Mapping)) or not isinstance(analyses, Sequence):
-        raise InputError("analyses are a list, such as ['y ~ x', 'log(z) ~ x']")
     written = []
-    for analysis in analyses:
+    for analysis in as_list(analyses):
         with of_analysis(_label(analysis)):
             model, settings = _read(analysis)
             if isinstance(model, str):
                 model, settings = of_two_levels(model, settings, schema)
             found = written_model(model, schema, settings)
             if found is None:
-                raise InputError(
-                    "an analysis is a formula, such as 'y ~ x', a bambi.Model, or a "
-                    "function make(df) or its file"
-                )
+                raise InputError(_not_taken(model))
         written.append(found)
     if not schema.public_columns:
         reading: Any = nullcontext()
@@ -93,7 +89,7 @@ def sources_of(
     sources = []
     with reading:
         for found in written:
-            with of_analysis("; ".join(found.text.strip().splitlines()[:1])):
+            with of_analysis(found.called):
                 sources.append(found.source(table, schema))
     return sources
 
@@ -168,6 +164,19 @@ def _read(analysis: Any) -> tuple[Any, dict[str, Any]]:
         given = [each for each in settings if each.strip()]
         return formula.strip(), formula_settings(given)
     return analysis, {}
+
+
+def _not_taken(model: Any) -> str:
+    """Return what is said of a model of another form."""
+    if isinstance(model, pm.Model):
+        return (
+            "a pm.Model holds the records that it was built on: hand over the function "
+            "that makes it, make(df), which is called with made-up records"
+        )
+    return (
+        "an analysis is a formula, such as 'y ~ x', a bambi.Model, or a function "
+        "make(df) or its file"
+    )
 
 
 def _label(analysis: Any) -> str:

@@ -227,6 +227,11 @@ class SynthesisOptions:
                 return None
         elif self.model is not None:
             raise InputError("--formula is a model of its own: leave --model out")
+        elif "~" not in self.formula:
+            raise InputError(
+                "--formula has no outcome: write outcome ~ covariates, such as "
+                "'pay ~ age'"
+            )
         from pdips.conversion.formula_settings import formula_settings
         from pdips.privacy.account import request_to_read
         from pdips.privacy.charge import reserved

@@ -10,7 +10,7 @@ import pandas as pd
 from pdips.conversion.bambi_package import bambi
 from pdips.conversion.formula_settings import FormulaSettings
 from pdips.conversion.formula_terms import described, functions_of
-from pdips.data.schema import Schema
+from pdips.data.schema import Schema, has_number_levels
 from pdips.errors import InputError
 
 
@@ -108,12 +108,14 @@ def written_model(
     }
     public = {name: of for name, of in levels.items() if schema.columns[name].public}
     confidential = {name: of for name, of in levels.items() if name not in public}
+    family, link = _family_and_link(model.family)
     namespace = dict(_session(model, formulas, schema))
     namespace |= settings.get("extra_namespace") or {}
     written = FormulaSettings(
-        family=deepcopy(model.family),
+        family=family,
+        link=link,
         priors=_given_priors(model),
-        categorical=tuple(confidential),
+        categorical=_numbers_as_levels(levels, formulas, schema),
         potentials=model.potentials,
         auto_scale=model.auto_scale,
         # the same law, written as noisy scores can tell more of it
@@ -124,6 +126,59 @@ def written_model(
     )
     ordered = any(dtype.ordered for dtype in confidential.values())
     return WrittenModel(formulas, written, tuple(_aliases(model)), public, ordered)
+
+
+def _family_and_link(family: Any) -> tuple[Any, Any]:
+    """Return a family and its links as they are written beside a formula: one of
+    Bambi's by its name, with links where they aren't its usual ones; another as it is.
+    """
+    from bambi.defaults.families import BUILTIN_FAMILIES, get_builtin_family
+
+    name = family.name
+    if name not in BUILTIN_FAMILIES:
+        return deepcopy(family), None
+    usual = get_builtin_family(name)
+    links = {key: link.name for key, link in family.link.items()}
+    parent = usual.likelihood.parent
+    written = {parent: links.pop(parent)} | links
+    try:
+        same = get_builtin_family(name)
+        same.link = written
+    except ValueError:  # a link of the person's own
+        return deepcopy(family), None
+    if not _is_same_family(family, same):
+        return deepcopy(family), None
+    others = [key for key, link in written.items() if link != usual.link[key].name]
+    if not others:
+        return name, None
+    return name, written[parent] if others == [parent] else written
+
+
+def _is_same_family(family: Any, other: Any) -> bool:
+    """Whether two families are the same in all that a model is built of."""
+    links = {key: vars(link) for key, link in family.link.items()}
+    other_links = {key: vars(link) for key, link in other.link.items()}
+    is_same_law = vars(family.likelihood) == vars(other.likelihood)
+    has_same_priors = family.default_priors == other.default_priors
+    is_same_kind = type(family) is type(other)
+    return is_same_kind and is_same_law and has_same_priors and links == other_links
+
+
+def _numbers_as_levels(
+    columns: Mapping[str, pd.CategoricalDtype],
+    formulas: tuple[str, ...],
+    schema: Schema,
+) -> tuple[str, ...]:
+    """Return the columns of numbers that a model reads as levels: those of words are
+    read so anyhow.
+    """
+    read = {name for formula in formulas for name in described(formula).var_names}
+    numbers = {
+        name
+        for name, column in schema.columns.items()
+        if not column.is_categorical or has_number_levels(column)
+    }
+    return tuple(name for name in columns if name in read & numbers)
 
 
 def _given_priors(model: Any) -> dict[str, Any]:

@@ -40,6 +40,9 @@ MORE_BUILDS = 22
 FEW_VALUES = 8
 MORE_OF_FEW_VALUES = 60
 
+# What is raised where words are taken for numbers
+MISREAD = (IndexError, NotImplementedError, RecursionError, TypeError, ValueError)
+
 LACKING = re.compile(r"\['(?P<name>[^']+)'.*\bin (the )?(index|\[columns\])")
 """What pandas says of a list of columns of which some aren't there."""
 
@@ -167,6 +170,9 @@ class Builds:
                 raise InputError(self._not_there(wanted)) from None
             raise _failed(self.name, error) from None
         except BaseException as error:  # noqa: BLE001 - the analyst's own code, on made-up records
+            words = self._words_as_numbers(frame, error)
+            if words is not None:
+                raise InputError(words) from None
             raise _failed(self.name, error) from None
         if not isinstance(model, pm.Model):
             raise InputError(
@@ -181,6 +187,40 @@ class Builds:
             )
         check_no_series(model)
         return Build.of(model)
+
+    def _words_as_numbers(
+        self, frame: pd.DataFrame, error: BaseException
+    ) -> str | None:
+        """Return what is said of a column of words that is taken for numbers; None if
+        the error isn't one that codes in its place mend.
+        """
+        if not isinstance(error, MISREAD):
+            return None
+        names = [
+            name
+            for name in frame.columns
+            if not pd.api.types.is_numeric_dtype(frame[name])
+        ]
+        for replaced in [*([name] for name in names), names]:
+            coded = frame.assign(**{name: codes_of(frame[name]) for name in replaced})
+            if not replaced or not self._is_made(coded):
+                continue
+            name = replaced[0]
+            levels = self.columns[name].levels or ()
+            level = f"df[{name!r}] == {levels[-1]!r}" if levels else "a condition"
+            return (
+                f"{self.name} takes the words of column {name!r} for numbers: write "
+                f"({level}).astype(int).values in their place, or codes, "
+                f"pd.Categorical(df[{name!r}], categories=[...]).codes"
+            )
+        return None
+
+    def _is_made(self, frame: pd.DataFrame) -> bool:
+        """Whether the function makes a model of a frame."""
+        try:
+            return isinstance(self.make(frame), pm.Model)
+        except Exception:  # noqa: BLE001 - the analyst's own code, on made-up records
+            return False
 
     def _not_there(self, wanted: Any) -> str:
         """Return what is said of a column that the frame lacks."""
@@ -628,6 +668,11 @@ def _column_of(error: BaseException) -> Any:
         return listed["name"] if listed else wanted
     is_of_frame = isinstance(getattr(error, "obj", None), pd.DataFrame)
     return getattr(error, "name", None) if is_of_frame else None
+
+
+def codes_of(values: pd.Series) -> pd.Series:
+    """Return whole numbers in place of words."""
+    return values.astype("category").cat.codes.astype(np.int64)
 
 
 def _failed(name: str, error: BaseException) -> InputError:

@@ -216,7 +216,7 @@ def of_two_levels(
 ) -> tuple[str, dict[str, Any]]:
     """Return a formula about a column of two levels as the logit of its second one,
     which is how :meth:`~pdips.release.opening.PublishedRelease.ask` reads it, where no
-    family says otherwise.
+    other family is named.
 
     Parameters
     ----------
@@ -233,14 +233,17 @@ def of_two_levels(
     >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
     >>> of_two_levels("ill ~ age", {}, schema)
     ("ill['yes'] ~ age", {'family': 'bernoulli'})
+    >>> of_two_levels("ill ~ age", {"family": "t"}, schema)
+    ('ill ~ age', {'family': 't'})
     """
     left, sign, right = formula.partition("~")
     column = schema.columns.get(left.strip())
-    if not sign or "family" in settings or column is None or column.levels is None:
+    family = settings.get("family", "bernoulli")
+    if not sign or column is None or column.levels is None:
         return formula, settings
-    if len(column.levels) != 2:
+    if family != "bernoulli" or len(column.levels) != 2:
         return formula, settings
-    with_family = {"family": "bernoulli", **settings}
+    with_family = {**settings, "family": family}
     if not has_number_levels(column):
         return f"{left.strip()}[{column.levels[1]!r}] ~{right}", with_family
     is_binary = [float(level) for level in column.levels] == [0, 1]

@@ -95,7 +95,8 @@ class FormulaMaker:
         lines = [*self.written.formulas]
         for each in fields(settings):
             value = getattr(settings, each.name)
-            if value and value != each.default:
+            is_left_out = value is None or value == () or value == {}
+            if not is_left_out and value != each.default:
                 lines.append(f"{each.name} = {_spelt(value)}")
         return "\n".join(lines) + "\n"
 

@@ -93,8 +93,12 @@ def log_integral(log_density: Any, number: Any, first: Any, gaps: Any) -> Any:
         Points that cover what the prior allows, and how far each is from the next.
     """
 
+    # written for many points once, which takes far longer than to put points in
+    grid = pt.matrix("points", dtype=number.dtype)
+    [on_grid] = vectorize_graph([log_density], {number: grid})
+
     def at(points: Any) -> Any:
-        [values] = vectorize_graph([log_density], {number: points})
+        [values] = graph_replace([on_grid], {grid: points.astype(number.dtype)})
         return pt.switch(pt.isnan(values), -np.inf, values)
 
     center, spread = _moments(at(first), first, gaps)

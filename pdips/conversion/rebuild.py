@@ -8,6 +8,7 @@ from typing import Any
 
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.truncated import TruncatedRV
 from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
@@ -67,6 +68,8 @@ def _remade(node: Any, inputs: list[Any]) -> Sequence[Any]:
         new.type == old.type for new, old in zip(inputs, node.inputs, strict=True)
     )
     has_other_lengths = not same_types or _is_law_of_known_length(node)
+    if isinstance(node.op, TruncatedRV) and has_other_lengths:
+        return _truncated(node.op, inputs)
     if isinstance(node.op, HasInnerGraph) and has_other_lengths:
         made = _other_inside(node.op, inputs).make_node(*inputs)
         return list(made.outputs)
@@ -82,6 +85,19 @@ def _is_law_of_known_length(node: Any) -> bool:
     if any(isinstance(each.type, RandomType) for each in node.inputs):
         return False
     return any(any(getattr(each.type, "shape", ())) for each in node.outputs)
+
+
+def _truncated(op: TruncatedRV, inputs: list[Any]) -> Sequence[Any]:
+    """Return the outputs of a truncated law whose base has other lengths.
+
+    Counts are drawn in a loop over arrays of a fixed length until they are within the
+    bounds, so that the law is written anew, as PyMC writes it.
+    """
+    *of_base, lower, upper = inputs
+    base = op.base_rv_op.make_node(*of_base).default_output()
+    law = TruncatedRV.rv_op(base, lower, upper, op.max_n_steps)
+    outputs: Sequence[Any] = law.owner.outputs
+    return outputs
 
 
 def _looked_up(node: Any, inputs: list[Any]) -> Any:
@@ -169,8 +185,8 @@ def _other_inside(op: Any, inputs: list[Any]) -> Any:
     if isinstance(op, Scan):
         raise InputError(
             "the model loops over arrays of as many entries as the frame has records, "
-            "as hurdle and truncated counts do when they are drawn: write it as a "
-            "formula, such as family='hurdle_poisson', or as build_model(data, schema)"
+            "by pytensor.scan: write what it does without a loop, or the model as "
+            "build_model(data, schema)"
         )
     graph = op.fgraph
     if hasattr(graph, "unfreeze"):

@@ -1,8 +1,11 @@
 """Analyses that are named before a release: part of its budget is kept for them."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from pdips.errors import InputError
 
 
 class DeclaredAnalysis(BaseModel):
@@ -45,3 +48,19 @@ class DeclaredAnalysis(BaseModel):
         if self.priors:
             given["priors"] = dict(self.priors)
         return given
+
+
+def as_list(analyses: Any) -> list[Any]:
+    """Return analyses as a list, or refuse one that stands alone.
+
+    Examples
+    --------
+    >>> as_list(("ill ~ age",))
+    ['ill ~ age']
+    """
+    if isinstance(analyses, (str, Mapping)) or not isinstance(analyses, Sequence):
+        raise InputError(
+            "analyses are a list, of one too: analyses=['y ~ x'], [bmb.Model(...)] or "
+            "[make]"
+        )
+    return list(analyses)

@@ -105,7 +105,8 @@ def in_numpy_words(fgraph: Any, node: Any) -> list[Any] | None:
         found = pt.broadcast_to(other, x.shape)
     elif isinstance(op, Clip):
         lower, upper = rest
-        found = pt.minimum(pt.maximum(x, lower), upper)
+        # in this order: PyMC writes no bound as the variable itself
+        found = pt.switch(x < lower, lower, pt.switch(x > upper, upper, x))
     else:
         return None
     return [found.astype(node.outputs[0].dtype)]

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.multivariate import CARRV, ICARRV, MvNormalRV
+from pymc.distributions.simulator import SimulatorRV
 from pymc.distributions.timeseries import (
     GARCH11RV,
     AutoRegressiveRV,
@@ -232,6 +233,18 @@ def check_no_series(model: pm.Model) -> None:
                 f"{variable.name!r} is a series over records, which no record has a "
                 f"term of its own in: take a series of parameters over the levels of a "
                 f"public column for time"
+            )
+        if isinstance(op, (CARRV, ICARRV)) and variable.ndim == 1:
+            raise InputError(
+                f"{variable.name!r} is one draw over all records, which no record has "
+                f"a term of its own in: take pm.CAR for parameters of the levels of a "
+                f"public column, such as the area"
+            )
+        if isinstance(op, SimulatorRV):
+            raise InputError(
+                f"{variable.name!r} is a pm.Simulator, which has no density, and noisy "
+                f"scores are slopes of one: write its law by pm.CustomDist(..., "
+                f"logp=..., random=...)"
             )
 
 

@@ -127,7 +127,10 @@ def as_source(model: str | Path | BuildModel | Source) -> Source:
             f"records: it is for --mechanism modips"
         )
     if not callable(getattr(module, "build_model", None)):
-        raise InputError(f"{path.name} has no function build_model(data, schema)")
+        raise InputError(
+            f"{path.name} has no function make(df), which makes a pm.Model, nor "
+            f"build_model(data, schema)"
+        )
     return Source(
         module.build_model,
         path.name,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pymc as pm
 import pytest
 from tables import cases
 
@@ -405,3 +406,79 @@ def test_wrong_words_on_the_command_line(pdips, tmp_path, words, said):
     pdips.fails(said, command, *more, "--epsilon", "1")
     assert spent(Ledger(tmp_path / "l.sqlite")) == 0
     assert not (tmp_path / "out").exists()
+
+
+def line(df: pd.DataFrame) -> pm.Model:
+    """A regression as people write it."""
+    with pm.Model(coords={"sex": ["f", "m"]}) as model:
+        level = pm.Normal("level", 0, 2, dims="sex")
+        slope = pm.Normal("slope", 0, 1)
+        codes = (df["sex"] == "m").astype(int).values
+        eta = level[codes] + slope * df["x"].values
+        pm.Bernoulli("y", logit_p=eta, observed=df["ill"].values)
+    return model
+
+
+def test_a_bambi_model_and_a_function_are_answered_by_their_names(tmp_path):
+    """The model's own data is nowhere: it is named, and found, as its formula."""
+    bmb = pytest.importorskip("bambi")
+    own = bmb.Model("ill ~ x", records(400)[["x", "ill"]], family="bernoulli")
+    both = with_analyses(Margins(epsilon=8, delta="1e-6"), [own, line], SCHEMA)
+    rng = np.random.default_rng(1)
+    release, _ = both.release(Table(records(), SCHEMA), rng=rng)
+    release.publish(tmp_path / "out/public", allow=["seeded"])
+    opened = pdips.open(tmp_path / "out")
+    assert [*opened.analyses] == [CALLED, "line"]
+    answer = opened.ask("ill ~ x", family="bernoulli")
+    assert answer.source == "posterior"
+    # the noise is fixed: the truth is 1, without a level
+    assert answer.summary().loc["x", "lower"] < 1 < answer.summary().loc["x", "upper"]
+    rows = release.analyses[1].tables["answer"].set_index("coefficient")
+    assert [*rows.index] == ["level[f]", "level[m]", "slope"]
+    assert rows.loc["slope", "lower"] < 1 < rows.loc["slope", "upper"]
+
+
+def test_a_named_family_asks_for_the_second_level_too():
+    """Whether ``ask`` finds the answer or fits sets, it is of the same level."""
+    schema = Schema(columns={**COLUMNS, "ill": {"levels": ["no", "yes"]}})
+    [source] = sources_of([FORMULA], schema)
+    assert source.text.startswith("ill['yes'] ~ x")
+    # the broken twin: a level that is named stays
+    [source] = sources_of(["ill['no'] ~ x; family=bernoulli"], schema)
+    assert source.text.startswith("ill['no'] ~ x")
+
+
+@pytest.mark.parametrize(
+    ("analyses", "said"),
+    [
+        (line, "analyses are a list, of one too"),
+        ("ill ~ x", "analyses are a list, of one too"),
+        ({"formula": "ill ~ x"}, "analyses are a list, of one too"),
+        ([line, line], "the analysis 'line' is there twice"),
+        ([lambda data, schema: None], "or a function make"),
+        ([line(records(50))], "a pm.Model holds the records"),
+        ([None], "a model is a function make"),
+    ],
+)
+def test_analyses_of_other_forms_are_refused_before_the_charge(
+    analyses, said, tmp_path
+):
+    ledger = Ledger(tmp_path / "l.sqlite")
+    with pytest.raises(InputError, match=said):
+        pdips.synthesize(
+            records(500),
+            SCHEMA,
+            epsilon=1,
+            analyses=analyses,
+            ledger=ledger,
+            progress=False,
+        )
+    assert spent(ledger) == 0
+
+
+def test_a_file_is_called_by_its_name(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import pymc as pm\n\n\ndef make(df):\n    return pm.Model()\n"
+    )
+    with pytest.raises(InputError, match=r"^the analysis 'mine\.py': mine\.py makes"):
+        sources_of([tmp_path / "mine.py"], SCHEMA)

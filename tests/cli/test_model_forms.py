@@ -1,8 +1,11 @@
 """Models on the command line: formulas, and files with ``make(df)``."""
 
+from pathlib import Path
+
 import pytest
 from written_models import SCHEMA, table
 
+from pdips import Ledger
 from pdips import open as opened
 
 MODEL = '''"""A mean for each region."""
@@ -19,12 +22,22 @@ def make(df):
 '''
 
 
+WRONG = {
+    "words.py": MODEL.replace("a[codes]", 'a[0] * df["region"].values'),
+    "other.py": MODEL.replace('"height"', '"heigth"'),
+    "empty.py": MODEL.replace('observed=df["height"].values', "shape=2"),
+    "nothing.py": MODEL.replace("def make", "def other"),
+}
+
+
 @pytest.fixture
 def people(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table(300).to_parquet("people.parquet")
     (tmp_path / "people.toml").write_text(SCHEMA.to_toml())
     (tmp_path / "mine.py").write_text(MODEL)
+    for name, wrong in WRONG.items():
+        (tmp_path / name).write_text(wrong)
     return ("synthesize", "people.parquet", "--schema", "people.toml", "--epsilon", 1)
 
 
@@ -65,10 +78,17 @@ def test_a_formula_is_released(pdips, people):
         (("--model", "mine.py", "--public", "colour"), "'colour', which is no column"),
         (("--formula", "height ~ weight", "--mechanism", "steps"), "takes no model"),
         (("--model", "none.py"), "there is no model file"),
+        (("--formula", "height"), "--formula has no outcome"),
+        (("--model", "words.py"), "takes the words of column 'region' for numbers"),
+        (("--model", "other.py"), "'heigth', which the schema doesn't have"),
+        (("--model", "empty.py"), "without an observed variable"),
+        (("--model", "nothing.py"), "has no function make(df), which makes"),
     ],
 )
 def test_bad_input_is_one_line(pdips, people, words, said):
-    pdips.fails(said, *people, *words, "--out", "out")
+    pdips.fails(said, *people, *words, "--out", "out", "--ledger", "l.sqlite")
+    if Path("l.sqlite").exists():
+        assert Ledger("l.sqlite").summary().spent_epsilon == 0
 
 
 def test_a_formula_needs_no_public_column(pdips, tmp_path, monkeypatch):

@@ -377,6 +377,48 @@ def test_a_bambi_model_is_rebuilt_without_its_data():
     assert log_density(make(records)) == log_density(formula(records))
 
 
+@pytest.mark.parametrize(
+    ("formula", "settings", "beside"),
+    [
+        ("earnings ~ age + sex", {}, []),
+        ("visits ~ age", {"auto_scale": False}, ["auto_scale = False"]),
+        ("earnings ~ block", {"categorical": "block"}, ["categorical = ['block']"]),
+        (
+            "visits ~ age",
+            {"family": "poisson", "link": "log"},
+            ["family = 'poisson'"],
+        ),
+        (
+            "earnings ~ age",
+            {"family": "gamma", "link": "log"},
+            ["family = 'gamma'", "link = 'log'"],
+        ),
+        (
+            "earnings ~ age",
+            {"family": "gamma", "link": {"mu": "identity", "alpha": "log"}},
+            ["family = 'gamma'", "link = 'identity'"],
+        ),
+    ],
+)
+def test_a_bambi_model_is_written_as_its_formula(formula, settings, beside):
+    """What is public of it, and what it is asked by, hasn't a word of its data."""
+    theirs = bmb.Model(formula, as_bambi_reads(frame(1)), **settings)
+    make = maker_of(theirs, SCHEMA)
+    assert make.text.splitlines() == [formula, *beside]
+    # and says the same: written out anew, it is the same model
+    again = maker_of(formula, SCHEMA, **settings)
+    records = frame(2)
+    assert log_density(make(records)) == log_density(again(records))
+
+
+def test_a_family_that_was_changed_is_no_built_in_one():
+    own = bmb.Model("earnings ~ age", frame(1)[["earnings", "age"]]).family
+    own.set_default_priors({"sigma": bmb.Prior("HalfNormal", sigma=2)})
+    theirs = bmb.Model("earnings ~ age", frame(1)[["earnings", "age"]], family=own)
+    settings = maker_of(theirs, SCHEMA).written.settings
+    assert isinstance(settings.family, bmb.Family)
+
+
 def test_a_potential_reads_the_centered_intercept_as_in_bambi():
     def close(intercept, age):
         return -((intercept - age) ** 2)

@@ -2,6 +2,8 @@
 to write; each model differs by one line from one that is accepted.
 """
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -97,6 +99,8 @@ REFUSED = {
         "potential 'more' reads confidential columns",
     ),
     "series of records": (lambda df: _as_series(df), "is a series over records"),
+    "areas": (lambda df: _as_areas(df), "is one draw over all records"),
+    "simulator": (lambda df: _simulated(df), "pm.Simulator, which has no density"),
     "no model": (lambda df: df, "must return a pm.Model"),
     "no observed variable": (
         lambda df: _without_observed(),
@@ -127,11 +131,36 @@ REFUSED = {
         lambda df: normal(df, mu=(df.pay > 300).mean()),
         "follow from confidential records",
     ),
+    "words in a mean": (
+        lambda df: _of_words(df, lambda slope: slope[0] * df.region.values),
+        "takes the words of column 'region' for numbers",
+    ),
+    "words as places": (
+        lambda df: _of_words(df, lambda slope: slope[df.region.values]),
+        "takes the words of column 'region' for numbers",
+    ),
+    "two columns of words": (
+        lambda df: _of_words(
+            df, lambda slope: slope[0] * df.region.values + slope[1] * df.vote.values
+        ),
+        "takes the words of column ",
+    ),
+    "an error beside words": (
+        lambda df: normal(df, mu=int("x")),
+        "ValueError: invalid",
+    ),
     "missing public values": (
         lambda df: normal(df, mu=df.weight.where(df.weight > 60).values),
         "fill them before they are read",
     ),
 }
+
+
+def _of_words(df, mean):
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0, 1, shape=4)
+        pm.Normal("height", mean(slope), 10, observed=df.height)
+    return model
 
 
 def _with_covariance(df):
@@ -154,6 +183,25 @@ def _as_series(df):
         rho = pm.Normal("rho", 0, 0.5)
         start = pm.Normal.dist(170, 10)
         pm.AR("height", rho=rho, sigma=1, init_dist=start, observed=df.height.values)
+    return model
+
+
+def _as_areas(df):
+    n = len(df)
+    ring = np.roll(np.eye(n), 1, axis=1) + np.roll(np.eye(n), -1, axis=1)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 170, 10)
+        pm.CAR("height", mu + np.zeros(n), ring, 0.5, 1, observed=df.height.values)
+    return model
+
+
+def _simulated(df):
+    def draw(rng, mu, size):
+        return rng.normal(mu, 1, size)
+
+    with warnings.catch_warnings(action="ignore"), pm.Model() as model:
+        mu = pm.Normal("mu", 170, 10)
+        pm.Simulator("height", draw, mu, epsilon=1, observed=df.height.values)
     return model
 
 

@@ -9,6 +9,7 @@ import pytest
 from pytensor.graph.replace import vectorize_graph
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.random.basic import CategoricalRV
+from scipy.stats import norm
 
 from pdips import Column, Schema, Table
 from pdips.posterior import interpreted
@@ -62,10 +63,22 @@ NUMBERS = np.array([-800.0, -40, -1.5, -1e-9, 1e-9, 2, 800, -np.inf, np.inf, np.
         pt.softplus(X),
         pt.log1mexp(-pt.abs(X)),
         pt.clip(X, -1, 2),
+        pt.clip(X, -1, X),
+        pt.clip(X, X, 2),
+        pt.clip(X, 2, -1),
         pt.second(X, 3.0),
         pt.sigmoid(X) + 2 * X - X * X,
     ],
-    ids=["softplus", "log1mexp", "clip", "second", "usual"],
+    ids=[
+        "softplus",
+        "log1mexp",
+        "clip",
+        "clip below",
+        "clip above",
+        "clip in no order",
+        "second",
+        "usual",
+    ],
 )
 @pytest.mark.parametrize("mode", [BY_NUMPY, LIGHT], ids=["by numpy", "light"])
 def test_functions_that_numpy_has_not_are_worked_out_on_whole_arrays(graph, mode):
@@ -183,3 +196,29 @@ def test_many_records_are_added_up_by_compiled_code_and_without_it_where_that_fa
     monkeypatch.setattr(NumbaLinker, "jit_compile", fail)
     other = RecordScore(space.likelihood)
     assert np.array_equal(other.total(clipping, values, many), by_numpy)
+
+
+@pytest.mark.parametrize("bounds", [(0, None), (None, 0), (-1, 1)])
+def test_records_are_drawn_within_the_bounds_that_they_are_cut_at(bounds):
+    """Each share at a bound is within 5 standard errors: 1 of 1,000,000 seeds fails."""
+    lower, upper = bounds
+
+    def build(data, schema):
+        with pm.Model() as model:
+            law = pm.Normal.dist(pm.Normal("b", 0, 1) * data["x"], 1)
+            pm.Censored("z", law, lower=lower, upper=upper, observed=data["z"])
+        return model
+
+    columns = {**SCHEMA.only(["x"]).columns, "z": Column(lower=-4, upper=4)}
+    space = blueprint_of(as_source(build), Schema(columns=columns))
+    n = 4_000
+    x = {"x": np.zeros(n)}
+    drawn = space.draw({"b": np.array(1.0)}, n, x, np.random.default_rng(5))["z"]
+    for bound in bounds:
+        if bound is None:
+            continue
+        share = norm.cdf(-abs(bound))
+        beyond = drawn < bound if bound == lower else drawn > bound
+        assert not beyond.any()
+        at = float(np.mean(drawn == bound))
+        assert abs(at - share) < 5 * np.sqrt(share * (1 - share) / n)
