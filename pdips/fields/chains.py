@@ -10,7 +10,7 @@ public numbers.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ FEWEST_CHAINS = 2_000
 LEAST_SWEEPS = 100
 MOST_SWEEPS = 400
 FINAL_SWEEPS = 20
+SWEEPS_ON = 3  # From a chunk of a large set to the next one
 RATE = 0.35
 LONGEST_STEP = 0.5
 LONGEST_SLOPE = 0.25
@@ -157,11 +158,20 @@ class PairField:
         rng: np.random.Generator,
     ) -> None:
         """Move the chains, in place."""
-        own = (self.theta, self.bias, self.third, self.layout)
-        parameters = _Parameters(*own, noisy.offsets, groups.group)
+        sizes = np.diff(noisy.offsets)
         for _ in range(sweeps):
             uniform = rng.random(self.codes.shape, dtype=np.float32)
             order = rng.permutation(self.codes.shape[1])
+            levels = [np.arange(*noisy.offsets[i : i + 2]) for i in order]
+            place = np.concatenate(levels)
+            parameters = _Parameters(
+                theta=self.theta.take(place, axis=0).take(place, axis=1),
+                bias=self.bias[place],
+                third=self.third,
+                layout=self.layout,
+                offsets=np.concatenate([[0], np.cumsum(sizes[order])]),
+                group=groups.group[place],
+            )
             sweep(self.codes, self.fixed, parameters, uniform, order)
 
     def fitted(
@@ -274,9 +284,44 @@ class PairField:
             chains = replace(self, codes=codes[rows], fixed=fixed)
             chains.moved(noisy, groups, FINAL_SWEEPS, rng)
         if kept:
-            for block, group in groups.kept(chains.fixed):
-                chains._meet_levels(noisy, groups, block, group, rng)
+            chains._meet(noisy, groups, rng)
         return chains.codes
+
+    def chunks(
+        self,
+        noisy: NoisyPairs,
+        target: PairTarget,
+        groups: LevelGroups,
+        sizes: Sequence[int],
+        rng: np.random.Generator,
+    ) -> Iterator[Codes]:
+        """Yield the levels of new records chunk by chunk, the largest first; each keeps
+        the counts of all levels, rounded.
+
+        From one chunk to the next the same chains move on, by fewer sweeps than from
+        the fit: each record has the law of a chain, and depends a little on those of
+        its chain in other chunks. Beside public columns, and for households, chunks
+        have chains of their own.
+        """
+        if len(groups.rows) > 1:
+            for n in sizes:
+                yield self.records(noisy, target, groups, n, rng, kept=True)
+            return
+        codes = self.records(noisy, target, groups, sizes[0], rng)
+        chains = replace(self, codes=codes, fixed=groups.of(sizes[0], rng))
+        for number, n in enumerate(sizes):
+            if number:
+                chains.moved(noisy, groups, SWEEPS_ON, rng)
+            chunk = replace(self, codes=codes[:n].copy(), fixed=chains.fixed[:n])
+            chunk._meet(noisy, groups, rng)
+            yield chunk.codes
+
+    def _meet(
+        self, noisy: NoisyPairs, groups: LevelGroups, rng: np.random.Generator
+    ) -> None:
+        """Exchange levels, in place, until their counts are the target's, rounded."""
+        for block, group in groups.kept(self.fixed):
+            self._meet_levels(noisy, groups, block, group, rng)
 
     def _meet_levels(
         self,
@@ -307,13 +352,14 @@ class PairField:
         """Return by how much the log density of each record rises with another level of
         a block.
         """
-        new = offsets[block] + level
+        new = np.broadcast_to(offsets[block] + level, len(codes)).astype(np.int64)
+        rise: FloatArray = np.zeros(len(codes))
+        own = np.ascontiguousarray(self.theta[:, offsets[block] : offsets[block + 1]])
+        add_gains(rise, codes, block, new - offsets[block], offsets, own)
         old = offsets[block] + codes[:, block]
-        rise: FloatArray = self.bias[new] - self.bias[old].astype(np.float64)
-        for other in range(len(offsets) - 1):
-            if other != block:
-                given = offsets[other] + codes[:, other]
-                rise += self.theta[given, new] - self.theta[given, old]
+        rise += self.bias[new].astype(np.float64) - self.bias[old]
+        if not len(self.layout):
+            return rise
         cells = replace(self, codes=codes).triple_cells()
         triples, axes = np.nonzero(self.layout[:, 1:4] == block)
         for triple, axis in zip(triples, axes, strict=True):
@@ -504,8 +550,7 @@ class _Fit:
 
     def expected(self) -> FloatArray:
         """Return the counts of all two levels among the chains, in records."""
-        ones = np.ones(len(self.field.codes), dtype=np.int64)
-        n_chains = pair_counts(self.field.codes, ones, self.noisy.offsets)
+        n_chains = pair_counts(self.field.codes, None, self.noisy.offsets)
         counts = n_chains * self.scale
         return np.triu(counts) + np.triu(counts, 1).T
 
@@ -603,7 +648,9 @@ def redrawn(
 
 
 class _Parameters(NamedTuple):
-    """What the law of a level depends on, in the form that compiled code takes."""
+    """What the law of a level depends on, in the form that compiled code takes: blocks
+    in the order in which a sweep redraws them.
+    """
 
     theta: Floats32
     bias: Floats32
@@ -614,19 +661,21 @@ class _Parameters(NamedTuple):
 
 
 @numba.njit(fastmath=True, inline="always")
-def _add_up(pull, bias, theta, offsets, codes):  # type: ignore[no-untyped-def]
-    """Set to the sum of the parameters of a record's levels with every level."""
-    pull[:] = bias
-    for block in range(len(codes)):
-        row = theta[offsets[block] + codes[block]]
-        for a in range(len(pull)):
-            pull[a] += row[a]
+def _add(pull, row):  # type: ignore[no-untyped-def]
+    # slices begin at 0: only so are several added at once
+    for a in range(len(pull)):
+        pull[a] += row[a]
 
 
 @numba.njit(fastmath=True, inline="always")
-def _exchange(pull, new, old):  # type: ignore[no-untyped-def]
-    for a in range(len(pull)):
-        pull[a] += new[a] - old[a]
+def _add_up(pull, bias, theta, offsets, codes, order):  # type: ignore[no-untyped-def]
+    """Set to the sum of the parameters of each level with a record's levels in blocks
+    that are redrawn later.
+    """
+    pull[:] = bias
+    for q in range(len(codes)):
+        row = theta[offsets[q] + codes[order[q]]]
+        _add(pull[: offsets[q]], row[: offsets[q]])
 
 
 @numba.njit(fastmath=True, inline="always")
@@ -646,22 +695,22 @@ def _add_triples(added, codes, block, first, end, layout, third):  # type: ignor
 
 
 @numba.njit(fastmath=True, inline="always")
-def _draw_level(pull, added, group, fixed, first, end, weight, uniform):  # type: ignore[no-untyped-def]
+def _draw_level(weight, pull, group, fixed, uniform):  # type: ignore[no-untyped-def]
     """Return a level by its weight, the exponential of its parameters, among those
     that are open.
     """
     top = np.float32(-1e30)
-    for a in range(first, end):
-        if (fixed < 0 or group[a] == fixed) and pull[a] + added[a] > top:
-            top = pull[a] + added[a]
+    for a in range(len(pull)):
+        if (fixed < 0 or group[a] == fixed) and pull[a] > top:
+            top = pull[a]
     total = np.float32(0)
-    for a in range(first, end):
+    for a in range(len(pull)):
         is_open = fixed < 0 or group[a] == fixed
-        weight[a] = math.exp(pull[a] + added[a] - top) if is_open else np.float32(0)
+        weight[a] = math.exp(pull[a] - top) if is_open else np.float32(0)
         total += weight[a]
     left = uniform * total
-    chosen = first
-    for a in range(first, end):
+    chosen = 0
+    for a in range(len(pull)):
         if weight[a] > 0:
             chosen = a
             left -= weight[a]
@@ -670,13 +719,26 @@ def _draw_level(pull, added, group, fixed, first, end, weight, uniform):  # type
     return chosen
 
 
+@numba.njit(cache=True, nogil=True)
+def add_gains(rise, codes, block, levels, offsets, own):  # type: ignore[no-untyped-def]
+    """Add by how much the parameters of each record with another level of a block, in
+    ``own``, shape (levels, levels of the block), are larger.
+    """
+    n, d = codes.shape
+    for r in range(n):
+        for other in range(d):
+            if other != block:
+                row = own[offsets[other] + codes[r, other]]
+                rise[r] += row[levels[r]] - row[codes[r, block]]
+
+
 @numba.njit(cache=True, fastmath=True, nogil=True)
 def sweep(codes, fixed, parameters, uniform, order):  # type: ignore[no-untyped-def]
     """Redraw the level of every block of every chain given the others, within the group
     of levels that is fixed.
 
-    ``pull`` holds the sum of the parameters of a record's levels with every level; it
-    changes only where a level does.
+    ``pull`` holds the sum of the parameters of a level with those of a record: as they
+    were of blocks that are redrawn later, as they are of those before.
     """
     theta, bias, third, layout, offsets, group = parameters
     n, d = codes.shape
@@ -685,16 +747,21 @@ def sweep(codes, fixed, parameters, uniform, order):  # type: ignore[no-untyped-
     weight = np.empty(width, dtype=np.float32)
     added = np.zeros(width, dtype=np.float32)
     for r in range(n):
-        _add_up(pull, bias, theta, offsets, codes[r])
+        _add_up(pull, bias, theta, offsets, codes[r], order)
         for q in range(d):
             i = order[q]
-            first = offsets[i]
-            end = offsets[i + 1]
-            _add_triples(added, codes[r], i, first, end, layout, third)
+            first = offsets[q]
+            end = offsets[q + 1]
+            own = pull[first:end]
+            if len(layout):
+                _add_triples(added, codes[r], i, first, end, layout, third)
+                _add(own, added[first:end])
             chosen = _draw_level(
-                pull, added, group, fixed[r, i], first, end, weight, uniform[r, q]
+                weight[first:end],
+                own,
+                group[first:end],
+                fixed[r, i],
+                uniform[r, q],
             )
-            before = first + codes[r, i]
-            if chosen != before:
-                codes[r, i] = chosen - first
-                _exchange(pull, theta[chosen], theta[before])
+            codes[r, i] = chosen
+            _add(pull[end:], theta[first + chosen][end:])

@@ -19,6 +19,7 @@ from pdips.errors import InputError, UselessWarning
 from pdips.fields.pair_counts import (
     OF_CHOICE,
     ChosenPairs,
+    EveryCount,
     MarginCounts,
     SecondCount,
     margins_asked,
@@ -61,6 +62,7 @@ from pdips.margins.synthesis import (
 from pdips.margins.tree import NoisyTree
 from pdips.margins.views import can_be_laid_out, said_of_views, view_design
 from pdips.mechanism import AnswerTables, Drawn, LaplaceOrGaussian, Split
+from pdips.memory import check_fits
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import Curator, timed
 from pdips.privacy.loss import (
@@ -77,6 +79,11 @@ from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.offers import Offers, SetsShare
 
 MOST_RECORDS = 100_000_000
+DRAWN_BYTES = 20
+HELD_BYTES = 16
+"""Of a cell of a set while it is drawn, and of each set that is held: 32 to 40 together
+for one (``benchmarks.scale``, 100,000 and 300,000 records of 60 columns, 2026-12-01).
+"""
 
 type Measure = Literal["views", "pairs", "chosen"]
 """What is measured."""
@@ -522,10 +529,20 @@ class Margins(LaplaceOrGaussian):
 
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than counts of pairs have room for."""
-        if not plan.n_public or self.measures(plan.schema) == "views":
+        if self.measures(plan.schema) == "views":
+            return
+        fine = self._fine(plan.schema)
+        table.hold(fine.cells if fine.columns else EveryCount(plan.design, None))
+        if not plan.n_public:
             return
         if table.n_records > MOST_RECORDS:
             raise InputError(f"pairs make at most {MOST_RECORDS:,} records")
+        n_cells = table.n_records * len(plan.schema.columns)
+        check_fits(
+            n_cells * (DRAWN_BYTES + self.n_sets * HELD_BYTES),
+            "sets of as many records as the table",
+            "take fewer sets or columns, or more memory",
+        )
         design: PairDesign = plan.design
         for block in design.loud_blocks(plan.named(MARGINS), table.n_records, MANY):
             columns = design.blocks[block].columns

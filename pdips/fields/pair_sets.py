@@ -2,7 +2,7 @@
 records. Post-processing, which costs nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -21,6 +21,9 @@ from pdips.margins.consistency import Codes, LevelGroups, groups_of, meet
 from pdips.margins.estimates import NoisyPairs
 from pdips.margins.residuals import ResidualDesign
 from pdips.release.noisy_margins import MeasuredMargin
+
+CHUNK_RECORDS = 1 << 18
+"""Records of a set that are drawn at a time, where it is drawn in chunks."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,6 +130,18 @@ class FittedPairs:
             kept=True,
         )
         return self._frame(self.field, codes, laws, rng, posterior=False)
+
+    def frames(
+        self, n: int, rng: np.random.Generator, size: int = CHUNK_RECORDS
+    ) -> Iterator[pd.DataFrame]:
+        """Yield so many records of this field, at most ``size`` at a time: memory is
+        that of a chunk.
+        """
+        sizes = [min(size, n - start) for start in range(0, n, size)]
+        pairs = self.measured.pairs
+        laws = self.measured.counts.fine.laws
+        for codes in self.field.chunks(pairs, self.target, self.groups, sizes, rng):
+            yield self._frame(self.field, codes, laws, rng, posterior=False)
 
     def posterior_set(
         self, rng: np.random.Generator

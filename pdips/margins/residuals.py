@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.table import Table
+from pdips.data.table import Table, tally
 from pdips.data.totals import KnownTable
 from pdips.errors import InputError
 from pdips.margins.domain import Domain
@@ -54,6 +54,14 @@ SMOOTH = 7
 # Which part of what a record moves is that of margins of three blocks
 ALSO = Fraction(1, 5)
 ROUNDS = 40
+TILE = 2048
+"""Records whose pairs are counted at a time (``benchmarks.scale``)."""
+
+FEW_LEVELS = 3
+LARGE_TILE = 1 << 14
+"""Columns of so many levels on average are counted by products of matrices, of so many
+records: for more levels most of their numbers would be 0.
+"""
 
 Blocks = tuple[int, ...]
 """A margin, by the blocks whose levels it counts."""
@@ -379,10 +387,11 @@ class ResidualDesign:
         """Return the block level of each row, shape (rows, blocks), from the codes of
         the columns.
         """
-        codes = list[IntArray]()
-        for block in self.blocks:
-            codes.append(block.codes([columns[column] for column in block.columns]))
-        return np.column_stack(codes).astype(np.int32)
+        n = len(columns[0]) if columns else 0
+        codes = np.empty((n, len(self.blocks)), dtype=np.int32)
+        for k, block in enumerate(self.blocks):
+            codes[:, k] = block.codes([columns[column] for column in block.columns])
+        return codes
 
     def count(
         self, table: Table, levels: Mapping[str, IntArray] | None = None
@@ -390,15 +399,38 @@ class ResidualDesign:
         """Return the exact counts of all measured margins, one after the other;
         ``levels`` of columns without bins.
         """
-        codes, counts = self._rows(table, levels)
-        pairs = pair_counts(codes, counts, self.offsets)
-        parts = [
-            self.margin(pairs, m).ravel() for m in self.margins if 1 <= len(m) <= 2
-        ]
+        return self.counts_of(self.every_count(table, levels))
+
+    def every_count(
+        self, table: Table, levels: Mapping[str, IntArray] | None = None
+    ) -> IntArray:
+        """Return the exact counts that those of all margins follow from: of each two
+        levels, of ``also``, and of records.
+        """
+        pairs = pair_counts(*self._rows(table, levels), self.offsets)
+        triples = self.tally(table, self.also, levels)
+        return np.concatenate([pairs.ravel(), triples, [table.n_records]])
+
+    def counts_of(self, every: IntArray) -> IntArray:
+        """Return the exact counts of all measured margins from :meth:`every_count`."""
+        small = [margin for margin in self.margins if 1 <= len(margin) <= 2]
+        parts = [self.small_counts(small, every)]
         if () in self.place:
-            parts.insert(0, np.array([table.n_records]))
-        parts.append(self.tally(table, self.margins[len(parts) :], levels))
-        return np.concatenate(parts).astype(np.int64)
+            parts.insert(0, every[-1:])
+        is_open = [margin in self.place for margin in self.also]
+        n_pairs = int(self.offsets[-1]) ** 2
+        ends = np.cumsum([math.prod(self.shape(margin)) for margin in self.also])
+        parts += compress(np.split(every[n_pairs:-1], ends[:-1]), is_open)
+        return np.concatenate(parts)
+
+    def small_counts(self, margins: Sequence[Blocks], every: IntArray) -> IntArray:
+        """Return the exact counts of margins of one or two blocks from
+        :meth:`every_count`.
+        """
+        n_levels = int(self.offsets[-1])
+        pairs = every[: n_levels**2].reshape(n_levels, n_levels)
+        parts = [self.margin(pairs, margin).ravel() for margin in margins]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
     def tally(
         self,
@@ -411,21 +443,17 @@ class ResidualDesign:
         parts = [np.zeros(0, dtype=np.int64)]
         for margin in margins:
             shape = self.shape(margin)
-            part = np.zeros(math.prod(shape), dtype=np.int64)
             levels_held = tuple(codes[:, margin].T)
             cells = np.ravel_multi_index(levels_held, shape)
-            np.add.at(part, cells, counts)
-            parts.append(part)
+            parts.append(tally(cells, counts, math.prod(shape)))
         return np.concatenate(parts)
 
     def _rows(
         self, table: Table, levels: Mapping[str, IntArray] | None
-    ) -> tuple[NDArray[np.int32], IntArray]:
+    ) -> tuple[NDArray[np.int32], IntArray | None]:
         columns = {**table.codes, **(levels or {})}
         codes = self.codes([columns[name] for name in self.domain.names])
-        if table.counts is not None:
-            return codes, table.counts
-        return codes, np.ones(len(codes), dtype=np.int64)
+        return codes, table.counts
 
     def differences(self, counts: IntArray) -> IntArray:
         """Return the differences of counts of all measured margins, shape (runs,
@@ -513,17 +541,22 @@ class ResidualDesign:
             told[part] = {margin: value / total for margin, value in own.items()}
         return told
 
-    def _scales(self, step: Step) -> dict[Blocks, Fraction]:
-        return {
-            margin: self.image.scale(step, int(self.weights[k]))
-            for margin, k in self.place.items()
+    def scales(self, step: Step) -> dict[Blocks, Fraction]:
+        """Return the scale, or for Gaussian noise the variance, of the noise on the
+        counts of each margin.
+        """
+        scale_of = {
+            weight: self.image.scale(step, weight)
+            for weight in np.unique(self.weights).tolist()
         }
+        weights = self.weights.tolist()
+        return {margin: scale_of[weights[k]] for margin, k in self.place.items()}
 
     def part_noises(self, step: Step) -> dict[Blocks, NoiseSum]:
         """Return the noise on one cell of each part, from which its residual is
         taken.
         """
-        scales = self._scales(step)
+        scales = self.scales(step)
         noises = dict[Blocks, NoiseSum]()
         for part, shares in self.told.items():
             terms = [
@@ -541,7 +574,7 @@ class ResidualDesign:
         / L of each other's; for a pair the products. It is spread over the levels of
         the blocks that it doesn't name.
         """
-        scales = self._scales(step)
+        scales = self.scales(step)
         in_total = Counter[tuple[float, Fraction]]()
         for measured, share in self.told.get((), {}).items():
             in_total[share, scales[measured]] += math.prod(self.shape(measured))
@@ -636,21 +669,58 @@ def difference(counts: IntArray, axes: int) -> IntArray:
     return found
 
 
-@numba.njit(cache=True)
 def pair_counts(
-    codes: NDArray[np.int32], counts: IntArray, offsets: IntArray
+    codes: NDArray[np.int32], counts: IntArray | None, offsets: IntArray
 ) -> IntArray:
     """Return how many records have each two levels, shape (levels, levels) over the
-    levels of all blocks.
+    levels of all blocks, of blocks in order; ``counts`` of the records that each row
+    stands for, None where it is one.
     """
-    found = np.zeros((offsets[-1], offsets[-1]), dtype=np.int64)
-    n, d = codes.shape
-    for r in range(n):
-        for i in range(d):
-            row = offsets[i] + codes[r, i]
-            for j in range(i, d):
-                found[row, offsets[j] + codes[r, j]] += counts[r]
+    n_levels = int(offsets[-1])
+    found = np.zeros((n_levels, n_levels), dtype=np.int64)
+    if counts is None and n_levels <= FEW_LEVELS * codes.shape[1]:
+        for start in range(0, len(codes), LARGE_TILE):
+            found += _by_products(codes[start : start + LARGE_TILE], offsets)
+        return np.triu(found)
+    times = np.ones(0, dtype=np.int64) if counts is None else counts
+    add_pairs(codes, times, offsets, found.ravel(), n_levels)
     return found
+
+
+def _by_products(codes: NDArray[np.int32], offsets: IntArray) -> IntArray:
+    """Return the pairs of some records as products of columns of zeros and ones: exact,
+    as all sums are below 2^24.
+    """
+    has_level = np.zeros((len(codes), int(offsets[-1])), dtype=np.float32)
+    np.put_along_axis(has_level, codes + offsets[:-1], 1, axis=1)
+    return (has_level.T @ has_level).astype(np.int64)
+
+
+@numba.njit(cache=True)
+def add_pairs(codes, times, offsets, found, n_levels):  # type: ignore[no-untyped-def]
+    """Add the pairs of records to a flat table of all levels by all levels, pair by
+    pair of blocks for some records at a time: so what is read and written stays in the
+    fastest memory, and cells are worked out several at once.
+    """
+    n, d = codes.shape
+    levels = np.empty((d, TILE), dtype=np.uint32)
+    cells = np.empty(TILE, dtype=np.uint32)
+    for start in range(0, n, TILE):
+        size = min(n - start, TILE)
+        for r in range(size):
+            for i in range(d):
+                levels[i, r] = offsets[i] + codes[start + r, i]
+        for i in range(d):
+            rows = levels[i] * np.uint32(n_levels)
+            for j in range(i, d):
+                for r in range(size):
+                    cells[r] = rows[r] + levels[j, r]
+                if len(times):
+                    for r in range(size):
+                        found[cells[r]] += times[start + r]
+                else:
+                    for r in range(size):
+                        found[cells[r]] += 1
 
 
 def squared_norm(
