@@ -8,10 +8,6 @@ missing. A folder of Parquet files is written chunk by chunk, or used again wher
 there. It is counted, and ``margins`` is fitted and makes one set of a tenth of the
 records, written in chunks. CPU seconds (of this process and of those that it waited
 for) and the largest resident memory by stage.
-
-With ``--peers FOLDER``, where polars is installed (``pip install --target FOLDER
-polars``), all pairs of the columns with levels are also counted by DuckDB, Polars,
-Arrow's group-bys, numpy and products of matrices, on the same files in the same run.
 """
 
 import argparse
@@ -32,7 +28,7 @@ from benchmarks.__main__ import EXAMPLES
 from pdips import Margins, Schema
 from pdips.arrays import IntArray
 from pdips.data.partitions import PartitionedTable
-from pdips.fields.pair_sets import FittedPairs
+from pdips.fields.pair_sets import FittedPairs, PairMeasurement
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 
@@ -61,7 +57,7 @@ RANGES = {
 """Lower and upper bound and resolution of the numbers."""
 
 
-def survey() -> tuple[pd.DataFrame, pd.DataFrame]:
+def survey() -> tuple[pd.DataFrame, pd.Series]:
     """Return codes of the youth survey's columns, sorted, and the numbers of levels."""
     frame = pd.read_parquet(EXAMPLES / "youth.parquet")
     codes = pd.DataFrame({name: pd.factorize(of)[0] for name, of in frame.items()})
@@ -75,7 +71,7 @@ def products(n_columns: int) -> dict[str, IntArray]:
     every = [group for size in (1, 2, 3) for group in combinations(codes, size)]
     fit = [group for group in every if n_levels[[*group]].prod() <= N_LEVELS]
     rng = np.random.default_rng(1)
-    chosen = [(name,) for name in codes]
+    chosen: list[tuple[Any, ...]] = [(name,) for name in codes]
     larger = [group for group in fit if len(group) > 1]
     while len(chosen) < n_columns:
         chosen.append(larger[rng.integers(len(larger))])
@@ -199,6 +195,7 @@ def release(folder: Path, schema: Schema, n_records: int) -> None:
         measured = mechanism.ask(plan, curator)
     rng = np.random.default_rng(2)
     with stage("fit"):
+        assert isinstance(measured, PairMeasurement)
         fitted = FittedPairs.of(measured, None, rng)
     with stage("a set of a tenth"):
         made = write_set(fitted, n_records // OF_ALL, folder.with_suffix(".set"), rng)
@@ -225,7 +222,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--columns", type=int, nargs="+", default=[60])
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--peers", type=Path)
     given = parser.parse_args()
     print("| stage | CPU s | wall s | peak MiB |\n| --- | ---: | ---: | ---: |")
     for n_columns in given.columns:

@@ -515,7 +515,7 @@ class _CodedPart(Table):
 
     def binned(self, name: str, column: Column) -> IntArray:
         values, places = self._cells[name]
-        return encode(name, values, column)[places]
+        return np.asarray(encode(name, values, column)[places])
 
 
 def _coded_parts(

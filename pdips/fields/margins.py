@@ -1,6 +1,5 @@
 """Margins of a table, measured once with noise, and records that agree with them: all
-pairs of columns in the residual basis, views, which hold every pair, or few pairs that
-are chosen.
+pairs of columns in the residual basis, views, which hold every pair, or chosen pairs.
 """
 
 import math
@@ -19,9 +18,9 @@ from pdips.errors import InputError, UselessWarning
 from pdips.fields.pair_counts import (
     OF_CHOICE,
     ChosenPairs,
-    EveryCount,
     MarginCounts,
     SecondCount,
+    hold_first,
     margins_asked,
     open_pairs,
     pair_design,
@@ -34,7 +33,7 @@ from pdips.fields.pair_plan import (
     pairs_are_chosen,
     share_beside_chosen,
 )
-from pdips.fields.pair_sets import FittedPairs, PairMeasurement
+from pdips.fields.pair_sets import FittedPairs, PairMeasurement, check_memory
 from pdips.fields.price_parts import (
     AGAIN,
     ALONE,
@@ -62,7 +61,6 @@ from pdips.margins.synthesis import (
 from pdips.margins.tree import NoisyTree
 from pdips.margins.views import can_be_laid_out, said_of_views, view_design
 from pdips.mechanism import AnswerTables, Drawn, LaplaceOrGaussian, Split
-from pdips.memory import check_fits
 from pdips.privacy.answers import PublicFacts
 from pdips.privacy.curator import Curator, timed
 from pdips.privacy.loss import (
@@ -77,13 +75,6 @@ from pdips.privacy.loss import (
 from pdips.privacy.plan import Plan
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.offers import Offers, SetsShare
-
-MOST_RECORDS = 100_000_000
-DRAWN_BYTES = 20
-HELD_BYTES = 16
-"""Of a cell of a set while it is drawn, and of each set that is held: 32 to 40 together
-for one (``benchmarks.scale``, 100,000 and 300,000 records of 60 columns, 2026-12-01).
-"""
 
 type Measure = Literal["views", "pairs", "chosen"]
 """What is measured."""
@@ -531,26 +522,18 @@ class Margins(LaplaceOrGaussian):
         """Refuse tables of more records than counts of pairs have room for."""
         if self.measures(plan.schema) == "views":
             return
-        fine = self._fine(plan.schema)
-        table.hold(fine.cells if fine.columns else EveryCount(plan.design, None))
+        hold_first(table, plan.design, self._fine(plan.schema))
         if not plan.n_public:
             return
-        if table.n_records > MOST_RECORDS:
-            raise InputError(f"pairs make at most {MOST_RECORDS:,} records")
-        n_cells = table.n_records * len(plan.schema.columns)
-        check_fits(
-            n_cells * (DRAWN_BYTES + self.n_sets * HELD_BYTES),
-            "sets of as many records as the table",
-            "take fewer sets or columns, or more memory",
-        )
-        design: PairDesign = plan.design
+        check_memory(table.n_records, len(plan.schema.columns), self.n_sets)
+        design = plan.design
         for block in design.loud_blocks(plan.named(MARGINS), table.n_records, MANY):
-            columns = design.blocks[block].columns
-            names = ", ".join(repr(design.domain.names[k]) for k in columns)
+            own = design.blocks[block].columns
+            names = ", ".join(repr(design.domain.names[k]) for k in own)
             warnings.warn(
                 f"{names} has {design.sizes[block]:,} levels, and noise would make up "
-                f"most of its margin: merge levels, or "
-                "take wider bins; levels may have groups in the schema",
+                f"most of its margin: merge levels, or take wider bins; levels may "
+                f"have groups in the schema",
                 UselessWarning,
                 stacklevel=3,
             )

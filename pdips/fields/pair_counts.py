@@ -74,6 +74,11 @@ class EveryCount:
         return self.design.every_count(table, levels)
 
 
+def hold_first(table: Table, design: PairDesign, fine: IntervalDesign) -> None:
+    """Count what is asked first in the pass that checks a table in many files."""
+    table.hold(fine.cells if fine.columns else EveryCount(design, None))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarginCounts:
     """The noisy answer to all margins, with what is known beside it.

@@ -12,7 +12,8 @@ import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.table import Table
-from pdips.margins.residuals import Blocks, ResidualDesign, pair_counts
+from pdips.margins.pair_tables import pair_counts
+from pdips.margins.residuals import Blocks, ResidualDesign
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import (
     MarginAxis,

@@ -10,8 +10,8 @@ from tables import refuses
 
 from pdips import Margins, Schema, Table, memory
 from pdips.fields.pair_sets import FittedPairs
-from pdips.margins import residuals
-from pdips.margins.residuals import pair_counts
+from pdips.margins import pair_tables
+from pdips.margins.pair_tables import pair_counts
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 
@@ -40,13 +40,13 @@ def records(sizes, n=5_000):
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_pairs_are_counted_alike_by_every_way(sizes, monkeypatch):
-    monkeypatch.setattr(residuals, "LARGE_TILE", 1_000)
+    monkeypatch.setattr(pair_tables, "LARGE_TILE", 1_000)
     codes, offsets = records(sizes)
     ones = np.ones(len(codes), dtype=np.int64)
     wanted = one_by_one(codes, ones, offsets)
     ways = [pair_counts(codes, None, offsets), pair_counts(codes, ones, offsets)]
     for limit in (0, 1_000):  # by cells, and by products of matrices
-        monkeypatch.setattr(residuals, "FEW_LEVELS", limit)
+        monkeypatch.setattr(pair_tables, "FEW_LEVELS", limit)
         ways.append(pair_counts(codes, None, offsets))
     for found in ways:
         np.testing.assert_array_equal(found, wanted)
