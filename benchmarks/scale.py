@@ -57,7 +57,7 @@ RANGES = {
 """Lower and upper bound and resolution of the numbers."""
 
 
-def survey() -> tuple[pd.DataFrame, pd.Series]:
+def survey() -> tuple[pd.DataFrame, Any]:
     """Return codes of the youth survey's columns, sorted, and the numbers of levels."""
     frame = pd.read_parquet(EXAMPLES / "youth.parquet")
     codes = pd.DataFrame({name: pd.factorize(of)[0] for name, of in frame.items()})
