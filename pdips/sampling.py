@@ -5,7 +5,6 @@ to a posterior as an ArviZ tree.
 import hashlib
 import inspect
 import logging
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -25,8 +24,8 @@ from pdips.data.schema import Records, Schema
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError
 from pdips.groups.design import n_values
+from pdips.groups.formulas import groups_in_formula, template_for
 from pdips.groups.group_sums import GroupSums
-from pdips.groups.recognised import template_of
 from pdips.html import show_progress
 from pdips.mechanism import Mechanism
 from pdips.posterior import model_file
@@ -38,7 +37,7 @@ from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
 from pdips.registry import find
-from pdips.release.public_draws import CONTRADICTED, MISFIT
+from pdips.release.public_draws import contradiction
 from pdips.release.tree import public_tree
 from pdips.scores.posterior import MOST_K
 from pdips.scores.scores import MOST_PARAMETERS, Scores
@@ -46,8 +45,6 @@ from pdips.synthesis import ReleaseJob, as_schema, as_table
 
 LOG = logging.getLogger("pdips")
 MAKE = "make"
-GROUP_TERM = re.compile(r"\(\s*(?P<effects>[^()|]*?)\s*\|(?P<group>[^()]*)\)")
-"""A term of a formula that differs by group."""
 
 
 def sample(
@@ -234,29 +231,11 @@ def mechanism_of(
         if build.offers.sets_share != "posterior":
             raise InputError(f"{name} publishes no posterior: leave mechanism out")
         return build
-    group = group_in_formula(model)
-    if group in schema.columns and n_values(schema.columns[group]) > MOST_PARAMETERS:
-        return GroupSums
-    return Scores
-
-
-def group_in_formula(model: Any) -> str:
-    """Return the group of a formula in which an intercept differs by one group and
-    nothing else differs by any; empty if it is another model.
-
-    Examples
-    --------
-    >>> group_in_formula("ill ~ age + (1 | site)"), group_in_formula("ill ~ age")
-    ('site', '')
-    """
-    if isinstance(model, (list, tuple)) and len(model) == 1:
-        [model] = model
-    terms = [*GROUP_TERM.finditer(model)] if isinstance(model, str) else []
-    if len(terms) != 1:
-        return ""
-    [term] = terms
-    group = term["group"].strip()
-    return group if term["effects"] == "1" and group.isidentifier() else ""
+    n_parameters = 0
+    for group, n_effects in groups_in_formula(model).items():
+        if group in schema.columns:
+            n_parameters += n_effects * n_values(schema.columns[group])
+    return GroupSums if n_parameters > MOST_PARAMETERS else Scores
 
 
 def source_of_groups(
@@ -268,7 +247,7 @@ def source_of_groups(
     """Return a mixed model in the form that group sums take: made on made-up records of
     few groups, so that it doesn't matter how many there are, and no record is read.
     """
-    template = template_of(schema, group_in_formula(model))
+    template = template_for(model, schema)
     written = written_model(model, template, options, public_constants)
     if written is None:
         raise InputError(
@@ -282,13 +261,13 @@ def tell_of(tree: xr.DataTree) -> None:
     """Say so where the draws say less than they seem to. Nothing may fail any more: the
     release is paid for.
     """
-    misfit = tree["posterior"].attrs.get(MISFIT, 1.0)
-    if misfit < CONTRADICTED:
+    against = contradiction(tree["posterior"].attrs)
+    if against is not None:
         LOG.warning(
             "the noisy answers contradict the model (they would be as far off %.2g of "
-            "the time if it were right): records are spread otherwise than it says, so "
-            "its intervals are not what they seem",
-            misfit,
+            "the time if it were right): %s, so its intervals are not what they seem",
+            against.share,
+            against.reason,
         )
     shape = tree["posterior"].attrs.get("pareto_k", 0.0)
     if tree.attrs["sampler"] == "importance" and shape > MOST_K:

@@ -104,7 +104,7 @@ class Anything(Curator):
         self.rng = rng
         self.answers = Answers()
 
-    def _take(self, step, *laws) -> None:
+    def _take(self, step, *laws, share=1) -> None:
         """Take any step in any order."""
 
     def _choose(self, step, scores) -> np.ndarray:

@@ -15,8 +15,8 @@ from pdips.report.coefficients import entries
 TABLE_GROUP = "this_table"
 ESTIMATES_TABLE = "answer"  # table of a release
 CONTRADICTED_MODEL = (
-    "the noisy answers contradict it: if it were right, they would be so far off in "
-    "{:.2g} of releases. So the intervals are not 95 %"
+    "the noisy answers contradict it: {0.reason}. If it were right, they would be so "
+    "far off in {0.share:.2g} of releases. So the intervals are not 95 %"
 )
 ENDS_OF_95 = (0.025, 0.975)  # of the two ends of an interval
 
@@ -78,6 +78,6 @@ def told_of(number: int, part: Release) -> Iterator[str]:
             f"{row['lower']:.4g} to {row['upper']:.4g}"
         )
     draws = part.posterior_draws
-    share = None if draws is None else contradiction(draws.posterior.attrs)
-    if share is not None:
-        yield f"model     {CONTRADICTED_MODEL.format(share)}"
+    against = None if draws is None else contradiction(draws.posterior.attrs)
+    if against is not None:
+        yield f"model     {CONTRADICTED_MODEL.format(against)}"

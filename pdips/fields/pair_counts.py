@@ -46,6 +46,8 @@ MOST_LEVELS = 6_000  # Of all columns together: pairs of levels are held in memo
 MOST_TRIPLE_CELLS = 100_000  # Of a margin of three columns
 OF_CHOICE = Fraction(1, 4)
 """Part of the price of pairs that their choice gets (not compared with others)."""
+SHARE_OF_ALL = 1 / (1 - OF_CHOICE)
+"""How much of its price a count of all pairs has, which has that of the choices too."""
 
 type BlockPair = tuple[int, int]
 """Two blocks of columns, by number."""
@@ -169,9 +171,10 @@ class MarginCounts:
         margins: Sequence[Blocks],
         *,
         units: Fraction = Fraction(1),
+        share: Fraction = Fraction(1),
     ) -> list[MeasuredMargin]:
         """Return a noisy count of some margins of one or two blocks, whose sensitivity
-        together is so many times that of the step.
+        together is so many times that of the step, for a share of its price.
         """
         design = self.design
         statistic = Derived(
@@ -179,9 +182,9 @@ class MarginCounts:
             of=partial(design.small_counts, margins),
             alone=lambda table: design.tally(table, margins, self.fine.levels(table)),
         )
-        counted = curator.count(step, statistic, units=units)
+        counted = curator.count(step, statistic, units=units, share=share)
         ends = np.cumsum([math.prod(design.shape(margin)) for margin in margins])
-        asked = step.enlarged(units)
+        asked = step.enlarged(units, share)
         measured = list[MeasuredMargin]()
         parts = np.split(counted, ends[:-1])
         for margin, counts in zip(margins, parts, strict=False):
@@ -403,7 +406,7 @@ class ChosenPairs:
         most = max(self.n_pairs, len(self.schema.columns))
         units = {tables_in_units(law, n) for n in range(1, most + 1)}
         if self.n_usual is not None:
-            units.add(self.of_all(law))
+            units.add(tables_in_units(law, self.n_open) / SHARE_OF_ALL)
         counted = Step(
             name=PAIRS,
             counts="each count of a pair chosen, if it is the only one",
@@ -421,12 +424,6 @@ class ChosenPairs:
         of_pairs = replace(counted, price=price).rho
         both = [replace(step, item=CHOICE_AND_COUNT) for step in (choice, counted)]
         return [*sharing(both, max(of_choices, of_pairs))]
-
-    def of_all(self, law: AnswerLaw) -> Fraction:
-        """Return the sensitivity of all pairs in that of one table, where they have the
-        price of the choices too: by so much less noise than at their own.
-        """
-        return tables_in_units(law, self.n_open) * (1 - OF_CHOICE)
 
     def choice(self, price: Fraction, neighbours: Neighbours, law: AnswerLaw) -> Step:
         """Return the choice of pairs, one by one: a record moves each score by the
@@ -458,7 +455,7 @@ class ChosenPairs:
             pairs=candidates,
             choice=first.plan.named(CHOICE),
             counted=step,
-            of_all=self.of_all(step.law),
+            of_all=SHARE_OF_ALL,
         )
         if self.n_usual is not None:
             rule = partial(choice.by_records, self.n_usual)
@@ -469,11 +466,12 @@ class ChosenPairs:
         if not margins:
             margins = [margin for margin in design.margins if len(margin) == 1]
             margins = margins or [(block,) for block in design.known]
-        units = tables_in_units(step.law, len(margins))
+        share = Fraction(1)
         if choice.n_asked == 0:
             margins = [*candidates]
-            units = self.of_all(step.law)
-        return first.count(curator, step, margins, units=units)
+            share = SHARE_OF_ALL
+        units = tables_in_units(step.law, len(margins))
+        return first.count(curator, step, margins, units=units, share=share)
 
 
 def triples_of(design: PairDesign, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -4,10 +4,11 @@ records and of their outcomes.
 
 import logging
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.groups.design import Family, GroupDesign
+from pdips.groups.formulas import source_of_published
 from pdips.groups.hierarchy import Hierarchy, PlainHierarchy
 from pdips.groups.noisy_groups import NoisyGroups
 from pdips.groups.recognised import RecognisedModel, recognised_in
@@ -47,9 +49,9 @@ MOST_SPREAD = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSums(LaplaceOrGaussian):
-    """Records of a mixed model ``outcome ~ x + (1 | group)``, of however many groups,
-    and the effect of each group with its interval. Covariates ``x`` have levels, or
-    whole numbers in a short range.
+    """Records of a mixed model ``outcome ~ x + (1 | group)``, or of a normal outcome
+    ``(1 + x | group)``, of however many groups, and the effects of each group with
+    their intervals. Covariates ``x`` have levels, or whole numbers in a short range.
 
     ``epsilon``, ``n_sets`` and ``neighbours`` are those of
     :class:`pdips.mechanism.Mechanism`, ``delta`` is that of
@@ -134,6 +136,19 @@ class GroupSums(LaplaceOrGaussian):
         if isinstance(source, Source):
             text = {"model": source.name, "model_source": source.text or None}
         return super().shown() | text
+
+    @classmethod
+    def of_published(cls, settings: Mapping[str, Any], schema: Schema) -> Self:
+        """Return the mechanism of a release, whose model is a formula or left out."""
+        names = {each.name for each in fields(cls)} - {"model"}
+        given = {
+            name: value
+            for name, value in settings.items()
+            if name in names and value is not None
+        }
+        if settings.get("model") is not None:
+            given["model"] = source_of_published(settings, schema)
+        return cls(**given)
 
     def seconds(self, schema: Schema, n_records: int) -> float:
         """Return about how long a release takes, by the number of groups."""

@@ -9,10 +9,36 @@ from typing import Any
 
 import numpy as np
 
-from pdips.arrays import FloatArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.groups.design import GroupDesign
 
 LOG_TWO_PI = float(np.log(2 * np.pi))
+EFFECT = "effect"
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Several effects in common, as an intercept and a slope: each counts for as much
+    as a group's covariates say.
+
+    Parameters
+    ----------
+    loadings : ndarray
+        What standard normal effects count for, shape (groups with effects in common,
+        effects).
+    means : ndarray
+        Of the effects as the model has them, shape (effects,).
+    root : ndarray
+        Of their covariance: ``means + root @ z`` are the effects, z standard normal.
+    """
+
+    loadings: FloatArray
+    means: FloatArray
+    root: FloatArray
+
+    def natural(self, standard: FloatArray) -> FloatArray:
+        """Return effects as the model has them, shape (..., effects) as given."""
+        return np.asarray(self.means + standard @ self.root.T)
 
 
 @dataclass(frozen=True)
@@ -20,7 +46,8 @@ class Spread:
     """Where the predictors of groups lie, and how far records are from them.
 
     A group's predictor is an effect, normal with this mean and spread, and an offset
-    where several groups have that effect in common.
+    where several groups have that effect in common. With several effects it is the mean
+    and an offset, and each standard normal effect times its loading.
     """
 
     mean: float
@@ -28,6 +55,17 @@ class Spread:
     deviation: float  # of records about their group, where the outcome is normal
     # shape (groups with an effect in common,)
     offsets: FloatArray = field(default_factory=lambda: np.zeros(1))
+    slopes: Slopes | None = None
+
+    def predictors(self, effects: FloatArray, group: IntArray) -> FloatArray:
+        """Return the predictor of each group, shape (groups,), at what
+        :meth:`pdips.groups.quadrature.GroupQuadrature.sample` draws.
+        """
+        effect, within = np.divmod(group, len(self.offsets))
+        if self.slopes is None:
+            return np.asarray(effects[effect] + self.offsets[within])
+        off = (effects[effect] * self.slopes.loadings[within]).sum(axis=1)
+        return np.asarray(self.mean + self.offsets[within] + off)
 
 
 class Hierarchy(ABC):
@@ -52,13 +90,21 @@ class Hierarchy(ABC):
     ) -> Mapping[str, FloatArray]:
         """Return draws by the names of the model's variables, shape (draws, ...), of
         parameters, shape (draws, parameters), and of effects with their mean, shape
-        (draws, effects).
+        (draws, effects); standard normal ones, shape (draws, groups, effects), where
+        there are several of a group.
         """
 
     @property
     @abstractmethod
-    def effects(self) -> str:
-        """The name of the variable that has one entry for each effect."""
+    def effects(self) -> Mapping[str, int]:
+        """The names of variables that have entries for each group, and which of their
+        axes is that of groups.
+        """
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """What the effects of a group are called, where it has several."""
+        return ()
 
     @property
     def dims(self) -> Mapping[str, tuple[str, ...]]:
@@ -113,8 +159,8 @@ class PlainHierarchy(Hierarchy):
         return float(total)
 
     @property
-    def effects(self) -> str:
-        return "effect"
+    def effects(self) -> Mapping[str, int]:
+        return {EFFECT: 0}
 
     def named(
         self, places: FloatArray, predictors: FloatArray
@@ -122,5 +168,5 @@ class PlainHierarchy(Hierarchy):
         draws = {"mean": places[:, 0], "spread": np.exp(places[:, 1])}
         if self.is_normal:
             draws["sigma"] = np.exp(places[:, 2])
-        draws[self.effects] = predictors - places[:, :1]
+        draws[EFFECT] = predictors - places[:, :1]
         return draws

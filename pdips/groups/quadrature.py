@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import gammainc, gammaln, logsumexp
+from scipy.special import gammainc, gammaln
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.groups.blocks import ClosedBlock, GridBlock, SharedBlock
 from pdips.groups.families import GroupOutcome, Normal, outcome_of
 from pdips.groups.hierarchy import LOG_TWO_PI, Spread
 from pdips.groups.noisy_groups import NoisyGroups
+from pdips.groups.slopes import CellLaw, CellNumbers, LinearBlock
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class GroupGrid:
     settled: float = 0.1
     # of the first pass, times the spread of the groups
     first: float = 1.5
+    # passes in which the sizes of means are looked for, of several effects
+    cell_passes: int = 3
 
     @property
     def step(self) -> float:
@@ -72,150 +76,8 @@ class Common:
     sizes: SizeLaw | None  # None where sizes are public
 
 
-@dataclass(frozen=True)
-class _ClosedBlock:
-    """Grids of sizes, shape (groups, sizes), of a normal outcome: given a size the
-    predictor is normal.
-    """
-
-    sizes: FloatArray
-    log_weights: FloatArray
-    predictors: FloatArray
-    variances: FloatArray
-
-    def log_evidence(self) -> FloatArray:
-        """Return the log probability of each group's numbers, shape (groups,)."""
-        return np.asarray(logsumexp(self.log_weights, axis=1))
-
-    def moments(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return mean and variance of predictors and the mean of sizes, shape (groups,)
-        each.
-        """
-        weights = _normalised(self.log_weights)
-        mean = (weights * self.predictors).sum(axis=1)
-        spread = (self.predictors - mean[:, None]) ** 2 + self.variances
-        sizes = (weights * self.sizes).sum(axis=1)
-        return mean, (weights * spread).sum(axis=1), sizes
-
-    def sample(
-        self, count: int, rng: np.random.Generator
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return draws of predictors and of sizes, shape (draws, groups) each."""
-        chosen = _choices(_normalised(self.log_weights), count, rng)
-        mean = _at(self.predictors, chosen)
-        noise = rng.standard_normal(mean.shape)
-        predictors = mean + np.sqrt(_at(self.variances, chosen)) * noise
-        return predictors, _at(self.sizes, chosen)
-
-
-@dataclass(frozen=True)
-class _GridBlock:
-    """Grids of sizes, shape (groups, sizes), and of predictors, shape (groups,
-    predictors), of another outcome.
-    """
-
-    sizes: FloatArray
-    log_weights: FloatArray  # (groups, sizes, predictors)
-    predictors: FloatArray
-
-    def log_evidence(self) -> FloatArray:
-        """Return the log probability of each group's numbers, shape (groups,)."""
-        return np.asarray(logsumexp(self.log_weights, axis=(1, 2)))
-
-    def moments(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return mean and variance of predictors and the mean of sizes, shape (groups,)
-        each.
-        """
-        weights = _normalised(self.log_weights)
-        mean, variance = _mean_and_variance(weights.sum(axis=1), self.predictors)
-        sizes = (weights.sum(axis=2) * self.sizes).sum(axis=1)
-        return mean, variance, sizes
-
-    def sample(
-        self, count: int, rng: np.random.Generator
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return draws of predictors and of sizes, shape (draws, groups) each."""
-        weights = _normalised(self.log_weights)
-        by_predictor = weights.sum(axis=1)
-        place = _choices(by_predictor, count, rng)
-        predictors = _spread(self.predictors, by_predictor, place, rng)
-        by_group = np.moveaxis(weights, 2, 1)
-        given = np.take_along_axis(by_group, place.T[:, :, None], axis=1)
-        chosen = _choices_of_each(given, rng).T
-        return predictors, _at(self.sizes, chosen)
-
-
-@dataclass(frozen=True)
-class _SharedBlock:
-    """Effects that several groups have in common: grids of how many records all groups
-    of an effect expect together, and of predictors. Given both, what is known of a
-    group is near normal.
-    """
-
-    log_weights: FloatArray  # (effects, expected, predictors)
-    predictors: FloatArray  # (effects, predictors), without offsets
-    # of the size of each group, shape (effects, groups of each, expected, predictors)
-    size_means: FloatArray
-    size_variances: FloatArray
-    # of its sum of squares, and its covariance with the size
-    square_means: FloatArray
-    square_variances: FloatArray
-    covariances: FloatArray
-
-    def log_evidence(self) -> FloatArray:
-        """Return the log probability of each effect's numbers, shape (effects,)."""
-        return np.asarray(logsumexp(self.log_weights, axis=(1, 2)))
-
-    def moments(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return mean and variance of predictors, shape (effects,), and the mean of
-        sizes, shape (groups,).
-        """
-        weights = _normalised(self.log_weights)
-        mean, variance = _mean_and_variance(weights.sum(axis=1), self.predictors)
-        sizes = (weights[:, None] * self.size_means).sum(axis=(2, 3))
-        return mean, variance, sizes.ravel()
-
-    def sample(
-        self, count: int, rng: np.random.Generator
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return draws of predictors, shape (draws, effects), and of sizes, shape
-        (draws, groups).
-        """
-        weights = _normalised(self.log_weights)
-        n_effects, _, n_predictors = weights.shape
-        chosen = _choices(weights.reshape(n_effects, -1), count, rng)
-        place = chosen % n_predictors
-        by_predictor = weights.sum(axis=1)
-        predictors = _spread(self.predictors, by_predictor, place, rng)
-        groups = self.size_means.shape[:2]
-        at = np.broadcast_to(chosen.T[:, None], (*groups, count))
-        means = np.take_along_axis(self.size_means.reshape(*groups, -1), at, axis=2)
-        spread = self.size_variances.reshape(*groups, -1)
-        spread = np.sqrt(np.take_along_axis(spread, at, axis=2))
-        sizes = means + spread * rng.standard_normal(means.shape)
-        return predictors, np.maximum(sizes, 0.0).reshape(-1, count).T
-
-    def squares(self) -> FloatArray:
-        """Return the law of the sum of squares: mean, variance, size, variance of sizes
-        and their covariance, of all effects.
-        """
-        weights = _normalised(self.log_weights)
-        squares = self.square_means.sum(axis=1)
-        sizes = self.size_means.sum(axis=1)
-        mean = (weights * squares).sum(axis=(1, 2))
-        size = (weights * sizes).sum(axis=(1, 2))
-        off = squares - mean[:, None, None]
-        size_off = sizes - size[:, None, None]
-        variance = self.square_variances.sum(axis=1) + off**2
-        size_variance = self.size_variances.sum(axis=1) + size_off**2
-        covariance = self.covariances.sum(axis=1) + off * size_off
-        parts = [
-            (weights * part).sum() for part in (variance, size_variance, covariance)
-        ]
-        return np.array([mean.sum(), parts[0], size.sum(), parts[1], parts[2]])
-
-
-_Block = _ClosedBlock | _GridBlock | _SharedBlock
+_Block = ClosedBlock | GridBlock | SharedBlock
+_AnyBlock = _Block | LinearBlock
 
 
 class GroupQuadrature:
@@ -237,6 +99,8 @@ class GroupQuadrature:
         totals = noisy.sizes.reshape(-1, noisy.n_within).sum(axis=0)
         shares = np.maximum(totals / max(totals.sum(), 1.0), LEAST_SHARE)
         self.shares = shares / shares.sum()
+        # of means of groups that have several effects in common, the expected squares
+        self.squared_means = np.zeros((noisy.n_effects, noisy.n_within))
 
     @property
     def is_closed(self) -> bool:
@@ -251,6 +115,9 @@ class GroupQuadrature:
         there at other common parameters too.
         """
         if self.is_closed:
+            return
+        if common.spread.slopes is not None:
+            self._locate_cells(common)
             return
         here = common.spread
         wide = replace(here, spread=here.spread * GRID.first)
@@ -273,12 +140,23 @@ class GroupQuadrature:
             if not len(rows):
                 break
 
+    def _locate_cells(self, common: Common) -> None:
+        """Look for how large the means of groups with several effects are, by which
+        unknown sizes make their sums vary.
+        """
+        law = self._cell_law(common)
+        self.squared_means[:] = law.squared_means
+        for _ in range(GRID.cell_passes):
+            for rows, block in self._linear_blocks(common):
+                self.squared_means[rows] = block.squared_means()
+
     def _part(self, rows: IntArray) -> "GroupQuadrature":
         """Return the sums over some effects."""
         part = GroupQuadrature(self.noisy.some(rows))
         part.shares = self.shares
         part.places = self.places[rows]
         part.precisions = self.precisions[rows]
+        part.squared_means = self.squared_means[rows]
         return part
 
     def evidence(self, common: Common) -> float:
@@ -301,18 +179,40 @@ class GroupQuadrature:
         means = np.empty(self.noisy.n_effects)
         variances = np.empty(self.noisy.n_effects)
         sizes = np.empty(self.noisy.n_groups)
-        for rows, block in self._blocks(common):
+        for rows, block in self._scalar_blocks(common):
             means[rows], variances[rows], expected = block.moments()
             sizes[self._groups(rows)] = expected
         return means, np.sqrt(variances), sizes
+
+    def joint_moments(
+        self, common: Common
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the posterior means, shape (groups, effects), and covariances of
+        standard normal effects, of which each group has several, and the mean of the
+        number of records in each cell.
+        """
+        means = []
+        covariances = []
+        sizes = []
+        for _, block in self._linear_blocks(common):
+            some, their_covariances = block.effects()
+            means.append(some)
+            covariances.append(their_covariances)
+            sizes.append(block.sizes())
+        return np.concatenate(means), np.concatenate(covariances), np.concatenate(sizes)
 
     def sample(
         self, common: Common, count: int, rng: np.random.Generator
     ) -> tuple[FloatArray, FloatArray]:
         """Return draws of predictors without offsets, shape (draws, effects), and of
-        sizes, shape (draws, groups).
+        sizes, shape (draws, groups). Where groups have several effects, draws of these
+        as standard normal ones, shape (draws, groups with them, effects).
         """
-        predictors = np.empty((count, self.noisy.n_effects))
+        shape: tuple[int, ...] = (count, self.noisy.n_effects)
+        slopes = common.spread.slopes
+        if slopes is not None:
+            shape = (*shape, len(slopes.means))
+        predictors = np.empty(shape)
         sizes = np.empty((count, self.noisy.n_groups))
         for rows, block in self._blocks(common):
             predictors[:, rows], drawn = block.sample(count, rng)
@@ -324,18 +224,52 @@ class GroupQuadrature:
         n_within = self.noisy.n_within
         return slice(rows.start * n_within, rows.stop * n_within)
 
-    def _blocks(self, common: Common) -> "Iterator[tuple[slice, _Block]]":
+    def _rows(self) -> Iterator[slice]:
+        length = max(GRID.block // self.noisy.n_within, 1)
+        for first in range(0, self.noisy.n_effects, length):
+            yield slice(first, min(first + length, self.noisy.n_effects))
+
+    def _blocks(self, common: Common) -> "Iterator[tuple[slice, _AnyBlock]]":
+        if common.spread.slopes is not None:
+            return self._linear_blocks(common)
+        return self._scalar_blocks(common)
+
+    def _scalar_blocks(self, common: Common) -> "Iterator[tuple[slice, _Block]]":
+        """Blocks of groups with one effect each."""
         make: Callable[[slice, Common], _Block] = self._grid_block
         if self.is_closed:
             make = self._closed_block
         elif self.noisy.n_within > 1:
             make = self._shared_block
-        length = max(GRID.block // self.noisy.n_within, 1)
-        for first in range(0, self.noisy.n_effects, length):
-            rows = slice(first, min(first + length, self.noisy.n_effects))
+        for rows in self._rows():
             yield rows, make(rows, common)
 
-    def _closed_block(self, rows: slice, common: Common) -> _ClosedBlock:
+    def _linear_blocks(self, common: Common) -> Iterator[tuple[slice, LinearBlock]]:
+        """Blocks of groups with several effects each."""
+        law = self._cell_law(common)
+        for rows in self._rows():
+            expected, left, sizes, log_mass = self._known_sizes(rows, common)
+            cells = CellNumbers(
+                sums=self._of_groups(self.noisy.sums, rows)[..., 0],
+                sum_variance=self.noisy.sum_variance,
+                sizes=sizes[..., 0],
+                left=left[..., 0],
+                expected=expected[..., 0],
+                log_mass=log_mass,
+            )
+            yield rows, LinearBlock.of(cells, law, self.squared_means[rows])
+
+    def _cell_law(self, common: Common) -> CellLaw:
+        """Return how outcomes follow from several effects, on [-1, 1]."""
+        slopes = common.spread.slopes
+        if slopes is None:
+            raise TypeError("groups have one effect each")
+        outcome = self._normal(common)
+        offsets = common.spread.mean + common.spread.offsets - outcome.middle
+        within = (outcome.deviation / outcome.half) ** 2
+        return CellLaw(offsets / outcome.half, slopes.loadings / outcome.half, within)
+
+    def _closed_block(self, rows: slice, common: Common) -> ClosedBlock:
         """Return a block of an outcome that is normal with the identity link, given
         whose size the predictor has a normal posterior.
         """
@@ -350,14 +284,14 @@ class GroupQuadrature:
         gain = prior * sizes / variance
         predicted = mean + gain * off
         left = prior * noise / variance
-        return _ClosedBlock(
+        return ClosedBlock(
             sizes=sizes,
             log_weights=log_sizes - terms / 2,
             predictors=outcome.middle + half * predicted,
             variances=half**2 * left,
         )
 
-    def _grid_block(self, rows: slice, common: Common) -> _GridBlock:
+    def _grid_block(self, rows: slice, common: Common) -> GridBlock:
         """Return a block of another outcome, whose noisy sum is near normal given size
         and predictor: its skewness is that of a sum of records with loud noise on it.
         """
@@ -373,9 +307,9 @@ class GroupQuadrature:
         terms *= -0.5
         terms += (log_sizes - LOG_TWO_PI / 2)[:, :, None]
         terms += log_prior[:, None]
-        return _GridBlock(sizes=sizes, log_weights=terms, predictors=predictors)
+        return GridBlock(sizes=sizes, log_weights=terms, predictors=predictors)
 
-    def _shared_block(self, rows: slice, common: Common) -> _SharedBlock:
+    def _shared_block(self, rows: slice, common: Common) -> SharedBlock:
         """Return a block of effects that several groups have in common.
 
         Given what the groups expect and the predictor, size n, noisy size N, sum of
@@ -384,11 +318,7 @@ class GroupQuadrature:
         """
         predictors, log_prior = self._predictors_of(rows, common)
         mean, within = self._record_moments(predictors, common)
-        expected, variance, log_expected = self._expected_of(rows, common)
-        # by the noisy size
-        share = variance / np.maximum(variance + self.noisy.size_variance, LEAST)
-        size = expected + share * (self._of_groups(self.noisy.sizes, rows) - expected)
-        left = variance * (1 - share)
+        expected, left, size, log_expected = self._known_sizes(rows, common)
         # by the noisy sum
         off = self._of_groups(self.noisy.sums, rows) - size * mean
         spread = left * mean**2 + expected * within + self.noisy.sum_variance
@@ -399,7 +329,7 @@ class GroupQuadrature:
         both = 2 * mean * within * expected + square * mean * left
         own = _variance_of_squares(mean, within) * expected + square**2 * left
         log_weights = terms.sum(axis=1) + log_expected[..., None] + log_prior[:, None]
-        return _SharedBlock(
+        return SharedBlock(
             log_weights=log_weights,
             predictors=predictors,
             size_means=size + gain * off,
@@ -408,6 +338,18 @@ class GroupQuadrature:
             square_variances=own - both**2 / spread,
             covariances=square * left - gain * both,
         )
+
+    def _known_sizes(
+        self, rows: slice, common: Common
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return what groups of an effect expect, variance and mean of their sizes
+        given the noisy ones, shape (effects, groups of each, expected, 1), and the log
+        mass of what they expect, shape (effects, expected).
+        """
+        expected, variance, log_expected = self._expected_of(rows, common)
+        share = variance / np.maximum(variance + self.noisy.size_variance, LEAST)
+        off = self._of_groups(self.noisy.sizes, rows) - expected
+        return expected, variance * (1 - share), expected + share * off, log_expected
 
     def _record_moments(
         self, predictors: FloatArray, common: Common
@@ -511,11 +453,13 @@ class GroupQuadrature:
         prior = (common.spread.spread / outcome.half) ** 2
         return mean, prior, (outcome.deviation / outcome.half) ** 2
 
-    def _of_squares(self, rows: slice, block: "_Block", common: Common) -> FloatArray:
+    def _of_squares(
+        self, rows: slice, block: "_AnyBlock", common: Common
+    ) -> FloatArray:
         """Return what a block adds to the law of the sum of squares given its noisy
         numbers: mean, variance, size, variance of sizes and their covariance.
         """
-        if isinstance(block, _SharedBlock):
+        if isinstance(block, SharedBlock | LinearBlock):
             return block.squares()
         weights = np.exp(block.log_weights - block.log_evidence()[:, None])
         sizes = block.sizes
@@ -607,62 +551,3 @@ def _gamma_masses(
     mass = gammainc(shape, rate * width[at_zero])
     log_mass[at_zero, 0] = np.log(np.maximum(mass, np.finfo(float).tiny))
     return sizes, log_mass
-
-
-def _mean_and_variance(
-    weights: FloatArray, points: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return mean and variance of points, shape (groups, points), by their weights."""
-    mean = (weights * points).sum(axis=1)
-    return mean, (weights * (points - mean[:, None]) ** 2).sum(axis=1)
-
-
-def _normalised(log_weights: FloatArray) -> FloatArray:
-    """Return weights that add up to 1 for each group, shape as the logs."""
-    axes = tuple(range(1, log_weights.ndim))
-    weights = np.exp(log_weights - log_weights.max(axis=axes, keepdims=True))
-    weights /= weights.sum(axis=axes, keepdims=True)
-    return weights
-
-
-def _at(values: FloatArray, chosen: IntArray) -> FloatArray:
-    """Return values of groups, shape (groups, points), at points of each draw, shape
-    (draws, groups): shape (draws, groups).
-    """
-    return np.asarray(np.take_along_axis(values, chosen.T, axis=1).T)
-
-
-def _spread(
-    points: FloatArray, weights: FloatArray, place: IntArray, rng: np.random.Generator
-) -> FloatArray:
-    """Return draws evenly between points, as far as half way to the next, drawn
-    together by what this adds to their variance.
-    """
-    step = points[:, 1] - points[:, 0]
-    mean, variance = _mean_and_variance(weights, points)
-    drawn = _at(points, place)
-    drawn = drawn + step * (rng.random(drawn.shape) - 0.5)
-    added = step**2 / 12
-    shrunk = np.sqrt(variance / (variance + added))
-    return np.asarray(mean + shrunk * (drawn - mean))
-
-
-def _choices(weights: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
-    """Return points drawn by their weights, shape (groups, points): shape (draws,
-    groups).
-    """
-    below = np.cumsum(weights, axis=1)
-    below /= below[:, -1:]
-    uniform = rng.random((count, len(weights)))
-    chosen = np.zeros(uniform.shape, dtype=np.int64)
-    for column in below.T[:-1]:
-        chosen += uniform > column
-    return chosen
-
-
-def _choices_of_each(weights: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Return a point for each draw, by weights of shape (..., points): shape (...)."""
-    below = np.cumsum(weights, axis=-1)
-    below /= below[..., -1:]
-    uniform = rng.random((*weights.shape[:-1], 1))
-    return np.asarray((uniform > below[..., :-1]).sum(axis=-1), dtype=np.int64)

@@ -7,6 +7,7 @@ of covariates plus another number times the entry of its group, at parameters dr
 anew. So it doesn't matter how it is spelt.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +15,19 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
-from numpy.typing import NDArray
-from pytensor.graph.traversal import ancestors
 from scipy.special import logit
 
 from pdips.arrays import FloatArray
 from pdips.data.column import Column
 from pdips.data.schema import Schema
 from pdips.errors import InputError
+from pdips.groups.compiled_models import (
+    CompiledMixedModel,
+    GroupVector,
+    vectors_by_group,
+)
 from pdips.groups.design import Family, n_values
-from pdips.groups.hierarchy import Hierarchy, Spread
+from pdips.groups.hierarchy import Hierarchy, Slopes, Spread
 from pdips.posterior.columns import Columns, bounds_of
 from pdips.posterior.model_file import Source
 
@@ -51,13 +54,24 @@ DISTRIBUTIONS: Mapping[str, Family] = {
 # Combinations of covariates that are counted in each group
 MOST_WITHIN = 500
 
-INTERCEPT_ALONE = (
+COUNTED = (
     "group-sums takes an intercept that differs by group, outcome ~ x + (1 | group), "
     "where each x has levels or is a whole number in a short range, since records are "
     "counted by group and by x; a slope times any other number isn't linear in a "
     "group's noisy sums, so that its interval would be wrong however many records "
     "there are: take a model without it, give the column levels, or take a model of up "
     "to 400 parameters, by scores"
+)
+IDENTITY_ALONE = (
+    "slopes that differ by group are taken with the identity link alone: with the "
+    "{link} link a group's mean isn't linear in its effects, so that their interval "
+    "would be wrong however many groups there are"
+)
+CROSSED = (
+    "effects of {groups} are crossed: sums by one of them depend on which levels of "
+    "the others its records have, which their cross table alone tells, and that would "
+    "have {cells:,} cells in each level of {largest!r}, of at most {most}: leave one "
+    "out"
 )
 
 
@@ -82,6 +96,24 @@ def template_of(schema: Schema, group: str | None = None) -> Schema:
     return Schema(columns=columns)
 
 
+def check_crossed(schema: Schema, groups: Sequence[str]) -> None:
+    """Refuse effects of several columns whose cross table is too large to be
+    counted.
+    """
+    sizes = {
+        name: n_values(schema.columns[name])
+        for name in groups
+        if name in schema.columns
+    }
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    cells = math.prod(size for name, size in sizes.items() if name != largest)
+    if cells > MOST_WITHIN:
+        named = " and ".join(map(repr, sizes))
+        raise InputError(
+            CROSSED.format(groups=named, cells=cells, largest=largest, most=MOST_WITHIN)
+        )
+
+
 def _few(column: Column, n_levels: int = FEW_LEVELS) -> Column:
     """Return a group's column that isn't public, of few levels."""
     if not column.is_categorical:
@@ -97,7 +129,8 @@ def _few(column: Column, n_levels: int = FEW_LEVELS) -> Column:
 
 @dataclass(frozen=True, eq=False)
 class RecognisedModel(Hierarchy):
-    """A mixed model of one outcome with an intercept that differs by group.
+    """A mixed model of one outcome with an intercept that differs by group, or slopes,
+    too.
 
     Parameters
     ----------
@@ -111,10 +144,10 @@ class RecognisedModel(Hierarchy):
         With the identity, logit and log link.
     model : pymc.Model
         As it was built on a record of each combination of group and covariates.
-    vector : variable
-        Has one entry for each group.
     compiled : CompiledMixedModel
         What is worked out at given parameters.
+    has_slopes : bool
+        Whether a group has other effects than an intercept.
     """
 
     outcome: str
@@ -122,42 +155,60 @@ class RecognisedModel(Hierarchy):
     within: tuple[str, ...]
     family: Family
     model: pm.Model
-    vector: Any
     compiled: "CompiledMixedModel"
+    has_slopes: bool
 
     @property
     def start(self) -> FloatArray:
         return self.compiled.start
 
     def spread(self, place: FloatArray) -> Spread:
-        base, factor, mean, spread, deviation = self.compiled.laws(place)
-        middle = float(base.mean())
-        return Spread(
-            middle + factor * mean, abs(factor) * spread, deviation, base - middle
-        )
+        laws = self.compiled.laws(place)
+        loadings = laws.factors @ laws.root
+        base = laws.base + laws.factors @ laws.means
+        mean = float(base.mean())
+        slopes = None
+        if self.has_slopes:
+            slopes = Slopes(loadings, laws.means, laws.root)
+        # of one effect, which counts for as much in all cells
+        spread = abs(float(loadings[0, 0]))
+        return Spread(mean, spread, laws.deviation, base - mean, slopes)
 
     def log_prior(self, place: FloatArray) -> float:
         return float(self.compiled.log_prior(*self.compiled.split(place)))
 
     @property
-    def effects(self) -> str:
-        return str(self.vector.name)
+    def effects(self) -> Mapping[str, int]:
+        return {one.name: one.axis for one in self.compiled.vectors}
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        if not self.has_slopes:
+            return ()
+        names = [one.terms(self.model) for one in self.compiled.vectors]
+        return tuple(name for some in names for name in some)
 
     def named(
         self, places: FloatArray, predictors: FloatArray
     ) -> Mapping[str, FloatArray]:
         rows = []
-        bases = []
-        for place in places:
+        entries = []
+        for number, place in enumerate(places):
             rows.append(self.compiled.natural(*self.compiled.split(place)))
-            base, factor, *_ = self.compiled.laws(place)
-            bases.append((base.mean(), factor))
+            laws = self.compiled.laws(place)
+            some = predictors[number]
+            if self.has_slopes:
+                entries.append(laws.means + some @ laws.root.T)
+            else:
+                off = some - laws.base.mean()
+                entries.append(off[:, None] / laws.factors[0])
         names = [one.name for one in self.compiled.named]
         draws = {}
         for name, values in zip(names, zip(*rows, strict=True), strict=True):
             draws[str(name)] = np.asarray(values, np.float64)
-        moved = np.array(bases)
-        draws[self.effects] = (predictors - moved[:, :1]) / moved[:, 1:]
+        of_vectors = self.compiled.of_vectors(np.array(entries))
+        for vector, effects in zip(self.compiled.vectors, of_vectors, strict=True):
+            draws[vector.name] = vector.drawn(effects)
         return draws
 
     @property
@@ -174,130 +225,6 @@ class RecognisedModel(Hierarchy):
             for dim, labels in self.model.coords.items()
             if labels is not None
         }
-
-
-class CompiledMixedModel:
-    """What is worked out of a model at the parameters that groups have in common.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        As it was built, on a record of each combination of group and covariates, those
-        of a group one after the other.
-    vector : variable
-        Has one entry for each group, with a normal prior.
-    link : callable
-        Of the family.
-    """
-
-    def __init__(
-        self, model: pm.Model, vector: Any, link: Callable[[FloatArray], FloatArray]
-    ) -> None:
-        self.others = [one for one in model.free_RVs if one is not vector]
-        self.link = link
-        self.values = [model.rvs_to_values[one] for one in self.others]
-        self.vector_value = model.rvs_to_values[vector]
-        initial = model.initial_point()
-        parts = [np.asarray(initial[value.name], np.float64) for value in self.values]
-        self.shapes = [part.shape for part in parts]
-        self.dtypes = [value.dtype for value in self.values]
-        flat = [part.ravel() for part in parts]
-        self.start = np.concatenate(flat) if flat else np.empty(0)
-        self.n_entries = int(np.prod(initial[self.vector_value.name].shape))
-        prior = pm.math.constant(0.0)
-        if self.others:
-            prior = model.logp(vars=self.others, sum=True)
-        self.log_prior = _function(self.values, [prior])
-        # as the author has them, with what follows from them alone
-        self.named = [*self.others, *_common(model, vector)]
-        natural = model.replace_rvs_by_values(list(self.named))
-        self.natural = _function(self.values, natural, several=True)
-        mean, deviation = _parameters_of(model.observed_RVs[0])
-        asked = model.replace_rvs_by_values([mean, deviation])
-        self._record = _function([*self.values, self.vector_value], asked, several=True)
-        loc, scale = vector.owner.op.dist_params(vector.owner)
-        law = model.replace_rvs_by_values([loc, scale])
-        self._law = _function(self.values, law, several=True)
-
-    def split(self, place: FloatArray) -> list[NDArray[Any]]:
-        """Return the values of each variable."""
-        parts = []
-        first = 0
-        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
-            size = int(np.prod(shape))
-            part = place[first : first + size].reshape(shape)
-            parts.append(part.astype(dtype))
-            first += size
-        return parts
-
-    def record(
-        self, place: FloatArray, entries: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the linear predictor of each record, shape (groups, covariates), and
-        its deviation.
-        """
-        given = entries.astype(self.vector_value.dtype)
-        mean, deviation = self._record(*self.split(place), given)
-        with np.errstate(all="ignore"):
-            predictor = self.link(np.asarray(mean, np.float64))
-        # a model without covariates may give one number for all records
-        whole = np.broadcast_to(predictor.ravel(), self._length_of(predictor))
-        return whole.reshape(self.n_entries, -1), np.asarray(deviation)
-
-    def _length_of(self, predictor: FloatArray) -> int:
-        return max(predictor.size, self.n_entries)
-
-    def law(self, place: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return means and deviations of the prior of entries."""
-        loc, scale = self._law(*self.split(place))
-        return np.ravel(loc), np.ravel(scale)
-
-    def laws(self, place: FloatArray) -> tuple[FloatArray, float, float, float, float]:
-        """Return the predictor where a group's entry is 0, shape (covariates,), how
-        much an entry counts, its prior's mean and deviation, and the deviation of
-        records.
-        """
-        zero, deviation = self.record(place, np.zeros(self.n_entries))
-        one, _ = self.record(place, np.ones(self.n_entries))
-        loc, scale = self.law(place)
-        base = np.array(zero[0])
-        factor = float(one[0, 0] - base[0])
-        numbers = (loc[0], scale[0], np.ravel(deviation)[0])
-        mean, spread, within = map(float, numbers)
-        return base, factor, mean, spread, within
-
-
-def _common(model: pm.Model, vector: Any) -> list[Any]:
-    """Return the deterministic variables that are neither by group nor by record."""
-    others = {vector, *model.data_vars, *model.observed_RVs}
-    return [
-        one
-        for one in model.deterministics
-        if others.isdisjoint(ancestors([one])) and one.owner is not None
-    ]
-
-
-def _function(inputs: list[Any], outputs: list[Any], several: bool = False) -> Any:
-    """Compile a function of value variables; of one output alone if not several."""
-    return pytensor.function(
-        inputs,
-        outputs if several else outputs[0],
-        mode="FAST_COMPILE",
-        on_unused_input="ignore",
-    )
-
-
-def _parameters_of(observed: Any) -> tuple[Any, Any]:
-    """Return the mean of an outcome and its deviation, which is 1 where the family
-    has none.
-    """
-    inputs = observed.owner.op.dist_params(observed.owner)
-    kind = observed.owner.op.name
-    if kind == "normal":
-        return inputs[0], inputs[1]
-    if kind == "binomial":
-        return inputs[1], pm.math.constant(1.0)
-    return inputs[0], pm.math.constant(1.0)
 
 
 _RECOGNISED: "weakref.WeakKeyDictionary[Source, RecognisedModel]"
@@ -349,21 +276,19 @@ def recognise(converted: Any, schema: Schema) -> RecognisedModel:
             f"table, with levels in the model's order"
         )
     family = DISTRIBUTIONS[kind]
-    refused = InputError(INTERCEPT_ALONE)
-    for group, name, n_entries, is_coded in _candidates(converted, schema):
+    refused = InputError(COUNTED)
+    for group, n_entries, is_coded in _candidates(converted, schema):
         within = tuple(one for one in converted.covariates if one != group)
         lattice = _Lattice(schema, reading.column, group, within, n_entries, is_coded)
         try:
             _check_within(schema, within)
             model = lattice.build(converted)
-            vector = model[converted.inside(name)]
-            if vector.owner.op.name != "normal":
-                raise InputError(
-                    f"the effects of groups are normal in a model that group-sums "
-                    f"takes, and {name!r} is {vector.owner.op.name}"
-                )
-            compiled = CompiledMixedModel(model, vector, LINKS[family])
-            _check_linear(compiled, family)
+            vectors = vectors_by_group(model, n_entries)
+            if not vectors:
+                continue
+            _check_normal(vectors)
+            compiled = CompiledMixedModel(model, vectors, LINKS[family])
+            has_slopes = _check_linear(compiled, family)
         except InputError as error:
             refused = error
             continue
@@ -375,19 +300,31 @@ def recognise(converted: Any, schema: Schema) -> RecognisedModel:
             within=within,
             family=family,
             model=model,
-            vector=vector,
             compiled=compiled,
+            has_slopes=has_slopes,
         )
     raise refused
 
 
-def _candidates(converted: Any, schema: Schema) -> list[tuple[str, str, int, bool]]:
-    """Return columns that may be the group with vectors that may hold its effects,
-    their numbers of entries, and whether the model reads the column by codes of levels:
-    columns of many levels first.
+def _check_normal(vectors: list[GroupVector]) -> None:
+    """Refuse effects of groups that aren't normal, or depend on those of others."""
+    for vector in vectors:
+        law = vector.variable.owner.op.name
+        is_joint = law == "multivariate_normal" and (len(vector.shape), vector.axis)
+        if law != "normal" and is_joint != (2, 0):
+            raise InputError(
+                f"the effects of groups are normal in a model that group-sums takes, "
+                f"and {vector.name!r} is {law}"
+            )
+
+
+def _candidates(converted: Any, schema: Schema) -> list[tuple[str, int, bool]]:
+    """Return columns that may be the group, with the numbers of their levels in the
+    model, and whether it reads the column by codes of levels: columns of many levels
+    first.
     """
-    vectors = [one for one in converted.model.free_RVs if one.type.ndim == 1]
-    sizes = [int(np.prod(one.shape.eval())) for one in vectors]
+    shapes = [one.shape.eval() for one in converted.model.free_RVs]
+    sizes = {int(size) for shape in shapes if len(shape) < 3 for size in shape}
     by_levels = [
         name
         for name in converted.covariates
@@ -398,14 +335,14 @@ def _candidates(converted: Any, schema: Schema) -> list[tuple[str, str, int, boo
     for name in by_levels:
         n_levels = n_values(schema.columns[name])
         few = min(n_levels, FEW_LEVELS)
-        for vector, size in zip(vectors, sizes, strict=True):
-            if size < 2 or size not in (n_levels, few):
+        for size in sorted(sizes & {n_levels, few}):
+            if size < 2:
                 continue
             # a number that is named as the group was made a column with levels
             if schema.columns[name].is_categorical or size == few:
-                found.append((name, str(vector.name), size, True))
+                found.append((name, size, True))
             if not schema.columns[name].is_categorical and size == n_levels:
-                found.append((name, str(vector.name), size, False))
+                found.append((name, size, False))
     return found
 
 
@@ -415,7 +352,7 @@ def _check_within(schema: Schema, within: tuple[str, ...]) -> None:
     for name in within:
         column = schema.columns[name]
         if not (column.is_categorical or column.integer):
-            raise InputError(INTERCEPT_ALONE)
+            raise InputError(COUNTED)
         cells *= n_values(column)
     if cells > MOST_WITHIN:
         raise InputError(
@@ -465,25 +402,32 @@ class _Lattice:
         return converted.build(Columns(schema, values), schema)
 
 
-def _check_linear(compiled: CompiledMixedModel, family: Family) -> None:
+def _check_linear(compiled: CompiledMixedModel, family: Family) -> bool:
     """Refuse a model whose linear predictor isn't a number that the covariates give
-    plus another times the entry of a record's group, the same for all.
+    plus others times the entries of a record's group; return whether these others
+    differ by covariates, or are several.
     """
     rng = np.random.default_rng(0)
+    has_slopes = compiled.n_terms > 1
     for _ in range(TRIED):
         place = compiled.start + 0.3 * rng.standard_normal(len(compiled.start))
-        entries = 0.7 * rng.standard_normal(compiled.n_entries)
-        base, factor, *_ = compiled.laws(place)
+        shape = (compiled.n_entries, compiled.n_terms)
+        entries = 0.7 * rng.standard_normal(shape)
+        laws = compiled.laws(place)
         predictors, deviation = compiled.record(place, entries)
-        off = np.abs(predictors - base - factor * entries[:, None])
+        off = np.abs(predictors - laws.base - entries @ laws.factors.T)
         if not np.isfinite(off).all():
             raise InputError(_other_link(family))
         is_linear = off.max() <= NEAR * (1 + np.abs(predictors).max())
-        if factor == 0 or not is_linear:
-            raise InputError(f"{_other_link(family)} {INTERCEPT_ALONE}")
-        for law in (*compiled.law(place), np.ravel(deviation)):
-            if not np.isfinite(law).all() or np.ptp(law) > NEAR:
-                raise InputError(INTERCEPT_ALONE)
+        if not is_linear or not laws.factors.any(axis=0).all():
+            raise InputError(f"{_other_link(family)} {COUNTED}")
+        has_slopes |= bool(np.ptp(laws.factors, axis=0).max() > NEAR)
+        for law in (*compiled.law(place), np.reshape(deviation, (-1, 1))):
+            if not np.isfinite(law).all() or np.ptp(law, axis=0).max() > NEAR:
+                raise InputError(COUNTED)
+    if has_slopes and family != "normal":
+        raise InputError(IDENTITY_ALONE.format(link=LINK_NAMES[family]))
+    return has_slopes
 
 
 def _other_link(family: Family) -> str:

@@ -5,6 +5,7 @@ of records. All of it is post-processing.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from pdips.groups.families import GroupOutcome
 from pdips.groups.hierarchy import Hierarchy
 from pdips.groups.hyperparameters import HyperDraws, HyperPosterior
 from pdips.groups.noisy_groups import NoisyGroups
-from pdips.groups.quadrature import GroupQuadrature
+from pdips.groups.quadrature import Common, GroupQuadrature
 from pdips.mechanism import Drawn
 from pdips.posterior.columns import Values
 from pdips.privacy.curator import timed
@@ -26,6 +27,7 @@ from pdips.release.tree import stored_name
 
 GROUPS = "groups"
 GROUP = "group"
+EFFECTS = "effects"
 RESERVED = ("chain", "draw", "mean", "spread", "sigma")
 AVERAGE = (
     "95 % is an average over groups: intervals of groups with extreme rates cover "
@@ -90,8 +92,8 @@ class GroupResult:
         self, n: int, rng: np.random.Generator
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return draws in no order: common parameters, shape (draws, parameters),
-        predictors without offsets, shape (draws, effects), and sizes, shape (draws,
-        groups).
+        predictors without offsets, shape (draws, effects), or several standard normal
+        effects of each, and sizes, shape (draws, groups).
         """
         places = self.weighted.resampled(n, rng)
         alike, counts = np.unique(places, axis=0, return_counts=True)
@@ -114,8 +116,7 @@ class GroupResult:
         """Posterior mean and deviation of each group's predictor, its expected size,
         and the share of the effects' variance that is left.
         """
-        budget, fewest, most = MOMENTS
-        n = int(np.clip(budget // self.noisy.n_groups, fewest, most))
+        n = self._n_of_moments
         rng = np.random.default_rng(0)  # of post-processing: it protects nothing
         shape = (self.noisy.n_effects, self.noisy.n_within)
         first = np.zeros(shape)
@@ -124,14 +125,76 @@ class GroupResult:
         left = np.zeros(shape)
         for place in self.weighted.resampled(n, rng):
             common = self.hyper.common(place)
-            effect, deviation, expected = self.quadrature.moments(common)
-            mean = effect[:, None] + common.spread.offsets
+            mean, variance, share, expected = self._moments_at(common)
             first += mean / n
-            second += (mean**2 + deviation[:, None] ** 2) / n
-            left += (deviation[:, None] / common.spread.spread) ** 2 / n
+            second += (mean**2 + variance) / n
+            left += share / n
             sizes += expected / n
         deviation = np.sqrt(np.maximum(second - first**2, 0.0))
         return first.ravel(), deviation.ravel(), sizes, left.ravel()
+
+    def _moments_at(
+        self, common: Common
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return mean and variance of predictors and the share of effects' variance
+        that is left, shape (effects, groups of each), and sizes, shape (groups,).
+        """
+        spread = common.spread
+        if spread.slopes is None:
+            effect, deviation, sizes = self.quadrature.moments(common)
+            variance = (deviation**2)[:, None]
+            mean = effect[:, None] + spread.offsets
+            return mean, variance, variance / spread.spread**2, sizes
+        effects, covariances, sizes = self.quadrature.joint_moments(common)
+        loadings = spread.slopes.loadings
+        variance = np.einsum("kp,gpq,kq->gk", loadings, covariances, loadings)
+        mean = spread.mean + spread.offsets + effects @ loadings.T
+        return mean, variance, variance / (loadings**2).sum(axis=1), sizes
+
+    def joint_moments(self) -> tuple[FloatArray, FloatArray]:
+        """Return posterior means, shape (groups, effects), and covariances, shape
+        (groups, effects, effects), of the effects of each group that has several, as
+        the model has them.
+        """
+        n = self._n_of_moments
+        first: Any = 0.0
+        second: Any = 0.0
+        for place in self.weighted.resampled(n, np.random.default_rng(0)):
+            common = self.hyper.common(place)
+            slopes = common.spread.slopes
+            if slopes is None:
+                raise TypeError("groups have one effect each")
+            standard, covariances, _ = self.quadrature.joint_moments(common)
+            means = slopes.natural(standard)
+            first += means / n
+            products = means[:, :, None] * means[:, None, :]
+            second += (slopes.root @ covariances @ slopes.root.T + products) / n
+        return first, second - first[:, :, None] * first[:, None, :]
+
+    def effects_table(self) -> pd.DataFrame:
+        """Return what is known of the effects of each group that has several: means,
+        standard deviations and correlations.
+        """
+        means, covariances = self.joint_moments()
+        deviations = np.sqrt(np.einsum("gpp->gp", covariances))
+        labels = self.noisy.design.labels().iloc[:: self.noisy.n_within]
+        names = self.noisy.design.effect_columns
+        table = labels[[*names]].reset_index(drop=True)
+        terms = self.hierarchy.terms
+        for number, term in enumerate(terms):
+            table[_free(term, table)] = means[:, number]
+            table[_free(f"{term}_sd", table)] = deviations[:, number]
+        for one, other in combinations(range(len(terms)), 2):
+            both = covariances[:, one, other]
+            name = f"{terms[one]}:{terms[other]}_correlation"
+            table[name] = both / (deviations[:, one] * deviations[:, other])
+        return table
+
+    @property
+    def _n_of_moments(self) -> int:
+        """At how many common parameters moments are averaged."""
+        budget, fewest, most = MOMENTS
+        return int(np.clip(budget // self.noisy.n_groups, fewest, most))
 
     @cached_property
     def outcome(self) -> GroupOutcome:
@@ -180,7 +243,8 @@ class GroupResult:
         if n_effects > MOST_IN_TREE:
             places = self.weighted.resampled(DRAWS, rng)
             places = rng.permutation(places)
-            predictors = np.empty((DRAWS, 0))
+            n_terms = len(self.hierarchy.terms)
+            predictors = np.empty((DRAWS, 0, n_terms) if n_terms else (DRAWS, 0))
         else:
             places, predictors, _ = self.sample(n, rng)
         parameters = places[:, : self.weighted.n_own]
@@ -191,16 +255,17 @@ class GroupResult:
             "draw": np.arange(len(places) // CHAINS),
         }
         for name, values in named.items():
-            if name == self.hierarchy.effects and not predictors.size:
+            is_by_group = name in self.hierarchy.effects
+            if is_by_group and not predictors.size:
                 continue
             shaped = values.reshape(CHAINS, -1, *values.shape[1:])
-            if name == self.hierarchy.effects:
-                own: tuple[str, ...] = (self.dim,)
+            own = [*self._dims_of(name, shaped.ndim - 2)]
+            if is_by_group:
+                own[self.hierarchy.effects[name]] = self.dim
                 coordinates |= self._coordinates()
-            else:
-                own = self._dims_of(name, shaped.ndim - 2)
-                known = self.hierarchy.coords
-                coordinates |= {dim: [*known[dim]] for dim in own if dim in known}
+            known = self.hierarchy.coords
+            of_others = [dim for dim in own if dim in known and dim != self.dim]
+            coordinates |= {dim: [*known[dim]] for dim in of_others}
             variables[stored_name(name)] = (("chain", "draw", *own), shaped)
         about = {"effective": self.weighted.effective, "intervals": AVERAGE}
         return xr.Dataset(variables, coordinates, about), places
@@ -228,7 +293,7 @@ class GroupResult:
         variable is called so.
         """
         names = self.noisy.design.effect_columns
-        taken = (self.hierarchy.effects, *RESERVED)
+        taken = (*self.hierarchy.effects, *RESERVED)
         if len(names) == 1 and names[0] not in taken:
             return stored_name(names[0])
         return GROUP
@@ -276,10 +341,13 @@ def drawn_of(
             "effective": result.weighted.effective,
         },
     }
+    tables = {GROUPS: table}
+    if result.hierarchy.terms:
+        tables[EFFECTS] = result.effects_table()
     return Drawn(
         sets=sets,
-        statistics={GROUPS: table},
-        tables={GROUPS: table},
+        statistics=tables,
+        tables=tables,
         diagnostics=facts,
         posterior_draws=PublicDraws(
             posterior=posterior,
@@ -313,8 +381,7 @@ def _records(
             group = np.repeat(np.arange(design.n_groups), of_each)
             group = rng.permutation(group)
         values = dict(design.columns_of(group))
-    offsets = common.spread.offsets[group % design.n_within]
-    predictor = predictors[0][group // design.n_within] + offsets
+    predictor = common.spread.predictors(predictors[0], group)
     values[design.outcome] = outcome.draw(predictor, rng)
     return to_frame(design.schema, values, written, rng)
 

@@ -29,7 +29,7 @@ from pdips.registry import MECHANISMS, find, load
 from pdips.release.certificate import Certificate
 from pdips.release.documents import read_bytes
 from pdips.release.offers import SetsShare
-from pdips.release.public_draws import contradiction
+from pdips.release.public_draws import Contradiction, contradiction
 from pdips.release.release import TREE_FILE, Release
 
 BY_WHAT_SETS_SHARE: dict[SetsShare, "Rule"] = {
@@ -453,18 +453,18 @@ def nearest_rule(
 
 def _contradiction(facts: Mapping[str, Any]) -> str | None:
     """Return what is wrong with sets of a model that noisy answers contradict."""
-    share = facts.get(CONTRADICTED_BY)
-    if share is None:
+    against = facts.get(CONTRADICTED_BY)
+    if against is None:
         return None
     return (
         f"the noisy answers contradict the model from which the sets of "
-        f"{facts['mechanism']} are drawn (so far off in {100 * share:.2g} % of "
-        f"releases, if it were right): their intervals hold what they state only of "
-        f"what the model is right about"
+        f"{facts['mechanism']} are drawn: {against.reason} (so far off in "
+        f"{100 * against.share:.2g} % of releases, if it were right). Their intervals "
+        f"hold what they state only of what the model is right about"
     )
 
 
-def _of_model(release: Release) -> float | None:
+def _of_model(release: Release) -> Contradiction | None:
     draws = release.posterior_draws
     return contradiction(draws.posterior.attrs) if draws is not None else None
 

@@ -54,9 +54,9 @@ def nats_of_none(n_pairs: int) -> float:
     return math.log(max(n_pairs, 1)) + LOG_ODDS_OF_NONE
 
 
-def counting(step: Step, n_tables: int) -> Step:
-    """Return a step that is priced for one table as it counts so many: one person moves
-    each of them as far.
+def counting(step: Step, n_tables: int, share: Fraction = Fraction(1)) -> Step:
+    """Return a step that is priced for one table as it counts so many, at a share of
+    its price: one person moves each of them as far.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def counting(step: Step, n_tables: int) -> Step:
     >>> counting(one, 3).scale
     Fraction(3, 1)
     """
-    return step.enlarged(tables_in_units(step.law, n_tables))
+    return step.enlarged(tables_in_units(step.law, n_tables), share)
 
 
 def tables_in_units(law: AnswerLaw, n_tables: int) -> Fraction:
@@ -100,8 +100,7 @@ class PairChoice:
     n_asked : int, optional
         How many of the choices read the table; they have the price of all.
     of_all : Fraction
-        The sensitivity of a count of all pairs in that of one table, at the price that
-        it has.
+        How much of its price a count of all pairs has: that of the choices too.
     """
 
     design: ResidualDesign
@@ -113,13 +112,13 @@ class PairChoice:
     of_all: Fraction = Fraction(1)
 
     @property
-    def units(self) -> Fraction:
-        """The sensitivity of a choice in that of the plan's step: below 1 where fewer
-        share the price.
+    def share(self) -> Fraction:
+        """How much of its price in the plan a choice takes: above 1 where fewer share
+        the price of all.
         """
         if self.n_asked is None:
             return Fraction(1)
-        return Fraction(self.n_asked, self.choice.times)
+        return Fraction(self.choice.times, self.n_asked)
 
     @cached_property
     def _directions(self) -> FloatArray:
@@ -153,7 +152,8 @@ class PairChoice:
         n_records = parts.get((), np.full(shown.shape[:-1], round(self.found.n)))
         proportion = np.maximum(n_records / USUAL_RECORDS, 1.0)
         n_asked = np.minimum(np.floor(n_usual * proportion), self.choice.times)
-        deviation = self.counted.enlarged(self.of_all).standard_deviation
+        everything = counting(self.counted, len(self.pairs), self.of_all)
+        deviation = everything.standard_deviation
         noise = MEAN_ABSOLUTE * deviation * float(self._directions.mean())
         is_quiet = noise < QUIET_PART * n_records
         return np.where(is_quiet, 0, n_asked).astype(np.int64)[..., None]
@@ -163,7 +163,7 @@ class PairChoice:
         """By how much a pair must exceed its noise to be as likely as none at all, in
         records, where no other pair does.
         """
-        scale = float(self.choice.scale * self.units)
+        scale = float(self.choice.scale / self.share)
         return scale * nats_of_none(len(self.pairs))
 
     def scores(
@@ -222,20 +222,14 @@ class PairChoice:
                 counts.update(every.parts(exact))
             return self.scores(counts, taken, shown)
 
-        def none(table: Table, shown: IntArray) -> IntArray:
-            # a choice that reads nothing costs nothing (theorem 2d)
-            only = np.full((*shown.shape[:-1], len(self.pairs) + 1), UNAVAILABLE)
-            only[..., -1] = 0
-            return only
-
         n_asked = self.choice.times if self.n_asked is None else self.n_asked
         taken = list[int]()
         for number_asked in range(self.choice.times):
             if number_asked >= n_asked:
-                curator.choose_given(self.choice, noisy, none)
+                curator.pass_over(self.choice)
                 continue
             rule = partial(scores, taken=tuple(taken))
-            number = curator.choose_given(self.choice, noisy, rule, units=self.units)
+            number = curator.choose_given(self.choice, noisy, rule, share=self.share)
             if number < len(self.pairs):
                 taken.append(number)
         return taken

@@ -345,7 +345,9 @@ class CombinedAnswer(Answer):
     """Numbers from synthetic sets, with intervals by the rule that fits them."""
 
     combined: Combined
+    untold: FloatArray  # standard errors, shape (numbers,), that sets don't show
 
     def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
-        half = self.combined.half_width(float(2 * ndtr(reach) - 1))
+        of_sets = self.combined.half_width(float(2 * ndtr(reach) - 1))
+        half = np.hypot(of_sets, reach * self.untold)
         return self.estimate - half, self.estimate + half

@@ -16,7 +16,8 @@ from scipy.special import ndtri
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError, UselessWarning, hint
-from pdips.outside.answer import POSTERIOR, Answer
+from pdips.outside.answer import POSTERIOR, PRODUCTS, Answer
+from pdips.outside.beyond_caps import with_what_caps_hide
 from pdips.outside.cells import Missing
 from pdips.outside.noisy_margins import NoisyMargins
 from pdips.outside.questions import (
@@ -55,8 +56,8 @@ BEFORE_LOOKING = (
     "the release"
 )
 CONTRADICTED = (
-    "the noisy answers contradict the model (so far off in {:.2g} of releases, if it "
-    "were right): the intervals are not 95 %"
+    "the noisy answers contradict the model: {0.reason} (so far off in {0.share:.2g} "
+    "of releases, if it were right). The intervals are not 95 %"
 )
 
 
@@ -113,7 +114,7 @@ def ask(
         try:
             # an answer says by itself what is left open
             with warnings.catch_warnings(action="ignore", category=UselessWarning):
-                answer = source(public, asked)
+                answer = _within_bounds(public, asked, source(public, asked))
         except InputError as refusal:
             refusals[name] = str(refusal)
             continue
@@ -124,6 +125,24 @@ def ask(
     if left_open is None:
         raise InputError(_refusal(public, asked, refusals))
     return _told(left_open, None)
+
+
+def _within_bounds(
+    public: PublishedRelease, asked: PublicQuestion, answer: Answer
+) -> Answer:
+    """Return an answer whose intervals end where the mean of a column must."""
+    question = asked.question
+    if not isinstance(question, Summary) or question.kind != "mean":
+        return answer
+    of = question.of[0]
+    column = public.privacy.table_schema.columns.get(of.text)
+    if not of.is_plain or column is None or not is_number(column):
+        return answer
+    ends = column.levels or (column.lower, column.upper)
+    numbers = [float(end) for end in ends if end is not None]
+    if len(numbers) < 2:
+        return answer
+    return replace(answer, limits=(min(numbers), max(numbers)))
 
 
 def _published_family(public: PublishedRelease, asked: PublicQuestion) -> Family:
@@ -417,7 +436,10 @@ def _of_margins(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     if question is None:
         raise InputError("noisy counts answer questions in the grammar")
     if not isinstance(question, Formula):
-        return margins.summarise(asked.text, target=asked.target, missing=asked.missing)
+        answer = margins.summarise(
+            asked.text, target=asked.target, missing=asked.missing
+        )
+        return _without_caps(public, asked, answer, margins)
     schema = public.privacy.table_schema
     may_lack = [name for name in question.columns if schema.columns[name].missing]
     if asked.missing == "drop" and not all(
@@ -428,7 +450,23 @@ def _of_margins(public: PublishedRelease, asked: PublicQuestion) -> Answer:
         answer = margins.ols(asked.text, target=asked.target)
     else:
         answer = margins.glm(asked.text, family=asked.family, target=asked.target)
-    return answer.arranged(coefficient_names(question))
+    arranged = answer.arranged(coefficient_names(question))
+    return _without_caps(public, asked, arranged, margins)
+
+
+def _without_caps(
+    public: PublishedRelease,
+    asked: PublicQuestion,
+    answer: Answer,
+    margins: NoisyMargins,
+) -> Answer:
+    """Return an answer about the numbers themselves, where products have caps."""
+    is_capped = answer.source == PRODUCTS and not answer.is_open
+    if not is_capped or margins.moments is None or asked.question is None:
+        return answer
+    return with_what_caps_hide(
+        answer, public, asked.question, asked.missing, margins.moments.caps
+    )
 
 
 def _margins_of(public: PublishedRelease) -> NoisyMargins:

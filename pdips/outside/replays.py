@@ -340,8 +340,8 @@ def more_sets(
     ------
     InputError
         If the release publishes no answers or each of its sets has noise of its own,
-        its mechanism has a model or isn't one of pdips, or its files aren't those of
-        its ``privacy.json``.
+        its mechanism has a model that isn't a formula by group or isn't one of pdips,
+        or its files aren't those of its ``privacy.json``.
 
     Examples
     --------
@@ -368,7 +368,12 @@ def more_sets(
         raise InputError(f"answers in {opened.home}: {error}") from None
     schema = document.table_schema
     first = Table(opened.sets[0], schema.without_person())
-    mechanism = mechanism_of(document)
+    mechanism = None
+    if document.mechanism in MECHANISMS:
+        kind = find(document.mechanism)
+        mechanism = kind.of_published(document.mechanism_settings, schema)
+    if mechanism is None:
+        mechanism = mechanism_of(document)
     steps = {step.name: step for step in mechanism.plan(schema).steps}
     for form in document.answers:
         stated = form.standard_deviation

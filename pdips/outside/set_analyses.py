@@ -3,7 +3,7 @@ rule that fits the release.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -25,6 +25,7 @@ from pdips.outside.cells import (
     Missing,
     answer_names,
 )
+from pdips.outside.counted_intervals import CountedIntervals, counted_intervals
 from pdips.outside.generalized import means_of, variances_of
 from pdips.outside.questions import (
     ColumnValues,
@@ -49,6 +50,11 @@ BY_INTERVALS = (
     "a number without bins goes with other columns by a few intervals in the sets: "
     "intervals of 95 % held in 85 to 96 % of trials"
 )
+MOST_MOVED = 2  # sets whose numbers are moved within their intervals
+OF_SPAN = 8.0
+"""The variance of where numbers are within intervals is the square of an estimate's
+span over this: between that of an even law over the span (12) and of its ends (4).
+"""
 MOST_PLACES = 400  # at which the share of records below is worked out
 NEWTON_STEPS = 40
 CONVERGED = 1e-8  # change of a coefficient of terms between -1 and 1
@@ -138,6 +144,21 @@ class SetRecords:
             )
         return found[self.complete]
 
+    def with_numbers(self, numbers: Mapping[str, FloatArray]) -> "SetRecords":
+        """Return the records with other numbers in some columns."""
+        values = dict(self.values)
+        for name, held in numbers.items():
+            values[name] = replace(values[name], numbers=held)
+        return replace(self, values=values)
+
+    def capped(self, caps: Mapping[str, tuple[float, float]]) -> "SetRecords":
+        """Return the records with numbers beyond their caps moved to these."""
+        moved = dict[str, FloatArray]()
+        for name, values in self.values.items():
+            if name in caps and values.numbers is not None:
+                moved[name] = np.clip(values.numbers, *caps[name])
+        return self.with_numbers(moved)
+
     def groups(self, by: Sequence[str]) -> Iterator[BoolArray]:
         """Yield which complete records are of each group."""
         sizes = [self.schema.columns[name].n_levels for name in by]
@@ -176,27 +197,59 @@ def of_sets(
     ]
     if isinstance(asked, Summary) and asked.kind == "quantile":
         return _quantiles(sets, asked, rule, told)
-    if isinstance(asked, Formula):
-        analyses = [regression(records, asked, family) for records in sets]
-    else:
-        analyses = [summary(records, asked) for records in sets]
+    analyses = [analysed(records, asked, family) for records in sets]
     names = analyses[0][0]
     estimates = np.stack([estimate for _, estimate, _ in analyses])
     variances = np.stack([variance for _, _, variance in analyses])
     combined = combine(estimates, variances, rule=rule)
     within = np.asarray(combined.within)
     total = np.asarray(combined.variance)
+    doubt = np.zeros(len(names))
+    for name, intervals in counted_intervals(public).items():
+        if name in columns:
+            doubt += _doubt_within(sets[:MOST_MOVED], asked, family, name, intervals)
     return CombinedAnswer(
         tuple(names),
         np.asarray(combined.estimate),
-        np.diag(total),
+        np.diag(total + doubt),
         _basis(sets, rule),
-        noise=np.diag(np.maximum(total - within, 0)),
+        noise=np.diag(np.maximum(total - within, 0) + doubt),
         source=SETS,
         remarks=tuple(told),
         limits=_limits(asked),
         combined=combined,
+        untold=np.sqrt(doubt),
     )
+
+
+def _doubt_within(
+    sets: Sequence[SetRecords],
+    asked: Question,
+    family: Family,
+    name: str,
+    intervals: CountedIntervals,
+) -> FloatArray:
+    """Return the variance of estimates by where the numbers of a column are within the
+    intervals that were counted: even in the sets, but people round.
+    """
+    spans = list[FloatArray]()
+    for records in sets:
+        held = records.values[name].numbers
+        if held is None:
+            return np.zeros(1)
+        least, largest = (
+            analysed(records.with_numbers({name: end}), asked, family)[1]
+            for end in intervals.ends(held)
+        )
+        spans.append(largest - least)
+    return np.asarray(np.nanmean(spans, axis=0) ** 2 / OF_SPAN)
+
+
+def analysed(records: SetRecords, asked: Question, family: Family) -> Analysis:
+    """Return what a question is answered by one set."""
+    if isinstance(asked, Formula):
+        return regression(records, asked, family)
+    return summary(records, asked)
 
 
 def _remarks(

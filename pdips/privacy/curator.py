@@ -144,6 +144,7 @@ class Curator(ABC):
         self._plan = plan
         self._table = table
         self._place = self._asked = self._round = self._stratum = 0
+        self._taken = dict[tuple[Any, ...], Fraction]()
         self.answers = Answers()
 
     def __repr__(self) -> str:
@@ -193,6 +194,7 @@ class Curator(ABC):
         possible: BoolArray | None = None,
         *,
         units: int | Fraction = 1,
+        share: int | Fraction = 1,
     ) -> IntArray:
         """Return whole numbers of the table, shape (numbers,), with the noise of the
         step's price.
@@ -209,24 +211,33 @@ class Curator(ABC):
         units : int or Fraction
             The statistic's sensitivity in units of the step's, where it follows from
             public facts that no plan knows: the number of records, or earlier answers.
+        share : int or Fraction
+            How much of the step's price the question takes; above 1 of what other steps
+            leave that share a price with it.
         """
-        self._take(step, "laplace", "gaussian")
-        noisy = self._count(step.enlarged(units), statistic, possible)
+        self._take(step, "laplace", "gaussian", share=share)
+        noisy = self._count(step.enlarged(units, share), statistic, possible)
         self.answers.note(step.name, "numbers", noisy)
         return noisy
 
     def choose(
-        self, step: Step, scores: Statistic, *, units: int | Fraction = 1
+        self,
+        step: Step,
+        scores: Statistic,
+        *,
+        units: int | Fraction = 1,
+        share: int | Fraction = 1,
     ) -> IntArray:
         """Return one candidate for each row of scores, by exponential mechanisms, shape
         (choices,).
 
         ``scores`` takes the table and returns whole steps, shape (choices, candidates);
         the smallest int64 marks a candidate that isn't available. The step's
-        sensitivity is that of all rows together; ``units`` as in :meth:`count`.
+        sensitivity is that of all rows together; ``units`` and ``share`` as in
+        :meth:`count`.
         """
-        self._take(step, "exponential")
-        chosen = self._choose(step.enlarged(units), scores)
+        self._take(step, "exponential", share=share)
+        chosen = self._choose(step.enlarged(units, share), scores)
         self.answers.note(step.name, "choice", chosen)
         return chosen
 
@@ -237,6 +248,7 @@ class Curator(ABC):
         scores: ScoresGiven,
         *,
         units: int | Fraction = 1,
+        share: int | Fraction = 1,
     ) -> int:
         """Return one candidate by the exponential mechanism, whose scores depend on an
         earlier answer, ``noisy``.
@@ -244,18 +256,18 @@ class Curator(ABC):
         ``scores`` takes the table and that answer, shape (..., numbers), and returns
         whole steps, shape (..., candidates), as in :meth:`choose`. For any given answer
         one person moves two scores apart by the step's sensitivity at most; ``units``
-        as in :meth:`count`.
+        and ``share`` as in :meth:`count`.
         """
-        self._take(step, "exponential")
-        chosen = self._choose_given(step.enlarged(units), noisy, scores)
+        self._take(step, "exponential", share=share)
+        chosen = self._choose_given(step.enlarged(units, share), noisy, scores)
         self.answers.note(step.name, "choice", chosen)
         return chosen
 
     def pass_over(self, step: Step) -> None:
-        """Tick off a step that is not asked, after answers with which nothing can be
-        asked further. Its price stays spent.
+        """Tick off a step that is not asked, as earlier answers say. Its price stays
+        spent; steps that share it may take its part.
         """
-        self._take(step, step.law)
+        self._take(step, step.law, share=0)
 
     @property
     def due(self) -> Step | None:
@@ -322,8 +334,10 @@ class Curator(ABC):
     def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
         return int(self._choose(step, lambda table: scores(table, noisy)[None])[0])
 
-    def _take(self, step: Step, *laws: AnswerLaw) -> None:
-        """Tick a step off the plan."""
+    def _take(self, step: Step, *laws: AnswerLaw, share: int | Fraction = 1) -> None:
+        """Tick a step off the plan, and what it takes off the price that it has with
+        those that share it.
+        """
         if self.finished:
             raise PlanError(
                 f"{step.name!r} was asked after all that the plan of "
@@ -340,6 +354,7 @@ class Curator(ABC):
                 f"{step.name!r} is priced for the law {step.law!r}, not "
                 f"for {' or '.join(laws)}"
             )
+        self._pay(step, share)
         self._asked += 1
         if self._asked == step.times:
             self._place = self._place + 1
@@ -348,6 +363,20 @@ class Curator(ABC):
         if self._place == len(self._plan.steps):
             self._place = 0
             self._round = self._round + 1
+            self._taken.clear()
+
+    def _pay(self, step: Step, share: int | Fraction) -> None:
+        """Add up what steps take that share a price; more than it is refused."""
+        if step.own_rho is None:
+            return
+        group = step.shares_with
+        taken = self._taken.get(group, Fraction(0)) + share * step.price / step.times
+        if taken > self._plan.shared_prices[group]:
+            raise PlanError(
+                f"{step.name!r} was asked at more than is left of the price that the "
+                f"plan of {self._plan.mechanism} has for it and others"
+            )
+        self._taken[group] = taken
 
     def _next_stratum(self, step: Step) -> None:
         """Go back to the first of the steps that are asked of each stratum, until all
@@ -365,6 +394,8 @@ class Curator(ABC):
         while first and _block(steps[first - 1]) == block:
             first -= 1
         self._place = first
+        for again in steps[first:]:  # no record is in two strata
+            self._taken.pop(again.shares_with, None)
 
 
 def _block(step: Step) -> tuple[str, str, int]:

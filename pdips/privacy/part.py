@@ -5,6 +5,7 @@ whose plan holds its steps under other names.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -125,32 +126,46 @@ class PartCurator(Curator):
         statistic: Statistic,
         possible: BoolArray | None = None,
         *,
-        units: Any = 1,
+        units: int | Fraction = 1,
+        share: int | Fraction = 1,
     ) -> IntArray:
-        asked = self._renamed(step, "laplace", "gaussian")
+        asked = self._renamed(step, "laplace", "gaussian", share=share)
         seen = ViewedStatistic(self._view, statistic)
-        noisy = self._whole.count(asked, seen, possible, units=units)
+        noisy = self._whole.count(asked, seen, possible, units=units, share=share)
         self.answers.note(step.name, "numbers", noisy)
         return noisy
 
-    def choose(self, step: Step, scores: Statistic, *, units: Any = 1) -> IntArray:
-        asked = self._renamed(step, "exponential")
+    def choose(
+        self,
+        step: Step,
+        scores: Statistic,
+        *,
+        units: int | Fraction = 1,
+        share: int | Fraction = 1,
+    ) -> IntArray:
+        asked = self._renamed(step, "exponential", share=share)
         seen = ViewedStatistic(self._view, scores)
-        chosen = self._whole.choose(asked, seen, units=units)
+        chosen = self._whole.choose(asked, seen, units=units, share=share)
         self.answers.note(step.name, "choice", chosen)
         return chosen
 
     def choose_given(
-        self, step: Step, noisy: IntArray, scores: ScoresGiven, *, units: Any = 1
+        self,
+        step: Step,
+        noisy: IntArray,
+        scores: ScoresGiven,
+        *,
+        units: int | Fraction = 1,
+        share: int | Fraction = 1,
     ) -> int:
-        asked = self._renamed(step, "exponential")
+        asked = self._renamed(step, "exponential", share=share)
         seen = ViewedStatistic(self._view, scores)
-        chosen = self._whole.choose_given(asked, noisy, seen, units=units)
+        chosen = self._whole.choose_given(asked, noisy, seen, units=units, share=share)
         self.answers.note(step.name, "choice", chosen)
         return chosen
 
     def pass_over(self, step: Step) -> None:
-        self._whole.pass_over(self._renamed(step, step.law))
+        self._whole.pass_over(self._renamed(step, step.law, share=0))
 
     def pass_over_rest(self) -> None:
         """Tick off what the part planned and didn't ask, so that the next part can be
@@ -175,9 +190,9 @@ class PartCurator(Curator):
         self.answers.note("", "kept", values)
         return values
 
-    def _renamed(self, step: Step, *laws: AnswerLaw) -> Step:
+    def _renamed(self, step: Step, *laws: AnswerLaw, share: int | Fraction = 1) -> Step:
         """Tick a step off the plan of the part, and return it as the whole has it."""
-        self._take(step, *laws)
+        self._take(step, *laws, share=share)
         return named(step, self._prefix)
 
     def _count(

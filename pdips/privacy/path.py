@@ -263,9 +263,9 @@ class PathCurator(Drawing):
     def _table(self, table: Table) -> None:
         self._held = table
 
-    def _take(self, step: Step, *laws: Any) -> None:
+    def _take(self, step: Step, *laws: Any, share: int | Fraction = 1) -> None:
         number = self._round + 1
-        super()._take(step, *laws)
+        super()._take(step, *laws, share=share)
         name = step.item or step.name
         self._item = f"{name}, set {number}" if self._plan.repeats > 1 else name
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal
 
 from pdips.arrays import IntArray
@@ -142,8 +143,9 @@ class Step:
         own says so and not the law: urns, private tables, steps that share a price
         (:func:`sharing`).
     units : tuple of Fraction
-        Sensitivities, in its own, of which earlier answers say one; its noise is that
-        of one of them. Left empty, they aren't known beforehand.
+        Sensitivities, in its own, of which earlier answers say one, for the share of
+        the price that goes with it; its noise is that of one of them. Left empty, they
+        aren't known beforehand.
     unit : float
         What a whole step of the answer is worth in the unit in which noise is shown.
 
@@ -260,30 +262,40 @@ class Step:
             return facts
         return [*facts, image.whole, image.weights.tolist()]
 
-    def enlarged(self, units: int | Fraction) -> "Step":
-        """Return the step with a sensitivity so many times as large, at the same
+    def enlarged(self, units: int | Fraction = 1, share: int | Fraction = 1) -> "Step":
+        """Return the step with a sensitivity so many times as large, at a share of its
         price.
 
-        Units below 1 take more of the price than the step has, which another step
-        leaves: both then state the rho of all, by :func:`sharing`. Units above 1 can
-        only lower the rho (``docs/proofs/rho.md``, theorem 2).
+        Units above 1 can only lower the rho (``docs/proofs/rho.md``, theorem 2). A
+        share above 1 takes of the price what another step leaves: both then state the
+        rho of all, by :func:`sharing`, and a curator counts what they take together.
         """
-        if self.units and units not in self.units:
+        if self.units and Fraction(units) / share not in self.units:
             raise PlanError(
                 f"{self.name!r} is asked at a sensitivity that its plan doesn't have"
             )
-        if units == 1:
-            return self
-        if units < 1 and self.own_rho is None:
+        if units < 1:
+            raise PlanError(f"{self.name!r} is asked at less than its sensitivity")
+        if share > 1 and self.own_rho is None:
             raise PlanError(
-                f"{self.name!r} is asked at less than its sensitivity; its plan must "
-                f"state the rho of all steps that share the price"
+                f"{self.name!r} is asked at more than its price; its plan must state "
+                f"the rho of all steps that share the price"
             )
+        if units == share == 1:
+            return self
         sensitivity = Sensitivity.of_person(
             l1=units * self.sensitivity.l1,
             l2_squared=Fraction(units) ** 2 * self.sensitivity.l2_squared,
         )
-        return replace(self, sensitivity=sensitivity)
+        return replace(self, sensitivity=sensitivity, price=share * self.price)
+
+    @property
+    def shares_with(self) -> tuple[Any, ...]:
+        """The same for all steps that share a price: they add rho in one proportion to
+        their prices (:func:`sharing`).
+        """
+        rate = None if self.own_rho is None else self.own_rho / self.price
+        return (self.item, self.branch, self.strata, rate)
 
     @property
     def noise(self) -> Noise:
@@ -432,6 +444,18 @@ class Plan:
 
     def named(self, name: str) -> Step:
         return next(step for step in self.steps if step.name == name)
+
+    @cached_property
+    def shared_prices(self) -> dict[tuple[Any, ...], Fraction]:
+        """What steps of a round that share a price have together, by
+        :attr:`Step.shares_with`.
+        """
+        prices: dict[tuple[Any, ...], Fraction] = {}
+        for step in self.steps:
+            if step.own_rho is not None:
+                group = step.shares_with
+                prices[group] = prices.get(group, Fraction(0)) + step.price
+        return prices
 
     @property
     def spends(self) -> tuple[Spend, ...]:

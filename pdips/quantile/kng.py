@@ -31,7 +31,7 @@ from pdips.quantile.conditional import (
     residual_draw,
 )
 from pdips.quantile.gradient import Norm
-from pdips.quantile.line_search import Base, Fitter, leave_out, spread
+from pdips.quantile.line_search import Base, Fitter, spread
 from pdips.quantile.quantile_plan import QuantilePlan, Scheme, Slopes, quantiles_of
 from pdips.quantile.residuals import (
     MedianLine,
@@ -393,7 +393,7 @@ class KNGResidual(ColumnSynthesis):
         counted = steps[-n_counted:]
         line = self._median_line(task, steps[:-n_counted], curator)
         if own:
-            edges, weights = intervals(task, own, counted, line.units, curator)
+            edges, weights = intervals(task, own, counted, line.share, curator)
             draw = ranked_draw if line.is_chosen else residual_draw
             drawn = draw(task.column, task.box, line.ranking, edges, weights)
             return lambda given, n, rng: own.lowered(drawn(given, n, rng))
@@ -423,8 +423,10 @@ class KNGResidual(ColumnSynthesis):
         if part.unchanged is not None:
             return replace(line, coefficients=part.unchanged)
         if steps:
-            leave_out(steps, curator)
-            return replace(line, units=1 - exact(self.line_share, "line_share"))
+            for step in steps:
+                curator.pass_over(step)
+            left = 1 - exact(self.line_share, "line_share")
+            return replace(line, share=1 / left)
         return line
 
     def _chosen_line(
@@ -442,13 +444,13 @@ class KNGResidual(ColumnSynthesis):
             wanted = ENOUGH * len(line.frame) / float(borne)
             taken = Fraction(min(math.ceil(1000 * wanted), MOST_RANKED), 1000)
         regression, frame = instrumented(task.regression, task)
-        fitter = replace(self.fitter(task.part), units=1 / taken)
+        fitter = replace(self.fitter(task.part), share=taken)
         return replace(
             line,
             regression=regression,
             coefficients=fitter.search(regression, MEDIAN, steps, curator),
             frame=frame,
-            units=(1 - share) / (1 - share * taken),
+            share=(1 - share * taken) / (1 - share),
             is_chosen=True,
         )
 

@@ -255,8 +255,8 @@ class Fitter:
 
     Lines may go beyond the outcome's bounds by ``slack`` of its range. Up to
     ``at_once`` slopes, 2 at most, are searched for together, more one after the other.
-    ``n_intercepts`` also bounds the steps of slopes. A search spends one part in
-    ``units`` of its price.
+    ``n_intercepts`` also bounds the steps of slopes. A search takes ``share``
+    of its price.
     """
 
     norm: Norm = "hull"
@@ -265,7 +265,7 @@ class Fitter:
     slack: float = 0.0
     at_once: int = 2
     n_intercepts: int = 2_000
-    units: Fraction = Fraction(1)
+    share: Fraction = Fraction(1)
 
     def choice(
         self,
@@ -346,7 +346,7 @@ class Fitter:
         ``below`` is as from :func:`sums`, if it is known.
         """
         weights = self.log_weights(candidates)
-        unit = 1 / step.enlarged(self.units).scale
+        unit = 1 / step.enlarged(share=self.share).scale
         # log weights in steps, which add to every table's scores alike
         in_steps = np.rint((weights - weights.max()) / float(unit))
         base = np.maximum(in_steps, LEAST).astype(np.int64)
@@ -363,7 +363,8 @@ class Fitter:
                 norm = one.steps(under[..., [entry]], records.total[[entry]])
             return np.where(allowed, base - norm, UNAVAILABLE).reshape(1, -1)
 
-        return candidates.line(int(curator.choose(step, scores, units=self.units)[0]))
+        chosen = curator.choose(step, scores, share=self.share)
+        return candidates.line(int(chosen[0]))
 
     def log_weights(self, candidates: Candidates) -> FloatArray:
         """Return the log weights of the base measure, shape (slopes, intercepts)."""
@@ -439,7 +440,7 @@ class Fitter:
         """
         n_coefficients = 1 + regression.n_predictors
         size = len(steps) // len(PASSES)
-        sharing = replace(self, units=self.units * n_coefficients / size)
+        sharing = replace(self, share=self.share * size / n_coefficients)
         for number, each in enumerate(PASSES):
             due = steps[number * size : (number + 1) * size]
             widest = regression.span * each.reach
@@ -451,7 +452,8 @@ class Fitter:
                     some = regression.thinned(curator.coins)
                 candidates = _along(line, entry, away)
                 line = sharing.choose(some, candidates, tau, due[entry], curator)
-            leave_out(due[n_coefficients:], curator)
+            for step in due[n_coefficients:]:
+                curator.pass_over(step)
         return line
 
     def around(
@@ -524,14 +526,6 @@ def _along(line: FloatArray, entry: int, away: FloatArray) -> Candidates:
         return Candidates(around=line, slopes=slopes, intercepts=away, entry=0)
     slopes = away[:, None] * np.eye(p)[entry - 1]
     return Candidates(around=line, slopes=slopes, intercepts=np.zeros(1), entry=entry)
-
-
-def leave_out(steps: Sequence[Step], curator: Curator) -> None:
-    """Tick choices off the plan without a look at the table: of one candidate, so that
-    nothing is lost.
-    """
-    for step in steps:
-        curator.choose(step, lambda _: np.zeros((1, 1), dtype=np.int64))
 
 
 def sums(records: RegressionRecords, candidates: Candidates) -> IntArray:

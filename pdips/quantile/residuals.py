@@ -40,8 +40,8 @@ class MedianLine:
     """The line of a column that residuals are counted about (``is_centre``), or that
     only ranks, or is left out.
 
-    ``frame`` takes its coefficients to those in predictors over [-1, 1]^p. ``units``
-    say how many of its prices the counts have where the line leaves some of its own.
+    ``frame`` takes its coefficients to those in predictors over [-1, 1]^p. The counts
+    have ``share`` of their own price: above 1 where the line leaves some of its.
     """
 
     regression: LineRegression
@@ -49,7 +49,7 @@ class MedianLine:
     frame: FloatArray
     is_centre: bool
     only_ranks: bool
-    units: Fraction = Fraction(1)
+    share: Fraction = Fraction(1)
     is_chosen: bool = False
 
     @property
@@ -81,15 +81,15 @@ def residual_weights(
         residuals = line.regression.read(table).residuals(line.about)
         return np.bincount(bins_of(residuals, edges), minlength=len(edges) - 1)
 
-    noisy = task.ask(step, counts, line.units)
-    return histogram_weights(noisy, line.units * step.scale)
+    noisy = task.ask(step, counts, share=line.share)
+    return histogram_weights(noisy, step.scale / line.share)
 
 
 def intervals(
     task: ColumnTask,
     own: IntervalColumn,
     steps: Sequence[Step],
-    units: Fraction,
+    share: Fraction,
     curator: Curator,
 ) -> tuple[FloatArray, FloatArray]:
     """Count a column by itself, in layers; return the edges of its cells on its scale,
@@ -107,11 +107,11 @@ def intervals(
         def counts(table: Table) -> IntArray:
             return np.bincount(node[cells(table)], minlength=len(asked))
 
-        return task.ask(steps[layer], counts, units, asked)
+        return task.ask(steps[layer], counts, possible=asked, share=share)
 
     is_whole = task.part.budget.strata == 1 and not task.column.missing
     n_known = curator.n_records if is_whole and curator.n_public else None
-    priced = [step.enlarged(units) for step in steps]
+    priced = [step.enlarged(share=share) for step in steps]
     noisy = own.measure(curator, priced, ask)
     law = own.law(noisy, priced, n_known)
     deviation = priced[0].standard_deviation

@@ -133,13 +133,14 @@ class TableQuestions:
         step: Step,
         counts: Callable[[Table], IntArray],
         units: int | Fraction = 1,
+        share: int | Fraction = 1,
         possible: BoolArray | None = None,
     ) -> IntArray:
         """Ask for noisy counts; where they steer later questions, by way of a decision,
         so that audits can follow.
         """
-        noisy = self.curator.count(step, counts, possible, units=units)
-        self.noise[step.name] = step.enlarged(units).noise
+        noisy = self.curator.count(step, counts, possible, units=units, share=share)
+        self.noise[step.name] = step.enlarged(units, share).noise
         if not self.steers(name):
             return noisy
         return self.curator.decide(noisy, lambda numbers: numbers)

@@ -40,6 +40,7 @@ from pdips.release.answers import AnswerForm
 from pdips.release.known_totals import TotalCheck
 from pdips.release.noisy_margins import MarginError, MarginLaw
 from pdips.release.offers import Offers
+from pdips.release.public_draws import Misfit
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 RoundedUp = Annotated[
@@ -534,6 +535,7 @@ class SumsSummary(Findings):
     as_prior: int
     undrawn: int = 0
     misfit: FiniteOrNone = None
+    misfit_by: Misfit | None = None
 
 
 class PosteriorSummary(Findings):

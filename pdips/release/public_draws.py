@@ -3,16 +3,24 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # a release without a model does without xarray
     import xarray as xr
 
 
-# Attribute of the posterior group: how often noisy answers would contradict the model
-# as much, if it were right; and the share below which it is said that they do
+# Attributes of the posterior group: how often noisy answers would contradict the model
+# as much, if it were right, and by what; and the share below which it is said that they
+# do
 MISFIT = "misfit"
+MISFIT_BY = "misfit_by"
 CONTRADICTED = 0.05
+# What noisy answers may say against a model
+Misfit = Literal["spread", "tails"]
+REASONS: Mapping[str, str] = {
+    "spread": "records are spread otherwise than it says",
+    "tails": "more records lie far from what it expects than it says",
+}
 
 
 # What may be published of the steps of chains: no time, for it tells of a machine, and
@@ -60,10 +68,20 @@ class PublicDraws:
         return {"posterior": self.posterior, **self.others()}
 
 
-def contradiction(attributes: Mapping[Any, Any]) -> float | None:
-    """Return how often noisy answers would contradict the model as much as they do, if
-    it were right, by the attributes of the posterior group; None where they don't, or
-    nobody looked.
+@dataclass(frozen=True)
+class Contradiction:
+    """What noisy answers say against a model."""
+
+    share: float  # how often they would be so far off, if the model were right
+    reason: str  # a clause, of "it", the model
+
+
+def contradiction(attributes: Mapping[Any, Any]) -> Contradiction | None:
+    """Return what noisy answers say against the model, by the attributes of the
+    posterior group; None where they don't contradict it, or nobody looked.
     """
     share = attributes.get(MISFIT)
-    return float(share) if share is not None and share < CONTRADICTED else None
+    if share is None or share >= CONTRADICTED:
+        return None
+    by = attributes.get(MISFIT_BY)
+    return Contradiction(float(share), REASONS.get(str(by), REASONS["spread"]))

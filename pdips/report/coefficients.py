@@ -14,7 +14,7 @@ from pdips.arrays import FloatArray, finite
 from pdips.registry import load
 from pdips.release.documents import PrivacyDocument, StatedAnalysis, read_bytes
 from pdips.release.folder import bytes_digest
-from pdips.release.public_draws import contradiction
+from pdips.release.public_draws import Contradiction, contradiction
 from pdips.release.release import TREE_FILE
 from pdips.report.posterior_figures import draws_of_parameter
 
@@ -78,7 +78,7 @@ class AnsweredAnalysis:
 
     stated: StatedAnalysis
     coefficients: list[ListedCoefficient]  # none where its folder isn't there
-    contradicted: float | None
+    contradicted: Contradiction | None
 
     @property
     def unlearned(self) -> list[str]:
@@ -102,9 +102,9 @@ def answered_analyses(
         )
 
 
-def contradicted(tree: "xr.DataTree | None") -> float | None:
-    """Return how often noisy answers would contradict the model as much as they do, if
-    it were right; None where they don't, or nobody looked.
+def contradicted(tree: "xr.DataTree | None") -> Contradiction | None:
+    """Return what noisy answers say against the model; None where they don't contradict
+    it, or nobody looked.
     """
     return None if tree is None else contradiction(tree["posterior"].attrs)
 

@@ -24,7 +24,7 @@ from pdips.release.documents import (
     mean,
 )
 from pdips.release.offers import PosteriorOf
-from pdips.release.public_draws import CONTRADICTED
+from pdips.release.public_draws import CONTRADICTED, REASONS
 from pdips.report.formats import number, percent, plural
 from pdips.report.posterior_figures import BAND, MOST_DOTS, posterior_figures
 from pdips.report.utility import checks as compared_at_release
@@ -263,13 +263,13 @@ def _noisy_sums(found: SumsSummary | None) -> list[Check]:
     n_learned = found.parameters - found.as_prior
     checked = []
     if found.misfit is not None:
+        reason = REASONS[found.misfit_by or "spread"]
         checked.append(
             Check(
                 "noisy answers against the model",
                 f"as far off {percent(found.misfit)} of the time if the model is right",
-                f"at least {percent(CONTRADICTED, short=True)}: below, records are "
-                f"spread otherwise than the model says, and intervals aren't what they "
-                f"seem",
+                f"at least {percent(CONTRADICTED, short=True)}: below, intervals "
+                f"aren't what they seem, as {reason}",
                 graded(found.misfit >= CONTRADICTED),
             )
         )

@@ -48,6 +48,7 @@ from pdips.scores.tree import (
 CURVATURE_RADIUS = "curvature_radius"
 CURVATURE = "curvature_{}"
 SQUARES = "squares"
+SHAPE = "shape"
 OTHER = "other_parameter"
 
 
@@ -162,6 +163,10 @@ class CentredAnswers(ScoreAnswers):
                     told = about(step, "whitened scores", deviation)
                     variables[SCORES.format(number)] = (PARAMETER, noisy, told)
                     continue
+                if kind == "shape":
+                    told = about(step, "records", deviation)
+                    variables[SHAPE] = ((), noisy[0], told)
+                    continue
                 told = about(step, "products of whitened scores", deviation)
                 name = SQUARES if kind == "squares" else CURVATURE.format(number)
                 matrix = measured.centring.matrix(noisy)
@@ -250,6 +255,8 @@ def _names_of(kind: Kind, at: Centring, labels: Sequence[str]) -> list[str]:
     """Return what each sum of a kind is of: a parameter, or two of them."""
     if kind == "scores":
         return [*labels]
+    if kind == "shape":
+        return ["records in the middle or far out"]
     rows, columns = at.pairs
     pairs = zip(rows, columns, strict=True)
     return [f"{labels[row]} x {labels[column]}" for row, column in pairs]

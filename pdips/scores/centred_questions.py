@@ -50,6 +50,7 @@ ROUND = "{}, round {}"
 NAMES: dict[Kind, str] = {
     "scores": "noisy centred scores",
     "curvature": "noisy curvature",
+    "shape": "noisy shape of outcomes",
     "squares": "noisy squares of scores",
 }
 LENGTHS = "noisy lengths of scores"
@@ -67,8 +68,10 @@ LAST_SHARES: dict[Kind, Fraction] = {
     "curvature": Fraction(22, 100),
     "squares": Fraction(8, 100),
 }
-# Share of the last round's scores that lengths get where outcomes are numbers
+# Shares of the last round's scores where outcomes are numbers: of their lengths, and
+# of the shape of outcomes where there is one
 OF_LENGTHS = Fraction(6, 70)
+OF_SHAPE = Fraction(3, 70)
 
 # Products of two semidefinite matrices are not negative, but for what rounding to whole
 # steps may take away: see the proof of the curvature's price
@@ -95,6 +98,8 @@ class CentredQuestions:
     # whether lengths of scores are asked for, which have no bound where outcomes are
     # numbers
     by_lengths: bool
+    # whether the shape of the outcome is: it is one number
+    by_shape: bool
 
     @property
     def norm(self) -> Norm:
@@ -122,14 +127,36 @@ class CentredQuestions:
             share = (1 - last) * Fraction(2 * number, early * (early + 1))
             for kind, part in FIRST_SHARES.items():
                 yield self._sum(kind, number, left * share * part)
-        for kind, part in LAST_SHARES.items():
-            price = left * last * part
-            if kind == "scores" and self.by_lengths:
-                yield self._lengths(price * OF_LENGTHS)
-                price -= price * OF_LENGTHS
-            yield self._sum(kind, self.n_rounds, price)
+        prices = {kind: left * last * part for kind, part in LAST_SHARES.items()}
+        whole = prices["scores"]
+        if self.by_lengths:
+            yield self._lengths(whole * OF_LENGTHS)
+            prices["scores"] -= whole * OF_LENGTHS
+        if self.by_shape:
+            prices["shape"] = whole * OF_SHAPE
+            prices["scores"] -= whole * OF_SHAPE
+        for kind in KINDS:
+            if kind in prices:
+                yield self._sum(kind, self.n_rounds, prices[kind])
 
     def _sum(self, kind: Kind, number: int, price: Fraction) -> Step:
+        return Step(
+            name=ROUND.format(NAMES[kind], number),
+            sensitivity=self._moved(kind),
+            price=price,
+            law=self.law,
+            counts=f"each sum of {kind}, round {number}, in units of the largest of "
+            f"one record",
+            unit=1 / STEPS,
+        )
+
+    def _moved(self, kind: Kind) -> Sensitivity:
+        """Return how far one person moves a sum."""
+        if kind == "shape":
+            # one number between 0 and the largest, whichever record stands there
+            return Sensitivity.of_sums(
+                self.schema, self.neighbours, STEPS, signed=False, moves=False
+            )
         both = n_changed(self.neighbours)
         n_sums = self.n_parameters
         # scores may have opposite signs; curvatures and squares are semidefinite
@@ -138,17 +165,8 @@ class CentredQuestions:
             n_sums = n_sums * (n_sums + 1) // 2
             squares = both * Fraction(STEPS) ** 2 * (ROUNDED if both > 1 else 1)
         wide = 1 if self.norm == "l1" else math.isqrt(n_sums - 1) + 1
-        sensitivity = Sensitivity.of_record(
+        return Sensitivity.of_record(
             self.schema, l1=both * wide * STEPS, l2_squared=squares
-        )
-        return Step(
-            name=ROUND.format(NAMES[kind], number),
-            sensitivity=sensitivity,
-            price=price,
-            law=self.law,
-            counts=f"each sum of {kind}, round {number}, in units of the largest of "
-            f"one record",
-            unit=1 / STEPS,
         )
 
     def _lengths(self, price: Fraction) -> Step:
@@ -359,9 +377,15 @@ class RoundTotals:
 
     def _sums(self, table: Table) -> dict[Kind, IntArray]:
         d = len(self.centring.place)
+        pairs = d * (d + 1) // 2
+        sizes: dict[Kind, int] = {
+            "scores": d,
+            "curvature": pairs,
+            "shape": 1,
+            "squares": pairs,
+        }
         totals: dict[Kind, IntArray] = {
-            kind: np.zeros(d if kind == "scores" else d * (d + 1) // 2, dtype=np.int64)
-            for kind in KINDS
+            kind: np.zeros(size, dtype=np.int64) for kind, size in sizes.items()
         }
         for at in blocks_of(self.points, self.centring, table, self.expected):
             for kind, total in self.centring.of(at).total().items():

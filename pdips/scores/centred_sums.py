@@ -12,6 +12,7 @@ import numpy as np
 from pdips.arrays import BoolArray, FloatArray
 from pdips.posterior.columns import Values, stand_ins
 from pdips.posterior.model import PUBLIC_SEED, Blueprint, initial, split
+from pdips.release.public_draws import Misfit
 from pdips.scores.centred_model import CentredLikelihood
 from pdips.scores.centring import CentredScores, Centring, Kind
 from pdips.scores.column_cells import ColumnCells
@@ -24,6 +25,7 @@ from pdips.scores.sums import (
     MeasuredSums,
     Noises,
     NormalPrior,
+    share_above,
     share_further,
 )
 
@@ -252,14 +254,19 @@ class CentredSums(MeasuredSums):
         """
         moves = np.asarray(moves)
         one = np.eye(moves.shape[-1])
-        error = self.curvature_error
-        outer = moves[..., :, None] * moves[..., None, :]
-        along = outer * error * (1 - one) + (moves**2 @ error)[..., None] * one
-        noise = self.last.deviations["scores"] ** 2 * one + along
+        noise = self.last.deviations["scores"] ** 2 * one + self._noise_along(moves)
         if self.pooled is not None:
             own = self.pooled.own
             noise = own @ noise @ own.T + self.pooled.noise
         return np.asarray(noise)
+
+    def _noise_along(self, moves: FloatArray) -> FloatArray:
+        """Return the covariance that noise on the curvature has along moves."""
+        one = np.eye(moves.shape[-1])
+        error = self.curvature_error
+        outer = moves[..., :, None] * moves[..., None, :]
+        along = outer * error * (1 - one) + (moves**2 @ error)[..., None] * one
+        return np.asarray(along)
 
     def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
         """Return what the last sums say near some parameters."""
@@ -289,7 +296,45 @@ class CentredSums(MeasuredSums):
         """The sums from which the posterior is drawn."""
         return self
 
-    def misfit(self, place: FloatArray) -> float | None:
+    def misfits(self, place: FloatArray) -> dict[Misfit, float]:
+        found: dict[Misfit, float] = {"spread": self._misfit_of_squares(place)}
+        if "shape" in self.last.noisy:
+            found["tails"] = self._misfit_of_shape(place)
+        return found
+
+    def _misfit_of_shape(self, place: FloatArray) -> float:
+        """Return how often the noisy number of outcomes in the middle or far out (of
+        counts: out) would be as large, if the model were right.
+
+        The expected number at the reference is the same for all covariates. What a
+        scale explains of it follows from the scores.
+        """
+        means = self.means
+        last = self.last
+        inner = means.inner_weights(means.logs(place[None]))[0]
+        outer = (means.weights[:, None] * inner).ravel()
+        shape = self.at_rows(last.centring)[0].shape[:, 1:].ravel()
+        scores = means.scores.reshape(len(outer), -1)
+        by_point = means.row_scores(place, inner).reshape(len(outer), -1)
+        expected = np.append(outer @ shape, means.mean(inner, means.whitened(place)))
+        slopes = np.vstack([(outer * shape) @ by_point, means.slopes(place, inner)])
+        normal = _covariance(np.column_stack([shape, scores]), outer)
+        if self.points.weights is not None:
+            # a record is counted or isn't: only points at a cut are counted in part
+            normal[0, 0] = expected[0] * (1 - expected[0] / self.n_records)
+        normal[0, 0] += self.n_variance * (expected[0] / self.n_records) ** 2
+        noise = np.full(len(expected), last.deviations["scores"] ** 2)
+        noise[0] = last.deviations["shape"] ** 2
+        normal[1:, 1:] += self._noise_along(means.straight(expected[1:]))
+        laplace = noise if self.laplace else np.zeros(len(noise))
+        return share_above(
+            np.append(last.noisy["shape"], last.noisy["scores"]) - expected,
+            slopes,
+            normal + np.diag(noise - laplace),
+            laplace,
+        )
+
+    def _misfit_of_squares(self, place: FloatArray) -> float:
         """Return how often the noisy squares of scores would be as far from what the
         model says they are at some parameters, if it were right.
 

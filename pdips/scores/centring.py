@@ -14,8 +14,8 @@ from pdips.scores.inner_points import AtPoints
 from pdips.scores.record_score import STEPS, Norm
 
 # What is summed over records
-Kind = Literal["scores", "curvature", "squares"]
-KINDS: tuple[Kind, ...] = ("scores", "curvature", "squares")
+Kind = Literal["scores", "curvature", "shape", "squares"]
+KINDS: tuple[Kind, ...] = ("scores", "curvature", "shape", "squares")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +60,8 @@ class Centring:
         """The largest norm of what one record adds to a sum."""
         if kind == "scores":
             return self.radius
+        if kind == "shape":
+            return 1.0
         return self.curvature_radius if kind == "curvature" else self.radius**2
 
     @property
@@ -115,6 +117,7 @@ class Centring:
             is_known=is_known[:, 0],
             curvature=factor[:, None] * curvature,
             factor=factor,
+            shape=at.shape[:, :1],
             centring=self,
         )
 
@@ -148,7 +151,9 @@ class Centring:
         """Return the norms of the records' own whitened scores, shape (records,); 0
         where there is none.
         """
-        own = AtPoints(at.scores[:, :1], at.weights[:, :0], at.quantiles[:, :0])
+        own = AtPoints(
+            at.scores[:, :1], at.weights[:, :0], at.quantiles[:, :0], at.shape[:, :1]
+        )
         with np.errstate(all="ignore"):
             lengths = self._lengths(self._whitened(own))[:, 0]
         return np.where(np.isfinite(lengths), lengths, 0.0)
@@ -201,6 +206,8 @@ class CentredScores:
     is_known: BoolArray  # shape (records,): whether a record has a score
     curvature: FloatArray  # shape (records, pairs)
     factor: FloatArray  # shape (records,): of the covariates alone
+    # shape (records, 1): how much of the outcome lies where it is counted, from 0 to 1
+    shape: FloatArray
     centring: Centring
 
     @property
@@ -232,6 +239,7 @@ class CentredScores:
         by_kind: dict[Kind, FloatArray] = {
             "scores": self.scores,
             "curvature": self.curvature,
+            "shape": self.shape,
             "squares": self.squares,
         }
         return {

@@ -48,6 +48,14 @@ MOST_COMBINATIONS = 400
 # How much further than to its upper bound the values of a count are looked at, and from
 # 0: the model as written knows no bound
 BEYOND = 2
+# What is counted of outcomes, in deviations of a standard normal distribution: of a
+# continuous one whether it lies in the middle or far out, as it does more often where
+# tails are long, whatever the scale; of a count whether it lies out at all, as many
+# have no scale of their own. Of nine pairs of cuts these had most power under noise on
+# the wrong models and real tables of `benchmarks.moments` (2026-12-01)
+MIDDLE = 0.75
+FAR = 2.5
+OUT = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,6 +242,20 @@ class InnerPoints:
         """The columns that the model describes."""
         return self.law.space.synthesized
 
+    @property
+    def one_number(self) -> bool:
+        """Whether the only outcome is a number, so that it may lie far out."""
+        return len(self.outcomes) == 1 and not self.by_levels
+
+    @cached_property
+    def shape_of_quantiles(self) -> FloatArray:
+        """Which quantiles are in the middle or far out, shape (points,); those at a cut
+        in part, so that the mean over all is exact.
+        """
+        assert self.weights is not None
+        below = [_below(self.weights, cut) for cut in (-FAR, -MIDDLE, MIDDLE, FAR)]
+        return below[0] + below[2] - below[1] + 1 - below[3]
+
     @cached_property
     def _graph(self) -> Any:
         """A matrix with a row for the record itself and one for each point: the log
@@ -259,7 +281,7 @@ class InnerPoints:
         scores = over_records(self.law.score.slopes[None], rows)
         scores = pt.broadcast_to(scores, (self.n + 1, scores.shape[1]))
         parts = [logs[:, None], scores]
-        if self.weights is not None:
+        if self.one_number:
             [outcome] = self.outcomes
             parts.append(rows[record[outcome]][:, None])
         return pt.concatenate([part.astype("float64") for part in parts], axis=1)
@@ -361,7 +383,7 @@ class InnerPoints:
             for name, one in self.law.record.items()
         ]
         rows = [list(row) for row in zip(*columns, strict=True)]
-        width = self.law.space.n_parameters + 1 + (self.weights is not None)
+        width = self.law.space.n_parameters + 1 + self.one_number
         found = np.full((len(rows), self.n + 1, width), np.nan)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             # a warning, too, would tell of the record that it comes from
@@ -377,13 +399,45 @@ class InnerPoints:
 
     def split(self, matrices: FloatArray) -> "AtPoints":
         """Return what :meth:`matrices` returned by what it is."""
-        last = None if self.weights is None else -1
+        last = -1 if self.one_number else None
         with np.errstate(all="ignore"):
             if self.weights is None:
                 weights = _shares(matrices[:, 1:, 0])
             else:
                 weights = np.broadcast_to(self.weights, matrices[:, 1:, 0].shape)
-        return AtPoints(matrices[:, :, 1:last], weights, matrices[:, 1:, -1])
+            shape = np.zeros(matrices.shape[:2])
+            if self.one_number:
+                shape = self._shape(weights, matrices[:, :, -1])
+        return AtPoints(matrices[:, :, 1:last], weights, matrices[:, 1:, -1], shape)
+
+    def _shape(self, weights: FloatArray, outcomes: FloatArray) -> FloatArray:
+        """Return how much of each outcome lies where it is counted, between 0 and 1:
+        shape (records, points + 1), the records themselves first.
+
+        The mean given covariates is the same for all of them. Each record goes through
+        the same operations: no sum along an axis.
+        """
+        shape = np.zeros_like(outcomes)
+        own = outcomes[:, 0]
+        if self.weights is not None:
+            shape[:, 1:] = self.shape_of_quantiles
+            at = {c: outcomes[:, 1 + _place(c)] for c in (-FAR, -MIDDLE, MIDDLE, FAR)}
+            in_middle = (own > at[-MIDDLE]) & (own <= at[MIDDLE])
+            shape[:, 0] = in_middle | (own <= at[-FAR]) | (own > at[FAR])
+            return shape
+        # each value has a share of [0, 1], and what of it lies out is counted
+        [values] = self.values.values()
+        below = np.zeros(len(outcomes))
+        for k, value in enumerate(values):
+            inside = [
+                np.clip((norm.cdf(cut) - below) / weights[:, k], 0.0, 1.0)
+                for cut in (-OUT, OUT)
+            ]
+            counted = 1.0 + inside[0] - inside[1]
+            shape[:, 1 + k] = np.where(np.isnan(counted), 0.0, counted)
+            shape[:, 0] = np.where(own == value, shape[:, 1 + k], shape[:, 0])
+            below += weights[:, k]
+        return shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,6 +449,24 @@ class AtPoints:
     scores: FloatArray  # shape (records, points + 1, parameters)
     weights: FloatArray  # shape (records, points)
     quantiles: FloatArray  # shape (records, points); of a continuous outcome
+    # shape (records, points + 1): how much lies where it is counted, from 0 to 1
+    shape: FloatArray
+
+
+def _place(cut: float) -> int:
+    """Return which quantile is so many deviations out."""
+    return round((cut + FURTHEST) / (2 * FURTHEST) * (QUANTILES - 1))
+
+
+def _below(weights: FloatArray, cut: float) -> FloatArray:
+    """Return which points lie below a cut, shape (points,); the one at the cut in part,
+    so that together they weigh what lies below.
+    """
+    place = _place(cut)
+    below = np.zeros(len(weights))
+    below[:place] = 1.0
+    below[place] = (norm.cdf(cut) - weights[:place].sum()) / weights[place]
+    return below
 
 
 def _shares(logs: FloatArray) -> FloatArray:

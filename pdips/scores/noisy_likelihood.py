@@ -21,6 +21,7 @@ from pdips.arrays import FloatArray
 from pdips.posterior.columns import Values
 from pdips.posterior.model import Blueprint, initial, transformed
 from pdips.posterior.parts import Axis, reads_records, take_apart
+from pdips.release.public_draws import Misfit
 from pdips.scores.column_cells import ColumnCells
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
 from pdips.scores.reweighting import Reweighted
@@ -133,7 +134,7 @@ class NoisySums(MeasuredSums):
         """Return the likelihood at any parameters near some."""
         return Reweighted(self, here, anchors, noises)
 
-    def misfit(self, place: FloatArray) -> float | None:
+    def misfits(self, place: FloatArray) -> dict[Misfit, float]:
         """Return how often all noisy numbers would contradict each other as much.
 
         What is left of them is compared with what is left of simulated ones, once the
@@ -141,11 +142,11 @@ class NoisySums(MeasuredSums):
         and earlier sums have no part in the posterior, but they know the model's law.
         """
         if len(self.measurements) == 1:
-            return None
+            return {}
         here = self.linearised(place, self.simulator.cycle)
-        return share_further(
-            here.residual, here.slopes, here.sampling + here.other_noise, here.laplace
-        )
+        covariance = here.sampling + here.other_noise
+        share = share_further(here.residual, here.slopes, covariance, here.laplace)
+        return {"spread": share}
 
     def likelihood(self, here: Linearised, noises: Noises) -> "NoisyLikelihood":
         """Return the likelihood near some parameters as a PyMC model."""

@@ -223,6 +223,7 @@ class Scores(sampling.ChainMechanism):
             n_parameters=space.n_parameters,
             n_columns=len(space.synthesized) + len(space.covariates),
             by_lengths=not points_of(space).by_levels,
+            by_shape=points_of(space).one_number,
         )
 
     def check(self, plan: Plan, table: Table) -> None:

@@ -13,6 +13,7 @@ from scipy.linalg import cholesky, solve_triangular
 from pdips.arrays import FloatArray
 from pdips.posterior.model import PUBLIC_SEED, Blueprint
 from pdips.posterior.nuts import Reusable
+from pdips.release.public_draws import Misfit
 
 # Covariances of normal noises, and the log of each one's share in them
 Noises = Sequence[tuple[FloatArray, float]]
@@ -145,10 +146,20 @@ class MeasuredSums(ABC):
         """
 
     @abstractmethod
-    def misfit(self, place: FloatArray) -> float | None:
+    def misfits(self, place: FloatArray) -> dict[Misfit, float]:
         """Return how often noisy numbers would be as far from what the model expects
-        at its most probable parameters, if it were right; None where nothing tells.
+        at its most probable parameters, if it were right, by what was looked at.
         """
+
+    def misfit(self, place: FloatArray) -> tuple[float, Misfit] | None:
+        """Return how often one of the checks at least would find as much, if the model
+        were right, and the one that finds most; None where nothing tells.
+        """
+        found = self.misfits(place)
+        if not found:
+            return None
+        most = min(found, key=lambda name: found[name])
+        return min(1.0, len(found) * found[most]), most
 
     @abstractmethod
     def density(self, here: Linearised, anchors: FloatArray, noises: Noises) -> Density:
@@ -244,8 +255,6 @@ def share_further(
     Distances are those of generalised least squares. ``normal`` is the covariance of
     the normal part, ``laplace`` are variances of Laplace noise on each number.
     """
-    rng = np.random.default_rng(PUBLIC_SEED)
-    root = cholesky(regular(normal), lower=True)
     whole = cholesky(regular(normal + np.diag(laplace)), lower=True)
     explained, _ = np.linalg.qr(solve_triangular(whole, slopes, lower=True))
 
@@ -254,11 +263,41 @@ def share_further(
         left = standard - explained @ (explained.T @ standard)
         return np.asarray((left**2).sum(axis=0))
 
-    shape = (SIMULATED_MISFITS, len(residual))
+    simulated = _simulated_residuals(normal, laplace)
+    return _share_at_least(distances(simulated), distances(residual[None])[0])
+
+
+def share_above(
+    residual: FloatArray, slopes: FloatArray, normal: FloatArray, laplace: FloatArray
+) -> float:
+    """Return the share of simulated residuals whose first number is at least as large
+    for what the others say of the parameters, which are one fewer.
+
+    Arguments are those of :func:`share_further`.
+    """
+    whole = cholesky(regular(normal + np.diag(laplace)), lower=True)
+    directions, _ = np.linalg.qr(
+        solve_triangular(whole, slopes, lower=True), mode="complete"
+    )
+    # the one direction that no parameter explains, towards more of the first number
+    contrast = solve_triangular(whole, directions[:, -1], lower=True, trans="T")
+    contrast = contrast * np.sign(contrast[0])
+    simulated = _simulated_residuals(normal, laplace)
+    return _share_at_least(simulated @ contrast, residual @ contrast)
+
+
+def _simulated_residuals(normal: FloatArray, laplace: FloatArray) -> FloatArray:
+    """Return simulated residuals, shape (draws, numbers)."""
+    rng = np.random.default_rng(PUBLIC_SEED)
+    root = cholesky(regular(normal), lower=True)
+    shape = (SIMULATED_MISFITS, len(normal))
     simulated = rng.standard_normal(shape) @ root.T
     # noise that judges: it protects nothing
     quantiles = rng.uniform(-0.5, 0.5, shape)
     spread = -np.sign(quantiles) * np.log1p(-2 * np.abs(quantiles))
-    simulated += np.sqrt(laplace / 2) * spread
-    further = distances(simulated) >= distances(residual[None])
-    return float((further.sum() + 1) / (len(simulated) + 1))
+    return np.asarray(simulated + np.sqrt(laplace / 2) * spread)
+
+
+def _share_at_least(simulated: FloatArray, found: float) -> float:
+    above = (simulated >= found).sum()
+    return float((above + 1) / (len(simulated) + 1))

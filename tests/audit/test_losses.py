@@ -33,7 +33,8 @@ from pdips.audit.path_loss import (
 )
 from pdips.audit.random_pairs import random_pair
 from pdips.errors import PlanError
-from pdips.fields.pair_counts import ChosenPairs, SecondCount
+from pdips.fields import pair_counts
+from pdips.fields.pair_counts import SHARE_OF_ALL, ChosenPairs, SecondCount
 from pdips.margins import residuals
 from pdips.margins.choosing import PairChoice
 from pdips.margins.intervals import IntervalColumn
@@ -473,19 +474,24 @@ def test_what_the_number_of_records_decides_stays_within_the_price(
     assert 0.5 < lost <= 1 + ROUNDING
     # the broken twins: all pairs have twice that price, and six choices all of it each
     if n_asked == 0:
-        of_all = ChosenPairs.of_all
-        monkeypatch.setattr(ChosenPairs, "of_all", lambda *given: of_all(*given) / 2)
+        monkeypatch.setattr(pair_counts, "SHARE_OF_ALL", 2 * SHARE_OF_ALL)
+        with pytest.raises(PlanError, match="more than is left of the price"):
+            worst(made, pairs)
+        monkeypatch.setattr(curator.Curator, "_pay", lambda *given: None)
         assert worst(made, pairs) > 1.1
     elif n_asked == 1:
-        monkeypatch.setattr(PairChoice, "units", Fraction(1, 36))
+        monkeypatch.setattr(PairChoice, "share", Fraction(5))
         with pytest.raises(PlanError, match="a sensitivity that its plan doesn't have"):
             worst(made, pairs)
-        monkeypatch.setattr(PairChoice, "units", Fraction(1, 6))
+        monkeypatch.setattr(PairChoice, "share", Fraction(6))
         monkeypatch.setattr(
             PairChoice,
             "by_records",
             lambda self, n_usual, shown: np.full((*shown.shape[:-1], 1), 6),
         )
+        with pytest.raises(PlanError, match="more than is left of the price"):
+            worst(made, pairs)
+        monkeypatch.setattr(curator.Curator, "_pay", lambda *given: None)
         assert worst(made, pairs) > 1.1
 
 

@@ -8,9 +8,10 @@ from tables import refuses
 
 import pdips
 from pdips import InputError, Schema, Table
+from pdips.groups.formulas import groups_in_formula
 from pdips.groups.group_sums import GroupSums
 from pdips.groups.recognised import template_of
-from pdips.sampling import group_in_formula, mechanism_of, source_of_groups
+from pdips.sampling import mechanism_of, source_of_groups
 from pdips.scores.scores import Scores
 
 LEVELS = [f"s{number:03d}" for number in range(450)]
@@ -121,7 +122,12 @@ def heavy(df):
     ("model", "names", "settings", "said"),
     [
         ("visits ~ pay + (1 | site)", ["pay", "visits", "site"], {}, "isn't linear"),
-        ("pay ~ 1 + (1 + ill | site)", ["pay", "ill", "site"], {}, "isn't linear"),
+        (
+            "visits ~ 1 + (1 + ill | site)",
+            ["visits", "ill", "site"],
+            {"family": "poisson"},
+            "identity link alone",
+        ),
         ("log(visits + 1) ~ (1 | site)", ["visits", "site"], {}, "transformation"),
         ("pay ~ 1 + (1 | site)", ["pay", "site"], {"family": "t"}, "normal, Bernoulli"),
         (
@@ -146,11 +152,17 @@ def test_a_mechanism_is_chosen_by_the_number_of_groups_or_named():
     assert mechanism_of("pay ~ (1 | site)", few) is Scores
     assert mechanism_of("pay ~ (1 | site)", few, "group-sums") is GroupSums
     assert mechanism_of("pay ~ ill + (1 | site)", SCHEMA) is GroupSums
-    assert mechanism_of("pay ~ ill + (ill | site)", SCHEMA) is Scores
+    assert mechanism_of("pay ~ ill + (ill | site)", SCHEMA) is GroupSums
+    # two effects of each of 300 groups
+    assert mechanism_of("pay ~ (ill | site)", few) is GroupSums
+    assert mechanism_of("pay ~ (0 + ill | site)", few) is Scores
     with pytest.raises(InputError, match="takes no model"):
         mechanism_of("pay ~ (1 | site)", SCHEMA, "margins")
-    assert group_in_formula(["pay ~ 1 + (1|site)"]) == "site"
-    assert group_in_formula("pay ~ (1|site) + (1|code)") == ""
+    assert groups_in_formula(["pay ~ 1 + (1|site)"]) == {"site": 1}
+    assert groups_in_formula("pay ~ (1|site) + (0 + ill|code)") == {
+        "site": 1,
+        "code": 1,
+    }
 
 
 def test_a_template_has_few_levels_and_nothing_public():
@@ -214,3 +226,39 @@ def test_sets_have_the_records_of_their_groups_and_more_are_drawn():
     tables = release.tables["groups"]
     assert len(tables) == len(LEVELS)
     assert tables["expected_records"][7] < 1
+
+
+@pytest.mark.parametrize(
+    ("model", "names", "settings"),
+    [
+        ("ill ~ (1 | code)", ["ill", "code"], {"family": "bernoulli"}),
+        ("pay ~ (1 + ill | code)", ["pay", "ill", "code"], {}),
+        (None, ["ill", "code"], {"outcome": "ill", "family": "bernoulli"}),
+    ],
+)
+def test_more_sets_are_drawn_of_an_opened_folder(model, names, settings, tmp_path):
+    schema = SCHEMA.only(names)
+    options = {"epsilon": 4, "n_sets": 1}
+    if model is None:
+        options |= settings
+    else:
+        options["model"] = source_of_groups(model, schema, dict(settings))
+    release, _ = GroupSums(**options).release(
+        Table(records(4_000)[names], schema), rng=np.random.default_rng(0)
+    )
+    release.publish(tmp_path / "public", allow=["seeded"])
+    [first] = release.more_sets(1, rng=np.random.default_rng(1))
+    [second] = pdips.open(tmp_path).more_sets(1, rng=np.random.default_rng(1))
+    pd.testing.assert_frame_equal(first, second)
+    assert len(first) == 4_000
+
+
+def test_code_of_a_folder_is_not_run_for_more_sets(tmp_path):
+    names = ["pay", "site"]
+    schema = SCHEMA.only(names)
+    source = source_of_groups(make, schema, {})
+    release, _ = GroupSums(epsilon=4, n_sets=1, model=source).release(
+        Table(records(2_000)[names], schema), rng=np.random.default_rng(0)
+    )
+    release.publish(tmp_path / "public", allow=["seeded"])
+    refuses("code of a folder isn't run", pdips.open(tmp_path).more_sets, 1)

@@ -27,6 +27,7 @@ from pdips.fields.pair_counts import (
     MARGINS,
     PAIRS,
     PAIRS_AGAIN,
+    SHARE_OF_ALL,
     MarginCounts,
     SecondCount,
 )
@@ -868,7 +869,7 @@ def test_the_number_of_records_says_how_many_pairs_are_chosen(neighbours):
             pairs=[*combinations(range(9), 2)],
             choice=choice,
             counted=counted,
-            of_all=counted.units[-1],
+            of_all=SHARE_OF_ALL,
         )
         n_asked = rule.by_records(4, shown)
         assert n_asked.shape == (2, 1)
@@ -876,7 +877,7 @@ def test_the_number_of_records_says_how_many_pairs_are_chosen(neighbours):
         found.append(int(n_asked[0, 0]))
         if found[-1]:  # fewer choices have the price of all
             asked = replace(rule, n_asked=found[-1])
-            assert asked.units * choice.times == found[-1]
+            assert asked.share * found[-1] == choice.times
             assert asked.threshold < rule.threshold
     assert found == [4, 4, 10, 0]
 

@@ -14,6 +14,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pytensor.raise_op import assert_op
+from scipy import stats
 from small_models import written
 from tables import with_cap
 
@@ -186,7 +187,10 @@ def test_what_a_record_adds_is_its_own_alone_in_company_in_any_order_and_block(
     at = line_centring(points, norm)
     n = table.n_records
     whole = added(points, at, table)
-    assert all(np.abs(each).sum(axis=1).all() for each in whole.values())
+    for kind, each in whole.items():
+        # of levels nothing lies far out, and of numbers not all does
+        assert np.abs(each).any(axis=1).all() or kind == "shape"
+    assert whole["shape"].any() == (name != "logit")
     alone = [added(points, at, rows_of(table, [row])) for row in range(n)]
     order = np.random.default_rng(0).permutation(n)
     shuffled = added(points, at, rows_of(table, order))
@@ -303,7 +307,8 @@ def made_up(rng, n, n_points, d, scale=1.0):
     """Scores of records at points, and what the points weigh."""
     weights = rng.dirichlet(np.full(n_points, 0.5), size=n)
     scores = scale * rng.normal(size=(n, n_points + 1, d))
-    return AtPoints(scores, weights, np.zeros((n, n_points)))
+    shape = rng.choice([0.0, 0.3, 1.0], size=(n, n_points + 1))
+    return AtPoints(scores, weights, np.zeros((n, n_points)), shape)
 
 
 def length(steps, norm):
@@ -332,7 +337,7 @@ def test_no_record_leaves_a_ball(d, norm):
                 sizes = length(steps, norm)
                 assert max(sizes) <= most
                 largest = max(largest, max(sizes) / most)
-                if kind != "curvature":
+                if kind in ("scores", "squares"):
                     assert not steps[:3].any()
     assert largest > 0.99
 
@@ -471,7 +476,7 @@ def found_by_step(
 SHOWN = {
     "logit": dict.fromkeys(KINDS, 1),
     "normal": dict.fromkeys(KINDS, 1),
-    "count": {"scores": 0.8, "curvature": 1, "squares": 0.99},
+    "count": {"scores": 0.8, "curvature": 1, "shape": 0.99, "squares": 0.99},
 }
 CLOSE = Fraction(1, 10**5) + Fraction(1, 2**10)
 
@@ -557,7 +562,8 @@ def test_a_centring_by_the_mean_of_all_records_is_caught():
         apart = block.scores - block.scores[:, :1].mean(axis=0)
         weights = np.zeros_like(block.weights)
         weights[:, 0] = 1e-9  # nothing else is taken away
-        return at.of(AtPoints(apart, weights, block.quantiles)).total()
+        moved = AtPoints(apart, weights, block.quantiles, block.shape)
+        return at.of(moved).total()
 
     first = slice(1)
     found, *_ = found_by_step(
@@ -566,3 +572,65 @@ def test_a_centring_by_the_mean_of_all_records_is_caught():
     assert of_sums(found, "scores") > 1.2
     honest, *_ = found_by_step("normal", "pure", "replace-one", 1, n=4, only=first)
     assert of_sums(honest, "scores") <= 1
+
+
+@pytest.mark.parametrize("kind", DELTAS)
+def test_a_signed_shape_at_the_price_of_one_that_is_not_negative_is_caught(
+    kind, neighbours
+):
+    def signed(points, at, table):
+        totals = totals_of(points, at, table)
+        blocks = blocks_of(points, at, table, 10.0)
+        own = np.concatenate([at.of(each).shape for each in blocks])
+        return totals | {"shape": at.whole(2 * own - 1, "shape").sum(axis=0)}
+
+    found, *_ = found_by_step("normal", kind, neighbours, 1, totals=signed)
+    # who is replaced may move it from one end to the other
+    most = 1 if neighbours == "add-remove" else 2 if kind == "pure" else 4
+    assert float(of_sums(found, "shape")) == pytest.approx(most, rel=1e-6)
+
+
+def test_a_shape_judged_by_the_spread_of_the_table_is_caught():
+    def by_all(points, at, table):
+        own = table.frame["y"].to_numpy()
+        apart = np.abs(own - own.mean()) / max(own.std(), 1e-9)
+        shape = ((apart < 0.75) | (apart > 2.5)).astype(float)[:, None]
+        totals = totals_of(points, at, table)
+        return totals | {"shape": at.whole(shape, "shape").sum(axis=0)}
+
+    twin, *_ = found_by_step(
+        "normal", "pure", "replace-one", 1, n=4, totals=by_all, only=slice(1)
+    )
+    assert of_sums(twin, "shape") == 3
+    honest, *_ = found_by_step("normal", "pure", "replace-one", 1)
+    assert of_sums(honest, "shape") == 1
+
+
+@pytest.mark.parametrize("name", ["normal", "count"])
+def test_the_shape_has_the_same_mean_whatever_the_covariates(name):
+    """So that no law of theirs enters what is expected of it."""
+    points, table = drawn(name)
+    at = line_centring(points, "l2")
+    [block] = blocks_of(points, at, table, 10.0)
+    mean = (block.weights * block.shape[:, 1:]).sum(axis=1)
+    law = stats.norm
+    expected = 2 * law.cdf(-1.5)
+    if name == "normal":
+        expected = 2 * law.cdf(-2.5) + 2 * law.cdf(0.75) - 1
+    assert mean == pytest.approx(np.full(len(mean), expected), abs=1e-9)
+    if name == "count":
+        # the broken twin: values that lie out by their own distribution function
+        below = np.cumsum(block.weights, axis=1) - block.weights / 2
+        out = (below < law.cdf(-1.5)) | (below > law.cdf(1.5))
+        assert np.ptp((block.weights * out).sum(axis=1)) > 0.02
+
+
+def test_a_record_that_is_counted_is_where_the_model_has_it():
+    points, _ = drawn("normal")
+    place = np.array([0.4, -0.7, np.log(0.8)])
+    points.given(place)
+    apart = np.array([-9, -2.6, -2.4, -0.8, -0.7, 0, 0.7, 0.8, 2.4, 2.6, 9])
+    x = np.linspace(-1, 1, len(apart))
+    y = np.exp(place[0] + place[1] * x + 0.8 * apart)
+    block = points.split(points.matrices({"x": x, "y": y}))
+    assert block.shape[:, 0].tolist() == [1, 1, 0, 0, 1, 1, 1, 0, 0, 1, 1]

@@ -19,6 +19,7 @@ from pdips import Schema, Table
 from pdips.groups.design import GroupDesign
 from pdips.groups.group_sums import SQUARES, GroupSums
 from pdips.privacy.sensitivity import Sensitivity
+from pdips.sampling import source_of_groups
 
 SITES = {"levels": ["a", "b", "c"]}
 OUTCOMES = {
@@ -179,3 +180,89 @@ def test_the_steps_of_any_value_are_bounded_and_those_of_a_record_its_own(family
     assert ((upper >= 0) & (upper <= design.steps)).all()
     alone = [int(design.upper_steps([value])[0]) for value in odd]
     assert upper.tolist() == alone
+
+
+def slopes_plan(kind, relation):
+    """The plan of a slope that differs by three sites, of a public covariate, and a
+    table of records of value, site and covariate.
+    """
+    # public columns tell the number of records
+    public = {"public": relation == "replace-one"}
+    columns = {
+        "y": OUTCOMES["normal"][0],
+        "site": SITES,
+        "year": {"lower": 0, "upper": 1, "integer": True} | public,
+    }
+    schema = Schema.model_validate({"columns": columns})
+    source = source_of_groups("y ~ year + (1 + year | site)", schema, {})
+    settings = {"n_records": 3} if relation == "add-remove" else {}
+    made = GroupSums(
+        epsilon=Fraction(3, 2),
+        delta=KINDS[kind],
+        neighbours=relation,
+        model=source,
+        **settings,
+    )
+    return made.plan(schema)
+
+
+def slopes_numbers(plan, step, records):
+    rest = [(-2.0, "a", 0), (2.0, "b", 1), *records]
+    frame = pd.DataFrame(rest, columns=["y", "site", "year"])
+    asked = plan.design.squares if step.name == SQUARES else plan.design.ends_by_group
+    return asked(Table(frame, plan.schema))
+
+
+def worst_of_slopes(plan, step, relation, numbers=slopes_numbers):
+    """The largest loss of a step in its price, by what a person may do: change the
+    group, or stay and change the value.
+    """
+    values = OUTCOMES["normal"][1]
+    records = list(product(values, SITES["levels"], (0, 1)))
+    asked = {each: numbers(plan, step, [each]) for each in records}
+    asked[None] = numbers(plan, step, [])
+    found = {"moves": Fraction(0), "stays": Fraction(0)}
+    pairs = product(records, [None])
+    if relation == "replace-one":
+        # what is public is the same in both tables
+        pairs = (
+            pair for pair in product(records, repeat=2) if pair[0][2] == pair[1][2]
+        )
+    for one, other in pairs:
+        does = "moves" if other is None or one[1] != other[1] else "stays"
+        of_pair = loss(step, asked[one], asked[other]) / step.price
+        found[does] = max(found[does], of_pair)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_slopes_of_a_public_covariate_cost_their_price_and_no_more(kind, relation):
+    plan = slopes_plan(kind, relation)
+    assert plan.design.n_groups == 6
+    ends, squares = plan.steps
+    found = worst_of_slopes(plan, ends, relation)
+    assert found["moves"] == 1
+    # who stays and goes from one end of the range to the other moves as many steps
+    assert found["stays"] == (1 if relation == "replace-one" else 0)
+    assert max(worst_of_slopes(plan, squares, relation).values()) <= 1
+    assert ends.price + squares.price == plan.made_by.total
+
+
+def weighted_by_covariate(plan, step, records):
+    """The broken twin: sums of products with the covariate beside those of values, at
+    the price of one of them.
+    """
+    exact = slopes_numbers(plan, step, records)
+    by_year = exact.reshape(-1, 2)
+    by_year[:, 0] += by_year[:, 1]
+    return by_year.ravel()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_with_the_covariate_at_the_price_of_sums_are_found(kind):
+    plan = slopes_plan(kind, "replace-one")
+    found = worst_of_slopes(
+        plan, plan.steps[0], "replace-one", numbers=weighted_by_covariate
+    )
+    assert min(found.values()) == 2

@@ -35,6 +35,7 @@ from pdips.margins.elections import (
 )
 from pdips.margins.intervals import IntervalColumn
 from pdips.margins.residuals import ResidualDesign
+from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Step
 from pdips.privacy.replay import Enumerating, exact_law
 from pdips.privacy.sensitivity import Sensitivity
@@ -214,10 +215,13 @@ def test_few_choices_and_all_pairs_cost_no_more_than_many_choices(
     # the broken twins: two choices at the price of all each, and three pairs with the
     # noise of one
     with monkeypatch.context() as broken:
-        broken.setattr(PairChoice, "units", Fraction(1, 3))
+        broken.setattr(PairChoice, "share", Fraction(3))
+        with pytest.raises(PlanError, match="more than is left of the price"):
+            lost(3, "choices")
+        broken.setattr(Curator, "_pay", lambda *given: None)
         assert lost(3, "choices") > float(choice.price)
         # what no number of choices may have is refused
-        broken.setattr(PairChoice, "units", Fraction(1, 6))
+        broken.setattr(PairChoice, "share", Fraction(6))
         with pytest.raises(PlanError, match="a sensitivity that its plan doesn't have"):
             lost(2, "choices")
     monkeypatch.setattr(

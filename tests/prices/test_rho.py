@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import partial
 from itertools import combinations_with_replacement, product
 from typing import ClassVar
 
@@ -628,10 +629,11 @@ def test_steps_that_share_a_price_state_their_rho(monkeypatch):
     step = Step(
         name="counts", sensitivity=Sensitivity.of_person(l1=2), price=Fraction(1)
     )
-    refuses("must state the rho", step.enlarged, Fraction(1, 2), error=PlanError)
+    refuses("must state the rho", partial(step.enlarged, share=2), error=PlanError)
+    refuses("less than its sensitivity", step.enlarged, Fraction(1, 2), error=PlanError)
     one, other = sharing((step, replace(step, price=Fraction(3))), Fraction(1))
     assert (one.rho, other.rho) == (Fraction(1, 4), Fraction(3, 4))
-    assert one.enlarged(Fraction(1, 2)).price == 1
+    assert one.enlarged(share=2).price == 2
     assert step.enlarged(3).rho < step.rho
 
 

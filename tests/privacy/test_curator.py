@@ -5,6 +5,7 @@ releases show.
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,8 @@ from pdips import LaplaceSanitizer, Schema
 from pdips.errors import PlanError
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Drawing
-from pdips.privacy.plan import Plan, Step
+from pdips.privacy.part import PartCurator
+from pdips.privacy.plan import Plan, Step, sharing
 from pdips.privacy.replay import exact_law, record
 from pdips.privacy.sensitivity import Sensitivity
 
@@ -90,6 +92,53 @@ def test_a_step_may_be_asked_as_often_as_it_says_in_every_round():
         curator.count(often, first_column)
     assert curator.finished
     refuses("", curator.count, often, asked, error=PlanError)
+
+
+@pytest.mark.parametrize("as_part", [False, True], ids=["whole", "part"])
+def test_steps_that_share_a_price_take_no_more_than_it(as_part):
+    a, twice = sharing((A, replace(CHOICE, times=2)), Fraction(1))
+    plan = plan_of(a, twice, repeats=2)
+
+    def curator_of_plan():
+        whole = Drawing(plan, TABLE, bits())
+        return PartCurator(whole, plan, "") if as_part else whole
+
+    def scores(table):
+        return first_column(table)[None]
+
+    curator = curator_of_plan()
+    for _ in range(2):  # each round has the price anew
+        curator.count(a, first_column, share=Fraction(1, 2))
+        curator.choose(twice, scores, share=3)  # what the count left, and all its own
+        refuses("more than is left", curator.choose, twice, asked, error=PlanError)
+        curator.pass_over(twice)
+    assert curator.finished
+    # a step that isn't asked leaves all that it has
+    curator = curator_of_plan()
+    curator.pass_over(a)
+    curator.choose(twice, scores, share=2)
+    curator.choose(twice, scores, share=2)
+    # what was given up by a step in the other round is gone
+    too_much = partial(curator.count, a, asked, share=Fraction(21, 10))
+    refuses("more than is left", too_much, error=PlanError)
+    # alone, a step has its own price
+    alone = Drawing(plan_of(A, B), TABLE, bits())
+    refuses(
+        "must state the rho", partial(alone.count, A, asked, share=2), error=PlanError
+    )
+
+
+def test_each_stratum_has_the_shared_price_anew():
+    a, b = sharing((step("a", strata=2), step("b", strata=2)), Fraction(1))
+    curator = Drawing(plan_of(a, b), TABLE, bits())
+    for _ in range(2):
+        curator.pass_over(a)
+        curator.count(b, first_column, share=2)
+    assert curator.finished
+    curator = Drawing(plan_of(a, b), TABLE, bits())
+    curator.count(a, first_column)
+    more = partial(curator.count, b, asked, share=Fraction(11, 10))
+    refuses("more than is left", more, error=PlanError)
 
 
 def test_what_is_protected_is_not_told():
