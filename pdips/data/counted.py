@@ -36,6 +36,9 @@ from pdips.errors import DataError
 
 LARGEST_NUMBER = 2**62
 MERGE_RECORDS = 1 << 21
+MOST_HASHED = 1 << 21
+"""Whole numbers of a column whose hashes are kept."""
+
 WORKERS = 2
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -70,10 +73,12 @@ def countable(opened: Batches, schema: Schema, *, mixed: bool = True) -> bool:
     """
     if any(rule.ordered for rule in schema.rule):
         return False
-    are_plain = all(map(_is_plain, opened.schema.types))
-    if not are_plain or not all(map(_has_codes, schema.columns.values())):
+    if not all(map(_is_plain, opened.schema.types)):
         return False
-    return not mixed or _n_cells(schema) <= LARGEST_NUMBER
+    columns = schema.columns.values()
+    if not mixed:
+        return all(_has_codes(one) or _is_looked_up(one, schema) for one in columns)
+    return all(map(_has_codes, columns)) and _n_cells(schema) <= LARGEST_NUMBER
 
 
 def _has_codes(column: Column) -> bool:
@@ -81,6 +86,11 @@ def _has_codes(column: Column) -> bool:
     if column.is_categorical:
         return True
     return column.type == "number" if column.public else column.is_binned
+
+
+def _is_looked_up(column: Column, schema: Schema) -> bool:
+    """Whether a number without bins can be read by the distinct values of a batch."""
+    return column.type == "number" and not schema.has_commas(column)
 
 
 def _n_cells(schema: Schema) -> int:
@@ -163,26 +173,39 @@ def sum_of_digests(digests: Iterable[str]) -> str:
     return digest(n_records, total, parity)
 
 
-def coded(
-    batch: pa.RecordBatch, coders: Sequence["Coder"]
-) -> tuple[dict[str, IntArray], HashArray] | None:
-    """Return what each column, and the key of persons, adds to the numbers of a batch's
-    records, and their hashes.
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class CodedBatch:
+    """The records of a batch.
 
-    None if the batch has a value that can't be coded: its coder holds the problem. All
-    columns are looked at before, so that all problems are named.
+    ``codes`` have what each column, and the key of persons, adds to a record's number;
+    ``cells`` of each numeric column its distinct values, and each record's place among
+    them; ``hashes`` are those of records.
+    """
+
+    codes: dict[str, IntArray]
+    cells: dict[str, tuple[pd.Series, NDArray[np.integer]]]
+    hashes: HashArray
+
+
+def coded(batch: pa.RecordBatch, coders: Sequence["Coder"]) -> CodedBatch | None:
+    """Return the records of a batch; None if it has a value that can't be coded: its
+    coder holds the problem. All columns are looked at before, so that all problems are
+    named.
     """
     looked_up = [coder.look_up(batch.column(coder.name)) for coder in coders]
     codes = dict[str, IntArray]()
+    cells = dict[str, tuple[pd.Series, NDArray[np.integer]]]()
     total = np.zeros(len(batch), dtype=np.uint64)
-    for coder, summands in zip(coders, looked_up, strict=True):
-        if summands is None:
+    for coder, found in zip(coders, looked_up, strict=True):
+        if found is None:
             return None
-        index, steps, hashes = summands
-        total += hashes[index]
-        if coder.is_key or coder.column is not None:
-            codes[coder.name] = steps[index]
-    return codes, pd.util.hash_array(total)
+        places, summands = found
+        total += summands.hashes[places]
+        if coder.has_codes:
+            codes[coder.name] = summands.steps[places]
+        if coder.column is not None and not coder.column.is_categorical:
+            cells[coder.name] = summands.cells, places
+    return CodedBatch(codes=codes, cells=cells, hashes=pd.util.hash_array(total))
 
 
 def coders_of(opened: Batches, schema: Schema, *, mixed: bool = True) -> list["Coder"]:
@@ -202,7 +225,7 @@ def coders_of(opened: Batches, schema: Schema, *, mixed: bool = True) -> list["C
         is_copied = column is not None and _is_copied(column)
         radix = most_values
         if not is_copied:
-            radix = 1 if column is None else column.n_levels
+            radix = column.n_levels if column and _has_codes(column) else 1
         field = _field_of_values(opened.schema.field(name))
         has_commas = column is not None and schema.has_commas(column)
         weight = record_weight(ranks.index(name), len(names))
@@ -262,6 +285,9 @@ class Coder:
     weight: int
     known: dict[float, int] = dataclasses.field(default_factory=dict)
     problems: list[CellError] = dataclasses.field(default_factory=list)
+    _hashed: "_HashedNumbers" = dataclasses.field(
+        default_factory=lambda: _HashedNumbers.of([], [])
+    )
     _last: tuple[pa.Array, bool, "_Summands | None"] | None = None
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -271,9 +297,22 @@ class Coder:
         bounds = {problem.bounds for problem in self.problems}
         return CellError(self.name, *broken, bounds="".join(bounds))
 
+    def forget_problems(self) -> None:
+        """Begin another file: what is wrong in one isn't wrong in the next."""
+        self.problems = []
+        if self._last is not None and self._last[2] is None:
+            self._last = None
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether values add to a record's number, or are keys of persons."""
+        if self.column is None:
+            return self.is_key
+        return self.is_copied or _has_codes(self.column)
+
     def look_up(
         self, values: pa.Array
-    ) -> tuple[NDArray[np.integer], IntArray, HashArray] | None:
+    ) -> tuple[NDArray[np.integer], "_Summands"] | None:
         """Return an index for each record, and what to add to its number and to its
         hash for each index; None if a value can't be coded.
         """
@@ -295,8 +334,8 @@ class Coder:
         if summands is None:
             return None
         places = index.to_numpy(zero_copy_only=False)
-        self._check_places(places, len(summands[0]))
-        return places, *summands
+        self._check_places(places, len(summands.hashes))
+        return places, summands
 
     def _check_places(self, places: NDArray[np.integer], n_values: int) -> None:
         """Refuse an index that points outside of its dictionary: numpy would take the
@@ -318,18 +357,37 @@ class Coder:
         # as the column would be in a table read whole
         values = to_pandas(pa.table([cells], schema=schema))[self.name]
         try:
-            hashes = value_hashes(self.name, values) * np.uint64(self.weight)
+            hashes = self._hashes(values) * np.uint64(self.weight)
             codes = self._codes(exchange_commas(values) if self.has_commas else values)
         except CellError as error:
             self.problems.append(error)
             return None
-        return codes, hashes
+        return _Summands(steps=codes, hashes=hashes, cells=values)
+
+    def _hashes(self, values: pd.Series) -> HashArray:
+        """Return the hash of each value, of whole numbers from those that other batches
+        have had: spelling them takes most of the time.
+        """
+        if not pa.types.is_signed_integer(self.field.type):
+            return value_hashes(self.name, values)
+        is_missing = values.isna().to_numpy()
+        whole = values.to_numpy(dtype=np.int64, na_value=0)
+        is_new = is_missing | ~self._hashed.has(whole)
+        hashes = np.empty(len(values), dtype=np.uint64)
+        hashes[is_new] = value_hashes(self.name, values[is_new])
+        hashes[~is_new] = self._hashed.of_numbers(whole[~is_new])
+        is_added = is_new & ~is_missing
+        self._hashed = self._hashed.with_more(whole[is_added], hashes[is_added])
+        return hashes
 
     def _codes(self, values: pd.Series) -> IntArray:
         """Return what each value adds to a record's number, 0 if it is ignored; of a
         person's key, its hash.
         """
         if self.column is None and not self.is_key:
+            return np.zeros(len(values), dtype=np.int64)
+        if self.column is not None and not self.has_codes:
+            numbers(self.name, values, self.column)  # only checked
             return np.zeros(len(values), dtype=np.int64)
         if self.column is None:
             positions, keys = person_keys(self.name, values)
@@ -350,8 +408,52 @@ class Coder:
         return np.array(places, dtype=np.int64)
 
 
-# What values of one column add to the numbers and to the hashes of records
-type _Summands = tuple[IntArray, HashArray]
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class _Summands:
+    """What values of one column add to the numbers and to the hashes of records, and
+    the values themselves.
+    """
+
+    steps: IntArray
+    hashes: HashArray
+    cells: pd.Series
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class _HashedNumbers:
+    """Whole numbers in order, and their hashes."""
+
+    whole: IntArray
+    hashes: HashArray
+
+    @classmethod
+    def of(cls, whole: Sequence[int], hashes: Sequence[int]) -> "_HashedNumbers":
+        return cls(
+            whole=np.array(whole, dtype=np.int64),
+            hashes=np.array(hashes, dtype=np.uint64),
+        )
+
+    def has(self, whole: IntArray) -> NDArray[np.bool_]:
+        """Return which of some numbers are among them."""
+        if not len(self.whole):
+            return np.zeros(len(whole), dtype=bool)
+        place = np.searchsorted(self.whole, whole)
+        return np.asarray(self.whole.take(place, mode="clip") == whole)
+
+    def of_numbers(self, whole: IntArray) -> HashArray:
+        """Return the hashes of numbers that are among them."""
+        return self.hashes[np.searchsorted(self.whole, whole)]
+
+    def with_more(self, whole: IntArray, hashes: HashArray) -> "_HashedNumbers":
+        """Return these and more, while there is room for them."""
+        if not len(whole) or len(self.whole) + len(whole) > MOST_HASHED:
+            return self
+        every = np.concatenate([self.whole, whole])
+        order = np.argsort(every, kind="stable")
+        of_every = np.concatenate([self.hashes, hashes])
+        return _HashedNumbers(whole=every[order], hashes=of_every[order])
+
+
 type _Part = tuple[IntArray, IntArray | None, HashArray, HashArray | None]
 
 
@@ -375,17 +477,17 @@ def _numbered(
     """Return the number of each record, how often it occurs if that isn't once, its
     hash, and that of its person; None if a record can't be coded.
     """
-    summands = coded(batch, coders)
-    if summands is None:
+    of_batch = coded(batch, coders)
+    if of_batch is None:
         return None
-    steps, hashes = summands
+    steps = of_batch.codes
     persons = None
     times = batch.column(len(coders)).to_numpy() if weighted else None
     for key in (coder.name for coder in coders if coder.is_key):
         is_null = batch.column(key).is_null(nan_is_null=True)
         is_known = ~is_null.to_numpy(zero_copy_only=False)
         persons = steps.pop(key).view(np.uint64)[is_known]
-    return reduce(np.add, steps.values()), times, hashes, persons
+    return reduce(np.add, steps.values()), times, of_batch.hashes, persons
 
 
 class _Tally:

@@ -25,10 +25,11 @@ import pyarrow as pa
 
 from pdips.arrays import IntArray
 from pdips.data import counted as counting
+from pdips.data.coding import encode
 from pdips.data.databases import is_stored
 from pdips.data.readers import Batches, open_batches, to_pandas
-from pdips.data.schema import Schema
-from pdips.data.table import Table, check_columns
+from pdips.data.schema import Column, Schema
+from pdips.data.table import Derived, Table, check_columns
 from pdips.errors import ChangedTableError, DataError, InputError
 from pdips.extras import require
 
@@ -96,6 +97,8 @@ class PartitionedTable(Table):
         self._files = self._listed()
         # by file, after the first pass
         self._digests: list[str] | None = None
+        self._held: list[tuple[Statistic, IntArray]] = []
+        self._to_hold: Statistic | None = None
         first = open_batches(self._files[0])
         check_columns(first.columns, schema)
         self._columns = first.schema
@@ -119,11 +122,19 @@ class PartitionedTable(Table):
         """A digest of all records, as that of one table; reads the files if nothing has
         been asked before.
         """
+        if self._digests is None and self._to_hold is not None:
+            self._total_of(self._to_hold)
         digests = self._digests or self._pin(None)[0]
         return counting.sum_of_digests(digests)
 
+    def hold(self, base: Statistic) -> None:
+        self._to_hold = base
+
     def total(self, statistic: Statistic) -> IntArray:
         """Return whole numbers that are sums over records, added up over all files.
+
+        What is :class:`Derived` from numbers that were added up before is worked out
+        from these, without reading the files again.
 
         Raises
         ------
@@ -132,6 +143,21 @@ class PartitionedTable(Table):
         ChangedTableError
             If, in a later pass, the files aren't those of the first one.
         """
+        if not isinstance(statistic, Derived):
+            return self._passed(statistic)
+        return statistic.of(self._total_of(statistic.base))
+
+    def _total_of(self, base: Statistic) -> IntArray:
+        """Return the total that others are derived from; it is held from then on."""
+        for held, total in self._held:
+            if held == base:
+                return total
+        total = self._passed(base)
+        self._held.append((base, total))
+        return total
+
+    def _passed(self, statistic: Statistic) -> IntArray:
+        """Return what one pass over the files adds up."""
         if self._digests is None:
             return np.asarray(self._pin(statistic)[1])
         return np.asarray(self._later_total(statistic, self._digests))
@@ -210,8 +236,9 @@ class PartitionedTable(Table):
                         continue
                     left.pop(futures[future], None)
                     yield futures[future], reading
+        reader = FileReader()
         for number, file in left.items():
-            yield number, read_file(file, self._columns, self.schema, statistic)
+            yield number, read_file(file, self._columns, self.schema, statistic, reader)
 
     def _client(self, stack: ExitStack) -> Any:
         """Return a client of the cluster, None where this process is to count.
@@ -377,15 +404,36 @@ def _delete_spilled() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+class FileReader:
+    """What the files of a folder share: values that were coded for one of them need not
+    be coded for the next.
+    """
+
+    def __init__(self) -> None:
+        self._coders: list[counting.Coder] = []
+
+    def coders(self, opened: Batches, schema: Schema) -> list[counting.Coder]:
+        """Return what codes each column of a file, without problems so far."""
+        if not self._coders:
+            self._coders = counting.coders_of(opened, schema, mixed=False)
+        for coder in self._coders:
+            coder.forget_problems()
+        return self._coders
+
+
 @np.errstate(all="ignore")
 def read_file(
-    file: Any, columns: pa.Schema, schema: Schema, statistic: Statistic | None = None
+    file: Any,
+    columns: pa.Schema,
+    schema: Schema,
+    statistic: Statistic | None = None,
+    reader: FileReader | None = None,
 ) -> FileReading:
     """Check, digest and add up the records of a file, reading each of them once."""
     problems: list[InputError] = []
     digests = [counting.digest(0, 0, 0)]
     total: IntArray | None = None
-    for part in parts(file, columns, schema, problems):
+    for part in parts(file, columns, schema, problems, reader):
         digests.append(part.fingerprint)
         if statistic is not None:
             added = statistic(part)
@@ -398,7 +446,11 @@ def read_file(
 
 
 def parts(
-    file: Any, columns: pa.Schema, schema: Schema, problems: list[InputError]
+    file: Any,
+    columns: pa.Schema,
+    schema: Schema,
+    problems: list[InputError],
+    reader: FileReader | None = None,
 ) -> Iterator[Table]:
     """Yield the records of a file as small tables, until one breaks a rule; add what is
     wrong anywhere in the file to ``problems``.
@@ -407,7 +459,8 @@ def parts(
         opened = open_batches(file)
         _check_equal(opened, columns)
         if counting.countable(opened, schema, mixed=False):
-            yield from _coded_parts(opened, schema, problems)
+            coders = (reader or FileReader()).coders(opened, schema)
+            yield from _coded_parts(opened, schema, coders, problems)
         else:
             yield from _framed_parts(opened, schema, problems)
     except InputError as error:  # of the file: what a caller raises doesn't pass here
@@ -431,27 +484,49 @@ def _framed_parts(
             yield part
 
 
+class _CodedPart(Table):
+    """The records of a batch, whose numbers are looked at by their distinct values."""
+
+    def __init__(
+        self, batch: pa.RecordBatch, coded: counting.CodedBatch, schema: Schema
+    ) -> None:
+        self.schema = schema
+        self.counts = None
+        self.codes = coded.codes
+        self.fingerprint = counting.digest_of(coded.hashes)
+        self._batch = batch
+        self._cells = coded.cells
+
+    @property
+    def n_records(self) -> int:
+        return len(self._batch)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "frame":
+            raise AttributeError(name)
+        numeric = list(self._cells)
+        self.frame = pd.DataFrame(index=pd.RangeIndex(len(self._batch)))
+        if numeric:
+            self.frame = to_pandas(pa.Table.from_batches([self._batch]).select(numeric))
+        return self.frame
+
+    def binned(self, name: str, column: Column) -> IntArray:
+        values, places = self._cells[name]
+        return np.asarray(encode(name, values, column)[places])
+
+
 def _coded_parts(
-    opened: Batches, schema: Schema, problems: list[InputError]
+    opened: Batches,
+    schema: Schema,
+    coders: list[counting.Coder],
+    problems: list[InputError],
 ) -> Iterator[Table]:
     """Yield tables of codes, where values are coded once for each dictionary."""
-    coders = counting.coders_of(opened, schema, mixed=False)
-    numeric = [
-        name for name, column in schema.columns.items() if not column.is_categorical
-    ]
     for batch in opened.batches:
         coded = counting.coded(batch, coders)
         if coded is None:
             continue
-        codes, hashes = coded
-        part = Table.__new__(Table)
-        part.schema = schema
-        part.counts = None
-        part.codes = codes
-        part.frame = pd.DataFrame(index=pd.RangeIndex(len(batch)))
-        if numeric:
-            part.frame = to_pandas(pa.Table.from_batches([batch]).select(numeric))
-        part.fingerprint = counting.digest_of(hashes)
+        part = _CodedPart(batch, coded, schema)
         problems.extend(part.impossible())
         if not problems and not any(coder.problems for coder in coders):
             yield part

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -263,6 +264,17 @@ class Table:
         """
         return statistic(self)
 
+    def hold(self, base: Callable[["Table"], IntArray]) -> None:
+        """Count what others will be derived from, where the table is in many files: in
+        the pass that checks its records.
+        """
+
+    def binned(self, name: str, column: Column) -> IntArray:
+        """Return the bin of each row in a numeric column, by the bins of ``column``,
+        which is this one but for them.
+        """
+        return encode(name, self.frame[name], column)
+
     def count(self, place: IntArray, n_places: int) -> IntArray:
         """Return how many records are in each of some places, given the place of each
         row.
@@ -371,6 +383,33 @@ class Table:
         """Whether a record has these codes in all of these columns."""
         parts = [np.isin(self.codes[name], wanted) for name, wanted in codes.items()]
         return bool(np.logical_and.reduce(parts).any())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived:
+    """A statistic whose numbers follow from those of another one: of a table in many
+    files they need no further reading.
+
+    Parameters
+    ----------
+    base : callable
+        Takes a table and returns whole numbers that are sums over records. Two are the
+        same if they are equal.
+    of : callable
+        Takes these numbers and returns those of the statistic. Linear, so that it is
+        all the same whether files are added up before or after it.
+    alone : callable
+        Takes a table and returns the numbers of the statistic, where nothing else is
+        asked.
+    """
+
+    base: Callable[[Table], IntArray]
+    of: Callable[[IntArray], IntArray]
+    alone: Callable[[Table], IntArray]
+
+    def __call__(self, table: Table) -> IntArray:
+        """Return the numbers of a table that is at hand."""
+        return self.alone(table)
 
 
 def are_two(table: Any, schema: Schema) -> bool:

@@ -10,21 +10,19 @@ public numbers.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.fields.sweeps import Floats32, Parameters, add_gains, sweep
 from pdips.fields.targets import PairTarget
 from pdips.margins.consistency import Codes, LevelGroups, levelled, rounded_counts
 from pdips.margins.estimates import NoisyPairs
-from pdips.margins.residuals import pair_counts
-
-Floats32 = NDArray[np.float32]
+from pdips.margins.pair_tables import pair_counts
 
 MOST_WORK = 2.5e10
 """Additions of the chains in a first fit: where a table needs more, fewer chains than
@@ -34,6 +32,7 @@ FEWEST_CHAINS = 2_000
 LEAST_SWEEPS = 100
 MOST_SWEEPS = 400
 FINAL_SWEEPS = 20
+SWEEPS_ON = 3  # From a chunk of a large set to the next one
 RATE = 0.35
 LONGEST_STEP = 0.5
 LONGEST_SLOPE = 0.25
@@ -157,11 +156,20 @@ class PairField:
         rng: np.random.Generator,
     ) -> None:
         """Move the chains, in place."""
-        own = (self.theta, self.bias, self.third, self.layout)
-        parameters = _Parameters(*own, noisy.offsets, groups.group)
+        sizes = np.diff(noisy.offsets)
         for _ in range(sweeps):
             uniform = rng.random(self.codes.shape, dtype=np.float32)
             order = rng.permutation(self.codes.shape[1])
+            levels = [np.arange(*noisy.offsets[i : i + 2]) for i in order]
+            place = np.concatenate(levels)
+            parameters = Parameters(
+                theta=self.theta.take(place, axis=0).take(place, axis=1),
+                bias=self.bias[place],
+                third=self.third,
+                layout=self.layout,
+                offsets=np.concatenate([[0], np.cumsum(sizes[order])]),
+                group=groups.group[place],
+            )
             sweep(self.codes, self.fixed, parameters, uniform, order)
 
     def fitted(
@@ -274,9 +282,44 @@ class PairField:
             chains = replace(self, codes=codes[rows], fixed=fixed)
             chains.moved(noisy, groups, FINAL_SWEEPS, rng)
         if kept:
-            for block, group in groups.kept(chains.fixed):
-                chains._meet_levels(noisy, groups, block, group, rng)
+            chains._meet(noisy, groups, rng)
         return chains.codes
+
+    def chunks(
+        self,
+        noisy: NoisyPairs,
+        target: PairTarget,
+        groups: LevelGroups,
+        sizes: Sequence[int],
+        rng: np.random.Generator,
+    ) -> Iterator[Codes]:
+        """Yield the levels of new records chunk by chunk, the largest first; each keeps
+        the counts of all levels, rounded.
+
+        From one chunk to the next the same chains move on, by fewer sweeps than from
+        the fit: each record has the law of a chain, and depends a little on those of
+        its chain in other chunks. Beside public columns, and for households, chunks
+        have chains of their own.
+        """
+        if len(groups.rows) > 1:
+            for n in sizes:
+                yield self.records(noisy, target, groups, n, rng, kept=True)
+            return
+        codes = self.records(noisy, target, groups, sizes[0], rng)
+        chains = replace(self, codes=codes, fixed=groups.of(sizes[0], rng))
+        for number, n in enumerate(sizes):
+            if number:
+                chains.moved(noisy, groups, SWEEPS_ON, rng)
+            chunk = replace(self, codes=codes[:n].copy(), fixed=chains.fixed[:n])
+            chunk._meet(noisy, groups, rng)
+            yield chunk.codes
+
+    def _meet(
+        self, noisy: NoisyPairs, groups: LevelGroups, rng: np.random.Generator
+    ) -> None:
+        """Exchange levels, in place, until their counts are the target's, rounded."""
+        for block, group in groups.kept(self.fixed):
+            self._meet_levels(noisy, groups, block, group, rng)
 
     def _meet_levels(
         self,
@@ -307,19 +350,22 @@ class PairField:
         """Return by how much the log density of each record rises with another level of
         a block.
         """
-        new = offsets[block] + level
+        new = np.broadcast_to(offsets[block] + level, len(codes)).astype(np.int64)
+        rise: FloatArray = np.zeros(len(codes))
+        own: Floats32 = np.ascontiguousarray(
+            self.theta[:, offsets[block] : offsets[block + 1]]
+        )
+        add_gains(rise, codes, block, new - offsets[block], offsets, own)
         old = offsets[block] + codes[:, block]
-        rise: FloatArray = self.bias[new] - self.bias[old].astype(np.float64)
-        for other in range(len(offsets) - 1):
-            if other != block:
-                given = offsets[other] + codes[:, other]
-                rise += self.theta[given, new] - self.theta[given, old]
+        rise += self.bias[new].astype(np.float64) - self.bias[old]
+        if not len(self.layout):
+            return rise
         cells = replace(self, codes=codes).triple_cells()
         triples, axes = np.nonzero(self.layout[:, 1:4] == block)
         for triple, axis in zip(triples, axes, strict=True):
-            own = cells[:, triple]
+            place = cells[:, triple]
             step = (level - codes[:, block]) * self.layout[triple, 4 + axis]
-            rise += self.third[own + step] - self.third[own]
+            rise += self.third[place + step] - self.third[place]
         return rise
 
     def places(
@@ -504,8 +550,7 @@ class _Fit:
 
     def expected(self) -> FloatArray:
         """Return the counts of all two levels among the chains, in records."""
-        ones = np.ones(len(self.field.codes), dtype=np.int64)
-        n_chains = pair_counts(self.field.codes, ones, self.noisy.offsets)
+        n_chains = pair_counts(self.field.codes, None, self.noisy.offsets)
         counts = n_chains * self.scale
         return np.triu(counts) + np.triu(counts, 1).T
 
@@ -600,101 +645,3 @@ def redrawn(
         halved = np.logical_or.outer(astray, astray) | ~astray.any()
         part = np.where(halved, 0.5, 1.0)
     return fitted, groups, off
-
-
-class _Parameters(NamedTuple):
-    """What the law of a level depends on, in the form that compiled code takes."""
-
-    theta: Floats32
-    bias: Floats32
-    third: Floats32
-    layout: IntArray
-    offsets: IntArray
-    group: Codes
-
-
-@numba.njit(fastmath=True, inline="always")
-def _add_up(pull, bias, theta, offsets, codes):  # type: ignore[no-untyped-def]
-    """Set to the sum of the parameters of a record's levels with every level."""
-    pull[:] = bias
-    for block in range(len(codes)):
-        row = theta[offsets[block] + codes[block]]
-        for a in range(len(pull)):
-            pull[a] += row[a]
-
-
-@numba.njit(fastmath=True, inline="always")
-def _exchange(pull, new, old):  # type: ignore[no-untyped-def]
-    for a in range(len(pull)):
-        pull[a] += new[a] - old[a]
-
-
-@numba.njit(fastmath=True, inline="always")
-def _add_triples(added, codes, block, first, end, layout, third):  # type: ignore[no-untyped-def]
-    """Set to the sum of the parameters of triples that each level of a block is in."""
-    added[first:end] = 0
-    for t in range(len(layout)):
-        for axis in range(3):
-            if layout[t, 1 + axis] == block:
-                cell = layout[t, 0]
-                stride = layout[t, 4 + axis]
-                for other in range(3):
-                    if other != axis:
-                        cell += codes[layout[t, 1 + other]] * layout[t, 4 + other]
-                for a in range(first, end):
-                    added[a] += third[cell + (a - first) * stride]
-
-
-@numba.njit(fastmath=True, inline="always")
-def _draw_level(pull, added, group, fixed, first, end, weight, uniform):  # type: ignore[no-untyped-def]
-    """Return a level by its weight, the exponential of its parameters, among those
-    that are open.
-    """
-    top = np.float32(-1e30)
-    for a in range(first, end):
-        if (fixed < 0 or group[a] == fixed) and pull[a] + added[a] > top:
-            top = pull[a] + added[a]
-    total = np.float32(0)
-    for a in range(first, end):
-        is_open = fixed < 0 or group[a] == fixed
-        weight[a] = math.exp(pull[a] + added[a] - top) if is_open else np.float32(0)
-        total += weight[a]
-    left = uniform * total
-    chosen = first
-    for a in range(first, end):
-        if weight[a] > 0:
-            chosen = a
-            left -= weight[a]
-            if left < 0:
-                break
-    return chosen
-
-
-@numba.njit(cache=True, fastmath=True, nogil=True)
-def sweep(codes, fixed, parameters, uniform, order):  # type: ignore[no-untyped-def]
-    """Redraw the level of every block of every chain given the others, within the group
-    of levels that is fixed.
-
-    ``pull`` holds the sum of the parameters of a record's levels with every level; it
-    changes only where a level does.
-    """
-    theta, bias, third, layout, offsets, group = parameters
-    n, d = codes.shape
-    width = len(bias)
-    pull = np.empty(width, dtype=np.float32)
-    weight = np.empty(width, dtype=np.float32)
-    added = np.zeros(width, dtype=np.float32)
-    for r in range(n):
-        _add_up(pull, bias, theta, offsets, codes[r])
-        for q in range(d):
-            i = order[q]
-            first = offsets[i]
-            end = offsets[i + 1]
-            _add_triples(added, codes[r], i, first, end, layout, third)
-            chosen = _draw_level(
-                pull, added, group, fixed[r, i], first, end, weight, uniform[r, q]
-            )
-            before = first + codes[r, i]
-            if chosen != before:
-                codes[r, i] = chosen - first
-                _exchange(pull, theta[chosen], theta[before])

@@ -1,6 +1,5 @@
 """Margins of a table, measured once with noise, and records that agree with them: all
-pairs of columns in the residual basis, views, which hold every pair, or few pairs that
-are chosen.
+pairs of columns in the residual basis, views, which hold every pair, or chosen pairs.
 """
 
 import math
@@ -21,6 +20,7 @@ from pdips.fields.pair_counts import (
     ChosenPairs,
     MarginCounts,
     SecondCount,
+    hold_first,
     margins_asked,
     open_pairs,
     pair_design,
@@ -33,7 +33,7 @@ from pdips.fields.pair_plan import (
     pairs_are_chosen,
     share_beside_chosen,
 )
-from pdips.fields.pair_sets import FittedPairs, PairMeasurement
+from pdips.fields.pair_sets import FittedPairs, PairMeasurement, check_memory
 from pdips.fields.price_parts import (
     AGAIN,
     ALONE,
@@ -75,8 +75,6 @@ from pdips.privacy.loss import (
 from pdips.privacy.plan import Plan
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.offers import Offers, SetsShare
-
-MOST_RECORDS = 100_000_000
 
 type Measure = Literal["views", "pairs", "chosen"]
 """What is measured."""
@@ -522,18 +520,20 @@ class Margins(LaplaceOrGaussian):
 
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than counts of pairs have room for."""
-        if not plan.n_public or self.measures(plan.schema) == "views":
+        if self.measures(plan.schema) == "views":
             return
-        if table.n_records > MOST_RECORDS:
-            raise InputError(f"pairs make at most {MOST_RECORDS:,} records")
-        design: PairDesign = plan.design
+        hold_first(table, plan.design, self._fine(plan.schema))
+        if not plan.n_public:
+            return
+        check_memory(table.n_records, len(plan.schema.columns), self.n_sets)
+        design = plan.design
         for block in design.loud_blocks(plan.named(MARGINS), table.n_records, MANY):
-            columns = design.blocks[block].columns
-            names = ", ".join(repr(design.domain.names[k]) for k in columns)
+            own = design.blocks[block].columns
+            names = ", ".join(repr(design.domain.names[k]) for k in own)
             warnings.warn(
                 f"{names} has {design.sizes[block]:,} levels, and noise would make up "
-                f"most of its margin: merge levels, or "
-                "take wider bins; levels may have groups in the schema",
+                f"most of its margin: merge levels, or take wider bins; levels may "
+                f"have groups in the schema",
                 UselessWarning,
                 stacklevel=3,
             )

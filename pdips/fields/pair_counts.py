@@ -14,7 +14,7 @@ import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
-from pdips.data.table import Table
+from pdips.data.table import Derived, Table
 from pdips.errors import InputError
 from pdips.fields.pair_design import MARGINS, PairDesign
 from pdips.margins.choosing import PairChoice, tables_in_units
@@ -56,6 +56,31 @@ type LevelCounts = tuple[FloatArray, float]
 """Counts of the levels of a block, and the variance of one."""
 
 
+@dataclass(frozen=True)
+class EveryCount:
+    """The statistic that all margins of a design follow from; ``fine`` counts say where
+    pairs cut columns, if they cut any. Designs are the same if they are one object.
+    """
+
+    design: PairDesign
+    fine: FineCounts | None
+
+    @classmethod
+    def of(cls, design: PairDesign, fine: FineCounts) -> "EveryCount":
+        """Return the statistic of a design, without counts that say nothing."""
+        return cls(design, fine if fine.design.columns else None)
+
+    def __call__(self, table: Table) -> IntArray:
+        """Return the counts of a table that is at hand."""
+        levels = {} if self.fine is None else self.fine.levels(table)
+        return self.design.every_count(table, levels)
+
+
+def hold_first(table: Table, design: PairDesign, fine: IntervalDesign) -> None:
+    """Count what is asked first in the pass that checks a table in many files."""
+    table.hold(fine.cells if fine.columns else EveryCount(design, None))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarginCounts:
     """The noisy answer to all margins, with what is known beside it.
@@ -85,10 +110,12 @@ class MarginCounts:
     def ask(cls, curator: Curator, plan: Plan, fine: FineCounts) -> "MarginCounts":
         """Ask for the margins of a plan."""
         design = plan.design
-        noisy = curator.count(
-            plan.named(MARGINS),
-            lambda table: design.count(table, fine.levels(table)),
+        statistic = Derived(
+            base=EveryCount.of(design, fine),
+            of=design.counts_of,
+            alone=lambda table: design.count(table, fine.levels(table)),
         )
+        noisy = curator.count(plan.named(MARGINS), statistic)
         n_records = n_measured(design, noisy, fine)
         known = dict[int, LevelCounts]()
         if fine.design.numeric:
@@ -146,16 +173,16 @@ class MarginCounts:
         units: Fraction = Fraction(1),
         share: Fraction = Fraction(1),
     ) -> list[MeasuredMargin]:
-        """Return a noisy count of some margins, whose sensitivity together is so many
-        times that of the step, for a share of its price.
+        """Return a noisy count of some margins of one or two blocks, whose sensitivity
+        together is so many times that of the step, for a share of its price.
         """
         design = self.design
-        counted = curator.count(
-            step,
-            lambda table: design.tally(table, margins, self.fine.levels(table)),
-            units=units,
-            share=share,
+        statistic = Derived(
+            base=EveryCount.of(design, self.fine),
+            of=partial(design.small_counts, margins),
+            alone=lambda table: design.tally(table, margins, self.fine.levels(table)),
         )
+        counted = curator.count(step, statistic, units=units, share=share)
         ends = np.cumsum([math.prod(design.shape(margin)) for margin in margins])
         asked = step.enlarged(units, share)
         measured = list[MeasuredMargin]()

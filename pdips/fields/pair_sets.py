@@ -2,7 +2,7 @@
 records. Post-processing, which costs nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -12,6 +12,7 @@ import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.table import Table
+from pdips.errors import InputError
 from pdips.fields.chains import PairField, redrawn
 from pdips.fields.pair_counts import MarginCounts, numeric_blocks
 from pdips.fields.products import NoisyProducts
@@ -20,7 +21,29 @@ from pdips.fields.weighted_sums import CappedSums
 from pdips.margins.consistency import Codes, LevelGroups, groups_of, meet
 from pdips.margins.estimates import NoisyPairs
 from pdips.margins.residuals import ResidualDesign
+from pdips.memory import check_fits
 from pdips.release.noisy_margins import MeasuredMargin
+
+MOST_RECORDS = 100_000_000
+DRAWN_BYTES = 20
+HELD_BYTES = 16
+"""Of a cell of a set while it is drawn, and of each set that is held: 32 to 40 together
+for one (``benchmarks.scale``, 100,000 and 300,000 records of 60 columns, 2026-12-01).
+"""
+
+CHUNK_RECORDS = 1 << 18
+"""Records of a set that are drawn at a time, where it is drawn in chunks."""
+
+
+def check_memory(n_records: int, n_columns: int, n_sets: int) -> None:
+    """Refuse sets of so many records, a public number, that the memory can't hold."""
+    if n_records > MOST_RECORDS:
+        raise InputError(f"pairs make at most {MOST_RECORDS:,} records")
+    check_fits(
+        n_records * n_columns * (DRAWN_BYTES + n_sets * HELD_BYTES),
+        "sets of as many records as the table",
+        "take fewer sets or columns, or more memory",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,6 +150,18 @@ class FittedPairs:
             kept=True,
         )
         return self._frame(self.field, codes, laws, rng, posterior=False)
+
+    def frames(
+        self, n: int, rng: np.random.Generator, size: int = CHUNK_RECORDS
+    ) -> Iterator[pd.DataFrame]:
+        """Yield so many records of this field, at most ``size`` at a time: memory is
+        that of a chunk.
+        """
+        sizes = [min(size, n - start) for start in range(0, n, size)]
+        pairs = self.measured.pairs
+        laws = self.measured.counts.fine.laws
+        for codes in self.field.chunks(pairs, self.target, self.groups, sizes, rng):
+            yield self._frame(self.field, codes, laws, rng, posterior=False)
 
     def posterior_set(
         self, rng: np.random.Generator

@@ -5,14 +5,15 @@ pairs say most by them.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import combinations
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.table import Table
-from pdips.margins.residuals import Blocks, ResidualDesign, pair_counts
+from pdips.margins.pair_tables import pair_counts
+from pdips.margins.residuals import Blocks, ResidualDesign
 from pdips.privacy.plan import Step
 from pdips.release.noisy_margins import (
     MarginAxis,
@@ -370,16 +371,19 @@ def measured(
         rounded = np.round(counts).astype(np.int64)
         yield MeasuredMargin(law, rounded, np.arange(len(counts)))
     is_gaussian = step.law == "gaussian"
+    scales = design.scales(step)
+    # margins have few weights, and schemas of 200 columns 20,000 margins
+    variance_of = cache(partial(design.image.variance, step))
     for margin, part in design.parts(noisy):
         weight = int(design.weights[design.place[margin]])
-        scale = design.image.scale(step, weight)
+        scale = scales[margin]
         spread = math.sqrt(scale) if is_gaussian else float(scale)
         own = tuple(axes[block] for block in margin)
         law = MarginLaw(
             axes=own,
             law="gaussian" if is_gaussian else "laplace",
             scale=spread,
-            variance=design.variance(margin, step),
+            variance=variance_of(weight),
             rows=part.size,
             differences=design.differs(margin),
         )

@@ -4,18 +4,18 @@ codes in groups.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 
 import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.schema import Column, Schema
-from pdips.data.table import Table, decode
+from pdips.data.table import Derived, Table, decode
 from pdips.errors import InputError
 from pdips.margins.consistency import simplex_projection
 from pdips.margins.domain import SMALLEST_VARIANCE
@@ -76,9 +76,13 @@ class CodeColumn(IntervalColumn):
         """
         return Fraction(round(math.sqrt(self.n_cells / self.n_cuts)))
 
-    def counts(self, table: Table, layer: int) -> IntArray:
+    def cell_counts(self, table: Table) -> IntArray:
         """Return the exact counts of the levels in the order of the schema."""
         return table.count(table.codes[self.name], self.column.n_levels)
+
+    def of_cells(self, layer: int, exact: IntArray) -> IntArray:
+        """Return the same counts: there is one layer."""
+        return exact
 
     def law(
         self,
@@ -210,8 +214,10 @@ class IntervalDesign:
         ``n_public`` is the number of records, if it is public.
         """
         noisy = [
-            column.measure(curator, steps)
-            for column, steps in zip(self.columns, self.steps, strict=True)
+            column.measure(curator, steps, partial(self._count, curator, place))
+            for place, (column, steps) in enumerate(
+                zip(self.columns, self.steps, strict=True)
+            )
         ]
         laws = self.laws(noisy, n_public)
 
@@ -223,6 +229,30 @@ class IntervalDesign:
         # cuts of numbers steer what is asked of pairs; those of codes are public
         kept = curator.keep(cuts) if self.numeric else cuts()
         return FineCounts(self, noisy, laws, kept, n_public)
+
+    def _count(
+        self, curator: Curator, place: int, layer: int, asked: BoolArray
+    ) -> IntArray:
+        """Return noisy counts of some intervals of a layer of a column."""
+        column = self.columns[place]
+        statistic = Derived(
+            base=self.cells,
+            of=partial(self._of_cells, place, layer),
+            alone=partial(column.counts, layer=layer),
+        )
+        return curator.count(self.steps[place][layer], statistic, asked)
+
+    @property
+    def cells(self) -> "CellsOfColumns":
+        """The statistic that all layers of all columns follow from."""
+        names = tuple((column.name, column.column) for column in self.columns)
+        return CellsOfColumns(names, self.columns)
+
+    def _of_cells(self, place: int, layer: int, exact: IntArray) -> IntArray:
+        """Return the exact counts of a layer of a column."""
+        ends = np.cumsum([_n_cells(column) for column in self.columns])
+        own = np.split(exact, ends[:-1])[place]
+        return self.columns[place].of_cells(layer, own)
 
     def laws(
         self, noisy: Sequence[Layers], n_public: float | None
@@ -279,6 +309,26 @@ def _with_named_levels(schema: Schema) -> set[str]:
 def _has_groups_alone(column: Column) -> bool:
     grouped = column.groups is not None and not column.public
     return grouped and column.n_levels <= MOST_LEVELS
+
+
+def _n_cells(column: IntervalColumn) -> int:
+    """Return how many exact counts of cells a column has."""
+    is_code = isinstance(column, CodeColumn)
+    return column.column.n_levels if is_code else column.n_cells + 1
+
+
+@dataclass(frozen=True)
+class CellsOfColumns:
+    """Exact counts of the cells of columns, one after the other, from which those of
+    all layers follow. Columns are the same if they are described alike.
+    """
+
+    described: tuple[tuple[str, Column], ...]
+    columns: tuple[IntervalColumn, ...] = field(compare=False)
+
+    def __call__(self, table: Table) -> IntArray:
+        """Return the counts of a table that is at hand."""
+        return np.concatenate([column.cell_counts(table) for column in self.columns])
 
 
 @dataclass(frozen=True, eq=False)

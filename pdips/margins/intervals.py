@@ -18,7 +18,6 @@ from numpy.random import Generator
 from scipy.special import ndtr
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.coding import encode
 from pdips.data.schema import Column
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -230,10 +229,17 @@ class IntervalColumn:
 
     def counts(self, table: Table, layer: int) -> IntArray:
         """Return the exact counts of a layer."""
-        cells = encode(self.name, table.frame[self.name], self.fine)
-        n = self.n_intervals(layer)
-        interval = np.append(self.nodes[layer], n)[cells]
-        return table.count(interval, n + 1)[: self.n_counts(layer)]
+        return self.of_cells(layer, self.cell_counts(table))
+
+    def cell_counts(self, table: Table) -> IntArray:
+        """Return the exact count of each cell, and of missing values."""
+        return table.count(table.binned(self.name, self.fine), self.n_cells + 1)
+
+    def of_cells(self, layer: int, exact: IntArray) -> IntArray:
+        """Return the exact counts of a layer from those of cells."""
+        first = self._first_cells(layer)
+        counts = np.add.reduceat(exact[: self.n_cells], first)
+        return np.append(counts, exact[self.n_cells :])[: self.n_counts(layer)]
 
     def parts(self, ratio: int, first: Fraction | None = None) -> list[Fraction]:
         """Return the share of each layer in the price, each so many times the next; the
@@ -346,7 +352,7 @@ class IntervalColumn:
 
     def levels(self, table: Table, cuts: IntArray) -> IntArray:
         """Return the interval of each row, the last one for missing values."""
-        cells = encode(self.name, table.frame[self.name], self.fine)
+        cells = table.binned(self.name, self.fine)
         interval = np.searchsorted(cuts[1:-1], cells, side="right")
         return np.where(cells == self.n_cells, self.n_cuts, interval)
 

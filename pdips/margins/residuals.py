@@ -19,16 +19,16 @@ from functools import cached_property, partial
 from itertools import chain, combinations, compress, product
 from typing import Any, Literal
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.table import Table
+from pdips.data.table import Table, tally
 from pdips.data.totals import KnownTable
 from pdips.errors import InputError
 from pdips.margins.domain import Domain
+from pdips.margins.pair_tables import pair_counts
 from pdips.margins.quadratic_bound import quadratic_bound
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise_sum import NoiseSum, Terms
@@ -379,10 +379,11 @@ class ResidualDesign:
         """Return the block level of each row, shape (rows, blocks), from the codes of
         the columns.
         """
-        codes = list[IntArray]()
-        for block in self.blocks:
-            codes.append(block.codes([columns[column] for column in block.columns]))
-        return np.column_stack(codes).astype(np.int32)
+        n = len(columns[0]) if columns else 0
+        codes = np.empty((n, len(self.blocks)), dtype=np.int32)
+        for k, block in enumerate(self.blocks):
+            codes[:, k] = block.codes([columns[column] for column in block.columns])
+        return codes
 
     def count(
         self, table: Table, levels: Mapping[str, IntArray] | None = None
@@ -390,15 +391,38 @@ class ResidualDesign:
         """Return the exact counts of all measured margins, one after the other;
         ``levels`` of columns without bins.
         """
-        codes, counts = self._rows(table, levels)
-        pairs = pair_counts(codes, counts, self.offsets)
-        parts = [
-            self.margin(pairs, m).ravel() for m in self.margins if 1 <= len(m) <= 2
-        ]
+        return self.counts_of(self.every_count(table, levels))
+
+    def every_count(
+        self, table: Table, levels: Mapping[str, IntArray] | None = None
+    ) -> IntArray:
+        """Return the exact counts that those of all margins follow from: of each two
+        levels, of ``also``, and of records.
+        """
+        pairs = pair_counts(*self._rows(table, levels), self.offsets)
+        triples = self.tally(table, self.also, levels)
+        return np.concatenate([pairs.ravel(), triples, [table.n_records]])
+
+    def counts_of(self, every: IntArray) -> IntArray:
+        """Return the exact counts of all measured margins from :meth:`every_count`."""
+        small = [margin for margin in self.margins if 1 <= len(margin) <= 2]
+        parts = [self.small_counts(small, every)]
         if () in self.place:
-            parts.insert(0, np.array([table.n_records]))
-        parts.append(self.tally(table, self.margins[len(parts) :], levels))
-        return np.concatenate(parts).astype(np.int64)
+            parts.insert(0, every[-1:])
+        is_open = [margin in self.place for margin in self.also]
+        n_pairs = int(self.offsets[-1]) ** 2
+        ends = np.cumsum([math.prod(self.shape(margin)) for margin in self.also])
+        parts += compress(np.split(every[n_pairs:-1], ends[:-1]), is_open)
+        return np.concatenate(parts)
+
+    def small_counts(self, margins: Sequence[Blocks], every: IntArray) -> IntArray:
+        """Return the exact counts of margins of one or two blocks from
+        :meth:`every_count`.
+        """
+        n_levels = int(self.offsets[-1])
+        pairs = every[: n_levels**2].reshape(n_levels, n_levels)
+        parts = [self.margin(pairs, margin).ravel() for margin in margins]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
     def tally(
         self,
@@ -411,21 +435,17 @@ class ResidualDesign:
         parts = [np.zeros(0, dtype=np.int64)]
         for margin in margins:
             shape = self.shape(margin)
-            part = np.zeros(math.prod(shape), dtype=np.int64)
             levels_held = tuple(codes[:, margin].T)
             cells = np.ravel_multi_index(levels_held, shape)
-            np.add.at(part, cells, counts)
-            parts.append(part)
+            parts.append(tally(cells, counts, math.prod(shape)))
         return np.concatenate(parts)
 
     def _rows(
         self, table: Table, levels: Mapping[str, IntArray] | None
-    ) -> tuple[NDArray[np.int32], IntArray]:
+    ) -> tuple[NDArray[np.int32], IntArray | None]:
         columns = {**table.codes, **(levels or {})}
         codes = self.codes([columns[name] for name in self.domain.names])
-        if table.counts is not None:
-            return codes, table.counts
-        return codes, np.ones(len(codes), dtype=np.int64)
+        return codes, table.counts
 
     def differences(self, counts: IntArray) -> IntArray:
         """Return the differences of counts of all measured margins, shape (runs,
@@ -513,17 +533,22 @@ class ResidualDesign:
             told[part] = {margin: value / total for margin, value in own.items()}
         return told
 
-    def _scales(self, step: Step) -> dict[Blocks, Fraction]:
-        return {
-            margin: self.image.scale(step, int(self.weights[k]))
-            for margin, k in self.place.items()
+    def scales(self, step: Step) -> dict[Blocks, Fraction]:
+        """Return the scale, or for Gaussian noise the variance, of the noise on the
+        counts of each margin.
+        """
+        scale_of = {
+            weight: self.image.scale(step, weight)
+            for weight in np.unique(self.weights).tolist()
         }
+        weights = self.weights.tolist()
+        return {margin: scale_of[weights[k]] for margin, k in self.place.items()}
 
     def part_noises(self, step: Step) -> dict[Blocks, NoiseSum]:
         """Return the noise on one cell of each part, from which its residual is
         taken.
         """
-        scales = self._scales(step)
+        scales = self.scales(step)
         noises = dict[Blocks, NoiseSum]()
         for part, shares in self.told.items():
             terms = [
@@ -541,7 +566,7 @@ class ResidualDesign:
         / L of each other's; for a pair the products. It is spread over the levels of
         the blocks that it doesn't name.
         """
-        scales = self._scales(step)
+        scales = self.scales(step)
         in_total = Counter[tuple[float, Fraction]]()
         for measured, share in self.told.get((), {}).items():
             in_total[share, scales[measured]] += math.prod(self.shape(measured))
@@ -633,23 +658,6 @@ def difference(counts: IntArray, axes: int) -> IntArray:
     found = counts
     for axis in range(1, axes + 1):
         found = np.diff(found, axis=-axis)
-    return found
-
-
-@numba.njit(cache=True)
-def pair_counts(
-    codes: NDArray[np.int32], counts: IntArray, offsets: IntArray
-) -> IntArray:
-    """Return how many records have each two levels, shape (levels, levels) over the
-    levels of all blocks.
-    """
-    found = np.zeros((offsets[-1], offsets[-1]), dtype=np.int64)
-    n, d = codes.shape
-    for r in range(n):
-        for i in range(d):
-            row = offsets[i] + codes[r, i]
-            for j in range(i, d):
-                found[row, offsets[j] + codes[r, j]] += counts[r]
     return found
 
 

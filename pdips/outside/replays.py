@@ -26,7 +26,7 @@ from pdips.evaluation.formula import Analysis, read_analysis
 from pdips.fields.targets import PairTarget
 from pdips.inference import combine
 from pdips.inference.rules import nearest_rule
-from pdips.margins.residuals import pair_counts
+from pdips.margins.pair_tables import pair_counts
 from pdips.mechanism import Mechanism
 from pdips.outside.noisy_margins import NoisyMargins
 from pdips.privacy.answers import PublicFacts

@@ -228,11 +228,13 @@ def stacked(margins: Sequence[MeasuredMargin]) -> pd.DataFrame:
     """Return the rows of ``margins.parquet``: ``margin`` numbers the entries of
     ``margins`` in ``privacy.json``.
     """
-    parts = []
-    for number, margin in enumerate(margins):
-        rows = {"margin": number, "cell": margin.cells, "noisy": margin.noisy}
-        parts.append(pd.DataFrame(rows))
-    return pd.concat(parts, ignore_index=True).astype(np.int64)
+    n_rows = [len(margin.noisy) for margin in margins]
+    rows = {
+        "margin": np.repeat(np.arange(len(margins)), n_rows),
+        "cell": np.concatenate([margin.cells for margin in margins]),
+        "noisy": np.concatenate([margin.noisy for margin in margins]),
+    }
+    return pd.DataFrame(rows).astype(np.int64)
 
 
 def unstacked(laws: Sequence[MarginLaw], rows: pd.DataFrame) -> list[MeasuredMargin]:

@@ -20,6 +20,7 @@ from tables import refuses, schema_in
 from pdips import InputError, Margins, Schema, Steps, Table, synthesize
 from pdips.data import partitions
 from pdips.data import readers as files
+from pdips.data.counted import CodedBatch
 from pdips.data.partitions import PartitionedTable
 from pdips.errors import ChangedTableError, DataError
 
@@ -216,7 +217,8 @@ def as_code_0(batch, coders):
     for coder in coders:
         coder.problems.clear()
     zeros = {coder.name: np.zeros(len(batch), dtype=np.int64) for coder in coders}
-    return zeros, np.zeros(len(batch), dtype=np.uint64)
+    hashes = np.zeros(len(batch), dtype=np.uint64)
+    return CodedBatch(codes=zeros, cells={}, hashes=hashes)
 
 
 @pytest.fixture(scope="module")
@@ -462,6 +464,7 @@ def test_a_release_whose_files_are_rewritten_after_the_check_is_not_charged(
 
     def then_rewritten(mechanism, plan, table):
         check(mechanism, plan, table)
+        assert table.n_records == 2 * N_EQUAL  # the first pass
         for name in ("0.parquet", "1.parquet"):
             equal_records(folder, name, "OTHER")
 
@@ -469,7 +472,7 @@ def test_a_release_whose_files_are_rewritten_after_the_check_is_not_charged(
     released = {
         "epsilon": 1,
         "mechanism": "margins",
-        "measure": "pairs",
+        "measure": "views",  # read again after the check
         "ledger": ledger,
         "progress": False,
     }
@@ -487,6 +490,109 @@ def test_a_release_whose_files_are_rewritten_after_the_check_is_not_charged(
     for name in ("0.parquet", "1.parquet"):
         equal_records(folder, name)
     synthesize(folder, LETTERS, **released)
+    assert len(ledger.entries()) == 1
+
+
+NUMBERS = Schema.model_validate(
+    {
+        "columns": {
+            "a": {"levels": ["x", "y", "z"], "missing": True},
+            "b": {"levels": ["p", "q"]},
+            "age": {"lower": 0, "upper": 99, "integer": True, "missing": True},
+            "pay": {"lower": -5, "upper": 9_000, "missing": True},
+            "left": {"lower": 0, "upper": 9, "integer": True, "out_of_range": "clip"},
+        }
+    }
+)
+
+
+def folder_of_numbers(tmp_path):
+    """A folder of files with numbers that have no bins, and all records in one."""
+    rng = np.random.default_rng(4)
+    n = 400
+    frame = pd.DataFrame(
+        {
+            "a": pd.array(rng.choice(["x", "y", "z", None], n), dtype="str"),
+            "b": pd.array(rng.choice(["p", "q"], n), dtype="str"),
+            "age": pd.array(rng.integers(0, 100, n), dtype="Int64"),
+            "pay": rng.choice([0.0, -0.0, 12.5, np.nan, 8999.0, -5.0, 77.7], n),
+            "left": rng.integers(-3, 15, n),
+        }
+    )
+    frame.loc[rng.random(n) < 0.1, "age"] = pd.NA
+    for number, start in enumerate(range(0, n, 100)):
+        part = frame[start : start + 100]
+        part.to_parquet(tmp_path / f"{number}.parquet", index=False)
+    return frame
+
+
+def opened_by(monkeypatch):
+    """Note which files a table opens from here on."""
+    opened = []
+
+    def noted(file, *more, **named):
+        opened.append(Path(file).name)
+        return files.open_batches(file, *more, **named)
+
+    monkeypatch.setattr(partitions, "open_batches", noted)
+    return opened
+
+
+@pytest.mark.parametrize("looked_up", [True, False], ids=["values", "frames"])
+def test_numbers_without_bins_are_counted_as_those_of_the_whole_table(
+    tmp_path, monkeypatch, looked_up
+):
+    whole = Table(folder_of_numbers(tmp_path), NUMBERS)
+    if not looked_up:
+        monkeypatch.setattr(partitions.counting, "countable", lambda *_, **__: False)
+    parted = PartitionedTable(tmp_path, NUMBERS)
+    assert parted.fingerprint == whole.fingerprint
+    mechanism = Margins(epsilon=1, delta="1e-6", measure="pairs", second_share=0)
+    one, other = (
+        mechanism.release(table, rng=np.random.default_rng(2))[0]
+        for table in (whole, PartitionedTable(tmp_path, NUMBERS))
+    )
+    pd.testing.assert_frame_equal(one.tables["margins"], other.tables["margins"])
+    pd.testing.assert_frame_equal(one.tables["intervals"], other.tables["intervals"])
+    # the broken twin: of one record another value
+    folder_of_numbers(tmp_path)[:100].assign(age=7).to_parquet(
+        tmp_path / "0.parquet", index=False
+    )
+    changed = PartitionedTable(tmp_path, NUMBERS)
+    assert changed.fingerprint != whole.fingerprint
+    third = mechanism.release(changed, rng=np.random.default_rng(2))[0]
+    assert not third.tables["intervals"].equals(one.tables["intervals"])
+
+
+@pytest.mark.parametrize(("schema", "n_passes"), [(NUMBERS, 2), (SCHEMA, 1)])
+def test_all_layers_of_all_numbers_are_one_reading_and_all_pairs_another(
+    tmp_path, monkeypatch, schema, n_passes
+):
+    of = folder_of_numbers if schema is NUMBERS else folder_of
+    of(tmp_path)
+    parted = PartitionedTable(tmp_path, schema)
+    opened = opened_by(monkeypatch)
+    mechanism = Margins(epsilon=1, delta="1e-6", measure="pairs")
+    mechanism.release(parted, rng=np.random.default_rng(2))
+    n_files = len({*opened})
+    assert len(opened) == n_passes * n_files
+
+
+def test_nothing_is_read_of_files_that_are_rewritten_after_all_was_counted(
+    tmp_path, monkeypatch, ledger
+):
+    folder_of(tmp_path)
+    released = {"epsilon": 1, "mechanism": "margins", "measure": "pairs", "seed": 3}
+    once = synthesize(tmp_path, SCHEMA, **released)[0]
+    check = Margins.check
+
+    def then_gone(mechanism, plan, table):
+        check(mechanism, plan, table)
+        (tmp_path / "3.parquet").unlink()
+
+    monkeypatch.setattr(Margins, "check", then_gone)
+    again = synthesize(tmp_path, SCHEMA, **released, ledger=ledger)[0]
+    pd.testing.assert_frame_equal(once.tables["margins"], again.tables["margins"])
     assert len(ledger.entries()) == 1
 
 
