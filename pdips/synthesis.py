@@ -36,6 +36,8 @@ SEVERAL = 10
 """Sets, where they cost nothing more: their variance is estimated with nine degrees of
 freedom.
 """
+FEW_COLUMNS = 60
+"""Of a table of which ten sets are drawn in minutes (``docs/results/scale.md``)."""
 
 
 def synthesize(
@@ -143,7 +145,8 @@ def synthesize(
         options["n_sets"] = n_sets
     configured = kind(epsilon=epsilon, **options | choosing)
     if n_sets is None:
-        n_sets = usual_sets(configured, in_one_file=not is_spread(table))
+        in_one_file = not is_spread(table)
+        n_sets = usual_sets(configured, known, in_one_file=in_one_file)
         configured = replace(configured, n_sets=n_sets)
     if declared:
         configured = load(WITH_ANALYSES)(
@@ -175,19 +178,24 @@ def without_analyses(schema: Schema, table: Any) -> tuple[Schema, Any]:
     return known, table
 
 
-def usual_sets(mechanism: Mechanism, *, in_one_file: bool = True) -> int:
+def usual_sets(
+    mechanism: Mechanism, schema: Schema | None = None, *, in_one_file: bool = True
+) -> int:
     """Return how many sets a release has where the number is left out.
 
     Ten, where further sets are post-processing of what was paid for once and differ by
     what the noise makes unsure, so that an analysis of all of them has standard errors.
     One where several sets would say nothing more than one does, where each would take
-    its part of the budget, and of folders of files and databases: their tables may be
-    too large to be written ten times.
+    its part of the budget, of folders of files and databases, whose tables may be too
+    large to be written ten times, and of tables with more than ``FEW_COLUMNS``: each
+    set is a fit of its own, and ten would take many minutes.
 
     Parameters
     ----------
     mechanism : Mechanism
         With its settings.
+    schema : Schema, optional
+        Of the table.
     in_one_file : bool
         Whether the table is one file, or in memory. The number of records isn't asked:
         it may be confidential, and the plan is made before the table is read.
@@ -197,7 +205,8 @@ def usual_sets(mechanism: Mechanism, *, in_one_file: bool = True) -> int:
     >>> usual_sets(Margins(epsilon=1)), usual_sets(Steps(epsilon=1))
     (10, 1)
     """
-    if not in_one_file or mechanism.most_sets < SEVERAL:
+    is_wide = schema is not None and len(schema.columns) > FEW_COLUMNS
+    if is_wide or not in_one_file or mechanism.most_sets < SEVERAL:
         return 1
     try:
         several = replace(mechanism, n_sets=SEVERAL)

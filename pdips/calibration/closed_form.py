@@ -249,7 +249,7 @@ def fits(
         except InputError as error:
             yield name, None, str(error)
             continue
-        n_sets = settings.get("n_sets") or usual_sets(mechanism)
+        n_sets = settings.get("n_sets") or usual_sets(mechanism, schema)
         yield name, mechanism.seconds(schema, n_records or 0) * n_sets, ""
 
 

@@ -35,6 +35,7 @@ from pdips.registry import find, variant_class
 from pdips.release.folder import UnfinishedError
 
 if TYPE_CHECKING:
+    from pdips.data.schema import Schema
     from pdips.mechanism import Mechanism
     from pdips.privacy.account import Entry, Receipt
     from pdips.privacy.ledger import Ledger
@@ -168,7 +169,11 @@ ALLOW_REFUSALS = click.option(
 
 
 def with_usual_sets(
-    mechanism: "Mechanism", n_sets: int | None, *, in_one_file: bool = True
+    mechanism: "Mechanism",
+    n_sets: int | None,
+    schema: "Schema",
+    *,
+    in_one_file: bool = True,
 ) -> "Mechanism":
     """Return the mechanism with the number of sets of a release where none was
     given.
@@ -177,7 +182,7 @@ def with_usual_sets(
 
     if n_sets is not None:
         return mechanism
-    usual = usual_sets(mechanism, in_one_file=in_one_file)
+    usual = usual_sets(mechanism, schema, in_one_file=in_one_file)
     return dataclasses.replace(mechanism, n_sets=usual)
 
 

@@ -183,7 +183,7 @@ class PlanOptions:
         if self.delta is not None:
             asked["delta"] = self.delta
         build, settings = chosen(name, self.options, asked, self.model)
-        mechanism: Mechanism = with_usual_sets(build(**settings), self.n_sets)
+        mechanism: Mechanism = with_usual_sets(build(**settings), self.n_sets, schema)
         planned = PlannedRelease(
             options=self, schema=schema, name=name, why=why, mechanism=mechanism
         )

@@ -285,7 +285,7 @@ class SynthesisOptions:
 
         mechanism: Mechanism = build(**settings)
         in_one_file = not is_spread(self.table)
-        return with_usual_sets(mechanism, self.n_sets, in_one_file=in_one_file)
+        return with_usual_sets(mechanism, self.n_sets, schema, in_one_file=in_one_file)
 
     def with_analyses(
         self,

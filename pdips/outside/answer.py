@@ -20,7 +20,7 @@ NOISY_MARGINS = "noisy margins"
 PRODUCTS = "noisy products"
 SETS = "synthetic sets"
 POSTERIOR = "posterior"
-MOST_SHOWN = 30  # numbers, in a notebook
+MOST_SHOWN = 30  # numbers, printed or in a notebook
 EVERYWHERE = (-np.inf, np.inf)
 
 
@@ -63,6 +63,10 @@ class Answer:
     [1.98]
     >>> answer
     Answer(1 number from noisy margins: measured)
+    >>> print(answer)
+    Answer(1 number from noisy margins: measured)
+      estimate    lower upper
+    a        1  0.02002  1.98
     """
 
     names: tuple[str, ...]
@@ -278,6 +282,13 @@ class Answer:
             f"Answer({len(self.names)} {numbers} from {self.source}: {self.basis})",
             *(f"  note: {remark}" for remark in self.remarks),
         ]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        rows = self.summary()[["estimate", "lower", "upper"]].head(MOST_SHOWN)
+        lines = [repr(self), rows.map(spelt).rename_axis(None).to_string()]
+        if len(self.names) > MOST_SHOWN:
+            lines.append(f"and {len(self.names) - MOST_SHOWN} more")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

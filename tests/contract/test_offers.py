@@ -20,7 +20,7 @@ from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.registry import MECHANISMS, find
 from pdips.release.offers import Offers
-from pdips.synthesis import is_spread, usual_sets
+from pdips.synthesis import FEW_COLUMNS, is_spread, usual_sets
 
 ALL = sorted(MECHANISMS)
 LEVELS = {
@@ -225,6 +225,10 @@ def test_ten_sets_are_usual_where_they_cost_nothing_and_show_the_noise(name):
     n_sets = usual_sets(mechanism)
     assert n_sets == (10 if name in SEVERAL else 1)
     assert usual_sets(mechanism, in_one_file=False) == 1
+    columns = {f"c{number}": {"levels": [0, 1]} for number in range(FEW_COLUMNS + 1)}
+    assert usual_sets(mechanism, Schema(columns=columns)) == 1
+    del columns["c0"]
+    assert usual_sets(mechanism, Schema(columns=columns)) == n_sets
     schema = Schema(columns={k: LEVELS[k] for k in "ab"})
     one = mechanism.plan(schema)
     usual = replace(mechanism, n_sets=n_sets).plan(schema)
