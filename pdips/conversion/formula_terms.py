@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pdips.conversion.bambi_package import bambi, one_line
 from pdips.conversion.formula_priors import TOO_LONG, is_short
 from pdips.data.schema import Schema
@@ -33,6 +35,33 @@ NO_OUTCOMES = {
 """Functions that an outcome can't be made by, and why."""
 OF_SEVERAL = ("bs", "poly", "hsgp", "rank")
 """Functions whose values at one record follow from those of all records."""
+OF_NUMBERS = frozenset(
+    [
+        "clip",
+        "where",
+        "round",
+        "nan_to_num",
+        "mean",
+        "std",
+        "var",
+        "median",
+        "min",
+        "max",
+        "sum",
+        "quantile",
+        "percentile",
+        "cumsum",
+        "cumprod",
+        "diff",
+        "roll",
+        "sort",
+        "argsort",
+        "digitize",
+    ]
+)
+"""Functions of numpy that a formula may call beside those of single numbers, its
+``ufunc``. Those of several records are refused later, since they move with records.
+"""
 PROPORTIONS = ("p", "prop", "proportion")
 
 
@@ -227,13 +256,27 @@ def _check_functions(descriptions: Sequence[Any], names: Collection[str]) -> Non
             parts.append(description.response)
         called = [function for part in parts for function in functions_of(part)]
         for function in called:
-            root = function.partition(".")[0]
-            if root not in known:
+            root, _, attribute = function.partition(".")
+            if root == "np" and "np" not in names and not _is_of_numbers(attribute):
+                raise InputError(
+                    f"the formula calls {function!r}: of np it may call functions of "
+                    f"numbers, such as np.log, np.where or np.clip"
+                )
+            is_inside = bool(attribute) and root not in {"np", *names}
+            if root not in known or is_inside:
                 raise InputError(
                     f"the formula calls {function!r}, which Bambi doesn't have"
                     f"{hint(root, known)}; a function of your own is handed over by "
                     f"extra_namespace={{{root!r}: {root}}}"
                 )
+
+
+def _is_of_numbers(name: str) -> bool:
+    """Whether numpy's function of this name takes numbers and returns some. Others, and
+    what its modules hold, read files and run commands, and a formula may come from a
+    file of someone else.
+    """
+    return name in OF_NUMBERS or isinstance(getattr(np, name, None), np.ufunc)
 
 
 def _outcome(left: Sequence[str], schema: Schema) -> str:

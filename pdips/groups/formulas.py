@@ -71,7 +71,7 @@ def source_of_published(settings: Mapping[str, Any], schema: Schema) -> Source:
     formulas = []
     given = dict[str, Any]()
     try:
-        if settings.get("model") != FORMULA:
+        if settings.get("model") != FORMULA or "extra_namespace" in text:
             raise ValueError("a function")
         for line in text.splitlines():
             setting = SETTING.fullmatch(line)

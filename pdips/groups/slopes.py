@@ -147,7 +147,9 @@ class LinearBlock:
         # a product of the mean and of what is off by it: both vary
         sizes = cells.sizes + share * (means * off - cells.sizes * variances)
         slopes = share * (off - cells.sizes * means)
-        return sizes, cells.left * (1 - share * means**2), slopes
+        # the law of the means is given, and may be far from a cell's
+        left = cells.left * np.maximum(1 - share * means**2, 0)
+        return sizes, left, slopes
 
     def sizes(self) -> FloatArray:
         """Return the mean of each cell's number of records, shape (groups * cells,)."""

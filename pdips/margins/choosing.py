@@ -180,7 +180,7 @@ class PairChoice:
         open_ = open_after(self.pairs, taken)
         scores = list[IntArray]()
         for number, pair in enumerate(self.pairs):
-            independent = columns.independent(pair)
+            independent = np.clip(columns.independent(pair), -MOST_COST, MOST_COST)
             apart = np.abs(counts[pair] - np.round(independent)).sum(axis=(-1, -2))
             # what noise on single columns alone would show
             blurred = self._blurred(pair, columns.shares)

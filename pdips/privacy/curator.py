@@ -367,16 +367,19 @@ class Curator(ABC):
 
     def _pay(self, step: Step, share: int | Fraction) -> None:
         """Add up what steps take that share a price; more than it is refused."""
+        if not isinstance(share, (int, Fraction)) or share < 0:
+            raise PlanError(f"{step.name!r} was asked at a share that is no part")
         if step.own_rho is None:
             return
         group = step.shares_with
-        taken = self._taken.get(group, Fraction(0)) + share * step.price / step.times
+        stratum = (*group, self._stratum)  # no record is in two
+        taken = self._taken.get(stratum, Fraction(0)) + share * step.price / step.times
         if taken > self._plan.shared_prices[group]:
             raise PlanError(
                 f"{step.name!r} was asked at more than is left of the price that the "
                 f"plan of {self._plan.mechanism} has for it and others"
             )
-        self._taken[group] = taken
+        self._taken[stratum] = taken
 
     def _next_stratum(self, step: Step) -> None:
         """Go back to the first of the steps that are asked of each stratum, until all
@@ -394,8 +397,6 @@ class Curator(ABC):
         while first and _block(steps[first - 1]) == block:
             first -= 1
         self._place = first
-        for again in steps[first:]:  # no record is in two strata
-            self._taken.pop(again.shares_with, None)
 
 
 def _block(step: Step) -> tuple[str, str, int]:

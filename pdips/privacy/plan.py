@@ -274,12 +274,10 @@ class Step:
             raise PlanError(
                 f"{self.name!r} is asked at a sensitivity that its plan doesn't have"
             )
-        if units < 1:
-            raise PlanError(f"{self.name!r} is asked at less than its sensitivity")
-        if share > 1 and self.own_rho is None:
+        if self.own_rho is None and (units < 1 or share > 1):
             raise PlanError(
-                f"{self.name!r} is asked at more than its price; its plan must state "
-                f"the rho of all steps that share the price"
+                f"{self.name!r} is asked at less than its sensitivity, or at more than "
+                f"its price; its plan must state the rho of all steps that share it"
             )
         if units == share == 1:
             return self
@@ -295,7 +293,8 @@ class Step:
         their prices (:func:`sharing`).
         """
         rate = None if self.own_rho is None else self.own_rho / self.price
-        return (self.item, self.branch, self.strata, rate)
+        is_rho = self.law == "gaussian"  # the unit of its price
+        return (self.item, self.branch, self.strata, rate, is_rho)
 
     @property
     def noise(self) -> Noise:

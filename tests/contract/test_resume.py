@@ -110,8 +110,17 @@ def test_a_resumed_release_asks_what_it_asked_before(name, tmp_path, monkeypatch
     ledger = Ledger(tmp_path / "l.sqlite")
     mechanism.release(table, ledger=ledger)
     compared = asked_again(monkeypatch, laws)
+    passed_over = []
+    monkeypatch.setattr(
+        curator.Curator,
+        "pass_over",
+        lambda self, step, real=curator.Curator.pass_over: (
+            passed_over.append(step.name) or real(self, step)
+        ),
+    )
     mechanism.release(table, ledger=ledger, resume=1)
-    assert {*compared} == {step for step in laws if laws[step] in DETERMINED}
+    asked = {*laws} - {*passed_over}
+    assert {*compared} == {step for step in asked if laws[step] in DETERMINED}
 
 
 @pytest.mark.usefixtures("exact_answers")

@@ -620,3 +620,36 @@ def test_settings_are_read_from_text(texts, settings):
 @pytest.mark.parametrize(("texts", "said"), cases(__file__, "settings_refused"))
 def test_other_texts_are_no_settings(texts, said):
     refuses(said, formula_settings, texts)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "np.lib._npyio_impl.os.system('touch {}')",
+        "np.testing._private.utils.os.system('touch {}')",
+        "np.savetxt('{}', age)",
+        "np.add.reduce(age)",
+        "log.__class__('{}')",
+        "np.exp(np.savetxt('{}', age))",
+    ],
+)
+@pytest.mark.parametrize("side", ["right", "left", "group"])
+def test_a_formula_runs_nothing_but_functions_of_numbers(term, side, tmp_path):
+    schema = Schema.model_validate(
+        {
+            "columns": {
+                "pay": {"lower": 0, "upper": 10},
+                "age": {"lower": 18, "upper": 80, "public": True},
+                "site": {"levels": ["a", "b", "c"], "public": True},
+            }
+        }
+    )
+    path = tmp_path / "written"
+    hostile = term.format(path)
+    formula = {
+        "right": f"pay ~ {hostile}",
+        "left": f"{hostile} ~ age",
+        "group": f"pay ~ age + ({hostile} | site)",
+    }[side]
+    refuses("calls '(np|log)|outcome|left side", maker_of, formula, schema)
+    assert not path.exists()

@@ -300,8 +300,8 @@ def test_a_dictionary_with_a_value_that_cannot_be_coded_gives_no_codes(cells):
     assert counting.coded(batch, [coder]) is None
     assert counting._numbered(batch, [coder], weighted=False) is None
     # one that can be coded afterwards
-    index, codes, _ = coder.look_up(pa.array(["b", "a"]))
-    assert codes[index].tolist() == [1, 0]
+    index, summands = coder.look_up(pa.array(["b", "a"]))
+    assert summands.steps[index].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("place", [-1, 2, 100])

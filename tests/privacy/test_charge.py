@@ -649,7 +649,7 @@ def test_other_code_is_refused(stopped, table, monkeypatch) -> None:
     monkeypatch.setattr("pdips.mechanism.code_version", lambda: "9.9.9+0000")
     said = fails(MADE.release, table, ledger=stopped, resume=1, error=InputError)
     assert re.search(
-        r"made by another version of the code \(\d+\.\d+\.\d+\+[0-9a-f]{12}, this is "
+        r"made by another version of the code \(\d+\.\d+\.\w+\+[0-9a-f]{12}, this is "
         r"9\.9\.9\+0000\): resume it with that version",
         said,
     )

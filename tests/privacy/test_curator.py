@@ -139,6 +139,35 @@ def test_each_stratum_has_the_shared_price_anew():
     curator.count(a, first_column)
     more = partial(curator.count, b, asked, share=Fraction(11, 10))
     refuses("more than is left", more, error=PlanError)
+    # a stratum keeps what an earlier block took of it
+    a, b = sharing((step("a", strata=2), step("b", strata=2)), Fraction(1))
+    curator = Drawing(plan_of(a, step("between"), b), TABLE, bits())
+    curator.count(a, first_column, share=2)
+    curator.count(a, first_column, share=1)
+    curator.count(step("between"), first_column)
+    more = partial(curator.count, b, asked, share=Fraction(1, 10))
+    refuses("more than is left", more, error=PlanError)
+    curator.pass_over(b)
+    curator.count(b, first_column, share=1)
+
+
+@pytest.mark.parametrize("share", [-1, float("nan"), float("inf"), 0.5])
+def test_a_share_is_an_exact_part(share):
+    a, b = sharing((A, B), Fraction(1))
+    curator = Drawing(plan_of(a, b), TABLE, bits())
+    refuses("no part", partial(curator.count, a, asked, share=share), error=PlanError)
+    # nothing was taken by it
+    curator.count(a, first_column)
+    more = partial(curator.count, b, asked, share=Fraction(11, 10))
+    refuses("more than is left", more, error=PlanError)
+
+
+def test_prices_of_different_units_are_not_shared():
+    gaussian = step("a", law="gaussian")
+    a, choice = sharing((gaussian, CHOICE), Fraction(1))
+    curator = Drawing(plan_of(a, choice), TABLE, bits())
+    more = partial(curator.count, a, asked, share=2)
+    refuses("more than is left", more, error=PlanError)
 
 
 def test_what_is_protected_is_not_told():

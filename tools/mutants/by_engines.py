@@ -224,10 +224,9 @@ BY_ENGINES = [
     Mutant(
         "scores of a quantile are twice as sharp",
         "quantile/line_search.py",
-        "return candidates.line(int(curator.choose(step, scores, "
-        "units=self.units)[0]))",
-        "return candidates.line(int(curator.choose(step, lambda table: 8 * "
-        "scores(table), units=self.units)[0]))",
+        "chosen = curator.choose(step, scores, share=self.share)",
+        "chosen = curator.choose(step, lambda table: 8 * scores(table), "
+        "share=self.share)",
         f"{LOSSES} {CONTRACT} -k 'kng'",
     ),
     Mutant(
