@@ -109,9 +109,20 @@ def main() -> None:
         if os.environ.get("PDIPS_TRACEBACK") and not isinstance(error, _FORESEEN):
             raise
         told = decisive(error)
-        _stop(*(STATE.ending(told) or _ending(told)))
+        ending = STATE.ending(told)
+        if ending is None and _has_no_reader(error):
+            sys.exit(error.code)
+        _stop(*(ending or _ending(told)))
     if code:
         sys.exit(code)
+
+
+def _has_no_reader(error: BaseException) -> typing.TypeGuard[SystemExit]:
+    """Whether whoever read what is printed has gone, as ``head`` does: click ends the
+    program, and there is nobody to be told.
+    """
+    is_muted = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")  # by click
+    return is_muted and isinstance(error, SystemExit)
 
 
 _FORESEEN = (
@@ -164,11 +175,7 @@ def _complaint(error: click.ClickException) -> str:
 
 
 def _left() -> str:
-    """Say who asked the program to end: click, once the output's reader has gone, or
-    a model or a package that it runs.
-    """
-    if type(sys.stdout).__name__ == "PacifyFlushWrapper":
-        return "nobody reads the output any more; nothing was charged"
+    """Say who asked the program to end."""
     return (
         "a model, or a package that it uses, asked the program to end; nothing was "
         "charged, nothing was released"

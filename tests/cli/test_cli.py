@@ -569,6 +569,25 @@ cli.run()
     )
 
 
+def test_nothing_is_said_to_a_reader_who_has_gone():
+    # a pipe whose other end is closed, as `pdips plan S.toml | head -1` leaves it
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "import sys; sys.argv = ['pdips', '--help']; import pdips.cli as p; p.run()"
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
 def test_help_and_version(pdips):
     for arguments in (
         ["--help"],
