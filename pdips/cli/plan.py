@@ -597,7 +597,7 @@ def _tell_answers(rows: Sequence["Prospect"], loss: PrivacyLoss) -> None:
     median = statistics.median(halves)
     if median > NEAR and loss.kind == "pure":
         enough = float(loss.epsilon) * median / NEAR
-        said += f"; half of them would at about epsilon {enough:.2g}"
+        said += f"; half of them would at about epsilon {_whole(enough)}"
     click.echo(said)
 
 
@@ -619,6 +619,11 @@ def _tell_missing(rows: Sequence["Prospect"], schema: "Schema") -> None:
     )
 
 
+def _whole(value: float) -> str:
+    """Return a number to two digits, without a power of ten where it is large."""
+    return f"{value:.2g}" if value < 10 else f"{float(f'{value:.2g}'):,.0f}"
+
+
 def _tell_skew(rows: Sequence["Prospect"], schema: "Schema") -> None:
     """Say what the error of a mean comes to where the mean lies far down its range, as
     those of skewed columns do.
@@ -633,7 +638,7 @@ def _tell_skew(rows: Sequence["Prospect"], schema: "Schema") -> None:
         return
     name = max(shares, key=shares.__getitem__)
     relative = [
-        f"{100 * shares[name] / far:.2g}% of a mean {far:.0%} up the range"
+        f"{_whole(100 * shares[name] / far)}% of a mean {far:.0%} up the range"
         for far in UP_THE_RANGE
     ]
     click.echo(
