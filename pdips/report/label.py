@@ -53,7 +53,9 @@ def label(
     ]
     rows += _of_analyses(release, n_coefficients)
     invented = "every row of the sets is invented"
-    rows.append(LabelRow(asked="One person's record", kept="not kept", error=invented))
+    whose = "person" if release.table_schema.members is None else "household"
+    one = LabelRow(asked=f"One {whose}'s record", kept="not kept", error=invented)
+    rows.append(one)
     return [row for row in rows if row is not None]
 
 
