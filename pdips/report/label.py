@@ -80,6 +80,8 @@ def _reach(records: float, n_records: float | None) -> str:
         return "exact"
     if n_records is None:
         return f"± {_short(records)} records"
+    if records >= n_records:
+        return "nothing: noise is larger than the table"
     return f"± {_short(100 * records / n_records)} points"
 
 
