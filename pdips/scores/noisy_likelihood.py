@@ -335,8 +335,9 @@ def _sharpest(
     whitened = whole.whitened(scores)
     norms = whole.lengths(whitened)
     radii = np.ones(1)
-    if (norms > 0).any():
-        radii = np.unique(np.quantile(norms[norms > 0], QUANTILES))
+    lengths = norms[(norms > 0) & np.isfinite(norms)]  # a simulated record may be odd
+    if len(lengths):
+        radii = np.unique(np.quantile(lengths, QUANTILES))
     by_variance = dict[float, Clipping]()
     for radius in radii:
         clipping = replace(whole, radius=float(radius))

@@ -26,6 +26,7 @@ MOST_MIXED = 300
 MOST_MOVES = 40  # Steps towards the most probable parameters
 # The search ends with a step so short, in standard deviations of the posterior
 NEAR = 0.05
+LARGEST = 1e100  # of a draw
 QUARTILES = 1.349  # Distance of the quartiles of a standard normal distribution
 REACH = 1.0  # Longest step, in standard deviations of what one record says
 # Share of a covariance's trace that is added to its diagonal for the sake of doubles
@@ -232,7 +233,9 @@ class NormalPrior:
         """Return the distributions that have the middle half of each parameter's draws
         where it is.
         """
-        low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
+        # logarithms of draws near 0 may have no end
+        finite = np.clip(draws, -LARGEST, LARGEST)
+        low, middle, high = np.quantile(finite, [0.25, 0.5, 0.75], axis=0)
         return cls(middle, np.maximum((high - low) / QUARTILES, 1e-9))
 
     @property
