@@ -18,6 +18,7 @@ CONTRADICTED_MODEL = (
     "the noisy answers contradict it: {0.reason}. If it were right, they would be so "
     "far off in {0.share:.2g} of releases. So the intervals are not 95 %"
 )
+LARGEST = 1e100  # of a draw
 ENDS_OF_95 = (0.025, 0.975)  # of the two ends of an interval
 
 
@@ -25,9 +26,12 @@ def summaries(numbers: Mapping[str, FloatArray]) -> pd.DataFrame:
     """Return the mean and the 95 % interval of each number's draws."""
     rows = {}
     for name, draws in numbers.items():
-        lower, upper = np.quantile(draws, ENDS_OF_95)
+        # exponentials of draws by much noise may have no end
+        finite = np.clip(draws, -LARGEST, LARGEST)
+        ends = np.quantile(finite, ENDS_OF_95)
+        lower, upper = np.where(np.abs(ends) < LARGEST, ends, np.sign(ends) * np.inf)
         rows[name] = {
-            "estimate": float(draws.mean()),
+            "estimate": float(finite.mean()),
             "lower": float(lower),
             "upper": float(upper),
         }
