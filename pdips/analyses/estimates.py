@@ -29,7 +29,7 @@ def summaries(numbers: Mapping[str, FloatArray]) -> pd.DataFrame:
         # exponentials of draws by much noise may have no end
         finite = np.clip(draws, -LARGEST, LARGEST)
         ends = np.quantile(finite, ENDS_OF_95)
-        lower, upper = np.where(np.abs(ends) < LARGEST, ends, np.sign(ends) * np.inf)
+        lower, upper = np.where(np.abs(ends) < LARGEST, ends, np.copysign(np.inf, ends))
         rows[name] = {
             "estimate": float(finite.mean()),
             "lower": float(lower),
