@@ -23,20 +23,25 @@ ENDS_OF_95 = (0.025, 0.975)  # of the two ends of an interval
 
 
 def summaries(numbers: Mapping[str, FloatArray]) -> pd.DataFrame:
-    """Return the mean and the 95 % interval of each number's draws."""
-    rows = {}
-    for name, draws in numbers.items():
-        # exponentials of draws by much noise may have no end
-        finite = np.clip(draws, -LARGEST, LARGEST)
-        ends = np.quantile(finite, ENDS_OF_95)
-        lower, upper = np.where(np.abs(ends) < LARGEST, ends, np.copysign(np.inf, ends))
-        rows[name] = {
-            "estimate": float(finite.mean()),
-            "lower": float(lower),
-            "upper": float(upper),
-        }
+    """Return the mean and the 95 % interval of each number's draws.
+
+    Draws by much noise may have no end, or none that means anything: then an end of the
+    interval that lies there is open, and the estimate is the median.
+    """
+    rows = {name: _summary(draws) for name, draws in numbers.items()}
     columns = ["estimate", "lower", "upper"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def _summary(draws: FloatArray) -> dict[str, float]:
+    finite = np.clip(draws, -LARGEST, LARGEST)
+    lower, upper = np.quantile(finite, ENDS_OF_95).tolist()
+    has_mean = np.abs(finite).max() < LARGEST
+    return {
+        "estimate": float(finite.mean() if has_mean else np.median(finite)),
+        "lower": -np.inf if abs(lower) >= LARGEST else lower,
+        "upper": np.inf if abs(upper) >= LARGEST else upper,
+    }
 
 
 def estimates_of(posterior: xr.Dataset, of_table: xr.Dataset | None) -> pd.DataFrame:

@@ -100,6 +100,8 @@ def _beyond_by_counts(
         return None
     rows = tables["intervals"].dropna(subset=["lower", "upper"])
     rows = rows[(rows["column"] == name) & (rows["layer"] == 1)].sort_values("lower")
+    if rows.empty:  # it has levels or bins, and may be missing
+        return None
     lower, upper = (rows[end].to_numpy(np.float64) for end in ("lower", "upper"))
     noisy = rows["noisy"].to_numpy(np.float64)
     error = float(np.sqrt(rows["variance"].iloc[0]))
