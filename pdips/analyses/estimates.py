@@ -26,7 +26,8 @@ def summaries(numbers: Mapping[str, FloatArray]) -> pd.DataFrame:
     """Return the mean and the 95 % interval of each number's draws.
 
     Draws by much noise may have no end, or none that means anything: then an end of the
-    interval that lies there is open, and the estimate is the median.
+    interval that lies there is open, and the estimate is the median, NaN if it has no
+    end either.
     """
     rows = {name: _summary(draws) for name, draws in numbers.items()}
     columns = ["estimate", "lower", "upper"]
@@ -37,8 +38,9 @@ def _summary(draws: FloatArray) -> dict[str, float]:
     finite = np.clip(draws, -LARGEST, LARGEST)
     lower, upper = np.quantile(finite, ENDS_OF_95).tolist()
     has_mean = np.abs(finite).max() < LARGEST
+    estimate = float(finite.mean() if has_mean else np.median(finite))
     return {
-        "estimate": float(finite.mean() if has_mean else np.median(finite)),
+        "estimate": np.nan if abs(estimate) >= LARGEST else estimate,
         "lower": -np.inf if abs(lower) >= LARGEST else lower,
         "upper": np.inf if abs(upper) >= LARGEST else upper,
     }
