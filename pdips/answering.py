@@ -530,7 +530,6 @@ class TableAnswer:
         """Write the answer into its folder, and return the part that may be
         published.
         """
-        require("report", "the card of an answer needs")
         public = self.folder / "public"
         self.release.publish(public)
         write_card(public)
@@ -621,7 +620,8 @@ def answer(
     ------
     InputError
         If the folder holds no release; if analysis, claim or table don't fit its
-        schema; or if there are too few records for the question at this price.
+        schema; if there are too few records for the question at this price; or if the
+        packages of ``pdips[report]``, which write its card, are missing.
     RefusedError
         If the release isn't published, or the ledger's total would be overspent.
 
@@ -647,6 +647,8 @@ def answer(
     >>> found.probability > 0.99
     True
     """
+    # of what is paid for, nothing is lost for want of a card
+    require("report", "the card of an answer needs")
     question = TableQuestion.of(directory, analysis, claim, options)
     if ledger is not None and not isinstance(ledger, Ledger):
         ledger = Ledger(ledger)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -147,6 +148,19 @@ def test_cards_reports_and_evaluations_name_their_extra(tmp_path, monkeypatch):
     # what is there can't be compared with the right card: no word that it is at fault
     (home / "card.html").write_text("a card", encoding="utf-8")
     refuses(said, examine_derived, home, PrivacyDocument.read(home))
+
+
+def test_a_question_whose_card_cannot_be_made_is_refused_before_its_charge(
+    tmp_path, monkeypatch
+):
+    release, _ = Margins(epsilon=1, n_sets=2).release(Table(FRAME, SCHEMA))
+    release.publish(tmp_path / "out" / "public")
+    ledger = Ledger(tmp_path / "a.sqlite")
+    ledger.set_total(1)
+    asked = partial(library.answer, epsilon=1, ledger=ledger)  # imports PyMC
+    said = without("report", monkeypatch)
+    refuses(said, asked, FRAME, tmp_path / "out", "ill ~ sex")
+    assert ledger.entries() == []
 
 
 def test_a_release_whose_card_cannot_be_made_is_refused_before_its_charge(
