@@ -112,7 +112,7 @@ def absences(rng: np.random.Generator, n: int) -> Drawn:
 def directions(rng: np.random.Generator, n: int) -> Drawn:
     """Directions of snails, by how far they went."""
     distance = rng.uniform(1, 120, n)
-    middle = 2 * np.arctan(1.5 - 0.02 * distance)
+    middle = 1.5 - 0.02 * distance
     turned = rng.vonmises(middle, 2.5)
     frame = pd.DataFrame({"distance": distance, "direction": turned})
     return frame, {"Intercept": 1.5, "distance": -0.02, "kappa": 2.5}
