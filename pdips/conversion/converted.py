@@ -19,7 +19,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape
 
 from pdips.conversion.censored_times import Censoring, censored
-from pdips.conversion.latents import with_latents
+from pdips.conversion.latents import as_vector, is_column, with_latents
 from pdips.conversion.leaves import held, leaves_of, roots_of
 from pdips.conversion.matching import ColumnExpression, ColumnProduct, Reading
 from pdips.conversion.rebuild import ALL_RECORDS, RECORD_OF_ROW, Memo, rebuilt
@@ -309,7 +309,11 @@ class _Making:
             if variable in self.observed:
                 self._observe(self.observed[variable], new)
             elif variable in self.converted.latents:
-                self.unread[variable] = self.memo[variable] = new
+                self.unread[variable] = new
+                if is_column(variable):
+                    self.unread[variable] = as_vector(new)
+                    new = self.unread[variable][:, None]
+                self.memo[variable] = new
             elif variable not in self.partial:
                 self._register(variable, new)
         self._integrate()

@@ -22,10 +22,11 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.basic import Join
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
-from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV, NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.type_other import NoneTypeT
 
 from pdips.conversion.quadrature import (
     first_row,
@@ -44,6 +45,8 @@ from pdips.posterior.record_likelihood import on_first_axis, open_checks
 
 # Numbers of one record that can be integrated over together, where all is normal
 MOST = 2
+# Levels that can be summed over: each is a copy of a record's graph
+MOST_LEVELS = 12
 
 
 def check_latents(
@@ -96,17 +99,16 @@ def _check_law(model: pm.Model, latent: Any) -> None:
     check_law(latent.name, latent)
     check_no_process(latent)
     if not latent.dtype.startswith("float"):
-        raise InputError(
-            f"the model has one parameter for each record, {latent.name!r}, which "
-            f"isn't a real number; {instead_of(latent)}"
-        )
+        _check_levels(latent)
+        return
     op = latent.owner.op
     if isinstance(op, SERIES):
         raise InputError(
             f"{latent.name!r} is a series over records, which have no order: take one "
             f"over the levels of a public column for time"
         )
-    if not isinstance(op, RandomVariable) or op.ndim_supp or latent.ndim != 1:
+    has_one_each = latent.ndim == 1 or is_column(latent)
+    if not isinstance(op, RandomVariable) or op.ndim_supp or not has_one_each:
         raise _refused(
             latent,
             "its law isn't that of one number a record, each by itself (series and "
@@ -116,14 +118,61 @@ def _check_law(model: pm.Model, latent: Any) -> None:
         _default_transform(op, latent)
     ):
         raise _refused(latent, "its transform may tie records together")
+    one_each = as_vector(latent) if is_column(latent) else latent
     try:
-        icdf(latent, probabilities(), warn_rvs=False)
+        icdf(one_each, probabilities(), warn_rvs=False)
     except NotImplementedError:
         raise _refused(
             latent,
             f"{op.name} has no quantiles (pm.icdf), such as pm.Normal, "
             f"pm.StudentT, pm.Gamma and pm.Beta have",
         ) from None
+
+
+def _check_levels(latent: Any) -> None:
+    """Refuse a whole number of each record that can't be summed over."""
+    n_levels = levels_of(latent)
+    if n_levels is None or latent.ndim != 1:
+        raise InputError(
+            f"the model has one parameter for each record, {latent.name!r}, which "
+            f"isn't a real number, nor pm.Bernoulli or pm.Categorical with one draw a "
+            f"record; {instead_of(latent)}"
+        )
+    if n_levels > MOST_LEVELS:
+        raise InputError(
+            f"{latent.name!r} has one of {n_levels} levels for each record; at most "
+            f"{MOST_LEVELS} can be summed over"
+        )
+
+
+def is_column(latent: Any) -> bool:
+    """Whether a variable has the shape (records, 1)."""
+    return bool(latent.ndim == 2 and latent.type.shape[1] == 1)
+
+
+def as_vector(latent: Any) -> Any:
+    """Return a variable of shape (records, 1) as one of shape (records,)."""
+    op = latent.owner.op
+    rng, shape, *_ = latent.owner.inputs
+    # of a variable without a shape of its own the parameters tell how many
+    if not isinstance(shape.type, NoneTypeT):
+        shape = shape[:1]
+    parameters = [each[:, 0] for each in op.dist_params(latent.owner)]
+    return op.make_node(rng, shape, *parameters).outputs[-1]
+
+
+def levels_of(latent: Any) -> int | None:
+    """Return how many levels a record's number has, from 0 on; None if it isn't known
+    to have some.
+    """
+    op = latent.owner.op
+    if isinstance(op, BernoulliRV):
+        return 2
+    if isinstance(op, CategoricalRV):
+        [probabilities_of_levels] = op.dist_params(latent.owner)
+        length = probabilities_of_levels.type.shape[-1]
+        return None if length is None else int(length)
+    return None
 
 
 def _check_path(
@@ -139,6 +188,8 @@ def _check_path(
         if isinstance(node.op, AdvancedSubtensor):
             if read == node.inputs[:1] and node.inputs[1] in numbering:
                 continue
+            if _is_looked_up_by(node, read):
+                continue
             raise InputError(
                 f"{variable.name!r} looks {latent.name!r} up, as with a frame in long "
                 f"form, several rows a person: give the frame one row a person and one "
@@ -152,6 +203,14 @@ def _check_path(
                 f"{variable.name!r} reads it otherwise than record by record (by "
                 f"sums or means)",
             )
+
+
+def _is_looked_up_by(node: Any, read: Sequence[Any]) -> bool:
+    """Whether rows of an array that records share are looked up by one whole number a
+    record, as in ``mean[group]``.
+    """
+    _, *indices = node.inputs
+    return list(read) == indices and len(indices) == 1 and node.op.idx_list[0] == 0
 
 
 def _keeps_records_apart(node: Any, read: Sequence[Any]) -> bool:
@@ -271,7 +330,21 @@ def _integrated(
     if is_normal(observed, [*numbers]):
         return log_normal_integral(density, [*numbers.values()], zeros)
     [(latent, number)] = numbers.items()
+    n_levels = levels_of(latent)
+    if n_levels is not None:
+        return _by_levels(density, number, n_levels, zeros)
     return _by_points(density, latent, number, zeros)
+
+
+def _by_levels(density: Any, number: Any, n_levels: int, zeros: Any) -> Any:
+    """Return a density of records summed over the level of each."""
+    of_levels = []
+    for level in range(n_levels):
+        of_all_records = pt.cast(zeros, number.dtype) + level
+        at_level = {number: pt.cast(of_all_records, number.dtype)}
+        [of_level] = graph_replace([density], at_level, strict=False)
+        of_levels.append(of_level + zeros)
+    return pt.logsumexp(pt.stack(of_levels), axis=0)
 
 
 def groups_of(observed: Sequence[Any], latents: Sequence[Any]) -> Iterator[set[Any]]:

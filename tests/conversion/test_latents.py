@@ -64,6 +64,18 @@ def student_normal(value):
     return integral(density, -60, 60, at=[value])
 
 
+def either_of_two(value):
+    shares = np.array([1 - A * S, A * S])
+    densities = stats.norm([0, A], 0.5).pdf(value)
+    return float(np.log(shares @ densities))
+
+
+def one_of_three(value):
+    shares = np.array([A, A, S]) / (2 * A + S)
+    densities = stats.norm([-1, 0, 2], 0.5).pdf(value)
+    return float(np.log(shares @ densities))
+
+
 def exponential_normal(value):
     def density(z):
         return stats.expon(scale=1 / S).pdf(z) * stats.norm(z, 0.5).pdf(value)
@@ -114,6 +126,18 @@ LAWS = {
         lambda z: pm.Normal.dist(z, 0.5),
         [0.0, 1.0, 3.0, 10.0, -2.0],
         exponential_normal,
+    ),
+    "either of two levels": (
+        lambda a, s: pm.Bernoulli.dist(a * s, shape=N),
+        lambda z: pm.Normal.dist(z * A, 0.5),
+        [0.0, 1.0, 3.0, 10.0, -2.0],
+        either_of_two,
+    ),
+    "one of three levels, looked up": (
+        lambda a, s: pm.Categorical.dist(pt.stack([a, a, s]) / (2 * a + s), shape=N),
+        lambda z: pm.Normal.dist(pt.constant([-1.0, 0.0, 2.0])[z], 0.5),
+        [0.0, 1.0, 3.0, 10.0, -2.0],
+        one_of_three,
     ),
 }
 
@@ -273,9 +297,29 @@ def with_abilities(df: pd.DataFrame) -> pm.Model:
     return model
 
 
+def with_abilities_in_a_column(df: pd.DataFrame) -> pm.Model:
+    """The same with abilities of shape (records, 1), as tutorials have them."""
+    with pm.Model() as model:
+        hard = pm.Normal("hard", 0, 1, shape=3)
+        able = pm.Normal("able", 0, 1, shape=(len(df), 1))
+        answers = df[["q1", "q2", "q3"]].values
+        pm.Bernoulli("answers", logit_p=able - hard, observed=answers)
+    return model
+
+
+def in_two_groups(df: pd.DataFrame) -> pm.Model:
+    """A mixture, as it is written with a group for each record."""
+    with pm.Model() as model:
+        p = pm.Beta("p", 2, 2)
+        mean = pm.Normal("mean", [8, 10], 1, shape=2)
+        group = pm.Bernoulli("group", p, shape=len(df))
+        pm.Normal("measured", mean[group], 1, observed=df.measured.values)
+    return model
+
+
 # Sums over points take a minute to be tried
 BY_POINTS = (with_intercepts, with_frailty, with_abilities)
-MODELS = [with_errors, measured_twice]
+MODELS = [with_errors, measured_twice, in_two_groups]
 MODELS += [pytest.param(make, marks=pytest.mark.slow) for make in BY_POINTS]
 
 
@@ -298,7 +342,7 @@ def test_models_are_accepted_as_written(make):
     checked = blueprint(made)
     checked.check()
     names = {variable.name for variable in checked.model.free_RVs}
-    assert names.isdisjoint({"true", "trend", "own", "able"})
+    assert names.isdisjoint({"true", "trend", "own", "able", "group"})
     assert names < {variable.name for variable in make(table()).free_RVs}
 
 
@@ -325,6 +369,30 @@ def test_two_normal_numbers_are_integrated_exactly():
         law = stats.multivariate_normal([8.5, 8.5], covariance)
         wanted = law.logpdf([record.measured, record.again])
         assert log_density == pytest.approx(wanted, abs=1e-9)
+
+
+def log_densities(make, point) -> np.ndarray:
+    model = built(make, table())
+    graphs = model.logp(vars=model.observed_RVs, sum=False)
+    return model.compile_fn(sum(graphs), inputs=model.value_vars, mode=LIGHT)(point)
+
+
+def test_a_column_of_numbers_is_a_number_each():
+    point = {"hard": np.array([-1.0, 0.0, 0.5])}
+    np.testing.assert_allclose(
+        log_densities(with_abilities_in_a_column, point),
+        log_densities(with_abilities, point),
+        rtol=1e-12,
+    )
+
+
+def test_a_group_for_each_record_is_a_mixture():
+    point = {"p_logodds__": np.array(-0.4), "mean": np.array([7.5, 10.5])}
+    share = special.expit(-0.4)
+    measured = table()["measured"].to_numpy()
+    densities = stats.norm(point["mean"], 1).pdf(measured[:, None])
+    wanted = np.log(densities @ [1 - share, share])
+    np.testing.assert_allclose(log_densities(in_two_groups, point), wanted, rtol=1e-9)
 
 
 def test_numbers_are_drawn_anew():
@@ -379,9 +447,22 @@ def test_a_private_posterior_covers_what_is_true():
 
 def discrete(df):
     with pm.Model() as model:
-        p = pm.Beta("p", 2, 2)
-        z = pm.Bernoulli("z", p, shape=len(df))
+        z = pm.Poisson("z", 2, shape=len(df))
         pm.Normal("measured", z, 1, observed=df.measured.values)
+    return model
+
+
+def many_levels(df):
+    with pm.Model() as model:
+        z = pm.Categorical("z", np.full(20, 0.05), shape=len(df))
+        pm.Normal("measured", z, 1, observed=df.measured.values)
+    return model
+
+
+def looked_up_the_other_way(df):
+    with pm.Model() as model:
+        z = pm.Bernoulli("z", 0.5, shape=len(df))
+        pm.Normal("measured", z[z], 1, observed=df.measured.values)
     return model
 
 
@@ -461,6 +542,8 @@ def in_order(df):
 
 REFUSED = [
     (discrete, "sum it out"),
+    (many_levels, "20 levels for each record; at most 12"),
+    (looked_up_the_other_way, "looks 'z' up"),
     (through_a_mean, "record by record"),
     (a_walk, "series over records"),
     (two_of_them, "'u' and 'v'.*read together"),
