@@ -313,23 +313,20 @@ def test_the_glossary_says_where_each_term_is_explained():
 
 def test_decisions_are_whole_and_listed():
     folder = ROOT / "docs" / "decisions"
-    listed = re.findall(
-        r"\]\((\d\d-[^)]+)\)", (folder / "index.md").read_text(encoding="utf-8")
-    )
-    assert listed == [path.name for path in sorted(folder.glob("[0-9]*.md"))]
-    assert len(listed) >= 10
-    for name in listed:
-        heads = re.findall(
-            r"(?m)^(?:## (.*)|(\d{4}-\d\d), in "
-            r"force\.)$",
-            (folder / name).read_text(encoding="utf-8"),
-        )
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    assert re.search(r"(?s)```\{toctree\}\n:glob:\n[^`]*\n\[0-9\]\*\n```", index)
+    paths = sorted(folder.glob("[0-9]*.md"))
+    assert len(paths) >= 10
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith(f"# {int(path.name[:2])}. "), path.name
+        heads = re.findall(r"(?m)^(?:## (.*)|(\d{4}-\d\d), in force\.)$", text)
         assert [head or "date" for head, _ in heads] == [
             "date",
             "Context",
             "Decision",
             "Consequences",
-        ], name
+        ], path.name
 
 
 def test_the_page_of_the_papers_names_every_study_and_knows_every_name():
