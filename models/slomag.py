@@ -30,12 +30,11 @@ from pdips.statistics.regression import level_shares
 from pdips.statistics.statistic import Counts, Products, Sums, unit_of
 
 # less leaves more noise, more shrinks coefficients further before noise comes: see
-# docs/studies.md
+# docs/papers.md
 KAPPA = 30
 # of coefficients of predictors within the unit ball: logits of 5 are not unheard of, of
 # 30 they are
 PRIOR = 10.0
-
 
 def columns(schema):
     levels = [name for name, column in schema.columns.items() if column.is_categorical]
@@ -47,7 +46,6 @@ def columns(schema):
         )
     return levels, numeric
 
-
 def pairs(schema):
     _, numeric = columns(schema)
     return {
@@ -55,7 +53,6 @@ def pairs(schema):
         for i, x in enumerate(numeric)
         for y in numeric[: i + 1]
     }
-
 
 def regressions(schema):
     levels, numeric = columns(schema)
@@ -66,13 +63,11 @@ def regressions(schema):
         for place, w in enumerate(levels)
     }
 
-
 def statistics(schema):
     _, numeric = columns(schema)
     sums = {f"sum of {z}": Sums(of=z) for z in numeric}
     products = {name: Products(of=pair) for name, pair in pairs(schema).items()}
     return {"records": Counts(), **sums, **products, **regressions(schema)}
-
 
 def build_model(given, schema):
     _, numeric = columns(schema)
@@ -112,14 +107,12 @@ def build_model(given, schema):
             given.ridge_fit(name, beta)
     return model
 
-
 def draw_rest(given, draws, schema, rng):
     """The means of numeric columns, which are integrated out: draws given their sums
     and Sigma.
     """
     counts = np.full((len(draws["m"]), 1), given.n)
     return {"mean": cell_means(draws, counts, rng)[:, 0]}
-
 
 def draw_records(draw, records, schema, rng):
     _, numeric = columns(schema)
