@@ -352,7 +352,7 @@ def table_of_offers() -> str:
         offers = find(name).offers
         kept = ["yes" if getattr(offers, offer) else "" for offer in TITLES]
         shared = ready(name)(epsilon=1).sets_share()
-        cells = [f"[{name}](../mechanisms/{name}.md)", *kept, ", ".join(offers.kinds), shared]
+        cells = [f"`{name}`", *kept, ", ".join(offers.kinds), shared]
         lines.append(f"| {' | '.join([*cells, more_from(name)])} |")
     return "\n".join(lines)
 

@@ -63,7 +63,6 @@ def run_page(text: str) -> int:
 @pytest.mark.slow_cases(
     "docs/evaluate.md",
     "docs/inference.md",
-    "docs/utility.md",
 )
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in WITH_CODE]
