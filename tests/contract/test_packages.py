@@ -31,7 +31,6 @@ MODULES = {
 }
 """What distributions are imported as, where that is another name."""
 
-
 def imported(*folders: Path) -> set[str]:
     found = set()
     for path in (path for folder in folders for path in folder.rglob("*.py")):
@@ -42,7 +41,6 @@ def imported(*folders: Path) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
     return found - set(sys.stdlib_module_names)
 
-
 def declared(project: dict, extras: tuple[str, ...] = ()) -> set[str]:
     wanted = list(project["dependencies"])
     wanted += [
@@ -50,7 +48,6 @@ def declared(project: dict, extras: tuple[str, ...] = ()) -> set[str]:
     ]
     names = {re.split(r"[<>=\[ ]", each)[0] for each in wanted}
     return {MODULES.get(name, name) for name in names}
-
 
 @pytest.mark.slow_cases(
     "pdips",
@@ -67,7 +64,6 @@ def test_what_is_imported_is_declared_and_nothing_else(name):
         ("panels",) if name == "pdips-papers" else (*PACKAGES, "notebooks"),
     )
 
-
 def test_an_undeclared_import_would_be_seen(tmp_path):
     # the broken twin
     (tmp_path / "a.py").write_text(
@@ -76,7 +72,6 @@ def test_an_undeclared_import_would_be_seen(tmp_path):
     assert imported(tmp_path) - declared({"dependencies": ["pymc>=6", "numba"]}) == {
         "pytensor"
     }
-
 
 def test_no_study_is_in_the_wheel_of_the_library(tmp_path):
     subprocess.run(
@@ -92,7 +87,6 @@ def test_no_study_is_in_the_wheel_of_the_library(tmp_path):
     assert "pdips/gallery/glom.py" in names
     assert "pdips/registry.py" in names
     assert not [name for name in names if "stud" in name]
-
 
 def test_published_forms_are_found_by_entry_point(monkeypatch):
     forms = {entry.name for entry in entry_points(group="pdips.published")}
@@ -110,17 +104,15 @@ def test_published_forms_are_found_by_entry_point(monkeypatch):
         "steps",
     )
 
-
 # Lower rooms never reach up, and a quick import stays quick.
 PACKAGE = ROOT / "pdips"
 
 RANKS = cases(__file__, "ranks")
-"""Rooms by rank, as docs/architecture.md draws them. Within a rank, rooms may not form
+"""Rooms by rank, as docs/architecture.md lists them. Within a rank, rooms may not form
 a cycle.
 """
 
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
-
 
 def steps_up(imports: dict[str, set[str]]) -> list[tuple[str, str]]:
     return [
@@ -130,7 +122,6 @@ def steps_up(imports: dict[str, set[str]]) -> list[tuple[str, str]]:
         if RANK[other] > RANK[room]
     ]
 
-
 def all_imports() -> dict[str, set[str]]:
     rooms: dict[str, set[str]] = {}
     for module, others in imports(ROOT).items():
@@ -139,7 +130,6 @@ def all_imports() -> dict[str, set[str]]:
                 {other.split(".")[1] for other in others if "." in other} - {room}
             )
     return rooms
-
 
 def test_every_module_has_a_rank_and_imports_from_none_that_is_higher():
     assert set(all_imports()) <= set(RANK)
@@ -151,7 +141,6 @@ def test_every_module_has_a_rank_and_imports_from_none_that_is_higher():
         for other in others:
             assert not (RANK[other] == RANK[room] and room in imports[other])
 
-
 def loaded_after(statement: str) -> set[str]:
     code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
     return set(
@@ -159,7 +148,6 @@ def loaded_after(statement: str) -> set[str]:
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout.split()
     )
-
 
 @pytest.mark.parametrize(
     "statement", ["import pdips", "import pdips.cli", "import pdips.outside"]
@@ -179,14 +167,12 @@ def test_a_first_import_brings_nothing_heavy(statement):
     }
     assert not loaded_after(statement) & heavy
 
-
 def test_no_mechanism_so_far_needs_pymc():
     assert not loaded_after("import pdips; pdips.Steps, pdips.LaplaceSanitizer") & {
         "pymc",
         "pytensor",
         "arviz",
     }
-
 
 def test_every_public_name_is_there():
     import pdips
@@ -196,7 +182,6 @@ def test_every_public_name_is_there():
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = pdips.Nothing
 
-
 def test_only_one_module_draws_noise():
     # numpy's own noise in the library would be neither exact nor from the operating
     # system
@@ -205,7 +190,6 @@ def test_only_one_module_draws_noise():
         assert not any(
             word in path.read_text(encoding="utf-8") for word in forbidden
         ), path.name
-
 
 @pytest.mark.slow
 def test_new_names_warn_of_nothing():
@@ -217,7 +201,6 @@ def test_new_names_warn_of_nothing():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
 
 def test_the_version_stands_alike_in_code_and_in_both_distributions():
     import pdips
