@@ -41,12 +41,14 @@ SETTINGS: tuple[dict[str, str], ...] = (
     {"variant": "published"},
 )
 
+
 def offered(name: str, settings: dict[str, str]) -> bool:
     """Whether a mechanism offers a relation or a variant."""
     return all(
         value in (*find(name).offers.relations, *variants_of(name))
         for value in settings.values()
     )
+
 
 def line(finding: Finding) -> str:
     """Return a finding as a row of a Markdown table."""
@@ -59,6 +61,7 @@ def line(finding: Finding) -> str:
     bound = f"{finding.bound:.6f}" if unit else f"{finding.bound:.3f}"
     return f"| {what} | {finding.claim:g}{unit} | {bound} | {finding.verdict} |"
 
+
 def class_line(summary: ClassSummary) -> str:
     """Return the largest ratios of a class as a row."""
     largest = [
@@ -70,6 +73,7 @@ def class_line(summary: ClassSummary) -> str:
     ]
     of = f"{summary.path_class} | {summary.neighbours}"
     return f"| {of} | {summary.n_pairs} | {' | '.join(largest)} |"
+
 
 def certified(path_class: PathClass, neighbours: Any, n_pairs: int) -> tuple[int, int]:
     """Return how many certificates were tried on a class, and how many failed."""
@@ -87,6 +91,7 @@ def certified(path_class: PathClass, neighbours: Any, n_pairs: int) -> tuple[int
         n_tried += 1
         n_failed += not found.holds
     return n_tried, n_failed
+
 
 def paths(n_pairs: int) -> str:
     """Follow all classes along paths, and return their table and what it says."""
@@ -116,12 +121,14 @@ def paths(n_pairs: int) -> str:
     )
     return "\n".join([said, header, *rows])
 
+
 def written(marker: str, text: str) -> None:
     """Replace what stands between two marks on the page."""
     page = PAGE.read_text(encoding="utf-8")
     fenced = f"<!-- {marker} -->\n\n{text}\n\n<!-- end -->"
     pattern = rf"(?s)<!-- {marker} -->.*?<!-- end -->"
     PAGE.write_text(re.sub(pattern, lambda _: fenced, page), encoding="utf-8")
+
 
 def main() -> None:
     """Audit, and write the page."""
@@ -133,6 +140,7 @@ def main() -> None:
     written("made by make audit: paths", paths(asked.pairs))
     if not asked.paths:
         audits(asked.runs)
+
 
 def audits(n_runs: int) -> None:
     """Audit by enumeration and by runs, and write the page."""
@@ -161,7 +169,8 @@ def audits(n_runs: int) -> None:
         )
         + "| --- " * 8
         + "|"
-    )    took = f"{sum(seconds.values()):.0f} s in all"
+    )
+    took = f"{sum(seconds.values()):.0f} s in all"
     text = "\n".join(
         [
             f"{date.today().isoformat()}, {n_runs:,} runs on each table, confidence "
@@ -173,6 +182,7 @@ def audits(n_runs: int) -> None:
     )
     written("made by make audit", text)
     print(text)
+
 
 if __name__ == "__main__":
     main()

@@ -36,6 +36,7 @@ KAPPA = 30
 # 30 they are
 PRIOR = 10.0
 
+
 def columns(schema):
     levels = [name for name, column in schema.columns.items() if column.is_categorical]
     numeric = [name for name in schema.columns if name not in levels]
@@ -46,6 +47,7 @@ def columns(schema):
         )
     return levels, numeric
 
+
 def pairs(schema):
     _, numeric = columns(schema)
     return {
@@ -53,6 +55,7 @@ def pairs(schema):
         for i, x in enumerate(numeric)
         for y in numeric[: i + 1]
     }
+
 
 def regressions(schema):
     levels, numeric = columns(schema)
@@ -63,11 +66,13 @@ def regressions(schema):
         for place, w in enumerate(levels)
     }
 
+
 def statistics(schema):
     _, numeric = columns(schema)
     sums = {f"sum of {z}": Sums(of=z) for z in numeric}
     products = {name: Products(of=pair) for name, pair in pairs(schema).items()}
     return {"records": Counts(), **sums, **products, **regressions(schema)}
+
 
 def build_model(given, schema):
     _, numeric = columns(schema)
@@ -107,12 +112,14 @@ def build_model(given, schema):
             given.ridge_fit(name, beta)
     return model
 
+
 def draw_rest(given, draws, schema, rng):
     """The means of numeric columns, which are integrated out: draws given their sums
     and Sigma.
     """
     counts = np.full((len(draws["m"]), 1), given.n)
     return {"mean": cell_means(draws, counts, rng)[:, 0]}
+
 
 def draw_records(draw, records, schema, rng):
     _, numeric = columns(schema)

@@ -70,6 +70,7 @@ on made-up records, the terms of many records compared with that of one, and gra
 taken. `x`, `region`, `year` and `followed` are public.
 """
 
+
 def write_page(
     galleries: Mapping[str, Sequence[Entry]],
     outcomes: Outcomes,
@@ -84,6 +85,7 @@ def write_page(
     parts.append(FAMILIES)
     parts.append(_families(verdicts))
     PAGE.write_text("\n".join(part for part in parts if part), encoding="utf-8")
+
 
 def _introduction(outcomes: Outcomes) -> str:
     as_written = [found for (_, form), found in outcomes.items() if form == AS_WRITTEN]
@@ -119,6 +121,7 @@ def _introduction(outcomes: Outcomes) -> str:
         contradicted=CONTRADICTED,
     )
 
+
 def _table(models: Sequence[Entry], outcomes: Outcomes) -> str:
     lines = [HEAD]
     for entry in models:
@@ -127,6 +130,7 @@ def _table(models: Sequence[Entry], outcomes: Outcomes) -> str:
             if found is not None:
                 lines.append(_row(entry, found))
     return "\n".join(lines) + "\n"
+
 
 def _row(entry: Entry, found: Outcome) -> str:
     name = f"`{entry.name}`"
@@ -147,6 +151,7 @@ def _row(entry: Entry, found: Outcome) -> str:
         f"{found.n_known} | {found.misfit:.2g} |"
     )
 
+
 def _sentences(models: Sequence[Entry], outcomes: Outcomes) -> str:
     """Return the sentences of the refusals, as rows of a table."""
     lines = []
@@ -157,6 +162,7 @@ def _sentences(models: Sequence[Entry], outcomes: Outcomes) -> str:
                 lines.append(f"| `{entry.name}`, {form} | {plain(found.sentence)} |")
     return "\n".join([SENTENCES, *lines]) + "\n" if lines else ""
 
+
 def _families(verdicts: Sequence[Verdict]) -> str:
     lines = ["| family | example | ending | sentence |", "|---|---|---|---|"]
     for verdict in verdicts:
@@ -165,6 +171,7 @@ def _families(verdicts: Sequence[Verdict]) -> str:
             f"{plain(verdict.sentence)} |"
         )
     return "\n".join(lines) + "\n"
+
 
 def plain(sentence: str) -> str:
     """Return a sentence as a cell of a table."""

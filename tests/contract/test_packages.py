@@ -31,6 +31,7 @@ MODULES = {
 }
 """What distributions are imported as, where that is another name."""
 
+
 def imported(*folders: Path) -> set[str]:
     found = set()
     for path in (path for folder in folders for path in folder.rglob("*.py")):
@@ -41,6 +42,7 @@ def imported(*folders: Path) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
     return found - set(sys.stdlib_module_names)
 
+
 def declared(project: dict, extras: tuple[str, ...] = ()) -> set[str]:
     wanted = list(project["dependencies"])
     wanted += [
@@ -48,6 +50,7 @@ def declared(project: dict, extras: tuple[str, ...] = ()) -> set[str]:
     ]
     names = {re.split(r"[<>=\[ ]", each)[0] for each in wanted}
     return {MODULES.get(name, name) for name in names}
+
 
 @pytest.mark.slow_cases(
     "pdips",
@@ -64,6 +67,7 @@ def test_what_is_imported_is_declared_and_nothing_else(name):
         ("panels",) if name == "pdips-papers" else (*PACKAGES, "notebooks"),
     )
 
+
 def test_an_undeclared_import_would_be_seen(tmp_path):
     # the broken twin
     (tmp_path / "a.py").write_text(
@@ -72,6 +76,7 @@ def test_an_undeclared_import_would_be_seen(tmp_path):
     assert imported(tmp_path) - declared({"dependencies": ["pymc>=6", "numba"]}) == {
         "pytensor"
     }
+
 
 def test_no_study_is_in_the_wheel_of_the_library(tmp_path):
     subprocess.run(
@@ -87,6 +92,7 @@ def test_no_study_is_in_the_wheel_of_the_library(tmp_path):
     assert "pdips/gallery/glom.py" in names
     assert "pdips/registry.py" in names
     assert not [name for name in names if "stud" in name]
+
 
 def test_published_forms_are_found_by_entry_point(monkeypatch):
     forms = {entry.name for entry in entry_points(group="pdips.published")}
@@ -104,6 +110,7 @@ def test_published_forms_are_found_by_entry_point(monkeypatch):
         "steps",
     )
 
+
 # Lower rooms never reach up, and a quick import stays quick.
 PACKAGE = ROOT / "pdips"
 
@@ -114,6 +121,7 @@ a cycle.
 
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 
+
 def steps_up(imports: dict[str, set[str]]) -> list[tuple[str, str]]:
     return [
         (room, other)
@@ -121,6 +129,7 @@ def steps_up(imports: dict[str, set[str]]) -> list[tuple[str, str]]:
         for other in others
         if RANK[other] > RANK[room]
     ]
+
 
 def all_imports() -> dict[str, set[str]]:
     rooms: dict[str, set[str]] = {}
@@ -130,6 +139,7 @@ def all_imports() -> dict[str, set[str]]:
                 {other.split(".")[1] for other in others if "." in other} - {room}
             )
     return rooms
+
 
 def test_every_module_has_a_rank_and_imports_from_none_that_is_higher():
     assert set(all_imports()) <= set(RANK)
@@ -141,6 +151,7 @@ def test_every_module_has_a_rank_and_imports_from_none_that_is_higher():
         for other in others:
             assert not (RANK[other] == RANK[room] and room in imports[other])
 
+
 def loaded_after(statement: str) -> set[str]:
     code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
     return set(
@@ -148,6 +159,7 @@ def loaded_after(statement: str) -> set[str]:
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout.split()
     )
+
 
 @pytest.mark.parametrize(
     "statement", ["import pdips", "import pdips.cli", "import pdips.outside"]
@@ -167,12 +179,14 @@ def test_a_first_import_brings_nothing_heavy(statement):
     }
     assert not loaded_after(statement) & heavy
 
+
 def test_no_mechanism_so_far_needs_pymc():
     assert not loaded_after("import pdips; pdips.Steps, pdips.LaplaceSanitizer") & {
         "pymc",
         "pytensor",
         "arviz",
     }
+
 
 def test_every_public_name_is_there():
     import pdips
@@ -182,6 +196,7 @@ def test_every_public_name_is_there():
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = pdips.Nothing
 
+
 def test_only_one_module_draws_noise():
     # numpy's own noise in the library would be neither exact nor from the operating
     # system
@@ -190,6 +205,7 @@ def test_only_one_module_draws_noise():
         assert not any(
             word in path.read_text(encoding="utf-8") for word in forbidden
         ), path.name
+
 
 @pytest.mark.slow
 def test_new_names_warn_of_nothing():
@@ -201,6 +217,7 @@ def test_new_names_warn_of_nothing():
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
 
 def test_the_version_stands_alike_in_code_and_in_both_distributions():
     import pdips
