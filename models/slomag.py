@@ -30,7 +30,7 @@ from pdips.statistics.regression import level_shares
 from pdips.statistics.statistic import Counts, Products, Sums, unit_of
 
 # less leaves more noise, more shrinks coefficients further before noise comes: see
-# docs/studies.md
+# docs/papers.md
 KAPPA = 30
 # of coefficients of predictors within the unit ball: logits of 5 are not unheard of, of
 # 30 they are

@@ -43,23 +43,17 @@ Thirty models, each from its source's text to a private posterior by `pdips.samp
 records that are drawn from it at known parameters. {command}, {when}, PyMC {version},
 epsilon {epsilon} at delta {delta}. Covariates are public.
 
-The models were chosen by a rule before one of them was run: PyMC's pages on generalized
-linear models, survival and mixtures, every third; Bambi's tiles, every fourth;
-posteriordb's models of a book on regression, every sixth; and every fifth of the
-project's own battery (`benchmarks/gallery/chosen.toml`). A model is written as its
-source's text has it: likelihood, priors, parametrisation, and how columns are read.
-Where it is refused and the sentence says how to write it, the model written so is the
-next line.
+The models were chosen by a rule before one of them was run, every k-th of each source
+(`benchmarks/gallery/chosen.toml`), and are written as the source has them. Where one is
+refused and the sentence says how to write it, the model written so is the next line.
 
 {counted}
 
-*Taken* is a model that passes all checks before a record is read and whose release was
-not run for this page. *CPU s* are seconds of one core, in brackets those until records
-are read (by the share of wall time). *Effective* are independent draws that the
-posterior is worth, the least of all parameters. *Covered* are 95 % intervals that hold
-the parameter of the simulation, so one in 20 misses. *Misfit* is how often the noisy
-answers would be as far off if the model is right; below {contradicted} pdips says that
-they contradict it.
+*Taken*: passes all checks before a record is read; its release was not run. *CPU s*: of
+one core, in brackets until records are read. *Effective*: independent draws, the least
+of all parameters. *Covered*: 95 % intervals that hold the simulation's parameter.
+*Misfit*: how often noisy answers would be as far off if the model is right; below
+{contradicted} pdips says that they contradict it.
 """
 
 HEAD = (

@@ -95,8 +95,8 @@ def pmse(
 
     Notes
     -----
-    ``docs/utility.md#pmse``. Columns are standardised, products are of standardised
-    columns, and dependent columns are dropped: none of it changes the fit. Under
+    ``docs/evaluate.md#measures``. Columns are standardised, products are of
+    standardised columns, and dependent columns are dropped: none changes the fit. Under
     separation chances converge, to 0 and 1, and are used.
 
     Examples
@@ -127,7 +127,7 @@ def standardised_pmse(
     Notes
     -----
     The formula, see :func:`null_moments`, is for large N and columns with moments
-    (``docs/utility.md#pmse``).
+    (``docs/evaluate.md#measures``).
 
     Examples
     --------
@@ -269,8 +269,9 @@ def specks(
 
     Notes
     -----
-    Bowen, Liu and Su (2021), section 2.4; ``docs/utility.md#specks``. Scores whose log
-    odds agree to 6 decimals (probabilities to 6 for other classifiers) count as tied.
+    Bowen, Liu and Su (2021), section 2.4; ``docs/evaluate.md#measures``. Scores whose
+    log odds agree to 6 decimals (probabilities to 6 for other classifiers) count as
+    tied.
     The logistic log-likelihood carries a ridge penalty of 0.01 / 2 times the sum of
     squared coefficients (the intercept has none; the commonest level of a column is its
     reference), so that an answer exists and is unique even where levels occur in one

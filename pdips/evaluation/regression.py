@@ -188,7 +188,7 @@ def fit_design(
     (too few records, one outcome only). Without weights standard errors are those of
     the model: n - k below for least squares; for logistic regression from the
     information augmented by Firth's (1993) correction, which keeps estimates finite
-    under separation (``docs/utility.md#logistic-regression``); the package firthmodels
+    under separation (``docs/evaluate.md#an-analysis``); the package firthmodels
     fits groups of equal records. With weights, which are scaled to a mean of 1,
     estimates solve the weighted score equations (Firth's correction included) and
     standard errors are Binder's (1983) linearisation for records drawn one by one, A^-1

@@ -323,7 +323,7 @@ def test_answers_that_were_changed_are_refused(tmp_path):
     refuses("answers.parquet", pdips.open, tmp_path)
 
 
-PAGE = Path(__file__).parents[2] / "docs/mechanisms/index.md"
+PAGE = Path(__file__).parents[2] / "docs/results/offers.md"
 TITLES = {
     "zeros": "impossible combinations",
     "rules": "rules",
@@ -345,17 +345,17 @@ def more_from(name: str) -> str:
 
 
 def table_of_offers() -> str:
-    """Return the table of the page on mechanisms."""
+    """Return the table of the page of results."""
     heads = ["mechanism", *TITLES.values(), "kinds", "sets share", "more sets"]
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
     for name in ALL:
         offers = find(name).offers
         kept = ["yes" if getattr(offers, offer) else "" for offer in TITLES]
         shared = ready(name)(epsilon=1).sets_share()
-        cells = [f"[{name}]({name}.md)", *kept, ", ".join(offers.kinds), shared]
+        cells = [f"`{name}`", *kept, ", ".join(offers.kinds), shared]
         lines.append(f"| {' | '.join([*cells, more_from(name)])} |")
     return "\n".join(lines)
 
 
-def test_the_page_on_mechanisms_says_what_each_keeps_to():
+def test_the_page_says_what_each_mechanism_keeps_to():
     assert table_of_offers() in PAGE.read_text(encoding="utf-8"), table_of_offers()

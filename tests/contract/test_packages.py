@@ -115,7 +115,7 @@ def test_published_forms_are_found_by_entry_point(monkeypatch):
 PACKAGE = ROOT / "pdips"
 
 RANKS = cases(__file__, "ranks")
-"""Rooms by rank, as docs/architecture.md draws them. Within a rank, rooms may not form
+"""Rooms by rank, as docs/architecture.md lists them. Within a rank, rooms may not form
 a cycle.
 """
 

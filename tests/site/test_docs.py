@@ -63,7 +63,6 @@ def run_page(text: str) -> int:
 @pytest.mark.slow_cases(
     "docs/evaluate.md",
     "docs/inference.md",
-    "docs/utility.md",
 )
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in WITH_CODE]
@@ -200,7 +199,7 @@ def test_the_pages_are_short_and_their_code_is_narrow():
 # Words of all pages and of the Markdown of notebooks, proofs and the changelog apart.
 # The goal is 45,000. Lower this when pages become shorter; never raise it for a page
 # that repeats another one.
-MOST_WORDS_OF_ALL = 56_200
+MOST_WORDS_OF_ALL = 45_110
 
 
 def text_of(path: Path) -> str:
@@ -313,23 +312,20 @@ def test_the_glossary_says_where_each_term_is_explained():
 
 def test_decisions_are_whole_and_listed():
     folder = ROOT / "docs" / "decisions"
-    listed = re.findall(
-        r"\]\((\d\d-[^)]+)\)", (folder / "index.md").read_text(encoding="utf-8")
-    )
-    assert listed == [path.name for path in sorted(folder.glob("[0-9]*.md"))]
-    assert len(listed) >= 10
-    for name in listed:
-        heads = re.findall(
-            r"(?m)^(?:## (.*)|(\d{4}-\d\d), in "
-            r"force\.)$",
-            (folder / name).read_text(encoding="utf-8"),
-        )
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    assert re.search(r"(?s)```\{toctree\}\n:glob:\n[^`]*\n\[0-9\]\*\n```", index)
+    paths = sorted(folder.glob("[0-9]*.md"))
+    assert len(paths) >= 10
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith(f"# {int(path.name[:2])}. "), path.name
+        heads = re.findall(r"(?m)^(?:## (.*)|(\d{4}-\d\d), in force\.)$", text)
         assert [head or "date" for head, _ in heads] == [
             "date",
             "Context",
             "Decision",
             "Consequences",
-        ], name
+        ], path.name
 
 
 def test_the_page_of_the_papers_names_every_study_and_knows_every_name():
