@@ -1,6 +1,5 @@
 """A published release, opened outside: verified, then read."""
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +15,8 @@ from pdips.privacy.signing import public_key
 from pdips.registry import load
 from pdips.release.answers import read_answers
 from pdips.release.documents import PrivacyDocument, read_bytes
-from pdips.release.folder import bytes_digest
-from pdips.release.integrity import MAIN_SUFFIXES, examine_public
+from pdips.release.folder import bytes_digest, read_table
+from pdips.release.integrity import examine_public
 from pdips.release.release import TREE_FILE
 
 # Import xarray, which a folder without a model does without
@@ -253,27 +252,14 @@ class PublishedRelease:
             )
         return content
 
-    def _table(self, stem: str) -> pd.DataFrame:
+    def _table(self, name: str) -> pd.DataFrame:
         """Read a table of the release."""
-        digests = self.privacy.digests or {}
-        name = next(
-            name for suffix in MAIN_SUFFIXES if (name := f"{stem}.{suffix}") in digests
-        )
-        content = self._content(name)
-        if name.endswith(".parquet"):
-            return pd.read_parquet(io.BytesIO(content))
-        schema = self.privacy.table_schema
-        as_text = {
-            column: "str"
-            for column, known in schema.columns.items()
-            if any(isinstance(level, str) for level in known.levels or ())
-        }
-        return pd.read_csv(
-            io.BytesIO(content),
-            keep_default_na=False,
-            na_values=[""],
-            dtype=as_text,  # levels such as "01" are no numbers
-        )
+        table = read_table(self.home, self.privacy, name)
+        if table is None:
+            raise InputError(
+                f"{self.home} was changed since it was opened: {name} is gone"
+            )
+        return table
 
     def __repr__(self) -> str:
         return (
