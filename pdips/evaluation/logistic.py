@@ -17,6 +17,7 @@ RIDGE = 0.01
 _LEAST_RIDGE = 1e-12  # a record: keeps equations solvable, and no more
 _JITTER = 1e-10
 _TOLERANCE = 1e-8
+_MOST_STEPS = 1_000
 # relative; what varies less is constant, what adds less to others depends on them
 _SAME = 1e-9
 
@@ -50,17 +51,30 @@ def maximum_likelihood(z: FloatArray, y: FloatArray) -> FloatArray:
 
     Where a combination of columns separates 0 from 1, maximum likelihood lies at
     infinity, but chances converge, to 0 and 1. A ridge of 1e-12 a record, which moves
-    no other fit by more than that, keeps the equations solvable: chances are then right
-    up to about 1e-8.
+    no other fit by more than that, keeps the equations solvable: pMSE is then right up
+    to about 1e-8, and to 1e-5 where many columns separate a few dozen records.
     """
     from sklearn.linear_model import LogisticRegression
 
     if not z.shape[1]:
         return np.full(len(y), y.mean())
     ridge = _LEAST_RIDGE * len(y)
-    model = LogisticRegression(C=1 / ridge, solver="newton-cholesky", tol=_TOLERANCE)
-    model.fit(z, y)
+    model = LogisticRegression(
+        C=1 / ridge, solver="newton-cholesky", tol=_TOLERANCE, max_iter=_MOST_STEPS
+    )
+    _fit(model, z, y)
     return np.asarray(model.predict_proba(z)[:, 1])
+
+
+def _fit(model: Any, x: Any, y: Any, weights: FloatArray | None = None) -> None:
+    """Fit a model of scikit-learn, which warns where rounding leaves no way up from the
+    maximum, and where another of its solvers takes over.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x, y, sample_weight=weights)
 
 
 def places_of(
@@ -125,10 +139,7 @@ def ridge_logistic(
         jitter = _JITTER * gram.max() * np.eye(len(gram))
         seen = np.linalg.cholesky(gram + jitter)
         both = np.concatenate([seen, seen])
-    with warnings.catch_warnings():
-        # at the maximum rounding leaves no way up
-        warnings.filterwarnings("ignore", "Line search", module="sklearn")
-        model.fit(both, labels, sample_weight=weights)
+    _fit(model, both, labels, weights)
     coefficients: FloatArray = model.coef_[0]
     log_odds = seen @ coefficients + model.intercept_[0]
     if is_wide:
