@@ -165,13 +165,10 @@ def sample(
         if known == "nutpie":
             tree = _by_nutpie(_compiled(model), graph, start, seed=seed, **settings)
         else:
-            point = (
-                None
-                if start is None
-                else {
-                    each.name: _started(start, each.name) for each in graph.value_vars
-                }
-            )
+            point = None
+            if start is not None:
+                names = [value.name for value in graph.value_vars]
+                point = {name: _started(start, name) for name in names}
             settings |= {
                 "nuts_sampler": known,
                 "random_seed": rng if known == "pymc" else seed,
@@ -185,15 +182,12 @@ def sample(
                     **settings,
                 )
     hidden = () if isinstance(model, pm.Model) else model.record_parameters
-    kept = {
-        name: {
-            key: each for key, each in tree[name].data_vars.items() if key not in hidden
-        }
-        for name in ("posterior", "sample_stats")
-    }
-    return xr.DataTree.from_dict(
-        {name: xr.Dataset(group) for name, group in kept.items()}
-    )
+    groups = {}
+    for group in ("posterior", "sample_stats"):
+        variables = tree[group].data_vars.items()
+        shown = {name: values for name, values in variables if name not in hidden}
+        groups[group] = xr.Dataset(shown)
+    return xr.DataTree.from_dict(groups)
 
 
 def available(model: pm.Model, sampler: Sampler) -> str:
