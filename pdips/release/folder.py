@@ -21,6 +21,7 @@ from pdips.file_lock import FileLock
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pdips.data.schema import Schema
     from pdips.release.documents import PrivacyDocument
 
 PARTS = {"public", "confidential"}
@@ -389,8 +390,6 @@ def read_table(
     What is read is what was compared with its digest. Refused if it isn't the file that
     was published.
     """
-    import pandas as pd
-
     from pdips.release.documents import read_bytes
 
     paths = [home / f"{name}.{suffix}" for suffix in ("parquet", "csv")]
@@ -404,12 +403,19 @@ def read_table(
             f"{path} isn't the file that was published: its digest in privacy.json is "
             f"another"
         )
-    if path.suffix == ".parquet":
+    return parsed_table(content, path.name, document.table_schema)
+
+
+def parsed_table(content: bytes, file_name: str, schema: "Schema") -> "pd.DataFrame":
+    """Return the table that a file of a release holds."""
+    import pandas as pd
+
+    if file_name.endswith(".parquet"):
         return pd.read_parquet(io.BytesIO(content))
     as_text: dict[Any, str] = {}  # levels such as "01" are no numbers
-    for column_name, column in document.table_schema.columns.items():
+    for name, column in schema.columns.items():
         if any(isinstance(level, str) for level in column.levels or ()):
-            as_text[column_name] = "str"
+            as_text[name] = "str"
     return pd.read_csv(
         io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=as_text
     )

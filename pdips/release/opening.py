@@ -15,8 +15,8 @@ from pdips.privacy.signing import public_key
 from pdips.registry import load
 from pdips.release.answers import read_answers
 from pdips.release.documents import PrivacyDocument, read_bytes
-from pdips.release.folder import bytes_digest, read_table
-from pdips.release.integrity import examine_public
+from pdips.release.folder import bytes_digest, parsed_table
+from pdips.release.integrity import MAIN_SUFFIXES, examine_public
 from pdips.release.release import TREE_FILE
 
 # Import xarray, which a folder without a model does without
@@ -252,14 +252,12 @@ class PublishedRelease:
             )
         return content
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def _table(self, stem: str) -> pd.DataFrame:
         """Read a table of the release."""
-        table = read_table(self.home, self.privacy, name)
-        if table is None:
-            raise InputError(
-                f"{self.home} was changed since it was opened: {name} is gone"
-            )
-        return table
+        digests = self.privacy.digests or {}
+        names = [f"{stem}.{suffix}" for suffix in MAIN_SUFFIXES]
+        name = next(name for name in names if name in digests)
+        return parsed_table(self._content(name), name, self.privacy.table_schema)
 
     def __repr__(self) -> str:
         return (

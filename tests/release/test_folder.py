@@ -518,7 +518,3 @@ def test_a_table_that_was_not_published_is_not_read(tmp_path):
     refuses(
         "isn't the file that was published", folder.read_tables, home, "synthetic_1"
     )
-    (home / "synthetic_1.parquet").unlink()
-    opened = pdips.open(home)
-    (home / "synthetic_1.csv").unlink()
-    refuses("synthetic_1 is gone", lambda: opened.sets)
