@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
@@ -251,6 +252,7 @@ def _by_nutpie(
 ) -> xr.DataTree:
     import nutpie
 
+    compiled, names_of_dims = _without_commas(compiled)
     adaptation = "low_rank" if compiled.n_dim <= MOST_CORRELATED else "diag"
     if start is not None:
         # in nutpie's order
@@ -290,10 +292,30 @@ def _by_nutpie(
     tree: xr.DataTree = nutpie.sample(
         compiled, progress_callback=report, progress_rate=500, **settings
     )
+    posterior = tree["posterior"].to_dataset().rename(names_of_dims)
     told = tree["sample_stats"].to_dataset()[list(STATISTICS)]
-    return xr.DataTree.from_dict(
-        {"posterior": tree["posterior"].to_dataset(), "sample_stats": told}
-    )
+    return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": told})
+
+
+def _without_commas(compiled: Any) -> tuple[Any, dict[str, str]]:
+    """Return a compiled model whose dims have no comma, and what the model calls them.
+
+    nutpie takes a comma for the end of a dim's name: ``poly(age, 2)`` would have two.
+    """
+    dims = dict(compiled.dims or {})
+    coords = dict(compiled.coords or {})
+    names_of_dims = {}
+    names, _, shapes = compiled.shape_info
+    for name, shape in zip(names, shapes, strict=True):
+        own = dims.get(name) or [f"{name}_dim_{axis}" for axis in range(len(shape))]
+        if not any("," in str(dim) for dim in own):
+            continue
+        plain = tuple(str(dim).replace(",", ";") for dim in own)
+        for dim, plain_dim, size in zip(own, plain, shape, strict=True):
+            coords[plain_dim] = coords.get(dim, pd.RangeIndex(size))
+            names_of_dims[plain_dim] = dim
+        dims[name] = plain
+    return replace(compiled, dims=dims, _coords=coords), names_of_dims
 
 
 def _started(start: Mapping[str, ArrayLike], name: str) -> NDArray[Any]:

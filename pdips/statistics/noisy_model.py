@@ -535,9 +535,6 @@ class Evidence:
     def _unknown(self, name: str) -> str:
         """Return the name of a variable that stands for something exact or for noise,
         and remember it.
-
-        nutpie takes a comma in a name for the end of a dimension.
         """
-        latent = name.replace(",", ";")
-        self.latents.append(latent)
-        return latent
+        self.latents.append(name)
+        return name

@@ -452,15 +452,6 @@ def test_a_compiled_model_serves_other_numbers_only_where_they_are_data(build, r
     assert (found[0] is found[1]) == reused
 
 
-def test_no_unknown_has_a_comma_which_nutpie_takes_for_the_end_of_a_dimension():
-    noisy = Modips(epsilon=1, model="glom").design(SCHEMA).tried(50)
-    model = as_statistic_model("glom")
-    _, kept = statistic_fit.prepared(model, Evidence(noisy, "noise-aware"))
-    names = [variable.name for variable in kept.model.free_RVs]
-    assert [name for name in names if "products" in name or "times" in name]
-    assert not any("," in name for name in names)
-
-
 @pytest.mark.slow
 def test_nuts_is_tried_on_more_cells_than_numpy_adds_at_once():
     schema = Schema(
