@@ -11,6 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.path_classes import (
+    CAPS,
+    ClassSummary,
+    PathClass,
+    path_classes,
+    summarised,
+)
 from pdips.audit import (
     Finding,
     audit_cases,
@@ -19,13 +26,6 @@ from pdips.audit import (
     worst_by_pair,
 )
 from pdips.audit.findings import along_paths
-from pdips.audit.path_classes import (
-    CAPS,
-    ClassSummary,
-    PathClass,
-    path_classes,
-    summarised,
-)
 from pdips.audit.random_pairs import random_pair
 from pdips.errors import InputError
 from pdips.registry import AUDITS, find, variants_of

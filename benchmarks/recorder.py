@@ -31,9 +31,9 @@ import numpy as np
 import pandas as pd
 from dp_recorder.auditing import audit_primitives as tool
 
+from benchmarks.path_classes import BY_KIND, PAIRS, PathClass, path_classes
 from pdips.arrays import BoolArray, IntArray
 from pdips.audit.neighbour_pairs import Pair
-from pdips.audit.path_classes import BY_KIND, PAIRS, PathClass, path_classes
 from pdips.audit.path_loss import least_squares_cost
 from pdips.audit.random_pairs import random_pair
 from pdips.errors import DataError, InputError, RefusedError

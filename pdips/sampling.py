@@ -30,7 +30,7 @@ from pdips.html import show_progress
 from pdips.mechanism import Mechanism
 from pdips.posterior import model_file
 from pdips.posterior.closures import check_closed, source_of
-from pdips.posterior.model_file import Source, as_source
+from pdips.posterior.model_file import Source, as_source, declared_by
 from pdips.privacy.account import Request, request_to_read
 from pdips.privacy.charge import reserved
 from pdips.privacy.curator import Clock
@@ -372,7 +372,9 @@ def written_model(
     if _takes_frame(model):
         name = getattr(model, "__name__", MAKE)
         check_typed(check_closed(model, name), name, public_constants)
-        return WrittenFunction(model, name, source_of(model, name), **_said(model))
+        return WrittenFunction(
+            model, name, source_of(model, name), **declared_by(model)
+        )
     return None
 
 
@@ -419,14 +421,7 @@ def _written_in_file(
     text = path.read_text(encoding="utf-8")
     held = check_closed(make, path.name, text)
     check_typed(held, path.name, public_constants)
-    return WrittenFunction(make, path.name, text, **_said(module))
-
-
-def _said(model: Any) -> dict[str, Any]:
-    return {
-        "watch": tuple(getattr(model, "WATCH", ())),
-        "public_potentials": tuple(getattr(model, "PUBLIC_POTENTIALS", ())),
-    }
+    return WrittenFunction(make, path.name, text, **declared_by(module))
 
 
 def _records_of(table: Table) -> Any:

@@ -125,9 +125,8 @@ def tables_of(network: Network) -> list[Columns]:
     margins of another one.
     """
     sets = [frozenset((child, *parents)) for child, parents in network]
-    return [
-        tuple(sorted(one)) for one in sets if not any(one < other for other in sets)
-    ]
+    largest = [one for one in sets if not any(one < other for other in sets)]
+    return [tuple(sorted(one)) for one in largest]
 
 
 def as_family[T: np.generic](

@@ -80,10 +80,10 @@ class NoisyNetwork:
         """Yield the network, and each joint table with the levels of its columns and
         the noisy count.
         """
-        families = [
-            (domain.names[child], ", ".join(domain.names[each] for each in parents))
-            for child, parents in self.network
-        ]
+        families = []
+        for child, parents in self.network:
+            names = [domain.names[parent] for parent in parents]
+            families.append((domain.names[child], ", ".join(names)))
         yield "network", pd.DataFrame(families, columns=["attribute", "parents"])
         for columns, counts in self.tables.items():
             names = [domain.names[column] for column in columns]

@@ -67,11 +67,10 @@ class Prospect:
         level of a column.
         """
         variances = [part.variance for part in self.parts]
-        return (
-            self.factor / math.sqrt(sum(1 / variance for variance in variances))
-            if all(variances)
-            else 0.0
-        )
+        if not all(variances):
+            return 0.0
+        precision = sum(1 / variance for variance in variances)
+        return self.factor / math.sqrt(precision)
 
 
 def prospects(plan: Plan, n_records: int | None) -> list[Prospect]:

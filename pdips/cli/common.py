@@ -1,7 +1,6 @@
 """What the commands share."""
 
 import dataclasses
-import json
 import logging
 import os
 import re
@@ -383,20 +382,14 @@ def receipts_in(folder: Path) -> list[tuple[Path, "Receipt | None"]]:
 
 def _receipt_in(path: Path) -> "Receipt | None":
     from pdips.privacy.account import Receipt
+    from pdips.release.documents import read_json
 
     try:
-        carried = json.loads(path.read_text(encoding="utf-8")).get("receipt")
+        carried = read_json(path).get("receipt")
         if carried is None:
             return None
         return Receipt(**{**carried, "number": int(carried["number"])})
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        KeyError,
-        RecursionError,
-    ):
+    except (InputError, ValueError, TypeError, KeyError):
         raise InputError(
             f"{path} is damaged: it can't be compared with a ledger"
         ) from None
@@ -407,10 +400,10 @@ def is_charged_by(file: Path, entry: "Entry") -> bool:
     stopped after it was written, and only the ledger wasn't told.
     """
     try:
-        receipt = json.loads(file.read_text(encoding="utf-8")).get("receipt")
-    except (OSError, ValueError, AttributeError):
+        receipt = _receipt_in(file)
+    except InputError:
         return False
-    return isinstance(receipt, dict) and receipt.get("token") == entry.token
+    return receipt is not None and receipt.token == entry.token
 
 
 def ledger_at(ledger_path: str | None, folder: str) -> "Ledger | None":

@@ -32,7 +32,7 @@ def ledger_show(path: str) -> None:
     summary = account.summary()
     resumable = {entry.number for entry in account.resumable()}
     for entry in account.entries():
-        for line in _entry_lines(entry, path, in_rho=summary.total_rho is not None):
+        for line in _entry_lines(entry, in_rho=summary.total_rho is not None):
             click.echo(line)
         if entry.number in resumable:
             click.echo(f"        not published yet: pdips resume {path} {entry.number}")
@@ -47,7 +47,7 @@ def ledger_show(path: str) -> None:
     click.echo(ledger_line(account))
 
 
-def _entry_lines(entry: "Entry", path: str, *, in_rho: bool) -> Iterator[str]:
+def _entry_lines(entry: "Entry", *, in_rho: bool) -> Iterator[str]:
     """Yield what is shown of a charge."""
     price = entry.price
     delta = f", delta {spell(price.delta)}" if price.delta else ""

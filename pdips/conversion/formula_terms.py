@@ -131,7 +131,7 @@ def formula_terms(
     [component] = main.response.term.components
     level = getattr(component, "reference", None)
     terms = FormulaTerms(_outcome(left, schema), left, right, level)
-    _check_covariates(terms, schema)
+    _check_covariates(terms)
     _check_right(descriptions, schema)
     _check_values((*left, *right), schema)
     _check_left(component, terms)
@@ -294,13 +294,12 @@ def _outcome(left: Sequence[str], schema: Schema) -> str:
     return confidential[0]
 
 
-def _check_covariates(terms: FormulaTerms, schema: Schema) -> None:
-    for name in terms.right:
-        if name == terms.outcome:
-            raise InputError(
-                f"{name!r} is the outcome and stands on the right, too: take it out of "
-                "one of the two"
-            )
+def _check_covariates(terms: FormulaTerms) -> None:
+    if terms.outcome in terms.right:
+        raise InputError(
+            f"{terms.outcome!r} is the outcome and stands on the right, too: take it "
+            "out of one of the two"
+        )
 
 
 def _check_right(descriptions: Sequence[Any], schema: Schema) -> None:

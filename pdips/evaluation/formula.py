@@ -118,27 +118,28 @@ class Analysis:
         """
         values, kept = _values(frame, self._schema, self._columns)
         column = self._schema.columns.get(self.outcome)
-        if (
-            column is not None
-            and isinstance(column.levels, tuple)
-            and not has_number_levels(column)
-            and len(frame)
-        ):
+        if column is not None and _has_words(column) and len(frame):
             kept &= (values[self.outcome].cat.codes < column.n_values).to_numpy()
         values = values[kept]
         if not len(values):
             return np.ones((0, len(self.names))), np.ones(0), None
+        weights = None
+        if self.weighted:
+            weights = weights_of(frame, self._schema)[kept]
         x = _design(self._right, values, self.formula)
+        return x, self._outcome_of(values), weights
+
+    def _outcome_of(self, values: pd.DataFrame) -> FloatArray:
+        """Return the outcome of records that have one: 1 for the second of two
+        levels.
+        """
+        column = self._schema.columns.get(self.outcome)
         if self._left is not None:
-            y = _design(self._left, values, self.formula)[:, 0]
-        elif self.family != "logistic" or column is None:
-            y = values[self.outcome].to_numpy(dtype=np.float64)
-        else:
-            second = (
-                column.levels[1] if has_number_levels(column) else column.names()[1]
-            )
-            y = np.asarray(values[self.outcome] == second, dtype=np.float64)
-        return x, y, weights_of(frame, self._schema)[kept] if self.weighted else None
+            return _design(self._left, values, self.formula)[:, 0]
+        if self.family != "logistic" or column is None:
+            return values[self.outcome].to_numpy(dtype=np.float64)
+        names = column.levels if has_number_levels(column) else column.names()
+        return np.asarray(values[self.outcome] == names[1], dtype=np.float64)
 
 
 def read_analysis(
@@ -221,6 +222,11 @@ def read_analysis(
         _left=outcome,
         _right=design,
     )
+
+
+def _has_words(column: Column) -> bool:
+    """Whether a column has levels that aren't numbers."""
+    return isinstance(column.levels, tuple) and not has_number_levels(column)
 
 
 def _named(column: Any) -> str:

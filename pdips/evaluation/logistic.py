@@ -2,25 +2,22 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from scipy.linalg import qr
 from scipy.sparse import csr_array, vstack
-from scipy.special import expit
 
 from pdips.arrays import FloatArray, IntArray
 
 # Half of it times the sum of squared coefficients is taken off the log-likelihood of
 # SPECKS
 RIDGE = 0.01
-_MOST_STEPS = 25
-_LEAST_STEP = 1e-6
+_LEAST_RIDGE = 1e-12  # a record: keeps equations solvable, and no more
 _JITTER = 1e-10
 _TOLERANCE = 1e-8
-_ROUNDING = 1e-13  # of deviance, a record
+_MOST_STEPS = 1_000
 # relative; what varies less is constant, what adds less to others depends on them
 _SAME = 1e-9
 
@@ -54,13 +51,30 @@ def maximum_likelihood(z: FloatArray, y: FloatArray) -> FloatArray:
 
     Where a combination of columns separates 0 from 1, maximum likelihood lies at
     infinity, but chances converge, to 0 and 1. A ridge of 1e-12 a record, which moves
-    no other fit by more than that, keeps the equations solvable, and the steps end when
-    the likelihood hardly rises: chances are then right up to about 1e-8.
+    no other fit by more than that, keeps the equations solvable: pMSE is then right up
+    to about 1e-8, and to 1e-5 where many columns separate a few dozen records.
     """
-    start = float(np.log(y.mean() / (1 - y.mean())))
-    ridge = RidgePenalty(1e-12, least_weight=1e-12)
-    intercept, beta = penalised(z, y, ridge, (start, np.zeros(z.shape[1])))
-    return np.asarray(expit(intercept + z @ beta))
+    from sklearn.linear_model import LogisticRegression
+
+    if not z.shape[1]:
+        return np.full(len(y), y.mean())
+    ridge = _LEAST_RIDGE * len(y)
+    model = LogisticRegression(
+        C=1 / ridge, solver="newton-cholesky", tol=_TOLERANCE, max_iter=_MOST_STEPS
+    )
+    _fit(model, z, y)
+    return np.asarray(model.predict_proba(z)[:, 1])
+
+
+def _fit(model: Any, x: Any, y: Any, weights: FloatArray | None = None) -> None:
+    """Fit a model of scikit-learn, which warns where rounding leaves no way up from the
+    maximum, and where another of its solvers takes over.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x, y, sample_weight=weights)
 
 
 def places_of(
@@ -83,22 +97,18 @@ def places_of(
         start += sizes[i] * sizes[j]
 
 
-def indicators_at(places: Iterable[IntArray], n_coefficients: int | None = None) -> Any:
-    """Return sparse indicators, a row a record, with a 1 at each of its places.
-
-    Without a number of coefficients those that are 0 throughout are left out.
+def indicators_at(places: Iterable[IntArray]) -> Any:
+    """Return sparse indicators, a row a record, with a 1 at each of its places; those
+    that are 0 throughout are left out.
     """
     at = np.column_stack([*places])
     there = at >= 0
-    column = at[there]
-    if n_coefficients is None:
-        used = np.bincount(column, minlength=1) > 0
-        column = (np.cumsum(used) - 1)[column]
-        n_coefficients = int(used.sum())
+    used = np.bincount(at[there], minlength=1) > 0
+    column = (np.cumsum(used) - 1)[at[there]]
     ends = np.cumsum(there.sum(axis=1))
     return csr_array(
         (np.ones(len(column)), column, np.append(0, ends)),
-        shape=(len(at), n_coefficients),
+        shape=(len(at), int(used.sum())),
     )
 
 
@@ -129,112 +139,9 @@ def ridge_logistic(
         jitter = _JITTER * gram.max() * np.eye(len(gram))
         seen = np.linalg.cholesky(gram + jitter)
         both = np.concatenate([seen, seen])
-    with warnings.catch_warnings():
-        # at the maximum rounding leaves no way up
-        warnings.filterwarnings("ignore", "Line search", module="sklearn")
-        model.fit(both, labels, sample_weight=weights)
+    _fit(model, both, labels, weights)
     coefficients: FloatArray = model.coef_[0]
     log_odds = seen @ coefficients + model.intercept_[0]
     if is_wide:
         coefficients = features.T @ np.linalg.solve(seen.T, coefficients)
     return coefficients, log_odds
-
-
-Fitted = tuple[float, FloatArray]  # Intercept and coefficients
-
-
-class Penalty(Protocol):
-    """What is added to a mean negative log-likelihood."""
-
-    @property
-    def least_weight(self) -> float:
-        """The least weight of a record in a Newton step."""
-
-    def cost(self, coefficients: FloatArray) -> float:
-        """Return what is added."""
-
-    def minimum(
-        self, gram: FloatArray, product: FloatArray, start: FloatArray
-    ) -> FloatArray:
-        """Return the b that minimises b' gram b / 2 - product' b + cost(b)."""
-
-
-@dataclass(frozen=True)
-class RidgePenalty:
-    """Half a number times the sum of squared coefficients."""
-
-    size: float
-    least_weight: float = 1e-6
-
-    def cost(self, coefficients: FloatArray) -> float:
-        return self.size * 0.5 * float(coefficients @ coefficients)
-
-    def minimum(
-        self, gram: FloatArray, product: FloatArray, start: FloatArray
-    ) -> FloatArray:
-        ridge = self.size * np.eye(len(product))
-        return np.asarray(np.linalg.solve(gram + ridge, product))
-
-
-def penalised(x: FloatArray, y: FloatArray, penalty: Penalty, start: Fitted) -> Fitted:
-    """Return intercept and coefficients that minimise mean negative log-likelihood +
-    penalty.
-
-    Proximal Newton: each step minimises the log-likelihood's quadratic at the last fit,
-    with the intercept profiled out, and the penalty; steps that don't help are halved.
-    """
-    intercept, beta = start
-    eta = intercept + x @ beta
-    value = _objective(eta, beta, y, penalty)
-    for _ in range(_MOST_STEPS):
-        goal_intercept, goal = _newton_goal(x, y, eta, beta, penalty)
-        ahead = goal_intercept - intercept
-        toward = goal - beta
-        move = ahead + x @ toward
-        part = 1.0
-        new = _objective(eta + move, beta + toward, y, penalty)
-        while new > value + _ROUNDING and part > _LEAST_STEP:
-            part /= 2
-            new = _objective(eta + part * move, beta + part * toward, y, penalty)
-        if new > value + _ROUNDING:
-            break
-        intercept = intercept + part * ahead
-        beta = beta + part * toward
-        eta = eta + part * move
-        is_done = value - new < _TOLERANCE
-        value = new
-        if is_done:
-            break
-    return intercept, beta
-
-
-def _newton_goal(
-    x: FloatArray, y: FloatArray, eta: FloatArray, beta: FloatArray, penalty: Penalty
-) -> Fitted:
-    """Return where the quadratic of the log-likelihood at ``eta``, with the penalty,
-    has its minimum.
-    """
-    chance = expit(eta)
-    weight = np.maximum(chance * (1 - chance), penalty.least_weight)
-    total = weight.sum()
-    weighted = x.T * weight
-    centre = weighted.sum(axis=1) / total
-    target = eta + (y - chance) / weight
-    middle = float(weight @ target / total)
-    gram = (weighted @ x - total * np.outer(centre, centre)) / len(y)
-    product = (weighted @ target - total * middle * centre) / len(y)
-    goal = penalty.minimum(gram, product, beta)
-    return middle - float(centre @ goal), goal
-
-
-def _objective(
-    eta: FloatArray, beta: FloatArray, y: FloatArray, penalty: Penalty
-) -> float:
-    return deviance(eta, y) / (2 * len(y)) + penalty.cost(beta)
-
-
-def deviance(eta: FloatArray, y: FloatArray) -> float:
-    """Return minus twice the log-likelihood of outcomes at these log odds."""
-    # log(1 + exp(eta)) without overflow
-    log_normaliser = np.log1p(np.exp(-np.abs(eta))) + np.maximum(eta, 0)
-    return float(2 * (log_normaliser.sum() - y @ eta))

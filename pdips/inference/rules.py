@@ -2,7 +2,6 @@
 release it fits.
 """
 
-import json
 import math
 import warnings
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError, hint
 from pdips.registry import MECHANISMS, find, load
 from pdips.release.certificate import Certificate
-from pdips.release.documents import read_bytes
+from pdips.release.documents import read_bytes, read_json
 from pdips.release.offers import SetsShare
 from pdips.release.public_draws import Contradiction, contradiction
 from pdips.release.release import TREE_FILE, Release
@@ -479,10 +478,7 @@ def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, An
             "posterior_of": release.offers.posterior_of,
             CONTRADICTED_BY: _of_model(release),
         }
-    read: Any = release
-    if not isinstance(release, Mapping):
-        read = _read_facts(Path(release))
-    facts: Mapping[str, Any] = read if isinstance(read, Mapping) else {}
+    facts = release if isinstance(release, Mapping) else _read_facts(Path(release))
     n_sets = facts.get("n_sets")
     is_whole = isinstance(n_sets, int) and not isinstance(n_sets, bool)
     has_settings = isinstance(facts.get("settings"), Mapping)
@@ -499,28 +495,22 @@ def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, An
     return {**facts, **shared}
 
 
-def _read_facts(path: Path) -> Any:
+def _read_facts(path: Path) -> Mapping[str, Any]:
     """Read ``privacy.json``, or the one in a folder, unless its certificate shows that
     no rule holds.
     """
-    file = path
-    if not path.is_file():
-        file = path / "privacy.json"
-    if not file.is_file():
-        file = path / "public" / "privacy.json"
-    if not file.is_file():
+    places = (path, path / "privacy.json", path / "public" / "privacy.json")
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
         raise InputError(f"there is no privacy.json in {path}")
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
-        raise InputError(f"{file} can't be read as JSON") from None
+    facts = dict(read_json(file))
     certificate = Certificate.beside(file.parent)
     if certificate is not None and certificate.refusal:
         raise InputError(
             f"{certificate.refusal}; name a rule yourself to use it all the same"
         )
     tree = file.parent / TREE_FILE
-    if tree.is_file() and isinstance(facts, dict):
+    if tree.is_file():
         posterior = load(READ_TREE)(read_bytes(tree))["posterior"]
         facts[CONTRADICTED_BY] = contradiction(posterior.attrs)
     return facts

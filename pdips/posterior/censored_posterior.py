@@ -513,27 +513,24 @@ class CensoredPosterior(sampling.ChainMechanism):
         """Return settings that are published otherwise than given: what was filled in,
         and the model's text.
         """
-        given = self.reference
-        staged = self.centred_on == "staged"
-        return super().shown() | {
-            "centre": self.centred_on,
-            "reference": dict(given)
-            if isinstance(given, Mapping)
-            else given
-            if given is None
-            else Path(given).name,
-            "share": as_float(exact(self.share, "share")) if staged else None,
-        }
+        reference: Any = self.reference
+        if isinstance(reference, Mapping):
+            reference = dict(reference)
+        elif reference is not None:
+            reference = Path(reference).name
+        share = None
+        if self.centred_on == "staged":
+            share = as_float(exact(self.share, "share"))
+        shown = {"centre": self.centred_on, "reference": reference, "share": share}
+        return super().shown() | shown
 
     def _sentences(self, schema: Schema) -> str:
         """Return what is done, for a disclosure board."""
         n_draws = self.n_draws
         names = [name for name, column in schema.columns.items() if not column.public]
-        drawn = (
-            "one draw"
-            if n_draws == 1
-            else (f"{n_draws} independent draws, one for each set,")
-        )
+        drawn = "one draw"
+        if n_draws > 1:
+            drawn = f"{n_draws} independent draws, one for each set,"
         parts = [
             f"Synthetic records come from the analyst's model at {drawn} of its "
             f"parameters from a posterior in which "

@@ -127,11 +127,12 @@ def split(model: pm.Model, flat: FloatArray) -> list[FloatArray]:
     """Cut parameter vectors, shape (points, parameters), into one array for each value
     variable.
     """
-    shapes = [each.shape for each in start(model)]
-    parts = np.split(flat, np.cumsum([each.size for each in start(model)])[:-1], axis=1)
+    point = start(model)
+    ends = np.cumsum([value.size for value in point])
+    parts = np.split(flat, ends[:-1], axis=1)
     return [
-        part.reshape(len(flat), *shape)
-        for part, shape in zip(parts, shapes, strict=True)
+        part.reshape(len(flat), *value.shape)
+        for part, value in zip(parts, point, strict=True)
     ]
 
 
@@ -139,9 +140,16 @@ def join(points: Sequence[Any]) -> FloatArray:
     """Return arrays of value variables as parameter vectors, shape (points,
     parameters).
     """
-    return np.concatenate(
-        [np.reshape(each, (len(each), -1)) for each in points], axis=1
-    )
+    vectors = [np.reshape(values, (len(values), -1)) for values in points]
+    return np.concatenate(vectors, axis=1)
+
+
+def at_each(function: Any, columns: Sequence[Any]) -> list[NDArray[Any]]:
+    """Return what a compiled function gives for each row of its inputs, one column an
+    input: an array (rows, ...) for each of its outputs.
+    """
+    rows = [function(*row) for row in zip(*columns, strict=True)]
+    return [np.stack(values) for values in zip(*rows, strict=True)]
 
 
 def most_probable(
@@ -158,15 +166,9 @@ def most_probable(
         fine = np.isfinite(value) and np.isfinite(slope).all()
         return (-float(value), -slope) if fine else (1e300, np.zeros_like(place))
 
-    return np.asarray(
-        minimize(
-            downhill,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": most_steps},
-        ).x
-    )
+    options = {"maxiter": most_steps}
+    climbed = minimize(downhill, start, jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(climbed.x)
 
 
 def constrained(model: pm.Model, flat: FloatArray) -> list[dict[str, FloatArray]]:
@@ -198,12 +200,7 @@ def unconstrained(model: pm.Model, draws: Mapping[str, Any]) -> list[FloatArray]
         np.asarray(draws[variable.name], variable.dtype) for variable in model.free_RVs
     ]
     with np.errstate(all="ignore"):
-        return [
-            np.stack(each)
-            for each in zip(
-                *(function(*row) for row in zip(*columns, strict=True)), strict=True
-            )
-        ]
+        return at_each(function, columns)
 
 
 @lru_cache(maxsize=16)
@@ -345,12 +342,9 @@ class Blueprint:
             drawn = pm.draw(
                 graphs, draws=PRIOR_DRAWS, random_seed=PUBLIC_SEED, mode="FAST_COMPILE"
             )
-            parts = zip(drawn, start(model), strict=True)
-            found = join(
-                [np.reshape(each, (PRIOR_DRAWS, *one.shape)) for each, one in parts]
-            )
-        inside = np.flatnonzero(np.isfinite(found).all(axis=1))
-        return found[np.resize(inside, PRIOR_DRAWS)] if len(inside) else found
+            points = join(drawn)
+        inside = np.flatnonzero(np.isfinite(points).all(axis=1))
+        return points[np.resize(inside, PRIOR_DRAWS)] if len(inside) else points
 
     def build(self, values: Values) -> pm.Model:
         columns = Columns(self.schema, values)
@@ -420,25 +414,22 @@ class Blueprint:
         with ONE_AT_A_TIME, np.errstate(all="ignore"):
             function, states, free = self._forward(n, public)
             reseed_rngs(states, int(rng.integers(2**30)))
-            rows = zip(*(np.asarray(parameters[name]) for name in free), strict=True)
-            drawn = [
-                np.stack(each)
-                for each in zip(*(function(*row) for row in rows), strict=True)
-            ]
+            values = [np.asarray(parameters[name]) for name in free]
+            drawn = at_each(function, values)
         return self.by_column(drawn)
 
     def by_column(self, drawn: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return draws of the observed variables, records last but for labels, as
         columns, missing numbers fixed.
         """
-        found: dict[str, NDArray[Any]] = {}
+        columns: dict[str, NDArray[Any]] = {}
         for (variable, names), values in zip(self.observed.items(), drawn, strict=True):
-            each = np.moveaxis(values, -1, 0) if names != (variable,) else [values]
-            found |= dict(zip(names, each, strict=True))
-        found |= {
-            name: made.back(found[name]) for name, made in self.transformations.items()
-        }
-        return settled(self.schema, found)
+            is_one_column = names == (variable,)
+            by_name = [values] if is_one_column else np.moveaxis(values, -1, 0)
+            columns |= dict(zip(names, by_name, strict=True))
+        for name, transformation in self.transformations.items():
+            columns[name] = transformation.back(columns[name])
+        return settled(self.schema, columns)
 
     def _forward(self, n: int, public: Values) -> Forward:
         """Return what draws ``n`` records: for a few it is compiled once, and then
@@ -459,16 +450,16 @@ class Blueprint:
                     accept_inplace=True,
                     return_updates=True,
                 )
-            return model, (
-                function,
-                list(updates),
-                [variable.name for variable in model.free_RVs],
-            )
+            free = [variable.name for variable in model.free_RVs]
+            return model, (function, list(updates), free)
 
-        model, found = make() if n > MOST_DRAWN_AGAIN else self._compiled.once(n, make)
+        if n > MOST_DRAWN_AGAIN:
+            model, forward = make()
+        else:
+            model, forward = self._compiled.once(n, make)
         for name, shared in inputs_of(model, public).items():
             shared.set_value(np.asarray(values[name], shared.dtype))
-        return found
+        return forward
 
     def values_of(self, flat: FloatArray) -> list[dict[str, FloatArray]]:
         """Return parameters as values of the free variables, in the model's own
@@ -485,10 +476,10 @@ class Blueprint:
                 f"{', '.join(wanted)}; it gives {', '.join(values)}"
             )
         given = {name: np.asarray(value)[None] for name, value in values.items()}
-        found = np.asarray(join(unconstrained(self.model, given))[0])
-        if not np.isfinite(found).all():
+        parameters = np.asarray(join(unconstrained(self.model, given))[0])
+        if not np.isfinite(parameters).all():
             raise InputError("the reference has values that the model's priors exclude")
-        return found
+        return parameters
 
     def check(self, *, discrete: bool = False) -> None:
         """Refuse, on stand-ins, what would fail or mislead once records are there;
@@ -576,15 +567,12 @@ class Blueprint:
             )
 
     def _points(self, flat: FloatArray) -> list[dict[str, Any]]:
-        known = self.model.value_vars
-        columns = [
-            part.astype(value.dtype)
-            for value, part in zip(known, split(self.model, flat), strict=True)
-        ]
-        return [
-            dict(zip([value.name for value in known], row, strict=True))
-            for row in zip(*columns, strict=True)
-        ]
+        columns = {}
+        parts = split(self.model, flat)
+        for value, part in zip(self.model.value_vars, parts, strict=True):
+            columns[value.name] = part.astype(value.dtype)
+        rows = zip(*columns.values(), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 _blueprints = Tried(MOST_BLUEPRINTS)

@@ -119,7 +119,7 @@ def as_source(model: str | Path | BuildModel | Source) -> Source:
         name = getattr(model, "__name__", "model")
         from pdips.posterior.closures import source_of  # brings numpy along
 
-        return Source(model, name, source_of(model, name), **_said(model))
+        return Source(model, name, source_of(model, name), **declared_by(model))
     module, path = load(model)
     if callable(getattr(module, "statistics", None)):
         raise InputError(
@@ -136,11 +136,11 @@ def as_source(model: str | Path | BuildModel | Source) -> Source:
         path.name,
         path.read_text(encoding="utf-8"),
         is_file=True,
-        **_said(module),
+        **declared_by(module),
     )
 
 
-def _said(model: Any) -> dict[str, Any]:
+def declared_by(model: Any) -> dict[str, Any]:
     """Return what a file, or a function by its attributes, says of its model."""
     watch = getattr(model, "WATCH", ())
     potentials = getattr(model, "PUBLIC_POTENTIALS", ())

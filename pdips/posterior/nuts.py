@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
@@ -165,13 +166,10 @@ def sample(
         if known == "nutpie":
             tree = _by_nutpie(_compiled(model), graph, start, seed=seed, **settings)
         else:
-            point = (
-                None
-                if start is None
-                else {
-                    each.name: _started(start, each.name) for each in graph.value_vars
-                }
-            )
+            point = None
+            if start is not None:
+                names = [value.name for value in graph.value_vars]
+                point = {name: _started(start, name) for name in names}
             settings |= {
                 "nuts_sampler": known,
                 "random_seed": rng if known == "pymc" else seed,
@@ -185,15 +183,12 @@ def sample(
                     **settings,
                 )
     hidden = () if isinstance(model, pm.Model) else model.record_parameters
-    kept = {
-        name: {
-            key: each for key, each in tree[name].data_vars.items() if key not in hidden
-        }
-        for name in ("posterior", "sample_stats")
-    }
-    return xr.DataTree.from_dict(
-        {name: xr.Dataset(group) for name, group in kept.items()}
-    )
+    groups = {}
+    for group in ("posterior", "sample_stats"):
+        variables = tree[group].data_vars.items()
+        shown = {name: values for name, values in variables if name not in hidden}
+        groups[group] = xr.Dataset(shown)
+    return xr.DataTree.from_dict(groups)
 
 
 def available(model: pm.Model, sampler: Sampler) -> str:
@@ -257,6 +252,7 @@ def _by_nutpie(
 ) -> xr.DataTree:
     import nutpie
 
+    compiled, names_of_dims = _without_commas(compiled)
     adaptation = "low_rank" if compiled.n_dim <= MOST_CORRELATED else "diag"
     if start is not None:
         # in nutpie's order
@@ -296,10 +292,30 @@ def _by_nutpie(
     tree: xr.DataTree = nutpie.sample(
         compiled, progress_callback=report, progress_rate=500, **settings
     )
+    posterior = tree["posterior"].to_dataset().rename(names_of_dims)
     told = tree["sample_stats"].to_dataset()[list(STATISTICS)]
-    return xr.DataTree.from_dict(
-        {"posterior": tree["posterior"].to_dataset(), "sample_stats": told}
-    )
+    return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": told})
+
+
+def _without_commas(compiled: Any) -> tuple[Any, dict[str, str]]:
+    """Return a compiled model whose dims have no comma, and what the model calls them.
+
+    nutpie takes a comma for the end of a dim's name: ``poly(age, 2)`` would have two.
+    """
+    dims = dict(compiled.dims or {})
+    coords = dict(compiled.coords or {})
+    names_of_dims = {}
+    names, _, shapes = compiled.shape_info
+    for name, shape in zip(names, shapes, strict=True):
+        own = dims.get(name) or [f"{name}_dim_{axis}" for axis in range(len(shape))]
+        if not any("," in str(dim) for dim in own):
+            continue
+        plain = tuple(str(dim).replace(",", ";") for dim in own)
+        for dim, plain_dim, size in zip(own, plain, shape, strict=True):
+            coords[plain_dim] = coords.get(dim, pd.RangeIndex(size))
+            names_of_dims[plain_dim] = dim
+        dims[name] = plain
+    return replace(compiled, dims=dims, _coords=coords), names_of_dims
 
 
 def _started(start: Mapping[str, ArrayLike], name: str) -> NDArray[Any]:

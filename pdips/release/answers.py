@@ -106,18 +106,15 @@ def answer_rows(answers: Answers) -> pd.DataFrame:
         for array in (_arrays(answer.values) or {}).values():
             flat = array.ravel()
             is_whole = array.dtype.kind in WHOLE_KINDS
-            missing = pd.array([pd.NA] * len(flat), dtype="Float64")
-            whole = pd.array(flat.astype(np.int64), dtype="Int64") if is_whole else None
-            real = None if is_whole else pd.array(flat, dtype="Float64")
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "answer": np.full(len(flat), place, dtype=np.int64),
-                        "whole": missing.astype("Int64") if whole is None else whole,
-                        "real": missing if real is None else real,
-                    }
-                )
-            )
+            missing = [pd.NA] * len(flat)
+            whole = flat.astype(np.int64) if is_whole else missing
+            real = missing if is_whole else flat
+            columns = {
+                "answer": np.full(len(flat), place, dtype=np.int64),
+                "whole": pd.array(whole, dtype="Int64"),
+                "real": pd.array(real, dtype="Float64"),
+            }
+            parts.append(pd.DataFrame(columns))
     if not parts:
         return pd.DataFrame({"answer": [], "whole": [], "real": []})
     return pd.concat(parts, ignore_index=True)

@@ -4,6 +4,7 @@ part by part, each complete or not at all.
 
 import errno
 import hashlib
+import io
 import os
 import re
 import secrets
@@ -11,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pdips.disk import exchange, rename_new, sync, sync_tree
 from pdips.errors import InputError
@@ -20,6 +21,7 @@ from pdips.file_lock import FileLock
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pdips.data.schema import Schema
     from pdips.release.documents import PrivacyDocument
 
 PARTS = {"public", "confidential"}
@@ -360,40 +362,60 @@ def bytes_digest(content: bytes) -> str:
 def read_tables(
     folder: str | Path, *names: str
 ) -> "tuple[PrivacyDocument, dict[str, pd.DataFrame]]":
-    """Read a public folder and those of some tables that it has, in either format.
+    """Read a public folder and those of some tables that it has: see
+    :func:`read_table`.
 
-    Refused if it holds no release, or a file isn't the one that was published.
+    Refused if it holds no release.
     """
-    import pandas as pd
-
     from pdips.release.documents import PrivacyDocument
 
-    home = (
-        Path(folder) / "public" if (Path(folder) / "public").is_dir() else Path(folder)
-    )
+    home = Path(folder)
+    if (home / "public").is_dir():
+        home = home / "public"
     document = PrivacyDocument.read(home)
-    frames = dict[str, pd.DataFrame]()
+    tables = {}
     for name in names:
-        path = next(
-            (
-                path
-                for end in ("parquet", "csv")
-                if (path := home / f"{name}.{end}").is_file()
-            ),
-            None,
+        table = read_table(home, document, name)
+        if table is not None:
+            tables[name] = table
+    return document, tables
+
+
+def read_table(
+    home: Path, document: "PrivacyDocument", name: str
+) -> "pd.DataFrame | None":
+    """Return a table that a public folder has, in either format; None where it has none
+    of that name.
+
+    What is read is what was compared with its digest. Refused if it isn't the file that
+    was published.
+    """
+    from pdips.release.documents import read_bytes
+
+    paths = [home / f"{name}.{suffix}" for suffix in ("parquet", "csv")]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        return None
+    content = read_bytes(path)
+    digests = document.digests
+    if digests is not None and digests.get(path.name) != bytes_digest(content):
+        raise InputError(
+            f"{path} isn't the file that was published: its digest in privacy.json is "
+            f"another"
         )
-        if path is not None:
-            if (document.digests or {}).get(
-                path.name, digest := file_digest(path)
-            ) != digest:
-                raise InputError(
-                    f"{path} isn't the file that was published: its "
-                    f"digest in privacy.json is another"
-                )
-            csv = path.suffix == ".csv"
-            frames[name] = (
-                pd.read_csv(path, keep_default_na=False, na_values=[""])
-                if csv
-                else pd.read_parquet(path)
-            )
-    return document, frames
+    return parsed_table(content, path.name, document.table_schema)
+
+
+def parsed_table(content: bytes, file_name: str, schema: "Schema") -> "pd.DataFrame":
+    """Return the table that a file of a release holds."""
+    import pandas as pd
+
+    if file_name.endswith(".parquet"):
+        return pd.read_parquet(io.BytesIO(content))
+    as_text: dict[Any, str] = {}  # levels such as "01" are no numbers
+    for name, column in schema.columns.items():
+        if any(isinstance(level, str) for level in column.levels or ()):
+            as_text[name] = "str"
+    return pd.read_csv(
+        io.BytesIO(content), keep_default_na=False, na_values=[""], dtype=as_text
+    )

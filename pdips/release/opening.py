@@ -1,6 +1,5 @@
 """A published release, opened outside: verified, then read."""
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ from pdips.privacy.signing import public_key
 from pdips.registry import load
 from pdips.release.answers import read_answers
 from pdips.release.documents import PrivacyDocument, read_bytes
-from pdips.release.folder import bytes_digest
+from pdips.release.folder import bytes_digest, parsed_table
 from pdips.release.integrity import MAIN_SUFFIXES, examine_public
 from pdips.release.release import TREE_FILE
 
@@ -256,24 +255,9 @@ class PublishedRelease:
     def _table(self, stem: str) -> pd.DataFrame:
         """Read a table of the release."""
         digests = self.privacy.digests or {}
-        name = next(
-            name for suffix in MAIN_SUFFIXES if (name := f"{stem}.{suffix}") in digests
-        )
-        content = self._content(name)
-        if name.endswith(".parquet"):
-            return pd.read_parquet(io.BytesIO(content))
-        schema = self.privacy.table_schema
-        as_text = {
-            column: "str"
-            for column, known in schema.columns.items()
-            if any(isinstance(level, str) for level in known.levels or ())
-        }
-        return pd.read_csv(
-            io.BytesIO(content),
-            keep_default_na=False,
-            na_values=[""],
-            dtype=as_text,  # levels such as "01" are no numbers
-        )
+        names = [f"{stem}.{suffix}" for suffix in MAIN_SUFFIXES]
+        name = next(name for name in names if name in digests)
+        return parsed_table(self._content(name), name, self.privacy.table_schema)
 
     def __repr__(self) -> str:
         return (

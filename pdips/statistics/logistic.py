@@ -63,12 +63,12 @@ def decay(x: FloatArray) -> FloatArray:
     may round, and no library does.
     """
     small = np.minimum(x, FURTHEST) * 2.0**-SQUARINGS
-    found = np.ones_like(small)
+    power = np.ones_like(small)
     for k in range(TERMS, 0, -1):
-        found = 1.0 - small * found / k
+        power = 1.0 - small * power / k
     for _ in range(SQUARINGS):
-        found = found * found
-    return found
+        power = power * power
+    return power
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -127,11 +127,11 @@ def _residuals(x: FloatArray, level: IntArray, b: FloatArray) -> FloatArray:
             logits[c] += x[:, j] * coefficient
     weights = decay(logits.max(axis=0) - logits)
     total = np.zeros(len(x))
-    for one in weights:
-        total += one
-    found = weights[1:] / total
-    found[level[level > 0] - 1, np.flatnonzero(level)] -= 1.0
-    return found
+    for of_level in weights:
+        total += of_level
+    residuals = weights[1:] / total
+    residuals[level[level > 0] - 1, np.flatnonzero(level)] -= 1.0
+    return residuals
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,10 @@ def minimum(logits: Logits, accuracy: Accuracy) -> FloatArray:
     Shape (n_levels - 1, d). By Newton's method, and where its result isn't certified,
     by gradient descent, which gets there for every table.
     """
-    found = newton(logits, float(accuracy.tolerance) / 16)
-    return found if accuracy.certifies(logits, found) else descend(logits, accuracy)
+    coefficients = newton(logits, float(accuracy.tolerance) / 16)
+    if accuracy.certifies(logits, coefficients):
+        return coefficients
+    return descend(logits, accuracy)
 
 
 def descend(logits: Logits, accuracy: Accuracy) -> FloatArray:
@@ -322,10 +324,8 @@ class Logistic:
         object.__setattr__(self, "predictors", tuple(self.predictors))
         if positive(self.kappa, "kappa") > LARGEST_KAPPA:
             raise InputError(f"kappa must be at most 2^40, got {self.kappa}")
-        if (
-            len(set(self.predictors)) < len(self.predictors)
-            or self.outcome in self.predictors
-        ):
+        columns = (self.outcome, *self.predictors)
+        if len(set(columns)) < len(columns):
             raise InputError(
                 f"predictors of {self.outcome!r} must differ from each "
                 f"other and from it"
@@ -354,15 +354,14 @@ class Logistic:
         return schema.columns[self.outcome].n_levels - 1, len(self._terms(schema))
 
     def _terms(self, schema: Schema) -> list[str]:
-        found = ["1"]
+        terms = ["1"]
         for name in self.predictors:
             column = schema.columns[name]
-            found += (
-                [f"{name} = {level}" for level in column.names()[1:]]
-                if column.is_categorical
-                else [name]
-            )
-        return found
+            if column.is_categorical:
+                terms += [f"{name} = {level}" for level in column.names()[1:]]
+            else:
+                terms.append(name)
+        return terms
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the level of the outcome and the predictor of each coefficient; "1" is
@@ -370,14 +369,9 @@ class Logistic:
         """
         levels = schema.columns[self.outcome].names()[1:]
         terms = self._terms(schema)
-        rows = [(level, term) for level in levels for term in terms]
-        return pd.DataFrame(
-            rows,
-            columns=[
-                self.outcome,
-                "predictor" if self.outcome != "predictor" else "term",
-            ],
-        )
+        rows = list(product(levels, terms))
+        term_title = "predictor" if self.outcome != "predictor" else "term"
+        return pd.DataFrame(rows, columns=[self.outcome, term_title])
 
     def _accuracy(self, schema: Schema) -> Accuracy:
         n_logits, d = self.shape(schema)
@@ -396,21 +390,19 @@ class Logistic:
         """Return the sensitivity in whole steps, for all records that one person may
         have; 0 for what is public.
         """
-        if all(
-            schema.columns[name].public for name in (self.outcome, *self.predictors)
-        ):
+        keeps_predictors = all(schema.columns[name].public for name in self.predictors)
+        if keeps_predictors and schema.columns[self.outcome].public:
             return Sensitivity.of_person(l1=0)
-        # as if a record left, where it keeps its predictors
-        one_sided: Neighbours = "add-remove"
-        kept = all(schema.columns[name].public for name in self.predictors)
-        records = Sensitivity.of_counts(schema, one_sided if kept else neighbours).l1
-        gradient = records * root_above(Fraction(2 if self.shape(schema)[0] > 1 else 1))
+        # a record that keeps its predictors moves the gradient as if it left
+        relation: Neighbours = "add-remove" if keeps_predictors else neighbours
+        records = Sensitivity.of_counts(schema, relation).l1
+        n_logits, n_terms = self.shape(schema)
+        gradient = records * root_above(Fraction(2 if n_logits > 1 else 1))
         # How far one person moves certified coefficients, in length, in steps, before
         # they are rounded
-        moved = (gradient + 2 * self._accuracy(schema).tolerance) / (
-            exact(self.kappa, "kappa") * self.step()
-        )
-        n = math.prod(self.shape(schema))
+        curvature = exact(self.kappa, "kappa") * self.step()
+        moved = (gradient + 2 * self._accuracy(schema).tolerance) / curvature
+        n = n_logits * n_terms
         root = root_above(Fraction(n))
         return Sensitivity.of_person(
             l1=math.ceil(root * moved + n) - 1,
@@ -421,18 +413,18 @@ class Logistic:
         """Return the variance of what one record, spread evenly over the schema, adds
         to each coefficient near 0.
         """
-        each = [1.0]
+        squares = [1.0]
         for name in self.predictors:
             column = schema.columns[name]
-            each += (
-                [1 / 3]
-                if not column.is_categorical
-                else [1 / column.n_levels] * (column.n_levels - 1)
-            )
-        one = np.array(each) / (
-            4 * (1 + len(self.predictors)) * float(exact(self.kappa, "kappa")) ** 2
-        )
-        return np.tile(one, self.shape(schema)[0])
+            if column.is_categorical:
+                squares += [1 / column.n_levels] * (column.n_levels - 1)
+            else:
+                squares.append(1 / 3)
+        kappa = float(exact(self.kappa, "kappa"))
+        # a residual of an even chance is 1/2, and predictors are scaled
+        variances = np.array(squares) / (4 * (1 + len(self.predictors)) * kappa**2)
+        n_logits, _ = self.shape(schema)
+        return np.tile(variances, n_logits)
 
     def design(self, values: Values, schema: Schema) -> FloatArray:
         """Return predictors as the regression reads them, of confidential or synthetic
@@ -447,23 +439,14 @@ class Logistic:
         for name in self.predictors:
             column = schema.columns[name]
             if column.is_categorical:
-                columns += [
-                    (values[name] == level).astype(np.float64)
-                    for level in range(1, column.n_levels)
-                ]
-                continue
-            columns.append(
-                np.clip(
-                    unit_of(schema, name).of(
-                        np.asarray(values[name], dtype=np.float64)
-                    ),
-                    -1.0,
-                    1.0,
-                )
-            )
-        return np.ascontiguousarray(
-            np.column_stack(columns) * _scale(len(self.predictors))
-        )
+                levels = range(1, column.n_levels)
+                columns += [(values[name] == k).astype(np.float64) for k in levels]
+            else:
+                numbers = np.asarray(values[name], dtype=np.float64)
+                in_units = unit_of(schema, name).of(numbers)
+                columns.append(np.clip(in_units, -1.0, 1.0))
+        scaled = np.column_stack(columns) * _scale(len(self.predictors))
+        return np.ascontiguousarray(scaled)
 
     def measure(self, table: Table) -> IntArray:
         """Return the certified coefficients in whole steps, shape as :meth:`shape`
@@ -476,14 +459,12 @@ class Logistic:
                 f"logistic regressions are made for tables of at most "
                 f"{MOST_RECORDS:,} records"
             )
-        if any(
-            name not in table.frame and not schema.columns[name].is_categorical
-            for name in self.predictors
-        ):
-            raise InputError(
-                "a logistic regression reads records one by one: read "
-                "the table with counted=False"
-            )
+        for name in self.predictors:
+            if name not in table.frame and not schema.columns[name].is_categorical:
+                raise InputError(
+                    "a logistic regression reads records one by one: read "
+                    "the table with counted=False"
+                )
         values = record_values(table, (self.outcome, *self.predictors))
         level = values[self.outcome]
         weight = table.counts
@@ -503,7 +484,7 @@ def _scale(n_predictors: int) -> float:
     """Return the largest double whose square, times 1 + the number of predictors, is at
     most 1.
     """
-    found = math.sqrt(1 / (1 + n_predictors))
-    while Fraction(found) ** 2 * (1 + n_predictors) > 1:
-        found = math.nextafter(found, 0)
-    return found
+    scale = math.sqrt(1 / (1 + n_predictors))
+    while Fraction(scale) ** 2 * (1 + n_predictors) > 1:
+        scale = math.nextafter(scale, 0)
+    return scale

@@ -354,7 +354,6 @@ class Modips(LaplaceOrGaussian):
             diagnostics["models"] = weights.to_dict("records")
         return Drawn(
             sets=sets,
-            statistics={STATISTICS: tables[STATISTICS]},
             tables=tables,
             diagnostics=diagnostics,
             closer=partial(fits[heaviest].predictive_check, released),
@@ -471,7 +470,6 @@ class Modips(LaplaceOrGaussian):
             release,
             sets=tuple(drawn.sets),
             tables=tables,
-            statistics=drawn.statistics,
             posterior_draws=drawn.posterior_draws,
         )
         return more, RunRecord(

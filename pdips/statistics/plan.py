@@ -487,10 +487,11 @@ def to_frame(measured: NoisyStatistics) -> pd.DataFrame:
 
 def _cells(part: StatisticPart, schema: Schema) -> list[str]:
     """Return the cell of each entry, in words; none where there is only one."""
-    rows = part.statistic.labels(schema).to_dict("records")
-    return [
-        "; ".join(f"{name} = {level}" for name, level in row.items()) for row in rows
-    ]
+    cells = []
+    for row in part.statistic.labels(schema).to_dict("records"):
+        levels = [f"{name} = {level}" for name, level in row.items()]
+        cells.append("; ".join(levels))
+    return cells
 
 
 def settle(measured: NoisyStatistics) -> dict[str, FloatArray]:

@@ -19,11 +19,11 @@ from scipy import stats
 from small_models import ready
 from tables import refuses, schema_of, with_cap
 
+from benchmarks.path_classes import NUMBERS, path_classes, summarised
 from pdips import Margins, Steps, registry
 from pdips.audit import Pair, losses, registered_cases
 from pdips.audit.cases.margins import FOUR, TINY
 from pdips.audit.neighbour_pairs import extremes, table_of
-from pdips.audit.path_classes import NUMBERS, path_classes, summarised
 from pdips.audit.path_loss import (
     difference_shape,
     is_linear,

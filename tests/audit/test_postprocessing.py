@@ -14,10 +14,10 @@ from leaks import as_long_as_the_table, leaking, with_sets
 from margin_tables import of_pairs
 from tables import refuses, schema_of
 
+from benchmarks.path_classes import NUMBERS, PUBLIC, path_classes
 from pdips import LaplaceSanitizer, Margins, Schema, Table
 from pdips.audit import certify_postprocessing, registered_cases
 from pdips.audit.cases.margins import FOUR, HOMES
-from pdips.audit.path_classes import NUMBERS, PUBLIC, path_classes
 from pdips.audit.postprocessing import digests, frame_digest
 from pdips.audit.random_pairs import random_pair, shuffled
 from pdips.margins.intervals import IntervalColumn

@@ -301,21 +301,6 @@ def test_missing_values_are_a_level_or_filled():
     ] == pytest.approx([1 / 16, 1 / 16])
 
 
-@pytest.mark.parametrize("size", [0.02, 0.002])
-def test_a_ridge_fit_is_scikit_learns(size):
-    x = logistic.standardised(np.vstack([skewed(300, 0), with_outliers(200, 1)]))
-    y = np.repeat([0.0, 1.0], [300, 200])
-    model = LogisticRegression(
-        C=1 / (500 * size), solver="newton-cholesky", tol=1e-9, max_iter=100_000
-    ).fit(x, y)
-    intercept, beta = logistic.penalised(
-        x, y, logistic.RidgePenalty(size), (0.0, np.zeros(3))
-    )
-    np.testing.assert_allclose(
-        [intercept, *beta], [*model.intercept_, *model.coef_[0]], rtol=0, atol=2e-4
-    )
-
-
 @pytest.mark.parametrize(
     ("n", "m", "interactions", "k"), [(500, 500, True, 7), (250, 750, False, 4)]
 )

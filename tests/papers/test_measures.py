@@ -15,7 +15,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from tables import refuses, schema_of, skewed, table_of
 
-from pdips.evaluation.logistic import penalised, standardised
+from pdips.evaluation.logistic import standardised
 from pdips_papers.harness import lasso
 from pdips_papers.harness.marginal_score import bins_of, k_marginal, mean_k_marginal
 from pdips_papers.harness.prediction import normalised_rmse, standardised_differences
@@ -307,7 +307,7 @@ def test_a_penalised_fit_is_scikit_learns(size):
     x = standardised(np.vstack([skewed(300, 0), with_outliers(200, 1)]))
     y = np.repeat([0.0, 1.0], [300, 200])
     model = scikit_learns(size, 500, 1e-9).fit(x, y)
-    intercept, beta = penalised(x, y, lasso.LassoPenalty(size), (0.0, np.zeros(3)))
+    intercept, beta = lasso.penalised(x, y, size, (0.0, np.zeros(3)))
     np.testing.assert_allclose(
         [intercept, *beta], [*model.intercept_, *model.coef_[0]], rtol=0, atol=2e-4
     )

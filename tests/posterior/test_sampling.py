@@ -356,3 +356,21 @@ def test_chains_and_grid_have_one_posterior():
         replace(target, stage=replace(stage, simulated={})), values
     )
     assert np.abs(other - mean).max() > deviation.max()
+
+
+@pytest.mark.slow
+def test_names_with_commas_keep_their_dims_and_labels(monkeypatch):
+    # Bambi's dims have them: poly(x, 2)_dim
+    with pm.Model(coords={"poly(x, 2)_dim": ["linear", "square"]}) as model:
+        pm.Normal("poly(x, 2)", dims="poly(x, 2)_dim")
+        pm.Normal("a, b", shape=3)
+        pm.Normal("y", model["poly(x, 2)"].sum(), 1.0, observed=Y)
+    chains = {"draws": 20, "tune": 40, "chains": 2, "sampler": "nutpie"}
+    draws = sample(model, rng=np.random.default_rng(0), **chains)["posterior"]
+    labels = draws["poly(x, 2)"].coords["poly(x, 2)_dim"].to_numpy().tolist()
+    assert labels == ["linear", "square"]
+    assert draws["a, b"].dims == ("chain", "draw", "a, b_dim_0")
+    # nutpie by itself cuts the names
+    monkeypatch.setattr(sampling, "_without_commas", lambda compiled: (compiled, {}))
+    with pytest.raises(ValueError, match="more dims"):
+        sample(model, rng=np.random.default_rng(0), **chains)

@@ -10,10 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tables import refuses
 
-from pdips import disk, file_lock
+import pdips
+from pdips import Margins, Schema, Table, disk, file_lock
 from pdips.release import folder
 from pdips.release.folder import (
     UnfinishedError,
@@ -489,3 +491,30 @@ def test_two_programs_on_one_folder(tmp_path):
     ledger = Ledger(tmp_path / "l.sqlite")
     assert len(ledger.entries()) == 1
     assert entries(tmp_path / "out") == {"public", "confidential"}
+
+
+def csv_release(folder_of_it: Path) -> Path:
+    """Publish a table whose levels are texts of digits; return the public folder."""
+    columns = {"code": {"levels": ["01", "02"]}, "ill": {"levels": [False, True]}}
+    schema = Schema.model_validate({"columns": columns})
+    frame = pd.DataFrame({"code": ["01", "02"] * 30, "ill": [True, False] * 30})
+    release, _ = Margins(epsilon=8).release(Table(frame, schema))
+    release.publish(folder_of_it / "public", file_format="csv")
+    return folder_of_it / "public"
+
+
+def test_levels_that_are_texts_of_digits_stay_texts_in_a_csv_file(tmp_path):
+    home = csv_release(tmp_path)
+    _, tables = folder.read_tables(tmp_path, "synthetic_1", "no such table")
+    assert list(tables) == ["synthetic_1"]
+    assert set(tables["synthetic_1"]["code"]) == {"01", "02"}
+    assert tables["synthetic_1"].equals(pdips.open(home).sets[0])
+
+
+def test_a_table_that_was_not_published_is_not_read(tmp_path):
+    home = csv_release(tmp_path)
+    planted = pd.DataFrame({"code": ["02"], "ill": [True]})
+    planted.to_parquet(home / "synthetic_1.parquet")
+    refuses(
+        "isn't the file that was published", folder.read_tables, home, "synthetic_1"
+    )

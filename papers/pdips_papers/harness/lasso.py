@@ -2,15 +2,13 @@
 or sparse tables. For inside use only.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.special import expit
 from sklearn.linear_model import Lasso
 
 from pdips.arrays import BoolArray, FloatArray
 from pdips.evaluation.encoding import TableLike, paired
-from pdips.evaluation.logistic import Fitted, deviance, penalised, standardised
+from pdips.evaluation.logistic import standardised
 from pdips.evaluation.propensity import design_of
 
 N_FOLDS = 10
@@ -22,37 +20,13 @@ _MOST_EXPLAINED = 0.999  # of the null deviance
 _MOST_ROUNDS = 10_000
 _LASSO_GAP = 1e-9
 _JITTER = 1e-10
+_MOST_STEPS = 25
+_LEAST_STEP = 1e-6
+_LEAST_WEIGHT = 1e-6  # of a record in a Newton step
+_TOLERANCE = 1e-8
+_ROUNDING = 1e-13  # of deviance, a record
 
-
-@dataclass(frozen=True)
-class LassoPenalty:
-    """A number times the sum of absolute coefficients, added to a mean negative
-    log-likelihood.
-    """
-
-    size: float
-    least_weight: float = 1e-6
-
-    def cost(self, coefficients: FloatArray) -> float:
-        return self.size * float(np.abs(coefficients).sum())
-
-    def minimum(
-        self, gram: FloatArray, product: FloatArray, start: FloatArray
-    ) -> FloatArray:
-        """Return the b that minimises b' gram b / 2 - product' b + size |b|."""
-        k = len(product)
-        if not k:
-            return product
-        root = np.sqrt(k) * np.linalg.cholesky(gram + _JITTER * np.eye(k))
-        model = Lasso(
-            alpha=self.size,
-            fit_intercept=False,
-            tol=_LASSO_GAP,
-            max_iter=_MOST_ROUNDS,
-            warm_start=True,
-        )
-        model.coef_ = start.copy()
-        return np.asarray(model.fit(root.T, k * np.linalg.solve(root, product)).coef_)
+Fitted = tuple[float, FloatArray]  # Intercept and coefficients
 
 
 def lasso_pmse(
@@ -122,7 +96,7 @@ def _path(
     last = null
     fits = []
     for number, size in enumerate(penalties):
-        intercept, beta = penalised(x, y, LassoPenalty(float(size)), (intercept, beta))
+        intercept, beta = penalised(x, y, float(size), (intercept, beta))
         fits.append((intercept, beta))
         value = deviance(intercept + x @ beta, y)
         flat = last - value < _LEAST_GAIN * (null - value)
@@ -131,3 +105,84 @@ def _path(
             break
         last = value
     return fits
+
+
+def penalised(x: FloatArray, y: FloatArray, size: float, start: Fitted) -> Fitted:
+    """Return intercept and coefficients that minimise mean negative log-likelihood +
+    ``size`` times the sum of absolute coefficients.
+
+    Proximal Newton: each step minimises the log-likelihood's quadratic at the last fit,
+    with the intercept profiled out, and the penalty; steps that don't help are halved.
+    """
+    intercept, beta = start
+    eta = intercept + x @ beta
+    value = _objective(eta, beta, y, size)
+    for _ in range(_MOST_STEPS):
+        goal_intercept, goal = _newton_goal(x, y, eta, beta, size)
+        ahead = goal_intercept - intercept
+        toward = goal - beta
+        move = ahead + x @ toward
+        part = 1.0
+        new = _objective(eta + move, beta + toward, y, size)
+        while new > value + _ROUNDING and part > _LEAST_STEP:
+            part /= 2
+            new = _objective(eta + part * move, beta + part * toward, y, size)
+        if new > value + _ROUNDING:
+            break
+        intercept = intercept + part * ahead
+        beta = beta + part * toward
+        eta = eta + part * move
+        is_done = value - new < _TOLERANCE
+        value = new
+        if is_done:
+            break
+    return intercept, beta
+
+
+def _newton_goal(
+    x: FloatArray, y: FloatArray, eta: FloatArray, beta: FloatArray, size: float
+) -> Fitted:
+    """Return where the quadratic of the log-likelihood at ``eta``, with the penalty,
+    has its minimum.
+    """
+    chance = expit(eta)
+    weight = np.maximum(chance * (1 - chance), _LEAST_WEIGHT)
+    total = weight.sum()
+    weighted = x.T * weight
+    centre = weighted.sum(axis=1) / total
+    target = eta + (y - chance) / weight
+    middle = float(weight @ target / total)
+    gram = (weighted @ x - total * np.outer(centre, centre)) / len(y)
+    product = (weighted @ target - total * middle * centre) / len(y)
+    goal = _lasso_minimum(gram, product, beta, size)
+    return middle - float(centre @ goal), goal
+
+
+def _lasso_minimum(
+    gram: FloatArray, product: FloatArray, start: FloatArray, size: float
+) -> FloatArray:
+    """Return the b that minimises b' gram b / 2 - product' b + size |b|."""
+    k = len(product)
+    if not k:
+        return product
+    root = np.sqrt(k) * np.linalg.cholesky(gram + _JITTER * np.eye(k))
+    model = Lasso(
+        alpha=size,
+        fit_intercept=False,
+        tol=_LASSO_GAP,
+        max_iter=_MOST_ROUNDS,
+        warm_start=True,
+    )
+    model.coef_ = start.copy()
+    return np.asarray(model.fit(root.T, k * np.linalg.solve(root, product)).coef_)
+
+
+def _objective(eta: FloatArray, beta: FloatArray, y: FloatArray, size: float) -> float:
+    return deviance(eta, y) / (2 * len(y)) + size * float(np.abs(beta).sum())
+
+
+def deviance(eta: FloatArray, y: FloatArray) -> float:
+    """Return minus twice the log-likelihood of outcomes at these log odds."""
+    # log(1 + exp(eta)) without overflow
+    log_normaliser = np.log1p(np.exp(-np.abs(eta))) + np.maximum(eta, 0)
+    return float(2 * (log_normaliser.sum() - y @ eta))

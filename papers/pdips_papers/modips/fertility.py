@@ -30,7 +30,6 @@ from pdips_papers.modips.private_svm import predict, printed, sound
 
 EPSILONS = (repr(math.e),)
 TARGET = "diagnosis"
-ALTERED = "O"
 NUMBERS = {"age": "age", "hours_sitting": "hours"}
 
 TEST_SHARE = 0.2
