@@ -51,7 +51,7 @@ from pdips.registry import MECHANISMS, find, with_setting
 from pdips.release import code_version
 from pdips.release.answers import answer_forms, answer_rows
 from pdips.release.known_totals import check_totals
-from pdips.release.large_set import LargeSet
+from pdips.release.large_set import WrittenInChunks
 from pdips.release.noisy_margins import MOST_NUMBERS, MeasuredMargin, stacked
 from pdips.release.offers import Offers, SetsShare
 from pdips.release.public_draws import PublicDraws
@@ -84,6 +84,9 @@ class AnswerTables:
 class Drawn:
     """What a mechanism hands over: the sets, the noisy statistics that they were made
     from, and what stays inside.
+
+    ``n_public`` is the table's number of records where it is public and sets have
+    another one.
     """
 
     sets: Sequence[pd.DataFrame]
@@ -91,23 +94,21 @@ class Drawn:
     noise: Sequence[Noise] = ()
     margin_errors: Sequence[MarginError] = ()
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
-    large_sets: Sequence[LargeSet] = ()
+    large_sets: Sequence[WrittenInChunks] = ()
     closer: Closer | None = None
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     margins: Sequence[MeasuredMargin] = ()
     posterior_draws: PublicDraws | None = None
+    n_public: int | None = None
 
     @classmethod
-    def of(cls, sets: Sequence[pd.DataFrame | LargeSet], **rest: Any) -> Self:
+    def of(cls, sets: Sequence[pd.DataFrame | WrittenInChunks], **rest: Any) -> Self:
         """Sort synthetic sets into those that are held and those that are written in
         chunks.
         """
         held = [made for made in sets if isinstance(made, pd.DataFrame)]
-        return cls(
-            sets=held,
-            large_sets=[made for made in sets if isinstance(made, LargeSet)],
-            **rest,
-        )
+        large = [made for made in sets if not isinstance(made, pd.DataFrame)]
+        return cls(sets=held, large_sets=large, **rest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +305,10 @@ class Mechanism(ABC):
         the page of plans.
         """
         return 5.0
+
+    def set_records(self, n_records: int) -> int:
+        """Return how many records a set has beside a table of so many."""
+        return n_records
 
     def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
         """Return the price as it is known before there is a schema, with a paragraph
@@ -623,6 +628,7 @@ class Mechanism(ABC):
             answers=answers,
             answer_forms=forms,
             posterior_draws=drawn.posterior_draws,
+            n_public=drawn.n_public,
         )
 
     @final

@@ -270,6 +270,10 @@ class WithAnalyses(Mechanism):
             with self._told(number):
                 scores.check(planned, table)
 
+    def set_records(self, n_records: int) -> int:
+        """Return how many records a set has beside a table of so many."""
+        return self.tables.set_records(n_records)
+
     def forecasts(self, plan: Plan, n_records: int | None) -> Iterator[str]:
         """Yield for each analysis what it gets of the price and, with a public number
         of records or a guess, whether these are enough.

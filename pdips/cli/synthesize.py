@@ -90,6 +90,12 @@ FileFormat = typing.Literal["parquet", "csv", "sav", "dta"]
 )
 @DELTA
 @SETS
+@click.option(
+    "--records",
+    metavar="N",
+    help="Of margins: how many records a set has: a number, a share such as 0.1 (under "
+    "add-remove of the noisy number), or all. Drawn in chunks as it is written.",
+)
 @NEIGHBOURS
 @MODEL
 @click.option(
@@ -201,6 +207,7 @@ class SynthesisOptions:
     formula_settings: tuple[str, ...] = ()
     public: str | None = None
     analyses: tuple[str, ...] = ()
+    records: str | None = None
 
     @property
     def given(self) -> Any:
@@ -276,7 +283,10 @@ class SynthesisOptions:
             common["delta"] = self.delta
         name = str(self.mechanism_name)
         model = self.model if source is None else None
-        build, settings = chosen(name, self.options, common, model)
+        options = self.options
+        if self.records is not None:
+            options = (*options, f"records={self.records}")
+        build, settings = chosen(name, options, common, model)
         if source is not None:
             if "model" not in build.__dataclass_fields__:
                 raise InputError(f"{name} takes no model: leave --formula out")
@@ -542,11 +552,15 @@ class SynthesisRun:
     def _comparison(self) -> "Comparison":
         from pdips.evaluation.encoding import with_decile_bins
         from pdips.evaluation.margins import compare, no_comparison
+        from pdips.release.large_set import ChunkedSet
 
         if self.table.partitioned:
             return no_comparison()
         release = self.release
-        sets: list[SyntheticSet] = [*release.sets, *release.large_sets]
+        sets: list[SyntheticSet] = [*release.sets]
+        for large in release.large_sets:
+            # the records of a chunk are a sample
+            sets.append(large.first() if isinstance(large, ChunkedSet) else large)
         return compare(with_decile_bins(self.table), sets)
 
     def write_report(self) -> "dict[str, Verdict]":
@@ -644,7 +658,7 @@ def reserve_space(
     """
     from pdips.release.release import expected_bytes
 
-    n_records = table.n_records * mechanism.n_sets
+    n_records = mechanism.set_records(table.n_records) * mechanism.n_sets
     staged.reserve(expected_bytes(table.schema, n_records, file_format))
 
 

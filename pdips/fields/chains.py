@@ -33,6 +33,10 @@ LEAST_SWEEPS = 100
 MOST_SWEEPS = 400
 FINAL_SWEEPS = 20
 SWEEPS_ON = 3  # From a chunk of a large set to the next one
+SETTLED = 0.2
+"""Part of the largest step in which a fit ends on the records of a set: from 1 down to
+it in the first chunk, and so much from there on (``benchmarks.worth``).
+"""
 RATE = 0.35
 LONGEST_STEP = 0.5
 LONGEST_SLOPE = 0.25
@@ -199,7 +203,7 @@ class PairField:
             field.moved(noisy, groups, 1, rng)
             counts = fit.expected()
             if k % LOOK_AGAIN == 0:
-                limit = STIFFEST / target.stiffness(counts, noisy.n) ** 2
+                limit = fit.limit(counts)
             if k == 0:
                 sweeps = round(min(max(STEPS / limit, LEAST_SWEEPS), MOST_SWEEPS))
             fastest = min(RATE, limit)
@@ -219,6 +223,29 @@ class PairField:
                 break
         theta, bias, third = (total / np.float32(n_averaged) for total in sums)
         return replace(field, theta=theta, bias=bias, third=third, passed=tuple(passed))
+
+    def settled(
+        self,
+        noisy: NoisyPairs,
+        target: PairTarget,
+        groups: LevelGroups,
+        sweeps: int,
+        first: float,
+        rng: np.random.Generator,
+    ) -> "PairField":
+        """Return the field after some more sweeps of the fit, whose steps fall from
+        ``first`` to ``SETTLED`` of the largest ones, with chains that are records.
+
+        Where a set has many more records than the fit had chains, its pairs were as far
+        from the target as those few chains leave parameters: the set was worth fewer
+        records than it had. Its own chains know better.
+        """
+        fit = _Fit.begun(self, noisy, target, rng, None)
+        largest = min(RATE, fit.limit(fit.expected()))
+        for part in np.linspace(first, SETTLED, sweeps):
+            fit.field.moved(noisy, groups, 1, rng)
+            fit.move(fit.expected(), largest * part)
+        return fit.field
 
     def off(
         self,
@@ -264,8 +291,9 @@ class PairField:
         For households, and beside public columns, whose values must stay with their
         records, chains start from the tree and run twice as long. Where margins are to
         be ``kept``, but not beside public columns, the counts of all levels are those
-        of the target, rounded. Otherwise chains are drawn, as the fit has driven all of
-        them to the target.
+        of the target, rounded, and the fit goes on where records are more than its
+        chains. Otherwise chains are drawn, as the fit has driven all of them to the
+        target.
         """
         fixed = groups.of(n, rng)
         if len(groups.rows) > 1:
@@ -280,7 +308,10 @@ class PairField:
             else:
                 rows = rng.integers(0, len(codes), n)
             chains = replace(self, codes=codes[rows], fixed=fixed)
-            chains.moved(noisy, groups, FINAL_SWEEPS, rng)
+            if kept and n > len(self.codes):
+                chains = chains.settled(noisy, target, groups, FINAL_SWEEPS, 1.0, rng)
+            else:
+                chains.moved(noisy, groups, FINAL_SWEEPS, rng)
         if kept:
             chains._meet(noisy, groups, rng)
         return chains.codes
@@ -297,20 +328,35 @@ class PairField:
         the counts of all levels, rounded.
 
         From one chunk to the next the same chains move on, by fewer sweeps than from
-        the fit: each record has the law of a chain, and depends a little on those of
-        its chain in other chunks. Beside public columns, and for households, chunks
-        have chains of their own.
+        the fit, which goes on where all records are more than its chains: each record
+        has the law of a chain, and depends a little on those of its chain in other
+        chunks. Beside public columns, and for households, chunks have chains of their
+        own.
         """
         if len(groups.rows) > 1:
             for n in sizes:
                 yield self.records(noisy, target, groups, n, rng, kept=True)
             return
-        codes = self.records(noisy, target, groups, sizes[0], rng)
-        chains = replace(self, codes=codes, fixed=groups.of(sizes[0], rng))
-        for number, n in enumerate(sizes):
-            if number:
-                chains.moved(noisy, groups, SWEEPS_ON, rng)
-            chunk = replace(self, codes=codes[:n].copy(), fixed=chains.fixed[:n])
+        passed = np.concatenate(self.passed)
+        every = np.resize(np.arange(len(passed)), sizes[0])
+        chains = replace(
+            self,
+            codes=passed[rng.permutation(every)],
+            fixed=groups.of(sizes[0], rng),
+        )
+        is_settling = sum(sizes) > len(self.codes)
+        sweeps = FINAL_SWEEPS
+        first = 1.0
+        for n in sizes:
+            if is_settling:
+                chains = chains.settled(noisy, target, groups, sweeps, first, rng)
+            else:
+                chains.moved(noisy, groups, sweeps, rng)
+            sweeps = SWEEPS_ON
+            first = SETTLED
+            chunk = replace(
+                chains, codes=chains.codes[:n].copy(), fixed=chains.fixed[:n]
+            )
             chunk._meet(noisy, groups, rng)
             yield chunk.codes
 
@@ -553,6 +599,10 @@ class _Fit:
         n_chains = pair_counts(self.field.codes, None, self.noisy.offsets)
         counts = n_chains * self.scale
         return np.triu(counts) + np.triu(counts, 1).T
+
+    def limit(self, counts: FloatArray) -> float:
+        """Return the largest rate at which pairs that parameters move together stay."""
+        return STIFFEST / self.target.stiffness(counts, self.noisy.n) ** 2
 
     def move(self, counts: FloatArray, rate: float) -> None:
         """Take a step of all parameters towards the target from what is expected."""

@@ -25,7 +25,7 @@ from pdips.fields.pair_counts import (
     open_pairs,
     pair_design,
 )
-from pdips.fields.pair_design import MARGINS, PairDesign
+from pdips.fields.pair_design import MARGINS, PairDesign, said_of_pairs
 from pdips.fields.pair_plan import (
     n_choices,
     n_cuts_at,
@@ -49,6 +49,7 @@ from pdips.fields.price_parts import (
     PriceParts,
 )
 from pdips.fields.products import MOST_TERMS, SecondMoments
+from pdips.fields.set_sizes import check_chunks, check_set_size, set_size
 from pdips.fields.weighted_sums import WeightedSums
 from pdips.margins.domain import columns_of
 from pdips.margins.fine_columns import IntervalDesign
@@ -74,6 +75,7 @@ from pdips.privacy.loss import (
 )
 from pdips.privacy.plan import Plan
 from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.large_set import ChunkedSet
 from pdips.release.offers import Offers, SetsShare
 
 type Measure = Literal["views", "pairs", "chosen"]
@@ -87,6 +89,7 @@ OF_PAIRS = (
     "single_share",
     "second_share",
     "chosen",
+    "records",
 )
 """Settings of pairs alone."""
 
@@ -209,6 +212,7 @@ class Margins(LaplaceOrGaussian):
     single_share: Number | None = None
     second_share: Number | None = None
     chosen: int | None = None
+    records: Number | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -225,6 +229,7 @@ class Margins(LaplaceOrGaussian):
             proper_share(self.second_share, "second_share")
         if self.chosen is not None:
             check_whole(self.chosen, "chosen", 0)
+        check_set_size(self.records, self.sets, self.weighted)
         is_asked = self.measure == "chosen" or self.chosen is not None
         if is_asked and self._needs_all():
             raise InputError(
@@ -282,7 +287,7 @@ class Margins(LaplaceOrGaussian):
         products = self.products
         if products is None and not self._posterior:
             products = ()  # what fitted sets didn't ask can't be asked later
-        return replace(self, sets="posterior", products=products)
+        return replace(self, sets="posterior", products=products, records=None)
 
     def sets_share(self) -> SetsShare:
         """Return what the sets share: posterior sets show the noise."""
@@ -356,6 +361,7 @@ class Margins(LaplaceOrGaussian):
         )
 
     def _plan_pairs(self, schema: Schema) -> Plan:
+        check_chunks(schema, self.records)
         fine = self._fine(schema)
         design = self._design(schema, fine)
         second = self._second(schema, design)
@@ -379,7 +385,7 @@ class Margins(LaplaceOrGaussian):
         first = self.total * (parts.alone + parts.pairs)
         design, margins = margins_asked(design, schema, first)
         steps = [*chain(*fine.steps), margins]
-        said = self._said(design) + fine.said
+        said = said_of_pairs(design, self.noise_law, self.also) + fine.said
         if sums is not None:
             steps.insert(-1, sums.step(self.total * OF_WEIGHTS, *laws))
             said += sums.said
@@ -390,26 +396,6 @@ class Margins(LaplaceOrGaussian):
             steps.append(moments.step(self.total * OF_PRODUCTS, *laws))
             said += moments.said
         return self.planned(schema, steps, said, design=design, **self.reading)
-
-    def _said(self, design: PairDesign) -> str:
-        """Return what is said of the margins to a disclosure board."""
-        what = "All counts" if design.whole else "Differences of neighbouring counts"
-        columns = "one or two columns" if design.pairs else "one column"
-        said = (
-            f"{what} of every margin of {columns} have exact discrete "
-            f"{self.noise_law.capitalize()} noise."
-        )
-        if not design.whole:
-            said += (
-                " It is of the law of the proof but for a probability of "
-                "10^-20 at most, a part of delta."
-            )
-        if self.also:
-            triples = [
-                " x ".join(self.also[k : k + 3]) for k in range(0, len(self.also), 3)
-            ]
-            said += f" All counts of {', '.join(triples)} have such noise too."
-        return said
 
     def _fine(self, schema: Schema) -> IntervalDesign:
         """Return the columns that are counted by themselves, finer than in pairs."""
@@ -525,7 +511,8 @@ class Margins(LaplaceOrGaussian):
         hold_first(table, plan.design, self._fine(plan.schema))
         if not plan.n_public:
             return
-        check_memory(table.n_records, len(plan.schema.columns), self.n_sets)
+        if self.records is None:
+            check_memory(table.n_records, len(plan.schema.columns), self.n_sets)
         design = plan.design
         for block in design.loud_blocks(plan.named(MARGINS), table.n_records, MANY):
             own = design.blocks[block].columns
@@ -537,6 +524,10 @@ class Margins(LaplaceOrGaussian):
                 UselessWarning,
                 stacklevel=3,
             )
+
+    def set_records(self, n_records: int) -> int:
+        """Return how many records a set has beside a table of so many."""
+        return n_records if self.records is None else set_size(self.records, n_records)
 
     def seconds(self, schema: Schema, n_records: int) -> float:
         """Return about how long a set takes, by cells, or by records and pairs
@@ -557,7 +548,9 @@ class Margins(LaplaceOrGaussian):
         are_pairs = self.measure == "pairs" or self._of_pairs()
         if are_pairs and self.chosen is None:
             second = str(self._second_share())
+        records = None if self.records is None else str(self.records)
         return super().shown() | {
+            "records": records,
             "sets": "posterior" if self._posterior else "fitted",
             "single_share": share,
             "second_share": second,
@@ -604,7 +597,8 @@ class Margins(LaplaceOrGaussian):
     def _posterior(self) -> bool:
         """Whether each set comes from a fit of its own."""
         if self.sets is None:
-            return self.n_sets > 1 and self.split == "once"
+            has_several = self.n_sets > 1 and self.split == "once"
+            return has_several and self.records is None
         return self.sets == "posterior"
 
     def ask(self, plan: Plan, curator: Curator) -> PairMeasurement | list[NoisyTree]:
@@ -678,23 +672,29 @@ class Margins(LaplaceOrGaussian):
         columns = public.columns if plan.schema.public_columns else None
         with timed("fitting a field"):
             fitted = FittedPairs.of(measured, columns, rng)
-        sets = list[pd.DataFrame]()
+        sets = list[pd.DataFrame | ChunkedSet]()
         off = [fitted.off]
         for number in range(1, n_sets + 1):
             with timed(f"drawing synthetic set {number} of {n_sets}"):
-                if self._posterior:
+                if self.records is not None:
+                    size = set_size(self.records, measured.n_records)
+                    sets.append(fitted.chunked_set(size, rng))
+                elif self._posterior:
                     frame, own_off = fitted.posterior_set(rng)
                     off.append(own_off)
+                    sets.append(frame)
                 else:
-                    frame = fitted.fitted_set(rng)
-            sets.append(frame)
+                    sets.append(fitted.fitted_set(rng))
         of_codes = measured.counts.fine.of_codes()
         variances = {name: margin.law.variance for name, margin in of_codes.items()}
         published = self.tables_of(plan, measured)
-        return Drawn(
-            sets=sets,
+        has_own_size = self.records is not None and plan.n_public
+        n_public = measured.n_records if has_own_size else None
+        return Drawn.of(
+            sets,
             tables=published.tables,
             margins=published.margins,
             margin_errors=[*pair_errors(plan.design, measured.pairs, variances)],
             diagnostics=fitted.diagnostics(off),
+            n_public=n_public,
         )

@@ -25,6 +25,25 @@ MARGINS = "noisy margins"
 """The step that asks for all margins."""
 
 
+def said_of_pairs(design: "PairDesign", noise_law: str, also: Sequence[str]) -> str:
+    """Return what is said of the margins to a disclosure board."""
+    what = "All counts" if design.whole else "Differences of neighbouring counts"
+    columns = "one or two columns" if design.pairs else "one column"
+    said = (
+        f"{what} of every margin of {columns} have exact discrete "
+        f"{noise_law.capitalize()} noise."
+    )
+    if not design.whole:
+        said += (
+            " It is of the law of the proof but for a probability of "
+            "10^-20 at most, a part of delta."
+        )
+    if also:
+        triples = [" x ".join(also[k : k + 3]) for k in range(0, len(also), 3)]
+        said += f" All counts of {', '.join(triples)} have such noise too."
+    return said
+
+
 @dataclass(frozen=True, eq=False)
 class PairDesign(ResidualDesign, Forecast):
     """A design of margins that says what the noise of its plan comes to."""

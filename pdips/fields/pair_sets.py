@@ -22,6 +22,7 @@ from pdips.margins.consistency import Codes, LevelGroups, groups_of, meet
 from pdips.margins.estimates import NoisyPairs
 from pdips.margins.residuals import ResidualDesign
 from pdips.memory import check_fits
+from pdips.release.large_set import DRAWN_RECORDS, ChunkedSet
 from pdips.release.noisy_margins import MeasuredMargin
 
 MOST_RECORDS = 100_000_000
@@ -30,9 +31,6 @@ HELD_BYTES = 16
 """Of a cell of a set while it is drawn, and of each set that is held: 32 to 40 together
 for one (``benchmarks.scale``, 100,000 and 300,000 records of 60 columns, 2026-12-01).
 """
-
-CHUNK_RECORDS = 1 << 18
-"""Records of a set that are drawn at a time, where it is drawn in chunks."""
 
 
 def check_memory(n_records: int, n_columns: int, n_sets: int) -> None:
@@ -152,7 +150,7 @@ class FittedPairs:
         return self._frame(self.field, codes, laws, rng, posterior=False)
 
     def frames(
-        self, n: int, rng: np.random.Generator, size: int = CHUNK_RECORDS
+        self, n: int, rng: np.random.Generator, size: int = DRAWN_RECORDS
     ) -> Iterator[pd.DataFrame]:
         """Yield so many records of this field, at most ``size`` at a time: memory is
         that of a chunk.
@@ -162,6 +160,11 @@ class FittedPairs:
         laws = self.measured.counts.fine.laws
         for codes in self.field.chunks(pairs, self.target, self.groups, sizes, rng):
             yield self._frame(self.field, codes, laws, rng, posterior=False)
+
+    def chunked_set(self, n: int, rng: np.random.Generator) -> ChunkedSet:
+        """Return a set of so many records of this field, drawn as it is written."""
+        seed = int(rng.integers(2**63))
+        return ChunkedSet(n_records=n, draw=self.frames, seed=seed)
 
     def posterior_set(
         self, rng: np.random.Generator

@@ -88,10 +88,12 @@ def _tables_of_answers(
     answers = read_answers(document.answers, frames[ANSWERS])
     schema = document.table_schema
     plan = mechanism.plan(schema)
-    # not all sets: others may have been added beside those of the release
-    first = read_frame(_file_of(home, document, FIRST_SET), separator=",")
-    first_set = Table(first, schema.without_person())
-    public = PublicFacts.of(first_set, n_public=plan.n_public)
+    public = PublicFacts(document.n_records)
+    if document.n_records is None:
+        # not all sets: others may have been added beside those of the release
+        first = read_frame(_file_of(home, document, FIRST_SET), separator=",")
+        first_set = Table(first, schema.without_person())
+        public = PublicFacts.of(first_set, n_public=plan.n_public)
     measured = mechanism.ask(plan, PublishedAnswers(plan, public, answers))
     return mechanism.tables_of(plan, measured)
 

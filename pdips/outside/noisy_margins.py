@@ -140,7 +140,7 @@ class NoisyMargins:
         """Take the margins of a release in memory."""
         if not release.margins:
             raise InputError(f"a release of {release.mechanism} holds no noisy margins")
-        return cls._of(release.document(), release.tables, release.sets[0])
+        return cls._of(release.document(), release.tables, release.first_set())
 
     @classmethod
     def _of(
@@ -159,7 +159,9 @@ class NoisyMargins:
             ) from None
         check_laws(document)
         neighbours = document.privacy.neighbours
-        n_records = len(records) if neighbours == "replace-one" else None
+        n_records = None
+        if neighbours == "replace-one":
+            n_records = document.n_records or len(records)
         measured, columns = with_groups(measured, document.table_schema.columns)
         axes = {axis.columns[0]: axis for each in measured for axis in each.law.axes}
         schema = measured_schema(document.table_schema, columns, axes)

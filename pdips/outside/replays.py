@@ -367,7 +367,6 @@ def more_sets(
     except ValueError as error:
         raise InputError(f"answers in {opened.home}: {error}") from None
     schema = document.table_schema
-    first = Table(opened.sets[0], schema.without_person())
     mechanism = None
     if document.mechanism in MECHANISMS:
         kind = find(document.mechanism)
@@ -384,7 +383,11 @@ def more_sets(
                 f"settings in privacy.json ask for: it may be of a version with other "
                 f"shares of the price"
             )
-    public = PublicFacts.of(first, n_public=mechanism.neighbours == "replace-one")
+    public = PublicFacts(document.n_records)
+    if document.n_records is None:
+        first = Table(opened.sets[0], schema.without_person())
+        is_public = mechanism.neighbours == "replace-one"
+        public = PublicFacts.of(first, n_public=is_public)
     rng = np.random.default_rng() if rng is None else rng
     return mechanism.more_sets(schema, answers, public, n_sets, rng)
 

@@ -184,6 +184,10 @@ class PrivacyDocument(Document):
     analyses: Annotated[
         list[StatedAnalysis], Field(exclude_if=lambda stated: not stated)
     ] = []
+    # of the table, where it is public and sets have another number
+    n_records: Annotated[
+        int | None, Field(ge=1, exclude_if=lambda known: known is None)
+    ] = None
     table_schema: Annotated[Schema, Field(alias="schema")]
     software: dict[str, str]
     # SHA-256, by file

@@ -1,10 +1,11 @@
 """Synthetic sets too large to hold: distinct records and counts, turned into rows as
-they are written.
+they are written, or records that are drawn as they are written.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,8 @@ from pdips.data.table import decode
 # Synthetic sets of more records than this are written chunk by chunk
 LARGE_SET_RECORDS = 5_000_000
 CHUNK_RECORDS = 1 << 20
+DRAWN_RECORDS = 1 << 18
+"""Records of a set that are drawn at a time, where it is drawn in chunks."""
 
 
 def copies_numbers(schema: Schema) -> bool:
@@ -28,6 +31,57 @@ def copies_numbers(schema: Schema) -> bool:
     return any(
         not schema.columns[name].is_categorical for name in schema.public_columns
     )
+
+
+def _write_csv(frames: Iterator[pd.DataFrame], path: Path) -> None:
+    for number, frame in enumerate(frames):
+        is_first = number == 0
+        mode: Literal["w", "a"] = "w" if is_first else "a"
+        frame.to_csv(path, mode=mode, header=is_first, index=False)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ChunkedSet:
+    """A synthetic set whose records are drawn as they are written, a chunk at a time:
+    memory doesn't grow with their number. Paid for, like every synthetic set.
+
+    ``draw`` yields frames of so many records in all, each of at most so many; they are
+    the same for the same ``seed``.
+    """
+
+    n_records: int
+    draw: Callable[[int, np.random.Generator, int], Iterator[pd.DataFrame]]
+    seed: int
+
+    def __len__(self) -> int:
+        return self.n_records
+
+    def frames(self, size: int = DRAWN_RECORDS) -> Iterator[pd.DataFrame]:
+        """Yield the records as frames of at most ``size`` rows."""
+        return self.draw(self.n_records, np.random.default_rng(self.seed), size)
+
+    def first(self) -> pd.DataFrame:
+        """Return the first chunk: records like all others."""
+        return next(self.frames())
+
+    def write(self, path: Path, file_format: str) -> None:
+        """Write the records to a ``"csv"`` file, or to a ``"parquet"`` file that has
+        the columns of smaller sets and a row group for each chunk.
+        """
+        frames = self.frames()
+        if file_format == "csv":
+            _write_csv(frames, path)
+            return
+        first = next(frames)
+        like = pa.Table.from_pandas(first, preserve_index=False).schema
+        for place, field in enumerate(like):
+            # text that is missing in the whole first chunk
+            if pa.types.is_null(field.type):
+                like = like.set(place, field.with_type(pa.string()))
+        with pq.ParquetWriter(path, like, compression="zstd") as writer:
+            for frame in chain([first], frames):
+                part = pa.Table.from_pandas(frame, like, preserve_index=False)
+                writer.write_table(part)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -58,10 +112,7 @@ class LargeSet:
     def write(self, path: Path, file_format: str) -> None:
         """Write the records to a ``"parquet"`` or ``"csv"`` file."""
         if file_format == "csv":
-            for number, frame in enumerate(self.frames()):
-                is_first = number == 0
-                mode: Literal["w", "a"] = "w" if is_first else "a"
-                frame.to_csv(path, mode=mode, header=is_first, index=False)
+            _write_csv(self.frames(), path)
             return
         one_record = next(self.frames(1))
         like = pa.Table.from_pandas(one_record, preserve_index=False).schema
@@ -146,3 +197,6 @@ class LargeSet:
         missing = codes == len(known) if levels.null_count else None
         places = pa.array(codes, mask=missing)
         return pa.DictionaryArray.from_arrays(places, known.cast(pa.string()))
+
+
+WrittenInChunks = LargeSet | ChunkedSet

@@ -39,7 +39,7 @@ from pdips.release.documents import (
 )
 from pdips.release.folder import file_digest
 from pdips.release.known_totals import TotalCheck
-from pdips.release.large_set import LargeSet
+from pdips.release.large_set import ChunkedSet, WrittenInChunks
 from pdips.release.noisy_margins import MarginError as MarginError
 from pdips.release.noisy_margins import MarginLaw
 from pdips.release.offers import Offers
@@ -78,7 +78,7 @@ class Release:
         The same, itemised.
     sets : tuple of DataFrame
         One synthetic table each.
-    large_sets : tuple of LargeSet
+    large_sets : tuple of LargeSet or ChunkedSet
         In place of ``sets`` where they have too many records to hold: written chunk by
         chunk.
     statistics : dict of str to DataFrame
@@ -115,6 +115,8 @@ class Release:
     analyses : tuple of Release
         Analyses that were named beforehand and are parts of this release: written into
         its folder, each into one of its own.
+    n_public : int, optional
+        The table's number of records, where it is public and sets have another one.
 
     Examples
     --------
@@ -137,7 +139,7 @@ class Release:
     totals: tuple[TotalCheck, ...] = ()
     reproducible: bool = False
     offers: Offers = field(default_factory=Offers)
-    large_sets: tuple[LargeSet, ...] = ()
+    large_sets: tuple[WrittenInChunks, ...] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     receipt: Receipt | None = None
     charge: Charge | None = field(default=None, repr=False, compare=False)
@@ -147,6 +149,7 @@ class Release:
     again: Again | None = field(default=None, repr=False, compare=False)
     posterior_draws: PublicDraws | None = field(default=None, repr=False, compare=False)
     analyses: tuple["Release", ...] = ()
+    n_public: int | None = None
 
     def more_sets(
         self, n_sets: int, *, rng: np.random.Generator | None = None
@@ -186,6 +189,13 @@ class Release:
         :func:`pdips.release.tree.public_tree`.
         """
         return load(PUBLIC_TREE)(self)
+
+    def first_set(self) -> pd.DataFrame:
+        """Return the first set; of one that is drawn in chunks, its first chunk."""
+        if self.sets:
+            return self.sets[0]
+        large = self.large_sets[0]
+        return large.first() if isinstance(large, ChunkedSet) else _whole(large)
 
     @property
     def n_sets(self) -> int:
@@ -249,6 +259,7 @@ class Release:
             margins=list(self.margins),
             answers=list(self.answer_forms),
             totals=list(self.totals),
+            n_records=self.n_public,
             analyses=[*self._stated_analyses()],
             table_schema=self.schema,
             **self.price(),
@@ -419,7 +430,7 @@ class Release:
                 pq.write_table(table, path, compression="zstd")
 
     def _write_labelled(self, folder: Path, suffix: str) -> None:
-        large = (pd.concat(large_set.frames()) for large_set in self.large_sets)
+        large = (_whole(large_set) for large_set in self.large_sets)
         for number, frame in enumerate([*self.sets, *large], start=1):
             path = folder / f"synthetic_{number}.{suffix}"
             write_labelled(frame, self.schema, path)
@@ -523,6 +534,10 @@ class RunRecord:
             "RunRecord (confidential)",
             [*rows, ("peak memory", f"{self.peak_memory:,.0f} MiB")],
         )
+
+
+def _whole(large_set: WrittenInChunks) -> pd.DataFrame:
+    return pd.concat(large_set.frames(), ignore_index=True)
 
 
 def question_of(settings: Mapping[str, Any]) -> str:
