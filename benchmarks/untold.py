@@ -128,10 +128,9 @@ TABLES = {
     ),
     "cps_mixtape": Asked(
         package="causaldata",
-        without=("data_id", "treat"),
+        without=("data_id", "treat", "re74"),
         bounds={
             "age": (15, 60, 9),
-            "re74": (0, 30_000, 15),
             "re75": (0, 30_000, 15),
             "re78": (0, 30_000, 15),
         },
@@ -163,11 +162,11 @@ TABLES = {
         package="survival",
         without=("id", "case.id"),
         bounds={
-            "age": (10, 100, 9),
+            "age": (10, 100),
             "weight": (30, 190, 16),
             "height": (120, 220, 10),
             "bmi": (5, 90, 17),
-            "futime": (0, 7500, 15),
+            "futime": (0, 7500),
         },
         questions=(
             "share(male)",

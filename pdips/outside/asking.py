@@ -19,6 +19,7 @@ from pdips.errors import InputError, UselessWarning, hint
 from pdips.outside.answer import POSTERIOR, PRODUCTS, Answer
 from pdips.outside.beyond_caps import with_what_caps_hide
 from pdips.outside.cells import Missing
+from pdips.outside.interval_counts import of_intervals
 from pdips.outside.noisy_margins import NoisyMargins
 from pdips.outside.questions import (
     Expression,
@@ -436,6 +437,10 @@ def _of_margins(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     if question is None:
         raise InputError("noisy counts answer questions in the grammar")
     if not isinstance(question, Formula):
+        n_records = (margins.found.n, float(margins.found.total_variance))
+        alone = of_intervals(public, question, n_records, asked.target)
+        if alone is not None:
+            return alone
         answer = margins.summarise(
             asked.text, target=asked.target, missing=asked.missing
         )

@@ -1,4 +1,4 @@
-"""The intervals of numbers without bins that a release counted: where a number is
+"""The intervals of numbers that a release counted, or their bins: where a number is
 within one, nothing told.
 """
 
@@ -58,14 +58,27 @@ class CountedIntervals:
 
 
 def counted_intervals(public: PublishedRelease) -> dict[str, CountedIntervals]:
-    """Return the counted intervals of each number without bins; none where a release
-    counted no intervals.
+    """Return the counted intervals of each number without bins, and the bins of those
+    with; none where a release counted neither.
     """
-    _, tables = read_tables(public.home, "intervals")
-    if "intervals" not in tables:
-        return {}
     schema = public.privacy.table_schema
     found = dict[str, CountedIntervals]()
+    counted = {
+        name
+        for law in public.privacy.margins
+        for axis in law.axes
+        for name in axis.columns
+    }
+    for name, column in schema.columns.items():
+        if name in counted and column.is_binned and not column.is_categorical:
+            ends = np.array(column.edges, dtype=np.float64)
+            whole = bool(column.integer)
+            ends[-1] += whole  # the last bin holds its upper edge
+            layer = ends[:-1], ends[1:]
+            found[name] = CountedIntervals([layer], is_whole=whole)
+    _, tables = read_tables(public.home, "intervals")
+    if "intervals" not in tables:
+        return found
     rows = tables["intervals"].dropna(subset=["lower", "upper"])
     for name, own in rows.groupby("column", sort=False):
         layers = [_ends(layer) for _, layer in own.groupby("layer")]

@@ -17,7 +17,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.inference.combine import combine
 from pdips.inference.rules import Rule, nearest_rule
-from pdips.outside.answer import SETS, Answer, CombinedAnswer, Inverted
+from pdips.outside.answer import SETS, Answer, CombinedAnswer, Ends, Inverted
 from pdips.outside.cells import (
     COUNTS,
     IS_SUM,
@@ -25,7 +25,7 @@ from pdips.outside.cells import (
     Missing,
     answer_names,
 )
-from pdips.outside.counted_intervals import counted_intervals
+from pdips.outside.counted_intervals import CountedIntervals, counted_intervals
 from pdips.outside.generalized import means_of, variances_of
 from pdips.outside.questions import (
     ColumnValues,
@@ -52,10 +52,6 @@ BY_INTERVALS = (
 )
 NEARLY = 0.99  # of the way to the ends of their intervals that numbers are moved
 MOST_MOVED = 2  # sets whose numbers are moved within their intervals
-OF_SPAN = 8.0
-"""The variance of where numbers are within intervals is the square of an estimate's
-span over this: between that of an even law over the span (12) and of its ends (4).
-"""
 MOST_PLACES = 400  # at which the share of records below is worked out
 NEWTON_STEPS = 40
 CONVERGED = 1e-8  # change of a coefficient of terms between -1 and 1
@@ -197,7 +193,7 @@ def of_sets(
         SetRecords.of(frame, schema, columns, missing, weight) for frame in public.sets
     ]
     if isinstance(asked, Summary) and asked.kind == "quantile":
-        return _quantiles(sets, asked, rule, told)
+        return _quantiles(public, sets, asked, rule, told)
     analyses = [analysed(records, asked, family) for records in sets]
     names = analyses[0][0]
     estimates = np.stack([estimate for _, estimate, _ in analyses])
@@ -205,48 +201,88 @@ def of_sets(
     combined = combine(estimates, variances, rule=rule)
     within = np.asarray(combined.within)
     total = np.asarray(combined.variance)
-    doubt = _doubt_within(public, sets[:MOST_MOVED], asked, family)
     return CombinedAnswer(
         tuple(names),
         np.asarray(combined.estimate),
-        np.diag(total + doubt),
+        np.diag(total),
         _basis(sets, rule),
-        noise=np.diag(np.maximum(total - within, 0) + doubt),
+        noise=np.diag(np.maximum(total - within, 0)),
         source=SETS,
         remarks=tuple(told),
         limits=_limits(asked),
         combined=combined,
-        untold=np.sqrt(doubt),
+        untold=_untold(public, sets[:MOST_MOVED], asked, family),
     )
 
 
-def _doubt_within(
+def _untold(
     public: PublishedRelease,
     sets: Sequence[SetRecords],
     asked: Question,
     family: Family,
-) -> FloatArray:
-    """Return the variance of estimates by where numbers are within the intervals that
-    were counted: even in the sets, but people round.
+) -> Ends:
+    """Return by how much less, and by how much more, estimates are if numbers are at
+    the ends of the intervals that were counted: even in the sets, but people round.
     """
-    (names, _, _) = analysed(sets[0], asked, family)
-    variance = np.zeros(len(names))
+    estimates = [analysed(records, asked, family)[1] for records in sets]
+    squares = np.zeros((2, len(estimates[0])))
     for name, intervals in counted_intervals(public).items():
-        spans = list[FloatArray]()
-        for records in sets:
-            held = records.values[name].numbers if name in asked.columns else None
-            if held is None:
-                continue
-            # not quite to the ends: logarithms of a column's bound may have none
-            moved = [held + NEARLY * (end - held) for end in intervals.ends(held)]
-            least, largest = (
-                analysed(records.with_numbers({name: held_there}), asked, family)[1]
-                for held_there in moved
-            )
-            spans.append((largest - least) / NEARLY)
-        if spans:
-            variance += np.mean(spans, axis=0) ** 2 / OF_SPAN
-    return np.asarray(variance)
+        if name not in asked.columns:
+            continue
+        gaps = list[FloatArray]()
+        for records, estimate in zip(sets, estimates, strict=True):
+            moved = [
+                analysed(records.with_numbers({name: held}), asked, family)[1]
+                for held in _ends_of(records, asked, name, intervals)
+            ]
+            less = estimate - np.minimum(*moved)
+            more = np.maximum(*moved) - estimate
+            gaps.append(np.maximum(np.stack([less, more]), 0))
+        squares += np.mean(gaps, axis=0) ** 2
+    less, more = np.sqrt(squares)
+    return less, more
+
+
+def _ends_of(
+    records: SetRecords, asked: Question, name: str, intervals: CountedIntervals
+) -> tuple[FloatArray, FloatArray]:
+    """Return the numbers of a column where they are at one end of their intervals, and
+    at the other; where a condition is asked, at a place where it is false, or true, if
+    there is one.
+    """
+    numbers = np.asarray(records.values[name].numbers)
+    low, high = intervals.ends(numbers)
+    conditions = [
+        one
+        for one in _expressions(asked)
+        if one.is_condition and name in one.columns
+    ]
+    if not conditions:
+        # not quite to the ends: logarithms of a column's bound may have none
+        first, last = (numbers + NEARLY * (end - numbers) for end in (low, high))
+        return first, last
+    if not intervals.is_whole:  # the upper end isn't in the interval
+        high = np.maximum(np.nextafter(high, low), low)
+    places = [low, high]
+    for constant in conditions[0].constants:
+        for near in (constant, *np.nextafter(constant, [-np.inf, np.inf])):
+            places.append(np.clip(near, low, high))
+    tried = np.stack(places)
+    is_true = np.stack(
+        [
+            conditions[0].values(records.with_numbers({name: place}).values)
+            for place in places
+        ]
+    )
+    at = np.arange(len(numbers))
+    return tried[is_true.argmin(axis=0), at], tried[is_true.argmax(axis=0), at]
+
+
+def _expressions(asked: Question) -> list[Expression]:
+    """Return all that is taken of a record."""
+    if isinstance(asked, Formula):
+        return [asked.outcome, *asked.factors]
+    return [*asked.of]
 
 
 def analysed(records: SetRecords, asked: Question, family: Family) -> Analysis:
@@ -382,26 +418,37 @@ def summary(records: SetRecords, asked: Summary) -> Analysis:
 
 
 def _quantiles(
-    sets: Sequence[SetRecords], asked: Summary, rule: Rule, told: Sequence[str]
+    public: PublishedRelease,
+    sets: Sequence[SetRecords],
+    asked: Summary,
+    rule: Rule,
+    told: Sequence[str],
 ) -> Inverted:
     """Return quantiles, and intervals of the values at which the sets' shares below
     don't differ from the part asked for: quantiles of whole numbers are often the same
-    in all sets, so that their variance says nothing.
+    in all sets, so that their variance says nothing. Where a number is within a counted
+    interval nothing tells, so intervals end where those do.
     """
-    all_values = np.concatenate([each.numbers(asked.of[0]) for each in sets])
-    places = np.unique(all_values)
+    part = asked.part or 0.5
+    values = [each.numbers(asked.of[0]) for each in sets]
+    ends = [_ends_of_values(public, each, asked.of[0]) for each in sets]
+    low, high = (np.concatenate(each) for each in zip(*ends, strict=True))
+    places = np.unique(high)
     if len(places) > MOST_PLACES:
         parts = np.linspace(0, 1, MOST_PLACES)
-        places = np.unique(np.quantile(all_values, parts, method="inverted_cdf"))
-    part = asked.part or 0.5
-    shares = [_shares_below(each, asked, places) for each in sets]
+        places = np.unique(np.quantile(high, parts, method="inverted_cdf"))
+    shares = [
+        _shares_below(each, asked, own, places)
+        for each, (_, own) in zip(sets, ends, strict=True)
+    ]
     below = [(own - part).ravel() for own, _ in shares]
     variances = [variance.ravel() for _, variance in shares]
     combined = combine(np.stack(below), np.stack(variances), rule=rule)
     shape = shares[0][0].shape
-    middle = np.asarray(combined.estimate).reshape(shape)
-    reached = np.argmax(middle >= 0, axis=1)
-    estimate = np.where(np.isnan(middle[:, 0]), np.nan, places[reached])
+    # the least number up to each place, and above the one before
+    lows = np.full(len(places), np.inf)
+    np.minimum.at(lows, np.searchsorted(places, high), low)
+    estimate = _pooled_quantiles(sets, values, asked)
     return Inverted(
         tuple(answer_names(asked)),
         estimate,
@@ -409,20 +456,67 @@ def _quantiles(
         _basis(sets, rule),
         source=SETS,
         remarks=tuple(told),
-        below=middle,
-        half_widths=lambda level: combined.half_width(level).reshape(shape),
-        lows=places,
-        highs=np.append(places[1:], places[-1]),
+        below=_after_none(np.asarray(combined.estimate).reshape(shape), -part),
+        half_widths=lambda level: _after_none(
+            combined.half_width(level).reshape(shape), 0.0
+        ),
+        lows=np.append(lows[0], lows),
+        highs=np.append(places, places[-1]),
     )
 
 
+def _after_none(of_places: FloatArray, at_none: float) -> FloatArray:
+    """Return numbers of places, shape (groups, places), after that of a place below all
+    values.
+    """
+    first = np.full((len(of_places), 1), at_none)
+    return np.hstack([first + 0 * of_places[:, :1], of_places])
+
+
+def _pooled_quantiles(
+    sets: Sequence[SetRecords], values: Sequence[FloatArray], asked: Summary
+) -> FloatArray:
+    """Return the quantile of each group in all sets together."""
+    part = asked.part or 0.5
+    groups = zip(*(each.groups(asked.by) for each in sets), strict=True)
+    quantiles = list[float]()
+    for held in groups:
+        own = [some[which] for some, which in zip(values, held, strict=True)]
+        together = np.concatenate(own)
+        is_empty = any(len(each) == 0 for each in own)
+        quantile = np.nan
+        if not is_empty:
+            quantile = np.quantile(together, part, method="inverted_cdf")
+        quantiles.append(float(quantile))
+    return np.array(quantiles)
+
+
+def _ends_of_values(
+    public: PublishedRelease, records: SetRecords, asked: Expression
+) -> Ends:
+    """Return the least and the largest that an expression of one column can be in the
+    interval of each complete record; itself where none was counted.
+    """
+    values = records.numbers(asked)
+    (name, *others) = asked.columns
+    intervals = counted_intervals(public).get(name)
+    if others or intervals is None:
+        return values, values
+    ends = intervals.ends(np.asarray(records.values[name].numbers))
+    moved = [records.with_numbers({name: end}) for end in ends]
+    with np.errstate(all="ignore"):
+        low, high = (asked.values(each.values)[each.complete] for each in moved)
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    known = np.isfinite(low) & np.isfinite(high)
+    return np.where(known, low, values), np.where(known, high, values)
+
+
 def _shares_below(
-    records: SetRecords, asked: Summary, places: FloatArray
+    records: SetRecords, asked: Summary, values: FloatArray, places: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the share of each group that is at most each value, in one set, and its
     variance, shape (groups, values).
     """
-    values = records.numbers(asked.of[0])
     shares = []
     variances = []
     for held in records.groups(asked.by):
