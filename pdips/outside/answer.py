@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr, ndtri
+from scipy.special import expit, logit, ndtr, ndtri
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError, hint
@@ -403,12 +403,57 @@ class Inverted(Answer):
         return self.lows[first], self.highs[last]
 
 
+@dataclass(frozen=True)
+class Scale:
+    """A scale without ends, for numbers between two.
+
+    Parameters
+    ----------
+    ends : tuple of float
+    forward, back : callable
+    slope : callable
+        Of ``forward``.
+    """
+
+    ends: tuple[float, float]
+    forward: Callable[[FloatArray], FloatArray]
+    back: Callable[[FloatArray], FloatArray]
+    slope: Callable[[FloatArray], FloatArray]
+
+    def taken(
+        self, estimates: FloatArray, variances: FloatArray, n: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return estimates and variances on the scale; estimates at an end are moved
+        by half a record of ``n``.
+        """
+        middle = sum(self.ends) / 2
+        inside = estimates + (middle - estimates) / (n + 1)
+        return self.forward(inside), variances * self.slope(inside) ** 2
+
+
+LOGIT = Scale((0.0, 1.0), logit, expit, lambda share: 1 / share / (1 - share))
+FISHER = Scale((-1.0, 1.0), np.arctanh, np.tanh, lambda one: 1 / (1 - one**2))
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CombinedAnswer(Answer):
-    """Numbers from synthetic sets, with intervals by the rule that fits them."""
+    """Numbers from synthetic sets, with intervals by the rule that fits them. Those with
+    a scale have the longer reach on each side, of that on the scale and that without:
+    draws near an end are skewed, and what is at the end has no place on the scale.
+    """
 
     combined: Combined
+    scale: Scale | None = None
+    on_scale: Combined | None = None
 
     def _interval(self, reach: float) -> Ends:
-        half = self.combined.half_width(float(2 * ndtr(reach) - 1))
-        return self.estimate - half, self.estimate + half
+        level = float(2 * ndtr(reach) - 1)
+        half = self.combined.half_width(level)
+        lower = self.estimate - half
+        upper = self.estimate + half
+        if self.scale is None or self.on_scale is None:
+            return lower, upper
+        half = self.on_scale.half_width(level)
+        middle = np.asarray(self.on_scale.estimate)
+        lower = np.minimum(lower, self.scale.back(middle - half))
+        return lower, np.maximum(upper, self.scale.back(middle + half))

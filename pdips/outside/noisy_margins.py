@@ -29,8 +29,10 @@ from pdips.outside.cells import (
     SHARES,
     LevelCells,
     Missing,
+    Place,
     answer_names,
     summarised,
+    untold_by_bins,
 )
 from pdips.outside.generalized import (
     MOST_FITTED,
@@ -414,8 +416,13 @@ class NoisyMargins:
             f"{len(self.schema.columns)} columns: {shorten(names, 300)})"
         )
 
-    def _read(self, formula: Formula) -> tuple[Chosen, TermTable]:
-        """Return the pairs that a formula takes, and its terms in their order."""
+    def _read(
+        self, formula: Formula, places: Mapping[str, Place] | None = None
+    ) -> tuple[Chosen, TermTable]:
+        """Return the pairs that a formula takes, and its terms in their order; with
+        numbers at a place of their bins, where it isn't the middle.
+        """
+        at = places or {}
         margins = self
         predictors = dict[str, Terms]()
         of_column = {
@@ -430,7 +437,7 @@ class NoisyMargins:
             name = group[0]
             if len(group) > 1:
                 margins, name = margins._tied(group)
-            cells = LevelCells(self.schema, self.estimated, group)
+            cells = LevelCells(self.schema, self.estimated, group, at)
             factors = {
                 factor.text: cells.terms(factor)
                 for factor in formula.factors
@@ -438,18 +445,18 @@ class NoisyMargins:
             }
             own = [some for some in formula.interactions if {*some} <= {*factors}]
             predictors[name] = crossed(factors, own)
-        outcome = self._outcome(formula.outcome)
+        outcome = self._outcome(formula.outcome, at)
         read = [*formula.outcome.columns]
         chosen = margins._alone([*predictors, *read])
         return chosen, TermTable([*predictors.values()], outcome)
 
-    def _outcome(self, outcome: Expression) -> Terms:
+    def _outcome(self, outcome: Expression, places: Mapping[str, Place]) -> Terms:
         """Return the outcome's number for each level of its column."""
         if len(outcome.columns) > 1:
             raise InputError(f"{outcome.text!r} reads several columns")
-        return LevelCells(self.schema, self.estimated, (*outcome.columns,)).terms(
-            outcome
-        )
+        columns = (*outcome.columns,)
+        cells = LevelCells(self.schema, self.estimated, columns, places)
+        return cells.terms(outcome)
 
     def _coordinates(
         self, columns: Sequence[str]
@@ -604,7 +611,16 @@ class NoisyMargins:
         if target == "population" and np.isfinite(noise).all():
             covariance = noise + sampling_of_ols(chosen, terms, centre)
         basis = "follows from measured pairs"
-        return Answer(terms.names, centre, covariance, basis, noise=noise)
+
+        def refit(at: Mapping[str, Place]) -> FloatArray:
+            moved, own = self._read(asked, at)
+            both = sums(own.values, *moved.counts())
+            return solved(both[:, :-1, :-1], both[:, :-1, -1])[0]
+
+        untold = untold_by_bins(asked.columns, centre, refit)
+        return Answer(
+            terms.names, centre, covariance, basis, noise=noise, untold=untold
+        )
 
     def _takes_moments(self, asked: Formula) -> bool:
         """Return whether a formula takes products: it names nothing else, and a number
@@ -649,7 +665,8 @@ class NoisyMargins:
         """
         choice(target, ("table", "population"), "target")
         choice(family, ("binomial", "poisson"), "family")
-        chosen, terms = self._read(Formula.read(formula, self.schema))
+        asked = Formula.read(formula, self.schema)
+        chosen, terms = self._read(asked)
         if family == "binomial":
             check_binary(terms.outcome[1])
         if math.prod(terms.shape) > MOST_FITTED:
@@ -681,4 +698,18 @@ class NoisyMargins:
                 np.zeros(len(centre)), sampling, len(draws)
             )
         frame = pd.DataFrame(draws, columns=names).dropna(ignore_index=True)
-        return Answer(terms.names, centre, covariance, basis, frame, noise=noise)
+
+        def refit(at: Mapping[str, Place]) -> FloatArray:
+            moved, own = self._read(asked, at)
+            return ScoreModel.of(own, family).fit()(*moved.counts())[0]
+
+        untold = untold_by_bins(asked.columns, centre, refit)
+        return Answer(
+            terms.names,
+            centre,
+            covariance,
+            basis,
+            frame,
+            noise=noise,
+            untold=untold,
+        )

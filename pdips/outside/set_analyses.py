@@ -17,7 +17,16 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.inference.combine import combine
 from pdips.inference.rules import Rule, nearest_rule
-from pdips.outside.answer import SETS, Answer, CombinedAnswer, Ends, Inverted
+from pdips.outside.answer import (
+    FISHER,
+    LOGIT,
+    SETS,
+    Answer,
+    CombinedAnswer,
+    Ends,
+    Inverted,
+    Scale,
+)
 from pdips.outside.cells import (
     COUNTS,
     IS_SUM,
@@ -200,6 +209,11 @@ def of_sets(
     variances = np.stack([variance for _, _, variance in analyses])
     combined = combine(estimates, variances, rule=rule)
     within = np.asarray(combined.within)
+    scale = _scale_of(asked)
+    on_scale = None
+    if scale is not None:
+        n = len(sets[0].complete)
+        on_scale = combine(*scale.taken(estimates, variances, n), rule=rule)
     total = np.asarray(combined.variance)
     return CombinedAnswer(
         tuple(names),
@@ -211,8 +225,18 @@ def of_sets(
         remarks=tuple(told),
         limits=_limits(asked),
         combined=combined,
+        scale=scale,
+        on_scale=on_scale,
         untold=_untold(public, sets[:MOST_MOVED], asked, family),
     )
+
+
+def _scale_of(asked: Question) -> Scale | None:
+    """Return the scale on which the sets' numbers are combined, of shares and
+    correlations: near an end draws are skewed, and reach far to the other side.
+    """
+    kind = asked.kind if isinstance(asked, Summary) else ""
+    return {"share": LOGIT, "correlation": FISHER}.get(kind)
 
 
 def _untold(
