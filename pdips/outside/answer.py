@@ -404,7 +404,7 @@ class Inverted(Answer):
 
 
 @dataclass(frozen=True)
-class Scale:
+class OpenScale:
     """A scale without ends, for numbers between two.
 
     Parameters
@@ -431,19 +431,21 @@ class Scale:
         return self.forward(inside), variances * self.slope(inside) ** 2
 
 
-LOGIT = Scale((0.0, 1.0), logit, expit, lambda share: 1 / share / (1 - share))
-FISHER = Scale((-1.0, 1.0), np.arctanh, np.tanh, lambda one: 1 / (1 - one**2))
+LOGIT = OpenScale((0.0, 1.0), logit, expit, lambda share: 1 / share / (1 - share))
+FISHER = OpenScale((-1.0, 1.0), np.arctanh, np.tanh, lambda one: 1 / (1 - one**2))
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CombinedAnswer(Answer):
-    """Numbers from synthetic sets, with intervals by the rule that fits them. Those with
-    a scale have the longer reach on each side, of that on the scale and that without:
-    draws near an end are skewed, and what is at the end has no place on the scale.
+    """Numbers from synthetic sets, with intervals by the rule that fits them.
+
+    Those with a scale have the longer reach on each side, of that on the scale and that
+    without: draws near an end are skewed, and what is at the end has no place on the
+    scale.
     """
 
     combined: Combined
-    scale: Scale | None = None
+    scale: OpenScale | None = None
     on_scale: Combined | None = None
 
     def _interval(self, reach: float) -> Ends:

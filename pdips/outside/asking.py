@@ -495,9 +495,7 @@ def _of_sets(public: PublishedRelease, asked: PublicQuestion) -> Answer:
         raise InputError("intervals from sets are of the population")
     if asked.question is None:
         raise InputError("sets are asked in the grammar")
-    answer = of_sets(
-        public, asked.question, asked.family, asked.missing, asked.weights
-    )
+    answer = of_sets(public, asked.question, asked.family, asked.missing, asked.weights)
     if asked.weights is not None:
         return answer
     return with_hidden_tails(

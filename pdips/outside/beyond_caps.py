@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
-from pdips.arrays import FloatArray
+from pdips.arrays import BoolArray, FloatArray
 from pdips.outside.answer import OF_SPAN, Answer
 from pdips.outside.cells import Missing
 from pdips.outside.questions import Question, Summary
@@ -23,6 +24,7 @@ BY_COUNTS = (
     "products know numbers between their caps alone: what lies beyond is added by "
     "noisy counts of intervals there"
 )
+N_AGAIN = 200  # times that noise is drawn afresh
 
 
 def with_what_caps_hide(
@@ -118,9 +120,11 @@ def tail(
     """Return by how much all numbers together are above a cap, and the variance of
     that, from noisy counts of intervals.
 
-    It can't be below 0. Nothing else is taken for granted of a long empty tail: counts
-    that are kept above 0 one by one, or falling, are too many on average, and their
-    weights are large there. Numbers may be anywhere in their interval.
+    Counts beyond the cap are taken to fall the farther away it is, and never below 0:
+    noise in long empty tails would weigh too much. So they are too many on average. The
+    last interval, of the upper bound alone, may hold many, and is taken as counted. The
+    variance is that which fresh noise makes, with the square of what noise adds to
+    counts that can't be below 0, and that of numbers anywhere in their interval.
 
     Parameters
     ----------
@@ -136,16 +140,30 @@ def tail(
     >>> noisy = np.array([90.0, 80, 60, 40, 20, 10, 4, 2, -2, 2])
     >>> above, variance = tail(noisy, lower, upper, 5.0, error=2.0)
     >>> round(above, 1), variance > 0
-    (13.0, True)
+    (16.0, True)
     """
     start = np.maximum(lower, cap)
     widths = np.maximum(upper - lower, np.finfo(float).tiny)
     reach = np.where(upper > cap, (upper - cap) ** 2 - (start - cap) ** 2, 0.0)
     weights = np.where(upper > lower, reach / 2 / widths, np.maximum(upper - cap, 0))
-    above = max(float(noisy @ weights), 0.0)
-    spans = np.where(upper > cap, upper - start, 0.0)
-    span = max(float(noisy @ spans), 0.0)
-    return above, error**2 * float(weights @ weights) + span**2 / OF_SPAN
+    is_beyond = weights > 0
+    weights = weights[is_beyond]
+    counts = noisy[is_beyond]
+    is_point = (upper <= lower)[is_beyond]
+    rng = np.random.default_rng(0)
+    drawn = counts + error * rng.standard_normal((N_AGAIN, len(counts)))
+    above, *again = (_above(each, weights, is_point) for each in [counts, *drawn])
+    # what noise adds grows by its standard deviation, and fresh noise takes that from 1
+    # to the root of 2
+    added = (float(np.mean(again)) - above) / (np.sqrt(2) - 1)
+    span = max(float(counts @ (upper - start)[is_beyond]), 0.0)
+    return above, float(np.var(again)) + added**2 + span**2 / OF_SPAN
+
+
+def _above(counts: FloatArray, weights: FloatArray, is_point: BoolArray) -> float:
+    falling = isotonic_regression(counts[~is_point], increasing=False).x
+    of_intervals = float(np.maximum(falling, 0.0) @ weights[~is_point])
+    return of_intervals + float(counts[is_point] @ weights[is_point])
 
 
 def _hidden(

@@ -5,7 +5,7 @@ stand for levels, and summaries made of noisy counts.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -73,9 +73,7 @@ class LevelCells:
             records[name] = ColumnValues(codes, own)
         return records
 
-    def numbers(
-        self, expression: Expression, place: Place | None = None
-    ) -> FloatArray:
+    def numbers(self, expression: Expression, place: Place | None = None) -> FloatArray:
         """Return the number that stands for each cell, of bins that of their middle, or
         at another place.
 
@@ -86,6 +84,12 @@ class LevelCells:
             interval.
         """
         if expression.is_condition:
+            for name in expression.columns:
+                if name in self.estimated:
+                    raise InputError(
+                        f"counts of intervals of {name!r}, which has no bins, are "
+                        f"estimates by column pairs, whose errors aren't known"
+                    )
             first = expression.values(self.values("first"))
             if not np.array_equal(first, expression.values(self.values("last"))):
                 raise InputError(
@@ -151,10 +155,8 @@ def _ends_of_bins(column: Column) -> tuple[FloatArray, FloatArray]:
     edges = np.array(column.edges, dtype=np.float64)
     first = edges[:-1].copy()
     last = edges[1:].copy()
-    if column.integer:
-        whole = np.ceil(edges)
-        last = np.append(whole[1:-1] - 1, np.floor(edges[-1]))
-        first = np.minimum(whole[:-1], last)
+    if column.integer:  # of which no edge is in the bin below
+        last -= 1
     return first, last
 
 

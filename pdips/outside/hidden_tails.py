@@ -97,9 +97,9 @@ def _refuse_unknown_variance(
     hidden = float(np.sqrt(squares @ counts.noise @ squares))
     if hidden > MOST_HIDDEN * len(numbers) * float(numbers.var()):
         raise InputError(
-            f"noise could hide more than {MOST_HIDDEN:g} times the variance of {name!r} "
-            f"far out between its bounds, and so all of a slope or a correlation: ask "
-            f"for its logarithm, or the office for a release with closer bounds, or bins"
+            f"noise could hide more than {MOST_HIDDEN:g} times the variance of "
+            f"{name!r} far out between its bounds, and so all of a slope or a "
+            f"correlation: ask for its logarithm, or the office for closer bounds"
         )
 
 
@@ -152,9 +152,7 @@ def _extremes(
         yield np.resize(tenth, n_hidden)
 
 
-def _with(
-    records: SetRecords, rows: IntArray, name: str, number: float
-) -> SetRecords:
+def _with(records: SetRecords, rows: IntArray, name: str, number: float) -> SetRecords:
     """Return the records and copies of some, with a number of their own."""
     values = dict[str, ColumnValues]()
     for label, own in records.values.items():

@@ -1,5 +1,5 @@
-"""A number without bins by itself: shares, counts and quantiles from the noisy counts of
-its intervals, whose law is known.
+"""A number without bins by itself: shares, counts and quantiles from the noisy counts
+of its intervals, whose law is known.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from pdips.arrays import BoolArray, FloatArray
 from pdips.data.column import Column
 from pdips.outside.answer import Answer, Inverted
 from pdips.outside.cells import COUNTS, SHARES, answer_names
+from pdips.outside.counted_intervals import is_zero_alone
 from pdips.outside.questions import ColumnValues, Expression, Summary
 from pdips.outside.regression import Target
 from pdips.release.folder import read_tables
@@ -69,18 +70,41 @@ class IntervalCounts:
         if rows["lower"].notna().sum() == 0:
             return None
         column = public.privacy.table_schema.columns[name]
+        return cls.of_rows(name, column, rows, n_records)
+
+    @classmethod
+    def of_rows(
+        cls,
+        name: str,
+        column: Column,
+        rows: pd.DataFrame,
+        n_records: tuple[float, float],
+    ) -> Self:
+        """Return the counts that a column's rows of ``intervals`` tell: ``lower`` and
+        ``upper``, missing of those without a number, ``noisy`` and ``variance``.
+
+        Examples
+        --------
+        >>> rows = pd.DataFrame({"lower": [0.0, 0, 5], "upper": [10.0, 5, 10]})
+        >>> rows = rows.assign(noisy=[90, 40, 60], variance=100.0)
+        >>> column = Column(lower=0, upper=10)
+        >>> counts = IntervalCounts.of_rows("pay", column, rows, (100.0, 0.0))
+        >>> counts.counts.round(1).tolist()
+        [40.0, 60.0, 0.0]
+        """
         is_missing = rows["lower"].isna()
         ends = rows[~is_missing].drop_duplicates(["lower", "upper"], keep="last")
         ends = ends.sort_values(["lower", "upper"])
         lower, upper = (ends[end].to_numpy(np.float64) for end in ("lower", "upper"))
-        inside = _inside(lower, upper, lower, upper)
-        is_narrowest = inside.sum(axis=0) == 1
+        is_narrowest = _inside(lower, upper, lower, upper).sum(axis=0) == 1
         lower = lower[is_narrowest]
         upper = upper[is_narrowest]
         sums = _sums_of(rows, is_missing.to_numpy(), lower, upper)
         counts, noise = _least_squares(rows, sums, n_records)
         if column.integer:
             upper = np.maximum(upper - 1, lower)
+        is_zero = is_zero_alone(lower, upper, float(upper[-1] - lower[0]))
+        upper = np.where(is_zero, lower, upper)
         return cls(
             name=name,
             column=column,
@@ -101,7 +125,9 @@ class IntervalCounts:
         """Return that of the counts' errors."""
         return self.noise + self._sampling * (target == "population")
 
-    def _holds(self, condition: Expression) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _holds(
+        self, condition: Expression
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return which part of each interval a condition is true of, if numbers are
         even in it; and the least and the largest part if they are anywhere.
         """
@@ -149,9 +175,7 @@ class IntervalCounts:
             untold=(np.array([far[0]]), np.array([far[1]])),
         )
 
-    def below(
-        self, part: float, target: Target
-    ) -> tuple[FloatArray, FloatArray]:
+    def below(self, part: float, target: Target) -> tuple[FloatArray, FloatArray]:
         """Return the share of records below each interval and up to the end of the last
         one, less a part, and the standard errors of that; shape (intervals + 1,).
         """
@@ -220,9 +244,10 @@ def _inside(
     first = lower[:, None]
     is_point = (upper == lower)[:, None]
     is_within = (around_lower <= first) & (upper[:, None] <= around)
-    return np.where(is_point, is_within & (around_lower == first), is_within) & (
-        is_point | (around > around_lower)
-    )
+    is_same = around_lower == first
+    is_in_longer = around > around_lower
+    held = np.where(is_point, is_within & is_same, is_within & is_in_longer)
+    return np.asarray(held, dtype=bool)
 
 
 def _sums_of(

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from textwrap import shorten
@@ -54,11 +55,10 @@ from pdips.outside.regression import (
     contrasts_of,
     correlation_of_products,
     crossed,
+    fitted,
     grouped,
     least_squares,
     parts_of,
-    solved,
-    sums,
 )
 from pdips.privacy.loss import Neighbours, choice
 from pdips.release.documents import PrivacyDocument
@@ -600,27 +600,18 @@ class NoisyMargins:
             predictors = [factor.text for factor in asked.factors]
             return least_squares(self.moments, asked.outcome.text, predictors, target)
         chosen, terms = self._read(asked)
-        values = terms.values
-
-        def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
-            both = sums(values, counts, n)
-            return solved(both[:, :-1, :-1], both[:, :-1, -1])
-
-        centre, _, noise = chosen.spread(reads, N_REPLICATES)
+        centre, _, noise = chosen.spread(partial(fitted, terms.values), N_REPLICATES)
         covariance = noise
         if target == "population" and np.isfinite(noise).all():
             covariance = noise + sampling_of_ols(chosen, terms, centre)
-        basis = "follows from measured pairs"
 
         def refit(at: Mapping[str, Place]) -> FloatArray:
             moved, own = self._read(asked, at)
-            both = sums(own.values, *moved.counts())
-            return solved(both[:, :-1, :-1], both[:, :-1, -1])[0]
+            return np.asarray(fitted(own.values, *moved.counts())[0])
 
-        untold = untold_by_bins(asked.columns, centre, refit)
-        return Answer(
-            terms.names, centre, covariance, basis, noise=noise, untold=untold
-        )
+        basis = "follows from measured pairs"
+        answer = Answer(terms.names, centre, covariance, basis, noise=noise)
+        return replace(answer, untold=untold_by_bins(asked.columns, centre, refit))
 
     def _takes_moments(self, asked: Formula) -> bool:
         """Return whether a formula takes products: it names nothing else, and a number
@@ -701,15 +692,7 @@ class NoisyMargins:
 
         def refit(at: Mapping[str, Place]) -> FloatArray:
             moved, own = self._read(asked, at)
-            return ScoreModel.of(own, family).fit()(*moved.counts())[0]
+            return np.asarray(ScoreModel.of(own, family).fit()(*moved.counts())[0])
 
-        untold = untold_by_bins(asked.columns, centre, refit)
-        return Answer(
-            terms.names,
-            centre,
-            covariance,
-            basis,
-            frame,
-            noise=noise,
-            untold=untold,
-        )
+        answer = Answer(terms.names, centre, covariance, basis, frame, noise=noise)
+        return replace(answer, untold=untold_by_bins(asked.columns, centre, refit))

@@ -118,7 +118,9 @@ class Expression:
     @property
     def constants(self) -> list[float]:
         """The numbers that it compares columns of numbers with."""
-        compared = (node for node in ast.walk(self.node) if isinstance(node, ast.Compare))
+        compared = (
+            node for node in ast.walk(self.node) if isinstance(node, ast.Compare)
+        )
         constants = list[float]()
         for node in compared:
             is_plain = isinstance(node.left, ast.Name)
