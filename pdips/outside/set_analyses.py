@@ -397,7 +397,8 @@ def _remarks(
     if weight in cut or (isinstance(asked, Formula) and cut & {*asked.columns}):
         remarks.append(BY_INTERVALS)
     if isinstance(asked, Formula):
-        remarks.append(DRAWN_TO_0)
+        if any(not column.is_categorical for column in asked.columns.values()):
+            remarks.append(DRAWN_TO_0)
         _refuse_curves(asked, cut)
     if asked.joined + (weight is not None) > 2:
         remarks.append(BY_MODEL)
