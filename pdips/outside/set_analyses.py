@@ -319,7 +319,14 @@ def _untold(
     the ends of the intervals that were counted: even in the sets, but people round.
     """
     estimates = [analysed(records, asked, family)[1] for records in sets]
-    squares = np.zeros((2, len(estimates[0])))
+    cuts = _cuts(public)
+    within = [
+        np.abs(_calibrated(records, asked, family, cuts)[1] - estimate)
+        for records, estimate in zip(sets, estimates, strict=True)
+    ]
+    # of what a number has to do with others within the intervals of pairs nothing
+    # tells: from nothing to twice what it has between them
+    squares = np.tile(np.mean(within, axis=0) ** 2, (2, 1))
     for name, intervals in counted_intervals(public).items():
         if name not in asked.columns:
             continue

@@ -421,3 +421,17 @@ def test_slopes_and_correlations_are_not_lost_within_intervals():
     assert abs(twin_slope - 5) > 0.12
     assert abs(correlation - truth) < 0.015
     assert abs(twin_correlation - truth) > 0.015
+
+
+def test_what_goes_on_within_intervals_of_pairs_is_left_open(monkeypatch):
+    # a slope from nothing to twice that between intervals; the twin is sure of a set
+    _, of_set, _, asked = coarse()
+    monkeypatch.setattr(set_analyses, "counted_intervals", lambda _: {})
+    monkeypatch.setattr(set_analyses, "_cuts", lambda _: CUTS)
+    raw = analysed(of_set, asked, "gaussian")[1][-1]
+    whole = set_analyses._calibrated(of_set, asked, "gaussian", CUTS)[1][-1]
+    for cuts, is_open in ((CUTS, True), ({}, False)):
+        monkeypatch.setattr(set_analyses, "_cuts", lambda _, own=cuts: own)
+        less, more = set_analyses._untold(None, [of_set], asked, "gaussian")
+        assert (whole - less[-1] <= raw + 1e-9) == is_open
+        assert less[-1] == more[-1]
