@@ -17,7 +17,7 @@ ZERO_ALONE = 1e-3  # of a column's range: 0 is counted in an interval of its own
 
 def is_zero_alone(low: FloatArray, high: FloatArray, whole: float) -> BoolArray:
     """Return which intervals are that of 0 alone."""
-    return (low == 0) & (high <= ZERO_ALONE * whole)
+    return np.asarray((low == 0) & (high <= ZERO_ALONE * whole), dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
