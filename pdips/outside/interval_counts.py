@@ -161,18 +161,20 @@ class IntervalCounts:
         part = np.append(even, 0.0)
         estimate = float(part @ self.counts) / divisor
         slopes = (part - estimate * with_number * is_share) / divisor
-        far = [
-            np.maximum(np.append(gap, 0.0) @ np.maximum(self.counts, 0.0), 0) / divisor
+        counted = np.maximum(self.counts[:-1], 0.0)
+        less, more = (
+            np.array([gap @ counted / divisor])
             for gap in (even - least, largest - even)
-        ]
+        )
+        covariance = slopes @ self.covariance(target) @ slopes
         return Answer(
             tuple(answer_names(asked)),
             np.array([estimate]),
-            np.atleast_2d(slopes @ self.covariance(target) @ slopes),
+            np.array([[covariance]]),
             BASIS,
-            noise=np.atleast_2d(slopes @ self.noise @ slopes),
+            noise=np.array([[slopes @ self.noise @ slopes]]),
             limits=SHARES if is_share else COUNTS,
-            untold=(np.array([far[0]]), np.array([far[1]])),
+            untold=(less, more),
         )
 
     def below(self, part: float, target: Target) -> tuple[FloatArray, FloatArray]:
@@ -188,15 +190,22 @@ class IntervalCounts:
     def quantile(self, asked: Summary, target: Target) -> Answer:
         """Return a quantile, between the ends of intervals that noise leaves open."""
         below, errors = self.below(asked.part or 0.5, target)
+        lows = np.concatenate([self.lower[:1], self.lower])
+        highs = np.concatenate([self.upper, self.upper[-1:]])
+        estimate = np.array([self._crossing(below)])
+
+        def half_widths(level: float) -> FloatArray:
+            return np.asarray(ndtri((1 + level) / 2) * errors[None])
+
         return Inverted(
             tuple(answer_names(asked)),
-            np.array([self._crossing(below)]),
+            estimate,
             np.diag([np.nan]),
             BASIS,
             below=below[None],
-            half_widths=lambda level: ndtri((1 + level) / 2) * errors[None],
-            lows=np.concatenate([self.lower[:1], self.lower]),
-            highs=np.concatenate([self.upper, self.upper[-1:]]),
+            half_widths=half_widths,
+            lows=lows,
+            highs=highs,
         )
 
     def _crossing(self, below: FloatArray) -> float:

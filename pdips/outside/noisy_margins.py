@@ -2,7 +2,6 @@
 margins; post-processing.
 """
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +35,9 @@ from pdips.outside.cells import (
     untold_by_bins,
 )
 from pdips.outside.generalized import (
-    MOST_FITTED,
+    GlmFamily,
     ScoreModel,
+    check_fitted,
     posterior_under_prior,
     sampling_of_ols,
     under_prior,
@@ -51,7 +51,6 @@ from pdips.outside.regression import (
     Target,
     TermTable,
     basis_of,
-    check_binary,
     contrasts_of,
     correlation_of_products,
     crossed,
@@ -658,41 +657,37 @@ class NoisyMargins:
         choice(family, ("binomial", "poisson"), "family")
         asked = Formula.read(formula, self.schema)
         chosen, terms = self._read(asked)
-        if family == "binomial":
-            check_binary(terms.outcome[1])
-        if math.prod(terms.shape) > MOST_FITTED:
-            raise InputError(
-                f"the predictors have more than {MOST_FITTED:,} cells "
-                f"together: take fewer"
-            )
+        check_fitted(terms, family)
         model = ScoreModel.of(terms, family)
         law = "measured" if len(terms.shape) < 3 else "from a model of their pairs"
         basis = f"score measured; law of the predictors {law}"
         centre, draws, noise = chosen.spread(
             model.fit(), N_REPLICATES, model.design.size, tell=False
         )
-        names = list(terms.names)
         n = chosen.pairs.n if target == "population" else np.inf
         if not np.isfinite(noise).all():
             own, alone = posterior_under_prior(chosen, model, n)
             if not alone.all():
                 return under_prior(terms.names, own, alone, basis)
             warnings.warn(OPEN, UselessWarning, 2)
-            none = pd.DataFrame(draws[:0], columns=names)
+            none = pd.DataFrame(draws[:0], columns=[*terms.names])
             return Answer(terms.names, centre, noise, basis, none)
         covariance = noise
         if target == "population":
-            laws, _ = model.parts(*chosen.counts())
-            sampling = model.sampling_covariance(centre, laws[0], n)
+            law_of_table = model.parts(*chosen.counts())[0][0]
+            sampling = model.sampling_covariance(centre, law_of_table, n)
             covariance = noise + sampling
             draws = draws + np.random.default_rng(1).multivariate_normal(
                 np.zeros(len(centre)), sampling, len(draws)
             )
-        frame = pd.DataFrame(draws, columns=names).dropna(ignore_index=True)
+        frame = pd.DataFrame(draws, columns=[*terms.names]).dropna(ignore_index=True)
+        answer = Answer(terms.names, centre, covariance, basis, frame, noise=noise)
+        return self._with_bins(answer, asked, family)
 
+    def _with_bins(self, answer: Answer, asked: Formula, family: GlmFamily) -> Answer:
         def refit(at: Mapping[str, Place]) -> FloatArray:
             moved, own = self._read(asked, at)
             return np.asarray(ScoreModel.of(own, family).fit()(*moved.counts())[0])
 
-        answer = Answer(terms.names, centre, covariance, basis, frame, noise=noise)
-        return replace(answer, untold=untold_by_bins(asked.columns, centre, refit))
+        untold = untold_by_bins(asked.columns, answer.estimate, refit)
+        return replace(answer, untold=untold)

@@ -210,30 +210,38 @@ def of_sets(
         return _quantiles(public, sets, asked, rule, told)
     cuts = _cuts(public)
     analyses = [_calibrated(records, asked, family, cuts) for records in sets]
-    names = analyses[0][0]
+    answer = _combined(analyses, rule, _scale_of(asked), len(sets[0].complete))
+    return replace(
+        answer,
+        basis=_basis(sets, rule),
+        remarks=tuple(told),
+        limits=_limits(asked),
+        untold=_untold(public, sets[:MOST_MOVED], asked, family),
+    )
+
+
+def _combined(
+    analyses: Sequence[Analysis], rule: Rule, scale: OpenScale | None, n_records: int
+) -> CombinedAnswer:
+    """Return what the analyses of the sets, of so many records each, say together."""
     estimates = np.stack([estimate for _, estimate, _ in analyses])
     variances = np.stack([variance for _, _, variance in analyses])
     combined = combine(estimates, variances, rule=rule)
     within = np.asarray(combined.within)
-    scale = _scale_of(asked)
+    total = np.asarray(combined.variance)
     on_scale = None
     if scale is not None:
-        n = len(sets[0].complete)
-        on_scale = combine(*scale.taken(estimates, variances, n), rule=rule)
-    total = np.asarray(combined.variance)
+        on_scale = combine(*scale.taken(estimates, variances, n_records), rule=rule)
     return CombinedAnswer(
-        tuple(names),
+        tuple(analyses[0][0]),
         np.asarray(combined.estimate),
         np.diag(total),
-        _basis(sets, rule),
+        rule,
         noise=np.diag(np.maximum(total - within, 0)),
         source=SETS,
-        remarks=tuple(told),
-        limits=_limits(asked),
         combined=combined,
         scale=scale,
         on_scale=on_scale,
-        untold=_untold(public, sets[:MOST_MOVED], asked, family),
     )
 
 
