@@ -2,6 +2,7 @@
 beyond the caps, of other answers as the synthetic sets have it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -155,7 +156,7 @@ def tail(
     above, *again = (_above(each, weights, is_point) for each in [counts, *drawn])
     # what noise adds grows by its standard deviation, and fresh noise takes that from 1
     # to the root of 2
-    added = (float(np.mean(again)) - above) / (np.sqrt(2) - 1)
+    added = (float(np.mean(again)) - above) / (math.sqrt(2) - 1)
     span = max(float(counts @ (upper - start)[is_beyond]), 0.0)
     return above, float(np.var(again)) + added**2 + span**2 / OF_SPAN
 
