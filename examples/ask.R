@@ -30,12 +30,22 @@ levels_of <- function(release, name) {
     return(if (lacks) c(levels, NA) else levels)
   }
   if (isTRUE(column$integer) || identical(column$scale, "log") || lacks) stop(name, ": ask in Python")
-  edges <- unlist(column$bin_edges)
-  if (is.null(edges)) {
-    if (is.null(column$bins)) stop(name, " has no bins")
-    edges <- seq(column$lower, column$upper, length.out = column$bins + 1)
-  }
+  edges <- edges_of(column, name)
   (head(edges, -1) + tail(edges, -1)) / 2  # a bin counts by its middle
+}
+
+edges_of <- function(column, name) {
+  edges <- unlist(column$bin_edges)
+  if (!is.null(edges)) return(edges)
+  if (is.null(column$bins)) stop(name, " has no bins")
+  seq(column$lower, column$upper, length.out = column$bins + 1)
+}
+
+# Half the width of each bin, in which numbers may be anywhere; 0 of levels.
+halves_of <- function(release, name) {
+  column <- release$facts$schema$columns[[name]]
+  if (!is.null(column$levels)) return(0 * seq_along(levels_of(release, name)))
+  diff(edges_of(column, name)) / 2
 }
 
 # A table less its means along each axis: what it says beyond its margins.
@@ -133,13 +143,21 @@ ratio <- function(found, above, below) {
   c(estimate, middle - half, middle + half)
 }
 
-by_group <- function(release, name, by, above, counted) {
+# Half a width that allows for numbers anywhere in their bins: as two chances, or as
+# both at their worst if that is less.
+beside <- function(half, far) {
+  min(sqrt(half^2 + (qnorm(0.975) * 2 * far / sqrt(8))^2), half + far)
+}
+
+by_group <- function(release, name, by, above, counted, halves = 0 * counted) {
   groups <- if (is.null(by)) "all" else levels_of(release, by)
   found <- counts_of(release, c(name, by))
   rows <- lapply(seq_along(groups), function(group) {
     held <- as.numeric(rep(seq_along(groups), length(above)) == group)
     weights <- function(own) rep(own, each = length(groups)) * held
-    ratio(found, weights(above), weights(counted))
+    row <- ratio(found, weights(above), weights(counted))
+    far <- abs(sum(weights(halves) * found$counts) / sum(weights(counted) * found$counts))
+    c(row[1], row[1] - beside(row[1] - row[2], far), row[1] + beside(row[3] - row[1], far))
   })
   rows <- do.call(rbind, rows)
   data.frame(group = groups, estimate = rows[, 1], lower = rows[, 2], upper = rows[, 3])
@@ -157,7 +175,7 @@ share <- function(release, name, level, by = NULL) {
 mean_of <- function(release, name, by = NULL) {
   values <- as.numeric(levels_of(release, name))
   known <- as.numeric(!is.na(values))
-  by_group(release, name, by, ifelse(is.na(values), 0, values), known)
+  by_group(release, name, by, ifelse(is.na(values), 0, values), known, halves_of(release, name))
 }
 
 # regression(release, voted == "yes" ~ sex): each set by itself, and combined by the rule

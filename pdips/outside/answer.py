@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr, ndtri
+from scipy.special import expit, logit, ndtr, ndtri
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError, hint
@@ -16,12 +16,32 @@ from pdips.inference.combine import Combined
 
 type Weights = Sequence[float] | Mapping[str, float]
 
+type Ends = tuple[FloatArray, FloatArray]
+
 NOISY_MARGINS = "noisy margins"
 PRODUCTS = "noisy products"
 SETS = "synthetic sets"
 POSTERIOR = "posterior"
 MOST_SHOWN = 30  # numbers, printed or in a notebook
 EVERYWHERE = (-np.inf, np.inf)
+OF_SPAN = 8.0
+"""The variance of where numbers are within intervals is the square of an estimate's
+span over this: between that of an even law over the span (12) and of its ends (4).
+"""
+
+
+def beside(half: FloatArray, far: FloatArray, reach: float) -> FloatArray:
+    """Return half a width that allows for an error of so many standard errors, and for
+    numbers that may be anywhere in intervals, which is worth ``far`` at most: as two
+    chances, or as both at their worst if that is less.
+
+    Examples
+    --------
+    >>> beside(np.array([2.0, 0.0]), np.array([0.0, 1.0]), 1.96).tolist()
+    [2.0, 1.0]
+    """
+    by_chance = np.hypot(half, reach * 2 * far / np.sqrt(OF_SPAN))
+    return np.asarray(np.minimum(by_chance, half + far))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +75,10 @@ class Answer:
         Whether the noise left no fit, so that a stated prior has a part in it.
     tree : DataTree, optional
         A posterior that was published.
+    untold : tuple of ndarray, shape (numbers,), optional
+        By how much less, and by how much more, each number may be than the estimate for
+        where numbers are within bins or counted intervals, which nothing tells. It is
+        in intervals, and not in standard errors.
 
     Examples
     --------
@@ -81,6 +105,7 @@ class Answer:
     limits: tuple[float, float] = EVERYWHERE
     is_of_prior: bool = False
     tree: Any = None
+    untold: Ends | None = None
 
     def summary(self, level: float = 0.95) -> pd.DataFrame:
         """Return a row a number: ``estimate``, ``standard_error``, ``lower``,
@@ -92,11 +117,7 @@ class Answer:
         if not 0 < level < 1:
             raise InputError("level must be between 0 and 1")
         error = np.sqrt(np.diagonal(self.covariance))
-        lower, upper = self._interval(float(ndtri((1 + level) / 2)))
-        if self.skewed and self.draws is not None:
-            lower, upper = self.draws.quantile(
-                [(1 - level) / 2, (1 + level) / 2]
-            ).to_numpy()
+        lower, upper = self._ends(level)
         columns = {
             "estimate": self.estimate,
             "standard_error": error,
@@ -109,7 +130,22 @@ class Answer:
             source=self.source
         )
 
-    def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
+    def _ends(self, level: float) -> Ends:
+        reach = float(ndtri((1 + level) / 2))
+        lower, upper = self._interval(reach)
+        if self.skewed and self.draws is not None:
+            lower, upper = self.draws.quantile(
+                [(1 - level) / 2, (1 + level) / 2]
+            ).to_numpy()
+        if self.untold is None:
+            return lower, upper
+        less, more = self.untold
+        return (
+            self.estimate - beside(self.estimate - lower, less, reach),
+            self.estimate + beside(upper - self.estimate, more, reach),
+        )
+
+    def _interval(self, reach: float) -> Ends:
         errors = reach * np.sqrt(np.diagonal(self.covariance))
         return self.estimate - errors, self.estimate + errors
 
@@ -190,6 +226,9 @@ class Answer:
             covariance=self.covariance[block],
             noise=None if self.noise is None else self.noise[block],
             draws=None if self.draws is None else self.draws[[*names]],
+            untold=None
+            if self.untold is None
+            else (self.untold[0][at], self.untold[1][at]),
         )
 
     def _rows(self, *weights: Weights) -> FloatArray:
@@ -222,6 +261,12 @@ class Answer:
     def contrasts(self, names: Sequence[str], rows: FloatArray) -> "Answer":
         """Return several weighted sums, from weights of shape (sums, numbers)."""
         noise = None if self.noise is None else rows @ self.noise @ rows.T
+        untold = None
+        if self.untold is not None:
+            less, more = self.untold
+            added = np.maximum(rows, 0)
+            taken = np.maximum(-rows, 0)
+            untold = added @ less + taken @ more, added @ more + taken @ less
         return Answer(
             tuple(names),
             rows @ self.estimate,
@@ -230,6 +275,7 @@ class Answer:
             noise=noise,
             source=self.source,
             remarks=self.remarks,
+            untold=untold,
         )
 
     def ratio(self, above: Weights, below: Weights, name: str = "ratio") -> "Ratio":
@@ -256,8 +302,12 @@ class Answer:
         """Return several ratios, from weights of shape (ratios, numbers)."""
         sums = np.stack([above @ self.estimate, below @ self.estimate])
         weights = np.stack([above, below])
+        covariance = self.covariance
+        if self.untold is not None:
+            spans = self.untold[0] + self.untold[1]
+            covariance = covariance + np.diag(spans**2 / OF_SPAN)
         known = np.einsum(
-            "akn,nm,bkm->abk", weights, self.covariance, weights, optimize=True
+            "akn,nm,bkm->abk", weights, covariance, weights, optimize=True
         )
         with np.errstate(divide="ignore", invalid="ignore"):
             estimate = sums[0] / sums[1]
@@ -267,7 +317,7 @@ class Answer:
         return Ratio(
             tuple(names),
             estimate,
-            slopes @ self.covariance @ slopes.T,
+            slopes @ covariance @ slopes.T,
             self.basis,
             noise=noise,
             source=self.source,
@@ -314,7 +364,7 @@ class Ratio(Answer):
     sums: FloatArray  # shape (2, ratios): the sums above and those below
     known: FloatArray  # shape (2, 2, ratios): the covariance of their errors
 
-    def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
+    def _interval(self, reach: float) -> Ends:
         above, below = self.sums
         ((of_above, shared), (_, of_below)) = self.known
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -342,7 +392,7 @@ class Inverted(Answer):
     lows: FloatArray  # shape (places,): where a quantile is, if no place before it is
     highs: FloatArray  # of the same shape: or no place after it
 
-    def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
+    def _interval(self, reach: float) -> Ends:
         # From each end to the first place that isn't rejected: if the quantile lies
         # beyond, the test at the place next to it was wrong, one test a side.
         half = self.half_widths(float(2 * ndtr(reach) - 1))
@@ -353,14 +403,59 @@ class Inverted(Answer):
         return self.lows[first], self.highs[last]
 
 
+@dataclass(frozen=True)
+class OpenScale:
+    """A scale without ends, for numbers between two.
+
+    Parameters
+    ----------
+    ends : tuple of float
+    forward, back : callable
+    slope : callable
+        Of ``forward``.
+    """
+
+    ends: tuple[float, float]
+    forward: Callable[[FloatArray], FloatArray]
+    back: Callable[[FloatArray], FloatArray]
+    slope: Callable[[FloatArray], FloatArray]
+
+    def taken(
+        self, estimates: FloatArray, variances: FloatArray, n: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return estimates and variances on the scale; estimates at an end are moved
+        by half a record of ``n``.
+        """
+        middle = sum(self.ends) / 2
+        inside = estimates + (middle - estimates) / (n + 1)
+        return self.forward(inside), variances * self.slope(inside) ** 2
+
+
+LOGIT = OpenScale((0.0, 1.0), logit, expit, lambda share: 1 / share / (1 - share))
+FISHER = OpenScale((-1.0, 1.0), np.arctanh, np.tanh, lambda one: 1 / (1 - one**2))
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CombinedAnswer(Answer):
-    """Numbers from synthetic sets, with intervals by the rule that fits them."""
+    """Numbers from synthetic sets, with intervals by the rule that fits them.
+
+    Those with a scale have the longer reach on each side, of that on the scale and that
+    without: draws near an end are skewed, and what is at the end has no place on the
+    scale.
+    """
 
     combined: Combined
-    untold: FloatArray  # standard errors, shape (numbers,), that sets don't show
+    scale: OpenScale | None = None
+    on_scale: Combined | None = None
 
-    def _interval(self, reach: float) -> tuple[FloatArray, FloatArray]:
-        of_sets = self.combined.half_width(float(2 * ndtr(reach) - 1))
-        half = np.hypot(of_sets, reach * self.untold)
-        return self.estimate - half, self.estimate + half
+    def _interval(self, reach: float) -> Ends:
+        level = float(2 * ndtr(reach) - 1)
+        half = self.combined.half_width(level)
+        lower = self.estimate - half
+        upper = self.estimate + half
+        if self.scale is None or self.on_scale is None:
+            return lower, upper
+        half = self.on_scale.half_width(level)
+        middle = np.asarray(self.on_scale.estimate)
+        lower = np.minimum(lower, self.scale.back(middle - half))
+        return lower, np.maximum(upper, self.scale.back(middle + half))

@@ -19,6 +19,8 @@ from pdips.errors import InputError, UselessWarning, hint
 from pdips.outside.answer import POSTERIOR, PRODUCTS, Answer
 from pdips.outside.beyond_caps import with_what_caps_hide
 from pdips.outside.cells import Missing
+from pdips.outside.hidden_tails import with_hidden_tails
+from pdips.outside.interval_counts import of_intervals
 from pdips.outside.noisy_margins import NoisyMargins
 from pdips.outside.questions import (
     Expression,
@@ -436,6 +438,10 @@ def _of_margins(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     if question is None:
         raise InputError("noisy counts answer questions in the grammar")
     if not isinstance(question, Formula):
+        n_records = (margins.found.n, float(margins.found.total_variance))
+        alone = of_intervals(public, question, n_records, asked.target)
+        if alone is not None:
+            return alone
         answer = margins.summarise(
             asked.text, target=asked.target, missing=asked.missing
         )
@@ -464,8 +470,11 @@ def _without_caps(
     is_capped = answer.source == PRODUCTS and not answer.is_open
     if not is_capped or margins.moments is None or asked.question is None:
         return answer
-    return with_what_caps_hide(
+    without = with_what_caps_hide(
         answer, public, asked.question, asked.missing, margins.moments.caps
+    )
+    return with_hidden_tails(
+        without, public, asked.question, asked.family, asked.missing
     )
 
 
@@ -486,7 +495,12 @@ def _of_sets(public: PublishedRelease, asked: PublicQuestion) -> Answer:
         raise InputError("intervals from sets are of the population")
     if asked.question is None:
         raise InputError("sets are asked in the grammar")
-    return of_sets(public, asked.question, asked.family, asked.missing, asked.weights)
+    answer = of_sets(public, asked.question, asked.family, asked.missing, asked.weights)
+    if asked.weights is not None:
+        return answer
+    return with_hidden_tails(
+        answer, public, asked.question, asked.family, asked.missing
+    )
 
 
 type Source = Callable[[PublishedRelease, PublicQuestion], Answer]

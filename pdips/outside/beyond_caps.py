@@ -2,6 +2,7 @@
 beyond the caps, of other answers as the synthetic sets have it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from pdips.arrays import BoolArray, FloatArray
-from pdips.outside.answer import Answer
+from pdips.outside.answer import OF_SPAN, Answer
 from pdips.outside.cells import Missing
 from pdips.outside.questions import Question, Summary
 from pdips.outside.set_analyses import SetRecords, analysed
@@ -121,9 +122,10 @@ def tail(
     that, from noisy counts of intervals.
 
     Counts beyond the cap are taken to fall the farther away it is, and never below 0:
-    noise in long empty tails would weigh too much. The last interval, of the upper
-    bound alone, may hold many, and is taken as counted. The variance is that which
-    fresh noise makes.
+    noise in long empty tails would weigh too much. So they are too many on average. The
+    last interval, of the upper bound alone, may hold many, and is taken as counted. The
+    variance is that which fresh noise makes, with the square of what noise adds to
+    counts that can't be below 0, and that of numbers anywhere in their interval.
 
     Parameters
     ----------
@@ -152,7 +154,11 @@ def tail(
     rng = np.random.default_rng(0)
     drawn = counts + error * rng.standard_normal((N_AGAIN, len(counts)))
     above, *again = (_above(each, weights, is_point) for each in [counts, *drawn])
-    return above, float(np.var(again))
+    # what noise adds grows by its standard deviation, and fresh noise takes that from 1
+    # to the root of 2
+    added = (float(np.mean(again)) - above) / (math.sqrt(2) - 1)
+    span = max(float(counts @ (upper - start)[is_beyond]), 0.0)
+    return above, float(np.var(again)) + added**2 + span**2 / OF_SPAN
 
 
 def _above(counts: FloatArray, weights: FloatArray, is_point: BoolArray) -> float:

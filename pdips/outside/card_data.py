@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from pdips.arrays import FloatArray
+from pdips.data.column import Column
 from pdips.errors import InputError
 from pdips.margins.estimates import NoisyPairs
 from pdips.outside.answer import Answer
@@ -111,11 +112,15 @@ def _columns(
             continue
         column = margins.schema.columns[name]
         block, place = margins.design.home[name]
-        values = LevelCells(margins.schema, (), (name,)).values()[name]
         numbers = None
+        gaps = list[list[float]]()
         # products answer for a mean that pairs don't hold
-        if values.numbers is not None and name not in of_products:
-            numbers = [None if np.isnan(one) else one for one in values.numbers]
+        if is_number(column) and name not in of_products:
+            cells = LevelCells(margins.schema, (), (name,))
+            middle = np.asarray(cells.values()[name].numbers)
+            numbers = [None if np.isnan(one) else one for one in middle]
+            if column.is_binned and not column.is_categorical:
+                gaps = [*_gaps(cells, name, middle)]
         spelt = None
         if column.is_categorical and is_number(column):
             spelt = [repr(level) for level in column.levels or ()]
@@ -128,11 +133,29 @@ def _columns(
             "shown": column.shown(),
             "spelt": spelt,
             "numbers": numbers,
+            "gaps": gaps,
+            "within": _within(column) if numbers else None,
             "lacks": bool(column.missing) and is_number(column),
             "binned": not column.is_categorical,
             "block": block,
             "at": margins.design.blocks[block].levels[:, place].tolist(),
         }
+
+
+def _gaps(cells: LevelCells, name: str, middle: FloatArray) -> Iterator[list[float]]:
+    """Yield how far the first number of each bin is from its middle, and how far the
+    last; 0 of what is missing.
+    """
+    for place in ("first", "last"):
+        at_end = np.asarray(cells.values(place)[name].numbers)
+        yield np.nan_to_num(at_end - middle).tolist()
+
+
+def _within(column: Column) -> list[float]:
+    """Return the ends between which the mean of a column is."""
+    ends = column.levels or (column.lower, column.upper)
+    numbers = [float(end) for end in ends if end is not None]
+    return [min(numbers), max(numbers)]
 
 
 def _of_analysis(text: str, family: str, answer: Answer) -> dict[str, Any]:

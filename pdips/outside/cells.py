@@ -2,9 +2,10 @@
 stand for levels, and summaries made of noisy counts.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.column import Column
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.outside.answer import Answer, Inverted
+from pdips.outside.answer import Answer, Ends, Inverted
 from pdips.outside.questions import (
     ColumnValues,
     Expression,
@@ -42,11 +43,14 @@ class LevelCells:
     estimated : tuple of str
         Columns that were cut by noisy counts: no number stands for an interval.
     columns : tuple of str
+    places : mapping of str to {"middle", "first", "last"}
+        Where in its bins a column's numbers are; in the middle, if not named.
     """
 
     schema: Schema
     estimated: tuple[str, ...]
     columns: tuple[str, ...]
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     @cached_property
     def codes(self) -> dict[str, IntArray]:
@@ -59,17 +63,19 @@ class LevelCells:
     def n_cells(self) -> int:
         return len(self.codes[self.columns[0]])
 
-    def values(self, place: Place = "middle") -> dict[str, ColumnValues]:
+    def values(self, place: Place | None = None) -> dict[str, ColumnValues]:
         """Return the columns in each cell, with numbers at a place of each bin."""
         records = {}
         for name, codes in self.codes.items():
-            numbers = _numbers(self.schema.columns[name], place)
+            here = place or self.places.get(name, "middle")
+            numbers = _numbers(self.schema.columns[name], here)
             own = None if numbers is None else numbers[codes]
             records[name] = ColumnValues(codes, own)
         return records
 
-    def numbers(self, expression: Expression) -> FloatArray:
-        """Return the number that stands for each cell, of bins that of their middle.
+    def numbers(self, expression: Expression, place: Place | None = None) -> FloatArray:
+        """Return the number that stands for each cell, of bins that of their middle, or
+        at another place.
 
         Raises
         ------
@@ -78,6 +84,12 @@ class LevelCells:
             interval.
         """
         if expression.is_condition:
+            for name in expression.columns:
+                if name in self.estimated:
+                    raise InputError(
+                        f"counts of intervals of {name!r}, which has no bins, are "
+                        f"estimates by column pairs, whose errors aren't known"
+                    )
             first = expression.values(self.values("first"))
             if not np.array_equal(first, expression.values(self.values("last"))):
                 raise InputError(
@@ -92,8 +104,8 @@ class LevelCells:
                     f"intervals: fit the sets, or have the products of all columns "
                     f"measured"
                 )
-        numbers = expression.values(self.values())
-        if np.isinf(numbers).any():
+        numbers = expression.values(self.values(place))
+        if np.isinf(numbers).any() and place is None and not self.places:
             raise InputError(f"{expression.text!r} isn't finite for all levels")
         return numbers
 
@@ -126,15 +138,26 @@ def _numbers(column: Column, place: Place) -> FloatArray | None:
     if not is_number(column):
         return None
     values = column.levels
-    if values is None and place == "middle":
-        values = tuple((a + b) / 2 for a, b in pairwise(column.edges))
-    elif values is None:
-        first = column.edges[:-1]
-        last = column.edges[1:]
-        below = last - 1 if column.integer else np.nextafter(last, first)
-        values = tuple(first if place == "first" else below)
+    if values is None:
+        first, last = _ends_of_bins(column)
+        at = {"first": first, "middle": (first + last) / 2, "last": last}
+        if place == "last" and not column.integer:
+            last[:-1] = np.nextafter(last, first)[:-1]
+        values = tuple(at[place].tolist())
     missing = [np.nan] if column.missing else []
     return np.array([*values, *missing], dtype=np.float64)
+
+
+def _ends_of_bins(column: Column) -> tuple[FloatArray, FloatArray]:
+    """Return the least and the largest number of each bin: of whole numbers the first
+    and the last in it.
+    """
+    edges = np.array(column.edges, dtype=np.float64)
+    first = edges[:-1].copy()
+    last = edges[1:].copy()
+    if column.integer:  # of which no edge is in the bin below
+        last -= 1
+    return first, last
 
 
 def named_parts(asked: Summary) -> list[str]:
@@ -191,12 +214,63 @@ def summarised(
     parts = _parts(asked, cells)
     above = np.einsum("gc,pc->gpc", groups, parts).reshape(-1, cells.n_cells)
     names = answer_names(asked)
+    untold = _untold(asked, cells, counts, groups)
     if asked.kind in IS_SUM:
         limits = COUNTS if asked.kind == "count" else counts.limits
-        return replace(counts.contrasts(names, above), limits=limits)
+        sums = counts.contrasts(names, above)
+        return replace(sums, limits=limits, untold=untold)
     below = np.repeat(groups, len(parts), axis=0)
-    ratios = counts.ratios(names, above, below)
+    ratios = replace(counts.ratios(names, above, below), untold=untold)
     return replace(ratios, limits=SHARES) if asked.kind == "share" else ratios
+
+
+def _untold(
+    asked: Summary, cells: LevelCells, counts: Answer, groups: FloatArray
+) -> Ends | None:
+    """Return by how much less, and by how much more, means or sums of each group are if
+    all numbers are at one end of their bins; None where no bins are asked.
+    """
+    if asked.kind not in ("mean", "total") or not any(
+        column.is_binned and not column.is_categorical
+        for column in asked.measured.values()
+    ):
+        return None
+    at_middle, *at_ends = (
+        np.nan_to_num(cells.numbers(asked.of[0], place))
+        for place in ("middle", "first", "last")
+    )
+    far = [groups * (at_end - at_middle) @ counts.estimate for at_end in at_ends]
+    n_records = groups @ counts.estimate if asked.kind == "mean" else 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below, above = (np.nan_to_num(gap / n_records) for gap in far)
+    less = np.maximum(np.maximum(-below, -above), 0)
+    more = np.maximum(np.maximum(below, above), 0)
+    return less, more
+
+
+def untold_by_bins(
+    columns: Mapping[str, Column],
+    centre: FloatArray,
+    refit: Callable[[Mapping[str, Place]], FloatArray],
+) -> Ends | None:
+    """Return by how much less, and by how much more, coefficients are if all numbers of
+    a column are at one end of their bins; None where none has bins.
+    """
+    binned = [
+        name
+        for name, column in columns.items()
+        if column.is_binned and not column.is_categorical
+    ]
+    if not binned:
+        return None
+    squares = np.zeros((2, len(centre)))
+    for name in binned:
+        with np.errstate(all="ignore"):
+            ends = [refit({name: "first"}), refit({name: "last"})]
+        gaps = np.stack([centre - np.minimum(*ends), np.maximum(*ends) - centre])
+        squares += np.nan_to_num(np.maximum(gaps, 0), posinf=0.0) ** 2
+    less, more = np.sqrt(squares)
+    return less, more
 
 
 def _basis(asked: Summary, cells: LevelCells) -> str:

@@ -1,4 +1,4 @@
-"""The intervals of numbers without bins that a release counted: where a number is
+"""The intervals of numbers that a release counted, or their bins: where a number is
 within one, nothing told.
 """
 
@@ -8,9 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pdips.arrays import FloatArray
+from pdips.arrays import BoolArray, FloatArray
 from pdips.release.folder import read_tables
 from pdips.release.opening import PublishedRelease
+
+ZERO_ALONE = 1e-3  # of a column's range: 0 is counted in an interval of its own
+
+
+def is_zero_alone(low: FloatArray, high: FloatArray, whole: float) -> BoolArray:
+    """Return which intervals are that of 0 alone."""
+    return np.asarray((low == 0) & (high <= ZERO_ALONE * whole), dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,23 +61,37 @@ class CountedIntervals:
             high = np.where(is_inside, upper[interval], high)
         if self.is_whole:
             high = np.maximum(high - 1, low)
-        return low, high
+        lower, upper = self.layers[0]
+        whole = float(upper[-1] - lower[0])
+        return low, np.where(is_zero_alone(low, high, whole), low, high)
 
 
 def counted_intervals(public: PublishedRelease) -> dict[str, CountedIntervals]:
-    """Return the counted intervals of each number without bins; none where a release
-    counted no intervals.
+    """Return the counted intervals of each number without bins, and the bins of those
+    with; none where a release counted neither.
     """
-    _, tables = read_tables(public.home, "intervals")
-    if "intervals" not in tables:
-        return {}
     schema = public.privacy.table_schema
     found = dict[str, CountedIntervals]()
+    counted = {
+        name
+        for law in public.privacy.margins
+        for axis in law.axes
+        for name in axis.columns
+    }
+    for name, column in schema.columns.items():
+        if name in counted and column.is_binned and not column.is_categorical:
+            ends = np.array(column.edges, dtype=np.float64)
+            whole = bool(column.integer)
+            layer = ends[:-1], ends[1:]
+            found[name] = CountedIntervals([layer], is_whole=whole)
+    _, tables = read_tables(public.home, "intervals")
+    if "intervals" not in tables:
+        return found
     rows = tables["intervals"].dropna(subset=["lower", "upper"])
-    for name, own in rows.groupby("column", sort=False):
+    for label, own in rows.groupby("column", sort=False):
         layers = [_ends(layer) for _, layer in own.groupby("layer")]
-        whole = schema.columns[str(name)].integer
-        found[str(name)] = CountedIntervals(layers, is_whole=bool(whole))
+        whole = bool(schema.columns[str(label)].integer)
+        found[str(label)] = CountedIntervals(layers, is_whole=whole)
     return found
 
 

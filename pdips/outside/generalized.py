@@ -13,6 +13,7 @@ import pandas as pd
 from scipy.special import expit
 
 from pdips.arrays import BoolArray, FloatArray
+from pdips.errors import InputError
 from pdips.outside.answer import Answer
 from pdips.outside.regression import (
     LEAST_COUNT,
@@ -20,6 +21,7 @@ from pdips.outside.regression import (
     Parts,
     Reads,
     TermTable,
+    check_binary,
     sums,
 )
 
@@ -45,6 +47,16 @@ ROUNDS = 25
 MOST_FITTED = 20_000  # Cells of the predictors
 N_LAWS = 200  # Fresh draws of the noise for its covariance, where a prior is needed
 LARGEST_LOG = {"fit": 300.0, "posterior": 30.0}  # Of a mean, so that it stays finite
+
+
+def check_fitted(terms: TermTable, family: GlmFamily) -> None:
+    """Refuse an outcome that isn't of a family, and predictors of too many cells."""
+    if family == "binomial":
+        check_binary(terms.outcome[1])
+    if math.prod(terms.shape) > MOST_FITTED:
+        raise InputError(
+            f"the predictors have more than {MOST_FITTED:,} cells together: take fewer"
+        )
 
 
 def means_of(family: GlmFamily, linear: FloatArray, most: float = np.inf) -> FloatArray:

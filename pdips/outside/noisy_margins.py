@@ -2,10 +2,10 @@
 margins; post-processing.
 """
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from textwrap import shorten
@@ -29,12 +29,15 @@ from pdips.outside.cells import (
     SHARES,
     LevelCells,
     Missing,
+    Place,
     answer_names,
     summarised,
+    untold_by_bins,
 )
 from pdips.outside.generalized import (
-    MOST_FITTED,
+    GlmFamily,
     ScoreModel,
+    check_fitted,
     posterior_under_prior,
     sampling_of_ols,
     under_prior,
@@ -48,15 +51,13 @@ from pdips.outside.regression import (
     Target,
     TermTable,
     basis_of,
-    check_binary,
     contrasts_of,
     correlation_of_products,
     crossed,
+    fitted,
     grouped,
     least_squares,
     parts_of,
-    solved,
-    sums,
 )
 from pdips.privacy.loss import Neighbours, choice
 from pdips.release.documents import PrivacyDocument
@@ -416,8 +417,13 @@ class NoisyMargins:
             f"{len(self.schema.columns)} columns: {shorten(names, 300)})"
         )
 
-    def _read(self, formula: Formula) -> tuple[Chosen, TermTable]:
-        """Return the pairs that a formula takes, and its terms in their order."""
+    def _read(
+        self, formula: Formula, places: Mapping[str, Place] | None = None
+    ) -> tuple[Chosen, TermTable]:
+        """Return the pairs that a formula takes, and its terms in their order; with
+        numbers at a place of their bins, where it isn't the middle.
+        """
+        at = places or {}
         margins = self
         predictors = dict[str, Terms]()
         of_column = {
@@ -432,7 +438,7 @@ class NoisyMargins:
             name = group[0]
             if len(group) > 1:
                 margins, name = margins._tied(group)
-            cells = LevelCells(self.schema, self.estimated, group)
+            cells = LevelCells(self.schema, self.estimated, group, at)
             factors = {
                 factor.text: cells.terms(factor)
                 for factor in formula.factors
@@ -440,18 +446,18 @@ class NoisyMargins:
             }
             own = [some for some in formula.interactions if {*some} <= {*factors}]
             predictors[name] = crossed(factors, own)
-        outcome = self._outcome(formula.outcome)
+        outcome = self._outcome(formula.outcome, at)
         read = [*formula.outcome.columns]
         chosen = margins._alone([*predictors, *read])
         return chosen, TermTable([*predictors.values()], outcome)
 
-    def _outcome(self, outcome: Expression) -> Terms:
+    def _outcome(self, outcome: Expression, places: Mapping[str, Place]) -> Terms:
         """Return the outcome's number for each level of its column."""
         if len(outcome.columns) > 1:
             raise InputError(f"{outcome.text!r} reads several columns")
-        return LevelCells(self.schema, self.estimated, (*outcome.columns,)).terms(
-            outcome
-        )
+        columns = (*outcome.columns,)
+        cells = LevelCells(self.schema, self.estimated, columns, places)
+        return cells.terms(outcome)
 
     def _coordinates(
         self, columns: Sequence[str]
@@ -595,18 +601,18 @@ class NoisyMargins:
             predictors = [factor.text for factor in asked.factors]
             return least_squares(self.moments, asked.outcome.text, predictors, target)
         chosen, terms = self._read(asked)
-        values = terms.values
-
-        def reads(counts: FloatArray, n: FloatArray) -> FloatArray:
-            both = sums(values, counts, n)
-            return solved(both[:, :-1, :-1], both[:, :-1, -1])
-
-        centre, _, noise = chosen.spread(reads, N_REPLICATES)
+        centre, _, noise = chosen.spread(partial(fitted, terms.values), N_REPLICATES)
         covariance = noise
         if target == "population" and np.isfinite(noise).all():
             covariance = noise + sampling_of_ols(chosen, terms, centre)
+
+        def refit(at: Mapping[str, Place]) -> FloatArray:
+            moved, own = self._read(asked, at)
+            return np.asarray(fitted(own.values, *moved.counts())[0])
+
         basis = "follows from measured pairs"
-        return Answer(terms.names, centre, covariance, basis, noise=noise)
+        answer = Answer(terms.names, centre, covariance, basis, noise=noise)
+        return replace(answer, untold=untold_by_bins(asked.columns, centre, refit))
 
     def _takes_moments(self, asked: Formula) -> bool:
         """Return whether a formula takes products: it names nothing else, and a number
@@ -651,36 +657,39 @@ class NoisyMargins:
         """
         choice(target, ("table", "population"), "target")
         choice(family, ("binomial", "poisson"), "family")
-        chosen, terms = self._read(Formula.read(formula, self.schema))
-        if family == "binomial":
-            check_binary(terms.outcome[1])
-        if math.prod(terms.shape) > MOST_FITTED:
-            raise InputError(
-                f"the predictors have more than {MOST_FITTED:,} cells "
-                f"together: take fewer"
-            )
+        asked = Formula.read(formula, self.schema)
+        chosen, terms = self._read(asked)
+        check_fitted(terms, family)
         model = ScoreModel.of(terms, family)
         law = "measured" if len(terms.shape) < 3 else "from a model of their pairs"
         basis = f"score measured; law of the predictors {law}"
         centre, draws, noise = chosen.spread(
             model.fit(), N_REPLICATES, model.design.size, tell=False
         )
-        names = list(terms.names)
         n = chosen.pairs.n if target == "population" else np.inf
         if not np.isfinite(noise).all():
             own, alone = posterior_under_prior(chosen, model, n)
             if not alone.all():
                 return under_prior(terms.names, own, alone, basis)
             warnings.warn(OPEN, UselessWarning, 2)
-            none = pd.DataFrame(draws[:0], columns=names)
+            none = pd.DataFrame(draws[:0], columns=[*terms.names])
             return Answer(terms.names, centre, noise, basis, none)
         covariance = noise
         if target == "population":
-            laws, _ = model.parts(*chosen.counts())
-            sampling = model.sampling_covariance(centre, laws[0], n)
+            law_of_table = model.parts(*chosen.counts())[0][0]
+            sampling = model.sampling_covariance(centre, law_of_table, n)
             covariance = noise + sampling
             draws = draws + np.random.default_rng(1).multivariate_normal(
                 np.zeros(len(centre)), sampling, len(draws)
             )
-        frame = pd.DataFrame(draws, columns=names).dropna(ignore_index=True)
-        return Answer(terms.names, centre, covariance, basis, frame, noise=noise)
+        frame = pd.DataFrame(draws, columns=[*terms.names]).dropna(ignore_index=True)
+        answer = Answer(terms.names, centre, covariance, basis, frame, noise=noise)
+        return self._with_bins(answer, asked, family)
+
+    def _with_bins(self, answer: Answer, asked: Formula, family: GlmFamily) -> Answer:
+        def refit(at: Mapping[str, Place]) -> FloatArray:
+            moved, own = self._read(asked, at)
+            return np.asarray(ScoreModel.of(own, family).fit()(*moved.counts())[0])
+
+        untold = untold_by_bins(asked.columns, answer.estimate, refit)
+        return replace(answer, untold=untold)

@@ -115,6 +115,19 @@ class Expression:
         """Whether it is true or false of a record."""
         return _is_condition(self.node)
 
+    @property
+    def constants(self) -> list[float]:
+        """The numbers that it compares columns of numbers with."""
+        compared = (
+            node for node in ast.walk(self.node) if isinstance(node, ast.Compare)
+        )
+        constants = list[float]()
+        for node in compared:
+            is_plain = isinstance(node.left, ast.Name)
+            others = _constants(node.comparators[0]) if is_plain else []
+            constants += [float(each) for each in others if not isinstance(each, str)]
+        return constants
+
     def values(self, records: Mapping[str, ColumnValues]) -> FloatArray:
         """Return the number of each record, 0 or 1 for a condition."""
         with np.errstate(all="ignore"):

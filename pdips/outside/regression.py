@@ -245,6 +245,14 @@ def solved(matrices: FloatArray, right: FloatArray) -> FloatArray:
     return found
 
 
+def fitted(values: FloatArray, counts: FloatArray, n: FloatArray) -> FloatArray:
+    """Return the coefficients of least squares of what stands last for levels on what
+    stands before it; arguments are those of :func:`sums`.
+    """
+    both = sums(values, counts, n)
+    return solved(both[:, :-1, :-1], both[:, :-1, -1])
+
+
 def least_squares(
     moments: NoisyProducts, outcome: str, predictors: Sequence[str], target: Target
 ) -> Answer:

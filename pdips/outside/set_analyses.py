@@ -17,7 +17,16 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.inference.combine import combine
 from pdips.inference.rules import Rule, nearest_rule
-from pdips.outside.answer import SETS, Answer, CombinedAnswer, Inverted
+from pdips.outside.answer import (
+    FISHER,
+    LOGIT,
+    SETS,
+    Answer,
+    CombinedAnswer,
+    Ends,
+    Inverted,
+    OpenScale,
+)
 from pdips.outside.cells import (
     COUNTS,
     IS_SUM,
@@ -25,7 +34,7 @@ from pdips.outside.cells import (
     Missing,
     answer_names,
 )
-from pdips.outside.counted_intervals import counted_intervals
+from pdips.outside.counted_intervals import CountedIntervals, counted_intervals
 from pdips.outside.generalized import means_of, variances_of
 from pdips.outside.questions import (
     ColumnValues,
@@ -47,15 +56,16 @@ BY_MODEL = (
     "of the sets has it, and intervals hold only as far as that is right"
 )
 BY_INTERVALS = (
-    "a number without bins goes with other columns by a few intervals in the sets: "
-    "intervals of 95 % held in 85 to 96 % of trials"
+    "a number without bins goes with other columns by a few intervals in the sets"
+)
+DRAWN_TO_0 = (
+    "what noise hides of an association is drawn towards none in the sets: beside "
+    "little noise, as with a delta, intervals of regressions held in .6 to .9 of trials"
 )
 NEARLY = 0.99  # of the way to the ends of their intervals that numbers are moved
+LEAST_PART = 0.2  # of a variance between intervals that slopes are enlarged by
+MOST_CORRELATED = 0.999
 MOST_MOVED = 2  # sets whose numbers are moved within their intervals
-OF_SPAN = 8.0
-"""The variance of where numbers are within intervals is the square of an estimate's
-span over this: between that of an even law over the span (12) and of its ends (4).
-"""
 MOST_PLACES = 400  # at which the share of records below is worked out
 NEWTON_STEPS = 40
 CONVERGED = 1e-8  # change of a coefficient of terms between -1 and 1
@@ -197,56 +207,189 @@ def of_sets(
         SetRecords.of(frame, schema, columns, missing, weight) for frame in public.sets
     ]
     if isinstance(asked, Summary) and asked.kind == "quantile":
-        return _quantiles(sets, asked, rule, told)
-    analyses = [analysed(records, asked, family) for records in sets]
-    names = analyses[0][0]
+        return _quantiles(public, sets, asked, rule, told)
+    cuts = _cuts(public)
+    analyses = [_calibrated(records, asked, family, cuts) for records in sets]
+    answer = _combined(analyses, rule, _scale_of(asked), len(sets[0].complete))
+    return replace(
+        answer,
+        basis=_basis(sets, rule),
+        remarks=tuple(told),
+        limits=_limits(asked),
+        untold=_untold(public, sets[:MOST_MOVED], asked, family),
+    )
+
+
+def _combined(
+    analyses: Sequence[Analysis], rule: Rule, scale: OpenScale | None, n_records: int
+) -> CombinedAnswer:
+    """Return what the analyses of the sets, of so many records each, say together."""
     estimates = np.stack([estimate for _, estimate, _ in analyses])
     variances = np.stack([variance for _, _, variance in analyses])
     combined = combine(estimates, variances, rule=rule)
     within = np.asarray(combined.within)
     total = np.asarray(combined.variance)
-    doubt = _doubt_within(public, sets[:MOST_MOVED], asked, family)
+    on_scale = None
+    if scale is not None:
+        on_scale = combine(*scale.taken(estimates, variances, n_records), rule=rule)
     return CombinedAnswer(
-        tuple(names),
+        tuple(analyses[0][0]),
         np.asarray(combined.estimate),
-        np.diag(total + doubt),
-        _basis(sets, rule),
-        noise=np.diag(np.maximum(total - within, 0) + doubt),
+        np.diag(total),
+        rule,
+        noise=np.diag(np.maximum(total - within, 0)),
         source=SETS,
-        remarks=tuple(told),
-        limits=_limits(asked),
         combined=combined,
-        untold=np.sqrt(doubt),
+        scale=scale,
+        on_scale=on_scale,
     )
 
 
-def _doubt_within(
+def _cuts(public: PublishedRelease) -> dict[str, FloatArray]:
+    """Return the lower bounds of the intervals by which pairs know each number without
+    bins.
+    """
+    return {
+        axis.columns[0]: np.array(axis.lower, dtype=np.float64)
+        for law in public.privacy.margins
+        for axis in law.axes
+        if axis.lower
+    }
+
+
+def _calibrated(
+    records: SetRecords, asked: Question, family: Family, cuts: Mapping[str, FloatArray]
+) -> Analysis:
+    """Return what a question is answered by one set, where what numbers without bins
+    have to do with other columns is that of their intervals.
+
+    Within an interval a set has a number go with nothing, which takes a part of each
+    slope and correlation. The means of intervals as predictors have no error that goes
+    with them, so their slope is whole (regression calibration: Carroll and others 2006,
+    chapter 4); of an outcome the differences between intervals are enlarged by the part
+    of its variance that is between them.
+    """
+    whole_parts = dict[str, float]()
+    moved = dict[str, FloatArray]()
+    for name in asked.columns.keys() & cuts.keys():
+        numbers = np.asarray(records.values[name].numbers)
+        means, part = _means_of_intervals(numbers, records.complete, cuts[name])
+        whole_parts[name] = part
+        moved[name] = means
+    if isinstance(asked, Summary):
+        answers = analysed(records, asked, family)
+        if asked.kind != "correlation" or asked.by:
+            return answers
+        names, estimates, variances = answers
+        enlarged = estimates / np.prod([*whole_parts.values(), 1.0])
+        return names, np.clip(enlarged, -MOST_CORRELATED, MOST_CORRELATED), variances
+    for name in asked.outcome.columns.keys() & moved.keys():
+        numbers = np.asarray(records.values[name].numbers)
+        if not asked.outcome.is_plain:
+            del moved[name]
+            continue
+        mean = numbers[records.complete].mean()
+        moved[name] = mean + (moved[name] - mean) / whole_parts[name]
+    return analysed(records.with_numbers(moved), asked, family)
+
+
+def _means_of_intervals(
+    numbers: FloatArray, complete: BoolArray, lower: FloatArray
+) -> tuple[FloatArray, float]:
+    """Return the mean of the interval of each number, and the part of the variance that
+    is between intervals; of complete records.
+    """
+    interval = np.searchsorted(lower, numbers, side="right") - 1
+    own = np.clip(interval, 0, len(lower) - 1)
+    counts = np.bincount(own[complete], minlength=len(lower))
+    totals = np.bincount(own[complete], numbers[complete], minlength=len(lower))
+    means = (totals / np.maximum(counts, 1))[own]
+    whole = max(float(numbers[complete].var()), np.finfo(float).tiny)
+    part = max(float(means[complete].var()) / whole, LEAST_PART)
+    return np.where(np.isnan(numbers), numbers, means), part
+
+
+def _scale_of(asked: Question) -> OpenScale | None:
+    """Return the scale on which the sets' numbers are combined, of shares and
+    correlations: near an end draws are skewed, and reach far to the other side.
+    """
+    kind = asked.kind if isinstance(asked, Summary) else ""
+    return {"share": LOGIT, "correlation": FISHER}.get(kind)
+
+
+def _untold(
     public: PublishedRelease,
     sets: Sequence[SetRecords],
     asked: Question,
     family: Family,
-) -> FloatArray:
-    """Return the variance of estimates by where numbers are within the intervals that
-    were counted: even in the sets, but people round.
+) -> Ends:
+    """Return by how much less, and by how much more, estimates are if numbers are at
+    the ends of the intervals that were counted: even in the sets, but people round.
     """
-    (names, _, _) = analysed(sets[0], asked, family)
-    variance = np.zeros(len(names))
+    estimates = [analysed(records, asked, family)[1] for records in sets]
+    cuts = _cuts(public)
+    within = [
+        np.abs(_calibrated(records, asked, family, cuts)[1] - estimate)
+        for records, estimate in zip(sets, estimates, strict=True)
+    ]
+    # of what a number has to do with others within the intervals of pairs nothing
+    # tells: from nothing to twice what it has between them
+    squares = np.tile(np.mean(within, axis=0) ** 2, (2, 1))
     for name, intervals in counted_intervals(public).items():
-        spans = list[FloatArray]()
-        for records in sets:
-            held = records.values[name].numbers if name in asked.columns else None
-            if held is None:
-                continue
-            # not quite to the ends: logarithms of a column's bound may have none
-            moved = [held + NEARLY * (end - held) for end in intervals.ends(held)]
-            least, largest = (
-                analysed(records.with_numbers({name: held_there}), asked, family)[1]
-                for held_there in moved
-            )
-            spans.append((largest - least) / NEARLY)
-        if spans:
-            variance += np.mean(spans, axis=0) ** 2 / OF_SPAN
-    return np.asarray(variance)
+        if name not in asked.columns:
+            continue
+        gaps = list[FloatArray]()
+        for records, estimate in zip(sets, estimates, strict=True):
+            moved = [
+                analysed(records.with_numbers({name: held}), asked, family)[1]
+                for held in _ends_of(records, asked, name, intervals)
+            ]
+            less = estimate - np.minimum(*moved)
+            more = np.maximum(*moved) - estimate
+            gaps.append(np.maximum(np.stack([less, more]), 0))
+        squares += np.mean(gaps, axis=0) ** 2
+    less, more = np.sqrt(squares)
+    return less, more
+
+
+def _ends_of(
+    records: SetRecords, asked: Question, name: str, intervals: CountedIntervals
+) -> tuple[FloatArray, FloatArray]:
+    """Return the numbers of a column where they are at one end of their intervals, and
+    at the other; where a condition is asked, at a place where it is false, or true, if
+    there is one.
+    """
+    numbers = np.asarray(records.values[name].numbers)
+    low, high = intervals.ends(numbers)
+    conditions = [
+        one for one in _expressions(asked) if one.is_condition and name in one.columns
+    ]
+    if not conditions:
+        # not quite to the ends: logarithms of a column's bound may have none
+        first, last = (numbers + NEARLY * (end - numbers) for end in (low, high))
+        return first, last
+    if not intervals.is_whole:  # the upper end isn't in the interval
+        high = np.maximum(np.nextafter(high, low), low)
+    places = [low, high]
+    for constant in conditions[0].constants:
+        for near in (constant, *np.nextafter(constant, [-np.inf, np.inf])):
+            places.append(np.clip(near, low, high))
+    tried = np.stack(places)
+    is_true = np.stack(
+        [
+            conditions[0].values(records.with_numbers({name: place}).values)
+            for place in places
+        ]
+    )
+    at = np.arange(len(numbers))
+    return tried[is_true.argmin(axis=0), at], tried[is_true.argmax(axis=0), at]
+
+
+def _expressions(asked: Question) -> list[Expression]:
+    """Return all that is taken of a record."""
+    if isinstance(asked, Formula):
+        return [asked.outcome, *asked.factors]
+    return [*asked.of]
 
 
 def analysed(records: SetRecords, asked: Question, family: Family) -> Analysis:
@@ -269,6 +412,8 @@ def _remarks(
     if weight in cut or (isinstance(asked, Formula) and cut & {*asked.columns}):
         remarks.append(BY_INTERVALS)
     if isinstance(asked, Formula):
+        if any(not column.is_categorical for column in asked.columns.values()):
+            remarks.append(DRAWN_TO_0)
         _refuse_curves(asked, cut)
     if asked.joined + (weight is not None) > 2:
         remarks.append(BY_MODEL)
@@ -382,26 +527,37 @@ def summary(records: SetRecords, asked: Summary) -> Analysis:
 
 
 def _quantiles(
-    sets: Sequence[SetRecords], asked: Summary, rule: Rule, told: Sequence[str]
+    public: PublishedRelease,
+    sets: Sequence[SetRecords],
+    asked: Summary,
+    rule: Rule,
+    told: Sequence[str],
 ) -> Inverted:
     """Return quantiles, and intervals of the values at which the sets' shares below
     don't differ from the part asked for: quantiles of whole numbers are often the same
-    in all sets, so that their variance says nothing.
+    in all sets, so that their variance says nothing. Where a number is within a counted
+    interval nothing tells, so intervals end where those do.
     """
-    all_values = np.concatenate([each.numbers(asked.of[0]) for each in sets])
-    places = np.unique(all_values)
+    part = asked.part or 0.5
+    values = [each.numbers(asked.of[0]) for each in sets]
+    ends = [_ends_of_values(public, each, asked.of[0]) for each in sets]
+    low, high = (np.concatenate(each) for each in zip(*ends, strict=True))
+    places = np.unique(high)
     if len(places) > MOST_PLACES:
         parts = np.linspace(0, 1, MOST_PLACES)
-        places = np.unique(np.quantile(all_values, parts, method="inverted_cdf"))
-    part = asked.part or 0.5
-    shares = [_shares_below(each, asked, places) for each in sets]
+        places = np.unique(np.quantile(high, parts, method="inverted_cdf"))
+    shares = [
+        _shares_below(each, asked, own, places)
+        for each, (_, own) in zip(sets, ends, strict=True)
+    ]
     below = [(own - part).ravel() for own, _ in shares]
     variances = [variance.ravel() for _, variance in shares]
     combined = combine(np.stack(below), np.stack(variances), rule=rule)
     shape = shares[0][0].shape
-    middle = np.asarray(combined.estimate).reshape(shape)
-    reached = np.argmax(middle >= 0, axis=1)
-    estimate = np.where(np.isnan(middle[:, 0]), np.nan, places[reached])
+    # the least number up to each place, and above the one before
+    lows = np.full(len(places), np.inf)
+    np.minimum.at(lows, np.searchsorted(places, high), low)
+    estimate = _pooled_quantiles(sets, values, asked)
     return Inverted(
         tuple(answer_names(asked)),
         estimate,
@@ -409,20 +565,67 @@ def _quantiles(
         _basis(sets, rule),
         source=SETS,
         remarks=tuple(told),
-        below=middle,
-        half_widths=lambda level: combined.half_width(level).reshape(shape),
-        lows=places,
-        highs=np.append(places[1:], places[-1]),
+        below=_after_none(np.asarray(combined.estimate).reshape(shape), -part),
+        half_widths=lambda level: _after_none(
+            combined.half_width(level).reshape(shape), 0.0
+        ),
+        lows=np.append(lows[0], lows),
+        highs=np.append(places, places[-1]),
     )
 
 
+def _after_none(of_places: FloatArray, at_none: float) -> FloatArray:
+    """Return numbers of places, shape (groups, places), after that of a place below all
+    values.
+    """
+    first = np.full((len(of_places), 1), at_none)
+    return np.hstack([first + 0 * of_places[:, :1], of_places])
+
+
+def _pooled_quantiles(
+    sets: Sequence[SetRecords], values: Sequence[FloatArray], asked: Summary
+) -> FloatArray:
+    """Return the quantile of each group in all sets together."""
+    part = asked.part or 0.5
+    groups = zip(*(each.groups(asked.by) for each in sets), strict=True)
+    quantiles = list[float]()
+    for held in groups:
+        own = [some[which] for some, which in zip(values, held, strict=True)]
+        together = np.concatenate(own)
+        is_empty = any(len(each) == 0 for each in own)
+        quantile = np.nan
+        if not is_empty:
+            quantile = np.quantile(together, part, method="inverted_cdf")
+        quantiles.append(float(quantile))
+    return np.array(quantiles)
+
+
+def _ends_of_values(
+    public: PublishedRelease, records: SetRecords, asked: Expression
+) -> Ends:
+    """Return the least and the largest that an expression of one column can be in the
+    interval of each complete record; itself where none was counted.
+    """
+    values = records.numbers(asked)
+    (name, *others) = asked.columns
+    intervals = counted_intervals(public).get(name)
+    if others or intervals is None:
+        return values, values
+    ends = intervals.ends(np.asarray(records.values[name].numbers))
+    moved = [records.with_numbers({name: end}) for end in ends]
+    with np.errstate(all="ignore"):
+        low, high = (asked.values(each.values)[each.complete] for each in moved)
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    known = np.isfinite(low) & np.isfinite(high)
+    return np.where(known, low, values), np.where(known, high, values)
+
+
 def _shares_below(
-    records: SetRecords, asked: Summary, places: FloatArray
+    records: SetRecords, asked: Summary, values: FloatArray, places: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the share of each group that is at most each value, in one set, and its
     variance, shape (groups, values).
     """
-    values = records.numbers(asked.of[0])
     shares = []
     variances = []
     for held in records.groups(asked.by):
