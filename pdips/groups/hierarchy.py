@@ -48,6 +48,10 @@ class Spread:
     A group's predictor is an effect, normal with this mean and spread, and an offset
     where several groups have that effect in common. With several effects it is the mean
     and an offset, and each standard normal effect times its loading.
+
+    With a ``relation`` effects go with sizes: the mean moves by as much as this with
+    each deviation of the log of how many records there are, and ``spread`` is what is
+    left about it.
     """
 
     mean: float
@@ -56,6 +60,12 @@ class Spread:
     # shape (groups with an effect in common,)
     offsets: FloatArray = field(default_factory=lambda: np.zeros(1))
     slopes: Slopes | None = None
+    relation: float = 0.0
+
+    @property
+    def variance(self) -> float:
+        """Of effects among all groups, large and small."""
+        return self.spread**2 + self.relation**2
 
     def predictors(self, effects: FloatArray, group: IntArray) -> FloatArray:
         """Return the predictor of each group, shape (groups,), at what
@@ -102,6 +112,11 @@ class Hierarchy(ABC):
         """
 
     @property
+    def has_relation(self) -> bool:
+        """Whether effects may go with sizes."""
+        return False
+
+    @property
     def terms(self) -> tuple[str, ...]:
         """What the effects of a group are called, where it has several."""
         return ()
@@ -117,10 +132,16 @@ class Hierarchy(ABC):
         return {}
 
 
+# Prior deviation of the inverse hyperbolic tangent of the correlation of effects with
+# sizes: 95 % of its prior lie between -.75 and .75
+CORRELATION_SPREAD = 0.5
+
+
 @dataclass(frozen=True)
 class PlainHierarchy(Hierarchy):
     """The model ``outcome ~ 1 + (1 | group)`` with weak priors of the schema's bounds:
-    normal for the mean, half-normal for spread and deviation.
+    normal for the mean, half-normal for spread and deviation. Effects may be correlated
+    with the logs of sizes; ``spread`` is that of all groups all the same.
     """
 
     is_normal: bool
@@ -141,19 +162,30 @@ class PlainHierarchy(Hierarchy):
         return cls(False, 0.0, 1.5, 1.0, 1.0)
 
     @property
+    def _scales(self) -> tuple[float, ...]:
+        """Of the half-normal priors."""
+        scales = (self.spread_scale, self.deviation_scale)
+        return scales[: 1 + self.is_normal]
+
+    @property
     def start(self) -> FloatArray:
-        scales = np.log([self.spread_scale / 3, self.deviation_scale / 3])
-        return np.array([self.middle, *scales[: 1 + self.is_normal]])
+        return np.array([self.middle, *np.log(np.divide(self._scales, 3)), 0.0])
 
     def spread(self, place: FloatArray) -> Spread:
         deviation = np.exp(place[2]) if self.is_normal else 1.0
-        return Spread(float(place[0]), float(np.exp(place[1])), float(deviation))
+        of_all = float(np.exp(place[1]))
+        correlation = float(np.tanh(place[-1]))
+        return Spread(
+            mean=float(place[0]),
+            spread=of_all / float(np.cosh(place[-1])),
+            deviation=float(deviation),
+            relation=of_all * correlation,
+        )
 
     def log_prior(self, place: FloatArray) -> float:
         centred = (place[0] - self.middle) / self.scale
-        total = -(centred**2) / 2
-        scales = (self.spread_scale, self.deviation_scale)
-        for log_value, scale in zip(place[1:], scales, strict=False):
+        total = -(centred**2 + (place[-1] / CORRELATION_SPREAD) ** 2) / 2
+        for log_value, scale in zip(place[1:-1], self._scales, strict=True):
             # a half-normal density, and the Jacobian of the logarithm
             total += log_value - np.exp(2 * log_value) / (2 * scale**2)
         return float(total)
@@ -162,11 +194,16 @@ class PlainHierarchy(Hierarchy):
     def effects(self) -> Mapping[str, int]:
         return {EFFECT: 0}
 
+    @property
+    def has_relation(self) -> bool:
+        return True
+
     def named(
         self, places: FloatArray, predictors: FloatArray
     ) -> Mapping[str, FloatArray]:
         draws = {"mean": places[:, 0], "spread": np.exp(places[:, 1])}
         if self.is_normal:
             draws["sigma"] = np.exp(places[:, 2])
+        draws["size_correlation"] = np.tanh(places[:, -1])
         draws[EFFECT] = predictors - places[:, :1]
         return draws

@@ -144,7 +144,7 @@ class GroupResult:
             effect, deviation, sizes = self.quadrature.moments(common)
             variance = (deviation**2)[:, None]
             mean = effect[:, None] + spread.offsets
-            return mean, variance, variance / spread.spread**2, sizes
+            return mean, variance, variance / spread.variance, sizes
         effects, covariances, sizes = self.quadrature.joint_moments(common)
         loadings = spread.slopes.loadings
         variance = np.einsum("kp,gpq,kq->gk", loadings, covariances, loadings)
