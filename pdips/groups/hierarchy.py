@@ -132,8 +132,11 @@ class Hierarchy(ABC):
         return {}
 
 
-# Prior deviation of the inverse hyperbolic tangent of the correlation of effects with
-# sizes: 95 % of its prior lie between -.75 and .75
+# The largest correlation of effects with sizes: beyond it what is left of the spread is
+# narrower than the distance of points on grids
+MOST_CORRELATED = 0.9
+# Prior deviation of the inverse hyperbolic tangent of its share of that: 95 % of the
+# prior lie between -.68 and .68
 CORRELATION_SPREAD = 0.5
 
 
@@ -174,10 +177,10 @@ class PlainHierarchy(Hierarchy):
     def spread(self, place: FloatArray) -> Spread:
         deviation = np.exp(place[2]) if self.is_normal else 1.0
         of_all = float(np.exp(place[1]))
-        correlation = float(np.tanh(place[-1]))
+        correlation = float(_correlation(place[-1]))
         return Spread(
             mean=float(place[0]),
-            spread=of_all / float(np.cosh(place[-1])),
+            spread=of_all * float(np.sqrt(1 - correlation**2)),
             deviation=float(deviation),
             relation=of_all * correlation,
         )
@@ -204,6 +207,10 @@ class PlainHierarchy(Hierarchy):
         draws = {"mean": places[:, 0], "spread": np.exp(places[:, 1])}
         if self.is_normal:
             draws["sigma"] = np.exp(places[:, 2])
-        draws["size_correlation"] = np.tanh(places[:, -1])
+        draws["size_correlation"] = _correlation(places[:, -1])
         draws[EFFECT] = predictors - places[:, :1]
         return draws
+
+
+def _correlation(place: FloatArray) -> FloatArray:
+    return MOST_CORRELATED * np.tanh(place)
