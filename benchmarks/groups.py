@@ -223,8 +223,9 @@ def measured(
     ratio = np.clip(noisy_ratio, lower, upper)
     rank = np.argsort(np.argsort(exact.predictors)) / len(truth)
     places = result.weighted.resampled(400, rng)
-    # all but the correlation of effects with sizes
-    places = np.delete(places, len(TRUTH[family]), axis=1)
+    if result.hierarchy.has_relation:
+        # the correlation of effects with sizes isn't compared
+        places = np.delete(places, len(TRUTH[family]), axis=1)
     places[:, 1:] = np.exp(places[:, 1:])
     low, high = np.quantile(places, [0.025, 0.975], axis=0)
     # that of the gamma law with the variance of what a Poisson law adds to it

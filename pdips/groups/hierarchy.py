@@ -138,13 +138,17 @@ MOST_CORRELATED = 0.9
 # Prior deviation of the inverse hyperbolic tangent of its share of that: 95 % of the
 # prior lie between -.68 and .68
 CORRELATION_SPREAD = 0.5
+# Groups from which such a correlation is part of the model: of fewer ones it is hardly
+# known, and their intervals would be wider by it (``benchmarks.groups``)
+FEWEST_CORRELATED = 200
 
 
 @dataclass(frozen=True)
 class PlainHierarchy(Hierarchy):
     """The model ``outcome ~ 1 + (1 | group)`` with weak priors of the schema's bounds:
-    normal for the mean, half-normal for spread and deviation. Effects may be correlated
-    with the logs of sizes; ``spread`` is that of all groups all the same.
+    normal for the mean, half-normal for spread and deviation. Of many groups effects
+    may be correlated with the logs of sizes; ``spread`` is that of all groups all the
+    same.
     """
 
     is_normal: bool
@@ -152,17 +156,19 @@ class PlainHierarchy(Hierarchy):
     scale: float  # of the mean's prior
     spread_scale: float
     deviation_scale: float
+    is_correlated: bool = False
 
     @classmethod
     def of(cls, design: GroupDesign) -> "PlainHierarchy":
         """Return the hierarchy of a design."""
         lower, upper = design.range
         half = (upper - lower) / 2
+        has_many = design.n_effects >= FEWEST_CORRELATED
         if design.family == "normal":
-            return cls(True, (lower + upper) / 2, half, half / 2, half)
-        if design.family == "poisson":
-            return cls(False, float(np.log((upper + 1) / 4)), 1.5, 1.0, 1.0)
-        return cls(False, 0.0, 1.5, 1.0, 1.0)
+            middle = (lower + upper) / 2
+            return cls(True, middle, half, half / 2, half, has_many)
+        middle = float(np.log((upper + 1) / 4)) if design.family == "poisson" else 0.0
+        return cls(False, middle, 1.5, 1.0, 1.0, has_many)
 
     @property
     def _scales(self) -> tuple[float, ...]:
@@ -172,23 +178,26 @@ class PlainHierarchy(Hierarchy):
 
     @property
     def start(self) -> FloatArray:
-        return np.array([self.middle, *np.log(np.divide(self._scales, 3)), 0.0])
+        scales = np.log(np.divide(self._scales, 3))
+        return np.array([self.middle, *scales, *[0.0] * self.is_correlated])
 
     def spread(self, place: FloatArray) -> Spread:
         deviation = np.exp(place[2]) if self.is_normal else 1.0
         of_all = float(np.exp(place[1]))
-        correlation = float(_correlation(place[-1]))
+        [correlation] = self._correlation(place[None])
         return Spread(
             mean=float(place[0]),
             spread=of_all * float(np.sqrt(1 - correlation**2)),
             deviation=float(deviation),
-            relation=of_all * correlation,
+            relation=of_all * float(correlation),
         )
 
     def log_prior(self, place: FloatArray) -> float:
         centred = (place[0] - self.middle) / self.scale
-        total = -(centred**2 + (place[-1] / CORRELATION_SPREAD) ** 2) / 2
-        for log_value, scale in zip(place[1:-1], self._scales, strict=True):
+        total = -(centred**2) / 2
+        if self.is_correlated:
+            total -= (place[-1] / CORRELATION_SPREAD) ** 2 / 2
+        for log_value, scale in zip(place[1:], self._scales, strict=False):
             # a half-normal density, and the Jacobian of the logarithm
             total += log_value - np.exp(2 * log_value) / (2 * scale**2)
         return float(total)
@@ -199,7 +208,14 @@ class PlainHierarchy(Hierarchy):
 
     @property
     def has_relation(self) -> bool:
-        return True
+        return self.is_correlated
+
+    def _correlation(self, places: FloatArray) -> FloatArray:
+        """Return that of effects with sizes, shape (draws,), of parameters of shape
+        (draws, parameters).
+        """
+        share = np.tanh(places[:, -1]) if self.is_correlated else np.zeros(len(places))
+        return np.asarray(MOST_CORRELATED * share)
 
     def named(
         self, places: FloatArray, predictors: FloatArray
@@ -207,10 +223,7 @@ class PlainHierarchy(Hierarchy):
         draws = {"mean": places[:, 0], "spread": np.exp(places[:, 1])}
         if self.is_normal:
             draws["sigma"] = np.exp(places[:, 2])
-        draws["size_correlation"] = _correlation(places[:, -1])
+        if self.is_correlated:
+            draws["size_correlation"] = self._correlation(places)
         draws[EFFECT] = predictors - places[:, :1]
         return draws
-
-
-def _correlation(place: FloatArray) -> FloatArray:
-    return MOST_CORRELATED * np.tanh(place)

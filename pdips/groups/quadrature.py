@@ -437,7 +437,7 @@ class GroupQuadrature:
         middle, deviation = self.log_moments
         if common.sizes is not None:
             middle, deviation = common.sizes.log_moments(self.noisy.n_within)
-        return relation / deviation * (np.log1p(np.maximum(sizes, 0.0)) - middle)
+        return relation / deviation * (_mean_logs(np.maximum(sizes, 0.0)) - middle)
 
     def _predictors_of(
         self,
@@ -587,6 +587,19 @@ def _moments_of_logs(sizes: FloatArray) -> tuple[float, float]:
     logs = np.log1p(sizes)
     # where all are alike nothing goes with them
     return float(logs.mean()), float(max(logs.std(), np.sqrt(LEAST)))
+
+
+def _mean_logs(sizes: FloatArray) -> FloatArray:
+    """Return the mean log of one more than sizes, over cells of which these are the
+    middles, shape (effects, sizes), or at sizes that are known, shape (effects, 1).
+    """
+    if sizes.shape[1] == 1:
+        return np.log1p(sizes)
+    half = (sizes[:, 1:2] - sizes[:, :1]) / 2
+    above = 1 + sizes + half
+    below = np.maximum(1 + sizes - half, 1.0)
+    whole = above * np.log(above) - below * np.log(below)
+    return np.asarray(whole / (2 * half) - 1)
 
 
 def _variance_of_squares(mean: FloatArray, variance: FloatArray) -> FloatArray:

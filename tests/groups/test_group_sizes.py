@@ -68,20 +68,11 @@ def related(family, n_groups, rng, *, noise=4.0, correlation=CORRELATION):
     return noisy, effects, sizes
 
 
-class Written(PlainHierarchy):
-    """As an analyst writes it: the broken twin, where effects go with sizes."""
-
-    has_relation = False
-
-    @property
-    def start(self):
-        return super().start[:-1]
-
-    def spread(self, place):
-        return super().spread(np.append(place, 0.0))
-
-    def log_prior(self, place):
-        return super().log_prior(np.append(place, 0.0))
+def written(design):
+    """The hierarchy as an analyst writes it: the broken twin, where effects go with
+    sizes.
+    """
+    return replace(PlainHierarchy.of(design), is_correlated=False)
 
 
 def brute_force(noisy, common, group):
@@ -131,12 +122,12 @@ def test_a_group_s_effect_goes_with_its_size_as_on_a_fine_grid(
     means, deviations, _ = quadrature.moments(common)
     exact = np.array([brute_force(noisy, common, group) for group in range(12)])
     assert quadrature.evidence(common) == pytest.approx(exact[:, 0].sum(), abs=0.4)
-    assert np.abs(means - exact[:, 1]).max() < 0.08 * of_all
-    assert np.abs(deviations / exact[:, 2] - 1).max() < 0.08
+    assert np.abs(means - exact[:, 1]).max() < 0.05 * of_all
+    assert np.abs(deviations / exact[:, 2] - 1).max() < 0.1
     # the broken twin: effects are as if they had nothing to do with sizes
     alone = Common(replace(spread, relation=0.0, spread=of_all), SIZES)
     twin, _, _ = quadrature.moments(alone)
-    assert np.abs(twin - exact[:, 1]).max() > 0.08 * of_all
+    assert np.abs(twin - exact[:, 1]).max() > 0.05 * of_all
 
 
 def test_one_effect_is_the_same_by_grids_and_in_closed_form():
@@ -168,23 +159,25 @@ def test_one_effect_is_the_same_by_grids_and_in_closed_form():
     assert abs(twin - grids) > 0.6
 
 
-@pytest.mark.parametrize("family", ["normal", "bernoulli"])
+@pytest.mark.parametrize(
+    "family", ["normal", pytest.param("bernoulli", marks=pytest.mark.slow)]
+)
 def test_small_groups_are_covered_where_effects_go_with_sizes(family):
     # some 250 groups of fewer than ten records, in two tables: .95 leaves the range
     # once in 4,000 tests, if no table's groups had common parameters
-    shares = {PlainHierarchy: [], Written: []}
+    shares = {PlainHierarchy.of: [], written: []}
     for number in range(2):
         rng = np.random.default_rng([number, 7])
         noisy, effects, sizes = related(family, 500, rng)
         for hierarchy, covered in shares.items():
-            result = GroupResult.of(noisy, hierarchy.of(noisy.design), rng)
+            result = GroupResult.of(noisy, hierarchy(noisy.design), rng)
             mean, deviation, _, _ = result.moments
             is_held = np.abs(effects - mean) < 1.96 * deviation
             covered.extend(is_held[sizes < 10])
-    assert len(shares[Written]) > 200
-    assert np.mean(shares[PlainHierarchy]) > 0.9
+    assert len(shares[written]) > 200
+    assert np.mean(shares[PlainHierarchy.of]) > 0.9
     # the broken twin: effects that have nothing to do with sizes
-    assert np.mean(shares[Written]) < 0.87
+    assert np.mean(shares[written]) < 0.87
 
 
 def test_the_correlation_with_sizes_has_draws_of_its_own():
@@ -205,26 +198,37 @@ def test_the_correlation_with_sizes_has_draws_of_its_own():
 
 
 def test_a_model_is_contradicted_where_effects_go_with_sizes_and_seldom_else():
-    """Of 20 tables whose effects have nothing to do with sizes, 5 % of which may be
-    said to contradict the model, more than 4 are once in 400 tests.
+    """Of 12 tables whose effects have nothing to do with sizes, 5 % of which may be
+    said to contradict the model, more than 3 are once in 400 tests.
     """
     contradicted = {0.0: [], CORRELATION: []}
     standardised = []
     for correlation, shares in contradicted.items():
-        for number in range(20 if correlation == 0 else 3):
+        n_tables, n_groups = (12, 250) if correlation == 0 else (2, 800)
+        for number in range(n_tables):
             rng = np.random.default_rng([number, 3])
-            noisy, _, _ = related("normal", 250, rng, correlation=correlation)
-            result = GroupResult.of(noisy, Written.of(noisy.design), rng)
+            noisy, _, _ = related("normal", n_groups, rng, correlation=correlation)
+            result = GroupResult.of(noisy, written(noisy.design), rng)
             attributes = result.misfit()
             shares.append(contradiction(attributes) is not None)
             relation = SizeRelation.of(result.hyper, result.weighted)
             if correlation == 0:
                 standardised.append(relation.correlation / relation.deviation)
     # the broken twin: what noise does is said to be a relation
-    assert sum(contradicted[0.0]) <= 4
+    assert sum(contradicted[0.0]) <= 3
     assert all(contradicted[CORRELATION])
-    # deviation of 20 normal numbers: all but one seed in 1,000
-    assert 0.5 < np.std(standardised) < 1.6
+    # deviation of 12 normal numbers: all but one seed in 1,000
+    assert 0.4 < np.std(standardised) < 1.7
+
+
+def test_of_few_groups_effects_have_nothing_to_do_with_sizes():
+    few, many = (PlainHierarchy.of(design_of("normal", n)) for n in (199, 200))
+    assert (few.has_relation, many.has_relation) == (False, True)
+    assert len(many.start) == len(few.start) + 1
+    place = many.start + 0.3
+    assert few.spread(place[:-1]).relation == 0
+    of_all = few.spread(place[:-1]).variance
+    assert many.spread(place).variance == pytest.approx(of_all)
 
 
 def test_too_few_groups_say_nothing_of_a_relation():
@@ -233,7 +237,7 @@ def test_too_few_groups_say_nothing_of_a_relation():
     many = np.random.default_rng(0).standard_normal((80, 5))
     assert SizeRelation._of_scores(many[:, 0] * np.nan, many[:, 1:]) is None
     assert SizeRelation._of_scores(many[:, 0] * 0.01, many[:, 1:]) is None
-    assert SizeRelation._of_scores(many[:, 0], many[:, 1:]).misfit == 1.0
+    assert SizeRelation._of_scores(many[:, 0], many[:, 1:]).misfit > 0.05
 
 
 def make(df):
