@@ -13,6 +13,7 @@ overdispersed.
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,7 +34,7 @@ TRUTH = {
 }
 TAIL = 3  # degrees of freedom of normal records that are wrong
 CLUMPED = 0.8  # deviation of what is added to the logits of wrong binary records
-OUTCOMES = {
+OUTCOMES: dict[str, dict[str, Any]] = {
     "bernoulli": {"levels": [0, 1]},
     "normal": {"lower": -15, "upper": 15},
 }
@@ -71,7 +72,7 @@ def drawn(
     return pd.DataFrame({"y": y, **columns}), effects
 
 
-def exactly(frame: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+def exactly(frame: pd.DataFrame, table: pd.DataFrame) -> float:
     """Return how far off, in its deviation, the intercept is by generalised least
     squares of the same noisy sums, if numbers of records and variances are known: of
     normal outcomes with slopes.
@@ -94,7 +95,7 @@ def exactly(frame: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
         told += given.T @ weights @ given
         pull += given.T @ weights @ total
     off = np.linalg.solve(told, pull)[0] - TRUTH["Intercept"]
-    return np.asarray(off / np.sqrt(np.linalg.inv(told)[0, 0]))
+    return float(off / np.sqrt(np.linalg.inv(told)[0, 0]))
 
 
 def main() -> None:
@@ -142,8 +143,8 @@ def main() -> None:
             held = np.mean((low < truth) & (truth < high))
             covered.setdefault(name, []).append(float(held))
         if arguments.slopes:
-            z = exactly(frame, release.tables["groups"])
-            off.setdefault(KNOWN, []).append(float(z))
+            by_least_squares = exactly(frame, release.tables["groups"])
+            off.setdefault(KNOWN, []).append(by_least_squares)
     seconds = (time.process_time() - start) / arguments.tables
     print("| parameter | off, in its sd: mean | root mean square | within 1.96 |")
     print("| --- | --- | --- | --- |")

@@ -140,7 +140,7 @@ MOST_CORRELATED = 0.9
 CORRELATION_SPREAD = 0.5
 # Groups from which such a correlation is part of the model: of fewer ones it is hardly
 # known, and their intervals would be wider by it (``benchmarks.groups``)
-FEWEST_CORRELATED = 200
+FEWEST_CORRELATED = 300
 
 
 @dataclass(frozen=True)
@@ -179,18 +179,16 @@ class PlainHierarchy(Hierarchy):
     @property
     def start(self) -> FloatArray:
         scales = np.log(np.divide(self._scales, 3))
-        return np.array([self.middle, *scales, *[0.0] * self.is_correlated])
+        unrelated = [0.0] if self.is_correlated else []
+        return np.array([self.middle, *scales, *unrelated])
 
     def spread(self, place: FloatArray) -> Spread:
         deviation = np.exp(place[2]) if self.is_normal else 1.0
         of_all = float(np.exp(place[1]))
         [correlation] = self._correlation(place[None])
-        return Spread(
-            mean=float(place[0]),
-            spread=of_all * float(np.sqrt(1 - correlation**2)),
-            deviation=float(deviation),
-            relation=of_all * float(correlation),
-        )
+        left = of_all * float(np.sqrt(1 - correlation**2))
+        moved = of_all * float(correlation)
+        return Spread(float(place[0]), left, float(deviation), relation=moved)
 
     def log_prior(self, place: FloatArray) -> float:
         centred = (place[0] - self.middle) / self.scale
@@ -214,8 +212,9 @@ class PlainHierarchy(Hierarchy):
         """Return that of effects with sizes, shape (draws,), of parameters of shape
         (draws, parameters).
         """
-        share = np.tanh(places[:, -1]) if self.is_correlated else np.zeros(len(places))
-        return np.asarray(MOST_CORRELATED * share)
+        if not self.is_correlated:
+            return np.zeros(len(places))
+        return np.asarray(MOST_CORRELATED * np.tanh(places[:, -1]))
 
     def named(
         self, places: FloatArray, predictors: FloatArray

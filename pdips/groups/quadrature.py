@@ -302,13 +302,13 @@ class GroupQuadrature:
         half = outcome.half
         mean, prior, within = self._scaled(common)
         sizes, log_sizes = self._sizes_of(rows, common)
-        mean = mean + self._shifts(sizes, common) / half
-        off = self.noisy.sums[rows, None] - sizes * mean
+        means = mean + self._shifts(sizes, common) / half
+        off = self.noisy.sums[rows, None] - sizes * means
         noise = sizes * within + self.noisy.sum_variance
         variance = sizes**2 * prior + noise
         terms = off**2 / variance + np.log(variance) + LOG_TWO_PI
         gain = prior * sizes / variance
-        predicted = mean + gain * off
+        predicted = means + gain * off
         left = prior * noise / variance
         return ClosedBlock(
             sizes=sizes,
@@ -528,12 +528,13 @@ class GroupQuadrature:
         doesn't depend on the sum T, and T^2 / n.
         """
         mean, prior, within = self._scaled(common)
-        mean = mean + self._shifts(sizes, common) / self._normal(common).half
+        means = mean + self._shifts(sizes, common) / self._normal(common).half
         noise = self.noisy.sum_variance
         known = np.maximum(sizes, LEAST)
         variance = sizes**2 * prior + sizes * within
         gain = variance / (variance + noise)
-        sums = sizes * mean + gain * (self.noisy.sums[rows, None] - sizes * mean)
+        expected = sizes * means
+        sums = expected + gain * (self.noisy.sums[rows, None] - expected)
         left = gain * noise
         about = np.maximum(sizes - 1, 0.0) * within
         of_sum = (2 * left + 4 * sums**2) * left / known**2

@@ -40,18 +40,11 @@ class SizeRelation:
         deviations = np.sqrt(weighted.weights @ off**2)
         evidences = hyper.quadrature.log_evidences
         with np.errstate(all="ignore"):
-            common = hyper.common(centre)
-            spread = _spread(common)
-            up, down = (
-                evidences(replace(common, spread=replace(common.spread, relation=by)))
-                for by in (STEP * spread, -STEP * spread)
-            )
-            score = (up - down) / (2 * STEP)
-            others = [
-                evidences(hyper.common(centre + step))
-                - evidences(hyper.common(centre - step))
-                for step in np.diag(STEP * deviations)
-            ]
+            score = _score(hyper, centre)
+            others = []
+            for step in np.diag(STEP * deviations):
+                above = evidences(hyper.common(centre + step))
+                others.append(above - evidences(hyper.common(centre - step)))
         return cls._of_scores(score, np.array(others).T)
 
     @classmethod
@@ -78,6 +71,19 @@ class SizeRelation:
         """
         beyond = abs(self.correlation) - HARMLESS
         return float(min(2 * ndtr(-beyond / self.deviation), 1.0))
+
+
+def _score(hyper: HyperPosterior, centre: FloatArray) -> FloatArray:
+    """Return how fast the log evidence of each effect grows with the correlation, shape
+    (effects,), at one of 0.
+    """
+    common = hyper.common(centre)
+    moved = STEP * _spread(common)
+    above = replace(common.spread, relation=moved)
+    below = replace(common.spread, relation=-moved)
+    up = hyper.quadrature.log_evidences(replace(common, spread=above))
+    down = hyper.quadrature.log_evidences(replace(common, spread=below))
+    return np.asarray((up - down) / (2 * STEP))
 
 
 def _spread(common: Common) -> float:

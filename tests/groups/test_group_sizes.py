@@ -222,7 +222,7 @@ def test_a_model_is_contradicted_where_effects_go_with_sizes_and_seldom_else():
 
 
 def test_of_few_groups_effects_have_nothing_to_do_with_sizes():
-    few, many = (PlainHierarchy.of(design_of("normal", n)) for n in (199, 200))
+    few, many = (PlainHierarchy.of(design_of("normal", n)) for n in (299, 300))
     assert (few.has_relation, many.has_relation) == (False, True)
     assert len(many.start) == len(few.start) + 1
     place = many.start + 0.3
