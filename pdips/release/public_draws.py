@@ -21,8 +21,8 @@ REASONS: Mapping[str, str] = {
     "spread": "records are spread otherwise than it says",
     "tails": "more records lie far from what it expects than it says",
     "sizes": (
-        "effects of groups go with their sizes, so that its intervals of small groups "
-        "hold the truth less often; read their direct intervals"
+        "effects of groups go with their sizes (of small groups read the direct "
+        "intervals)"
     ),
 }
 

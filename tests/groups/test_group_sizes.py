@@ -130,6 +130,24 @@ def test_a_group_s_effect_goes_with_its_size_as_on_a_fine_grid(
     assert np.abs(twin - exact[:, 1]).max() > 0.05 * of_all
 
 
+def test_public_sizes_move_the_prior_of_effects():
+    noisy, _, _ = simulated("normal", 30, np.random.default_rng(4))
+    known = np.maximum(np.rint(noisy.sizes), 0.0)
+    noisy = replace(noisy, sizes=known, size_variance=0.0, squares=None)
+    common = Common(Spread(1.0, 1.2, DEVIATION, relation=0.9), None)
+    means, deviations, _ = GroupQuadrature(noisy).moments(common)
+    logs = np.log1p(known)
+    prior = 1.0 + 0.9 * (logs - logs.mean()) / logs.std()
+    # a sum of records in the outcome's unit, and a normal prior
+    told = known**2 / (known * DEVIATION**2 + 100 * noisy.sum_variance)
+    off = np.divide(10 * noisy.sums, known, where=known > 0, out=np.zeros(30)) - prior
+    exact = prior + told * off / (told + 1.2**-2)
+    assert means == pytest.approx(exact, abs=1e-6)
+    assert deviations == pytest.approx((told + 1.2**-2) ** -0.5, rel=1e-6)
+    # the broken twin: the prior is the same for all
+    assert np.abs(prior - 1.0).max() > 0.5
+
+
 def test_one_effect_is_the_same_by_grids_and_in_closed_form():
     """Effects of sites of three cells each, that go with what a site expects."""
     columns = {
