@@ -2,14 +2,16 @@
 truth, and how far off they are, beside no privacy and beside noisy ratios.
 
 ``python -m benchmarks.groups [FAMILY ...] [--groups N] [--tables N] [--average N]
-[--epsilon E] [--delta D] [--wrong WHAT] [--range LOWER UPPER]``; the range is that of
-normal outcomes.
+[--epsilon E] [--delta D] [--wrong WHAT] [--range LOWER UPPER] [--written]``; the range
+is that of normal outcomes. With ``--written`` effects have nothing to do with sizes, as
+in a model that an analyst wrote; *contradicted* is how often noisy numbers say that
+they do.
 """
 
 import argparse
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +25,7 @@ from pdips.groups.noisy_groups import NoisyGroups
 from pdips.groups.release_of_groups import GroupResult
 from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace
 from pdips.privacy.plan import Step
+from pdips.release.public_draws import contradiction
 
 OUTCOMES: dict[str, dict[str, Any]] = {
     "normal": {"lower": -20, "upper": 20},
@@ -210,7 +213,10 @@ def measured(
     exact = exact_table(design, arguments.average, rng, arguments.wrong)
     noisy = noisy_table(mechanism, schema, exact, rng)
     start = time.process_time()
-    result = GroupResult.of(noisy, PlainHierarchy.of(design), rng)
+    hierarchy = PlainHierarchy.of(design)
+    if arguments.written:
+        hierarchy = replace(hierarchy, is_correlated=False)
+    result = GroupResult.of(noisy, hierarchy, rng)
     mean, deviation, _, left = result.moments
     table = result.table()
     seconds = time.process_time() - start
@@ -223,6 +229,9 @@ def measured(
     ratio = np.clip(noisy_ratio, lower, upper)
     rank = np.argsort(np.argsort(exact.predictors)) / len(truth)
     places = result.weighted.resampled(400, rng)
+    if hierarchy.has_relation:
+        # the correlation of effects with sizes isn't compared
+        places = np.delete(places, len(TRUTH[family]), axis=1)
     places[:, 1:] = np.exp(places[:, 1:])
     low, high = np.quantile(places, [0.025, 0.975], axis=0)
     # that of the gamma law with the variance of what a Poisson law adds to it
@@ -244,6 +253,7 @@ def measured(
         "left": left.mean(),
         "sd": deviation.mean() / deviations_without_privacy(design, exact).mean(),
         "seconds": seconds,
+        "contradicted": contradiction(result.misfit()) is not None,
         "common": [*((low < common) & (common < high))],
     }
     for first, end in CLASSES:
@@ -263,6 +273,7 @@ def main() -> None:
     parser.add_argument("--delta")
     parser.add_argument("--range", type=float, nargs=2, default=[-20.0, 20.0])
     parser.add_argument("--wrong", choices=[*WRONG], default="")
+    parser.add_argument("--written", action="store_true")
     arguments = parser.parse_args()
     price = arguments.epsilon
     if arguments.delta is not None:

@@ -142,7 +142,10 @@ class HyperPosterior:
                 off = (place[self.n_own :] - self._size_middles) / self._size_spreads
                 total -= (off**2).sum() / 2
             if np.isfinite(total):
-                total += quadrature.evidence(self.common(place))
+                try:
+                    total += quadrature.evidence(self.common(place))
+                except OverflowError:  # where a search goes too far: the noise is paid
+                    return -FAR_BELOW
         return float(total) if np.isfinite(total) else -FAR_BELOW
 
     def _negative(self, quadrature: GroupQuadrature) -> Callable[[FloatArray], float]:

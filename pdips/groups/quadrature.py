@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import gammainc, gammaln
+from scipy.special import gammainc, gammaincinv, gammaln
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.groups.blocks import ClosedBlock, GridBlock, SharedBlock
@@ -50,6 +50,8 @@ class GroupGrid:
 
 GRID = GroupGrid()
 LEAST = 1e-12
+# Of a law of sizes, on which the moments of their logs are worked out
+QUANTILES = 64
 # Of all records, in groups of one place among those with an effect in common
 LEAST_SHARE = 1e-4
 
@@ -66,6 +68,14 @@ class SizeLaw:
     mean: float
     shape: float
     unevenness: float = 0.0
+
+    def log_moments(self, n_within: int) -> tuple[float, float]:
+        """Return mean and deviation of the log of one more than what groups of an
+        effect expect together.
+        """
+        middles = (np.arange(QUANTILES) + 0.5) / QUANTILES
+        scale = self.mean * n_within / self.shape
+        return _moments_of_logs(gammaincinv(self.shape, middles) * scale)
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,9 @@ class GroupQuadrature:
         self.shares = shares / shares.sum()
         # of means of groups that have several effects in common, the expected squares
         self.squared_means = np.zeros((noisy.n_effects, noisy.n_within))
+        # where sizes are public, of the logs of those of effects
+        public = np.maximum(noisy.sizes, 0.0).reshape(-1, noisy.n_within)
+        self.log_moments = _moments_of_logs(public.sum(axis=1))
 
     @property
     def is_closed(self) -> bool:
@@ -120,7 +133,9 @@ class GroupQuadrature:
             self._locate_cells(common)
             return
         here = common.spread
-        wide = replace(here, spread=here.spread * GRID.first)
+        far = GRID.first * float(np.sqrt(here.variance))
+        # what a group's own numbers say doesn't depend on what goes with its size
+        wide = replace(here, spread=far, relation=0.0)
         common = Common(wide, common.sizes)
         rows = np.arange(self.noisy.n_effects)
         for _ in range(GRID.passes):
@@ -154,6 +169,7 @@ class GroupQuadrature:
         """Return the sums over some effects."""
         part = GroupQuadrature(self.noisy.some(rows))
         part.shares = self.shares
+        part.log_moments = self.log_moments
         part.places = self.places[rows]
         part.precisions = self.precisions[rows]
         part.squared_means = self.squared_means[rows]
@@ -171,6 +187,13 @@ class GroupQuadrature:
         if self.noisy.squares is not None:
             total += self._log_squares(squares)
         return total
+
+    def log_evidences(self, common: Common) -> FloatArray:
+        """Return the log probability of each effect's noisy numbers, shape
+        (effects,).
+        """
+        parts = [block.log_evidence() for _, block in self._blocks(common)]
+        return np.concatenate(parts)
 
     def moments(self, common: Common) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the posterior mean and deviation of each effect's predictor, without
@@ -249,6 +272,7 @@ class GroupQuadrature:
         law = self._cell_law(common)
         for rows in self._rows():
             expected, left, sizes, log_mass = self._known_sizes(rows, common)
+            shifts = self._shifts(_totals(expected), common)
             cells = CellNumbers(
                 sums=self._of_groups(self.noisy.sums, rows)[..., 0],
                 sum_variance=self.noisy.sum_variance,
@@ -256,6 +280,7 @@ class GroupQuadrature:
                 left=left[..., 0],
                 expected=expected[..., 0],
                 log_mass=log_mass,
+                shifts=shifts[:, None] / self._normal(common).half,
             )
             yield rows, LinearBlock.of(cells, law, self.squared_means[rows])
 
@@ -277,12 +302,13 @@ class GroupQuadrature:
         half = outcome.half
         mean, prior, within = self._scaled(common)
         sizes, log_sizes = self._sizes_of(rows, common)
-        off = self.noisy.sums[rows, None] - sizes * mean
+        means = mean + self._shifts(sizes, common) / half
+        off = self.noisy.sums[rows, None] - sizes * means
         noise = sizes * within + self.noisy.sum_variance
         variance = sizes**2 * prior + noise
         terms = off**2 / variance + np.log(variance) + LOG_TWO_PI
         gain = prior * sizes / variance
-        predicted = mean + gain * off
+        predicted = means + gain * off
         left = prior * noise / variance
         return ClosedBlock(
             sizes=sizes,
@@ -296,7 +322,8 @@ class GroupQuadrature:
         and predictor: its skewness is that of a sum of records with loud noise on it.
         """
         sizes, log_sizes = self._sizes_of(rows, common)
-        predictors, log_prior = self._predictors_of(rows, common)
+        shifts = self._shifts(sizes, common)
+        predictors, log_prior = self._predictors_of(rows, common, shifts, log_sizes)
         mean, within = self.outcome(common).moments(predictors)
         off = self.noisy.sums[rows, None, None] - sizes[:, :, None] * mean[:, None]
         variance = sizes[:, :, None] * within[:, None]
@@ -306,7 +333,7 @@ class GroupQuadrature:
         terms += np.log(variance)
         terms *= -0.5
         terms += (log_sizes - LOG_TWO_PI / 2)[:, :, None]
-        terms += log_prior[:, None]
+        terms += log_prior
         return GridBlock(sizes=sizes, log_weights=terms, predictors=predictors)
 
     def _shared_block(self, rows: slice, common: Common) -> SharedBlock:
@@ -316,9 +343,10 @@ class GroupQuadrature:
         squares and noisy sum T of a group are near normal. They are conditioned on N,
         and then on T.
         """
-        predictors, log_prior = self._predictors_of(rows, common)
-        mean, within = self._record_moments(predictors, common)
         expected, left, size, log_expected = self._known_sizes(rows, common)
+        shifts = self._shifts(_totals(expected), common)
+        predictors, log_prior = self._predictors_of(rows, common, shifts, log_expected)
+        mean, within = self._record_moments(predictors, common)
         # by the noisy sum
         off = self._of_groups(self.noisy.sums, rows) - size * mean
         spread = left * mean**2 + expected * within + self.noisy.sum_variance
@@ -328,7 +356,7 @@ class GroupQuadrature:
         square = within + mean**2
         both = 2 * mean * within * expected + square * mean * left
         own = _variance_of_squares(mean, within) * expected + square**2 * left
-        log_weights = terms.sum(axis=1) + log_expected[..., None] + log_prior[:, None]
+        log_weights = terms.sum(axis=1) + log_expected[..., None] + log_prior
         return SharedBlock(
             log_weights=log_weights,
             predictors=predictors,
@@ -398,30 +426,46 @@ class GroupQuadrature:
         terms = -(off**2 / loud + np.log(loud) + LOG_TWO_PI) / 2
         return expected, spread, log_mass + terms.sum(axis=(1, 3))
 
+    def _shifts(self, sizes: FloatArray, common: Common) -> FloatArray:
+        """Return how far the mean of effects lies from that of all groups, by sizes of
+        all groups of an effect, shape (effects, sizes), or (effects, 1) where effects
+        don't go with sizes.
+        """
+        relation = common.spread.relation
+        if relation == 0:
+            return np.zeros((len(sizes), 1))
+        middle, deviation = self.log_moments
+        if common.sizes is not None:
+            middle, deviation = common.sizes.log_moments(self.noisy.n_within)
+        return relation / deviation * (_mean_logs(np.maximum(sizes, 0.0)) - middle)
+
     def _predictors_of(
-        self, rows: slice, common: Common
+        self,
+        rows: slice,
+        common: Common,
+        shifts: FloatArray,
+        log_sizes: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        """Return predictors and the log of their prior mass, shape (effects,
-        predictors) each.
+        """Return predictors, shape (effects, predictors), and the log of their prior
+        mass by size, shape (effects, sizes or 1, predictors).
         """
         spread = common.spread
-        places, step = self._standard_grid(rows, spread)
-        log_prior = np.log(step) - (places**2 + LOG_TWO_PI) / 2
-        return spread.mean + spread.spread * places, log_prior
-
-    def _standard_grid(
-        self, rows: slice, spread: Spread
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return predictors less their mean over their spread, shape (effects, points),
-        and the distance of points, shape (effects, 1).
-        """
-        told = self.precisions[rows] * spread.spread**2
-        deviation = 1 / np.sqrt(1 + told)
-        off = (self.places[rows] - spread.mean) / spread.spread
-        centre = off * told / (1 + told)
+        weights = np.exp(log_sizes - log_sizes.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        shift = (weights * shifts).sum(axis=1)
+        unknown = (weights * (shifts - shift[:, None]) ** 2).sum(axis=1)
+        # the prior, sizes summed over, times what the numbers of groups say
+        variance = spread.spread**2 + unknown
+        told = self.precisions[rows] * variance
+        deviation = np.sqrt(variance / (1 + told))
+        middle = spread.mean + shift
+        centre = middle + (self.places[rows] - middle) * told / (1 + told)
         along = np.linspace(-GRID.width, GRID.width, GRID.n_predictors)
-        step = deviation[:, None] * (along[1] - along[0])
-        return centre[:, None] + deviation[:, None] * along, step
+        predictors = centre[:, None] + deviation[:, None] * along
+        step = GRID.step * deviation / spread.spread
+        off = (predictors[:, None] - spread.mean - shifts[..., None]) / spread.spread
+        log_prior = np.log(step)[:, None, None] - (off**2 + LOG_TWO_PI) / 2
+        return predictors, log_prior
 
     def _sizes_of(self, rows: slice, common: Common) -> tuple[FloatArray, FloatArray]:
         """Return sizes that groups may have, shape (groups, sizes), and the log of
@@ -484,11 +528,13 @@ class GroupQuadrature:
         doesn't depend on the sum T, and T^2 / n.
         """
         mean, prior, within = self._scaled(common)
+        means = mean + self._shifts(sizes, common) / self._normal(common).half
         noise = self.noisy.sum_variance
         known = np.maximum(sizes, LEAST)
         variance = sizes**2 * prior + sizes * within
         gain = variance / (variance + noise)
-        sums = sizes * mean + gain * (self.noisy.sums[rows, None] - sizes * mean)
+        expected = sizes * means
+        sums = expected + gain * (self.noisy.sums[rows, None] - expected)
         left = gain * noise
         about = np.maximum(sizes - 1, 0.0) * within
         of_sum = (2 * left + 4 * sums**2) * left / known**2
@@ -528,6 +574,33 @@ def _size_ranges(
     above = np.maximum(GRID.width * deviation, np.where(tilted < 0, tail, 0.0))
     lower = np.maximum(mode - GRID.width * deviation, 0.0)
     return lower, (mode + above - lower) / GRID.n_sizes
+
+
+def _totals(expected: FloatArray) -> FloatArray:
+    """Return how many records all groups of an effect expect, shape (effects,
+    expected), of those of each, shape (effects, groups of each, expected, 1).
+    """
+    return np.asarray(expected.sum(axis=1)[..., 0])
+
+
+def _moments_of_logs(sizes: FloatArray) -> tuple[float, float]:
+    """Return mean and deviation of the logs of one more than sizes."""
+    logs = np.log1p(sizes)
+    # where all are alike nothing goes with them
+    return float(logs.mean()), float(max(logs.std(), np.sqrt(LEAST)))
+
+
+def _mean_logs(sizes: FloatArray) -> FloatArray:
+    """Return the mean log of one more than sizes, over cells of which these are the
+    middles, shape (effects, sizes), or at sizes that are known, shape (effects, 1).
+    """
+    if sizes.shape[1] == 1:
+        return np.log1p(sizes)
+    half = (sizes[:, 1:2] - sizes[:, :1]) / 2
+    above = 1 + sizes + half
+    below = np.maximum(1 + sizes - half, 1.0)
+    whole = above * np.log(above) - below * np.log(below)
+    return np.asarray(whole / (2 * half) - 1)
 
 
 def _variance_of_squares(mean: FloatArray, variance: FloatArray) -> FloatArray:

@@ -19,10 +19,11 @@ from pdips.groups.hierarchy import Hierarchy
 from pdips.groups.hyperparameters import HyperDraws, HyperPosterior
 from pdips.groups.noisy_groups import NoisyGroups
 from pdips.groups.quadrature import Common, GroupQuadrature
+from pdips.groups.relation import SizeRelation
 from pdips.mechanism import Drawn
 from pdips.posterior.columns import Values
 from pdips.privacy.curator import timed
-from pdips.release.public_draws import PublicDraws
+from pdips.release.public_draws import MISFIT, MISFIT_BY, PublicDraws
 from pdips.release.tree import stored_name
 
 GROUPS = "groups"
@@ -144,7 +145,7 @@ class GroupResult:
             effect, deviation, sizes = self.quadrature.moments(common)
             variance = (deviation**2)[:, None]
             mean = effect[:, None] + spread.offsets
-            return mean, variance, variance / spread.spread**2, sizes
+            return mean, variance, variance / spread.variance, sizes
         effects, covariances, sizes = self.quadrature.joint_moments(common)
         loadings = spread.slopes.loadings
         variance = np.einsum("kp,gpq,kq->gk", loadings, covariances, loadings)
@@ -189,6 +190,18 @@ class GroupResult:
             name = f"{terms[one]}:{terms[other]}_correlation"
             table[name] = both / (deviations[:, one] * deviations[:, other])
         return table
+
+    def misfit(self) -> Mapping[str, Any]:
+        """Return how often noisy numbers would contradict as much what the model says
+        of effects and sizes, as attributes of the posterior; nothing if it lets them go
+        together.
+        """
+        relation = None
+        if not self.hierarchy.has_relation:
+            relation = SizeRelation.of(self.hyper, self.weighted)
+        if relation is None:
+            return {}
+        return {MISFIT: relation.misfit, MISFIT_BY: "sizes"}
 
     @property
     def _n_of_moments(self) -> int:
@@ -332,7 +345,7 @@ def drawn_of(
             sets.append(_records(result, n_records, public, rng))
     left = table["variance_left"][:: result.noisy.n_within]
     n_prior = int((left > MOSTLY_PRIOR).sum())
-    posterior.attrs["groups_near_prior"] = n_prior
+    posterior.attrs |= {"groups_near_prior": n_prior, **result.misfit()}
     facts = {
         "sampler": "quadrature",
         "groups": {

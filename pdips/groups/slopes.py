@@ -35,6 +35,9 @@ class CellNumbers:
     log_mass : ndarray
         Of what a group expects, and its noisy sizes given that: shape (groups,
         expected).
+    shifts : ndarray
+        How far the means of a group's cells lie from those of all groups, by what it
+        expects: shape (groups, 1, expected), or one for all.
     """
 
     sums: FloatArray
@@ -43,6 +46,7 @@ class CellNumbers:
     left: FloatArray
     expected: FloatArray
     log_mass: FloatArray
+    shifts: FloatArray
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class LinearBlock:
         """
         unknown = cells.left * squared_means[:, :, None]
         variances = unknown + cells.expected * law.within + cells.sum_variance
-        off = cells.sums - cells.sizes * law.offsets[:, None]
+        off = cells.sums - cells.sizes * (law.offsets[:, None] + cells.shifts)
         told = cells.sizes**2 / variances
         loadings = law.loadings
         precisions = np.einsum("gkm,kp,kq->gmpq", told, loadings, loadings)
@@ -128,7 +132,7 @@ class LinearBlock:
         variances = np.einsum(
             "kp,gmpq,kq->gkm", loadings, self.covariances, loadings, optimize=True
         )
-        return means + self.law.offsets[:, None], variances
+        return means + self.law.offsets[:, None] + self.cells.shifts, variances
 
     def squared_means(self) -> FloatArray:
         """Return the expected squares of cells' means, shape (groups, cells)."""

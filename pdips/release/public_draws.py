@@ -16,10 +16,14 @@ MISFIT = "misfit"
 MISFIT_BY = "misfit_by"
 CONTRADICTED = 0.05
 # What noisy answers may say against a model
-Misfit = Literal["spread", "tails"]
+Misfit = Literal["spread", "tails", "sizes"]
 REASONS: Mapping[str, str] = {
     "spread": "records are spread otherwise than it says",
     "tails": "more records lie far from what it expects than it says",
+    "sizes": (
+        "effects of groups go with their sizes (of small groups read the direct "
+        "intervals)"
+    ),
 }
 
 

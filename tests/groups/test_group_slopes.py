@@ -10,7 +10,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 from scipy.special import logsumexp
-from scipy.stats import gamma, norm
+from scipy.stats import chi2, gamma, norm
 from tables import refuses
 
 import pdips
@@ -19,6 +19,7 @@ from pdips.groups import hyperparameters, release_of_groups
 from pdips.groups.design import GroupDesign
 from pdips.groups.group_sums import GroupSums
 from pdips.groups.hierarchy import Hierarchy, Slopes, Spread
+from pdips.groups.hyperparameters import FAR_BELOW, HyperPosterior
 from pdips.groups.noisy_groups import NoisyGroups
 from pdips.groups.quadrature import Common, GroupQuadrature, SizeLaw
 from pdips.groups.release_of_groups import GroupResult
@@ -262,6 +263,94 @@ def test_intervals_of_effects_and_of_common_parameters_cover():
     assert 0.92 < np.mean(covered) < 0.98
     # 24 nearly normal numbers: all but one seed in 2,000
     assert np.abs(off).max() < 4
+
+
+def least_squares(noisy, effects_root, sizes):
+    """Mean and precision of the two common means by generalised least squares of noisy
+    sums in the outcome's unit, with numbers of records and variances known.
+    """
+    told = np.zeros((2, 2))
+    pull = np.zeros(2)
+    loud = 100 * noisy.sum_variance
+    sums = 10 * noisy.sums.reshape(-1, 3)
+    for size, total in zip(sizes.reshape(-1, 3), sums, strict=True):
+        given = FACTORS * size[:, None]
+        spread = given @ effects_root
+        own = np.diag(size * DEVIATION**2 + loud)
+        weights = np.linalg.inv(spread @ spread.T + own)
+        told += given.T @ weights @ given
+        pull += given.T @ weights @ total
+    return np.linalg.solve(told, pull), told
+
+
+def quadratic(noisy, sizes):
+    """Mean and precision of the common means by the evidence, which is a quadratic form
+    of them, with all else known.
+    """
+    quadrature = GroupQuadrature(noisy)
+    step = 0.05
+
+    def evidence(means):
+        base = FACTORS @ means
+        middle = float(base.mean())
+        slopes = Slopes(FACTORS @ ROOT, means, ROOT)
+        spread = Spread(middle, 1.0, DEVIATION, base - middle, slopes)
+        return quadrature.evidence(Common(spread, sizes))
+
+    quadrature.locate(common_of(public=sizes is None))
+    ways = step * np.array([[1, 0], [0, 1], [1, 1]])
+    up, down = (
+        np.array([evidence(MEANS + sign * way) for way in ways]) for sign in (1, -1)
+    )
+    first, second, both = (2 * evidence(MEANS) - up - down) / step**2
+    mixed = (both - first - second) / 2
+    precision = np.array([[first, mixed], [mixed, second]])
+    slope = (up - down)[:2] / (2 * step)
+    return MEANS + np.linalg.solve(precision, slope), precision
+
+
+def test_common_means_are_those_of_least_squares_where_sizes_are_public():
+    noisy, _ = simulated(60, np.random.default_rng(21), public=True)
+    noisy = replace(noisy, squares=None)
+    means, precision = quadratic(noisy, None)
+    exact, told = least_squares(noisy, ROOT, noisy.sizes)
+    assert precision == pytest.approx(told, rel=1e-5)
+    assert means == pytest.approx(exact, abs=1e-5)
+    # the broken twin: that sites differ isn't part of what is unknown of their means
+    _, twin = least_squares(noisy, 0 * ROOT, noisy.sizes)
+    assert twin[0, 0] > 1.3 * told[0, 0]
+
+
+def test_common_means_are_as_far_off_as_their_posterior_says():
+    """60 tables of 60 sites, whose sizes have noise. Squared distances are a chi-square
+    with 120 degrees of freedom, which leaves the range once in 1,000 tests.
+    """
+    distances = []
+    twins = []
+    for number in range(60):
+        rng = np.random.default_rng([number, 77])
+        noisy, _ = simulated(60, rng, noise=1.0)
+        noisy = replace(noisy, squares=None)
+        means, precision = quadratic(noisy, SIZES)
+        off = means - MEANS
+        distances.append(off @ precision @ off)
+        sizes = np.maximum(noisy.sizes, 0.0)
+        twin_means, told = least_squares(noisy, 0 * ROOT, sizes)
+        off = twin_means - MEANS
+        twins.append(off @ told @ off)
+    lower, upper = chi2.ppf([0.0005, 0.9995], 120)
+    assert lower < np.sum(distances) < upper
+    # the broken twin: sites don't differ
+    assert np.sum(twins) > upper
+
+
+def test_a_search_that_goes_too_far_ends_no_release():
+    noisy, _ = simulated(20, np.random.default_rng(2))
+    hyper = HyperPosterior(noisy, Known(), np.random.default_rng(0))
+    place = hyper.start()
+    assert hyper.log_density(hyper.quadrature, place) > -1e6
+    place[4] = 400.0  # the log of a deviation whose square no number holds
+    assert hyper.log_density(hyper.quadrature, place) == -FAR_BELOW
 
 
 @pytest.mark.slow
