@@ -28,7 +28,7 @@ class CentredData(Protocol):
     @property
     def curvature_error(self) -> FloatArray: ...
     @property
-    def last(self) -> Any: ...
+    def score_noise(self) -> FloatArray: ...
     @property
     def scores(self) -> FloatArray: ...
     @property
@@ -98,7 +98,7 @@ def _noise_at(sums: CentredData, move: Any) -> Any:
     one = np.eye(len(sums.means.place))
     error = sums.curvature_error
     along = pt.outer(move, move) * error * (1 - one) + pt.diag(pt.dot(error, move**2))
-    noise = sums.last.deviations["scores"] ** 2 * one + along
+    noise = sums.score_noise + along
     if sums.pooled is None:
         return noise
     return pt.dot(pt.dot(sums.pooled.own, noise), sums.pooled.own.T) + sums.pooled.noise
