@@ -95,6 +95,8 @@ class CentredSums(MeasuredSums):
     rounds: tuple[CentredRound, ...] = ()
     laplace: bool = False
     pooled: PooledScores | None = None
+    # whether :attr:`scores` are less what deformations of the outcomes' law do to them
+    is_corrected: bool = True
     # scores of the rows at points of their outcomes, by parameters
     held: dict[bytes, AtPoints] = field(default_factory=dict, repr=False)
 
@@ -184,7 +186,8 @@ class CentredSums(MeasuredSums):
         """What deformations of the law of outcomes do to the last sums; None where
         outcomes aren't one number, or no sums were asked for.
         """
-        if not self.rounds or "above" not in self.last.noisy:
+        is_asked = bool(self.rounds) and "above" in self.last.noisy
+        if not (self.is_corrected and is_asked):
             return None
         means = self.plain_means
         at, _ = self.at_rows(self.last.centring)
@@ -220,6 +223,12 @@ class CentredSums(MeasuredSums):
         counted = self.deformed.counted.reshape(*plain.inner.shape, -1)
         corrected = plain.scores - counted @ self.deformed.factors.T
         return replace(plain, scores=corrected)
+
+    @cached_property
+    def plain_place(self) -> FloatArray:
+        """The most probable parameters by the last sums as they were published."""
+        plain = replace(self, is_corrected=False, pooled=None)
+        return plain.mode_of_last().place
 
     @cached_property
     def plain_means(self) -> MeanMap:

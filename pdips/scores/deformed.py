@@ -119,6 +119,8 @@ class DeformedSums(Protocol):
     @property
     def plain_means(self) -> Any: ...
     @property
+    def plain_place(self) -> FloatArray: ...
+    @property
     def plain_sampling(self) -> FloatArray: ...
     @property
     def beyond(self) -> FloatArray: ...
@@ -139,12 +141,15 @@ def sizes_of(sums: DeformedSums) -> tuple[FloatArray, FloatArray]:
     assert deformed is not None
     means = sums.plain_means
     last = sums.last
-    inner = means.inner_weights(means.reference[None])[0]
-    weighted = deformed.outer[:, None] * deformed.scores
-    by_scores = (deformed.counted.T @ weighted) @ np.linalg.pinv(
-        means.slopes(means.place, inner), 1e-10
+    place = sums.plain_place
+    inner = means.inner_weights(means.logs(place[None]))[0]
+    outer = (means.weights[:, None] * inner).ravel()
+    scores = means.row_scores(place, inner).reshape(len(outer), -1)
+    by_scores = (deformed.counted.T @ (outer[:, None] * scores)) @ np.linalg.pinv(
+        means.slopes(place, inner), 1e-10
     )
-    apart = sums.beyond - by_scores @ last.noisy["scores"]
+    missed = last.noisy["scores"] - means.mean(inner, means.whitened(place))
+    apart = sums.beyond - outer @ deformed.counted - by_scores @ missed
     # sampling and noise of what is counted beyond what parameters explain
     with_counted, of_counted = deformed.covariances
     deviations = last.deviations
