@@ -13,7 +13,7 @@ from pdips.arrays import BoolArray, FloatArray
 from pdips.posterior.columns import stand_ins
 from pdips.posterior.model import PUBLIC_SEED, Blueprint, initial
 from pdips.release.public_draws import Misfit
-from pdips.scores.centred_model import CentredLikelihood
+from pdips.scores.centred_model import CentredLikelihood, Near
 from pdips.scores.centring import COUNTED, CentredScores, Centring, Kind
 from pdips.scores.column_cells import ColumnCells
 from pdips.scores.deformed import (
@@ -495,14 +495,22 @@ class CentredSums(MeasuredSums):
         return missing, float((ratio * last.deviations["curvature"]) ** 2)
 
     def density(self, here: Linearised, anchors: FloatArray, noises: Noises) -> Density:
-        """Return the likelihood at any parameters: it needs no anchors, and takes
-        Laplace noise as normal.
+        """Return the likelihood at any parameters that are near: it needs no anchors,
+        and takes Laplace noise as normal.
         """
-        return lambda places: (self.log_likelihood(places), np.ones(len(places)))
+        near = self.near(here)
+        return lambda places: (
+            self.log_likelihood(places) + near.log_density(places),
+            np.ones(len(places)),
+        )
 
     def likelihood(self, here: Linearised, noises: Noises) -> CentredLikelihood:
         """Return the likelihood as a PyMC model."""
-        return CentredLikelihood(self)
+        return CentredLikelihood(self, self.near(here))
+
+    def near(self, here: Linearised) -> Near:
+        """Return the parameters that are near, by what the sums say near some."""
+        return Near(here.place + self.move(here), here.curvature + self.prior.precision)
 
     @property
     def clipped(self) -> list[float]:
