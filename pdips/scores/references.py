@@ -29,8 +29,8 @@ REACH = 5.0
 FIRST = 1.0
 LEAST = 1.2
 WIDEST = 6.0
-# The least where outcomes are numbers: of the wrong errors of
-# `python -m benchmarks.regressions errors` fewer are clipped than at LEAST, at noise of
+# The least where outcomes are numbers: of the wrong errors of `python -m
+# benchmarks.moments designs` (2026-12-01) fewer are clipped than at LEAST, at noise of
 # .8 of the sampling variance of 5,000 records at (1, 1e-6)
 LEAST_OF_NUMBERS = 2.0
 # Share of the sampling variance that the noise of the last sums of scores may have,
