@@ -24,6 +24,7 @@ from pdips import Schema, Table
 from pdips.analyses.declarations import sources_of
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
+from pdips.posterior.model_file import Source
 from pdips.release.public_draws import contradiction
 from pdips.report.coefficients import entries
 from pdips.scores.scores import Scores
@@ -68,7 +69,7 @@ class Regression:
         """
         if self.family == "cumulative":
             return self._ordinal(table)
-        left, right = self.formula.split("~")
+        left, right = self.formula.replace("log(", "np.log(").split("~")
         frame = table.frame
         if self.family == "bernoulli":
             outcome = left.strip()
@@ -144,7 +145,7 @@ FITS: dict[str, Callable[..., Any]] = {
 
 def posterior_name(name: str) -> str:
     """Return what the posterior calls a coefficient of statsmodels."""
-    return name.replace("[T.", "[")
+    return name.replace("[T.", "[").replace("np.log(", "log(")
 
 
 @dataclass(frozen=True)
@@ -183,11 +184,12 @@ def is_scale(name: str) -> bool:
     return name == "sigma"
 
 
-def row_of(asked: Regression, price: str, runs: int, say: Callable[[str], None]) -> str:
+def row_of(
+    asked: Regression, source: Source, price: str, runs: int, say: Callable[[str], None]
+) -> str:
     """Return the row of the table: releases against the ordinary estimates."""
     table = asked.table()
     ordinary = asked.ordinary(table)
-    [source] = sources_of([asked.asked], table.schema)
     mechanism = Scores(epsilon=1, delta=PRICES[price], model=source)
     try:
         answers = [answered(mechanism, table, seed) for seed in range(runs)]
@@ -434,8 +436,10 @@ def main() -> None:
     for asked in regressions():
         if given.tables and asked.name not in given.tables:
             continue
+        # compiled once for both prices
+        [source] = sources_of([asked.asked], Schema(columns=asked.columns))
         for price in PRICES if given.price is None else [given.price]:
-            print(row_of(asked, price, given.runs, say), flush=True)
+            print(row_of(asked, source, price, given.runs, say), flush=True)
 
 
 if __name__ == "__main__":

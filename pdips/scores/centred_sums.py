@@ -24,8 +24,13 @@ from pdips.scores.deformed import (
     variables_in_doubt,
 )
 from pdips.scores.inner_points import AtPoints, InnerPoints
-from pdips.scores.mean_map import MeanMap, at_points
-from pdips.scores.pseudo_table import Rows, covariates_in, weighted
+from pdips.scores.pseudo_table import (
+    MeanMap,
+    Rows,
+    at_points,
+    covariates_in,
+    weighted,
+)
 from pdips.scores.sums import (
     LITTLE,
     Density,
@@ -395,7 +400,7 @@ class CentredSums(MeasuredSums):
 
     def misfits(self, place: FloatArray) -> dict[Misfit, float]:
         found: dict[Misfit, float] = {"spread": self._misfit_of_squares(place)}
-        if "shape" in self.last.noisy:
+        if "above" in self.last.noisy:
             # tails that are too short hide nothing from clipped scores
             found["tails"] = self._share_above("shape", place)
             above = self._share_above("above", place)

@@ -16,6 +16,7 @@ from pdips.posterior.model import split
 from pdips.release.public_draws import CONTRADICTED
 from pdips.scores.centring import COUNTED
 from pdips.scores.inner_points import FURTHEST, QUANTILES
+from pdips.scores.pseudo_table import LEAST_SLOPE
 from pdips.scores.sums import Linearised
 
 # How far the correction may be wrong, as a share of it: of skewness, and of tails.
@@ -25,6 +26,8 @@ UNSURE = (0.5, 1.0)
 # Condition of what the two numbers say of the two deformations from which on nothing
 # is corrected
 LARGEST_CONDITION = 1e4
+# Of a value's share on the normal scale: beyond it doubles have no density
+FURTHEST_END = 38.0
 # In posterior standard deviations: a correction for skewness from which on no interval
 # is stood by where the noisy answers say that the model isn't as skewed, and what tails
 # move a parameter by that isn't stood by where they contradict it
@@ -48,7 +51,7 @@ def deformations(weights: FloatArray, *, is_continuous: bool) -> FloatArray:
         return np.broadcast_to(both, (*weights.shape, 2))
     upto = np.clip(np.cumsum(weights, axis=1), 0.0, 1.0)
     ends = norm.ppf(np.concatenate([np.zeros((len(upto), 1)), upto], axis=1))
-    ends = np.clip(ends, -40.0, 40.0)
+    ends = np.clip(ends, -FURTHEST_END, FURTHEST_END)
     density = norm.pdf(ends)
     # of the mean over the part of a normal law that a value has
     third = -np.diff((ends**2 - 1) * density, axis=1)
@@ -78,7 +81,7 @@ class Deformed:
         """
         weighted = self.outer[:, None] * self.scores
         information = weighted.T @ self.scores
-        explained = np.linalg.pinv(information, 1e-10, hermitian=True) @ (
+        explained = np.linalg.pinv(information, LEAST_SLOPE, hermitian=True) @ (
             weighted.T @ self.changes
         )
         return self.changes - self.scores @ explained
@@ -125,6 +128,10 @@ class DeformedSums(Protocol):
     @property
     def beyond(self) -> FloatArray: ...
     @property
+    def counted_shares(self) -> FloatArray: ...
+    @property
+    def n_variance(self) -> float: ...
+    @property
     def last(self) -> Any: ...
     @property
     def space(self) -> Any: ...
@@ -139,30 +146,45 @@ def sizes_of(sums: DeformedSums) -> tuple[FloatArray, FloatArray]:
     """
     deformed = sums.deformed
     assert deformed is not None
+    by_scores, apart = _apart(sums, deformed)
+    covariance = _covariance(sums, deformed, by_scores)
+    units = np.linalg.inv(deformed.of_counts - by_scores @ deformed.of_sums)
+    variances = np.diag(units @ covariance @ units.T)
+    return units @ apart, np.sqrt(np.maximum(variances, 0.0))
+
+
+def _apart(sums: DeformedSums, deformed: Deformed) -> tuple[FloatArray, FloatArray]:
+    """Return what scores say of each number that is counted, shape (2, parameters), and
+    how many records are counted beyond what the most probable parameters explain.
+    """
     means = sums.plain_means
-    last = sums.last
     place = sums.plain_place
     inner = means.inner_weights(means.logs(place[None]))[0]
     outer = (means.weights[:, None] * inner).ravel()
     scores = means.row_scores(place, inner).reshape(len(outer), -1)
     by_scores = (deformed.counted.T @ (outer[:, None] * scores)) @ np.linalg.pinv(
-        means.slopes(place, inner), 1e-10
+        means.slopes(place, inner), LEAST_SLOPE
     )
-    missed = last.noisy["scores"] - means.mean(inner, means.whitened(place))
-    apart = sums.beyond - outer @ deformed.counted - by_scores @ missed
-    # sampling and noise of what is counted beyond what parameters explain
+    missed = sums.last.noisy["scores"] - means.mean(inner, means.whitened(place))
+    return by_scores, sums.beyond - outer @ deformed.counted - by_scores @ missed
+
+
+def _covariance(
+    sums: DeformedSums, deformed: Deformed, by_scores: FloatArray
+) -> FloatArray:
+    """Return the covariance of what is counted beyond what scores say, sampling and
+    noise, shape (2, 2).
+    """
     with_counted, of_counted = deformed.covariances
-    deviations = last.deviations
+    deviations = sums.last.deviations
     noise = np.diag([deviations[kind] ** 2 for kind in COUNTED])
+    shares = sums.counted_shares
+    noise = noise + sums.n_variance * np.outer(shares, shares)
     of_scores = sums.plain_sampling
     of_scores = of_scores + deviations["scores"] ** 2 * np.eye(len(of_scores))
     crossed = by_scores @ with_counted
     covariance = of_counted + noise - crossed - crossed.T
-    covariance = covariance + by_scores @ of_scores @ by_scores.T
-    units = np.linalg.inv(deformed.of_counts - by_scores @ deformed.of_sums)
-    sizes = units @ apart
-    variances = np.diag(units @ covariance @ units.T)
-    return sizes, np.sqrt(np.maximum(variances, 0.0))
+    return np.asarray(covariance + by_scores @ of_scores @ by_scores.T)
 
 
 def doubtful_sizes(sums: DeformedSums) -> FloatArray:
@@ -190,11 +212,12 @@ def variables_in_doubt(sums: DeformedSums, here: Linearised) -> tuple[str, ...] 
     means = sums.plain_means
     inner = means.inner_weights(means.reference[None])[0]
     slopes = means.slopes(means.place, inner)
-    moves = np.linalg.pinv(slopes, 1e-10) @ deformed.of_sums
+    moves = np.linalg.pinv(slopes, LEAST_SLOPE) @ deformed.of_sums
     covariance = np.linalg.inv(here.curvature + sums.prior.precision)
     moves = np.abs(moves) / np.sqrt(np.diag(covariance))[:, None]
     skew, tails = (moves * np.maximum(np.abs(sizes), deviations)).T
-    is_skewed = 3 * sums.misfits(here.place)["skew"] < CONTRADICTED
+    found = sums.misfits(here.place)
+    is_skewed = len(found) * found["skew"] < CONTRADICTED
     if is_skewed and skew.max() > LARGEST_SKEW:
         return None
     moved = split(sums.space.model, tails[None])

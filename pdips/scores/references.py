@@ -12,7 +12,7 @@ from pdips.posterior.model import initial, most_probable
 from pdips.scores.centred_sums import CentredSums
 from pdips.scores.centring import Centring
 from pdips.scores.column_cells import inside_cells
-from pdips.scores.pseudo_table import likely_shares
+from pdips.scores.pseudo_table import likely_shares, merged_shares
 from pdips.scores.record_score import Norm
 
 # Records that noisy counts are taken to stand for in the first search, and from how
@@ -119,9 +119,10 @@ def _made_up(sums: CentredSums) -> Values:
     by_column = np.split(sums.counts, np.cumsum(sums.cells.sizes)[:-1])
     for (name, edges), noisy in zip(sums.cells.edges.items(), by_column, strict=True):
         if name in sums.space.synthesized:
-            shares = likely_shares(noisy, NOTABLE * sums.counts_deviation)
-            cell = rng.choice(len(shares), MADE_UP, p=shares)
             column = sums.space.columns[name]
+            in_order = likely_shares if column.is_categorical else merged_shares
+            shares = in_order(noisy, NOTABLE * sums.counts_deviation)
+            cell = rng.choice(len(shares), MADE_UP, p=shares)
             values[name] = inside_cells(column, edges[cell], edges[cell + 1], rng)
     return sums.space.beside(values)
 
