@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from pdips.arrays import FloatArray
 from pdips.posterior.model import split
-from pdips.release.public_draws import CONTRADICTED
+from pdips.release.public_draws import CONTRADICTED, Misfit
 from pdips.scores.centring import COUNTED
 from pdips.scores.inner_points import FURTHEST, QUANTILES
 from pdips.scores.pseudo_table import LEAST_SLOPE
@@ -137,7 +137,7 @@ class DeformedSums(Protocol):
     def space(self) -> Any: ...
     @property
     def prior(self) -> Any: ...
-    def misfits(self, place: FloatArray) -> Mapping[str, float]: ...
+    def misfits(self, place: FloatArray) -> Mapping[Misfit, float]: ...
 
 
 def sizes_of(sums: DeformedSums) -> tuple[FloatArray, FloatArray]:

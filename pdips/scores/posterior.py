@@ -370,7 +370,7 @@ def posterior_draws(
     against: dict[str, Any] = dict(
         zip((MISFIT, MISFIT_BY), misfit or (None, None), strict=True)
     )
-    doubted = here and attempt(sums.in_doubt, here)
+    doubted = None if here is None else attempt(sums.in_doubt, here)
     against[MISFIT_OF] = None if doubted is None else ", ".join(doubted)
     facts["noisy_sums"] = told | learned(sums, places) | against
     return PosteriorDraws(places, tree, facts)
