@@ -29,6 +29,12 @@ ENTROPY = 30.0
 # Least variance of an answer as a share, so that doubles keep apart what matters
 LEAST = 1e-8
 MOST_STEPS = 250
+# Of an outcome's cells, in deviations of noise: a count that is hardly noise, and one
+# that is taken for none beside it; and the share of records that notable cells hold
+# from which on others count as empty
+NOTABLE = 3.0
+EMPTY = 0.5
+MOST_SURE = 0.8
 # Slope of the mean of the sums that is taken for none, over the largest
 LEAST_SLOPE = 1e-9
 
@@ -98,32 +104,46 @@ def likely_shares(noisy: FloatArray, deviation: float) -> FloatArray:
 
 
 def merged_shares(noisy: FloatArray, deviation: float) -> FloatArray:
-    """Return shares of cells in the order of a number by their noisy counts.
+    """Return shares of cells in the order of a number by their noisy counts, each with
+    noise of a standard deviation.
 
-    Halves of the cells, of these halves again and so on are told apart as long as a
-    count isn't noise alone, whose deviation is that of more cells; what lies in a part
-    that isn't divided further is spread over its cells. Cells one by one would all
-    count as empty where the noise on each is louder than it.
+    Where cells that are hardly noise hold most records, others count as empty. Where
+    the noise on each cell is louder than it, all would: then halves of the cells,
+    halves of these and so on are told apart as long as one is hardly noise, and what
+    isn't told apart is spread over its cells.
     """
+    notable = noisy > NOTABLE * deviation
+    if noisy[notable].sum() >= MOST_SURE * max(float(noisy.sum()), 1.0):
+        return likely_shares(noisy, NOTABLE * deviation)
     shares = np.zeros(len(noisy))
     parts = [slice(0, len(noisy))]
     while parts:
         part = parts.pop()
-        middle = (part.start + part.stop) // 2
-        halves = [slice(part.start, middle), slice(middle, part.stop)]
-        told = [
-            half
-            for half in halves
-            if noisy[half].sum() > deviation * np.sqrt(half.stop - half.start)
-        ]
-        size = part.stop - part.start
-        if told and size > 1:
-            parts += told
+        halves = _told_apart(noisy, deviation, part)
+        if halves:
+            parts += halves
         else:
-            shares[part] = max(float(noisy[part].sum()), 0.0) / size
+            of_part = max(float(noisy[part].sum()), 0.0)
+            shares[part] = of_part / (part.stop - part.start)
     if not shares.any():
         shares[:] = 1.0
     return np.asarray(shares / shares.sum())
+
+
+def _told_apart(noisy: FloatArray, deviation: float, part: slice) -> list[slice]:
+    """Return the halves of a part of some cells, the one that isn't empty, or none if
+    noise doesn't tell.
+    """
+    middle = (part.start + part.stop) // 2
+    halves = [slice(part.start, middle), slice(middle, part.stop)]
+    if middle == part.start:
+        return []
+    sums = [noisy[half].sum() for half in halves]
+    roots = [np.sqrt(half.stop - half.start) for half in halves]
+    standard = np.array(sums) / np.array(roots) / max(deviation, 1e-300)
+    if standard.max() <= NOTABLE:
+        return []
+    return [half for half, size in zip(halves, standard, strict=True) if size > EMPTY]
 
 
 def weighted(

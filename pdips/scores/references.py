@@ -12,7 +12,7 @@ from pdips.posterior.model import initial, most_probable
 from pdips.scores.centred_sums import CentredSums
 from pdips.scores.centring import Centring
 from pdips.scores.column_cells import inside_cells
-from pdips.scores.pseudo_table import likely_shares, merged_shares
+from pdips.scores.pseudo_table import NOTABLE, likely_shares, merged_shares
 from pdips.scores.record_score import Norm
 
 # Records that noisy counts are taken to stand for in the first search, and from how
@@ -20,8 +20,6 @@ from pdips.scores.record_score import Norm
 MADE_UP = 4_096
 STARTS = 4
 MOST_CLIMBED = 150
-# Deviations of the noise from which on a count of an outcome's cell is hardly noise
-NOTABLE = 3.0
 # Longest way to the next reference, in whitened units of the last one
 REACH = 5.0
 # Radii in units of the norm that whitened scores have about: of the first round, and
@@ -120,8 +118,10 @@ def _made_up(sums: CentredSums) -> Values:
     for (name, edges), noisy in zip(sums.cells.edges.items(), by_column, strict=True):
         if name in sums.space.synthesized:
             column = sums.space.columns[name]
-            in_order = likely_shares if column.is_categorical else merged_shares
-            shares = in_order(noisy, NOTABLE * sums.counts_deviation)
+            if column.is_categorical:
+                shares = likely_shares(noisy, NOTABLE * sums.counts_deviation)
+            else:
+                shares = merged_shares(noisy, sums.counts_deviation)
             cell = rng.choice(len(shares), MADE_UP, p=shares)
             values[name] = inside_cells(column, edges[cell], edges[cell + 1], rng)
     return sums.space.beside(values)
