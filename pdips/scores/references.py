@@ -206,7 +206,9 @@ def last_radii(
     curvature = CURVED * usual_curvature(d, at.norm)
     radius = float(np.sqrt(AFFORDED * n)) / noise.scores
     if tail is not None:
-        radius = max(radius, tail, LEAST_OF_NUMBERS * usual)
+        # as long as the noise isn't louder than the sampling error
+        wider = min(LEAST_OF_NUMBERS * usual, float(np.sqrt(n)) / noise.scores)
+        radius = max(radius, tail, wider)
     edge = edge_of(curvature, d, noise, n)
     radius = min(radius, least * max(1.0, FINE_EDGE / edge), WIDEST * usual)
     radius = max(radius, least)
