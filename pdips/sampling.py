@@ -265,9 +265,10 @@ def tell_of(tree: xr.DataTree) -> None:
     if against is not None:
         LOG.warning(
             "the noisy answers contradict the model (they would be as far off %.2g of "
-            "the time if it were right): %s, so its intervals are not what they seem",
+            "the time if it were right): %s. So %s",
             against.share,
             against.reason,
+            against.withdrawn,
         )
     shape = tree["posterior"].attrs.get("pareto_k", 0.0)
     if tree.attrs["sampler"] == "importance" and shape > MOST_K:

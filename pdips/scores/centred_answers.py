@@ -17,7 +17,7 @@ from pdips.posterior.model import Blueprint
 from pdips.release.release import Closer
 from pdips.scores.centred_questions import NAMES, ROUND, opened_sums
 from pdips.scores.centred_sums import CentredRound, CentredSums
-from pdips.scores.centring import KINDS, Centring, Kind
+from pdips.scores.centring import COUNTED, KINDS, Centring, Kind
 from pdips.scores.column_cells import inside_cells
 from pdips.scores.posterior import PREDICTED, PosteriorDraws, attempt
 from pdips.scores.published import (
@@ -48,8 +48,11 @@ from pdips.scores.tree import (
 CURVATURE_RADIUS = "curvature_radius"
 CURVATURE = "curvature_{}"
 SQUARES = "squares"
-SHAPE = "shape"
 OTHER = "other_parameter"
+COUNTED_RECORDS: Mapping[Kind, str] = {
+    "shape": "records in the middle or far out",
+    "above": "records above their median",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,9 +166,9 @@ class CentredAnswers(ScoreAnswers):
                     told = about(step, "whitened scores", deviation)
                     variables[SCORES.format(number)] = (PARAMETER, noisy, told)
                     continue
-                if kind == "shape":
+                if kind in COUNTED:
                     told = about(step, "records", deviation)
-                    variables[SHAPE] = ((), noisy[0], told)
+                    variables[kind] = ((), noisy[0], told)
                     continue
                 told = about(step, "products of whitened scores", deviation)
                 name = SQUARES if kind == "squares" else CURVATURE.format(number)
@@ -255,8 +258,8 @@ def _names_of(kind: Kind, at: Centring, labels: Sequence[str]) -> list[str]:
     """Return what each sum of a kind is of: a parameter, or two of them."""
     if kind == "scores":
         return [*labels]
-    if kind == "shape":
-        return ["records in the middle or far out"]
+    if kind in COUNTED:
+        return [COUNTED_RECORDS[kind]]
     rows, columns = at.pairs
     pairs = zip(rows, columns, strict=True)
     return [f"{labels[row]} x {labels[column]}" for row, column in pairs]

@@ -1,6 +1,7 @@
 """Noisy sums of centred scores as a PyMC model, to look at, to extend and to sample."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,12 @@ from pdips.arrays import FloatArray
 from pdips.posterior.model import Blueprint, transformed
 from pdips.scores.inner_points import InnerPoints
 from pdips.scores.noisy_likelihood import NOISY_SUMS, prior_model
+
+# How far parameters are looked at, in standard deviations of the posterior as it is
+# near its mode, beyond the root of their number, and how steeply it ends there
+FAR = 6.0
+EDGE = 0.25
+NEAR = "near_the_mode"
 
 
 class CentredData(Protocol):
@@ -28,11 +35,45 @@ class CentredData(Protocol):
     @property
     def curvature_error(self) -> FloatArray: ...
     @property
-    def last(self) -> Any: ...
+    def score_noise(self) -> FloatArray: ...
     @property
     def scores(self) -> FloatArray: ...
     @property
     def pooled(self) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Near:
+    """The parameters within some standard deviations of the most probable ones, as the
+    sums and the prior have them there.
+
+    Further out the noise on the curvature leaves open which way the sums slope: with
+    wide priors and many parameters the likelihood falls too slowly for a posterior.
+    """
+
+    place: FloatArray
+    precision: FloatArray  # shape (parameters, parameters)
+
+    @property
+    def reach(self) -> float:
+        """How far out they are, in standard deviations."""
+        return FAR + float(np.sqrt(len(self.place)))
+
+    def log_density(self, places: FloatArray) -> FloatArray:
+        """Return 0 for parameters that are near, and less further out, shape
+        (places,).
+        """
+        moves = places - self.place
+        squares = ((moves @ self.precision) * moves).sum(axis=1)
+        beyond = np.maximum(np.sqrt(np.maximum(squares, 0.0)) - self.reach, 0.0)
+        return np.asarray(-((beyond / EDGE) ** 2) / 2)
+
+    def graph(self, place: Any) -> Any:
+        """Return the same as a graph of the parameters."""
+        move = place - self.place
+        square = pt.dot(pt.dot(move, self.precision), move)
+        beyond = pt.sqrt(pt.maximum(square, self.reach**2)) - self.reach
+        return -((beyond / EDGE) ** 2) / 2
 
 
 class CentredLikelihood:
@@ -46,7 +87,7 @@ class CentredLikelihood:
 
     record_parameters: tuple[str, ...] = ()
 
-    def __init__(self, sums: CentredData) -> None:
+    def __init__(self, sums: CentredData, near: Near) -> None:
         self.model = prior_model(sums.space)
         self.compiled = dict[str, Any]()
         with self.model:
@@ -55,6 +96,8 @@ class CentredLikelihood:
                 transformed(self.model, each, each, each.owner.inputs) for each in free
             ]
             observe_centred(NOISY_SUMS, values, sums)
+            place = pt.concatenate([value.ravel() for value in values])
+            pm.Potential(NEAR, near.graph(place))
 
 
 def observe_centred(name: str, values: Sequence[Any], sums: CentredData) -> Any:
@@ -98,7 +141,7 @@ def _noise_at(sums: CentredData, move: Any) -> Any:
     one = np.eye(len(sums.means.place))
     error = sums.curvature_error
     along = pt.outer(move, move) * error * (1 - one) + pt.diag(pt.dot(error, move**2))
-    noise = sums.last.deviations["scores"] ** 2 * one + along
+    noise = sums.score_noise + along
     if sums.pooled is None:
         return noise
     return pt.dot(pt.dot(sums.pooled.own, noise), sums.pooled.own.T) + sums.pooled.noise

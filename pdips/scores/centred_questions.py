@@ -21,7 +21,7 @@ from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity, n_changed
 from pdips.scores.centred_sums import CentredRound, CentredSums
-from pdips.scores.centring import KINDS, Centring, Kind
+from pdips.scores.centring import COUNTED, KINDS, Centring, Kind
 from pdips.scores.column_cells import COARSE
 from pdips.scores.first_search import kit_of
 from pdips.scores.inner_points import AtPoints, InnerPoints
@@ -38,6 +38,7 @@ from pdips.scores.references import (
     LARGEST_EDGE,
     RoundNoise,
     edge_of,
+    expected_beyond,
     first_centring,
     last_radii,
     length_edges,
@@ -51,6 +52,7 @@ NAMES: dict[Kind, str] = {
     "scores": "noisy centred scores",
     "curvature": "noisy curvature",
     "shape": "noisy shape of outcomes",
+    "above": "noisy outcomes above their median",
     "squares": "noisy squares of scores",
 }
 LENGTHS = "noisy lengths of scores"
@@ -69,9 +71,9 @@ LAST_SHARES: dict[Kind, Fraction] = {
     "squares": Fraction(8, 100),
 }
 # Shares of the last round's scores where outcomes are numbers: of their lengths, and
-# of the shape of outcomes where there is one
-OF_LENGTHS = Fraction(6, 70)
-OF_SHAPE = Fraction(3, 70)
+# where there is one of its shape and of how many lie above their median
+OF_LENGTHS = Fraction(5, 70)
+OF_COUNTED = Fraction(3, 70)
 
 # Products of two semidefinite matrices are not negative, but for what rounding to whole
 # steps may take away: see the proof of the curvature's price
@@ -133,8 +135,9 @@ class CentredQuestions:
             yield self._lengths(whole * OF_LENGTHS)
             prices["scores"] -= whole * OF_LENGTHS
         if self.by_shape:
-            prices["shape"] = whole * OF_SHAPE
-            prices["scores"] -= whole * OF_SHAPE
+            for kind in COUNTED:
+                prices[kind] = whole * OF_COUNTED
+                prices["scores"] -= whole * OF_COUNTED
         for kind in KINDS:
             if kind in prices:
                 yield self._sum(kind, self.n_rounds, prices[kind])
@@ -152,7 +155,7 @@ class CentredQuestions:
 
     def _moved(self, kind: Kind) -> Sensitivity:
         """Return how far one person moves a sum."""
-        if kind == "shape":
+        if kind in COUNTED:
             # one number between 0 and the largest, whichever record stands there
             return Sensitivity.of_sums(
                 self.schema, self.neighbours, STEPS, signed=False, moves=False
@@ -382,6 +385,7 @@ class RoundTotals:
             "scores": d,
             "curvature": pairs,
             "shape": 1,
+            "above": 1,
             "squares": pairs,
         }
         totals: dict[Kind, IntArray] = {
@@ -502,7 +506,10 @@ def _with_radii(
 
         noisy = _asked(curator, step, counted)
         deviation = step.standard_deviation
-        tail = radius_by_tail(noisy.astype(float), deviation, edges, sums.n_records)
+        expected = expected_beyond(sums, at, edges)
+        tail = radius_by_tail(
+            noisy.astype(float), deviation, edges, expected, sums.n_records
+        )
     return last_radii(sums, at, noise_of(asked), tail)
 
 

@@ -10,14 +10,27 @@ from typing import Any
 import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray
-from pdips.posterior.columns import Values, stand_ins
-from pdips.posterior.model import PUBLIC_SEED, Blueprint, initial, split
+from pdips.posterior.columns import stand_ins
+from pdips.posterior.model import PUBLIC_SEED, Blueprint, initial
 from pdips.release.public_draws import Misfit
-from pdips.scores.centred_model import CentredLikelihood
-from pdips.scores.centring import CentredScores, Centring, Kind
+from pdips.scores.centred_model import CentredLikelihood, Near
+from pdips.scores.centring import COUNTED, CentredScores, Centring, Kind
 from pdips.scores.column_cells import ColumnCells
+from pdips.scores.deformed import (
+    UNSURE,
+    Deformed,
+    deformations,
+    doubtful_sizes,
+    variables_in_doubt,
+)
 from pdips.scores.inner_points import AtPoints, InnerPoints
-from pdips.scores.pseudo_table import Rows, covariates_in, weighted
+from pdips.scores.pseudo_table import (
+    MeanMap,
+    Rows,
+    at_points,
+    covariates_in,
+    weighted,
+)
 from pdips.scores.sums import (
     LITTLE,
     Density,
@@ -40,8 +53,6 @@ LEAST_SAMPLING = 0.1
 # earnings covered 19 of 25 coefficients, with it 30 of 30 (2026-12-01); with more
 # posteriors at small budgets have tails out to the prior
 OF_MODEL = 0.5
-# Slope of the mean of the sums that is taken for none, over the largest
-LEAST_SLOPE = 1e-9
 # Searches for the most probable parameters of pooled sums, each about those before
 PASSES = 2
 
@@ -89,6 +100,8 @@ class CentredSums(MeasuredSums):
     rounds: tuple[CentredRound, ...] = ()
     laplace: bool = False
     pooled: PooledScores | None = None
+    # whether :attr:`scores` are less what deformations of the outcomes' law do to them
+    is_corrected: bool = True
     # scores of the rows at points of their outcomes, by parameters
     held: dict[bytes, AtPoints] = field(default_factory=dict, repr=False)
 
@@ -147,10 +160,55 @@ class CentredSums(MeasuredSums):
 
     @property
     def scores(self) -> FloatArray:
-        """The noisy sums of scores from which the posterior is drawn."""
+        """The noisy sums of scores from which the posterior is drawn: where outcomes
+        are one number less what deformations of their law do to them.
+        """
         if self.pooled is not None:
             return self.pooled.noisy
-        return self.last.noisy["scores"]
+        scores = self.last.noisy["scores"]
+        if self.deformed is None:
+            return scores
+        return scores - self.deformed.factors @ self.beyond
+
+    @cached_property
+    def beyond(self) -> FloatArray:
+        """How many records are counted beyond what the model expects at the reference,
+        in the order of COUNTED.
+        """
+        noisy = np.concatenate([self.last.noisy[kind] for kind in COUNTED])
+        return np.asarray(noisy - self.n_records * self.counted_shares)
+
+    @cached_property
+    def counted_shares(self) -> FloatArray:
+        """The shares of records that are counted if the model is right, whatever their
+        covariates, in the order of COUNTED.
+        """
+        at, _ = self.at_rows(self.last.centring)
+        return np.array([0.5, float(at.weights[0] @ at.shape[0, 1:])])
+
+    @cached_property
+    def deformed(self) -> Deformed | None:
+        """What deformations of the law of outcomes do to the last sums; None where
+        outcomes aren't one number, or no sums were asked for.
+        """
+        is_asked = bool(self.rounds) and "above" in self.last.noisy
+        if not (self.is_corrected and is_asked):
+            return None
+        means = self.plain_means
+        at, _ = self.at_rows(self.last.centring)
+        inner = means.inner_weights(means.reference[None])[0]
+        is_continuous = self.points.weights is not None
+        changes = deformations(inner, is_continuous=is_continuous)
+        changes = changes - (inner[..., None] * changes).sum(axis=1, keepdims=True)
+        counted = np.stack([at.above[:, 1:], at.shape[:, 1:]], axis=-1)
+        flat = inner.size
+        return Deformed(
+            outer=(means.weights[:, None] * inner).ravel(),
+            clipped=means.scores.reshape(flat, -1),
+            scores=means.row_scores(means.place, inner).reshape(flat, -1),
+            counted=(counted - self.counted_shares).reshape(flat, -1),
+            changes=changes.reshape(flat, -1),
+        )
 
     @property
     def last_reference(self) -> FloatArray:
@@ -162,11 +220,27 @@ class CentredSums(MeasuredSums):
         return self.last.centring.place
 
     @cached_property
-    def means(self) -> "MeanMap":
-        """The mean of the last sums at any parameters."""
+    def means(self) -> MeanMap:
+        """The mean of :attr:`scores` at any parameters."""
+        plain = self.plain_means
+        if self.deformed is None:
+            return plain
+        counted = self.deformed.counted.reshape(*plain.inner.shape, -1)
+        corrected = plain.scores - counted @ self.deformed.factors.T
+        return replace(plain, scores=corrected)
+
+    @cached_property
+    def plain_place(self) -> FloatArray:
+        """The most probable parameters by the last sums as they were published."""
+        plain = replace(self, is_corrected=False, pooled=None)
+        return plain.mode_of_last().place
+
+    @cached_property
+    def plain_means(self) -> MeanMap:
+        """The mean of the last sums at any parameters, as they were published."""
         centring = self.last.centring
         at, of_rows = self.at_rows(centring)
-        columns = _at_points(self.points, self.candidates, at)
+        columns = at_points(self.points, self.candidates, at)
         map_ = MeanMap(
             points=self.points,
             columns=columns,
@@ -197,6 +271,22 @@ class CentredSums(MeasuredSums):
 
     @cached_property
     def sampling(self) -> FloatArray:
+        """The covariance of :attr:`scores` but for the noise."""
+        plain = self.plain_sampling
+        deformed = self.deformed
+        if deformed is None:
+            return plain
+        factors = deformed.factors
+        with_counted, of_counted = deformed.covariances
+        crossed = factors @ with_counted.T
+        mixed = plain - crossed - crossed.T + factors @ of_counted @ factors.T
+        mixed = _lifted(mixed, LEAST_SAMPLING * float(np.trace(mixed)) / len(mixed))
+        sizes = doubtful_sizes(self)
+        unsure = deformed.of_sums * np.asarray(UNSURE) * sizes
+        return np.asarray(mixed + unsure @ unsure.T)
+
+    @cached_property
+    def plain_sampling(self) -> FloatArray:
         """The covariance of the exact sums of scores: the noisy sum of their squares,
         shrunk towards the curvature as far as noise explains how far they are apart;
         the curvature before the last round.
@@ -253,12 +343,24 @@ class CentredSums(MeasuredSums):
         have one.
         """
         moves = np.asarray(moves)
-        one = np.eye(moves.shape[-1])
-        noise = self.last.deviations["scores"] ** 2 * one + self._noise_along(moves)
+        noise = self.score_noise + self._noise_along(moves)
         if self.pooled is not None:
             own = self.pooled.own
             noise = own @ noise @ own.T + self.pooled.noise
         return np.asarray(noise)
+
+    @cached_property
+    def score_noise(self) -> FloatArray:
+        """The covariance of the noise on :attr:`scores` at the reference."""
+        deviations = self.last.deviations
+        noise = deviations["scores"] ** 2 * np.eye(len(self.last.centring.place))
+        if self.deformed is None:
+            return noise
+        factors = self.deformed.factors
+        of_counts = np.array([deviations[kind] ** 2 for kind in COUNTED])
+        of_number = factors @ self.counted_shares
+        noise = noise + (factors * of_counts) @ factors.T
+        return np.asarray(noise + self.n_variance * np.outer(of_number, of_number))
 
     def _noise_along(self, moves: FloatArray) -> FloatArray:
         """Return the covariance that noise on the curvature has along moves."""
@@ -298,37 +400,44 @@ class CentredSums(MeasuredSums):
 
     def misfits(self, place: FloatArray) -> dict[Misfit, float]:
         found: dict[Misfit, float] = {"spread": self._misfit_of_squares(place)}
-        if "shape" in self.last.noisy:
-            found["tails"] = self._misfit_of_shape(place)
+        if "above" in self.last.noisy:
+            # tails that are too short hide nothing from clipped scores
+            found["tails"] = self._share_above("shape", place)
+            above = self._share_above("above", place)
+            found["skew"] = min(1.0, 2 * min(above, 1 - above))
         return found
 
-    def _misfit_of_shape(self, place: FloatArray) -> float:
-        """Return how often the noisy number of outcomes in the middle or far out (of
-        counts: out) would be as large, if the model were right.
+    def in_doubt(self, here: Linearised) -> tuple[str, ...] | None:
+        return variables_in_doubt(self, here)
 
-        The expected number at the reference is the same for all covariates. What a
-        scale explains of it follows from the scores.
+    def _share_above(self, kind: Kind, place: FloatArray) -> float:
+        """Return how often the noisy number of records that are counted would be as
+        large, if the model were right.
+
+        The expected number at the reference is the same for all covariates. What
+        parameters explain of it follows from the scores.
         """
-        means = self.means
+        means = self.plain_means
         last = self.last
         inner = means.inner_weights(means.logs(place[None]))[0]
         outer = (means.weights[:, None] * inner).ravel()
-        shape = self.at_rows(last.centring)[0].shape[:, 1:].ravel()
+        at = self.at_rows(last.centring)[0]
+        counted = (at.shape if kind == "shape" else at.above)[:, 1:].ravel()
         scores = means.scores.reshape(len(outer), -1)
         by_point = means.row_scores(place, inner).reshape(len(outer), -1)
-        expected = np.append(outer @ shape, means.mean(inner, means.whitened(place)))
-        slopes = np.vstack([(outer * shape) @ by_point, means.slopes(place, inner)])
-        normal = _covariance(np.column_stack([shape, scores]), outer)
+        expected = np.append(outer @ counted, means.mean(inner, means.whitened(place)))
+        slopes = np.vstack([(outer * counted) @ by_point, means.slopes(place, inner)])
+        normal = _covariance(np.column_stack([counted, scores]), outer)
         if self.points.weights is not None:
             # a record is counted or isn't: only points at a cut are counted in part
             normal[0, 0] = expected[0] * (1 - expected[0] / self.n_records)
         normal[0, 0] += self.n_variance * (expected[0] / self.n_records) ** 2
         noise = np.full(len(expected), last.deviations["scores"] ** 2)
-        noise[0] = last.deviations["shape"] ** 2
+        noise[0] = last.deviations[kind] ** 2
         normal[1:, 1:] += self._noise_along(means.straight(expected[1:]))
         laplace = noise if self.laplace else np.zeros(len(noise))
         return share_above(
-            np.append(last.noisy["shape"], last.noisy["scores"]) - expected,
+            np.append(last.noisy[kind], last.noisy["scores"]) - expected,
             slopes,
             normal + np.diag(noise - laplace),
             laplace,
@@ -343,7 +452,7 @@ class CentredSums(MeasuredSums):
         the pseudo table says of covariates is put right by the noisy curvature, whose
         error counts.
         """
-        means = self.means
+        means = self.plain_means
         noisy = self.last.noisy
         n_squares = len(noisy["squares"])
         inner = means.inner_weights(means.logs(place[None]))[0]
@@ -373,7 +482,7 @@ class CentredSums(MeasuredSums):
         """Return what each point of each row has in the last sums of squares and of
         scores, shape (rows * points, sums).
         """
-        means = self.means
+        means = self.plain_means
         centring = self.last.centring
         rows, columns = centring.pairs
         scores = means.scores.reshape(-1, means.scores.shape[-1])
@@ -385,20 +494,28 @@ class CentredSums(MeasuredSums):
         curvature, and the variance that its noise has there.
         """
         last = self.last
-        of_table = self.means.weights @ self._at[-1].curvature
-        ratio = np.trace(self.sampling) / np.trace(last.centring.matrix(of_table))
+        of_table = self.plain_means.weights @ self._at[-1].curvature
+        ratio = np.trace(self.plain_sampling) / np.trace(last.centring.matrix(of_table))
         missing = ratio * (last.noisy["curvature"] - of_table)
         return missing, float((ratio * last.deviations["curvature"]) ** 2)
 
     def density(self, here: Linearised, anchors: FloatArray, noises: Noises) -> Density:
-        """Return the likelihood at any parameters: it needs no anchors, and takes
-        Laplace noise as normal.
+        """Return the likelihood at any parameters that are near: it needs no anchors,
+        and takes Laplace noise as normal.
         """
-        return lambda places: (self.log_likelihood(places), np.ones(len(places)))
+        near = self.near(here)
+        return lambda places: (
+            self.log_likelihood(places) + near.log_density(places),
+            np.ones(len(places)),
+        )
 
     def likelihood(self, here: Linearised, noises: Noises) -> CentredLikelihood:
         """Return the likelihood as a PyMC model."""
-        return CentredLikelihood(self)
+        return CentredLikelihood(self, self.near(here))
+
+    def near(self, here: Linearised) -> Near:
+        """Return the parameters that are near, by what the sums say near some."""
+        return Near(here.place + self.move(here), here.curvature + self.prior.precision)
 
     @property
     def clipped(self) -> list[float]:
@@ -552,122 +669,3 @@ def _covariance(values: FloatArray, weights: FloatArray) -> FloatArray:
     mean = weights @ values
     squares = (weights[:, None] * values).T @ values
     return np.asarray(squares - np.outer(mean, mean) / weights.sum())
-
-
-def _at_points(points: InnerPoints, candidates: Values, at: AtPoints) -> dict[str, Any]:
-    """Return records of all rows at all points, one row after the other."""
-    columns = {name: np.repeat(each, points.n) for name, each in candidates.items()}
-    n_rows = len(at.weights)
-    if points.weights is not None:
-        [name] = points.outcomes
-        columns[name] = at.quantiles.ravel()
-    for name, values in points.values.items():
-        columns[name] = np.tile(values, n_rows)
-    return columns
-
-
-@dataclass(frozen=True, eq=False)
-class MeanMap:
-    """The mean of sums of centred scores at any parameters, by what the model says of
-    the points of each row of the pseudo table there.
-    """
-
-    points: InnerPoints
-    columns: Values  # shape (rows * points,)
-    weights: FloatArray  # shape (rows,): of records
-    inner: FloatArray  # shape (rows, points): what points weigh at the reference
-    scores: FloatArray  # shape (rows, points, parameters): centred
-    place: FloatArray
-    root: FloatArray  # from moves of parameters to whitened ones
-    correction: FloatArray | None = None  # of slopes in whitened moves
-
-    # Log densities that are worked out at once
-    AT_ONCE = 2_000_000
-
-    def blocks(self, n: int) -> list[slice]:
-        """Return slices of places that go together."""
-        size = max(self.AT_ONCE // self.inner.size, 1)
-        return [slice(first, first + size) for first in range(0, n, size)]
-
-    def whitened(self, places: FloatArray) -> FloatArray:
-        """Return parameters as moves from the reference, in whitened units."""
-        return np.asarray((places - self.place) @ self.root.T)
-
-    def logs(self, places: FloatArray) -> FloatArray:
-        """Return log densities, shape (places, rows, points)."""
-        likelihood = self.points.law.likelihood
-        parts = split(likelihood.model, np.asarray(places))
-        blocks = likelihood.blocks(self.columns, parts, mode=None)
-        logs = np.concatenate([each for _, each in blocks])
-        return np.asarray(logs.reshape(len(places), *self.inner.shape))
-
-    @cached_property
-    def reference(self) -> FloatArray:
-        """Log densities at the reference, shape (rows, points)."""
-        return np.asarray(self.logs(self.place[None])[0])
-
-    def inner_weights(self, logs: FloatArray) -> FloatArray:
-        """Return what points weigh at parameters, shape (places, rows, points): the
-        weights at the reference times the change of the density, as shares of each row.
-        """
-        with np.errstate(all="ignore"):
-            change = logs - self.reference
-            change = np.where(np.isnan(change) | (self.inner == 0), -np.inf, change)
-            change -= change.max(axis=-1, keepdims=True)
-            weights = self.inner * np.exp(np.maximum(change, -1e3))
-            return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
-
-    def mean(self, inner: FloatArray, moves: FloatArray) -> FloatArray:
-        """Return the mean of the sums, shape (..., parameters)."""
-        outer = self.weights[:, None] * inner
-        flat = self.scores.reshape(-1, self.scores.shape[-1])
-        found = outer.reshape(*inner.shape[:-2], -1) @ flat
-        if self.correction is not None:
-            found = found + moves @ self.correction
-        return np.asarray(found)
-
-    @cached_property
-    def flattening(self) -> FloatArray:
-        """From the mean of the sums to the whitened move that it would take, were it as
-        steep everywhere as at the reference, where it is 0.
-        """
-        inner = self.inner_weights(self.reference[None])[0]
-        slopes = self.slopes(self.place, inner) @ np.linalg.inv(self.root)
-        return np.asarray(np.linalg.pinv(slopes, rcond=LEAST_SLOPE))
-
-    def straight(self, mean: FloatArray) -> FloatArray:
-        """Return the whitened moves from the reference that means of the sums, shape
-        (..., parameters), would take, were they straight lines.
-
-        Clipped scores have a largest mean, and an error of the covariates' law moves
-        this mean by as large a share of it as the slope: the error doesn't grow further
-        with parameters that are ever farther out.
-        """
-        return np.asarray(mean @ self.flattening.T)
-
-    def row_scores(self, place: FloatArray, inner: FloatArray) -> FloatArray:
-        """Return scores of all rows at all points, shape (rows, points, parameters),
-        less their mean in each row.
-        """
-        scores = self.points.law.score.of_public(place, self.columns)
-        scores = np.where(np.isfinite(scores), scores, 0.0)
-        scores = scores.reshape(*inner.shape, -1)
-        mean = (inner[..., None] * scores).sum(axis=1, keepdims=True)
-        return np.asarray(scores - mean)
-
-    def slopes(self, place: FloatArray, inner: FloatArray) -> FloatArray:
-        """Return the derivative of the mean, shape (parameters, parameters)."""
-        scores = self.row_scores(place, inner)
-        outer = (self.weights[:, None] * inner)[..., None]
-        flat = (outer * self.scores).reshape(-1, self.scores.shape[-1])
-        found = flat.T @ scores.reshape(len(flat), -1)
-        if self.correction is not None:
-            found = found + self.correction @ self.root
-        return np.asarray(found)
-
-    def information(self, place: FloatArray, inner: FloatArray) -> FloatArray:
-        """Return what all records would say of the parameters, without clipping."""
-        scores = self.row_scores(place, inner)
-        outer = (self.weights[:, None] * inner)[..., None]
-        flat = scores.reshape(-1, scores.shape[-1])
-        return np.asarray((outer * scores).reshape(len(flat), -1).T @ flat)

@@ -14,8 +14,10 @@ from pdips.scores.inner_points import AtPoints
 from pdips.scores.record_score import STEPS, Norm
 
 # What is summed over records
-Kind = Literal["scores", "curvature", "shape", "squares"]
-KINDS: tuple[Kind, ...] = ("scores", "curvature", "shape", "squares")
+Kind = Literal["scores", "curvature", "shape", "above", "squares"]
+KINDS: tuple[Kind, ...] = ("scores", "curvature", "shape", "above", "squares")
+# Of one number between 0 and 1 that each record has
+COUNTED: tuple[Kind, ...] = ("above", "shape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ class Centring:
         """The largest norm of what one record adds to a sum."""
         if kind == "scores":
             return self.radius
-        if kind == "shape":
+        if kind in COUNTED:
             return 1.0
         return self.curvature_radius if kind == "curvature" else self.radius**2
 
@@ -118,6 +120,7 @@ class Centring:
             curvature=factor[:, None] * curvature,
             factor=factor,
             shape=at.shape[:, :1],
+            above=at.above[:, :1],
             centring=self,
         )
 
@@ -152,7 +155,11 @@ class Centring:
         where there is none.
         """
         own = AtPoints(
-            at.scores[:, :1], at.weights[:, :0], at.quantiles[:, :0], at.shape[:, :1]
+            at.scores[:, :1],
+            at.weights[:, :0],
+            at.quantiles[:, :0],
+            at.shape[:, :1],
+            at.above[:, :1],
         )
         with np.errstate(all="ignore"):
             lengths = self._lengths(self._whitened(own))[:, 0]
@@ -208,6 +215,8 @@ class CentredScores:
     factor: FloatArray  # shape (records,): of the covariates alone
     # shape (records, 1): how much of the outcome lies where it is counted, from 0 to 1
     shape: FloatArray
+    # shape (records, 1): how much of it lies above its median, from 0 to 1
+    above: FloatArray
     centring: Centring
 
     @property
@@ -240,6 +249,7 @@ class CentredScores:
             "scores": self.scores,
             "curvature": self.curvature,
             "shape": self.shape,
+            "above": self.above,
             "squares": self.squares,
         }
         return {

@@ -406,9 +406,12 @@ class InnerPoints:
             else:
                 weights = np.broadcast_to(self.weights, matrices[:, 1:, 0].shape)
             shape = np.zeros(matrices.shape[:2])
+            above = np.zeros(matrices.shape[:2])
             if self.one_number:
                 shape = self._shape(weights, matrices[:, :, -1])
-        return AtPoints(matrices[:, :, 1:last], weights, matrices[:, 1:, -1], shape)
+                above = self._above(weights, matrices[:, :, -1])
+        scores = matrices[:, :, 1:last]
+        return AtPoints(scores, weights, matrices[:, 1:, -1], shape, above)
 
     def _shape(self, weights: FloatArray, outcomes: FloatArray) -> FloatArray:
         """Return how much of each outcome lies where it is counted, between 0 and 1:
@@ -439,6 +442,30 @@ class InnerPoints:
             below += weights[:, k]
         return shape
 
+    def _above(self, weights: FloatArray, outcomes: FloatArray) -> FloatArray:
+        """Return how much of each outcome lies above its median given covariates,
+        between 0 and 1: shape (records, points + 1), the records themselves first.
+
+        The mean given covariates is one half. Of a count it is what of the value's
+        share of [0, 1] lies above the middle. No sum along an axis.
+        """
+        above = np.zeros_like(outcomes)
+        own = outcomes[:, 0]
+        if self.weights is not None:
+            middle = _place(0.0)
+            above[:, 1 + middle] = 0.5
+            above[:, 2 + middle :] = 1.0
+            above[:, 0] = own > outcomes[:, 1 + middle]
+            return above
+        [values] = self.values.values()
+        below = np.zeros(len(outcomes))
+        for k, value in enumerate(values):
+            counted = 1.0 - np.clip((0.5 - below) / weights[:, k], 0.0, 1.0)
+            above[:, 1 + k] = np.where(np.isnan(counted), 0.0, counted)
+            above[:, 0] = np.where(own == value, above[:, 1 + k], above[:, 0])
+            below += weights[:, k]
+        return above
+
 
 @dataclass(frozen=True, eq=False)
 class AtPoints:
@@ -451,6 +478,7 @@ class AtPoints:
     quantiles: FloatArray  # shape (records, points); of a continuous outcome
     # shape (records, points + 1): how much lies where it is counted, from 0 to 1
     shape: FloatArray
+    above: FloatArray  # shape (records, points + 1): how much lies above the median
 
 
 def _place(cut: float) -> int:

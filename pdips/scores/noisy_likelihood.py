@@ -24,8 +24,7 @@ from pdips.posterior.parts import Axis, reads_records, take_apart
 from pdips.release.public_draws import Misfit
 from pdips.scores.column_cells import ColumnCells
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
-from pdips.scores.reweighting import Reweighted
-from pdips.scores.simulator import Simulator
+from pdips.scores.simulator import Reweighted, Simulator
 from pdips.scores.sums import (
     Density,
     Linearised,

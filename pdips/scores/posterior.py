@@ -22,7 +22,7 @@ from pdips.posterior.model import PUBLIC_SEED, join, most_probable, split, uncon
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
 from pdips.posterior.streams import draws_by_name
-from pdips.release.public_draws import MISFIT, MISFIT_BY
+from pdips.release.public_draws import MISFIT, MISFIT_BY, MISFIT_OF
 from pdips.release.tree import stored_name
 from pdips.scores.noisy_likelihood import NoisyLikelihood, NoisySums
 from pdips.scores.sums import Linearised, MeasuredSums, Noises, NormalPrior, regular
@@ -367,7 +367,11 @@ def posterior_draws(
     told = asdict(weighted) | {"pareto_k": finite(weighted.pareto_k)}
     del told["places"]
     misfit = here and attempt(sums.misfit, here.place)
-    against = dict(zip((MISFIT, MISFIT_BY), misfit or (None, None), strict=True))
+    against: dict[str, Any] = dict(
+        zip((MISFIT, MISFIT_BY), misfit or (None, None), strict=True)
+    )
+    doubted = None if here is None else attempt(sums.in_doubt, here)
+    against[MISFIT_OF] = None if doubted is None else ", ".join(doubted)
     facts["noisy_sums"] = told | learned(sums, places) | against
     return PosteriorDraws(places, tree, facts)
 

@@ -1,8 +1,10 @@
 """A public table that stands for confidential covariates: made-up rows, weighted so
-that they have all that noisy answers say of the records.
+that they have all that noisy answers say of the records; and the mean of sums of
+centred scores that follows from it.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ from scipy.optimize import minimize
 
 from pdips.arrays import BoolArray, FloatArray
 from pdips.posterior.columns import Values
-from pdips.posterior.model import Blueprint
+from pdips.posterior.model import Blueprint, split
 from pdips.scores.column_cells import ColumnCells, inside_cells
+from pdips.scores.inner_points import AtPoints, InnerPoints
 
 # Made-up rows; fewer where many points of outcomes belong to each
 ROWS = 800
@@ -26,6 +29,14 @@ ENTROPY = 30.0
 # Least variance of an answer as a share, so that doubles keep apart what matters
 LEAST = 1e-8
 MOST_STEPS = 250
+# Of an outcome's cells, in deviations of noise: a count that is hardly noise, and one
+# that is taken for none beside it; and the share of records that notable cells hold
+# from which on others count as empty
+NOTABLE = 3.0
+EMPTY = 0.5
+MOST_SURE = 0.8
+# Slope of the mean of the sums that is taken for none, over the largest
+LEAST_SLOPE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +103,49 @@ def likely_shares(noisy: FloatArray, deviation: float) -> FloatArray:
     return np.asarray(sure / sure.sum())
 
 
+def merged_shares(noisy: FloatArray, deviation: float) -> FloatArray:
+    """Return shares of cells in the order of a number by their noisy counts, each with
+    noise of a standard deviation.
+
+    Where cells that are hardly noise hold most records, others count as empty. Where
+    the noise on each cell is louder than it, all would: then halves of the cells,
+    halves of these and so on are told apart as long as one is hardly noise, and what
+    isn't told apart is spread over its cells.
+    """
+    notable = noisy > NOTABLE * deviation
+    if noisy[notable].sum() >= MOST_SURE * max(float(noisy.sum()), 1.0):
+        return likely_shares(noisy, NOTABLE * deviation)
+    shares = np.zeros(len(noisy))
+    parts = [slice(0, len(noisy))]
+    while parts:
+        part = parts.pop()
+        halves = _told_apart(noisy, deviation, part)
+        if halves:
+            parts += halves
+        else:
+            of_part = max(float(noisy[part].sum()), 0.0)
+            shares[part] = of_part / (part.stop - part.start)
+    if not shares.any():
+        shares[:] = 1.0
+    return np.asarray(shares / shares.sum())
+
+
+def _told_apart(noisy: FloatArray, deviation: float, part: slice) -> list[slice]:
+    """Return the halves of a part of some cells, the one that isn't empty, or none if
+    noise doesn't tell.
+    """
+    middle = (part.start + part.stop) // 2
+    halves = [slice(part.start, middle), slice(middle, part.stop)]
+    if middle == part.start:
+        return []
+    sums = [noisy[half].sum() for half in halves]
+    roots = [np.sqrt(half.stop - half.start) for half in halves]
+    standard = np.array(sums) / np.array(roots) / max(deviation, 1e-300)
+    if standard.max() <= NOTABLE:
+        return []
+    return [half for half, size in zip(halves, standard, strict=True) if size > EMPTY]
+
+
 def weighted(
     rows: Rows, features: FloatArray, answers: FloatArray, variances: FloatArray
 ) -> FloatArray:
@@ -146,3 +200,122 @@ def covariates_in(space: Blueprint, cells: ColumnCells) -> BoolArray:
     """Return which of the cells are those of confidential covariates."""
     is_covariate = [name in space.covariates for name in cells.edges]
     return np.repeat(is_covariate, cells.sizes)
+
+
+def at_points(points: InnerPoints, candidates: Values, at: AtPoints) -> dict[str, Any]:
+    """Return records of all rows at all points, one row after the other."""
+    columns = {name: np.repeat(each, points.n) for name, each in candidates.items()}
+    n_rows = len(at.weights)
+    if points.weights is not None:
+        [name] = points.outcomes
+        columns[name] = at.quantiles.ravel()
+    for name, values in points.values.items():
+        columns[name] = np.tile(values, n_rows)
+    return columns
+
+
+@dataclass(frozen=True, eq=False)
+class MeanMap:
+    """The mean of sums of centred scores at any parameters, by what the model says of
+    the points of each row of the pseudo table there.
+    """
+
+    points: InnerPoints
+    columns: Values  # shape (rows * points,)
+    weights: FloatArray  # shape (rows,): of records
+    inner: FloatArray  # shape (rows, points): what points weigh at the reference
+    scores: FloatArray  # shape (rows, points, parameters): centred
+    place: FloatArray
+    root: FloatArray  # from moves of parameters to whitened ones
+    correction: FloatArray | None = None  # of slopes in whitened moves
+
+    # Log densities that are worked out at once
+    AT_ONCE = 2_000_000
+
+    def blocks(self, n: int) -> list[slice]:
+        """Return slices of places that go together."""
+        size = max(self.AT_ONCE // self.inner.size, 1)
+        return [slice(first, first + size) for first in range(0, n, size)]
+
+    def whitened(self, places: FloatArray) -> FloatArray:
+        """Return parameters as moves from the reference, in whitened units."""
+        return np.asarray((places - self.place) @ self.root.T)
+
+    def logs(self, places: FloatArray) -> FloatArray:
+        """Return log densities, shape (places, rows, points)."""
+        likelihood = self.points.law.likelihood
+        parts = split(likelihood.model, np.asarray(places))
+        blocks = likelihood.blocks(self.columns, parts, mode=None)
+        logs = np.concatenate([each for _, each in blocks])
+        return np.asarray(logs.reshape(len(places), *self.inner.shape))
+
+    @cached_property
+    def reference(self) -> FloatArray:
+        """Log densities at the reference, shape (rows, points)."""
+        return np.asarray(self.logs(self.place[None])[0])
+
+    def inner_weights(self, logs: FloatArray) -> FloatArray:
+        """Return what points weigh at parameters, shape (places, rows, points): the
+        weights at the reference times the change of the density, as shares of each row.
+        """
+        with np.errstate(all="ignore"):
+            change = logs - self.reference
+            change = np.where(np.isnan(change) | (self.inner == 0), -np.inf, change)
+            change -= change.max(axis=-1, keepdims=True)
+            weights = self.inner * np.exp(np.maximum(change, -1e3))
+            return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+    def mean(self, inner: FloatArray, moves: FloatArray) -> FloatArray:
+        """Return the mean of the sums, shape (..., parameters)."""
+        outer = self.weights[:, None] * inner
+        flat = self.scores.reshape(-1, self.scores.shape[-1])
+        found = outer.reshape(*inner.shape[:-2], -1) @ flat
+        if self.correction is not None:
+            found = found + moves @ self.correction
+        return np.asarray(found)
+
+    @cached_property
+    def flattening(self) -> FloatArray:
+        """From the mean of the sums to the whitened move that it would take, were it as
+        steep everywhere as at the reference, where it is 0.
+        """
+        inner = self.inner_weights(self.reference[None])[0]
+        slopes = self.slopes(self.place, inner) @ np.linalg.inv(self.root)
+        return np.asarray(np.linalg.pinv(slopes, rcond=LEAST_SLOPE))
+
+    def straight(self, mean: FloatArray) -> FloatArray:
+        """Return the whitened moves from the reference that means of the sums, shape
+        (..., parameters), would take, were they straight lines.
+
+        Clipped scores have a largest mean, and an error of the covariates' law moves
+        this mean by as large a share of it as the slope: the error doesn't grow further
+        with parameters that are ever farther out.
+        """
+        return np.asarray(mean @ self.flattening.T)
+
+    def row_scores(self, place: FloatArray, inner: FloatArray) -> FloatArray:
+        """Return scores of all rows at all points, shape (rows, points, parameters),
+        less their mean in each row.
+        """
+        scores = self.points.law.score.of_public(place, self.columns)
+        scores = np.where(np.isfinite(scores), scores, 0.0)
+        scores = scores.reshape(*inner.shape, -1)
+        mean = (inner[..., None] * scores).sum(axis=1, keepdims=True)
+        return np.asarray(scores - mean)
+
+    def slopes(self, place: FloatArray, inner: FloatArray) -> FloatArray:
+        """Return the derivative of the mean, shape (parameters, parameters)."""
+        scores = self.row_scores(place, inner)
+        outer = (self.weights[:, None] * inner)[..., None]
+        flat = (outer * self.scores).reshape(-1, self.scores.shape[-1])
+        found = flat.T @ scores.reshape(len(flat), -1)
+        if self.correction is not None:
+            found = found + self.correction @ self.root
+        return np.asarray(found)
+
+    def information(self, place: FloatArray, inner: FloatArray) -> FloatArray:
+        """Return what all records would say of the parameters, without clipping."""
+        scores = self.row_scores(place, inner)
+        outer = (self.weights[:, None] * inner)[..., None]
+        flat = scores.reshape(-1, scores.shape[-1])
+        return np.asarray((outer * scores).reshape(len(flat), -1).T @ flat)

@@ -12,7 +12,7 @@ from pdips.posterior.model import initial, most_probable
 from pdips.scores.centred_sums import CentredSums
 from pdips.scores.centring import Centring
 from pdips.scores.column_cells import inside_cells
-from pdips.scores.pseudo_table import likely_shares
+from pdips.scores.pseudo_table import NOTABLE, likely_shares, merged_shares
 from pdips.scores.record_score import Norm
 
 # Records that noisy counts are taken to stand for in the first search, and from how
@@ -20,8 +20,6 @@ from pdips.scores.record_score import Norm
 MADE_UP = 4_096
 STARTS = 4
 MOST_CLIMBED = 150
-# Deviations of the noise from which on a count of an outcome's cell is hardly noise
-NOTABLE = 3.0
 # Longest way to the next reference, in whitened units of the last one
 REACH = 5.0
 # Radii in units of the norm that whitened scores have about: of the first round, and
@@ -29,6 +27,10 @@ REACH = 5.0
 FIRST = 1.0
 LEAST = 1.2
 WIDEST = 6.0
+# The least where outcomes are numbers: of the wrong errors of `python -m
+# benchmarks.moments designs` (2026-12-01) fewer are clipped than at LEAST, at noise of
+# .8 of the sampling variance of 5,000 records at (1, 1e-6)
+LEAST_OF_NUMBERS = 2.0
 # Share of the sampling variance that the noise of the last sums of scores may have,
 # where outcomes have levels
 AFFORDED = 0.3
@@ -46,9 +48,12 @@ LONG_TAIL = 8.0
 HALF = 0.5
 # Of lengths of scores: edges of cells in units of their usual norm
 LENGTHS = np.geomspace(1, 8, 7)
-# Records beyond the radius, in roots of the number of records; in deviations of noise
+# Records beyond the radius that aren't where the model says, in roots of the number of
+# records; in deviations of noise; and as a share of those that it says, which the
+# reference may be off by
 BEYOND = 0.3
 SURE = 2.0
+OFF = 0.15
 
 
 @dataclass(frozen=True)
@@ -112,9 +117,12 @@ def _made_up(sums: CentredSums) -> Values:
     by_column = np.split(sums.counts, np.cumsum(sums.cells.sizes)[:-1])
     for (name, edges), noisy in zip(sums.cells.edges.items(), by_column, strict=True):
         if name in sums.space.synthesized:
-            shares = likely_shares(noisy, NOTABLE * sums.counts_deviation)
-            cell = rng.choice(len(shares), MADE_UP, p=shares)
             column = sums.space.columns[name]
+            if column.is_categorical:
+                shares = likely_shares(noisy, NOTABLE * sums.counts_deviation)
+            else:
+                shares = merged_shares(noisy, sums.counts_deviation)
+            cell = rng.choice(len(shares), MADE_UP, p=shares)
             values[name] = inside_cells(column, edges[cell], edges[cell + 1], rng)
     return sums.space.beside(values)
 
@@ -187,8 +195,8 @@ def last_radii(
 ) -> Centring:
     """Return the centring of the last round with its radii.
 
-    The radius is the one that noisy lengths of scores say, or else as large as the
-    noise that it costs is AFFORDED; at least LEAST and at most WIDEST times the usual
+    The radius is as large as the noise that it costs is AFFORDED, or as noisy lengths
+    of scores say if that is more; at least LEAST and at most WIDEST times the usual
     norm of scores; and so small that the noise on the curvature stays fine.
     """
     d = len(at.place)
@@ -198,7 +206,9 @@ def last_radii(
     curvature = CURVED * usual_curvature(d, at.norm)
     radius = float(np.sqrt(AFFORDED * n)) / noise.scores
     if tail is not None:
-        radius = tail
+        # as long as the noise isn't louder than the sampling error
+        wider = min(LEAST_OF_NUMBERS * usual, float(np.sqrt(n)) / noise.scores)
+        radius = max(radius, tail, wider)
     edge = edge_of(curvature, d, noise, n)
     radius = min(radius, least * max(1.0, FINE_EDGE / edge), WIDEST * usual)
     radius = max(radius, least)
@@ -217,13 +227,30 @@ def length_edges(d: int, norm: Norm) -> FloatArray:
     return usual_norm(d, norm) * LENGTHS
 
 
+def expected_beyond(sums: CentredSums, at: Centring, edges: FloatArray) -> FloatArray:
+    """Return how many records have longer scores than each edge, if the model is right
+    at the reference.
+    """
+    points, _ = sums.at_rows(at)
+    weights = sums.n_records * sums.weights[:, None] * points.weights
+    lengths = at.lengths(points)
+    return np.array([float(weights[lengths >= edge].sum()) for edge in edges])
+
+
 def radius_by_tail(
-    counts: FloatArray, deviation: float, edges: FloatArray, n: float
+    counts: FloatArray,
+    deviation: float,
+    edges: FloatArray,
+    expected: FloatArray,
+    n: float,
 ) -> float:
-    """Return the first edge beyond which few records lie, by noisy counts."""
-    beyond = np.cumsum(counts[::-1])[::-1]
+    """Return the first edge beyond which about as many records lie as the model
+    expects, by noisy counts: what clipping takes from these is known.
+    """
+    beyond = np.cumsum(counts[::-1])[::-1] - expected
     # the sum of more cells has more noise
     deviations = deviation * np.sqrt(np.arange(len(counts), 0, -1))
-    is_few = beyond <= np.maximum(BEYOND * np.sqrt(n), SURE * deviations)
+    few = np.maximum(BEYOND * np.sqrt(n), SURE * deviations) + OFF * expected
+    is_few = np.abs(beyond) <= few
     is_few[-1] = True
     return float(edges[int(np.argmax(is_few))])

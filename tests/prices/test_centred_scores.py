@@ -34,7 +34,7 @@ from pdips.scores.centred_questions import (
     counted_lengths,
     points_of,
 )
-from pdips.scores.centring import KINDS, Centring
+from pdips.scores.centring import COUNTED, KINDS, Centring
 from pdips.scores.first_search import kit_of
 from pdips.scores.inner_points import AtPoints
 from pdips.scores.record_score import STEPS
@@ -189,8 +189,9 @@ def test_what_a_record_adds_is_its_own_alone_in_company_in_any_order_and_block(
     whole = added(points, at, table)
     for kind, each in whole.items():
         # of levels nothing lies far out, and of numbers not all does
-        assert np.abs(each).any(axis=1).all() or kind == "shape"
-    assert whole["shape"].any() == (name != "logit")
+        assert np.abs(each).any(axis=1).all() or kind in COUNTED
+    for kind in COUNTED:
+        assert whole[kind].any() == (name != "logit")
     alone = [added(points, at, rows_of(table, [row])) for row in range(n)]
     order = np.random.default_rng(0).permutation(n)
     shuffled = added(points, at, rows_of(table, order))
@@ -307,8 +308,8 @@ def made_up(rng, n, n_points, d, scale=1.0):
     """Scores of records at points, and what the points weigh."""
     weights = rng.dirichlet(np.full(n_points, 0.5), size=n)
     scores = scale * rng.normal(size=(n, n_points + 1, d))
-    shape = rng.choice([0.0, 0.3, 1.0], size=(n, n_points + 1))
-    return AtPoints(scores, weights, np.zeros((n, n_points)), shape)
+    shape, above = rng.choice([0.0, 0.3, 1.0], size=(2, n, n_points + 1))
+    return AtPoints(scores, weights, np.zeros((n, n_points)), shape, above)
 
 
 def length(steps, norm):
@@ -476,7 +477,13 @@ def found_by_step(
 SHOWN = {
     "logit": dict.fromkeys(KINDS, 1),
     "normal": dict.fromkeys(KINDS, 1),
-    "count": {"scores": 0.8, "curvature": 1, "shape": 0.99, "squares": 0.99},
+    "count": {
+        "scores": 0.8,
+        "curvature": 1,
+        "shape": 0.99,
+        "above": 0.99,
+        "squares": 0.99,
+    },
 }
 CLOSE = Fraction(1, 10**5) + Fraction(1, 2**10)
 
@@ -562,7 +569,7 @@ def test_a_centring_by_the_mean_of_all_records_is_caught():
         apart = block.scores - block.scores[:, :1].mean(axis=0)
         weights = np.zeros_like(block.weights)
         weights[:, 0] = 1e-9  # nothing else is taken away
-        moved = AtPoints(apart, weights, block.quantiles, block.shape)
+        moved = AtPoints(apart, weights, block.quantiles, block.shape, block.above)
         return at.of(moved).total()
 
     first = slice(1)
@@ -574,20 +581,21 @@ def test_a_centring_by_the_mean_of_all_records_is_caught():
     assert of_sums(honest, "scores") <= 1
 
 
+@pytest.mark.parametrize("counted", COUNTED)
 @pytest.mark.parametrize("kind", DELTAS)
-def test_a_signed_shape_at_the_price_of_one_that_is_not_negative_is_caught(
-    kind, neighbours
+def test_a_signed_number_at_the_price_of_one_that_is_not_negative_is_caught(
+    kind, neighbours, counted
 ):
     def signed(points, at, table):
         totals = totals_of(points, at, table)
         blocks = blocks_of(points, at, table, 10.0)
-        own = np.concatenate([at.of(each).shape for each in blocks])
-        return totals | {"shape": at.whole(2 * own - 1, "shape").sum(axis=0)}
+        own = np.concatenate([getattr(at.of(each), counted) for each in blocks])
+        return totals | {counted: at.whole(2 * own - 1, counted).sum(axis=0)}
 
     found, *_ = found_by_step("normal", kind, neighbours, 1, totals=signed)
     # who is replaced may move it from one end to the other
     most = 1 if neighbours == "add-remove" else 2 if kind == "pure" else 4
-    assert float(of_sums(found, "shape")) == pytest.approx(most, rel=1e-6)
+    assert float(of_sums(found, counted)) == pytest.approx(most, rel=1e-6)
 
 
 def test_a_shape_judged_by_the_spread_of_the_table_is_caught():
@@ -604,6 +612,35 @@ def test_a_shape_judged_by_the_spread_of_the_table_is_caught():
     assert of_sums(twin, "shape") == 3
     honest, *_ = found_by_step("normal", "pure", "replace-one", 1)
     assert of_sums(honest, "shape") == 1
+
+
+def test_a_median_of_the_table_is_caught():
+    def by_all(points, at, table):
+        own = table.frame["y"].to_numpy()
+        above = (own > np.median(own)).astype(float)[:, None]
+        totals = totals_of(points, at, table)
+        return totals | {"above": at.whole(above, "above").sum(axis=0)}
+
+    # without a record of the middle, as many lie above it whoever stands there
+    twin, *_ = found_by_step(
+        "normal", "pure", "add-remove", 1, n=4, totals=by_all, only=slice(1)
+    )
+    assert of_sums(twin, "above") > 1
+    honest, *_ = found_by_step("normal", "pure", "add-remove", 1)
+    assert of_sums(honest, "above") == 1
+
+
+@pytest.mark.parametrize("name", ["normal", "count"])
+def test_half_of_the_outcomes_are_above_their_median_whatever_the_covariates(name):
+    """The broken twin counts a value of which one half lies above, whole."""
+    points, table = drawn(name)
+    at = line_centring(points, "l2")
+    [block] = blocks_of(points, at, table, 10.0)
+    mean = (block.weights * block.above[:, 1:]).sum(axis=1)
+    assert mean == pytest.approx(np.full(len(mean), 0.5), abs=1e-9)
+    if name == "count":
+        whole = (block.weights * (block.above[:, 1:] > 0)).sum(axis=1)
+        assert np.ptp(whole) > 0.02
 
 
 @pytest.mark.parametrize("name", ["normal", "count"])
@@ -634,3 +671,5 @@ def test_a_record_that_is_counted_is_where_the_model_has_it():
     y = np.exp(place[0] + place[1] * x + 0.8 * apart)
     block = points.split(points.matrices({"x": x, "y": y}))
     assert block.shape[:, 0].tolist() == [1, 1, 0, 0, 1, 1, 1, 0, 0, 1, 1]
+    is_sure = apart != 0
+    assert (block.above[is_sure, 0] == (apart > 0)[is_sure]).all()

@@ -38,8 +38,7 @@ from pdips.scores.published import (
     read_published,
     restored,
 )
-from pdips.scores.reweighting import Reweighted
-from pdips.scores.simulator import Simulator
+from pdips.scores.simulator import Reweighted, Simulator
 
 DELTAS = {"pure": None, "zcdp": "1e-6"}
 """For each kind of loss the delta that chooses it."""
