@@ -44,6 +44,11 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 ORDINAL = ("cumulative", "sratio")
 # Records that a formula with confidential covariates is specified on
 SPECIFIED = 1_200
+# Bambi's slopes have priors by the deviation of their covariate. Of a confidential one
+# only the bounds are known, between which people's columns are narrower than even
+# spread is: where it was taken as it is, the slope of `default ~ balance` (ISLR) lay 4.7
+# prior deviations out, and no interval held it (2026-12-01)
+WIDER = 5.0
 READ_AS_LEVELS = ("categorical", *ORDINAL)
 BINOMIAL = ("binomial", "beta_binomial", "zero_inflated_binomial")
 
@@ -118,6 +123,7 @@ class FormulaMaker:
             made_up[self.outcome] = np.ceil(column.lower or 0)
         with one_line("Bambi refuses the model"):
             model = self._specified(made_up)
+            self._widen_slopes(model)
             self._name(model)
             term = model.response_term.term
             if column.levels is None and levels is None:
@@ -233,6 +239,18 @@ class FormulaMaker:
             center_predictors=settings.center_predictors,
             extra_namespace={"np": np, **(settings.extra_namespace or {})},
         )
+
+    def _widen_slopes(self, model: Any) -> None:
+        """Widen the automatic priors of slopes of confidential numbers."""
+        if not self.written.settings.auto_scale:
+            return
+        for component in model.conditional_parameters.values():
+            for term in component.common_terms.values():
+                is_confidential = term.term.var_names.intersection(self.covariates)
+                kinds = [part.kind for part in term.term.components]
+                is_automatic = term.prior.auto_scale and term.prior.name == "Normal"
+                if is_confidential and is_automatic and "numeric" in kinds:
+                    term.prior.update(sigma=WIDER * term.prior.args["sigma"])
 
     def _name(self, model: Any) -> None:
         """Give names: those of the person's own, and the outcome its column's."""
