@@ -45,9 +45,9 @@ ORDINAL = ("cumulative", "sratio")
 # Records that a formula with confidential covariates is specified on
 SPECIFIED = 1_200
 # Bambi's slopes have priors by the deviation of their covariate. Of a confidential one
-# only the bounds are known, between which people's columns are narrower than even
-# spread is: where it was taken as it is, the slope of `default ~ balance` (ISLR) lay 4.7
-# prior deviations out, and no interval held it (2026-12-01)
+# only the bounds are known, between which people's columns are narrower than if they
+# were spread evenly: taken so, the slope of `default ~ balance` (ISLR) lay 4.7 prior
+# deviations out, and 4 of 12 intervals held (2026-12-01)
 WIDER = 5.0
 READ_AS_LEVELS = ("categorical", *ORDINAL)
 BINOMIAL = ("binomial", "beta_binomial", "zero_inflated_binomial")

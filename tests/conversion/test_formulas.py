@@ -653,3 +653,42 @@ def test_a_formula_runs_nothing_but_functions_of_numbers(term, side, tmp_path):
     }[side]
     refuses("calls '(np|log)|outcome|left side", maker_of, formula, schema)
     assert not path.exists()
+
+
+def test_slopes_of_confidential_numbers_have_wide_priors():
+    frame_of_two = pd.DataFrame(
+        {"ill": ["no", "yes"] * 20, "x": np.arange(40.0), "sex": ["m", "f"] * 20}
+    )
+    columns = {
+        "ill": {"levels": ["no", "yes"]},
+        "x": {"lower": 0, "upper": 40},
+        "sex": {"levels": ["f", "m"]},
+    }
+
+    def spreads(**x):
+        schema = Schema(columns=columns | {"x": columns["x"] | x})
+        make = maker_of("ill['yes'] ~ x + sex + x:sex", schema, family="bernoulli")
+        model = make(frame_of_two)
+        return {
+            name: float(np.max(model[name].owner.inputs[-1].eval()))
+            for name in ("x", "sex", "x:sex")
+        }
+
+    confidential = spreads()
+    public = spreads(public=True)
+    deviation = 40 / np.sqrt(12)
+    # Bambi's own: one over the deviation of a number, one of levels
+    assert public["x"] == pytest.approx(1 / deviation, rel=0.05)
+    assert confidential["x"] == pytest.approx(5 / deviation, rel=0.05)
+    assert confidential["sex"] == public["sex"] == 1
+    assert confidential["x:sex"] > 4 / deviation
+
+
+def test_a_slope_with_a_prior_of_its_own_keeps_it():
+    schema = Schema(
+        columns={"y": {"lower": 0, "upper": 9}, "x": {"lower": 0, "upper": 40}}
+    )
+    data = pd.DataFrame({"y": np.linspace(1, 8, 40), "x": np.arange(40.0)})
+    prior = bmb.Prior("Normal", mu=0, sigma=0.5)
+    model = maker_of("y ~ x", schema, priors={"x": prior})(data)
+    assert float(model["x"].owner.inputs[-1].eval()) == 0.5

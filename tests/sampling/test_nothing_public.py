@@ -11,6 +11,7 @@ from tables import refuses
 
 import pdips
 from pdips import Schema
+from pdips.conversion import formulas
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PyTensor could not link to a BLAS installation",
@@ -95,3 +96,42 @@ def test_what_a_formula_can_t_do_with_confidential_columns():
         **settings,
     )
     refuses("hsgp", pdips.sample, "pay ~ hsgp(age, m=5, c=1.5)", frame, **settings)
+
+
+def off_by(frame: pd.DataFrame, expected: float) -> float:
+    """How far the slope of a strong effect is off, in posterior deviations."""
+    schema = Schema(
+        columns={
+            "owes": {"lower": 0, "upper": 6000},
+            "fails": {"levels": ["no", "yes"]},
+        }
+    )
+    tree = pdips.sample(
+        "fails['yes'] ~ owes",
+        frame,
+        schema,
+        epsilon=1,
+        delta=1e-6,
+        family="bernoulli",
+        seed=4,
+        progress=False,
+    )
+    slope = tree["posterior"]["owes"].to_numpy()
+    return float((slope.mean() - expected) / slope.std())
+
+
+@pytest.mark.slow
+def test_a_strong_effect_between_generous_bounds_is_held(monkeypatch):
+    """The broken twin has priors as if the covariate were spread evenly."""
+    rng = np.random.default_rng(11)
+    owes = rng.normal(830, 480, 10_000).clip(0, 2700)
+    chance = 1 / (1 + np.exp(10.5 - 0.0057 * owes))
+    fails = np.where(rng.random(10_000) < chance, "yes", "no")
+    frame = pd.DataFrame({"owes": owes, "fails": fails})
+    ill = (frame["fails"] == "yes").astype(int)
+    fitted = smf.logit("ill ~ owes", frame.assign(ill=ill)).fit(disp=0)
+    expected = fitted.params["owes"]
+    # noise alone is further out in 1 of 80 releases
+    assert abs(off_by(frame, expected)) < 2.5
+    monkeypatch.setattr(formulas, "WIDER", 1.0)
+    assert off_by(frame, expected) < -2.5
