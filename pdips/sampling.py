@@ -45,6 +45,10 @@ from pdips.synthesis import ReleaseJob, as_schema, as_table
 
 LOG = logging.getLogger("pdips")
 MAKE = "make"
+# Prior standard deviations between the means of prior and posterior from which on it is
+# said that the prior holds back what the noisy numbers say
+HELD_BACK = 3.0
+MOST_ENTRIES = 50  # of a variable that is looked at: effects of groups aren't
 
 
 def sample(
@@ -270,6 +274,15 @@ def tell_of(tree: xr.DataTree) -> None:
             against.reason,
             against.withdrawn,
         )
+    held_back = held_back_by_priors(tree)
+    if held_back:
+        LOG.warning(
+            "the posterior of %s is more than %g standard deviations of its prior from "
+            "the prior's mean: the prior holds back what the noisy numbers say; if "
+            "such values may be, give it a wider one",
+            " and ".join(held_back),
+            HELD_BACK,
+        )
     shape = tree["posterior"].attrs.get("pareto_k", 0.0)
     if tree.attrs["sampler"] == "importance" and shape > MOST_K:
         LOG.warning(
@@ -280,6 +293,31 @@ def tell_of(tree: xr.DataTree) -> None:
             shape,
             MOST_K,
         )
+
+
+def held_back_by_priors(tree: xr.DataTree) -> list[str]:
+    """Return the variables of which an entry lies far from what its prior expects.
+
+    Parameters
+    ----------
+    tree : xarray.DataTree
+        With the groups ``prior`` and ``posterior``.
+    """
+    if "prior" not in tree.children:
+        return []
+    priors = tree["prior"].to_dataset()
+    names = []
+    for name, posterior in tree["posterior"].to_dataset().items():
+        n_entries = posterior.isel(chain=0, draw=0).size
+        if name not in priors or n_entries > MOST_ENTRIES:
+            continue
+        prior = priors[name].to_numpy()
+        with np.errstate(all="ignore"):  # priors without a mean, or of one value
+            apart = posterior.to_numpy().mean(axis=(0, 1)) - prior.mean(axis=(0, 1))
+            is_far = np.abs(apart) > HELD_BACK * prior.std(axis=(0, 1))
+        if np.any(is_far) and np.ptp(prior) > 0:
+            names.append(str(name))
+    return names
 
 
 def _check_said(public_constants: bool) -> None:

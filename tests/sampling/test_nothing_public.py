@@ -98,6 +98,32 @@ def test_what_a_formula_can_t_do_with_confidential_columns():
     refuses("hsgp", pdips.sample, "pay ~ hsgp(age, m=5, c=1.5)", frame, **settings)
 
 
+@pytest.mark.parametrize(("spread", "is_said"), [(0.2, True), (20.0, False)])
+def test_a_prior_that_holds_the_answers_back_is_named(spread, is_said, caplog):
+    def narrow(df):
+        with pm.Model() as model:
+            a = pm.Normal("a", 20, 20)
+            b = pm.Normal("b", 0, spread)
+            sigma = pm.HalfNormal("sigma", 10)
+            mean = a + b * (df["age"].values - 50) / 10
+            pm.Normal("pay", mean, sigma, observed=df["pay"].values)
+        return model
+
+    schema = SCHEMA.only(["age", "pay"])
+    with caplog.at_level("WARNING"):
+        pdips.sample(
+            narrow,
+            people()[["age", "pay"]],
+            schema,
+            epsilon=8,
+            public=["age"],
+            seed=2,
+            progress=False,
+        )
+    said = "the posterior of b is more than 3 standard deviations of its prior"
+    assert (said in caplog.text) == is_said
+
+
 def off_by(frame: pd.DataFrame, expected: float) -> float:
     """How far the slope of a strong effect is off, in posterior deviations."""
     schema = Schema(
