@@ -314,8 +314,8 @@ def held_back_by_priors(tree: xr.DataTree) -> list[str]:
         prior = priors[name].to_numpy()
         with np.errstate(all="ignore"):  # priors without a mean, or of one value
             apart = posterior.to_numpy().mean(axis=(0, 1)) - prior.mean(axis=(0, 1))
-            is_far = np.abs(apart) > HELD_BACK * prior.std(axis=(0, 1))
-        if np.any(is_far) and np.ptp(prior) > 0:
+            spread = prior.std(axis=(0, 1))
+        if np.any((np.abs(apart) > HELD_BACK * spread) & (spread > 0)):
             names.append(str(name))
     return names
 
