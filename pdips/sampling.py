@@ -269,10 +269,9 @@ def tell_of(tree: xr.DataTree) -> None:
     if against is not None:
         LOG.warning(
             "the noisy answers contradict the model (they would be as far off %.2g of "
-            "the time if it were right): %s. So %s",
+            "the time if it were right): %s, so its intervals are not what they seem",
             against.share,
             against.reason,
-            against.withdrawn,
         )
     held_back = held_back_by_priors(tree)
     if held_back:

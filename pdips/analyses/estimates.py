@@ -16,7 +16,7 @@ TABLE_GROUP = "this_table"
 ESTIMATES_TABLE = "answer"  # table of a release
 CONTRADICTED_MODEL = (
     "the noisy answers contradict it: {0.reason}. If it were right, they would be so "
-    "far off in {0.share:.2g} of releases. So {0.withdrawn}"
+    "far off in {0.share:.2g} of releases. So the intervals are not 95 %"
 )
 LARGEST = 1e100  # of a draw
 ENDS_OF_95 = (0.025, 0.975)  # of the two ends of an interval

@@ -59,7 +59,7 @@ BEFORE_LOOKING = (
 )
 CONTRADICTED = (
     "the noisy answers contradict the model: {0.reason} (so far off in {0.share:.2g} "
-    "of releases, if it were right). So {0.withdrawn}"
+    "of releases, if it were right). The intervals are not 95 %"
 )
 
 

@@ -540,7 +540,6 @@ class SumsSummary(Findings):
     undrawn: int = 0
     misfit: FiniteOrNone = None
     misfit_by: Misfit | None = None
-    misfit_of: str | None = None
 
 
 class PosteriorSummary(Findings):

@@ -10,12 +10,10 @@ if TYPE_CHECKING:  # a release without a model does without xarray
 
 
 # Attributes of the posterior group: how often noisy answers would contradict the model
-# as much, if it were right, and by what; the variables, with commas between them, whose
-# intervals rest on it, left out where all do; and the share below which it is said that
-# they contradict it
+# as much, if it were right, and by what; and the share below which it is said that they
+# do
 MISFIT = "misfit"
 MISFIT_BY = "misfit_by"
-MISFIT_OF = "misfit_of"
 CONTRADICTED = 0.05
 # What noisy answers may say against a model
 Misfit = Literal["spread", "tails", "skew", "sizes"]
@@ -81,25 +79,6 @@ class Contradiction:
 
     share: float  # how often they would be so far off, if the model were right
     reason: str  # a clause, of "it", the model
-    # variables whose intervals rest on it; None where all do
-    of: tuple[str, ...] | None = None
-
-    @property
-    def withdrawn(self) -> str:
-        """A clause: of what 95 % isn't said."""
-        if self.of is None:
-            return "the intervals are not 95 %"
-        if not self.of:
-            return "predictions from it aren't to be relied on; the intervals stand"
-        return (
-            f"the intervals of {' and '.join(self.of)} are not 95 %, and predictions "
-            f"from it aren't to be relied on; the other intervals stand"
-        )
-
-    @property
-    def spares(self) -> bool:
-        """Whether some intervals stand."""
-        return self.of is not None
 
 
 def contradiction(attributes: Mapping[Any, Any]) -> Contradiction | None:
@@ -110,9 +89,4 @@ def contradiction(attributes: Mapping[Any, Any]) -> Contradiction | None:
     if share is None or share >= CONTRADICTED:
         return None
     by = attributes.get(MISFIT_BY)
-    reason = REASONS.get(str(by), REASONS["spread"])
-    of = attributes.get(MISFIT_OF)
-    if of is None:
-        return Contradiction(float(share), reason)
-    names = tuple(name for name in str(of).split(", ") if name)
-    return Contradiction(float(share), reason, names)
+    return Contradiction(float(share), REASONS.get(str(by), REASONS["spread"]))

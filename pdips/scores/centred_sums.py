@@ -21,7 +21,6 @@ from pdips.scores.deformed import (
     Deformed,
     deformations,
     doubtful_sizes,
-    variables_in_doubt,
 )
 from pdips.scores.inner_points import AtPoints, InnerPoints
 from pdips.scores.pseudo_table import (
@@ -406,9 +405,6 @@ class CentredSums(MeasuredSums):
             above = self._share_above("above", place)
             found["skew"] = min(1.0, 2 * min(above, 1 - above))
         return found
-
-    def in_doubt(self, here: Linearised) -> tuple[str, ...] | None:
-        return variables_in_doubt(self, here)
 
     def _share_above(self, kind: Kind, place: FloatArray) -> float:
         """Return how often the noisy number of records that are counted would be as

@@ -3,7 +3,6 @@ to clipped scores, by two noisy numbers of records: a correction, and how far it
 wrong. All of it is public.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -12,12 +11,9 @@ import numpy as np
 from scipy.stats import norm
 
 from pdips.arrays import FloatArray
-from pdips.posterior.model import split
-from pdips.release.public_draws import CONTRADICTED, Misfit
 from pdips.scores.centring import COUNTED
 from pdips.scores.inner_points import FURTHEST, QUANTILES
 from pdips.scores.pseudo_table import LEAST_SLOPE
-from pdips.scores.sums import Linearised
 
 # How far the correction may be wrong, as a share of it: of skewness, and of tails.
 # Chosen on the errors of `python -m benchmarks.moments designs` (2026-12-01), whose
@@ -28,11 +24,6 @@ UNSURE = (0.5, 1.0)
 LARGEST_CONDITION = 1e4
 # Of a value's share on the normal scale: beyond it doubles have no density
 FURTHEST_END = 38.0
-# In posterior standard deviations: a correction for skewness from which on no interval
-# is stood by where the noisy answers say that the model isn't as skewed, and what tails
-# move a parameter by that isn't stood by where they contradict it
-LARGEST_SKEW = 0.5
-LEAST_MOVE = 0.1
 
 
 def deformations(weights: FloatArray, *, is_continuous: bool) -> FloatArray:
@@ -133,11 +124,6 @@ class DeformedSums(Protocol):
     def n_variance(self) -> float: ...
     @property
     def last(self) -> Any: ...
-    @property
-    def space(self) -> Any: ...
-    @property
-    def prior(self) -> Any: ...
-    def misfits(self, place: FloatArray) -> Mapping[Misfit, float]: ...
 
 
 def sizes_of(sums: DeformedSums) -> tuple[FloatArray, FloatArray]:
@@ -196,35 +182,3 @@ def doubtful_sizes(sums: DeformedSums) -> FloatArray:
         return np.zeros(2)
     sizes, deviations = sizes_of(sums)
     return np.asarray(np.sqrt(np.maximum(sizes**2 - deviations**2, 0.0)))
-
-
-def variables_in_doubt(sums: DeformedSums, here: Linearised) -> tuple[str, ...] | None:
-    """Return the free variables whose intervals rest on what the noisy answers
-    contradict; None where all of them do.
-
-    A deformation that is symmetric doesn't move the coefficients of a line; one that is
-    skewed moves them all, each as the covariates of the far records have it.
-    """
-    deformed = sums.deformed
-    if deformed is None or not deformed.factors.any():
-        return None
-    sizes, deviations = sizes_of(sums)
-    means = sums.plain_means
-    inner = means.inner_weights(means.reference[None])[0]
-    slopes = means.slopes(means.place, inner)
-    moves = np.linalg.pinv(slopes, LEAST_SLOPE) @ deformed.of_sums
-    covariance = np.linalg.inv(here.curvature + sums.prior.precision)
-    moves = np.abs(moves) / np.sqrt(np.diag(covariance))[:, None]
-    skew, tails = (moves * np.maximum(np.abs(sizes), deviations)).T
-    found = sums.misfits(here.place)
-    is_skewed = len(found) * found["skew"] < CONTRADICTED
-    if is_skewed and skew.max() > LARGEST_SKEW:
-        return None
-    moved = split(sums.space.model, tails[None])
-    free = [variable.name for variable in sums.space.model.free_RVs]
-    names = [
-        name
-        for name, part in zip(free, moved, strict=True)
-        if part.max(initial=0.0) > LEAST_MOVE
-    ]
-    return None if len(names) == len(free) else tuple(names)

@@ -22,7 +22,7 @@ from pdips.posterior.model import PUBLIC_SEED, join, most_probable, split, uncon
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
 from pdips.posterior.streams import draws_by_name
-from pdips.release.public_draws import MISFIT, MISFIT_BY, MISFIT_OF
+from pdips.release.public_draws import MISFIT, MISFIT_BY
 from pdips.release.tree import stored_name
 from pdips.scores.noisy_likelihood import NoisyLikelihood, NoisySums
 from pdips.scores.sums import Linearised, MeasuredSums, Noises, NormalPrior, regular
@@ -370,8 +370,6 @@ def posterior_draws(
     against: dict[str, Any] = dict(
         zip((MISFIT, MISFIT_BY), misfit or (None, None), strict=True)
     )
-    doubted = None if here is None else attempt(sums.in_doubt, here)
-    against[MISFIT_OF] = None if doubted is None else ", ".join(doubted)
     facts["noisy_sums"] = told | learned(sums, places) | against
     return PosteriorDraws(places, tree, facts)
 

@@ -162,12 +162,6 @@ class MeasuredSums(ABC):
         most = min(found, key=lambda name: found[name])
         return min(1.0, len(found) * found[most]), most
 
-    def in_doubt(self, here: Linearised) -> tuple[str, ...] | None:
-        """Return the free variables whose intervals rest on what the noisy answers may
-        contradict; None where all of them do.
-        """
-        return None
-
     @abstractmethod
     def density(self, here: Linearised, anchors: FloatArray, noises: Noises) -> Density:
         """Return the likelihood at any parameters near some."""

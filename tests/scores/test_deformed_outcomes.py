@@ -15,7 +15,6 @@ from small_models import written
 from pdips import Schema, Scores, Table
 from pdips.privacy.curator import Clock, Drawing
 from pdips.privacy.noise import RandomBits
-from pdips.release.public_draws import contradiction
 from pdips.scores.centred_model import Near
 from pdips.scores.deformed import Deformed, deformations
 from pdips.scores.inner_points import FURTHEST, QUANTILES
@@ -134,37 +133,6 @@ def test_intervals_hold_where_outcomes_aren_t_normal(errors, of, delta):
         twin.append(standard(replace(sums, is_corrected=False), frame)[of])
     assert abs(np.mean(off)) < 1.3
     assert abs(np.mean(twin)) > abs(np.mean(off)) + 1
-
-
-def test_coefficients_stand_under_long_tails_and_not_under_skewness():
-    """Tables and noise are fixed; 15,000 records."""
-    made = Scores(epsilon=1, delta="1e-6", model=line)
-    plan = made.plan(SCHEMA)
-    doubted = {}
-    for errors in (long_tailed, skewed):
-        sums = asked(made, plan, drawn(errors, 15_000, 3), 3)
-        here = sums.mode_of_last()
-        assert sums.misfit(here.place)[0] < 0.05
-        doubted[errors] = sums.in_doubt(here)
-    assert doubted == {long_tailed: ("sd",), skewed: None}
-
-
-@pytest.mark.parametrize(
-    ("of", "said"),
-    [
-        (None, "the intervals are not 95 %"),
-        ("sd", "the intervals of sd are not 95 %"),
-        ("", "the intervals stand"),
-    ],
-)
-def test_what_is_withdrawn_is_said(of, said):
-    attributes = {"misfit": 0.01, "misfit_by": "tails"}
-    if of is not None:
-        attributes["misfit_of"] = of
-    found = contradiction(attributes)
-    assert said in found.withdrawn
-    assert found.spares == (of is not None)
-    assert contradiction({**attributes, "misfit": 0.2}) is None
 
 
 def test_far_parameters_are_cut_off_alike_in_numbers_and_in_the_model():
