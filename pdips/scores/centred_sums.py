@@ -101,8 +101,10 @@ class CentredSums(MeasuredSums):
     pooled: PooledScores | None = None
     # whether :attr:`scores` are less what deformations of the outcomes' law do to them
     is_corrected: bool = True
-    # scores of the rows at points of their outcomes, by parameters
-    held: dict[bytes, AtPoints] = field(default_factory=dict, repr=False)
+    # points of the rows' outcomes, and scores at them, by parameters
+    held: dict[bytes, tuple[InnerPoints, AtPoints]] = field(
+        default_factory=dict, repr=False
+    )
 
     @cached_property
     def _at(self) -> tuple[CentredScores, ...]:
@@ -119,13 +121,21 @@ class CentredSums(MeasuredSums):
         """Return scores of the rows at points of their outcomes, and what is summed of
         them.
         """
+        _, at = self._points_of_rows(centring)
+        return at, centring.of(at)
+
+    def _points_of_rows(self, centring: Centring) -> tuple[InnerPoints, AtPoints]:
+        """Return the points of the rows' outcomes that are likely at some parameters,
+        and scores at them.
+        """
         place = centring.place.tobytes()
         if place not in self.held:
             self.points.given(centring.place)
             matrices = self.points.matrices(self.candidates, self.n_records)
-            self.held[place] = self.points.split(matrices)
-        at = self.held[place]
-        return at, centring.of(at)
+            at = self.points.split(matrices)
+            kept = self.points.likely(at.weights)
+            self.held[place] = (self.points.only(kept), at.only(kept))
+        return self.held[place]
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -238,10 +248,11 @@ class CentredSums(MeasuredSums):
     def plain_means(self) -> MeanMap:
         """The mean of the last sums at any parameters, as they were published."""
         centring = self.last.centring
-        at, of_rows = self.at_rows(centring)
-        columns = at_points(self.points, self.candidates, at)
+        points, at = self._points_of_rows(centring)
+        of_rows = centring.of(at)
+        columns = at_points(points, self.candidates, at)
         map_ = MeanMap(
-            points=self.points,
+            points=points,
             columns=columns,
             weights=self.n_records * self.weights,
             inner=at.weights,

@@ -4,7 +4,7 @@ of it, how likely each is, and the score of the record there.
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -21,7 +21,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from scipy.stats import norm
 
-from pdips.arrays import FloatArray
+from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError
 from pdips.graphs.repetition import over_records
 from pdips.posterior.columns import SUFFIX, Relabelling, Values, bounds_of, stand_ins
@@ -43,6 +43,9 @@ FURTHEST = 5.5
 # Records from which on what is known of one is compiled: seconds, and then each takes a
 # fortieth of the time
 COMPILED_FROM = 4_000
+# What a value of a count weighs at most, at the reference and given any covariates, so
+# that it is left out of what follows from public numbers
+LEAST_LIKELY = 1e-30
 # Combinations of outcomes that are counted out, and the most values of one
 MOST_COMBINATIONS = 400
 # How much further than to its upper bound the values of a count are looked at, and from
@@ -246,6 +249,20 @@ class InnerPoints:
     def one_number(self) -> bool:
         """Whether the only outcome is a number, so that it may lie far out."""
         return len(self.outcomes) == 1 and not self.by_levels
+
+    def likely(self, weights: FloatArray) -> BoolArray:
+        """Return which points matter somewhere, shape (points,), by what they weigh at
+        public records, shape (records, points). Of a count with wide bounds few do.
+        """
+        if self.weights is not None or self.by_levels:
+            return np.ones(self.n, dtype=bool)
+        return np.asarray((weights > LEAST_LIKELY).any(axis=0))
+
+    def only(self, kept: BoolArray) -> "InnerPoints":
+        """Return some of the points of discrete outcomes."""
+        if kept.all():
+            return self
+        return replace(self, values={n: each[kept] for n, each in self.values.items()})
 
     @cached_property
     def shape_of_quantiles(self) -> FloatArray:
@@ -479,6 +496,19 @@ class AtPoints:
     # shape (records, points + 1): how much lies where it is counted, from 0 to 1
     shape: FloatArray
     above: FloatArray  # shape (records, points + 1): how much lies above the median
+
+    def only(self, kept: BoolArray) -> "AtPoints":
+        """Return what is known at some of the points, shape (points,)."""
+        if kept.all():
+            return self
+        with_own = np.append(True, kept)
+        return AtPoints(
+            self.scores[:, with_own],
+            self.weights[:, kept],
+            self.quantiles[:, kept],
+            self.shape[:, with_own],
+            self.above[:, with_own],
+        )
 
 
 def _place(cut: float) -> int:

@@ -1,6 +1,4 @@
-"""What skewed and long-tailed outcomes do to clipped scores, the correction of it, and
-which intervals stand where the noisy answers contradict a model.
-"""
+"""What skewed and long-tailed outcomes do to clipped scores, and how it is corrected."""
 
 from dataclasses import replace
 
