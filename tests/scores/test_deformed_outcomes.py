@@ -1,4 +1,4 @@
-"""What skewed and long-tailed outcomes do to clipped scores, and how it is corrected."""
+"""What skewed and long-tailed outcomes do to clipped scores, and its correction."""
 
 from dataclasses import replace
 
