@@ -189,6 +189,7 @@ def _check_path(
             if read == node.inputs[:1] and node.inputs[1] in numbering:
                 continue
             if _is_looked_up_by(node, read):
+                _check_shared(variable, node)
                 continue
             raise InputError(
                 f"{variable.name!r} looks {latent.name!r} up, as with a frame in long "
@@ -211,6 +212,17 @@ def _is_looked_up_by(node: Any, read: Sequence[Any]) -> bool:
     """
     _, *indices = node.inputs
     return list(read) == indices and len(indices) == 1 and node.op.idx_list[0] == 0
+
+
+def _check_shared(variable: Any, lookup: Any) -> None:
+    """Refuse a lookup in what has an entry for each record."""
+    array, level = lookup.inputs
+    length = level.type.shape[0]
+    if length is not None and array.type.shape[0] == length:
+        raise InputError(
+            f"{variable.name!r} looks up other records by {level.name!r}: look it up "
+            f"in parameters, one for each level"
+        )
 
 
 def _keeps_records_apart(node: Any, read: Sequence[Any]) -> bool:

@@ -466,6 +466,14 @@ def looked_up_the_other_way(df):
     return model
 
 
+def other_records(df):
+    with pm.Model() as model:
+        z = pm.Bernoulli("z", 0.5, shape=len(df))
+        x = pt.as_tensor(df.x.values)
+        pm.Normal("measured", x[z], 1, observed=df.measured.values)
+    return model
+
+
 def through_a_mean(df):
     with pm.Model() as model:
         s = pm.HalfNormal("s", 1)
@@ -544,6 +552,7 @@ REFUSED = [
     (discrete, "sum it out"),
     (many_levels, "20 levels for each record; at most 12"),
     (looked_up_the_other_way, "looks 'z' up"),
+    (other_records, "looks up other records by 'z'"),
     (through_a_mean, "record by record"),
     (a_walk, "series over records"),
     (two_of_them, "'u' and 'v'.*read together"),
