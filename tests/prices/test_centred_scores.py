@@ -343,6 +343,18 @@ def test_no_record_leaves_a_ball(d, norm):
     assert largest > 0.99
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_what_would_lie_outside_of_a_ball_counts_as_nothing(norm):
+    """Whatever floating-point numbers say: the price rests on whole steps alone."""
+    centring = Centring(np.zeros(2), np.eye(2), 1.0, 1.0, norm)
+    step = centring.unit("scores")
+    outside = [[1 + step, 0], [0, -1 - step], [1, 1], [1e9, 0], [1e300, -1e300]]
+    for values in (*outside, [np.nan, 0.5]):
+        assert not centring.whole(np.array([values]), "scores").any()
+    on_it = centring.whole(np.array([[-1.0, 0.0]]), "scores")
+    np.testing.assert_array_equal(on_it, [[-STEPS, 0]])
+
+
 # ---- (e) semidefinite blocks ----
 
 
