@@ -29,6 +29,7 @@ from pdips.scores.centred_questions import (
     MOST_CENTRED,
     NAMES,
     ROUNDED,
+    CentredQuestions,
     RoundTotals,
     blocks_of,
     counted_lengths,
@@ -397,6 +398,30 @@ def test_semidefinite_blocks_are_apart_by_two_squares_and_what_rounding_takes(d,
         squares = (signed * signed).sum(axis=1)
         apart = squares[:, None] + squares - 2 * (signed @ signed.T)
         assert apart.max() > 3.9 * STEPS**2
+
+
+@pytest.mark.parametrize("d", [2, 5, MOST_CENTRED])
+def test_the_price_of_semidefinite_blocks_holds_what_rounding_takes(d):
+    schema = Schema(columns={"y": {"lower": 0, "upper": 1}})
+    questions = CentredQuestions(
+        schema=schema,
+        neighbours="replace-one",
+        law="gaussian",
+        n_rounds=2,
+        n_parameters=d,
+        n_columns=1,
+        by_lengths=True,
+        by_shape=True,
+    )
+    n_entries = d * (d + 1) // 2
+    taken = 2 * np.sqrt(n_entries) * STEPS + n_entries
+    stated = [
+        step.sensitivity.l2_squared
+        for step in questions.rounds(Fraction(1))
+        if "curvature" in step.name or "squares" in step.name
+    ]
+    assert len(stated) == 3
+    assert min(stated) >= 2 * STEPS**2 + 2 * taken
 
 
 # ---- (c) every pair of neighbouring tables of three records ----
