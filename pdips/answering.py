@@ -29,8 +29,8 @@ from pdips.evaluation.document import open_release
 from pdips.extras import require
 from pdips.html import show_progress
 from pdips.posterior.model_file import Source
-from pdips.privacy.account import Receipt, request_to_read
-from pdips.privacy.charge import reserved
+from pdips.privacy.account import Receipt
+from pdips.privacy.charge import reserved_to_read
 from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import FINITE_KINDS, Number
@@ -224,9 +224,10 @@ class TableQuestion:
         """Return the model made with the public columns of a table, of which nothing
         else is read.
         """
-        # what goes wrong with the table's public columns is on record
-        reading = request_to_read(self.schema, self.document.privacy.neighbours)
-        with reserved(ledger, reading, explain=explain, allow=allow):
+        neighbours = self.document.privacy.neighbours
+        with reserved_to_read(
+            ledger, self.schema, neighbours, explain=explain, allow=allow
+        ):
             return self.written.source(table, self.schema)
 
     def asked(self, source: Source, **settings: Any) -> "PricedQuestion":

@@ -6,7 +6,8 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,13 @@ from pdips.mechanism import Mechanism
 from pdips.posterior import model_file
 from pdips.posterior.closures import check_closed, source_of
 from pdips.posterior.model_file import Source, as_source, declared_by
-from pdips.privacy.account import Request, request_to_read
-from pdips.privacy.charge import reserved
+from pdips.privacy.account import Request
+from pdips.privacy.charge import (
+    open_entry,
+    reserved,
+    reserved_to_read,
+    settled_answers,
+)
 from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
@@ -166,16 +172,22 @@ def sample(
     if by_group:
         source = source_of_groups(model, known, options, public_constants)
     elif isinstance(model, pm.Model):
-        before = _request_before(build, known, {"epsilon": epsilon, **options})
-        if resume is not None:
-            # what is to be resumed has been charged
-            before = replace(before, loss=None, spends=())
-        with reserved(ledger, before, explain=True, allow=allow):
-            source = source_of_conditioned(model, data, known, ledger)
+        if _neighbours(options) == "add-remove":
+            raise InputError(
+                "a conditioned model shows the number of records, so neighbours = "
+                "add-remove doesn't go with it: hand over the function that makes it"
+            )
+        with _charged(
+            ledger,
+            _request_before(build, known, {"epsilon": epsilon, **options}),
+            allow,
+            resume,
+        ):
+            source = source_of_conditioned(model, data, known, ledger, resume)
     elif written is not None:
-        # what is said of public columns is on record
-        reading = request_to_read(known, _neighbours(options))
-        with reserved(ledger, reading, explain=True, allow=allow):
+        with reserved_to_read(
+            ledger, known, _neighbours(options), explain=True, allow=allow
+        ):
             source = written.source(data, known)
     else:
         source = as_source(model)
@@ -199,6 +211,21 @@ def sample(
     tree = public_tree(release, record)
     tell_of(tree)
     return tree
+
+
+def _charged(
+    ledger: Ledger | None,
+    before: Request,
+    allow: Collection[str],
+    resume: int | None,
+) -> AbstractContextManager[None]:
+    """Hold the price of a release whose model is conditioned on the table, or look
+    whether its charge is there to be resumed.
+    """
+    if ledger is None or resume is None:
+        return reserved(ledger, before, explain=True, allow=allow)
+    open_entry(ledger, resume)
+    return ledger.resuming(allow)
 
 
 def _neighbours(options: Mapping[str, Any]) -> str:
@@ -303,17 +330,24 @@ def _check_said(public_constants: bool) -> None:
 
 
 def source_of_conditioned(
-    model: pm.Model, data: Any, schema: Schema, ledger: Ledger | None = None
+    model: pm.Model,
+    data: Any,
+    schema: Schema,
+    ledger: Ledger | None = None,
+    resume: int | None = None,
 ) -> Source:
     """Return a model that is conditioned on a table in the form that mechanisms
     take.
 
     Its name tells one model from another, so that a release is resumed with the same
     one, but nobody can guess by it what the model holds: it takes the ledger's private
-    key to make the name. Without a ledger nothing is resumed.
+    key to make the name. Without a ledger nothing is resumed. A model is looked at
+    beside the table of the charge ``resume`` alone.
     """
     with snapshot(data) as lent:
         table = as_table(lent, schema, counted=False)
+    if ledger is not None and resume is not None:
+        settled_answers(ledger, open_entry(ledger, resume), table.fingerprint)
     try:
         converted = converted_conditioned(model, table)
     except InputError as error:

@@ -3,7 +3,6 @@ files, read before the table is.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,7 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.posterior.model_file import Source
-from pdips.privacy.account import request_to_read
-from pdips.privacy.charge import reserved
+from pdips.privacy.charge import reserved_to_read
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours
 from pdips.sampling import written_model
@@ -80,14 +78,8 @@ def sources_of(
             if found is None:
                 raise InputError(_not_taken(model))
         written.append(found)
-    if not schema.public_columns:
-        reading: Any = nullcontext()
-    else:
-        # what goes wrong with the table's public columns is on record
-        request = request_to_read(schema, neighbours)
-        reading = reserved(ledger, request, explain=explain, allow=allow)
     sources = []
-    with reading:
+    with reserved_to_read(ledger, schema, neighbours, explain=explain, allow=allow):
         for found in written:
             with of_analysis(found.called):
                 sources.append(found.source(table, schema))

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     help="Where the table of members is, likewise.",
 )
 @click.option("--out", metavar="DIR", help="Another folder for the release.")
+@click.option(
+    "--allow",
+    type=click.Choice(["refusals"]),
+    multiple=True,
+    help="Go on although three refusals are on record.",
+)
 @QUIET
 def resume(
     ledger_path: str,
@@ -37,6 +43,7 @@ def resume(
     table: str | None,
     members: str | None,
     out: str | None,
+    allow: tuple[str, ...],
     quiet: bool,
 ) -> None:
     """Finish a charged release whose run was stopped, at no further price.
@@ -62,6 +69,7 @@ def resume(
         )
     given = {"table": table, "members": members, "out": out}
     options = _completed(command, given)
+    options["allow"] = [*options.get("allow", ()), *allow]
     with contextlib.chdir(folder):
         _RUNS[command["name"]](options, ledger, entry, quiet=quiet)
 

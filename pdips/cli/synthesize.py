@@ -240,8 +240,7 @@ class SynthesisOptions:
                 "'pay ~ age'"
             )
         from pdips.conversion.formula_settings import formula_settings
-        from pdips.privacy.account import request_to_read
-        from pdips.privacy.charge import reserved
+        from pdips.privacy.charge import reserved_to_read
         from pdips.sampling import source_of_groups, written_model
 
         settings = formula_settings(self.formula_settings)
@@ -250,10 +249,10 @@ class SynthesisOptions:
         written = written_model(self.formula or self.model, schema, settings)
         if written is None:
             return None
-        # the table's public columns are read: what goes wrong there is on record
-        reading = request_to_read(schema, self.neighbours)
         refusals = [word for word in self.allow if word in ALLOWED]
-        with reserved(ledger, reading, explain=self.explain, allow=refusals):
+        with reserved_to_read(
+            ledger, schema, self.neighbours, explain=self.explain, allow=refusals
+        ):
             return written.source(self.table, schema)
 
     def is_by_group(self, schema: "Schema") -> bool:

@@ -20,7 +20,13 @@ from pdips.conversion.leaves import (
     roots_of,
     without_random,
 )
-from pdips.conversion.matching import ColumnExpression, reading_of
+from pdips.conversion.matching import (
+    ColumnExpression,
+    is_only_reading,
+    may_be_read,
+    product_of,
+    reading_of,
+)
 from pdips.conversion.moving import STATISTICS
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
@@ -34,6 +40,12 @@ from pdips.posterior.columns import (
 )
 from pdips.posterior.model_checks import check_no_series, parameter_shapes
 
+UNSURE = (
+    "the model holds an array that agrees with more than one column of the table, or "
+    "function of one, or nearly so: which of them the model reads would follow from "
+    "the records. Hand over the function that makes the model, make(df), which is "
+    "called with made-up records"
+)
 # Digits of a number that somebody has typed; one worked out of records has more
 TYPED = 6
 # Share up to which a constant is a statistic of a column
@@ -129,7 +141,7 @@ class Conditioned:
     def observed(self) -> list[tuple[Any, NDArray[Any], NDArray[Any]]]:
         variables = self.model.observed_RVs
         values = [self.model.rvs_to_values[variable] for variable in variables]
-        arrays = evaluated(values)
+        arrays = evaluated(values, on_records=True)
         return list(zip(variables, arrays, arrays, strict=True))
 
     @cached_property
@@ -152,15 +164,56 @@ class Conditioned:
     def _readings(self, by_entry: NDArray[Any]) -> Iterator[ColumnExpression]:
         """Yield the readings of confidential columns among numbers of all records."""
         for numbers in by_entry:
-            is_public = any(
-                np.array_equal(numbers, values)
-                for values in self.public_values.values()
-            )
-            if is_public or np.ptp(numbers) == 0:
-                continue
-            reading = reading_of(numbers, self.values, self.columns)
+            reading = self.reading(numbers)
             if reading is not None:
                 yield reading
+
+    def reading(self, numbers: NDArray[Any]) -> ColumnExpression | None:
+        """Return which function of which confidential column numbers of all records
+        are; None if they are public, or no known function.
+
+        What the model is mustn't depend on records: numbers that could be something
+        else, if the records of one person were others, are refused.
+
+        Raises
+        ------
+        InputError
+            If they agree with more than one column or function.
+        """
+        if numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
+            return None
+        if self._is_public(numbers):
+            if may_be_read(numbers, self.values, self.columns, self._n_parts):
+                raise InputError(UNSURE)
+            return None
+        reading = reading_of(numbers, self.values, self.columns)
+        if reading is None:
+            return None
+        values = {**self.public_values, **self.values}
+        if not is_only_reading(reading, numbers, values, self.columns, self._n_parts):
+            raise InputError(UNSURE)
+        for part in range(self._n_parts):
+            some = slice(part, None, self._n_parts)
+            known = {name: each[some] for name, each in self.public_values.items()}
+            if product_of(numbers[some], known, self.columns) is not None:
+                raise InputError(UNSURE)
+        return reading
+
+    @property
+    def _n_parts(self) -> int:
+        """Parts of the records of which one person leaves at least one as it is."""
+        return self.schema.records.max_per_person + 1
+
+    def _is_public(self, numbers: NDArray[Any]) -> bool:
+        """Whether numbers are one number for all, or a known function of public
+        columns.
+        """
+        if np.ptp(numbers.astype(np.float64)) == 0:
+            return True
+        return any(
+            find(numbers, self.public_values, self.columns) is not None
+            for find in (reading_of, product_of)
+        )
 
     def _check_typed(self, name: str, readings: Sequence[ColumnExpression]) -> None:
         """Refuse a column scaled by numbers that nobody types."""
@@ -264,7 +317,7 @@ class Conditioned:
         roots = roots_of(self.model)
         leaves = [leaf for leaf, *_ in self.confidential]
         front, _ = without_random(roots, [*leaves, *generators_of(roots)])
-        arrays = evaluated(front)
+        arrays = evaluated(front, on_records=True)
         return [
             (each, array, self.axis_of(array))
             for each, array in zip(front, arrays, strict=True)

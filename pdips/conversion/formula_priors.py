@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import pymc as pm
 
 from pdips.conversion.bambi_package import bambi
 from pdips.errors import InputError
@@ -53,6 +54,9 @@ def _prior(node: ast.expr) -> Any:
         return number
     if not isinstance(node.func, ast.Name) or node.args:
         raise ValueError("no distribution whose arguments are named")
+    named = getattr(pm, node.func.id, None)
+    if not (isinstance(named, type) and issubclass(named, pm.Distribution)):
+        raise ValueError("no distribution of PyMC")
     arguments = {str(each.arg): _prior(each.value) for each in node.keywords}
     return bambi().Prior(node.func.id, **arguments)
 

@@ -3,6 +3,7 @@ of it.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,18 +163,34 @@ def without_random(
     return list(front), depends
 
 
-def evaluated(variables: Sequence[Any]) -> list[NDArray[Any]]:
-    """Return the values of variables that follow from constants and data alone."""
+def evaluated(
+    variables: Sequence[Any], *, on_records: bool = False
+) -> list[NDArray[Any]]:
+    """Return the values of variables that follow from constants and data alone. Where
+    these are records, what goes wrong isn't quoted.
+    """
     made = [one for one in variables if one.owner is not None]
     by_variable = dict[Any, Any]()
+    told = _on_records if on_records else on_stand_ins
     if made:
-        with on_stand_ins("what the model works out of public columns"):
+        with told("what the model works out of public columns"):
             function = pytensor.function([], made, mode="FAST_COMPILE")
             by_variable = dict(zip(made, function(), strict=True))
     arrays = []
     for one in variables:
         arrays.append(np.asarray(by_variable[one]) if one in by_variable else held(one))
     return arrays
+
+
+@contextmanager
+def _on_records(what: str) -> Iterator[None]:
+    """Turn whatever a model raises on records into a line without any of it."""
+    try:
+        yield
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:  # noqa: BLE001 - the analyst's model
+        raise InputError(f"{what} failed: {type(error).__name__}") from None
 
 
 def is_whole(variable: Any) -> bool:

@@ -116,16 +116,21 @@ def _overspent(
     )
 
 
-def refuse_refusals(path: Path, refused: int, allow: Collection[str]) -> None:
+def refuse_refusals(
+    path: Path, refused: int, allow: Collection[str], *, reserves: bool = True
+) -> None:
     """Refuse a request once records have refused several, unless the curator says what
-    a further refusal is to cost.
+    a further refusal is to cost: nothing where no price is reserved.
     """
-    if refused >= FREE_REFUSALS and not {*allow} & {*ALLOWED}:
+    ways = {REFUSALS: "it is free, and on record"}
+    if reserves:
+        ways[CHARGED_REFUSALS] = "a refusal is charged what was reserved"
+    if refused >= FREE_REFUSALS and not {*allow} & {*ways}:
+        said = [f"--allow {word} ({meaning})" for word, meaning in ways.items()]
         raise InputError(
             f"ledger {path} has {refused} requests on record that were refused for "
             "what records contain, and each refusal says something of them at no "
-            f"price. Say --allow {CHARGED_REFUSALS} (a refusal is charged what was "
-            f"reserved) or --allow {REFUSALS} (it is free, and on record)"
+            f"price. Say {' or '.join(said)}"
         )
 
 

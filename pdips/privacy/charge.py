@@ -17,7 +17,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from pdips.errors import (
@@ -31,9 +31,12 @@ from pdips.errors import (
     what_happened,
 )
 from pdips.file_lock import FileLock
-from pdips.privacy.account import End, Entry, Receipt, Request
+from pdips.privacy.account import End, Entry, Receipt, Request, request_to_read
 from pdips.privacy.journal import Journal, Stored, decoded, encoded
 from pdips.privacy.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pdips.data.schema import Schema
 
 Facts = Mapping[str, Any]
 
@@ -128,13 +131,7 @@ class Charge:
         journal = self.ledger.journal_of(entry)
         self._lock = _locked(journal, number)
         try:
-            facts, answers = journal.read()
-            if self.ledger.salted(self._fingerprint()) != facts["table"]:
-                self.ledger.refuse_resumption()
-                raise InputError(
-                    f"charge {number} can't be resumed: the table isn't the one that "
-                    "it was charged for. That it differs is on record"
-                )
+            facts, answers = settled_answers(self.ledger, entry, self._fingerprint())
         except BaseException:
             self._unlock()
             raise
@@ -415,18 +412,44 @@ def reserved(
         return nullcontext()
     if resume is not None:
         resumable_entry(ledger, resume, request)
-        return ledger.resuming()
+        return ledger.resuming(allow)
     return ledger.hold(request, explain=explain, allow=allow)
 
 
-def resumable_entry(ledger: Ledger, number: int, request: Request) -> Entry:
-    """Return a charge that can be resumed for a request, before a table is read.
+def reserved_to_read(
+    ledger: Ledger | None,
+    schema: "Schema",
+    neighbours: str,
+    *,
+    explain: bool = False,
+    allow: Collection[str] = (),
+) -> AbstractContextManager[None]:
+    """Put on record what goes wrong where a table's public columns are read before
+    there is a price; nothing where none are.
 
     Raises
     ------
     InputError
-        If there is no such charge, it has ended, its answers are gone, or the plan or
-        the code is another.
+        If the number of records is protected, which public columns show.
+    """
+    if not schema.public_columns:
+        return nullcontext()
+    if neighbours == "add-remove":
+        raise InputError(
+            "public columns show the number of records, so neighbours = add-remove "
+            "doesn't go with them"
+        )
+    request = request_to_read(schema, neighbours)
+    return reserved(ledger, request, explain=explain, allow=allow)
+
+
+def open_entry(ledger: Ledger, number: int) -> Entry:
+    """Return a charge whose release isn't finished, with its answers beside the ledger.
+
+    Raises
+    ------
+    InputError
+        If there is no such charge, it has ended, or its answers are gone.
     """
     entries = ledger.entries()
     if not 1 <= number <= len(entries):
@@ -447,6 +470,34 @@ def resumable_entry(ledger: Ledger, number: int, request: Request) -> Entry:
             f"the answers of charge {number} aren't beside ledger {ledger.path}: put "
             "their file back, or ask for a new release"
         )
+    return entry
+
+
+def settled_answers(
+    ledger: Ledger, entry: Entry, fingerprint: str
+) -> tuple[dict[str, Any], list[Stored]]:
+    """Return the facts and the answers of a charge, or refuse a table that it wasn't
+    made for, which is recorded.
+    """
+    facts, answers = ledger.journal_of(entry).read()
+    if ledger.salted(fingerprint) != facts["table"]:
+        ledger.refuse_resumption()
+        raise InputError(
+            f"charge {entry.number} can't be resumed: the table isn't the one that it "
+            "was charged for. That it differs is on record"
+        )
+    return facts, answers
+
+
+def resumable_entry(ledger: Ledger, number: int, request: Request) -> Entry:
+    """Return a charge that can be resumed for a request, before a table is read.
+
+    Raises
+    ------
+    InputError
+        If there is no open charge, or the plan or the code is another.
+    """
+    entry = open_entry(ledger, number)
     if entry.code != request.code:
         raise InputError(
             f"charge {number} was made by another version of the code ({entry.code}, "

@@ -326,10 +326,11 @@ class Ledger:
         return [one for one in unfinished if self.journal_of(one).path.exists()]
 
     @contextmanager
-    def resuming(self) -> Iterator[None]:
-        """Record it if the table that a release is to be resumed with is refused: it
-        isn't the one that was charged.
-        """
+    def resuming(self, allow: Collection[str] = ()) -> Iterator[None]:
+        """Record it if the table that a release is to be resumed with is refused."""
+        with self._transaction() as log:
+            n_refused = len(rows.refusals_of(log))
+            refuse_refusals(self.path, n_refused, allow, reserves=False)
         try:
             yield
         except DataError:
@@ -337,9 +338,7 @@ class Ledger:
             raise
 
     def clear_leftovers(self) -> list[Path]:
-        """Delete what killed runs left beside the ledger, as whatever writes to it
-        does, and return it.
-        """
+        """Delete what killed runs left beside the ledger, and return it."""
         with self._transaction():
             return self._swept
 

@@ -445,6 +445,8 @@ def asked_rounds(
                 at = _with_radii(curator, sums, at, steps, asked)
             elif sums.rounds:
                 at = last_radii(sums, at, noise_of(asked), None)
+            # radii, which another machine might round otherwise, are kept with answers
+            at = Centring.read(curator.keep(at.arrays), norm)
             totals = RoundTotals(sums.points, at, sums.n_records)
             answers = {
                 kind: _asked(curator, step, _of_kind(totals, kind))

@@ -247,6 +247,26 @@ def test_another_table_is_refused_and_on_record(pdips, here, monkeypatch, change
     pdips.ok(*resume(here))
 
 
+def test_three_tables_may_be_tried_and_the_right_one_still_has_a_way(
+    pdips, here, monkeypatch
+):
+    """Whether a table is the one that was charged says something of it, at no price."""
+    stopped_run(pdips, here, monkeypatch)
+    right = pd.read_parquet(here / "t.parquet")
+    for size in (1, 2, 3):
+        wrong = right.assign(size=[size, *right["size"][1:]], wage=right["wage"] / 2)
+        wrong.to_parquet(here / "t.parquet")
+        pdips.fails("the table isn't the one", *resume(here))
+    for frame in (wrong, right):
+        frame.to_parquet(here / "t.parquet")
+        line = pdips.fails("3 requests on record", *resume(here))
+        assert "Say --allow refusals (it is free, and on record)" in line
+        assert "charged-refusals" not in line
+    assert Ledger(here / "l.sqlite").summary().refusals == 3
+    pdips.ok(*resume(here, "--allow", "refusals"))
+    assert is_whole(here / "out/public")
+
+
 def test_another_schema_or_other_code_is_refused_before_the_table_is_read(
     pdips, here, monkeypatch
 ):

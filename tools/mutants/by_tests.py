@@ -545,6 +545,28 @@ BY_TESTS = [
         "part = at_share(whole, SHARE_OF_ANALYSES)",
         "tests/prices/test_analyses_price.py",
     ),
+    # conditioned models
+    Mutant(
+        "a conditioned model is read by the first column that agrees",
+        "conversion/conditioned.py",
+        "if not is_only_reading(reading, numbers, values, self.columns, self._n_parts):",
+        "if not is_only_reading(reading, numbers, values, self.columns, 0):",
+        "tests/conversion/test_only_readings.py",
+    ),
+    Mutant(
+        "what agrees in all records but one is passed over",
+        "conversion/conditioned.py",
+        "return self.schema.records.max_per_person + 1",
+        "return self.schema.records.max_per_person",
+        "tests/conversion/test_only_readings.py",
+    ),
+    Mutant(
+        "tables may be tried without end for an open charge",
+        "privacy/ledger.py",
+        "refuse_refusals(self.path, n_refused, allow, reserves=False)",
+        "refuse_refusals(self.path, 0, allow, reserves=False)",
+        "tests/cli/test_cli_resume.py -k three_tables",
+    ),
     # sums by group
     Mutant(
         "the group that a record comes to is forgotten in the price",
