@@ -549,8 +549,8 @@ BY_TESTS = [
     Mutant(
         "a conditioned model is read by the first column that agrees",
         "conversion/conditioned.py",
-        "if not is_only_reading(reading, numbers, values, self.columns, self._n_parts):",
-        "if not is_only_reading(reading, numbers, values, self.columns, 0):",
+        "reading, numbers, values, self.columns, self._n_parts",
+        "reading, numbers, values, self.columns, 0",
         "tests/conversion/test_only_readings.py",
     ),
     Mutant(
