@@ -84,7 +84,7 @@ class Combined:
     @property
     def standard_error(self) -> FloatArray:
         """Root of the variance."""
-        return np.asarray(np.sqrt(self.variance))
+        return np.sqrt(self.variance)
 
     def half_width(self, level: float) -> FloatArray:
         """Return half of the width of the interval of another level."""

@@ -171,7 +171,7 @@ def _divergent(sample_stats: "xr.Dataset | None") -> FloatArray | None:
     if sample_stats is None or "diverging" not in sample_stats:
         return None
     divergent = sample_stats["diverging"].transpose("chain", "draw")
-    return np.asarray(divergent.to_numpy())
+    return divergent.to_numpy()
 
 
 def _parameters(
@@ -612,4 +612,4 @@ def _round(values: FloatArray, n_places: int) -> FloatArray:
         return values
     low = values.min()
     step = (values.max() - low) / n_places or 1.0
-    return np.asarray(low + np.round((values - low) / step) * step)
+    return low + np.round((values - low) / step) * step

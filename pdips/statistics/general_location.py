@@ -199,7 +199,7 @@ def starting_counts(
     shares = positive / positive.sum()
     whole = np.floor(n * shares)
     left = int(n - whole.sum())
-    return np.asarray(whole + rng.multinomial(left, shares))
+    return whole + rng.multinomial(left, shares)
 
 
 def shares_of(factor: FloatArray) -> FloatArray:
