@@ -258,45 +258,27 @@ def two_way(pairs: TwoWay, key: str) -> str:
         ends.append(cell * row + 8 + width_in_letters(name) * size * 0.6)
     figure, axes = sheet(max(ends), cell * n_columns + 2)
     furthest, first, second = pairs.pairs()[0]
-    known = _known_pairs(pairs)
-    _squares(axes, known, cell, furthest or 1.0)
+    distances = np.array(pairs.distance, float)
+    down, across = np.nonzero(np.tril(~np.isnan(distances), -1))
+    strengths = distances[down, across] / (furthest or 1.0)
+    axes.scatter(
+        cell * (across + 0.5),
+        cell * (down + 0.5),
+        s=(cell - 1.5) ** 2,
+        marker="s",
+        facecolors=[(ACCENT, strength) for strength in strengths],
+        edgecolors=RULE,
+        linewidths=0.75,
+    )
     for row, name in enumerate(names):
         left = cell * row + 5
         middle = cell * (row + 0.5)
         axes.text(left, middle, name, va="center_baseline", fontsize=size)
     label = (
-        f"Total variation distances of {len(known)} pairs of columns; largest "
+        f"Total variation distances of {len(down)} pairs of columns; largest "
         f"{number(furthest)}: {first} and {second}"
     )
     return as_svg(figure, label, key)
-
-
-def _squares(
-    axes: "Axes", known: list[tuple[int, int, float]], cell: float, largest: float
-) -> None:
-    """Draw a square for each row and column, as strong as their distance is large."""
-    across = [cell * (column + 0.5) for _, column, _ in known]
-    down = [cell * (row + 0.5) for row, _, _ in known]
-    colours = [(ACCENT, distance / largest) for _, _, distance in known]
-    axes.scatter(
-        across,
-        down,
-        s=(cell - 1.5) ** 2,
-        marker="s",
-        facecolors=colours,
-        edgecolors=RULE,
-        linewidths=0.75,
-    )
-
-
-def _known_pairs(pairs: TwoWay) -> list[tuple[int, int, float]]:
-    """Return row, column and distance of the pairs that have one."""
-    known = []
-    for row, distances in enumerate(pairs.distance):
-        for column, distance in enumerate(distances[:row]):
-            if distance is not None:
-                known.append((row, column, distance))
-    return known
 
 
 @styled
