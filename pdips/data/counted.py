@@ -287,7 +287,7 @@ class Coder:
     known: dict[float, int] = dataclasses.field(default_factory=dict)
     problems: list[CellError] = dataclasses.field(default_factory=list)
     _hashed: "pd.Series[Any]" = dataclasses.field(
-        default_factory=lambda: pd.Series(dtype=np.uint64, index=pd.Index([], np.int64))
+        default_factory=lambda: pd.Series(np.zeros(0, np.uint64), np.zeros(0, np.int64))
     )
     _last: tuple[pa.Array, bool, "_Summands | None"] | None = None
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -373,7 +373,7 @@ class Coder:
             return value_hashes(self.name, values)
         is_missing = values.isna().to_numpy()
         whole = values.to_numpy(dtype=np.int64, na_value=0)
-        place = self._hashed.index.get_indexer(whole)
+        place = self._hashed.index.get_indexer(pd.Index(whole))
         is_new = is_missing | (place < 0)
         hashes = np.empty(len(values), dtype=np.uint64)
         hashes[is_new] = value_hashes(self.name, values[is_new])

@@ -110,13 +110,31 @@ def furthest_cells(
 
     The schema is the table's with bins for every numeric column.
     """
-    first, second = (schema.columns[name] for name in pair)
-    columns = dict(zip(pair, (first, second), strict=True))
+    rows, columns = (schema.columns[name].names() for name in pair)
+    cells, ours, theirs = _shares_of_cells(table, sets, schema, pair)
+    furthest = np.argsort(-np.abs(theirs - ours), kind="stable")[:MOST_APART]
+    described = []
+    for place in furthest:
+        row, column = divmod(int(cells[place]), len(columns))
+        levels = [rows[row], columns[column]]
+        shares = {"table": float(ours[place]), "sets": float(theirs[place])}
+        described.append({"levels": levels, **shares})
+    return described
+
+
+def _shares_of_cells(
+    table: Table, sets: Sequence[pd.DataFrame], schema: Schema, pair: Sequence[str]
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Return the cells of two columns that have records, and their shares in the table
+    and, the mean, in sets.
+    """
+    columns = {name: schema.columns[name] for name in pair}
+    width = schema.columns[pair[1]].n_levels
     frames = [table.frame, *sets]
     coded = []
     for frame in frames:
         codes = Table(frame[list(columns)], Schema(columns=columns)).codes
-        coded.append(codes[pair[0]] * second.n_levels + codes[pair[1]])
+        coded.append(codes[pair[0]] * width + codes[pair[1]])
     cells, place = np.unique(np.concatenate(coded), return_inverse=True)
     ends = np.cumsum([len(frame) for frame in frames])
     parts = np.split(place, ends[:-1])
@@ -124,18 +142,7 @@ def furthest_cells(
         _weighed(frame, table.schema, part, len(cells))
         for frame, part in zip(frames, parts, strict=True)
     ]
-    mean = np.mean(theirs, axis=0)
-    furthest = np.argsort(-np.abs(mean - ours), kind="stable")[:MOST_APART]
-    rows = first.names()
-    across = second.names()
-    described = []
-    for cell, share, other in zip(
-        cells[furthest], ours[furthest], mean[furthest], strict=True
-    ):
-        row, column = divmod(int(cell), second.n_levels)
-        levels = [rows[row], across[column]]
-        described.append({"levels": levels, "table": share, "sets": other})
-    return described
+    return cells, ours, np.asarray(np.mean(theirs, axis=0))
 
 
 def _shares_of(

@@ -40,7 +40,7 @@ MOST_DRAWN = 2_000_000
 def kept_every(tree: Any) -> int:
     """Return which draws of a tree are published: all, every second one, third, ..."""
     dataset = tree["posterior"].to_dataset()
-    n_numbers = sum(array.size for array in dataset.data_vars.values())
+    n_numbers = sum(int(array.size) for array in dataset.data_vars.values())
     return -(-n_numbers // MOST_DRAWN)
 
 
