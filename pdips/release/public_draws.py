@@ -34,14 +34,14 @@ OF_STEPS = ("diverging", "n_steps", "step_size", "logp", "energy")
 
 
 # Numbers of posterior draws in the file; of more, every second draw, third, ...
-MOST_DRAWN = 2_000_000
+MOST_POSTERIOR_NUMBERS = 2_000_000
 
 
 def kept_every(tree: Any) -> int:
     """Return which draws of a tree are published: all, every second one, third, ..."""
     dataset = tree["posterior"].to_dataset()
     n_numbers = sum(int(array.size) for array in dataset.data_vars.values())
-    return -(-n_numbers // MOST_DRAWN)
+    return -(-n_numbers // MOST_POSTERIOR_NUMBERS)
 
 
 def sample_stats(tree: Any) -> "xr.Dataset | None":

@@ -26,7 +26,7 @@ def test_times_and_seeds_stay_inside():
 
 def test_steps_are_those_of_the_draws_in_the_file(monkeypatch):
     assert kept_every(told()) == 1
-    monkeypatch.setattr(public_draws, "MOST_DRAWN", 3)
+    monkeypatch.setattr(public_draws, "MOST_POSTERIOR_NUMBERS", 3)
     assert kept_every(told()) == 4
     published = sample_stats(told())
     assert published["energy"].values.tolist() == [[0.0, 4.0], [6.0, 10.0]]
