@@ -37,7 +37,7 @@ from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
 from pdips.registry import find
-from pdips.release.public_draws import contradiction
+from pdips.release.public_draws import HELD_BACK, contradiction, held_back_by_priors
 from pdips.release.tree import public_tree
 from pdips.scores.posterior import MOST_K
 from pdips.scores.scores import MOST_PARAMETERS, Scores
@@ -45,10 +45,6 @@ from pdips.synthesis import ReleaseJob, as_schema, as_table
 
 LOG = logging.getLogger("pdips")
 MAKE = "make"
-# Prior standard deviations between the means of prior and posterior from which on it is
-# said that the prior holds back what the noisy numbers say
-HELD_BACK = 3.0
-MOST_ENTRIES = 50  # of a variable that is looked at: effects of groups aren't
 
 
 def sample(
@@ -292,31 +288,6 @@ def tell_of(tree: xr.DataTree) -> None:
             shape,
             MOST_K,
         )
-
-
-def held_back_by_priors(tree: xr.DataTree) -> list[str]:
-    """Return the variables of which an entry lies far from what its prior expects.
-
-    Parameters
-    ----------
-    tree : xarray.DataTree
-        With the groups ``prior`` and ``posterior``.
-    """
-    if "prior" not in tree.children:
-        return []
-    priors = tree["prior"].to_dataset()
-    names = []
-    for name, posterior in tree["posterior"].to_dataset().items():
-        n_entries = posterior.isel(chain=0, draw=0).size
-        if name not in priors or n_entries > MOST_ENTRIES:
-            continue
-        prior = priors[name].to_numpy()
-        with np.errstate(all="ignore"):  # priors without a mean, or of one value
-            apart = posterior.to_numpy().mean(axis=(0, 1)) - prior.mean(axis=(0, 1))
-            spread = prior.std(axis=(0, 1))
-        if np.any((np.abs(apart) > HELD_BACK * spread) & (spread > 0)):
-            names.append(str(name))
-    return names
 
 
 def _check_said(public_constants: bool) -> None:

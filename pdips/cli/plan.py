@@ -272,6 +272,7 @@ class PlannedRelease:
         _tell_answers(_of_kind(rows, "coefficient"), loss)
         _tell_missing(rows, self.schema)
         _tell_skew(_of_kind(rows, "mean"), self.schema)
+        _tell_levels(self.mechanism, self.schema, rows)
         _tell_groups(_of_kind(rows, "margin"))
         epsilon = exact(self.options.epsilon, "epsilon")
         words = self.options.command(self.name, self.mechanism.n_sets)
@@ -645,6 +646,21 @@ def _tell_skew(rows: Sequence["Prospect"], schema: "Schema") -> None:
         "skew      the error of a mean is in proportion to the range, and so less with "
         f"nearer public bounds: of {name} it is {', '.join(relative)}"
     )
+
+
+def _tell_levels(
+    mechanism: "Mechanism", schema: "Schema", rows: Sequence["Prospect"]
+) -> None:
+    """Say what wider levels of the column that has most would buy."""
+    from pdips.calibration.wider_levels import WiderLevels
+
+    wider = WiderLevels.of(mechanism, schema, rows)
+    if wider is not None:
+        click.echo(
+            f"levels    {wider.n_merged} wider levels of {wider.column} in place of "
+            f"{wider.n_levels}: errors of its counts {wider.merged:.2f} of those of "
+            f"levels added up afterwards, of others {wider.others:.2f}"
+        )
 
 
 def _tell_groups(rows: Sequence["Prospect"]) -> None:

@@ -654,12 +654,14 @@ def reserve_space(
     """Ask the disk for the space that the sets will take, before anything is charged.
 
     Where the number of records is protected, a refusal for want of space says something
-    of it to the curator alone, as the memory and the time of the run do.
+    of it to the curator alone, as the memory and the time of the run do; its message
+    says no number.
     """
     from pdips.release.release import expected_bytes
 
     n_records = mechanism.set_records(table.n_records) * mechanism.n_sets
-    staged.reserve(expected_bytes(table.schema, n_records, file_format))
+    n_bytes = expected_bytes(table.schema, n_records, file_format)
+    staged.reserve(n_bytes, is_public=mechanism.neighbours == "replace-one")
 
 
 def redeemable(release: "Release") -> AbstractContextManager[None]:

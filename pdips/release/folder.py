@@ -47,9 +47,10 @@ class Staging:
         self._reserved = hidden / "reserved"
         self._replaces = overwrite
 
-    def reserve(self, n_bytes: int) -> None:
+    def reserve(self, n_bytes: int, *, is_public: bool = True) -> None:
         """Take so much space, until the first part is made; refuse if the disk hasn't
-        that much.
+        that much. A size that isn't public, as it follows from a protected number of
+        records, isn't said.
         """
         if n_bytes <= 0:
             return
@@ -59,10 +60,10 @@ class Staging:
         except (OSError, OverflowError) as error:
             self._reserved.unlink(missing_ok=True)
             reason = getattr(error, "strerror", None) or "too large a number"
+            size = f" ({n_bytes / 1e6:,.1f} MB)" if is_public else ""
             raise InputError(
-                f"the release needs {n_bytes / 1e6:,.1f} MB where {self.out} would be, "
-                f"and they can't be had ({reason}); free space there, or name a folder "
-                f"on another disk"
+                f"the release{size} doesn't fit where {self.out} would be ({reason}); "
+                f"free space there, or name a folder on another disk"
             ) from None
 
     def part(self, name: str) -> Path:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 if TYPE_CHECKING:  # a release without a model does without xarray
     import xarray as xr
 
@@ -28,6 +30,10 @@ REASONS: Mapping[str, str] = {
 }
 
 
+# Prior standard deviations between the means of prior and posterior from which on it is
+# said that the prior holds back what the noisy numbers say
+HELD_BACK = 3.0
+MOST_ENTRIES = 50  # of a variable that is looked at: effects of groups aren't
 # What may be published of the steps of chains: no time, for it tells of a machine, and
 # no seed
 OF_STEPS = ("diverging", "n_steps", "step_size", "logp", "energy")
@@ -101,3 +107,28 @@ def contradiction(attributes: Mapping[Any, Any]) -> Contradiction | None:
         return None
     by = attributes.get(MISFIT_BY)
     return Contradiction(float(share), REASONS.get(str(by), REASONS["spread"]))
+
+
+def held_back_by_priors(tree: "xr.DataTree | None") -> list[str]:
+    """Return the variables of which an entry lies far from what its prior expects.
+
+    Parameters
+    ----------
+    tree : xarray.DataTree, optional
+        With the groups ``prior`` and ``posterior``.
+    """
+    if tree is None or "prior" not in tree.children:
+        return []
+    priors = tree["prior"].to_dataset()
+    names = []
+    for name, posterior in tree["posterior"].to_dataset().items():
+        n_entries = posterior.isel(chain=0, draw=0).size
+        if name not in priors or n_entries > MOST_ENTRIES:
+            continue
+        prior = priors[name].to_numpy()
+        with np.errstate(all="ignore"):  # priors without a mean, or of one value
+            apart = posterior.to_numpy().mean(axis=(0, 1)) - prior.mean(axis=(0, 1))
+            spread = prior.std(axis=(0, 1))
+        if np.any((np.abs(apart) > HELD_BACK * spread) & (spread > 0)):
+            names.append(str(name))
+    return names

@@ -23,6 +23,7 @@ from pdips.release.certificate import Certificate
 from pdips.release.codebook import CODEBOOK
 from pdips.release.documents import PrivacyDocument, Signature, StatedLoss
 from pdips.release.folder import file_digest
+from pdips.release.public_draws import held_back_by_priors
 from pdips.release.release import TREE_FILE
 from pdips.report import price
 from pdips.report.coefficients import (
@@ -100,6 +101,7 @@ def context(public: Path, release: PrivacyDocument) -> dict[str, Any]:
         "question": question(tree),
         "analyses": [*answered_analyses(public, release)],
         "unlearned": [each.name for each in listed if each.is_prior],
+        "held_back": held_back_by_priors(tree),
         "signed": (public / Signature.file).is_file(),
         **_label_and_form(public, release, len(listed)),
     }

@@ -14,7 +14,11 @@ from pdips.arrays import FloatArray, finite
 from pdips.registry import load
 from pdips.release.documents import PrivacyDocument, StatedAnalysis, read_bytes
 from pdips.release.folder import bytes_digest
-from pdips.release.public_draws import Contradiction, contradiction
+from pdips.release.public_draws import (
+    Contradiction,
+    contradiction,
+    held_back_by_priors,
+)
 from pdips.release.release import TREE_FILE
 from pdips.report.posterior_figures import draws_of_parameter
 
@@ -79,6 +83,7 @@ class AnsweredAnalysis:
     stated: StatedAnalysis
     coefficients: list[ListedCoefficient]  # none where its folder isn't there
     contradicted: Contradiction | None
+    held_back: list[str]  # variables that their priors hold back
 
     @property
     def unlearned(self) -> list[str]:
@@ -98,7 +103,10 @@ def answered_analyses(
         if part is not None:
             listed, tree = coefficients(own, part)
         yield AnsweredAnalysis(
-            stated=stated, coefficients=listed, contradicted=contradicted(tree)
+            stated=stated,
+            coefficients=listed,
+            contradicted=contradicted(tree),
+            held_back=held_back_by_priors(tree),
         )
 
 

@@ -23,6 +23,7 @@ from pdips.release.documents import (
     release_home,
 )
 from pdips.release.integrity import CARD
+from pdips.release.public_draws import held_back_by_priors
 from pdips.report import card, checklist, diagnostics, formats, price, utility
 from pdips.report.coefficients import (
     MOST_LISTED,
@@ -175,6 +176,7 @@ def _report(
         question=question(tree),
         more_coefficients=max(len(listed) - MOST_LISTED, 0),
         unlearned=[each.name for each in listed if each.is_prior],
+        held_back=held_back_by_priors(tree),
         unlearned_figures=figures_of_priors(listed, tree),
         furthest=figures_of_furthest(tree),
         **sections,

@@ -115,6 +115,19 @@ def test_a_release_with_gaussian_noise_is_resumed_as_it_was_charged(
     assert "epsilon 1, delta 0.000001" in shown
 
 
+def test_a_set_in_chunks_is_resumed_with_as_many_records(pdips, here, monkeypatch):
+    more = ("--records", 5_000, "--delta", "1e-6", "--sets", 1)
+    with monkeypatch.context() as patched:
+        stop(patched, FULL)
+        pdips.fails("No space left", *charged(here, *more), code=4)
+    assert "epsilon 1 spent" in pdips.ok(*resume(here))
+    home = here / "out/public"
+    assert is_whole(home)
+    assert len(pd.read_parquet(home / "synthetic_1.parquet")) == 5_000
+    document = json.loads((home / "privacy.json").read_text())
+    assert document["settings"]["records"] == "5000"
+
+
 def test_before_a_charge_nothing_is_charged_and_the_line_says_so(
     pdips, here, monkeypatch
 ):

@@ -29,6 +29,7 @@ from pdips.scores.centred_questions import (
     MOST_CENTRED,
     NAMES,
     ROUNDED,
+    CentredQuestions,
     RoundTotals,
     blocks_of,
     counted_lengths,
@@ -343,6 +344,18 @@ def test_no_record_leaves_a_ball(d, norm):
     assert largest > 0.99
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_what_would_lie_outside_of_a_ball_counts_as_nothing(norm):
+    """Whatever floating-point numbers say: the price rests on whole steps alone."""
+    centring = Centring(np.zeros(2), np.eye(2), 1.0, 1.0, norm)
+    step = centring.unit("scores")
+    outside = [[1 + step, 0], [0, -1 - step], [1, 1], [1e9, 0], [1e300, -1e300]]
+    for values in (*outside, [np.nan, 0.5]):
+        assert not centring.whole(np.array([values]), "scores").any()
+    on_it = centring.whole(np.array([[-1.0, 0.0]]), "scores")
+    np.testing.assert_array_equal(on_it, [[-STEPS, 0]])
+
+
 # ---- (e) semidefinite blocks ----
 
 
@@ -385,6 +398,30 @@ def test_semidefinite_blocks_are_apart_by_two_squares_and_what_rounding_takes(d,
         squares = (signed * signed).sum(axis=1)
         apart = squares[:, None] + squares - 2 * (signed @ signed.T)
         assert apart.max() > 3.9 * STEPS**2
+
+
+@pytest.mark.parametrize("d", [2, 5, MOST_CENTRED])
+def test_the_price_of_semidefinite_blocks_holds_what_rounding_takes(d):
+    schema = Schema(columns={"y": {"lower": 0, "upper": 1}})
+    questions = CentredQuestions(
+        schema=schema,
+        neighbours="replace-one",
+        law="gaussian",
+        n_rounds=2,
+        n_parameters=d,
+        n_columns=1,
+        by_lengths=True,
+        by_shape=True,
+    )
+    n_entries = d * (d + 1) // 2
+    taken = 2 * np.sqrt(n_entries) * STEPS + n_entries
+    stated = [
+        step.sensitivity.l2_squared
+        for step in questions.rounds(Fraction(1))
+        if "curvature" in step.name or "squares" in step.name
+    ]
+    assert len(stated) == 3
+    assert min(stated) >= 2 * STEPS**2 + 2 * taken
 
 
 # ---- (c) every pair of neighbouring tables of three records ----

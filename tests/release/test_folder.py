@@ -318,6 +318,8 @@ def test_a_disk_without_room_is_refused(tmp_path, monkeypatch, how):
             return
         n_bytes = 2**70 if how == "huge" else 1000
         refuses("free space there", place.reserve, n_bytes)
+        # a size that follows from a protected number of records isn't said
+        refuses("the release doesn't fit", place.reserve, n_bytes, is_public=False)
         filled(place.part("public"))
         place.place("public")
     assert entries(tmp_path) == {"out"}

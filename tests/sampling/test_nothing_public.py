@@ -12,6 +12,7 @@ from tables import refuses
 import pdips
 from pdips import Schema
 from pdips.conversion import formulas
+from pdips.report.pages import write_card
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PyTensor could not link to a BLAS installation",
@@ -99,7 +100,9 @@ def test_what_a_formula_can_t_do_with_confidential_columns():
 
 
 @pytest.mark.parametrize(("spread", "is_said"), [(0.2, True), (20.0, False)])
-def test_a_prior_that_holds_the_answers_back_is_named(spread, is_said, caplog):
+def test_a_prior_that_holds_the_answers_back_is_named(
+    spread, is_said, caplog, tmp_path
+):
     def narrow(df):
         with pm.Model() as model:
             a = pm.Normal("a", 20, 20)
@@ -111,7 +114,7 @@ def test_a_prior_that_holds_the_answers_back_is_named(spread, is_said, caplog):
 
     schema = SCHEMA.only(["age", "pay"])
     with caplog.at_level("WARNING"):
-        pdips.sample(
+        tree = pdips.sample(
             narrow,
             people()[["age", "pay"]],
             schema,
@@ -122,6 +125,9 @@ def test_a_prior_that_holds_the_answers_back_is_named(spread, is_said, caplog):
         )
     said = "the posterior of b is more than 3 standard deviations of its prior"
     assert (said in caplog.text) == is_said
+    tree.pdips.publish(tmp_path, allow=["seeded"])
+    card = write_card(tmp_path).read_text("utf-8")
+    assert ("Its prior holds b back" in card) == is_said
 
 
 def off_by(frame: pd.DataFrame, expected: float) -> float:

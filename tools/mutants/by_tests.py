@@ -1,6 +1,6 @@
 """Mutants that tests of one mechanism or module notice."""
 
-from mutant import CONTRACT, CURATOR, GROUPS, INTERVALS, PAIRS, SCORES, Mutant
+from mutant import CENTRED, CONTRACT, CURATOR, GROUPS, INTERVALS, PAIRS, SCORES, Mutant
 
 BY_TESTS = [
     # prices and noise, for all mechanisms
@@ -453,6 +453,97 @@ BY_TESTS = [
         "population.records.sample(population.n_records, replace=True,",
         "population.records.sample(population.n_records, replace=False,",
         "tests/outside/test_replays.py -k samples_of_the_population",
+    ),
+    # sums of centred scores
+    Mutant(
+        "centred scores of opposite signs cost what one of them does",
+        "scores/centred_questions.py",
+        "squares = Fraction(both * STEPS) ** 2",
+        "squares = Fraction(STEPS) ** 2",
+        f"{CENTRED} -k price_and_some",
+    ),
+    Mutant(
+        "sums of centred scores forget the record that leaves",
+        "scores/centred_questions.py",
+        "both = n_changed(self.neighbours)",
+        "both = 1",
+        f"{CENTRED} -k price_and_some",
+    ),
+    Mutant(
+        "the rounding of semidefinite blocks is forgotten",
+        "scores/centred_questions.py",
+        "squares = both * Fraction(STEPS) ** 2 * (ROUNDED if both > 1 else 1)",
+        "squares = both * Fraction(STEPS) ** 2",
+        f"{CENTRED} -k what_rounding_takes",
+    ),
+    Mutant(
+        "sums of centred scores forget a person's cap",
+        "scores/centred_questions.py",
+        "return Sensitivity.of_record( self.schema, l1=both * wide",
+        "return Sensitivity.of_person( l1=both * wide",
+        f"{CENTRED} -k price_and_some",
+    ),
+    Mutant(
+        "outcomes far out or above their median cost half of what they do",
+        "scores/centred_questions.py",
+        "self.schema, self.neighbours, STEPS, signed=False, moves=False",
+        "self.schema, self.neighbours, STEPS // 2, signed=False, moves=False",
+        f"{CENTRED} -k 'price_and_some and normal'",
+    ),
+    Mutant(
+        "cells of all columns are counted at the price of one",
+        "scores/centred_questions.py",
+        "self.schema, self.neighbours, tables=self.n_columns",
+        "self.schema, self.neighbours, tables=1",
+        f"{CENTRED} -k price_and_some",
+    ),
+    Mutant(
+        "lengths of scores are counted as if a record were only added",
+        "scores/centred_questions.py",
+        "sensitivity=Sensitivity.of_counts(self.schema, self.neighbours),",
+        'sensitivity=Sensitivity.of_counts(self.schema, "add-remove"),',
+        f"{CENTRED} -k 'price_and_some and normal'",
+    ),
+    Mutant(
+        "the shape of outcomes isn't taken off the price of scores",
+        "scores/centred_questions.py",
+        'prices[kind] = whole * OF_COUNTED prices["scores"] -= whole * OF_COUNTED',
+        "prices[kind] = whole * OF_COUNTED",
+        f"{CENTRED} -k 'price_and_some and normal'",
+    ),
+    Mutant(
+        "centred scores outside of their ball are added up",
+        "scores/centring.py",
+        "return np.where(inside[:, None], steps, 0)",
+        "return steps",
+        f"{CENTRED} -k outside_of_a_ball",
+    ),
+    Mutant(
+        "centred scores aren't made smaller by what is expected",
+        "scores/centring.py",
+        "by_mean = self.radius / (self.radius + self._length(expected))",
+        "by_mean = np.ones(len(expected))",
+        CENTRED,
+    ),
+    Mutant(
+        "lengths of records are added up in an order that hangs on how many there are",
+        "scores/centring.py",
+        """        total = np.zeros(len(vectors))
+        for column in vectors.T:
+            total += np.abs(column) if self.norm == "l1" else column * column
+        return total if self.norm == "l1" else np.sqrt(total)""",
+        """        power = 1 if self.norm == "l1" else 2
+        scale = np.abs(vectors).max(initial=1e-300)
+        total = ((np.abs(vectors) / scale) ** power).sum(axis=1)
+        return scale * total ** (1 / power)""",
+        CENTRED,
+    ),
+    Mutant(
+        "named analyses have the whole budget beside the tables",
+        "analyses/composite.py",
+        "part = at_share(whole, SHARE_OF_ANALYSES / len(self.analyses))",
+        "part = at_share(whole, SHARE_OF_ANALYSES)",
+        "tests/prices/test_analyses_price.py",
     ),
     # sums by group
     Mutant(
