@@ -251,7 +251,7 @@ def _log_shares(numbers: Rows, edges: Rows) -> FloatArray:
     """Return the log share of numbers in each cell between edges, none of them 0."""
     cells = np.searchsorted(edges, numbers, side="right")
     counts = np.bincount(cells, minlength=len(edges) + 1) + 0.5
-    return np.asarray(np.log(counts / counts.sum()))
+    return np.log(counts / counts.sum())
 
 
 def _learn(first: Rows, second: Rows, alpha: float, delta: float) -> tuple[Event, bool]:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -285,8 +286,8 @@ class Coder:
     weight: int
     known: dict[float, int] = dataclasses.field(default_factory=dict)
     problems: list[CellError] = dataclasses.field(default_factory=list)
-    _hashed: "_HashedNumbers" = dataclasses.field(
-        default_factory=lambda: _HashedNumbers.of([], [])
+    _hashed: "pd.Series[Any]" = dataclasses.field(
+        default_factory=lambda: pd.Series(np.zeros(0, np.uint64), np.zeros(0, np.int64))
     )
     _last: tuple[pa.Array, bool, "_Summands | None"] | None = None
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -372,12 +373,15 @@ class Coder:
             return value_hashes(self.name, values)
         is_missing = values.isna().to_numpy()
         whole = values.to_numpy(dtype=np.int64, na_value=0)
-        is_new = is_missing | ~self._hashed.has(whole)
+        place = self._hashed.index.get_indexer(pd.Index(whole))
+        is_new = is_missing | (place < 0)
         hashes = np.empty(len(values), dtype=np.uint64)
         hashes[is_new] = value_hashes(self.name, values[is_new])
-        hashes[~is_new] = self._hashed.of_numbers(whole[~is_new])
+        hashes[~is_new] = self._hashed.to_numpy()[place[~is_new]]
         is_added = is_new & ~is_missing
-        self._hashed = self._hashed.with_more(whole[is_added], hashes[is_added])
+        if is_added.any() and len(self._hashed) + is_added.sum() <= MOST_HASHED:
+            added = pd.Series(hashes[is_added], index=whole[is_added])
+            self._hashed = pd.concat([self._hashed, added])
         return hashes
 
     def _codes(self, values: pd.Series) -> IntArray:
@@ -417,41 +421,6 @@ class _Summands:
     steps: IntArray
     hashes: HashArray
     cells: pd.Series
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class _HashedNumbers:
-    """Whole numbers in order, and their hashes."""
-
-    whole: IntArray
-    hashes: HashArray
-
-    @classmethod
-    def of(cls, whole: Sequence[int], hashes: Sequence[int]) -> "_HashedNumbers":
-        return cls(
-            whole=np.array(whole, dtype=np.int64),
-            hashes=np.array(hashes, dtype=np.uint64),
-        )
-
-    def has(self, whole: IntArray) -> NDArray[np.bool_]:
-        """Return which of some numbers are among them."""
-        if not len(self.whole):
-            return np.zeros(len(whole), dtype=bool)
-        place = np.searchsorted(self.whole, whole)
-        return np.asarray(self.whole.take(place, mode="clip") == whole)
-
-    def of_numbers(self, whole: IntArray) -> HashArray:
-        """Return the hashes of numbers that are among them."""
-        return self.hashes[np.searchsorted(self.whole, whole)]
-
-    def with_more(self, whole: IntArray, hashes: HashArray) -> "_HashedNumbers":
-        """Return these and more, while there is room for them."""
-        if not len(whole) or len(self.whole) + len(whole) > MOST_HASHED:
-            return self
-        every = np.concatenate([self.whole, whole])
-        order = np.argsort(every, kind="stable")
-        of_every = np.concatenate([self.hashes, hashes])
-        return _HashedNumbers(whole=every[order], hashes=of_every[order])
 
 
 type _Part = tuple[IntArray, IntArray | None, HashArray, HashArray | None]

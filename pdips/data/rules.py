@@ -62,7 +62,7 @@ class Rule(BaseModel):
         """Return which records have numbers out of order, shape (records,)."""
         numbers = np.stack([values[name] for name in self.ordered])
         largest_before = np.fmax.accumulate(numbers)[:-1]
-        return np.asarray((largest_before > numbers[1:]).any(axis=0))
+        return (largest_before > numbers[1:]).any(axis=0)
 
 
 def _spelt(part: Mapping[str, Sequence[object]]) -> str:

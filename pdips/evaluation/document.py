@@ -30,7 +30,6 @@ from pdips.release.documents import (
 from pdips.release.folder import output_file
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
-ShareDifference = Annotated[float, Field(ge=-1 - 1e-9, le=1 + 1e-9)]
 
 SUMMARIES = {
     "overlap of intervals": "1 equal, 0 disjoint",
@@ -125,26 +124,6 @@ def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
     return frame
 
 
-class PropensitySpread(BaseModel):
-    """Shares of the records whose propensity score lies in each part of [0, 1], table
-    and sets.
-    """
-
-    classifier: str
-    table: Annotated[list[Share], Field(min_length=1, max_length=1000)]
-    sets: list[Share]
-    distance: Annotated[list[Share], Field(min_length=1)]
-    at: list[Share]
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if len(self.sets) != len(self.table) or len(self.at) != len(self.distance):
-            raise ValueError(
-                "table and sets, and distance and at, must be of the same length"
-            )
-        return self
-
-
 def _cells(*values: float | None) -> str:
     return "".join(f" {spelt(value):>10}" for value in values)
 
@@ -177,8 +156,7 @@ class Measure(BaseModel):
     ``reason``), and the mean over the sets.
 
     ``reading`` says what its ends mean, ``reference`` is the same for records drawn
-    with replacement from the table itself, and ``picture`` isn't written with the
-    measure. Equal tables score 0.
+    with replacement from the table itself. Equal tables score 0.
     """
 
     name: str
@@ -189,7 +167,6 @@ class Measure(BaseModel):
     weighted: bool
     reason: str | None
     detail: MeasureDetail = MeasureDetail()
-    picture: Annotated[PropensitySpread | None, Field(exclude=True)] = None
 
     @property
     def known(self) -> list[float]:
@@ -342,38 +319,22 @@ class ColumnDensity(BaseModel):
         return sum(gaps) / 2
 
 
+class CellShares(BaseModel):
+    """The shares of one cell of two columns, given by its levels."""
+
+    levels: tuple[str, str]
+    table: Share
+    sets: Share
+
+
 class PairDifference(BaseModel):
-    """Differences of the shares of the cells of two columns: see
-    :func:`pdips.evaluation.pictures.difference`.
+    """The cells of two columns that differ most: see
+    :func:`pdips.evaluation.pictures.furthest_cells`.
     """
 
     columns: tuple[str, str]
-    labels: tuple[str, str]
-    levels: tuple[list[str], list[str]]
-    difference: list[list[ShareDifference]]
     distance: Finite
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        rows, columns = map(len, self.levels)
-        if not rows or not columns or max(rows, columns) > 100:
-            raise ValueError("levels must be from 1 to 100")
-        widths = [len(row) for row in self.difference]
-        if widths != [columns] * rows:
-            raise ValueError(
-                "difference must have a row and a column for each of levels"
-            )
-        return self
-
-    def furthest(self) -> tuple[float, str, str]:
-        """Return the difference that is largest, and the two levels of its cell."""
-        cells = [
-            (value, i, j)
-            for i, row in enumerate(self.difference)
-            for j, value in enumerate(row)
-        ]
-        value, i, j = max(cells, key=lambda cell: abs(cell[0]))
-        return value, self.levels[0][i], self.levels[1][j]
+    cells: list[CellShares]
 
 
 class Pictures(BaseModel):
@@ -381,7 +342,6 @@ class Pictures(BaseModel):
     :func:`pdips.evaluation.pictures.pictures`.
     """
 
-    propensity: PropensitySpread | None
     densities: list[ColumnDensity]
     pairs: list[PairDifference]
 

@@ -171,7 +171,7 @@ def cell_ids(codes: IntArray, sizes: Sequence[int]) -> IntArray:
         cells = cell_ids(codes[:, part], sizes[part])
         _, numbers_of_half = np.unique(cells, return_inverse=True)
         halves.append(numbers_of_half)
-    return np.asarray(halves[0] * len(codes) + halves[1])
+    return halves[0] * len(codes) + halves[1]
 
 
 def grouped(

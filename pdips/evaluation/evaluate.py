@@ -24,7 +24,6 @@ from pdips.evaluation.document import (
     EvaluationDocument,
     Measure,
     MeasureDetail,
-    PropensitySpread,
     ReleaseFolder,
     open_release,
     open_table,
@@ -405,7 +404,6 @@ def _measures(
             )
             for name, reading in readings.items()
         ]
-    picture = more.pop("picture", None)
     detail = MeasureDetail(**more)
     by_measure = np.array(figures, dtype=np.float64).T
     measures = []
@@ -424,7 +422,6 @@ def _measures(
                 weighted=weighted,
                 reason=None,
                 detail=detail,
-                picture=picture,
             )
         )
     return measures
@@ -465,19 +462,7 @@ def _specks(table: Table, sets: Sequence[pd.DataFrame]) -> Worked:
         classifier = "main-effects"
         distances = specks(table, sets, classifier=classifier, rng=rng)
     figures = [(value,) for value in (*distances.by_set, distances.reference)]
-    scores = distances.scores
-    if not scores:
-        return figures, {"classifier": classifier}
-    table_shares = np.mean([one.table for one in scores], axis=0)
-    set_shares = np.mean([one.synthetic for one in scores], axis=0)
-    spread = PropensitySpread(
-        classifier=classifier,
-        table=table_shares.tolist(),
-        sets=set_shares.tolist(),
-        distance=[one.distance for one in scores],
-        at=[one.at for one in scores],
-    )
-    return figures, {"classifier": classifier, "picture": spread}
+    return figures, {"classifier": classifier}
 
 
 def _ecdf(table: Table, every: Sequence[pd.DataFrame], weighted: bool) -> Worked:

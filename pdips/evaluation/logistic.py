@@ -29,7 +29,7 @@ def standardised(x: FloatArray) -> FloatArray:
     centred = x - x.mean(axis=0)
     deviation = centred.std(axis=0)
     kept = deviation > _SAME
-    return np.asarray(centred[:, kept] / deviation[kept])
+    return centred[:, kept] / deviation[kept]
 
 
 def orthonormal(x: FloatArray) -> FloatArray:

@@ -17,9 +17,8 @@ from pdips.evaluation.encoding import CodedRecords, weights_of, with_decile_bins
 
 MOST_CELLS = 60  # Of a numeric column
 MOST_PAIRS = 4
-MOST_LEVELS = 14  # Of a column of a heat map
+MOST_APART = 5  # Cells of a pair
 PAIRS_FROM = "TVD of 2-way margins"
-SCORES_FROM = "SPECKS"
 
 
 def pictures(
@@ -28,8 +27,8 @@ def pictures(
     """Work out what the pictures of an evaluation show; its measures say which pairs of
     columns are furthest apart.
 
-    Shares are of weights where the schema names them, each table by its own, but for
-    ``propensity``, which counts records. Sets without records are left out.
+    Shares are of weights where the schema names them, each table by its own. Sets
+    without records are left out.
     """
     kept = [frame for frame in sets if len(frame)]
     by_name = {measure.name: measure for measure in measures}
@@ -45,12 +44,10 @@ def pictures(
     if furthest:
         schema = with_decile_bins(table).schema
         for pair in furthest[:MOST_PAIRS]:
-            drawn = difference(table, kept, schema, pair["columns"])
-            pairs.append({**drawn, "distance": pair["distance"]})
-    scores = by_name.get(SCORES_FROM)
+            cells_of_pair = furthest_cells(table, kept, schema, pair["columns"])
+            pairs.append({**pair, "cells": cells_of_pair})
     return Pictures.model_validate(
         {
-            "propensity": scores.picture if scores else None,
             "densities": [density(table, kept, name) for name in numeric],
             "pairs": pairs,
         }
@@ -105,37 +102,31 @@ def cells(column: Column) -> FloatArray:
     return np.unique(np.round(edges) if column.integer else edges)
 
 
-def difference(
+def furthest_cells(
     table: Table, sets: Sequence[pd.DataFrame], schema: Schema, pair: Sequence[str]
-) -> dict[str, Any]:
-    """Return by how much the shares of the cells of two columns differ: the mean over
-    sets minus that in the table.
+) -> list[dict[str, Any]]:
+    """Return the cells of two columns whose shares differ most: their levels, and their
+    shares in the table and, the mean, in sets.
 
-    ``levels`` are two lists of at most 14 names: neighbouring bins are taken together,
-    and so are the levels that differ least. The schema is the table's with bins for
-    every numeric column.
+    The schema is the table's with bins for every numeric column.
     """
-    first, second = (schema.columns[name] for name in pair)
-    cells, apart = _apart(table, sets, schema, pair)
-    first_levels = cells // second.n_levels
-    second_levels = cells % second.n_levels
-    rows, row_of = _merged(first, first_levels, apart)
-    across, column_of = _merged(second, second_levels, apart)
-    cell = row_of[first_levels] * len(across) + column_of[second_levels]
-    by_cell = np.bincount(cell, apart, minlength=len(rows) * len(across))
-    return {
-        "columns": list(pair),
-        "labels": [schema.columns[name].label or name for name in pair],
-        "levels": [rows, across],
-        "difference": by_cell.reshape(len(rows), -1).tolist(),
-    }
+    rows, columns = (schema.columns[name].names() for name in pair)
+    cells, ours, theirs = _shares_of_cells(table, sets, schema, pair)
+    furthest = np.argsort(-np.abs(theirs - ours), kind="stable")[:MOST_APART]
+    described = []
+    for place in furthest:
+        row, column = divmod(int(cells[place]), len(columns))
+        levels = [rows[row], columns[column]]
+        shares = {"table": float(ours[place]), "sets": float(theirs[place])}
+        described.append({"levels": levels, **shares})
+    return described
 
 
-def _apart(
+def _shares_of_cells(
     table: Table, sets: Sequence[pd.DataFrame], schema: Schema, pair: Sequence[str]
-) -> tuple[IntArray, FloatArray]:
-    """Return the cells of two columns that have records, and by how much their shares
-    differ.
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Return the cells of two columns that have records, and their shares in the table
+    and, the mean, in sets.
     """
     columns = {name: schema.columns[name] for name in pair}
     width = schema.columns[pair[1]].n_levels
@@ -151,7 +142,7 @@ def _apart(
         _weighed(frame, table.schema, part, len(cells))
         for frame, part in zip(frames, parts, strict=True)
     ]
-    return cells, np.asarray(np.mean(theirs, axis=0) - ours)
+    return cells, ours, np.asarray(np.mean(theirs, axis=0))
 
 
 def _shares_of(
@@ -170,30 +161,3 @@ def _weighed(
 ) -> FloatArray:
     weights = None if schema.records.weight is None else weights_of(frame, schema)
     return CodedRecords(place[:, None], weights=weights).shares(place, n_places)
-
-
-def _merged(
-    column: Column, levels: IntArray, apart: FloatArray
-) -> tuple[list[str], IntArray]:
-    """Return at most 14 names, and for each level the place of its name; ``levels`` are
-    those of cells that differ so much.
-    """
-    names = column.names()
-    n = column.n_values
-    most = MOST_LEVELS - bool(column.missing)
-    if n <= most:
-        return names, np.arange(len(names))
-    if column.is_categorical:
-        by_level = np.bincount(levels, np.abs(apart), minlength=column.n_levels)[:n]
-        kept = np.sort(np.argsort(-by_level, kind="stable")[: most - 1])
-        groups = np.full(n, len(kept))
-        groups[kept] = np.arange(len(kept))
-        merged = [*(names[level] for level in kept), f"{n - len(kept)} others"]
-    else:
-        starts = np.linspace(0, n, most + 1).round().astype(np.int64)
-        groups = np.searchsorted(starts, np.arange(n), side="right") - 1
-        coarse = {"bin_edges": tuple(column.edges[starts])}
-        merged = column.model_copy(update=coarse).names()[:most]
-    if column.missing:
-        groups = np.append(groups, len(merged))
-    return [*merged, *names[n:]], groups

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
@@ -43,7 +42,6 @@ MOST_SPECKS_COEFFICIENTS = 5_000
 # Levels of a tree at most, and records in a leaf at least
 TREE_DEPTH = 20
 TREE_LEAF = 20
-N_CELLS = 100  # Parts of [0, 1] in which scores are counted
 TIE_DIGITS = 6
 
 
@@ -206,34 +204,18 @@ def _ratio(a: float, b: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PropensityScores:
-    """Shares of the records of a table and of one set whose score, ``P(synthetic |
-    record)``, lies in each hundredth.
-
-    ``distance`` is the Kolmogorov-Smirnov distance of the scores, found at the score
-    ``at``.
-    """
-
-    table: tuple[float, ...]
-    synthetic: tuple[float, ...]
-    distance: float
-    at: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Specks:
     """Kolmogorov-Smirnov distances of propensity scores, from 0 (can't be told apart)
     to 1 (wholly apart).
 
     ``by_set`` has 1 for a set without records, ``mean`` is the figure that the paper
-    reports, ``reference`` is of a sample of the table's size drawn with replacement
-    from the table itself, and ``scores`` are of the sets that have records.
+    reports, and ``reference`` is of a sample of the table's size drawn with replacement
+    from the table itself.
     """
 
     by_set: tuple[float, ...]
     mean: float
     reference: float
-    scores: tuple[PropensityScores, ...]
 
 
 def specks(
@@ -290,18 +272,15 @@ def specks(
     schema = table.schema
     original = table_codes(table)
     _check_classifier(classifier, sizes_of(schema))
-    found = [
-        _compared(original, codes_of(frame, schema), schema, classifier)
+    by_set = tuple(
+        _distance_of_scores(original, codes_of(frame, schema), schema, classifier)
         for frame in sets
-    ]
-    reference = _compared(original, resampled(original, rng), schema, classifier)
-    by_set = tuple(1.0 if one is None else one.distance for one in found)
-    scores = tuple(one for one in found if one is not None)
+    )
+    resample = resampled(original, rng)
     return Specks(
         by_set=by_set,
         mean=float(np.mean(by_set)),
-        reference=1.0 if reference is None else reference.distance,
-        scores=scores,
+        reference=_distance_of_scores(original, resample, schema, classifier),
     )
 
 
@@ -327,18 +306,17 @@ def _check_classifier(classifier: Any, sizes: Sequence[int]) -> None:
         )
 
 
-def _compared(
+def _distance_of_scores(
     original: IntArray, synthetic: IntArray, schema: Schema, classifier: Any
-) -> PropensityScores | None:
-    """Return how the scores of two tables are spread; None if the synthetic one has no
+) -> float:
+    """Return how far the scores of two tables are apart; 1 if the synthetic one has no
     records.
     """
     if not len(synthetic):
-        return None
+        return 1.0
     sizes = sizes_of(schema)
     rows, n_original, n_synthetic = grouped(original, synthetic, sizes)
-    is_logistic = isinstance(classifier, str) and classifier != "tree"
-    if is_logistic:
+    if isinstance(classifier, str) and classifier != "tree":
         weights = n_original + n_synthetic
         interactions = classifier == "logistic"
         features = indicator_matrix(rows, sizes, weights, interactions=interactions)
@@ -346,20 +324,8 @@ def _compared(
     else:
         scores = _scores_of(classifier, rows, n_original, n_synthetic, schema)
     scores = np.round(scores, TIE_DIGITS)
-    distance, at, _ = distances(scores, scores, n_original, n_synthetic)
-    chances = expit(scores) if is_logistic else scores
-    cells = np.floor(chances * N_CELLS).astype(np.int64)
-    cells = np.clip(cells, 0, N_CELLS - 1)
-    ours, theirs = (
-        np.bincount(cells, n, minlength=N_CELLS) / n.sum()
-        for n in (n_original, n_synthetic)
-    )
-    return PropensityScores(
-        table=tuple(ours.tolist()),
-        synthetic=tuple(theirs.tolist()),
-        distance=distance,
-        at=float(expit(at)) if is_logistic else at,
-    )
+    distance, _ = distances(scores, scores, n_original, n_synthetic)
+    return distance
 
 
 def _scores_of(

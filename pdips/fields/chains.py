@@ -273,7 +273,7 @@ class PairField:
         blocks = self.layout[:, 1:4]
         strides = self.layout[:, 4:]
         within = (self.codes[:, blocks] * strides).sum(axis=2)
-        return np.asarray(within + self.layout[:, 0])
+        return within + self.layout[:, 0]
 
     def records(
         self,

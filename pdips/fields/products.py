@@ -521,7 +521,7 @@ def _means(values: FloatArray, levels: Codes) -> FloatArray:
     n_records = np.bincount(levels)
     means = np.bincount(levels, values) / np.maximum(n_records, 1)
     centred = means[levels] - values.mean()
-    return np.asarray(centred * (values.std() / max(centred.std(), LEAST)))
+    return centred * (values.std() / max(centred.std(), LEAST))
 
 
 @numba.njit(cache=True, nogil=True)

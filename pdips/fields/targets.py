@@ -88,18 +88,18 @@ class SlopeBasis:
         largest = np.abs(self.ranks).max(axis=0)
         largest_other = np.where(largest > 0, largest, 1)
         product = np.outer(largest, largest_other)
-        return np.asarray(1 / np.maximum(product, LEAST) ** 2)
+        return 1 / np.maximum(product, LEAST) ** 2
 
     def along(self, counts: FloatArray) -> FloatArray:
         """Return counts of pairs along the directions, shape (blocks, scores)."""
-        return np.asarray(self.pull.T @ counts @ self.pulls)
+        return self.pull.T @ counts @ self.pulls
 
     def back(self, values: FloatArray) -> FloatArray:
         """Return symmetric counts of pairs that are so much along the directions, and
         nothing else.
         """
         counts = self.pull @ (values @ self.pulls.T)
-        return np.asarray(counts + counts.T)
+        return counts + counts.T
 
     def over(self, values: FloatArray) -> FloatArray:
         """Return sums of values of scores over those of each block, where slopes have
@@ -113,7 +113,7 @@ class SlopeBasis:
         """Return values of pairs of blocks as values of slopes, 0 where these have no
         freedom.
         """
-        return np.asarray(np.where(self.freedom > 0, values, 0)[:, self.home])
+        return np.where(self.freedom > 0, values, 0)[:, self.home]
 
     @property
     def unit(self) -> FloatArray:
@@ -127,12 +127,12 @@ class SlopeBasis:
         centred = 1 - 2 * self.lengths + of_block[self.home]
         is_ordered = self.length[self.home] > 0
         other = squares * np.where(is_ordered, 1, centred)
-        return np.asarray(np.outer(self.length**2, other))
+        return np.outer(self.length**2, other)
 
     def parameters(self, slopes: FloatArray) -> FloatArray:
         """Return what slopes say of each two levels."""
         parameters = self.ranks @ (slopes @ self.every.T)
-        return np.asarray(parameters + parameters.T)
+        return parameters + parameters.T
 
     def fitting(self, theta: FloatArray | NDArray[np.float32]) -> FloatArray:
         """Return slopes that are nearest to parameters, of each two blocks alone."""
@@ -145,7 +145,7 @@ class SlopeBasis:
 
 def _standardized_ranks(shares: FloatArray) -> FloatArray:
     ranks = np.cumsum(shares) - shares / 2 - shares.sum() / 2
-    return np.asarray(ranks / math.sqrt(shares @ ranks**2))
+    return ranks / math.sqrt(shares @ ranks**2)
 
 
 def _directions(
@@ -337,17 +337,17 @@ class _Distance:
 
     @property
     def is_noisy(self) -> BoolArray:
-        return np.asarray((self.noise > 0) & (self.freedom > 0))
+        return (self.noise > 0) & (self.freedom > 0)
 
     @property
     def stands_out(self) -> BoolArray:
         """Whether squares are larger than noise alone would make them."""
         of_noise = self.freedom * self.noise
-        return np.asarray((self.squares > of_noise) & (self.noise > 0))
+        return (self.squares > of_noise) & (self.noise > 0)
 
     @property
     def widest(self) -> FloatArray:
-        return np.asarray(WIDEST * np.minimum(self.most, 1))
+        return WIDEST * np.minimum(self.most, 1)
 
     def likely(self) -> tuple[FloatArray, FloatArray]:
         """Return variances for the likeliest field, and which part of the distance of
@@ -395,7 +395,7 @@ class _Distance:
             weight = belief.sum(axis=0) + 1 / len(STRENGTHS)
             belief = likelihood * weight
             belief /= belief.sum(axis=1, keepdims=True)
-        return np.asarray((belief * signal / whole).sum(axis=1))
+        return (belief * signal / whole).sum(axis=1)
 
 
 def _whole_distance(noisy: NoisyPairs, beyond: FloatArray) -> _Distance:

@@ -2,13 +2,13 @@
 together.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
@@ -84,7 +84,7 @@ class Combined:
     @property
     def standard_error(self) -> FloatArray:
         """Root of the variance."""
-        return np.asarray(np.sqrt(self.variance))
+        return np.sqrt(self.variance)
 
     def half_width(self, level: float) -> FloatArray:
         """Return half of the width of the interval of another level."""
@@ -496,24 +496,22 @@ def mix(posteriors: Sequence[Any]) -> Any:
 
     Parameters
     ----------
-    posteriors : sequence of array_like, dict of array_like, DataTree or Dataset
-        One a set, all of one kind. Arrays have draws first. A DataTree gives its
-        ``posterior`` group; trees and Datasets have dimensions ``chain`` and ``draw``,
-        as ArviZ has them.
+    posteriors : sequence of DataTree or Dataset
+        One a set, with dimensions ``chain`` and ``draw`` as ArviZ has them; of a
+        DataTree its group ``posterior``.
 
     Returns
     -------
-    ndarray, dict of ndarray, or DataTree
-        Draws of the mixture, set after set; a DataTree with the one group ``posterior``
-        and one chain (R-hat over sets means nothing: check each set's own). Where sets
-        have different numbers of draws, each gives as many as the least has, evenly
-        spread over its own.
+    DataTree
+        Draws of the mixture, set after set, in the one group ``posterior`` with one
+        chain (R-hat over sets means nothing: check each set's own). Where sets have
+        different numbers of draws, each gives as many as the least has, evenly spread
+        over its own.
 
     Raises
     ------
     InputError
-        If there are fewer than two posteriors, they are of different kinds, or their
-        parameters or shapes differ.
+        If there are fewer than two posteriors, or their parameters or shapes differ.
 
     Notes
     -----
@@ -535,88 +533,40 @@ def mix(posteriors: Sequence[Any]) -> Any:
     >>> float(mix(trees)["posterior"]["mean"].mean())
     0.5
     """
-    items = list(posteriors)
-    if len(items) < 2:
+    import xarray as xr
+
+    if len(posteriors) < 2:
         raise InputError(
             "mixing pools the posteriors of at least 2 sets; one set's "
             "posterior stays as it is"
         )
-    kinds = {_kind_of(one) for one in items}
-    if len(kinds) > 1:
-        raise InputError(
-            "posteriors must all be of one kind: arrays, dicts of arrays, or DataTrees"
-        )
-    (kind,) = kinds
-    if kind == "tree":
-        return _trees(items)
-    if kind == "dict":
-        return _pooled(items)
-    return _pooled([{"posteriors": one} for one in items])["posteriors"]
-
-
-def _kind_of(posterior: Any) -> str:
-    if hasattr(posterior, "data_vars") or hasattr(posterior, "children"):
-        return "tree"
-    return "dict" if isinstance(posterior, Mapping) else "array"
-
-
-def _pooled(items: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Return draws of the mixture by parameter."""
-    named = [
-        {str(name): np.asarray(value) for name, value in one.items()} for one in items
+    draws = [_draws_of(one) for one in posteriors]
+    least = min(one.sizes["draw"] for one in draws)
+    even = [
+        one.isel(draw=np.arange(least) * one.sizes["draw"] // least) for one in draws
     ]
-    if not named[0] or any({*each} != {*named[0]} for each in named):
-        raise InputError("every posterior must have the same parameters")
-    pooled = {}
-    for name in named[0]:
-        draws = [one[name] for one in named]
-        has_draws = all(one.ndim > 0 and len(one) for one in draws)
-        if not has_draws or len({one.shape[1:] for one in draws}) > 1:
-            raise InputError(
-                f"{name} must have draws first, at least one, and the "
-                f"same shape in every posterior"
-            )
-        least = min(len(one) for one in draws)
-        spread = np.arange(least)
-        pooled[name] = np.concatenate(
-            [one[spread * len(one) // least] for one in draws]
-        )
-    if any(len({len(value) for value in one.values()}) > 1 for one in named):
-        raise InputError(
-            "all parameters of one posterior need the same number of draws"
-        )
-    return pooled
+    shapes = [
+        {name: dict(each.sizes) for name, each in one.data_vars.items()} for one in even
+    ]
+    if any(each != shapes[0] for each in shapes):
+        raise InputError("every posterior must have the same parameters and shapes")
+    pooled = xr.concat(even, "draw", coords="minimal", join="override")
+    return xr.DataTree.from_dict({"posterior": pooled.expand_dims(chain=1)})
 
 
-def _trees(items: list[Any]) -> Any:
+def _draws_of(posterior: Any) -> Any:
+    """Return the draws of all chains, one after the other."""
     import xarray as xr
 
-    groups = []
-    for one in items:
-        if isinstance(one, xr.DataTree):
-            if "posterior" not in one.children:
-                raise InputError("a DataTree needs a group posterior to be mixed")
-            one = one["posterior"].to_dataset()
-        is_set = isinstance(one, xr.Dataset)
-        if not is_set or not {"chain", "draw"} <= {*map(str, one.dims)}:
-            raise InputError(
-                "a posterior must be a DataTree or Dataset with "
-                "dimensions chain and draw"
-            )
-        groups.append(one.map(lambda each: each.transpose("chain", "draw", ...)))
-    flat = []
-    for group in groups:
-        values = {str(name): each.to_numpy() for name, each in group.items()}
-        flat.append(
-            {name: each.reshape(-1, *each.shape[2:]) for name, each in values.items()}
+    if isinstance(posterior, xr.DataTree):
+        if "posterior" not in posterior.children:
+            raise InputError("a DataTree needs a group posterior to be mixed")
+        posterior = posterior["posterior"].to_dataset()
+    is_set = isinstance(posterior, xr.Dataset)
+    if not is_set or not {"chain", "draw"} <= {*posterior.dims}:
+        raise InputError(
+            "a posterior must be a DataTree or Dataset with dimensions chain and draw"
         )
-    first = groups[0]
-    pooled = {
-        name: (first[name].dims, draws[None]) for name, draws in _pooled(flat).items()
-    }
-    kept = {
-        name: value
-        for name, value in first.coords.items()
-        if not {"chain", "draw"} & {*value.dims}
-    }
-    return xr.DataTree.from_dict({"posterior": xr.Dataset(pooled, coords=kept)})
+    plain = posterior.drop_vars(["chain", "draw"], errors="ignore")
+    stacked = plain.stack(place=("chain", "draw"), create_index=False)
+    return stacked.rename(place="draw").transpose("draw", ...)

@@ -71,7 +71,7 @@ class Student:
             far = np.abs(distance) / np.sqrt(self.variance)
         ratio = np.where(distance == 0, 0.0, far)
         tails = 2 * stdtr(self.degrees, -ratio)
-        return np.asarray(np.where(np.isnan(self.variance), np.nan, tails))
+        return np.where(np.isnan(self.variance), np.nan, tails)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class Mixture:
             half = half + np.maximum(step, 0)
             if not (step > 1e-12 * half).any():
                 break
-        return np.asarray(np.where(np.isnan(self.weights).any(axis=-1), np.nan, half))
+        return np.where(np.isnan(self.weights).any(axis=-1), np.nan, half)
 
 
 def inverse_chi2(

@@ -140,7 +140,7 @@ class PairChoice:
         others = float(self._directions[list(taken)].sum())
         more = self._noise(len(taken) + 1)
         louder = (more - self._noise(len(taken))) * others if taken else 0.0
-        return np.asarray(more * self._directions + louder)
+        return more * self._directions + louder
 
     def by_records(self, n_usual: int, shown: IntArray) -> IntArray:
         """Return how many choices there are, by the number of records that noisy

@@ -213,7 +213,7 @@ def split_by(domain: Domain, above: Layer, chosen: IntArray) -> Layer:
 
 
 def _fan_out(domain: Domain, chosen: IntArray) -> IntArray:
-    return np.asarray(np.where(chosen == STOP, 1, domain.sizes[chosen]))
+    return np.where(chosen == STOP, 1, domain.sizes[chosen])
 
 
 def descend(
@@ -226,7 +226,7 @@ def descend(
     first_child: IntArray = np.cumsum(fan_out) - fan_out
     column = chosen[node]
     level = np.take_along_axis(codes, np.maximum(column, 0)[:, None], axis=1)[:, 0]
-    return np.asarray(first_child[node] + np.where(column == STOP, 0, level))
+    return first_child[node] + np.where(column == STOP, 0, level)
 
 
 @dataclass(frozen=True)
@@ -413,7 +413,7 @@ class View:
         """Return the cell that each record of a table falls into."""
         names = [self.domain.names[column] for column in self.columns]
         own = tuple(table.codes[name] for name in names)
-        return np.asarray(np.ravel_multi_index(own, self.sizes))
+        return np.ravel_multi_index(own, self.sizes)
 
     def levels(self) -> dict[int, IntArray]:
         """Return the level of each column in each cell."""

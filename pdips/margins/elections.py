@@ -197,7 +197,7 @@ def aic_steps(
 ) -> IntArray:
     """Return AIC, or BIC, of each row of counts, rounded to whole steps of the grid."""
     aic = one_way_aic(counts, penalty=penalty, observed_levels=observed_levels)
-    return np.asarray(np.floor(aic * STEPS_PER_UNIT + 0.5).astype(np.int64))
+    return np.floor(aic * STEPS_PER_UNIT + 0.5).astype(np.int64)
 
 
 def one_way_aic(

@@ -141,7 +141,7 @@ class NoisyPairs:
 
     def over(self, values: FloatArray, axis: int) -> FloatArray:
         """Return sums over the levels of each block along an axis."""
-        return np.asarray(np.add.reduceat(values, self.offsets[:-1], axis=axis))
+        return np.add.reduceat(values, self.offsets[:-1], axis=axis)
 
     def centred(self, values: FloatArray) -> FloatArray:
         """Return what pairs say beyond their margins."""
@@ -217,7 +217,7 @@ class NoisyPairs:
         means = self.over(noise, 0) / self.sizes
         of_total = total / self.sizes
         noise = noise - np.repeat(means, self.sizes)
-        return np.asarray(noise + np.repeat(of_total, self.sizes) + change)
+        return noise + np.repeat(of_total, self.sizes) + change
 
 
 def estimate(
@@ -298,7 +298,7 @@ class ByColumns:
 
 def _products(total: FloatArray, first: FloatArray, last: FloatArray) -> FloatArray:
     of_rows = total[..., None] * first[..., :, None]
-    return np.asarray(of_rows * last[..., None, :])
+    return of_rows * last[..., None, :]
 
 
 def by_columns(design: ResidualDesign, found: NoisyPairs, shown: IntArray) -> ByColumns:

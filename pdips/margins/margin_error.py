@@ -248,7 +248,7 @@ class ColumnTree:
         """
         variances = [np.array([count_variance(scale)]) for scale in scales]
         spreads = self.shape.spreads(variances)
-        return np.asarray(np.sqrt(self.coefficients @ np.concatenate(spreads)))
+        return np.sqrt(self.coefficients @ np.concatenate(spreads))
 
     def margin(self, columns: Sequence[int], scales: Scales) -> NoiseSum:
         """Return the error of a cell of a margin of these columns, for noise of a scale

@@ -352,7 +352,7 @@ def curvature_at(
         joint = _joint(table, order, grid.domain, views[one], views[other])
         curved[places[one], places[other]] += joint
         curved[places[other], places[one]] += joint.T
-    return np.asarray(curved)
+    return curved
 
 
 def _joint(
@@ -422,9 +422,9 @@ class _Coordinates:
     def of_multipliers(self, multipliers: FloatArray) -> FloatArray:
         """Return the coordinates of multipliers."""
         if self.root is not None:
-            return np.asarray(self.root.T @ multipliers)
+            return self.root.T @ multipliers
         steps = np.where(self.step > 0, self.step, 1.0)
-        return np.asarray(multipliers / steps)
+        return multipliers / steps
 
     def slope(self, slope: FloatArray) -> FloatArray:
         """Return the slope by coordinates, from that by multipliers."""

@@ -93,7 +93,7 @@ class ColumnBlock:
         number = np.full(math.prod(self.sizes), -1, dtype=np.int64)
         cells = np.ravel_multi_index(tuple(self.levels.T), self.sizes)
         number[cells] = np.arange(self.n_levels)
-        return np.asarray(number[np.ravel_multi_index(tuple(columns), self.sizes)])
+        return number[np.ravel_multi_index(tuple(columns), self.sizes)]
 
 
 def _too_large(domain: Domain, columns: Sequence[int]) -> str:

@@ -157,7 +157,7 @@ class Bounds:
     @cached_property
     def largest(self) -> FloatArray:
         """The largest ``|u|`` of each record over all draws, shape (records,), nats."""
-        return np.asarray(self.by_chain.max(axis=0))
+        return self.by_chain.max(axis=0)
 
     @property
     def n_records(self) -> int:

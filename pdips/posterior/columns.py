@@ -300,7 +300,7 @@ def collapse(values: FloatArray, column: Column) -> FloatArray:
     cell = np.clip(cell, 0, n_cells - 1)
     left = lower + cell * column.resolution
     right = np.minimum(lower + (cell + 1) * column.resolution, upper)
-    return np.asarray((left + right) / 2)
+    return (left + right) / 2
 
 
 def stand_ins(

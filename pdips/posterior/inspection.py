@@ -524,4 +524,4 @@ def _shares(values: NDArray[Any], column: Column, edges: FloatArray) -> FloatArr
     else:
         numbers = collapse(numbers, column)
     counts, _ = np.histogram(numbers, edges)
-    return np.asarray(counts / max(len(numbers), 1))
+    return counts / max(len(numbers), 1)

@@ -202,7 +202,7 @@ class QuickCategorical(CategoricalRV):  # type: ignore[misc]
         """
         uniform = rng.uniform(size=p.shape[:-1] if size is None else size)
         below = p.cumsum(axis=-1) < uniform[..., None]
-        return np.asarray(below.sum(axis=-1, dtype=np.int64))
+        return below.sum(axis=-1, dtype=np.int64)
 
 
 @node_rewriter([CategoricalRV])  # type: ignore[untyped-decorator]

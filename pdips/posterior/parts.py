@@ -322,7 +322,7 @@ def _moved(value: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
     """Return a value near another; a discrete one stays."""
     if value.dtype.kind != "f":
         return value
-    return np.asarray(value + rng.uniform(-1, 1, value.shape))
+    return value + rng.uniform(-1, 1, value.shape)
 
 
 def check_variables(parts: Parts, public_potentials: Collection[str]) -> None:

@@ -183,7 +183,7 @@ def counts_of(table: Table) -> IntArray:
     cut = Table(table.frame, schema)
     sizes = [column.n_levels for column in schema.columns.values()]
     place = np.ravel_multi_index([cut.codes[name] for name in schema.columns], sizes)
-    return np.asarray(cut.count(place, int(np.prod(sizes))))
+    return cut.count(place, int(np.prod(sizes)))
 
 
 def no_cells(schema: Schema) -> ReferenceCells:
@@ -435,14 +435,14 @@ def _of_counts(cells: ReferenceCells, logs: FloatArray) -> FloatArray:
     highest = logs.max(axis=1)
     inside = highest + np.log(np.exp(logs - highest[:, None]).mean(axis=1))
     if not cells.variance:
-        return np.asarray(cells.counts @ inside)
+        return cells.counts @ inside
     share = inside + cells.log_volumes[:, None]
     expected = np.exp(share - share.max(axis=0))
     expected *= cells.n_records / expected.sum(axis=0)
     variance = expected + cells.variance
     apart = cells.counts[:, None] - expected
     terms = apart**2 / variance + np.log(variance)
-    return np.asarray(-terms.sum(axis=0) / 2)
+    return -terms.sum(axis=0) / 2
 
 
 def zoom(
@@ -458,7 +458,7 @@ def zoom(
         flat = np.stack([axis.ravel() for axis in axes], axis=1)
         middle = np.asarray(flat[int(np.argmax(fitness(flat)))])
         half = half * min(8 / (n - 1), 0.6)
-    return np.asarray(middle)
+    return middle
 
 
 def _climb(likelihood: RecordLikelihood, cells: ReferenceCells) -> FloatArray:

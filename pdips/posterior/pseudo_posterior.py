@@ -457,7 +457,7 @@ class GridFit:
         values, vectors = np.linalg.eigh(curvature)
         if values.min() < FLAT:
             return steps
-        return np.asarray(steps @ vectors / np.sqrt(values))
+        return steps @ vectors / np.sqrt(values)
 
     def _scale(self, place: FloatArray, move: FloatArray, weights: FloatArray) -> float:
         """Return the largest of 1, 1/2, 1/4, ... by which one may go in a direction,

@@ -248,7 +248,7 @@ class Grid:
         """
         offset = np.asarray(index, dtype=np.float64) - (self.n_nodes - 1) / 2
         steps = self.finest * np.sinh(self.growth * offset) / self.growth
-        return np.asarray(self.anchor.place + steps @ self.anchor.shape.T)
+        return self.anchor.place + steps @ self.anchor.shape.T
 
     def log_weights(self, index: IntArray) -> FloatArray:
         """Return the log prior density at cells plus the log of their volumes, up to a

@@ -447,7 +447,7 @@ def choice_log_probabilities(scores: IntArray, unit: Fraction) -> FloatArray:
     """
     below, available = _steps_below_best(scores, unit)
     logits = np.where(available, -below * float(unit), -np.inf)
-    return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
+    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
 
 
 def _steps_below_best(scores: IntArray, unit: Fraction) -> tuple[IntArray, BoolArray]:

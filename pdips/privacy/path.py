@@ -364,7 +364,7 @@ class PathCurator(Drawing):
 
     def coins(self, n: int, share: float) -> BoolArray:
         rng = self._path.rng(len(self.questions))
-        return np.asarray(rng.random(n) < share)
+        return rng.random(n) < share
 
 
 _RESPONSES: "WeakKeyDictionary[LinearImage, csr_array]" = WeakKeyDictionary()

@@ -212,4 +212,4 @@ def even(n: int, rng: np.random.Generator) -> FloatArray:
     coarse = rng.permuted(np.tile(np.arange(BLOCK), (n_blocks, 1)), axis=1)
     cell = coarse * n_blocks + np.take_along_axis(fine, coarse, axis=1)
     numbers = (cell + rng.random(cell.shape)) / cell.size
-    return np.asarray(numbers.ravel()[:n])
+    return numbers.ravel()[:n]

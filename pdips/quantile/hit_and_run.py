@@ -16,6 +16,7 @@ from numba import njit
 from numpy.typing import ArrayLike
 
 from pdips.arrays import FloatArray
+from pdips.compiled import compiled
 from pdips.errors import InputError
 from pdips.quantile.gradient import DENSITY_NORMS, KNormGradient, finite_vector
 
@@ -183,7 +184,7 @@ class HitAndRun:
 # compiled
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def norm_of(gradient, norm, spread):  # type: ignore[no-untyped-def]
     size = 0.0
     if norm == L1:
@@ -204,7 +205,7 @@ def norm_of(gradient, norm, spread):  # type: ignore[no-untyped-def]
     return first + size / spread
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def dual_norm(direction, density):  # type: ignore[no-untyped-def]
     """Return the largest inner product of a direction with gradients of norm 1."""
     sizes = np.abs(direction)
@@ -228,7 +229,7 @@ def cross(gradient, flip, x):  # type: ignore[no-untyped-def]
         gradient[j] += way * x[record, j]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def norm_at(theta, density):  # type: ignore[no-untyped-def]
     p = len(theta)
     gradient = np.zeros(p)
@@ -243,7 +244,7 @@ def norm_at(theta, density):  # type: ignore[no-untyped-def]
     return norm_of(gradient, density.norm, density.spread)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def least_height(theta, direction, k, region):  # type: ignore[no-untyped-def]
     """Return how far theta keeps line k where they are nearest in the box of
     covariates, and its rate on the way.
@@ -260,7 +261,7 @@ def least_height(theta, direction, k, region):  # type: ignore[no-untyped-def]
     return height, rate
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def keeps_lines(theta, region):  # type: ignore[no-untyped-def]
     """Return whether no line is crossed anywhere on the box of covariates."""
     kept = True
@@ -269,7 +270,7 @@ def keeps_lines(theta, region):  # type: ignore[no-untyped-def]
     return kept
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def reach(theta, direction, end, region):  # type: ignore[no-untyped-def]
     """Return the t furthest from 0 on the way to ``end`` for which theta + t *
     direction crosses no line.
@@ -287,7 +288,7 @@ def reach(theta, direction, end, region):  # type: ignore[no-untyped-def]
     return end
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def feasible(theta, direction, region):  # type: ignore[no-untyped-def]
     """Return the interval of t, which holds 0, for which theta + t * direction is in
     the region.
@@ -306,7 +307,7 @@ def feasible(theta, direction, region):  # type: ignore[no-untyped-def]
     return start, stop
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def sort(m, start, stop, work):  # type: ignore[no-untyped-def]
     """Sort the first m times with their flips: by two digits, and then by insertion for
     what is left.
@@ -327,7 +328,7 @@ def sort(m, start, stop, work):  # type: ignore[no-untyped-def]
         flips[:m] = flips[order]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def by_digit(m, start, factor, shift, here, there, counts):  # type: ignore[no-untyped-def]
     """Copy the first m times with their flips, in the order of one of their digits."""
     times, flips = here
@@ -351,7 +352,7 @@ def by_digit(m, start, factor, shift, here, there, counts):  # type: ignore[no-u
         counts[digit] += 1
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def by_insertion(m, times, flips):  # type: ignore[no-untyped-def]
     """Sort times that nearly are; return whether it is done, or would take long."""
     left = MOST_SHIFTS * m
@@ -371,7 +372,7 @@ def by_insertion(m, times, flips):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def first_piece(theta, direction, start, stop, density, work):  # type: ignore[no-untyped-def]
     """Write when records change sides between ``start`` and ``stop``, and the gradient
     just after ``start``.
@@ -406,7 +407,7 @@ def first_piece(theta, direction, start, stop, density, work):  # type: ignore[n
     return m
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def narrow(m, start, stop, direction, most, density, work):  # type: ignore[no-untyped-def]
     """Leave out the two ends of a line where the norm is at least ``most``; the
     gradient moves to the new start.
@@ -444,7 +445,7 @@ def narrow(m, start, stop, direction, most, density, work):  # type: ignore[no-u
     return kept, new_start, new_stop
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def steep_ends(bins, slope, bound):  # type: ignore[no-untyped-def]
     """Return the first bin, and the end of those, between which a slope that grows by
     bins is within a bound.
@@ -459,7 +460,7 @@ def steep_ends(bins, slope, bound):  # type: ignore[no-untyped-def]
     return first, len(bins)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def pieces(theta, direction, start, stop, most, density, work):  # type: ignore[no-untyped-def]
     """Write where pieces of constant exponent end (``ends``, the first is their start)
     and the norm on each.
@@ -483,7 +484,7 @@ def pieces(theta, direction, start, stop, most, density, work):  # type: ignore[
     return m + 1
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def weigh(n_pieces, scale, work):  # type: ignore[no-untyped-def]
     """Write the cumulative mass of pieces, length * exp(-scale * (norm - least)), and
     return the least norm.
@@ -503,7 +504,7 @@ def weigh(n_pieces, scale, work):  # type: ignore[no-untyped-def]
     return least
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def weighed_line(theta, direction, start, stop, near, density, work):  # type: ignore[no-untyped-def]
     """Write the pieces of a line and their masses; return how many there are.
 
@@ -524,7 +525,7 @@ def weighed_line(theta, direction, start, stop, near, density, work):  # type: i
     return n_pieces
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def point_somewhere(region, direction, rng):  # type: ignore[no-untyped-def]
     """Write a direction, from public facts alone: half of the time one coordinate, else
     all, scaled by the box.
@@ -561,7 +562,7 @@ def point_somewhere(region, direction, rng):  # type: ignore[no-untyped-def]
         direction[0] -= pivot * direction[j]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def drawn_time(n_pieces, work, rng):  # type: ignore[no-untyped-def]
     """Draw a piece by its mass, and a point on it evenly."""
     masses = work.masses[:n_pieces]
@@ -571,7 +572,7 @@ def drawn_time(n_pieces, work, rng):  # type: ignore[no-untyped-def]
     return piece, start + rng.random() * (work.ends[piece + 1] - start)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def base_gain(theta, there, region):  # type: ignore[no-untyped-def]
     """Return by how much the log of a normal base measure is higher there; 0 of an even
     one.
@@ -584,7 +585,7 @@ def base_gain(theta, there, region):  # type: ignore[no-untyped-def]
     return gain
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def walk(theta, density, region, work, thin, rng, draws):  # type: ignore[no-untyped-def]
     """Fill ``draws``, shape (draws, p), each ``thin`` moves after the one before; theta
     ends at the last.

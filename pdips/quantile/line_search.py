@@ -79,14 +79,14 @@ def spread(
     numbers = np.arange(first, n_each_side + 1)
     unit = reach / math.sinh(growth)
     offsets = unit * np.sinh(growth / n_each_side * numbers)
-    return np.asarray(np.rint(offsets / step) * step)
+    return np.rint(offsets / step) * step
 
 
 def log_widths(offsets: FloatArray) -> FloatArray:
     """Return the logarithm of the length of the interval that each offset stands
     for.
     """
-    return np.asarray(np.log(np.gradient(offsets)))
+    return np.log(np.gradient(offsets))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ class MedianLine:
     @property
     def centre(self) -> FloatArray:
         """The same, in predictors over [-1, 1]^p."""
-        return np.asarray(self.frame @ self.about)
+        return self.frame @ self.about
 
     @property
     def ranking(self) -> FloatArray:
@@ -69,7 +69,7 @@ class MedianLine:
         """
         if not self.is_chosen:
             return np.zeros(len(self.frame))
-        return np.asarray(self.frame @ self.coefficients)
+        return self.frame @ self.coefficients
 
 
 def residual_weights(

@@ -39,7 +39,18 @@ MOST_ENTRIES = 50  # of a variable that is looked at: effects of groups aren't
 OF_STEPS = ("diverging", "n_steps", "step_size", "logp", "energy")
 
 
-def sample_stats(tree: Any, every: int) -> "xr.Dataset | None":
+# Numbers of posterior draws in the file; of more, every second draw, third, ...
+MOST_POSTERIOR_NUMBERS = 2_000_000
+
+
+def kept_every(tree: Any) -> int:
+    """Return which draws of a tree are published: all, every second one, third, ..."""
+    dataset = tree["posterior"].to_dataset()
+    n_numbers = sum(int(array.size) for array in dataset.data_vars.values())
+    return -(-n_numbers // MOST_POSTERIOR_NUMBERS)
+
+
+def sample_stats(tree: Any) -> "xr.Dataset | None":
     """Return what a sampler told of its steps, of every draw that is published; None
     where no chain ran.
     """
@@ -47,7 +58,7 @@ def sample_stats(tree: Any, every: int) -> "xr.Dataset | None":
         return None
     told = tree["sample_stats"].to_dataset()
     kept = told[[name for name in OF_STEPS if name in told]]
-    kept = kept.isel(draw=slice(None, None, every)).drop_attrs()
+    kept = kept.isel(draw=slice(None, None, kept_every(tree))).drop_attrs()
     numbered = {dim: range(size) for dim, size in kept.sizes.items()}
     published: xr.Dataset = kept.assign_coords(numbered)
     return published

@@ -166,7 +166,7 @@ def _values(table: Table, name: str) -> NDArray[Any]:
         levels = np.array(column.levels)
         if column.missing:
             levels = np.append(levels.astype(np.float64), np.nan)
-        return np.asarray(levels[codes])
+        return levels[codes]
     return codes.astype(np.int16 if column.n_levels <= SHORT else np.int32)
 
 

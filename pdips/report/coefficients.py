@@ -190,12 +190,8 @@ def entries(group: "xr.Dataset") -> Iterator[tuple[str, FloatArray]]:
     """Yield the numbers of a group with the names that ArviZ gives them, as draws of
     shape (chains, draws).
     """
-    for name, array in group.data_vars.items():
-        values = array.transpose("chain", "draw", ...)
-        dims = values.dims[2:]
-        for place in np.ndindex(values.shape[2:]):
-            labels = []
-            for dim, number in zip(dims, place, strict=True):
-                labels.append(str(values.coords[dim].to_numpy()[number]))
-            within = f"[{', '.join(labels)}]" if labels else ""
-            yield f"{name}{within}", values.to_numpy()[(..., *place)]
+    arviz: Any = import_module("arviz_base")
+    label_of = arviz.labels.BaseLabeller().make_label_flat
+    in_order = group.transpose("chain", "draw", ...)
+    for name, labels, place, values in arviz.xarray_var_iter(in_order):
+        yield label_of(name, labels, place), values

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pdips.arrays import FloatArray
 from pdips.evaluation.document import (
     AnalysisComparison,
     Coefficient,
     ColumnDensity,
-    PairDifference,
-    PropensitySpread,
 )
 from pdips.release.documents import Margin, TwoWay
-from pdips.report.formats import MINUS, number, percent, plural, width_in_letters
+from pdips.report.formats import MINUS, number, percent, width_in_letters
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -89,18 +88,7 @@ STYLE: dict[Any, Any] = {
 PANEL_WIDTH = 340  # CSS pixels, as all sizes here
 MOST_ROWS = 60
 LIMITS = (0.001, 0.002, 0.004, 0.01, 0.02, 0.04, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
-MORE = ACCENT
-LESS = SERIES[3]
-# Opacity of the largest difference: text on it stays readable, light and dark
-STRONGEST = 0.45
-CELL_HEIGHT = 19  # Of a heat map
-# Up to so many columns of a heat map are so wide
-CELLS = ((3, 96), (5, 70), (10, 40), (1000, 30))
-FLAT = 70  # From this width names stand level above their column
-LEFTWARDS = "\N{BLACK LEFT-POINTING SMALL TRIANGLE}"
-RIGHTWARDS = "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
 MOST_COEFFICIENTS = 40
-MOST_MARKS = 20
 # The figure of coefficients goes to at least and at most so many standard errors
 LEAST_ERRORS = 3
 MOST_ERRORS = 12
@@ -270,45 +258,27 @@ def two_way(pairs: TwoWay, key: str) -> str:
         ends.append(cell * row + 8 + width_in_letters(name) * size * 0.6)
     figure, axes = sheet(max(ends), cell * n_columns + 2)
     furthest, first, second = pairs.pairs()[0]
-    known = _known_pairs(pairs)
-    _squares(axes, known, cell, furthest or 1.0)
+    distances = np.array(pairs.distance, float)
+    down, across = np.nonzero(np.tril(~np.isnan(distances), -1))
+    strengths = distances[down, across] / (furthest or 1.0)
+    axes.scatter(
+        cell * (across + 0.5),
+        cell * (down + 0.5),
+        s=(cell - 1.5) ** 2,
+        marker="s",
+        facecolors=[(ACCENT, strength) for strength in strengths],
+        edgecolors=RULE,
+        linewidths=0.75,
+    )
     for row, name in enumerate(names):
         left = cell * row + 5
         middle = cell * (row + 0.5)
         axes.text(left, middle, name, va="center_baseline", fontsize=size)
     label = (
-        f"Total variation distances of {len(known)} pairs of columns; largest "
+        f"Total variation distances of {len(down)} pairs of columns; largest "
         f"{number(furthest)}: {first} and {second}"
     )
     return as_svg(figure, label, key)
-
-
-def _squares(
-    axes: "Axes", known: list[tuple[int, int, float]], cell: float, largest: float
-) -> None:
-    """Draw a square for each row and column, as strong as their distance is large."""
-    across = [cell * (column + 0.5) for _, column, _ in known]
-    down = [cell * (row + 0.5) for row, _, _ in known]
-    colours = [(ACCENT, distance / largest) for _, _, distance in known]
-    axes.scatter(
-        across,
-        down,
-        s=(cell - 1.5) ** 2,
-        marker="s",
-        facecolors=colours,
-        edgecolors=RULE,
-        linewidths=0.75,
-    )
-
-
-def _known_pairs(pairs: TwoWay) -> list[tuple[int, int, float]]:
-    """Return row, column and distance of the pairs that have one."""
-    known = []
-    for row, distances in enumerate(pairs.distance):
-        for column, distance in enumerate(distances[:row]):
-            if distance is not None:
-                known.append((row, column, distance))
-    return known
 
 
 @styled
@@ -388,50 +358,6 @@ def _label_of_density(found: ColumnDensity) -> str:
     )
 
 
-@styled
-def propensity(found: PropensitySpread, key: str) -> str:
-    """Draw how the scores of table and sets are spread, and mark where their
-    distribution functions differ most.
-    """
-    n_cells = len(found.table)
-    first, last = _filled_cells(found)
-    middle = (first + last) / 2
-    ticks = {cell / n_cells: f"{cell / n_cells:.2f}" for cell in (first, middle, last)}
-    ours = found.table[first:last]
-    theirs = found.sets[first:last]
-    figure, axes = _steps(np.arange(first, last + 1) / n_cells, ours, theirs, ticks)
-    top = axes.get_ylim()[1]
-    marks = found.at[:MOST_MARKS]
-    axes.vlines(marks, 0, top, color=INK, linewidth=0.9, linestyle="--")
-    low = f"{min(found.at):.2f}"
-    high = f"{max(found.at):.2f}"
-    mean = math.fsum(found.distance) / len(found.distance)
-    label = (
-        "Propensity scores of the table and of the synthetic sets: their "
-        f"distribution functions are {number(mean)} apart on average over "
-        f"{plural(len(found.distance), 'set')}, at a score of "
-        f"{low if low == high else f'{low} to {high}'}"
-    )
-    return as_svg(figure, label, key)
-
-
-def _filled_cells(found: PropensitySpread) -> tuple[int, int]:
-    """Return the first cell that is drawn and the one after the last: those with
-    scores or marks, and one beside them.
-    """
-    n_cells = len(found.table)
-    filled = []
-    for cell in range(n_cells):
-        if found.table[cell] or found.sets[cell]:
-            filled.append(cell)
-    if not filled:
-        filled = [0, n_cells - 1]
-    marks = [score * n_cells for score in found.at]
-    first = min(max(0, filled[0] - 1), *map(int, marks))
-    last = max(min(n_cells, filled[-1] + 2), *map(math.ceil, marks))
-    return first, last
-
-
 def _steps(
     edges: Any,
     ours: Sequence[float],
@@ -460,79 +386,6 @@ def _steps(
 
 
 @styled
-def difference(pair: PairDifference, key: str) -> str:
-    """Draw a heat map: in each cell the share in the sets minus that in the table, in
-    points with its sign.
-    """
-    rows, columns = pair.levels
-    width = next(size for most, size in CELLS if len(columns) <= most)
-    names = [fit(name, 18) for name in rows]
-    heads = [fit(name, width // 6 if width >= FLAT else 16) for name in columns]
-    left = 8 + widest(names, 10)
-    top = 16.0 if width >= FLAT else 8 + widest(heads, 10)
-    right = left + width * len(columns)
-    figure, axes = sheet(right + 2, top + CELL_HEIGHT * len(rows) + 2)
-    furthest = pair.furthest()[0]
-    for i, name in enumerate(names):
-        y = top + CELL_HEIGHT * (i + 0.5)
-        axes.text(left - 6, y, name, ha="right", va="center_baseline", fontsize=10)
-        for j, apart in enumerate(pair.difference[i]):
-            strength = apart / abs(furthest) if furthest else 0.0
-            text = _signed(100 * apart, _digits(furthest))
-            _cell(axes, left + width * j, y, width, strength, text)
-    _name_columns(axes, heads, left, top, width)
-    return as_svg(figure, _label_of_difference(pair), key)
-
-
-def _label_of_difference(pair: PairDifference) -> str:
-    furthest, row, column = pair.furthest()
-    most = _signed(100 * furthest, _digits(furthest))
-    return (
-        f"{pair.columns[0]} and {pair.columns[1]}: total variation distance "
-        f"{number(pair.distance)}; furthest apart: {row} with {column}, {most} "
-        f"percentage points in the synthetic sets"
-    )
-
-
-def _digits(share: float) -> int:
-    """Return how many decimals show a share in points at two digits."""
-    if not share:
-        return 1
-    return min(4, max(0, 1 - math.floor(math.log10(100 * abs(share)))))
-
-
-def _cell(
-    axes: "Axes", left: float, y: float, width: float, strength: float, text: str
-) -> None:
-    """Draw a cell of a heat map with its number; ``strength`` is from -1 to 1."""
-    colour = MORE if strength > 0 else LESS
-    axes.barh(
-        y,
-        width - 1.5,
-        CELL_HEIGHT - 1.5,
-        left + 0.75,
-        facecolor=(colour, STRONGEST * abs(strength)),
-        edgecolor=RULE,
-        linewidth=0.5,
-    )
-    middle = left + width / 2
-    axes.text(middle, y, text, ha="center", va="center_baseline", fontsize=8.5)
-
-
-def _name_columns(
-    axes: "Axes", names: Sequence[str], left: float, top: float, width: float
-) -> None:
-    """Write names above columns: level where there is room, or upright."""
-    for j, name in enumerate(names):
-        x = left + width * (j + 0.5)
-        if width >= FLAT:
-            axes.text(x, 8, name, ha="center", va="center_baseline", fontsize=10)
-        else:
-            y = top - 4
-            axes.text(x, y, name, rotation=90, ha="center", va="bottom", fontsize=10)
-
-
-@styled
 def forest(found: AnalysisComparison, key: str) -> str:
     """Draw intervals, a row a coefficient: a broad band for the table's, a line with a
     dot for that of the sets.
@@ -546,43 +399,24 @@ def forest(found: AnalysisComparison, key: str) -> str:
     height = 26 * len(rows)
     margins = (left, 16, 18, 4)
     figure, axes = panel(width=left + 206, height=height + 22, margins=margins)
-    scaled = [_in_standard_errors(row, found.level) for row in rows]
-    limit = _reach(scaled)
-    for place, intervals in enumerate(scaled):
-        _draw_row(axes, place, intervals, limit)
+    scaled = _in_standard_errors(rows, found.level)
+    ends = np.abs(np.concatenate(scaled[:2], axis=1))
+    furthest = math.ceil(np.max(ends, initial=0, where=np.isfinite(ends)))
+    limit = min(MOST_ERRORS, max(LEAST_ERRORS, furthest))
+    # far beyond the edges numbers are too large to draw
+    table, sets, at, zero = (np.clip(part, -2 * limit, 2 * limit) for part in scaled)
+    upper = np.arange(len(rows)) - 0.19
+    lower = upper + 0.38
+    axes.hlines(upper, *table.T, color=BAR, linewidth=8)
+    axes.plot(0 * zero, upper, "|", color=INK, markersize=8, markeredgewidth=1.5)
+    axes.plot(zero, upper, "x", color=QUIET, markersize=5, markeredgewidth=1)
+    axes.hlines(lower, *sets.T, color=ACCENT, linewidth=1.5)
+    axes.plot(at, lower, "o", color=ACCENT, markersize=6)
     ticks = (-limit, 0, limit)
     axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.5, -0.5))
-    axes.set_xticks(ticks, [_signed(value, 0) for value in ticks])
+    axes.set_xticks(ticks, [f"{MINUS}{limit}", "0", f"+{limit}"])
     name_rows(axes, names, 10)
-    return as_svg(figure, _label_of_forest(found), key)
-
-
-def _reach(scaled: Sequence[Mapping[str, Sequence[float]]]) -> int:
-    """Return how many standard errors a forest shows on both sides."""
-    furthest = 0.0
-    for intervals in scaled:
-        ends = [*intervals.get("table", ()), *intervals.get("sets", ())]
-        furthest = max([furthest, *map(abs, ends)])
-    return min(MOST_ERRORS, max(LEAST_ERRORS, math.ceil(furthest)))
-
-
-def _draw_row(
-    axes: "Axes", place: int, intervals: Mapping[str, Sequence[float]], limit: float
-) -> None:
-    """Draw both intervals of a coefficient, and where zero is."""
-    table = place - 0.19
-    sets = place + 0.19
-    if "table" in intervals:
-        _interval(axes, intervals["table"], table, limit, color=BAR, linewidth=8)
-        axes.vlines(0, table - 0.15, table + 0.15, color=INK, linewidth=1.5)
-    if "sets" in intervals:
-        _interval(axes, intervals["sets"], sets, limit, color=ACCENT, linewidth=1.5)
-    for at in intervals.get("at", ()):
-        if abs(at) <= limit:
-            axes.plot([at], sets, "o", color=ACCENT, markersize=6)
-    for zero in intervals.get("zero", ()):
-        if abs(zero) <= limit:
-            axes.text(zero, table, "0", ha="center", va="center_baseline", fontsize=9)
+    return as_svg(figure, _label_of_forest(found), key, clip=True)
 
 
 def _label_of_forest(found: AnalysisComparison) -> str:
@@ -619,44 +453,21 @@ def coefficients(found: AnalysisComparison) -> list[Coefficient]:
     return [told[place] for place in sorted(furthest[:MOST_COEFFICIENTS])]
 
 
-def _in_standard_errors(row: Coefficient, level: float) -> dict[str, list[float]]:
-    """Return the intervals, the sets' estimate and zero, in standard errors from the
-    table's estimate; known ones.
+def _in_standard_errors(
+    rows: Sequence[Coefficient], level: float
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return the intervals of table and sets, shape (rows, 2), the sets' estimate and
+    zero, in standard errors from the table's estimate; NaN for what isn't known.
     """
-    middle = row.original
-    low = row.original_lower
-    high = row.original_upper
-    if middle is None or low is None or high is None or not high > low:
-        return {}
-    n_errors = 2 * NormalDist().inv_cdf((1 + level) / 2)
-    error = (high - low) / n_errors
-    known: dict[str, list[float | None]] = {
-        "table": [low, high],
-        "sets": [row.combined_lower, row.combined_upper],
-        "at": [row.combined],
-        "zero": [0.0],
-    }
-    scaled = {}
-    for name, values in known.items():
-        there = [value for value in values if value is not None]
-        if len(there) == len(values):
-            scaled[name] = [(value - middle) / error for value in there]
-    return scaled
-
-
-def _interval(
-    axes: "Axes", ends: Sequence[float], y: float, limit: float, **style: Any
-) -> None:
-    """Draw an interval as far as the figure goes, with a triangle where it goes on."""
-    low, high = ends
-    if high > -limit and low < limit:
-        axes.hlines(y, max(low, -limit), min(high, limit), **style)
-    beyond = limit * (1 + 4 / 95)  # 4 pixels
-    for end, sign, mark in ((low, -1, LEFTWARDS), (high, 1, RIGHTWARDS)):
-        if sign * end > limit:
-            axes.text(
-                sign * beyond, y, mark, ha="center", va="center_baseline", fontsize=9
-            )
+    table = np.array([(row.original_lower, row.original_upper) for row in rows], float)
+    sets = np.array([(row.combined_lower, row.combined_upper) for row in rows], float)
+    middle = np.array([row.original for row in rows], float)
+    at = np.array([row.combined for row in rows], float)
+    widths = np.diff(table)[:, 0]
+    errors = widths / (2 * NormalDist().inv_cdf((1 + level) / 2))
+    errors[~(errors > 0)] = np.nan
+    table, sets = ((ends - middle[:, None]) / errors[:, None] for ends in (table, sets))
+    return table, sets, (at - middle) / errors, -middle / errors
 
 
 def name_rows(axes: "Axes", names: Sequence[str], size: float) -> None:
@@ -667,12 +478,6 @@ def name_rows(axes: "Axes", names: Sequence[str], size: float) -> None:
     axes.spines[:].set_visible(False)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", linewidth=0.75)
-
-
-def _signed(value: float, digits: int) -> str:
-    """Return a number with its sign; one that rounds to 0 has none."""
-    spelt = f"{value:+.{digits}f}".replace("-", MINUS)
-    return spelt if spelt.strip(f"+{MINUS}0.") else "0"
 
 
 def fit(text: str, most: int) -> str:

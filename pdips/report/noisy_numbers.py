@@ -1,6 +1,4 @@
-"""The noisy numbers furthest from what the posterior predicts of them, by name, from
-the tree that a release publishes alone.
-"""
+"""The noisy numbers furthest from what the posterior predicts of them, by name."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,6 @@ from pdips.report.figures import (
     styled,
     widest,
 )
-from pdips.report.posterior_figures import MOST_SD, scaled
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
 PREDICTED = "noisy_statistics"
 PUBLISHED = "observed_data"
 MOST_NAMED = 12
+MOST_SD = 6.0  # Noisy numbers further off than this are drawn at the edge
 LONGEST_NAME = 34
 
 
@@ -53,14 +51,24 @@ def furthest(tree: "xr.DataTree | None") -> list[PredictedNumber]:
     """
     if tree is None or not {PREDICTED, PUBLISHED} <= tree.children.keys():
         return []
-    outside = [number for number in _numbers(tree) if number.is_outside]
+    return furthest_of(tree[PUBLISHED].to_dataset(), tree[PREDICTED].to_dataset())
+
+
+def furthest_of(
+    published: "xr.Dataset", predicted: "xr.Dataset"
+) -> list[PredictedNumber]:
+    """Return the noisy numbers furthest off, of those that were published and draws of
+    them, by answer.
+    """
+    numbers = _numbers(published, predicted)
+    outside = [number for number in numbers if number.is_outside]
     outside.sort(key=lambda number: -abs(number.off))
     return outside[:MOST_NAMED]
 
 
-def _numbers(tree: "xr.DataTree") -> Iterator[PredictedNumber]:
-    published = tree[PUBLISHED].to_dataset()
-    predicted = tree[PREDICTED].to_dataset()
+def _numbers(
+    published: "xr.Dataset", predicted: "xr.Dataset"
+) -> Iterator[PredictedNumber]:
     for answer in published.data_vars:
         noisy = published[answer]
         if answer not in predicted or noisy.ndim != 1:
@@ -69,11 +77,15 @@ def _numbers(tree: "xr.DataTree") -> Iterator[PredictedNumber]:
         draws = predicted[answer].stack(sample=("chain", "draw"))
         drawn = draws.transpose("sample", dim).to_numpy()
         labels = [str(label) for label in noisy[dim].to_numpy()]
-        if answer != "counts":
+        if answer != "counts" or dim not in noisy.coords:
             labels = [f"{answer}, {label}" for label in labels]
         # a number that is the same at all draws is far from nothing
         moving = np.flatnonzero(drawn.std(axis=0) > 0)
-        off, low, high = scaled(noisy.to_numpy()[moving], drawn[:, moving])
+        middle = drawn[:, moving].mean(axis=0)
+        spread = drawn[:, moving].std(axis=0)
+        ends = np.quantile(drawn[:, moving], [0.025, 0.975], axis=0)
+        low, high = (ends - middle) / spread
+        off = (noisy.to_numpy()[moving] - middle) / spread
         for place, entry in enumerate(moving):
             yield PredictedNumber(
                 name=labels[entry],
@@ -97,7 +109,8 @@ def furthest_figure(numbers: Sequence[PredictedNumber]) -> str:
     )
     for place, number in enumerate(numbers):
         axes.hlines(place, number.low, number.high, color=BAR, linewidth=8)
-        axes.plot([number.off], [place], "D", color=ACCENT, markersize=5)
+        shown = max(-MOST_SD, min(number.off, MOST_SD))
+        axes.plot([shown], [place], "D", color=ACCENT, markersize=5)
     axes.axvline(0, color=INK, linewidth=0.5)
     axes.set(xlim=(-MOST_SD, MOST_SD), ylim=(len(numbers) - 0.5, -0.5))
     name_rows(axes, names, 10)
@@ -112,5 +125,9 @@ def figures_of_furthest(tree: "xr.DataTree | None") -> list[tuple[str, str]]:
     """Return the figure of the noisy numbers furthest off with its title; none where
     all are as predicted.
     """
-    numbers = furthest(tree)
+    return titled_figure(furthest(tree))
+
+
+def titled_figure(numbers: Sequence[PredictedNumber]) -> list[tuple[str, str]]:
+    """Return the figure of some noisy numbers with its title, if there are any."""
     return [("furthest off", furthest_figure(numbers))] if numbers else []

@@ -34,6 +34,7 @@ from pdips.report.figures import (
     styled,
 )
 from pdips.report.formats import number, percent, plural
+from pdips.report.noisy_numbers import furthest_of, titled_figure
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,8 +64,6 @@ SIMULATIONS = 500
 EVERY = 4  # Of the points of a curve, one in so many is drawn
 MOST_NAMED = 6
 LONGEST = 12
-MOST_ENTRIES = 300
-MOST_SD = 6.0  # Noisy numbers further off than this are drawn at the edge
 
 
 def write_tree(tree: "xr.DataTree", folder: Path) -> None:
@@ -171,7 +170,7 @@ def _divergent(sample_stats: "xr.Dataset | None") -> FloatArray | None:
     if sample_stats is None or "diverging" not in sample_stats:
         return None
     divergent = sample_stats["diverging"].transpose("chain", "draw")
-    return np.asarray(divergent.to_numpy())
+    return divergent.to_numpy()
 
 
 def _parameters(
@@ -421,9 +420,7 @@ def _predicted(
     simulated = groups["posterior_predictive"]
     observed = groups["observed_data"]
     if posterior.records is None:
-        if not observed.data_vars:
-            return []
-        return [("all noisy statistics", _statistics(simulated, observed))]
+        return list(titled_figure(furthest_of(observed, simulated)))
     figures: Figures = []
     for place, row in enumerate(posterior.records.columns):
         drawn = simulated[f"column_{place}"].transpose("chain", "draw", ...)
@@ -462,61 +459,6 @@ def _column(
         f"{len(simulated)} draws"
     )
     return as_svg(figure, label, key)
-
-
-@styled
-def _statistics(simulated: "xr.Dataset", observed: "xr.Dataset") -> str:
-    """Draw noisy numbers in standard deviations of the simulated ones, and the middle
-    95 % of these.
-    """
-    from matplotlib.ticker import MaxNLocator
-
-    noisy = np.concatenate(
-        [observed[name].to_numpy().ravel() for name in observed.data_vars]
-    )
-    numbers = _entries(simulated, list(observed.data_vars))
-    is_moving = numbers.std(axis=0) > 0
-    off, low, high = scaled(noisy[is_moving], numbers[:, is_moving])
-    is_beyond = (off < low) | (off > high)
-    furthest = np.argsort(-np.abs(off), kind="stable")
-    kept = np.sort(furthest[:MOST_ENTRIES])
-    at = np.flatnonzero(is_moving)[kept]
-    figure, axes = panel(
-        "number, in the order of the table above", "off the mean, in sd"
-    )
-    width = max(1.0, min(6.0, 180 / max(len(kept), 1)))
-    axes.vlines(at, low[kept], high[kept], color=BAR, linewidth=width)
-    axes.axhline(0, color=INK, linewidth=0.5)
-    for which, marker in ((~is_beyond[kept], "o"), (is_beyond[kept], "D")):
-        axes.plot(at[which], off[kept][which], marker, color=ACCENT, markersize=4)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label = (
-        f"{len(noisy)} noisy numbers against the middle 95 % of simulated ones; "
-        f"{int(is_beyond.sum())} lie outside"
-    )
-    return as_svg(figure, label, "predicted statistics")
-
-
-def _entries(simulated: "xr.Dataset", names: Sequence[Any]) -> FloatArray:
-    """Return simulated numbers, one row a draw of any chain."""
-    entries = []
-    for name in names:
-        drawn = simulated[name].transpose("chain", "draw", ...).to_numpy()
-        entries.append(drawn.reshape(drawn.shape[0] * drawn.shape[1], -1))
-    return np.concatenate(entries, axis=1)
-
-
-def scaled(
-    noisy: FloatArray, simulated: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return noisy numbers and the middle 95 % of simulated ones, from their mean and
-    in their standard deviations.
-    """
-    middle = simulated.mean(axis=0)
-    spread = simulated.std(axis=0)
-    low, high = np.quantile(simulated, [0.025, 0.975], axis=0)
-    off = np.clip((noisy - middle) / spread, -MOST_SD, MOST_SD)
-    return off, (low - middle) / spread, (high - middle) / spread
 
 
 def _bounds(group: "xr.Dataset", schema: Schema) -> Iterator[tuple[str, str]]:
@@ -612,4 +554,4 @@ def _round(values: FloatArray, n_places: int) -> FloatArray:
         return values
     low = values.min()
     step = (values.max() - low) / n_places or 1.0
-    return np.asarray(low + np.round((values - low) / step) * step)
+    return low + np.round((values - low) / step) * step

@@ -13,7 +13,6 @@ from pdips.evaluation.document import (
     AnalysisComparison,
     EvaluationDocument,
     Measure,
-    Pictures,
 )
 from pdips.release.documents import (
     Comparison,
@@ -397,30 +396,14 @@ def _evaluated(found: EvaluationDocument) -> dict[str, Any]:
     forest = None
     if analysis is not None and analysis.told:
         forest = figures.forest(analysis, "forest")
+    by_distance = sorted(found.pictures.densities, key=lambda one: -(one.distance or 0))
+    densities = []
+    for i, one in enumerate(by_distance[:MOST_DENSITIES]):
+        densities.append((one, figures.density(one, f"density {i}")))
     return {
         "by_column": sorted(columns, key=lambda item: -(item[1].largest or 0)),
-        "pictures": _pictures(found.pictures),
+        "densities": densities,
         "forest": forest,
         "readings": SUMMARIES,
-        "most_marks": figures.MOST_MARKS,
         "most_coefficients": figures.MOST_COEFFICIENTS,
-    }
-
-
-def _pictures(found: Pictures) -> dict[str, Any]:
-    furthest = sorted(found.densities, key=lambda one: -(one.distance or 0))
-    densities = []
-    for i, one in enumerate(furthest[:MOST_DENSITIES]):
-        densities.append((one, figures.density(one, f"density {i}")))
-    pairs = []
-    for i, pair in enumerate(found.pairs):
-        pairs.append((pair, figures.difference(pair, f"difference {i}")))
-    scores = found.propensity
-    return {
-        "propensity": scores,
-        "scores": None if scores is None else figures.propensity(scores, "propensity"),
-        "distance": None if scores is None else mean(scores.distance),
-        "densities": densities,
-        "n_densities": len(found.densities),
-        "pairs": pairs,
     }

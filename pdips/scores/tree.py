@@ -23,7 +23,7 @@ from pdips.posterior.columns import stand_ins
 from pdips.posterior.inspection import tree_of
 from pdips.posterior.model import PUBLIC_SEED, STAND_INS, Blueprint, split
 from pdips.posterior.streams import draws_by_name
-from pdips.release.public_draws import MISFIT, MISFIT_BY, sample_stats
+from pdips.release.public_draws import MISFIT, MISFIT_BY, kept_every, sample_stats
 from pdips.release.tree import stored_name
 from pdips.scores.column_cells import ColumnCells
 from pdips.scores.noisy_likelihood import Measurement, NoisySums, prior_model
@@ -31,8 +31,6 @@ from pdips.scores.posterior import PosteriorDraws, attempt, with_deterministics
 from pdips.scores.published import parameter_labels
 from pdips.scores.sums import Linearised, MeasuredSums, regular
 
-# Numbers of posterior draws in the file; of more, every second draw, third, ...
-MOST_NUMBERS = 2_000_000
 # Draws of the prior, and at which noisy numbers are predicted, in the file
 PRIOR_DRAWS = 1_000
 PREDICTED = 400
@@ -212,14 +210,7 @@ def by_chain(draws: PosteriorDraws, values: NDArray[Any]) -> NDArray[Any]:
     n_chains = draws.tree["posterior"].sizes["chain"]
     if n_chains == 1 and len(values) % CHAINS == 0:
         n_chains = CHAINS
-    return values.reshape(n_chains, -1, *values.shape[1:])[:, :: _every(draws)]
-
-
-def _every(draws: PosteriorDraws) -> int:
-    """Return which draws go into the file: all, every second one, third, ..."""
-    dataset = draws.tree["posterior"].to_dataset()
-    n_numbers = sum(array.size for array in dataset.data_vars.values())
-    return -(-n_numbers // MOST_NUMBERS)
+    return values.reshape(n_chains, -1, *values.shape[1:])[:, :: kept_every(draws.tree)]
 
 
 def public_groups(
@@ -240,7 +231,7 @@ def public_groups(
     groups["prior"] = attempt(prior_group, sums.space)
     groups["log_prior"] = attempt(log_prior_group, sums.space, places)
     groups["observed_data"] = observed(sums)
-    groups["sample_stats"] = sample_stats(draws.tree, _every(draws))
+    groups["sample_stats"] = sample_stats(draws.tree)
     if here is not None:
         groups["log_likelihood"] = attempt(_log_likelihood, sums, here, places)
         some = few(places, len(sums.noisy))

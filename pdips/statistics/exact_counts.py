@@ -138,7 +138,7 @@ def draw_first_of_two(
     logs = log_prior(values, first) + log_prior(n - values, second)
     logs += law.log_weights(noisy - values)
     weights = np.exp(logs - logs.max())
-    return np.asarray(rng.choice(values, size=n_draws, p=weights / weights.sum()))
+    return rng.choice(values, size=n_draws, p=weights / weights.sum())
 
 
 def draw_counts(

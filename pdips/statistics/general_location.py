@@ -15,9 +15,9 @@ from typing import Any
 
 import arviz as az
 import numpy as np
-from numba import njit
 
 from pdips.arrays import FloatArray
+from pdips.compiled import compiled
 from pdips.convergence import Convergence, announce, converged
 from pdips.statistics.noisy_model import Evidence, StatisticLaw
 from pdips.statistics.normal_cells import (
@@ -199,7 +199,7 @@ def starting_counts(
     shares = positive / positive.sum()
     whole = np.floor(n * shares)
     left = int(n - whole.sum())
-    return np.asarray(whole + rng.multinomial(left, shares))
+    return whole + rng.multinomial(left, shares)
 
 
 def shares_of(factor: FloatArray) -> FloatArray:
@@ -222,7 +222,7 @@ def shares_of(factor: FloatArray) -> FloatArray:
 # compiled
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def run(
     known: Known, start: FloatArray, tune: int, draws: int, thin: int, rng: Any
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -252,7 +252,7 @@ def run(
     return kept_n, kept_sums, kept_m, kept_tau, kept_chol
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def starting_state(known: Known, start: FloatArray, rng: Any) -> State:
     """Return where a chain starts from some counts."""
     cells, d = known.sums.shape
@@ -268,7 +268,7 @@ def starting_state(known: Known, start: FloatArray, rng: Any) -> State:
     return State(start.copy(), sums, np.zeros(d), np.full(d, 0.3), chol, root, steps)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def sweep(known: Known, state: State, pace: float, rng: Any) -> None:
     """Make one step of a chain: moves of every kind."""
     move_counts(known, state, pace, rng)
@@ -285,7 +285,7 @@ def sweep(known: Known, state: State, pace: float, rng: Any) -> None:
         move_scatter(known, state, rest, pace, rng)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def move_counts(known: Known, state: State, pace: float, rng: Any) -> None:
     """Move records between pairs of cells."""
     n = state.n
@@ -316,7 +316,7 @@ def move_counts(known: Known, state: State, pace: float, rng: Any) -> None:
     tune_step(state.steps, COUNTS, pace, accepted / cells, 0.5, 1e6)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_count(
     known: Known, state: State, cov: FloatArray, k: int, count: float
 ) -> float:
@@ -330,7 +330,7 @@ def log_count(
     return density + log_sums(count, state.sums[k], state.m, cov, state.tau)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def tune_step(
     steps: FloatArray,
     kind: int,
@@ -344,7 +344,7 @@ def tune_step(
     steps[kind] = min(max(size, least), most)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def move_sums(known: Known, state: State, rng: Any) -> None:
     """Draw each cell's sums, either with the scatter or with the products held fixed;
     the scatter follows.
@@ -380,7 +380,7 @@ def move_sums(known: Known, state: State, rng: Any) -> None:
                 root[:] = new_root
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def draw_sums(
     known: Known, state: State, k: int, cov: FloatArray, rng: Any
 ) -> FloatArray:
@@ -406,7 +406,7 @@ def draw_sums(
     return backward(factor, forward(factor, place) + rng.standard_normal(d))
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def move_sums_and_scale(known: Known, state: State, pace: float, rng: Any) -> None:
     """Move each cell's sums with the products held, so that the scatter takes what they
     leave, and the covariance too.
@@ -453,7 +453,7 @@ def move_sums_and_scale(known: Known, state: State, pace: float, rng: Any) -> No
     tune_step(state.steps, SUMS, pace, accepted / cells, 1e-3, 3.0)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_way_back(
     known: Known,
     state: State,
@@ -479,7 +479,7 @@ def log_way_back(
     return ratio
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def step_precision(
     known: Known, state: State, size: float, cov: FloatArray, j: int
 ) -> float:
@@ -491,14 +491,14 @@ def step_precision(
     return float(1 / of_law + 1 / of_noise)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_sum_noise(known: Known, k: int, j: int, exact: float) -> float:
     """Return the log density of the noise on a cell's sum."""
     noise = known.sums[k, j] - exact
     return log_noise(noise, known.sum_scales[j], known.gaussian)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def move_means_with_sums(known: Known, state: State, pace: float, rng: Any) -> None:
     """Move the centre of the cells' means, or their spread, and all sums with it.
 
@@ -535,7 +535,7 @@ def move_means_with_sums(known: Known, state: State, pace: float, rng: Any) -> N
                 state.tau[:] = new_tau
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def carry_sums(
     state: State,
     cov: FloatArray,
@@ -560,7 +560,7 @@ def carry_sums(
                 out[k, i] += new[i, h] * z[h]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def draw_centre(known: Known, state: State, rng: Any) -> None:
     """Draw the mean of the cells' means."""
     d = len(state.tau)
@@ -578,7 +578,7 @@ def draw_centre(known: Known, state: State, rng: Any) -> None:
     state.m[:] = backward(factor, forward(factor, place) + rng.standard_normal(d))
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def move_spread(known: Known, state: State, pace: float, rng: Any) -> None:
     """Move the spread of the cells' means with the sums held."""
     d = len(state.tau)
@@ -597,7 +597,7 @@ def move_spread(known: Known, state: State, pace: float, rng: Any) -> None:
                 density = new
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def move_covariance(
     known: Known, state: State, rest: FloatArray, kind: int, pace: float, rng: Any
 ) -> None:
@@ -621,7 +621,7 @@ def move_covariance(
         root[:] = new_root
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def move_scatter(
     known: Known, state: State, rest: FloatArray, pace: float, rng: Any
 ) -> None:
@@ -648,7 +648,7 @@ def move_scatter(
         root[:] = new_root
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def taken(steps: FloatArray, kind: int, ratio: float, pace: float, rng: Any) -> bool:
     """Return whether a move is accepted, and tune the size of its steps."""
     found = math.log(rng.random()) < ratio

@@ -37,7 +37,7 @@ def evenly(d: int) -> FloatArray:
     """Return both parameters of the beta law of each partial correlation, shape (d (d -
     1) / 2,).
     """
-    return np.asarray(1 + (d - 2 - np.tril_indices(d, -1)[1]) / 2)
+    return 1 + (d - 2 - np.tril_indices(d, -1)[1]) / 2
 
 
 def factor_of(shares: TensorVariable, d: int) -> TensorVariable:
@@ -79,7 +79,7 @@ def cell_means(
     root = np.linalg.cholesky(precision)
     standard = rng.standard_normal(mean.shape)
     deviations = np.linalg.solve(np.swapaxes(root, -1, -2), standard)
-    return np.asarray((mean + deviations)[..., 0])
+    return (mean + deviations)[..., 0]
 
 
 def multinomial(counts: Any, p: Any) -> Any:

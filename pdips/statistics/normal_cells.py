@@ -9,9 +9,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from pdips.arrays import FloatArray
+from pdips.compiled import compiled
 
 HALF = 0.5  # Records that an empty cell counts as in the laws of its sums
 CENTRE, CENTRE_SD, TAU_SHAPE, TAU_RATE, SD_SHAPE, SD_RATE = range(6)
@@ -55,7 +55,7 @@ class State(NamedTuple):
 # compiled
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_sums(
     n: float, sums: FloatArray, m: FloatArray, cov: FloatArray, tau: FloatArray
 ) -> float:
@@ -83,7 +83,7 @@ def log_sums(
     return float(-(standard**2).sum() / 2 - log_det)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_all_sums(
     state: State, m: FloatArray, tau: FloatArray, cov: FloatArray
 ) -> float:
@@ -96,13 +96,13 @@ def log_all_sums(
     return found
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_noise(x: float, scale: float, gaussian: bool) -> float:
     """Return the log density of noise, up to a constant."""
     return -((x / scale) ** 2) / 2 if gaussian else -abs(x) / scale
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_products(known: Known, whole: FloatArray) -> float:
     """Return the log density of the noise on the lower triangle of the products."""
     found = 0.0
@@ -114,7 +114,7 @@ def log_products(known: Known, whole: FloatArray) -> float:
     return found
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_covariance(known: Known, state: State, chol: FloatArray) -> float:
     """Return the log density of sums and prior at a covariance, in the coordinates of
     :func:`moved`: LKJ(1).
@@ -128,7 +128,7 @@ def log_covariance(known: Known, state: State, chol: FloatArray) -> float:
     return found + log_all_sums(state, state.m, state.tau, square(chol))
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_deviations(chol: FloatArray, priors: FloatArray) -> float:
     """Return what the prior of a covariance says of standard deviations alone: they are
     gamma distributed.
@@ -141,7 +141,7 @@ def log_deviations(chol: FloatArray, priors: FloatArray) -> float:
     return found
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_spread(new: float, old: float, j: int, priors: FloatArray) -> float:
     """Return what the prior says for one spread of the cells' means against another, in
     their logs.
@@ -150,14 +150,14 @@ def log_spread(new: float, old: float, j: int, priors: FloatArray) -> float:
     return float(growth - priors[TAU_RATE, j] * (new - old))
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def log_wishart(chol: FloatArray, root: FloatArray, df: float) -> float:
     """Return the log Wishart density of root root' as a function of the covariance."""
     trace = (solved(chol, root) ** 2).sum()
     return float(-trace / 2 - df * np.log(np.diag(chol)).sum())
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def moved(chol: FloatArray, step: float, rng: Any) -> FloatArray:
     """Return a factor nearby: the logs of its diagonal move, and its rows in units of
     the diagonal.
@@ -172,7 +172,7 @@ def moved(chol: FloatArray, step: float, rng: Any) -> FloatArray:
     return out
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def reciprocal_variance(x: float, scale: float, rng: Any) -> float:
     """Draw 1 / omega given Laplace noise x that is normal with variance omega (inverse
     Gaussian law).
@@ -190,7 +190,7 @@ def reciprocal_variance(x: float, scale: float, rng: Any) -> float:
     return float(mean * mean / first)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def about(n: FloatArray, sums: FloatArray) -> FloatArray:
     """Return the sum over cells of T T' / n."""
     out = np.zeros((sums.shape[1], sums.shape[1]))
@@ -199,7 +199,7 @@ def about(n: FloatArray, sums: FloatArray) -> FloatArray:
     return out
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_outer(out: FloatArray, x: FloatArray, times: float) -> None:
     """Add x x', so many times, to a matrix."""
     for i in range(len(x)):
@@ -207,7 +207,7 @@ def add_outer(out: FloatArray, x: FloatArray, times: float) -> None:
             out[i, j] += times * x[i] * x[j]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def spread(n: float, cov: FloatArray, tau: FloatArray, out: FloatArray) -> bool:
     """Write the factor of the covariance of a cell's sums: n cov + n^2 diag(tau^2);
     return whether there is one.
@@ -219,7 +219,7 @@ def spread(n: float, cov: FloatArray, tau: FloatArray, out: FloatArray) -> bool:
     return cholesky(a, out)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def cholesky(a: FloatArray, out: FloatArray) -> bool:
     """Write the lower Cholesky factor of a small matrix; return whether it is positive
     definite.
@@ -235,7 +235,7 @@ def cholesky(a: FloatArray, out: FloatArray) -> bool:
     return True
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def square(a: FloatArray) -> FloatArray:
     """Return a a'."""
     out = np.zeros(a.shape)
@@ -244,7 +244,7 @@ def square(a: FloatArray) -> FloatArray:
     return out
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def product(a: FloatArray, b: FloatArray) -> FloatArray:
     """Return the product of two lower factors."""
     out = np.zeros(a.shape)
@@ -255,7 +255,7 @@ def product(a: FloatArray, b: FloatArray) -> FloatArray:
     return out
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def solved(a: FloatArray, b: FloatArray) -> FloatArray:
     """Return a^-1 b for lower factors."""
     out = np.empty(a.shape)
@@ -264,7 +264,7 @@ def solved(a: FloatArray, b: FloatArray) -> FloatArray:
     return out
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def forward(chol: FloatArray, b: FloatArray) -> FloatArray:
     """Solve chol x = b for a lower factor."""
     x = np.empty(len(b))
@@ -276,7 +276,7 @@ def forward(chol: FloatArray, b: FloatArray) -> FloatArray:
     return x
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def backward(chol: FloatArray, b: FloatArray) -> FloatArray:
     """Solve chol' x = b for a lower factor."""
     x = np.empty(len(b))
@@ -288,7 +288,7 @@ def backward(chol: FloatArray, b: FloatArray) -> FloatArray:
     return x
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def inverted(chol: FloatArray) -> FloatArray:
     """Return the inverse of the matrix of which this is the lower factor."""
     inverse = np.empty(chol.shape)

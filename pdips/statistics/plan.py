@@ -644,4 +644,4 @@ def nearest_positive(matrix: FloatArray, least: float) -> FloatArray:
     (d, d).
     """
     values, vectors = np.linalg.eigh(matrix)
-    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
+    return (vectors * np.maximum(values, least)) @ vectors.T

@@ -64,7 +64,7 @@ class Regression:
         spread = np.sqrt(shrink * sd[:, None] ** 2 * own)
         mean = middle + shrink * (b @ basis - middle)
         drawn = mean + spread * rng.standard_normal(b.shape)
-        return np.asarray(drawn @ basis.T)
+        return drawn @ basis.T
 
     def log_prior(
         self, away: FloatArray, sd: FloatArray, own: FloatArray
@@ -72,7 +72,7 @@ class Regression:
         """Return the log density of b less the centre, in the basis, given s."""
         variance = self.variance(sd, own)
         terms = np.log(variance) + away**2 / variance
-        return np.asarray(-terms.sum(axis=1) / 2)
+        return -terms.sum(axis=1) / 2
 
     def log_prior_of_sd(self, sd: FloatArray) -> FloatArray:
         """Return the log density of s, up to a constant."""
@@ -128,7 +128,7 @@ class NoisyMoments:
         noise = np.abs(self.sums - b @ self.loads.T)
         away = np.maximum(noise, 1e-9 * self.scales)
         precision = rng.wald(1 / (self.scales * away), 1 / self.scales**2)
-        return np.asarray(1 / precision)
+        return 1 / precision
 
 
 def plug_in(
@@ -184,14 +184,14 @@ def noise_aware(
 
 def accepted(log_ratio: FloatArray, rng: np.random.Generator) -> BoolArray:
     """Return which proposals are taken, by Metropolis and Hastings."""
-    return np.asarray(np.log(1 - rng.random(len(log_ratio))) < log_ratio)
+    return np.log(1 - rng.random(len(log_ratio))) < log_ratio
 
 
 def sd_given(
     rest: FloatArray | float, df: float, n: int, rng: np.random.Generator
 ) -> FloatArray:
     """Draw s given the sum of squared residuals, under a flat prior."""
-    return np.asarray(np.sqrt(rest / (2 * rng.standard_gamma((df - 1) / 2, n))))
+    return np.sqrt(rest / (2 * rng.standard_gamma((df - 1) / 2, n)))
 
 
 class _ShortChains:
@@ -238,7 +238,7 @@ class _ShortChains:
 
     def _left(self, b: FloatArray) -> FloatArray:
         """Return what noisy squares leave for residuals and noise."""
-        return np.asarray(self.noisy.squares - b**2 @ self.squares_of)
+        return self.noisy.squares - b**2 @ self.squares_of
 
     def _log_prior(self, b: FloatArray, sd: FloatArray) -> FloatArray:
         return self.model.log_prior(b - self.middle, sd, self.own)
@@ -258,7 +258,7 @@ class _ShortChains:
         """Return the log of the Metropolis weight: what proposals leave out."""
         prior = self._log_prior(b, sd) + self.model.log_prior_of_sd(sd)
         mass = self.noisy.log_mass(self._left(b))
-        return np.asarray(prior - self._log_flat(b) + mass - np.log(rest) / 2)
+        return prior - self._log_flat(b) + mass - np.log(rest) / 2
 
     def _move_all(self) -> float:
         """Move b, then residuals and s given b."""
@@ -522,4 +522,4 @@ def _normal(covariance: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Draw from a normal law about 0, whose covariance may be singular."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     standard = rng.standard_normal(len(values))
-    return np.asarray(vectors @ (np.sqrt(np.maximum(values, 0)) * standard))
+    return vectors @ (np.sqrt(np.maximum(values, 0)) * standard)

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from pdips.release.public_draws import PublicDraws, sample_stats
+from pdips.release.public_draws import PublicDraws, kept_every, sample_stats
 from pdips.release.tree import stored_name
 from pdips.statistics.fitted_model import FittedModel
 from pdips.statistics.plan import NoisyStatistics, to_frame
 
-# Numbers of posterior draws in the file; of more, every second draw, third, ...
-MOST_NUMBERS = 2_000_000
 OTHERS = "fits"  # The group of fits where there are several
 
 
@@ -23,7 +21,7 @@ def published_posteriors(fits: Sequence[FittedModel], heaviest: int) -> PublicDr
     """
     fitted = fits[heaviest]
     groups = {"observed_data": observed(fitted.measured)}
-    steps = sample_stats(fitted.posterior.tree, _every(fitted))
+    steps = sample_stats(fitted.posterior.tree)
     if steps is not None:
         groups["sample_stats"] = steps
     if len(fits) > 1:
@@ -36,17 +34,10 @@ def published_posteriors(fits: Sequence[FittedModel], heaviest: int) -> PublicDr
     return PublicDraws(_posterior(fitted), fitted.sampler, lambda: groups)
 
 
-def _every(fitted: FittedModel) -> int:
-    """Return which draws go into the file: all, every second one, third, ..."""
-    dataset = fitted.posterior.tree["posterior"].to_dataset()
-    n_numbers = sum(array.size for array in dataset.data_vars.values())
-    return -(-n_numbers // MOST_NUMBERS)
-
-
 def _posterior(fitted: FittedModel) -> xr.Dataset:
     """Return the draws of a fit, with what a file takes of names and labels."""
     dataset = fitted.posterior.tree["posterior"].to_dataset().drop_attrs()
-    dataset = dataset.isel(draw=slice(None, None, _every(fitted)))
+    dataset = dataset.isel(draw=slice(None, None, kept_every(fitted.posterior.tree)))
     for dim in dataset.dims:
         size = dataset.sizes[dim]
         labels = np.asarray(dataset.coords[dim]) if dim in dataset.coords else None

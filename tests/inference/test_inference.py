@@ -531,33 +531,37 @@ def test_a_release_brings_its_sets_and_its_rule():
 # mixing
 
 
+def of_draws(**values):
+    """Return draws of one chain, a dataset as ArviZ has them."""
+    arrays = {}
+    for name, draws in values.items():
+        draws = np.asarray(draws, dtype=float)
+        axes = [f"{name}_{axis}" for axis in range(1, draws.ndim)]
+        arrays[name] = (("chain", "draw", *axes), draws[None])
+    return xr.Dataset(arrays)
+
+
 def test_mixing_pools_with_equal_weights_and_is_too_wide_by_the_factor_stated():
-    assert mix([np.arange(6.0), np.array([10.0, 11.0, 12.0])]).tolist() == [
-        0,
-        2,
-        4,
-        10,
-        11,
-        12,
-    ]
+    mixed = mix([of_draws(a=np.arange(6.0)), of_draws(a=[10.0, 11.0, 12.0])])
+    assert mixed["posterior"]["a"].to_numpy().tolist() == [[0, 2, 4, 10, 11, 12]]
     named = mix(
         [
-            {"a": [1.0, 2.0], "b": np.ones((2, 3))},
-            {"b": np.zeros((2, 3)), "a": [3.0, 4.0]},
+            of_draws(a=[1.0, 2.0], b=np.ones((2, 3))),
+            of_draws(b=np.zeros((2, 3)), a=[3.0, 4.0]),
         ]
-    )
-    assert named["a"].tolist() == [1, 2, 3, 4]
-    assert named["b"].shape == (4, 3)
+    )["posterior"]
+    assert named["a"].to_numpy().tolist() == [[1, 2, 3, 4]]
+    assert named["b"].shape == (1, 4, 3)
     # V = W = 1: sqrt(3) times. 4,000 sets: the standard error of the ratio is about 1.2
     # %
     rng = np.random.default_rng(2)
     mixed = mix(
         [
-            rng.standard_normal() * np.sqrt(2) + rng.standard_normal(50)
+            of_draws(a=rng.standard_normal() * np.sqrt(2) + rng.standard_normal(50))
             for _ in range(4_000)
         ]
     )
-    assert 1.65 < mixed.std() < 1.81
+    assert 1.65 < float(mixed["posterior"]["a"].std()) < 1.81
 
 
 def test_mixing_trees():
@@ -578,7 +582,11 @@ def test_mixing_trees():
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        *cases(__file__, "mixing_refuses"),
+        ([of_draws(a=[1.0])], "at least 2"),
+        ([of_draws(a=[1.0]), of_draws(b=[1.0])], "same parameters"),
+        ([of_draws(a=[[1.0, 2.0]]), of_draws(a=[1.0])], "parameters and shapes"),
+        ([of_draws(a=[[1.0, 2.0]]), of_draws(a=[[1.0]])], "parameters and shapes"),
+        ([[1.0], [1.0]], "DataTree or Dataset"),
         ([xr.DataTree(), xr.DataTree()], "group posterior"),
         ([xr.Dataset({"a": ("x", [1.0])})] * 2, "chain and draw"),
     ],

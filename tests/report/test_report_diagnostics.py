@@ -646,7 +646,8 @@ def test_noisy_statistics_are_drawn_and_stay_inside(tmp_path):
     changes = {"bounds": None, "records": None, "predictive": known, "sampler": "moves"}
     card, report = pages(folder_of(tmp_path, tree, **changes))
     assert (
-        "3 noisy numbers against the middle 95 % of simulated ones; 1 lie outside"
+        "The 1 noisy numbers furthest from what the posterior predicts; the furthest "
+        "is counts, 2"
     ) in section_of(report)
     assert "have no energies" in section_of(report)
     assert "middle 95" not in card

@@ -24,23 +24,19 @@ from pdips.evaluation.document import (
     AnalysisComparison,
     ColumnDensity,
     EvaluationDocument,
-    PairDifference,
-    PropensitySpread,
 )
 from pdips.evaluation.evaluate import evaluate, general_utility
 from pdips.evaluation.pictures import (
+    MOST_APART,
     MOST_CELLS,
-    MOST_LEVELS,
     cells,
     density,
-    difference,
+    furthest_cells,
     pictures,
 )
-from pdips.evaluation.propensity import N_CELLS, specks
 from pdips.evaluation.regression import Fit, compare_fits
 from pdips.release.documents import PrivacyDocument, check, write_json
 from pdips.report import figures as drawing
-from pdips.report.formats import MINUS
 from pdips.report.pages import rewrite, rewrite_report
 from pdips.report.utility import MARGINS, SPECKS
 from pdips.report.utility import evaluation_verdict as verdict
@@ -100,64 +96,44 @@ def test_weighted_density_and_difference_by_hand():
         pd.DataFrame({"a": ["x", "y"], "w": [1.0, 3.0]}),
         pd.DataFrame({"a": ["x", "x"], "w": [1.0, 1.0]}),
     )
-    for schema, ours, yx in (
-        (weighed, [0.25, 0.75], -0.75),
-        (Schema.from_toml(text), [0.5, 0.5], -0.5),
+    for schema, ours in (
+        (weighed, [0.25, 0.75]),
+        (Schema.from_toml(text), [0.5, 0.5]),
     ):
+        share = ours[1]
         table = Table(frame, schema)
         assert density(table, [made], "w")["table"] == ours
-        found = difference(table, [made], schema, ["a", "w"])
+        found = furthest_cells(table, [made], schema, ["a", "w"])
         # all of the sets in x with a low w
-        assert found["difference"] == [[pytest.approx(-yx), 0], [0, yx]]
-        assert found["levels"] == [["x", "y"], ["0 to 2", "2 to 4"]]
+        assert found == [
+            {"levels": ["x", "0 to 2"], "table": 1 - share, "sets": 1.0},
+            {"levels": ["y", "2 to 4"], "table": share, "sets": 0.0},
+        ]
 
 
-def test_differences_are_the_sets_minus_the_table_and_add_up():
-    table, made = Table(people(), SCHEMA), people(200, 2)
-    found = difference(table, [made, people(100, 3)], SCHEMA, ["job", "age"])
+def test_the_cells_that_differ_most_have_the_shares_of_table_and_sets():
+    table, sets = Table(people(), SCHEMA), [people(200, 2), people(100, 3)]
+    found = furthest_cells(table, sets, SCHEMA, ["job", "age"])
     jobs = ["none", "part", "full", "missing"]
 
     def shares_of(frame: pd.DataFrame) -> pd.DataFrame:
+        decades = (frame["age"] - 20) // 10
         return pd.crosstab(
-            frame["job"].fillna("missing"), (frame["age"] - 20) // 10, normalize="all"
+            frame["job"].fillna("missing"), decades, normalize="all"
         ).reindex(jobs)
 
-    truth, *sets = (shares_of(frame) for frame in (table.frame, made, people(100, 3)))
-    np.testing.assert_allclose(
-        found["difference"], (sets[0] + sets[1]) / 2 - truth, atol=1e-12
-    )
-    assert found["levels"] == [jobs, ["20-29", "30-39", "40-49", "50-59"]]
-    other = difference(Table(made, SCHEMA), [table.frame], SCHEMA, ["job", "age"])
-    twin = difference(table, [made], SCHEMA, ["job", "age"])
-    np.testing.assert_allclose(
-        other["difference"], -np.array(twin["difference"]), atol=1e-12
-    )
-    assert np.abs(twin["difference"]).max() > 0.01
-
-
-def test_scores_are_spread_and_marked_where_the_distance_is():
-    table = Table(
-        pd.DataFrame({"a": ["x"] * 30 + ["y"] * 10}),
-        Schema.from_toml('[columns.a]\nlevels = ["x", "y"]'),
-    )
-    made = pd.DataFrame({"a": ["x"] * 10 + ["y"] * 30})
-    found = specks(table, [made, made.iloc[:0]], rng=np.random.default_rng(0))
-    assert len(found.scores) == 1
-    assert found.by_set == (found.scores[0].distance, 1.0)
-    one = found.scores[0]
-    # P(synthetic | x) = 10/40 and P(synthetic | y) = 30/40, drawn together a little by
-    # the ridge
-    low, high = (int(np.flatnonzero(one.table)[place]) for place in (0, 1))
-    assert (low, high) == (25, 74)
-    assert (
-        one.table[low],
-        one.table[high],
-        one.synthetic[low],
-        one.synthetic[high],
-    ) == (0.75, 0.25, 0.25, 0.75)
-    assert one.distance == 0.5
-    assert one.at == pytest.approx(0.25, abs=0.01)
-    assert len(one.table) == N_CELLS
+    truth, *drawn = (shares_of(frame) for frame in (table.frame, *sets))
+    mean = (drawn[0] + drawn[1]) / 2
+    gaps = np.sort(np.abs((mean - truth).to_numpy()).ravel())[::-1]
+    apart = [abs(cell["sets"] - cell["table"]) for cell in found]
+    np.testing.assert_allclose(apart, gaps[:MOST_APART], atol=1e-12)
+    ages = ["20-29", "30-39", "40-49", "50-59"]
+    for cell in found:
+        place = jobs.index(cell["levels"][0]), ages.index(cell["levels"][1])
+        assert cell["table"] == pytest.approx(truth.iloc[place])
+        assert cell["sets"] == pytest.approx(mean.iloc[place])
+    twin = furthest_cells(Table(sets[0], SCHEMA), [table.frame], SCHEMA, ["job", "age"])
+    assert [cell["table"] for cell in twin] != [cell["table"] for cell in found]
 
 
 def test_cells_come_from_the_schema_and_are_few():
@@ -182,29 +158,22 @@ def test_cells_come_from_the_schema_and_are_few():
     assert len(np.unique(whole)) == MOST_CELLS + 1
 
 
-def test_a_heat_map_of_many_levels_keeps_those_that_differ_most_and_the_sum():
+def test_of_many_levels_those_that_differ_most_are_named():
     levels = [f"level {i}" for i in range(40)]
     schema = Schema(
         columns={
             "a": {"levels": levels, "missing": True},
-            "b": {"lower": 0, "upper": 1, "bins": 1000},
+            "b": {"lower": 0, "upper": 1, "bins": 2},
         }
     )
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.choice(levels, 2000), "b": rng.random(2000)})
     made = frame.assign(a=frame["a"].where(frame["a"] != "level 7", "level 33"))
-    apart = difference(Table(frame, schema), [made], schema, ["a", "b"])
-    found = check(PairDifference, {**apart, "distance": 0.1}, "pair")
-    rows, across = found.levels
-    assert (len(rows), len(across)) == (MOST_LEVELS, MOST_LEVELS)
-    assert {"level 7", "level 33", "28 others", "missing"} <= {*rows}
-    assert across[0] == "0 to 0.071"
-    gaps = np.array(found.difference).sum(axis=1)
-    share = (frame["a"] == "level 7").mean()
-    np.testing.assert_allclose(
-        [gaps[rows.index("level 7")], gaps[rows.index("level 33")]], [-share, share]
-    )
-    assert abs(gaps.sum()) < 1e-12
+    found = furthest_cells(Table(frame, schema), [made], schema, ["a", "b"])
+    assert len(found) == MOST_APART
+    assert {cell["levels"][0] for cell in found[:4]} == {"level 7", "level 33"}
+    assert [cell["sets"] for cell in found[:4] if "7" in cell["levels"][0]] == [0, 0]
+    assert found[4]["table"] == found[4]["sets"]
 
 
 def test_pictures_hold_what_the_measures_found():
@@ -219,8 +188,7 @@ def test_pictures_hold_what_the_measures_found():
     assert [([*pair.columns], pair.distance) for pair in found.pairs] == [
         (one["columns"], one["distance"]) for one in furthest[:4]
     ]
-    assert found.propensity.distance == list(measures[SPECKS].by_set)
-    assert "picture" not in measures[SPECKS].model_dump()
+    assert {len(pair.cells) for pair in found.pairs} == {MOST_APART}
     assert measures[SPECKS].detail.model_dump() == {"classifier": "logistic"}
     assert pictures(table, [], []).pairs == []
 
@@ -256,7 +224,7 @@ def found_of(general: list[dict[str, Any]], specific: Any = None) -> EvaluationD
         "basics": [],
         "general": general,
         "specific": specific,
-        "pictures": {"propensity": None, "densities": [], "pairs": []},
+        "pictures": {"densities": [], "pairs": []},
         "seconds": {},
         "software": {},
     }
@@ -290,14 +258,6 @@ def test_no_evaluation_is_open_and_the_line_names_what_is_off():
 
 
 def test_each_picture_says_its_result():
-    spread = {
-        "classifier": "logistic", "table": [0.5, 0.5, 0, 0], "sets": [0, 0.5, 0.5, 0], "distance": [0.5], "at": [0.25],  # noqa: E501
-    }  # fmt: skip
-    drawn = drawing.propensity(check(PropensitySpread, spread, "x"), "a")
-    assert (
-        "their distribution functions are 0.500 apart on average over 1 set, at a "
-        "score of 0.25"
-    ) in drawn
     line = {
         "column": "x",
         "label": "<Pay>",
@@ -312,24 +272,6 @@ def test_each_picture_says_its_result():
         "<Pay> (USD): share of log width in 2 cells; total variation distance 0.400; "
         "furthest apart: 1.00 to 10.0" in unescape(drawing.density(one, "b"))
     )
-    pair = {
-        "columns": ["a", "b"],
-        "labels": ["a", "b"],
-        "levels": [["x", "y"], ["u"]],
-        "distance": 0.02,
-    }
-    heat = drawing.difference(
-        check(PairDifference, {**pair, "difference": [[0.012], [-0.0123]]}, "x"), "c"
-    )
-    assert ">+1.2<" in heat
-    assert f">{MINUS}1.2<" in heat
-    assert (
-        f"furthest apart: y with u, {MINUS}1.2 percentage points in the synthetic sets"
-    ) in heat
-    level = drawing.difference(
-        check(PairDifference, {**pair, "difference": [[0.0], [0.0]]}, "x"), "d"
-    )
-    assert level.count(">0<") == 2
 
 
 def compared(
@@ -358,8 +300,6 @@ def test_the_forest_draws_coefficients_that_the_table_tells_in_its_standard_erro
     assert "for 1 of 3 the table's estimate lies inside" in unescape(drawn)
     assert "furthest apart: b, 2.00 from the table, 90.0 from the sets" in drawn
     assert [f">{name}<" in drawn for name in "abcd"] == [True, True, True, False]
-    assert "▸" in drawn
-    assert "◂" not in drawn
     assert ">+12<" in drawn
     kept = drawing.coefficients(
         compared([f"x{i}" for i in range(90)], np.ones(90), range(90))
@@ -373,8 +313,8 @@ def test_the_forest_draws_coefficients_that_the_table_tells_in_its_standard_erro
     found = [
         (kind, float(low), float(high)) for low, high, kind in re.findall(style, drawn)
     ]
-    assert [kind for kind, _, _ in found] == ["bar", "accent"] * 2
-    (_, low, high), (_, first, last), (_, again, _), (_, down, up) = found
+    assert [kind for kind, _, _ in found] == ["bar", "bar", "accent", "accent"]
+    (_, low, high), (_, again, _), (_, first, last), (_, down, up) = found
     assert again == low  # both bands reach 1.96 standard errors to both sides
     half = (high - low) / 2
     assert (first - low, last - high) == (
@@ -443,16 +383,15 @@ def test_the_report_shows_the_evaluation_with_its_pictures(here):
     for measured in stored(here)["general"]:
         assert f'<th scope="row">{measured["name"]}' in report
     for words in (
-        "Propensity scores of the table and of the synthetic sets",
         "share of log width in 5 cells",
         "age: share of width in 4 cells",
         "Coefficients of pay ~ age + sex",
         "Distribution functions, column by column",
-        "percentage points in the synthetic sets",
+        "the cells that differ most",
         *SUMMARIES,
     ):
         assert words in report, words
-    assert len(re.findall(r'aria-label="[^"]*percentage points', report)) == 4
+    assert report.count("the cells that differ most</caption>") == 4
     assert not re.search(r"#0[12]0[12]0\d", report)
     assert "No evaluation was made" not in report
     assert report == rewrite(here / "out")[1].read_text()
@@ -525,7 +464,7 @@ def test_hostile_names_stay_inside_and_many_columns_are_shown(here):
         {**one, "label": f"{nasty} {i}"} for i in range(80)
     ]
     pair = found["pictures"]["pairs"][0]
-    pair["levels"][0][0] = pair["columns"][0] = nasty
+    pair["cells"][0]["levels"][0] = pair["columns"][0] = nasty
     store(here, found)
     report = rewrite(here / "out")[1].read_text()
     assert public(here) == before
@@ -568,12 +507,11 @@ def test_overwriting_a_release_takes_its_evaluation_away(here, pdips):
     ).read_text()
 
 
-def test_a_set_without_records_has_no_propensity_scores(here):
+def test_of_sets_without_records_no_pairs_are_shown(here):
     for number in (1, 2):
         path = here / "out" / "public" / f"synthetic_{number}.parquet"
         pd.read_parquet(path).iloc[:0].to_parquet(path)
     found = evaluate(here / "t.parquet", here / "out")
-    assert found.pictures.propensity is None
     assert found.pictures.pairs == []
     found.write(here / "out" / "confidential")
     report = rewrite(here / "out")[1].read_text()
