@@ -425,6 +425,39 @@ def test_slopes_and_correlations_are_not_lost_within_intervals():
     assert abs(twin_correlation - truth) > 0.015
 
 
+def test_slopes_are_not_lost_within_bins():
+    """A set is even within bins of 10 of a normal number with a deviation of 10. The
+    slope of 5 has a standard error of .02, that of the mean by group of 1.
+    """
+    rng, n = np.random.default_rng(10), 100_000
+    group = rng.integers(0, 2, n)
+    age = rng.normal(45 + 10 * group, 10, n).clip(0, 99.9)
+    spent = 5 * age + rng.normal(0, 60, n)
+    columns = {
+        "age": {"lower": 0, "upper": 100, "bins": 10},
+        "spent": {"lower": -500, "upper": 1500},
+        "group": {"levels": [0, 1]},
+    }
+    schema = Schema(columns=columns)
+    frame = pd.DataFrame(
+        {"age": 10 * (age // 10 + rng.random(n)), "spent": spent, "group": group}
+    )
+    of_set = SetRecords.of(frame, schema, ["age", "spent", "group"], "level")
+    bins = PairIntervals.of_bins(schema.columns["age"])
+    slope, mean, twin = (
+        calibrated(of_set, Formula.read(text, schema), "gaussian", {"age": by})[1][1]
+        for text, by in (
+            ("spent ~ age", bins),
+            ("age ~ group", bins),
+            # the twin: means are the middles of bins
+            ("spent ~ age", PairIntervals(bins.lower)),
+        )
+    )
+    assert abs(slope - 5) < 0.1
+    assert abs(mean - 10) < 0.3
+    assert abs(twin - 5) > 0.15
+
+
 def test_what_goes_on_within_intervals_of_pairs_is_left_open(monkeypatch):
     # a slope from nothing to twice that between intervals; the twin is sure of a set
     _, of_set, _, asked = coarse()
