@@ -16,6 +16,7 @@ from pdips.release.opening import PublishedRelease
 
 LEAST_PART = 0.2  # of a variance between intervals that slopes are enlarged by
 MOST_CORRELATED = 0.999
+LEAST_DENSITY = 1e-9  # of the largest, of what is divided by
 MOST_TILTED = 1 / 6  # of a bin's width: the middle of a density that falls to 0 in it
 
 
@@ -51,8 +52,8 @@ class PairIntervals:
             return means
         density = counts / self.width
         slope = np.gradient(density, self.lower + self.width / 2)
-        held = np.maximum(density, np.finfo(float).tiny)
-        tilt = slope * self.width / held / 12
+        least = max(LEAST_DENSITY * density.max(), np.finfo(float).tiny)
+        tilt = slope * self.width / np.maximum(density, least) / 12
         return means + self.width * np.clip(tilt, -MOST_TILTED, MOST_TILTED)
 
 
