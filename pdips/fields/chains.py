@@ -555,7 +555,7 @@ class _Fit:
             third=field.third.copy(),
         )
         scores = target.scores
-        variance, slope_variance = target.variances
+        variance, slope_variance = target.likely if around is None else target.wide
         centre, slope_centre = (0.0, 0.0) if around is None else around
         levels = target.levels
         wanted = [each.counts(levels, target.pairs, noisy) for each in noisy.triples]
@@ -673,8 +673,8 @@ def redrawn(
     ``first`` is how far off the first field is, as :meth:`PairField.off` says.
     """
     again = noisy.again(rng, moved)
-    other = target.widened(noisy, rng).moved(again)
-    centre, slope_centre = other.drawn(rng)
+    centre, slope_centre = target.drawn(rng)
+    other = target.moved(again)
     groups = other.groups.drawn(n_records, rng, even=False)
     begun = field
     if len(groups.kinds) > 1:

@@ -20,13 +20,11 @@ LEAST = 1e-12  # Of what is divided by
 LEAST_UNIT = 1e-100
 
 WIDEST = 4.0  # Largest variance of the prior of a pair's parameters
-USUAL = 0.25
-"""Half of a pair's parameters have a smaller standard deviation than the root of this,
-or than one that noise would make, by the prior of draws.
+LEAST_APART = 0.5
+LEAST_SLOPE = 3.0
+"""Standard errors of squares that priors of draws are wide for at least, of parameters
+and of slopes.
 """
-FINEST = 1e-6
-N_SCALES = 60
-"""The variances that a draw may have: from this part of the largest to that."""
 
 STRENGTHS = np.concatenate([[0.0], np.geomspace(1e-6, WIDEST, 45)])
 """Variances of a pair's parameters that are thought of; how common each one is, is
@@ -168,10 +166,9 @@ class PairTarget:
     with the levels, and are as far from independence as stands out from the noise. A
     parameter is a slope times the scores of both levels, plus one of its own. Normal
     priors of both, of parameters, shape (levels, levels), and of slopes, have mean 0
-    and variances: ``likely`` ones for the likeliest field, smaller for pairs that may
-    be noise; each draw has its own, ``wide``, drawn by ``distances`` of parameters and
-    of slopes. ``told`` pairs say more than noise would; ``groups`` has the shares of
-    levels in kinds of records.
+    and variances ``wide`` in draws; ``likely`` are those for the likeliest field,
+    smaller for pairs that may be noise. ``told`` pairs say more than noise would;
+    ``groups`` has the shares of levels in kinds of records.
     """
 
     levels: FloatArray
@@ -179,17 +176,18 @@ class PairTarget:
     shrunk: FloatArray
     scores: SlopeBasis
     likely: tuple[FloatArray, FloatArray]
-    distances: tuple["_Distance", "_Distance"]
+    wide: tuple[FloatArray, FloatArray]
     told: BoolArray
     groups: LevelGroups
-    wide: tuple[FloatArray, FloatArray] | None = None
 
     @classmethod
     def of(cls, noisy: NoisyPairs, groups: LevelGroups | None = None) -> "PairTarget":
-        """Return the target: priors are as wide as the distance from independence
-        beyond the noise's.
+        """Return the target: priors of draws are as wide as the distance from
+        independence beyond the noise's.
 
-        Parameters of variance v that are
+        They are at least half the standard error of this distance, three of them for
+        each slope, so that draws don't shrink these, but as far as no parameter gets a
+        variance above 1, or of 4 by a slope. Parameters of variance v that are
         independent of each other, less their means by shares p, have squares that add
         up to v (n K)^2 on average, K^2 the product of ``sum p^2 - 2 sum p^3 + (sum
         p^2)^2`` of both blocks. A slope r with scores s and t moves counts by n r times
@@ -207,6 +205,7 @@ class PairTarget:
         cells, lines, slopes = _parted(whole, noisy, shares, scores, along)
         cell_variance, cells_kept = cells.likely()
         line_variance, lines_kept = lines.likely()
+        wide = (noisy.spread(cells.wide(LEAST_APART)), slopes.wide(LEAST_SLOPE))
         more_kept = scores.spread(lines_kept - cells_kept)
         trusted = noisy.spread(cells_kept) * beyond + scores.back(more_kept * along)
         likely = (noisy.spread(cell_variance), scores.spread(line_variance))
@@ -216,7 +215,7 @@ class PairTarget:
             shrunk=_raked(noisy, shares, independent, trusted),
             scores=scores,
             likely=likely,
-            distances=(cells, slopes),
+            wide=wide,
             told=whole.stands_out,
             groups=groups,
         )
@@ -268,29 +267,15 @@ class PairTarget:
         pairs = independent + noisy.centred(noisy.counts - independent)
         return replace(self, levels=noisy.n * groups.shares, pairs=pairs, groups=groups)
 
-    @property
-    def variances(self) -> tuple[FloatArray, FloatArray]:
-        """Those of the priors: of a draw, or for the likeliest field."""
-        return self.likely if self.wide is None else self.wide
-
     def narrower(self, noisy: NoisyPairs, part: FloatArray) -> "PairTarget":
-        """Return the target with priors that are narrower by a factor for each pair of
-        blocks.
+        """Return the target with priors of draws that are narrower by a factor for each
+        pair of blocks.
         """
-        cells, slopes = self.variances
+        cells, slopes = self.wide
         narrowed = part**2
         cells = cells * noisy.spread(narrowed)
         slopes = slopes * self.scores.spread(narrowed)
         return replace(self, wide=(cells, slopes))
-
-    def widened(self, noisy: NoisyPairs, rng: np.random.Generator) -> "PairTarget":
-        """Return the target of a draw, whose priors have variances drawn for it.
-
-        The variance that fits the squares of a pair best, taken as if it were known,
-        made draws too sure where noise is large beside it (``benchmarks.draws``).
-        """
-        cells, slopes = self.distances
-        return replace(self, wide=(noisy.spread(cells.drawn(rng)), slopes.drawn(rng)))
 
     def drawn(self, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         """Return a draw of the priors: of parameters, shape (levels, levels), and of
@@ -298,7 +283,7 @@ class PairTarget:
         """
         cells, slopes = (
             rng.standard_normal(variance.shape) * np.sqrt(variance)
-            for variance in self.variances
+            for variance in self.wide
         )
         upper = np.triu(cells, 1)
         return upper + upper.T, np.asarray(slopes)
@@ -381,36 +366,16 @@ class _Distance:
         variance[self.squares <= self.freedom * self.noise] = 0
         return variance.clip(0, self.widest), kept
 
-    def drawn(self, rng: np.random.Generator) -> FloatArray:
-        """Return variances drawn from their law given the squares, 0 where there is no
-        noise; the deviation has a half-Cauchy prior, cut off (Gelman, 2006).
+    def wide(self, least: float) -> FloatArray:
+        """Return variances of priors in draws: what exceeds the noise, or ``least``
+        standard errors of it up to ``most``.
         """
-        noisy = self.is_noisy
-        squares, noise, freedom, unit, widest = (
-            values[noisy]
-            for values in (
-                self.squares,
-                self.noise,
-                self.freedom,
-                self.unit,
-                self.widest,
-            )
-        )
-        usual = np.minimum(noise * freedom / unit, USUAL * widest / WIDEST)
-        chosen = np.zeros(len(squares))
-        highest = np.full(len(squares), -np.inf)
-        # one by one: slopes are many; of Gumbel's law, so that the highest is a draw
-        for part in np.geomspace(FINEST, 1, N_SCALES):
-            variance = part * widest
-            whole = noise + variance * unit / freedom
-            log = -freedom / 2 * np.log(whole) - squares / (2 * whole)
-            log += np.log(variance) / 2 - np.log1p(variance / usual)
-            log += rng.gumbel(size=len(log))
-            chosen = np.where(log > highest, variance, chosen)
-            highest = np.maximum(log, highest)
-        variances = np.zeros(self.unit.shape)
-        variances[noisy] = chosen
-        return variances
+        noise = self.noise / self.unit
+        beyond = self.squares / self.unit - self.freedom * noise
+        error = least * noise * np.sqrt(2 * self.freedom)
+        error = np.minimum(error, self.most)
+        variance = np.where(self.is_noisy, np.maximum(beyond, error), 0)
+        return variance.clip(0, self.widest)
 
     def _kept(self, noisy: BoolArray) -> FloatArray:
         """Return which part of the distance of each noisy pair isn't noise.

@@ -36,7 +36,7 @@ BY_INTERVALS = (
 )
 DRAWN_TO_0 = (
     "what noise hides of an association is drawn towards none in the sets: beside "
-    "little noise, as with a delta, intervals of regressions held in .8 to .97 of "
+    "little noise, as with a delta, intervals of regressions held in .6 to .98 of "
     "trials"
 )
 MOST_MOVED = 2  # sets whose numbers are moved within their intervals
