@@ -31,6 +31,12 @@ class PairIntervals:
     width : ndarray, optional
         Of bins, in which sets are even; in intervals of numbers without bins sets have
         the law of the noisy counts within them.
+
+    Examples
+    --------
+    >>> bins = PairIntervals(np.array([0.0, 10]), np.array([10.0, 10]))
+    >>> bins.tilted(np.array([5.0, 15]), np.array([60.0, 40])).round(2).tolist()
+    [4.72, 14.58]
     """
 
     lower: FloatArray
