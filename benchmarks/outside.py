@@ -26,7 +26,8 @@ from pdips.errors import UselessWarning
 from pdips.margins.estimates import estimate
 from pdips.outside import NoisyMargins, noisy_margins
 from pdips.outside.questions import Formula, read_question
-from pdips.outside.set_analyses import Family, SetRecords, regression, summary
+from pdips.outside.sets.analyses import Family, regression, summary
+from pdips.outside.sets.records import SetRecords
 
 PREDICTORS = ["sex", "education", "foreign_born"]
 OUTCOMES = ("enrolled", "income")

@@ -22,7 +22,8 @@ from pdips import Column, Margins, Schema, Table
 from pdips.errors import InputError
 from pdips.outside.cells import answer_names
 from pdips.outside.questions import Formula, Summary, read_question
-from pdips.outside.set_analyses import Family, SetRecords, analysed
+from pdips.outside.sets.analyses import Family, analysed
+from pdips.outside.sets.records import SetRecords
 from pdips.release.opening import PublishedRelease
 
 MOST_LEVELS = 20

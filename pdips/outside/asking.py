@@ -31,13 +31,9 @@ from pdips.outside.questions import (
     read_question,
 )
 from pdips.outside.regression import OPEN, Target
-from pdips.outside.set_analyses import (
-    Family,
-    SetRecords,
-    of_sets,
-    regression,
-    summary,
-)
+from pdips.outside.sets.analyses import Family, regression, summary
+from pdips.outside.sets.answers import of_sets
+from pdips.outside.sets.records import SetRecords
 from pdips.privacy.loss import choice
 from pdips.release.documents import PrivacyDocument, answered_beside
 from pdips.release.opening import PublishedRelease, open

@@ -13,7 +13,8 @@ from pdips.arrays import BoolArray, FloatArray
 from pdips.outside.answer import OF_SPAN, Answer
 from pdips.outside.cells import Missing
 from pdips.outside.questions import Question, Summary
-from pdips.outside.set_analyses import SetRecords, analysed
+from pdips.outside.sets.analyses import analysed
+from pdips.outside.sets.records import SetRecords
 from pdips.release.folder import read_tables
 from pdips.release.opening import PublishedRelease
 

@@ -16,7 +16,8 @@ from pdips.outside.answer import Answer, Ends
 from pdips.outside.cells import Missing
 from pdips.outside.interval_counts import IntervalCounts
 from pdips.outside.questions import ColumnValues, Expression, Formula, Question, Summary
-from pdips.outside.set_analyses import Family, SetRecords, analysed
+from pdips.outside.sets.analyses import Family, analysed
+from pdips.outside.sets.records import SetRecords
 from pdips.release.opening import PublishedRelease
 
 MOST_HIDDEN = 100.0

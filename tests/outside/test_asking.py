@@ -17,11 +17,13 @@ from tables import cases, refuses, schema_in
 
 import pdips
 from pdips import LaplaceSanitizer, Margins, Schema, Table
-from pdips.outside import asking, set_analyses
+from pdips.outside import asking
 from pdips.outside.answer import NOISY_MARGINS, POSTERIOR, PRODUCTS, SETS
 from pdips.outside.cells import LevelCells, summarised
 from pdips.outside.questions import Formula, Summary, read_question
-from pdips.outside.set_analyses import SetRecords, regression, summary
+from pdips.outside.sets import answers
+from pdips.outside.sets.analyses import regression, summary
+from pdips.outside.sets.records import SetRecords
 
 SCHEMA = schema_in("outside")
 MIDDLES = np.arange(25.0, 80, 10)
@@ -250,7 +252,7 @@ def test_weights_count_a_record_as_often_as_they_say(frame, pairs):
     answer = pairs.ask("share(voted == 'yes')", weights="age")
     assert answer.source == SETS
     by_sex = pairs.ask("share(voted == 'yes', by=['sex'])", weights="age")
-    assert set_analyses.BY_MODEL in by_sex.remarks
+    assert answers.BY_MODEL in by_sex.remarks
     refuses("takes no weights", pairs.ask, "median(age)", weights="age")
     refuses("weights must name", pairs.ask, "share(sex)", weights="school")
     refuses("weights must name", pairs.ask, "share(sex)", weights="nothing")
@@ -275,7 +277,7 @@ def test_the_first_source_that_leaves_nothing_open_answers(pairs, monkeypatch):
     assert pairs.ask("voted ~ sex + school").source == NOISY_MARGINS
     crossed = pairs.ask("voted ~ sex * school")
     assert crossed.source == SETS
-    assert set_analyses.BY_MODEL in crossed.remarks
+    assert answers.BY_MODEL in crossed.remarks
     assert crossed.names[-1] == "sex:school[m, high]"
     assert np.isfinite(crossed.summary()["upper"]).all()
     # an answer that the noise leaves open goes on to the sets, and is kept without any
@@ -335,7 +337,7 @@ def test_numbers_without_bins_are_asked_of_products_and_sets(tmp_path):
     np.testing.assert_allclose(by_sex.estimate, expected, atol=4)
     logarithm = public.ask("pay ~ log(x + 1) + sex")
     assert logarithm.source == SETS
-    assert set_analyses.BY_INTERVALS in logarithm.remarks
+    assert answers.BY_INTERVALS in logarithm.remarks
     for curve in ("pay ~ x + x ** 2", "pay ~ (x > 47.3)"):
         refuses("don't hold", public.ask, curve)
     refuses("isn't finite", public.ask, "pay ~ log(x - 50)")

@@ -1,0 +1,1 @@
+"""Questions asked of each synthetic set as if it were the table."""

@@ -1,0 +1,108 @@
+"""Quantiles from sets: the values at which their shares below don't differ from the
+part asked for.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pdips.arrays import FloatArray
+from pdips.inference.combine import combine
+from pdips.inference.rules import Rule
+from pdips.outside.answer import SETS, Inverted
+from pdips.outside.cells import answer_names
+from pdips.outside.questions import Summary
+from pdips.outside.sets.interval_ends import ends_of_values
+from pdips.outside.sets.records import SetRecords, basis_of
+from pdips.release.opening import PublishedRelease
+
+MOST_PLACES = 400  # at which the share of records below is worked out
+
+
+def quantiles_of_sets(
+    public: PublishedRelease,
+    sets: Sequence[SetRecords],
+    asked: Summary,
+    rule: Rule,
+) -> Inverted:
+    """Return quantiles, and intervals of the values at which the sets' shares below
+    don't differ from the part asked for: quantiles of whole numbers are often the same
+    in all sets, so that their variance says nothing. Where a number is within a counted
+    interval nothing tells, so intervals end where those do.
+    """
+    part = asked.part or 0.5
+    values = [records.numbers(asked.of[0]) for records in sets]
+    ends = [ends_of_values(public, records, asked.of[0]) for records in sets]
+    low, high = (np.concatenate(end) for end in zip(*ends, strict=True))
+    places = np.unique(high)
+    if len(places) > MOST_PLACES:
+        parts = np.linspace(0, 1, MOST_PLACES)
+        places = np.unique(np.quantile(high, parts, method="inverted_cdf"))
+    shares = [
+        _shares_below(records, asked, largest, places)
+        for records, (_, largest) in zip(sets, ends, strict=True)
+    ]
+    below = [(share - part).ravel() for share, _ in shares]
+    variances = [variance.ravel() for _, variance in shares]
+    combined = combine(np.stack(below), np.stack(variances), rule=rule)
+    shape = shares[0][0].shape
+    # the least number up to each place, and above the one before
+    lows = np.full(len(places), np.inf)
+    np.minimum.at(lows, np.searchsorted(places, high), low)
+    estimate = _pooled_quantiles(sets, values, asked)
+    return Inverted(
+        tuple(answer_names(asked)),
+        estimate,
+        np.diag(np.full(len(estimate), np.nan)),
+        basis_of(sets, rule),
+        source=SETS,
+        below=_after_none(np.asarray(combined.estimate).reshape(shape), -part),
+        half_widths=lambda level: _after_none(
+            combined.half_width(level).reshape(shape), 0.0
+        ),
+        lows=np.append(lows[0], lows),
+        highs=np.append(places, places[-1]),
+    )
+
+
+def _after_none(of_places: FloatArray, at_none: float) -> FloatArray:
+    """Return numbers of places, shape (groups, places), after that of a place below all
+    values.
+    """
+    first = np.full((len(of_places), 1), at_none)
+    return np.hstack([first + 0 * of_places[:, :1], of_places])
+
+
+def _pooled_quantiles(
+    sets: Sequence[SetRecords], values: Sequence[FloatArray], asked: Summary
+) -> FloatArray:
+    """Return the quantile of each group in all sets together."""
+    part = asked.part or 0.5
+    quantiles = list[float]()
+    for members in zip(*(records.groups(asked.by) for records in sets), strict=True):
+        of_group = [some[which] for some, which in zip(values, members, strict=True)]
+        is_empty = any(len(some) == 0 for some in of_group)
+        quantile = np.nan
+        if not is_empty:
+            together = np.concatenate(of_group)
+            quantile = np.quantile(together, part, method="inverted_cdf")
+        quantiles.append(float(quantile))
+    return np.array(quantiles)
+
+
+def _shares_below(
+    records: SetRecords, asked: Summary, values: FloatArray, places: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the share of each group that is at most each value, in one set, and its
+    variance, shape (groups, values).
+    """
+    shares = []
+    variances = []
+    for members in records.groups(asked.by):
+        below = np.full(len(places), np.nan)
+        if members.any():
+            ordered = np.sort(values[members])
+            below = np.searchsorted(ordered, places, "right") / len(ordered)
+        shares.append(below)
+        variances.append(below * (1 - below) / max(members.sum(), 1))
+    return np.stack(shares), np.stack(variances)
