@@ -5,6 +5,7 @@ range: functions of that record and of the schema alone.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 from pdips.arrays import IntArray
 from pdips.data.column import Column
 from pdips.data.schema import Schema
-from pdips.data.table import Table
+from pdips.data.table import Derived, Table
 from pdips.errors import InputError
 from pdips.posterior.columns import bounds_of, record_values
 
@@ -216,6 +217,32 @@ class GroupDesign:
         if table.counts is not None:
             squared = squared * table.counts
         return np.array([squared.sum()], dtype=np.int64)
+
+    @property
+    def n_ends(self) -> int:
+        """How many numbers :meth:`ends_by_group` has."""
+        return self.n_groups * (1 if self.membership_public else 2)
+
+    def sums(self, table: Table) -> IntArray:
+        """Return the steps at the ends by group, and of a normal outcome the sum of
+        squares: all that is asked, so that a table in many files is read once.
+        """
+        ends = self.ends_by_group(table)
+        if self.family != "normal":
+            return ends
+        return np.concatenate([ends, self.squares(table)])
+
+    @property
+    def derived_ends(self) -> Derived:
+        """The steps at the ends by group, of a table wherever it is."""
+        own = slice(None, self.n_ends)
+        return Derived(base=self.sums, of=itemgetter(own), alone=self.ends_by_group)
+
+    @property
+    def derived_squares(self) -> Derived:
+        """The sum of squares, of a table wherever it is."""
+        own = slice(self.n_ends, None)
+        return Derived(base=self.sums, of=itemgetter(own), alone=self.squares)
 
     def _by_group(self, group: IntArray, steps: IntArray, table: Table) -> IntArray:
         if table.counts is not None:
