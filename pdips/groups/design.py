@@ -26,6 +26,11 @@ FAMILIES = ("normal", "bernoulli", "poisson")
 FINE_STEPS = 2**12
 MOST_GROUPS = 10_000_000
 
+ONE_GROUP = (
+    "there is one group alone, whose effect can't be told from the mean: leave the "
+    "group out of the model"
+)
+
 
 @dataclass(frozen=True)
 class GroupDesign:
@@ -268,28 +273,28 @@ class GroupDesign:
 
     def _check_groups(self) -> None:
         for name in self.groups:
-            column = self.schema.columns[name]
-            if not column.is_categorical and not column.integer:
-                raise InputError(
-                    f"groups are levels, or whole numbers in a public range, and "
-                    f"{name!r} is neither: leave it out of the schema, or give it "
-                    f"levels"
-                )
-            if column.missing and not column.is_categorical:
-                raise InputError(
-                    f"the group {name!r} may be missing: give it a number of its own "
-                    f"that says so, or levels"
-                )
+            check_group(name, self.schema.columns[name])
         if self.n_effects < 2:
-            raise InputError(
-                "there is one group alone, whose effect can't be told from the mean: "
-                "leave the group out of the model"
-            )
+            raise InputError(ONE_GROUP)
         if self.n_groups > MOST_GROUPS:
             raise InputError(
                 f"there are {self.n_groups:,} groups, and at most {MOST_GROUPS:,} are "
                 f"counted: narrow the range of {', '.join(self.groups)}"
             )
+
+
+def check_group(name: str, column: Column) -> None:
+    """Refuse a column whose values are no groups."""
+    if not column.is_categorical and not column.integer:
+        raise InputError(
+            f"groups are levels, or whole numbers in a public range, and {name!r} is "
+            f"neither: leave it out of the schema, or give it levels"
+        )
+    if column.missing and not column.is_categorical:
+        raise InputError(
+            f"the group {name!r} may be missing: give it a number of its own that says "
+            f"so, or levels"
+        )
 
 
 def n_values(column: Column) -> int:

@@ -38,22 +38,33 @@ def _factors(hyper: HyperPosterior, weighted: HyperDraws) -> FloatArray:
 
     With C the covariance of the draws, the sandwich of parameter i is C_ii + C_i (J -
     H) C_i', where J is the variance of the evidence's slope as groups show it, and H
-    its curvature. Both are taken along C_i alone, by differences.
+    its curvature.
     """
     centre = weighted.weights @ weighted.places
     off = weighted.places - centre
     covariance = (off * weighted.weights[:, None]).T @ off
     deviations = np.sqrt(np.maximum(np.diag(covariance), np.finfo(float).tiny))
     factors = np.ones(len(centre))
-    with np.errstate(all="ignore"):
-        middle = hyper.quadrature.log_evidences(hyper.common(centre))
-        for number, deviation in enumerate(deviations):
-            along = STEP * covariance[:, number] / deviation
-            above = hyper.quadrature.log_evidences(hyper.common(centre + along))
-            below = hyper.quadrature.log_evidences(hyper.common(centre - along))
-            slopes = (above - below) / (2 * STEP)
-            curvature = (2 * middle - above - below).sum() / STEP**2
-            factor = 1 + len(slopes) * slopes.var(ddof=1) - curvature
-            if np.isfinite(factor):
-                factors[number] = np.clip(factor, 1.0, MOST)
+    for number, deviation in enumerate(deviations):
+        along = covariance[:, number] / deviation
+        variance, curvature = slope_and_curvature(hyper, centre, along)
+        factor = 1 + variance - curvature
+        if np.isfinite(factor):
+            factors[number] = np.clip(factor, 1.0, MOST)
     return factors
+
+
+def slope_and_curvature(
+    hyper: HyperPosterior, centre: FloatArray, along: FloatArray
+) -> tuple[float, float]:
+    """Return the variance of the evidence's slope along a direction, as groups show it,
+    and its curvature there, which is that variance if the model is right.
+    """
+    evidences = hyper.quadrature.log_evidences
+    with np.errstate(all="ignore"):
+        middle = evidences(hyper.common(centre))
+        above = evidences(hyper.common(centre + STEP * along))
+        below = evidences(hyper.common(centre - STEP * along))
+        slopes = (above - below) / (2 * STEP)
+        curvature = (2 * middle - above - below).sum() / STEP**2
+        return float(len(slopes) * slopes.var(ddof=1)), float(curvature)
