@@ -64,10 +64,10 @@ def main() -> None:
         half = (upper - lower) / 2
         mean = (middle - (lower + upper) / 2) / half
         within = (deviation / half) ** 2
-        told = [informations(size, within, mean, scale) for size in sizes]
+        by_numbers = [informations(size, within, mean, scale) for size in sizes]
         least = 4 * STAIRCASE / arguments.epsilon**2
         bound = sizes**2 / (sizes * within + least)
-        told = np.column_stack([told, bound])
+        told = np.column_stack([by_numbers, bound])
         left = (spread**-2 + told / half**2) ** -0.5
         ratios = left.mean(axis=0) / public.mean()
         cells = " | ".join(f"{ratio:.2f}" for ratio in ratios)
