@@ -5,6 +5,7 @@ range: functions of that record and of the schema alone.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 from pdips.arrays import IntArray
 from pdips.data.column import Column
 from pdips.data.schema import Schema
-from pdips.data.table import Table
+from pdips.data.table import Derived, Table
 from pdips.errors import InputError
 from pdips.posterior.columns import bounds_of, record_values
 
@@ -24,6 +25,11 @@ FAMILIES = ("normal", "bernoulli", "poisson")
 # variance of records is below a thousandth if their deviation is a hundredth of it
 FINE_STEPS = 2**12
 MOST_GROUPS = 10_000_000
+
+ONE_GROUP = (
+    "there is one group alone, whose effect can't be told from the mean: leave the "
+    "group out of the model"
+)
 
 
 @dataclass(frozen=True)
@@ -217,6 +223,32 @@ class GroupDesign:
             squared = squared * table.counts
         return np.array([squared.sum()], dtype=np.int64)
 
+    @property
+    def n_ends(self) -> int:
+        """How many numbers :meth:`ends_by_group` has."""
+        return self.n_groups * (1 if self.membership_public else 2)
+
+    def sums(self, table: Table) -> IntArray:
+        """Return the steps at the ends by group, and of a normal outcome the sum of
+        squares: all that is asked, so that a table in many files is read once.
+        """
+        ends = self.ends_by_group(table)
+        if self.family != "normal":
+            return ends
+        return np.concatenate([ends, self.squares(table)])
+
+    @property
+    def derived_ends(self) -> Derived:
+        """The steps at the ends by group, of a table wherever it is."""
+        own = slice(None, self.n_ends)
+        return Derived(base=self.sums, of=itemgetter(own), alone=self.ends_by_group)
+
+    @property
+    def derived_squares(self) -> Derived:
+        """The sum of squares, of a table wherever it is."""
+        own = slice(self.n_ends, None)
+        return Derived(base=self.sums, of=itemgetter(own), alone=self.squares)
+
     def _by_group(self, group: IntArray, steps: IntArray, table: Table) -> IntArray:
         if table.counts is not None:
             steps = steps * table.counts
@@ -241,28 +273,28 @@ class GroupDesign:
 
     def _check_groups(self) -> None:
         for name in self.groups:
-            column = self.schema.columns[name]
-            if not column.is_categorical and not column.integer:
-                raise InputError(
-                    f"groups are levels, or whole numbers in a public range, and "
-                    f"{name!r} is neither: leave it out of the schema, or give it "
-                    f"levels"
-                )
-            if column.missing and not column.is_categorical:
-                raise InputError(
-                    f"the group {name!r} may be missing: give it a number of its own "
-                    f"that says so, or levels"
-                )
+            check_group(name, self.schema.columns[name])
         if self.n_effects < 2:
-            raise InputError(
-                "there is one group alone, whose effect can't be told from the mean: "
-                "leave the group out of the model"
-            )
+            raise InputError(ONE_GROUP)
         if self.n_groups > MOST_GROUPS:
             raise InputError(
                 f"there are {self.n_groups:,} groups, and at most {MOST_GROUPS:,} are "
                 f"counted: narrow the range of {', '.join(self.groups)}"
             )
+
+
+def check_group(name: str, column: Column) -> None:
+    """Refuse a column whose values are no groups."""
+    if not column.is_categorical and not column.integer:
+        raise InputError(
+            f"groups are levels, or whole numbers in a public range, and {name!r} is "
+            f"neither: leave it out of the schema, or give it levels"
+        )
+    if column.missing and not column.is_categorical:
+        raise InputError(
+            f"the group {name!r} may be missing: give it a number of its own that says "
+            f"so, or levels"
+        )
 
 
 def n_values(column: Column) -> int:

@@ -12,7 +12,7 @@ from pdips.conversion.formulas import maker_of
 from pdips.conversion.frames import MadeUp
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.groups.design import n_values
+from pdips.groups.design import ONE_GROUP, check_group, n_values
 from pdips.groups.recognised import check_crossed, template_of
 from pdips.posterior.model_file import Source
 
@@ -54,6 +54,10 @@ def template_for(model: Any, schema: Schema) -> Schema:
     groups = groups_in_formula(model)
     check_crossed(schema, [*groups])
     known = [name for name in groups if name in schema.columns]
+    for name in known:
+        check_group(name, schema.columns[name])
+        if n_values(schema.columns[name]) < 2:
+            raise InputError(ONE_GROUP)
     most = max(known, key=lambda name: n_values(schema.columns[name]), default=None)
     return template_of(schema, most)
 

@@ -258,6 +258,7 @@ class GroupSums(LaplaceOrGaussian):
         """Say before anything is charged where most groups will be little more than
         their prior.
         """
+        table.hold(plan.design.sums)
         if plan.n_public:
             self.forecast(plan, table.n_records)
 
@@ -285,10 +286,10 @@ class GroupSums(LaplaceOrGaussian):
         design: GroupDesign = plan.design
         ends, *others = plan.steps
         with curator.timed("adding up outcomes by group"):
-            noisy = curator.count(ends, design.ends_by_group)
+            noisy = curator.count(ends, design.derived_ends)
             squares = None
             for step in others:
-                [value] = curator.count(step, design.squares)
+                [value] = curator.count(step, design.derived_squares)
                 deviation = step.noise.standard_deviation
                 squares = (float(value) / design.steps, deviation**2)
         facts = curator.facts

@@ -20,6 +20,7 @@ from pdips.groups.hyperparameters import HyperDraws, HyperPosterior
 from pdips.groups.noisy_groups import NoisyGroups
 from pdips.groups.quadrature import Common, GroupQuadrature
 from pdips.groups.relation import SizeRelation
+from pdips.groups.sandwich import widened
 from pdips.mechanism import Drawn
 from pdips.posterior.columns import Values
 from pdips.privacy.curator import timed
@@ -79,7 +80,7 @@ class GroupResult:
         """Return the posterior of noisy groups and a hierarchy."""
         with timed("integrating over what groups have in common"):
             hyper = HyperPosterior(noisy, hierarchy, rng)
-            return cls(noisy, hierarchy, hyper, hyper.draws())
+            return cls(noisy, hierarchy, hyper, widened(hyper, hyper.draws()))
 
     @cached_property
     def quadrature(self) -> GroupQuadrature:

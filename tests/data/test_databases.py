@@ -32,6 +32,7 @@ from pdips.data import table as table_module
 from pdips.data.partitions import PartitionedTable
 from pdips.errors import ChangedTableError, DataError
 from pdips.evaluation.document import open_table
+from pdips.groups.group_sums import GroupSums
 
 duckdb, ibis, psycopg = (
     pytest.importorskip(name) for name in ("duckdb", "ibis", "psycopg")
@@ -301,6 +302,34 @@ def test_a_release_is_that_of_the_file_and_a_password_is_nowhere(
     assert not any(
         b"hunter2" in text for text in [*written, (done.stdout + done.stderr).encode()]
     )
+
+
+@KINDS
+def test_sums_by_group_are_those_of_the_file(kind, tmp_path, request):
+    rng = np.random.default_rng(7)
+    rows = [
+        (int(year), int(kids), bool(flag))
+        for year, kids, flag in zip(
+            rng.integers(1990, 1999, 300),
+            rng.integers(0, 10, 300),
+            rng.integers(0, 2, 300),
+            strict=True,
+        )
+    ]
+    names = ["year", "kids", "flag"]
+    address, file = stored(kind, names, tmp_path, request, rows)
+    columns = {
+        "year": {"lower": 1990, "upper": 1998, "integer": True},
+        "kids": {"lower": 0, "upper": 9, "integer": True},
+    }
+    schema = Schema.model_validate({"columns": columns, "ignore": ["flag"]})
+    mechanism = GroupSums(epsilon=1, outcome="kids", family="normal", n_sets=1)
+    with databases.snapshot(address) as people:
+        one, wanted = (
+            mechanism.release(table, rng=np.random.default_rng(2))[0].tables["groups"]
+            for table in (PartitionedTable(people, schema), Table.read(file, schema))
+        )
+    pd.testing.assert_frame_equal(one, wanted)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from pdips.data import readers as files
 from pdips.data.counted import CodedBatch
 from pdips.data.partitions import PartitionedTable
 from pdips.errors import ChangedTableError, DataError
+from pdips.groups.group_sums import GroupSums
 
 SCHEMA = schema_in("partitions")
 N_FILES = 5
@@ -576,6 +577,40 @@ def test_all_layers_of_all_numbers_are_one_reading_and_all_pairs_another(
     mechanism.release(parted, rng=np.random.default_rng(2))
     n_files = len({*opened})
     assert len(opened) == n_passes * n_files
+
+
+@pytest.mark.parametrize(
+    ("outcome", "n_passes"), [("pay", 1), ("b", 1)], ids=["with squares", "counts"]
+)
+def test_sums_by_group_are_one_reading_and_those_of_the_whole_table(
+    tmp_path, monkeypatch, outcome, n_passes
+):
+    columns = {"pay": {"lower": -5, "upper": 9_000}, "b": {"levels": ["p", "q"]}}
+    columns = {
+        outcome: columns[outcome],
+        "left": {"lower": 0, "upper": 9, "integer": True, "out_of_range": "clip"},
+    }
+    schema = Schema.model_validate(
+        {"columns": columns, "ignore": [*{"a", "b", "age", "pay"} - {outcome}]}
+    )
+    frame = folder_of_numbers(tmp_path).fillna({"pay": 0.0})
+    for number, start in enumerate(range(0, len(frame), 100)):
+        part = frame[start : start + 100]
+        part.to_parquet(tmp_path / f"{number}.parquet", index=False)
+    mechanism = GroupSums(epsilon=1, outcome=outcome, n_sets=1)
+    parted = PartitionedTable(tmp_path, schema)
+    opened = opened_by(monkeypatch)
+    one, other = (
+        mechanism.release(table, rng=np.random.default_rng(2))[0].tables["groups"]
+        for table in (parted, Table(frame, schema))
+    )
+    assert len(opened) == n_passes * len({*opened})
+    pd.testing.assert_frame_equal(one, other)
+    # the broken twin: of one file another value
+    frame[:100].assign(pay=77.7, b="p").to_parquet(tmp_path / "0.parquet", index=False)
+    changed = PartitionedTable(tmp_path, schema)
+    third = mechanism.release(changed, rng=np.random.default_rng(2))[0]
+    assert not third.tables["groups"]["noisy_sum"].equals(one["noisy_sum"])
 
 
 def test_nothing_is_read_of_files_that_are_rewritten_after_all_was_counted(

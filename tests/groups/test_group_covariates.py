@@ -329,6 +329,20 @@ def test_what_cannot_be_counted_is_refused_with_its_reason(model, names, said):
     refuses(said, planned)
 
 
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({"lower": 0, "upper": 9}, "'unit' is neither"),
+        ({"lower": 0, "upper": 9, "integer": True, "missing": True}, "may be missing"),
+        ({"levels": ["a"]}, "one group alone"),
+    ],
+)
+def test_a_column_that_is_no_group_is_refused_by_its_name(column, said):
+    columns = {"pay": {"lower": 0, "upper": 1}, "unit": column}
+    schema = Schema.model_validate({"columns": columns})
+    refuses(said, source_of_groups, "pay ~ 1 + (1 | unit)", schema, {})
+
+
 def test_many_groups_with_covariates_go_to_group_sums():
     assert mechanism_of("ill ~ sex * age + (1 | site)", SCHEMA) is GroupSums
     assert mechanism_of("ill ~ sex + (sex | site)", SCHEMA) is GroupSums

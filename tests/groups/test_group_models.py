@@ -1,5 +1,6 @@
 """Mixed models as people write them, recognised and sampled by group sums."""
 
+import arviz_plots as azp
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -11,6 +12,7 @@ from pdips import InputError, Schema, Table
 from pdips.groups.formulas import groups_in_formula
 from pdips.groups.group_sums import GroupSums
 from pdips.groups.recognised import template_of
+from pdips.groups.release_of_groups import MOSTLY_PRIOR
 from pdips.sampling import mechanism_of, source_of_groups
 from pdips.scores.scores import Scores
 
@@ -73,6 +75,17 @@ def test_a_formula_with_more_groups_than_scores_takes_goes_to_group_sums():
     assert (about["lower"] < about["upper"]).all()
     assert (about["direct_lower"] <= about["direct_upper"]).all()
     assert set(about["site"].to_numpy()) == set(LEVELS)
+    left = about["variance_left"].to_numpy()
+    assert posterior.attrs["groups_near_prior"] == (left > MOSTLY_PRIOR).sum()
+    # a caterpillar plot of any selection
+    pictured = azp.plot_forest(
+        tree,
+        var_names=["1|site"],
+        coords={"site": LEVELS[3:6]},
+        combined=True,
+        backend="none",
+    )
+    assert pictured.viz["trunk"]["1|site"].dims == ("site",)
 
 
 @pytest.mark.parametrize(
