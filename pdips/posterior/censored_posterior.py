@@ -602,5 +602,7 @@ class Inspected:
         if isinstance(self.draws, ChainDraws):
             return self.draws.target.model_of(self.draws.values).model
         values, counts = self.draws.records
-        rows = {name: np.repeat(column, counts, axis=0) for name, column in values.items()}
+        rows = {
+            name: np.repeat(column, counts, axis=0) for name, column in values.items()
+        }
         return self.draws.target.model_of(rows).model

@@ -4,13 +4,18 @@
 the command, the commit of the code, the date and the processor time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from pdips_papers.harness.printed import data
+from pdips_papers.harness.study import beside, summarise
+
+type Measured = Iterable[dict[str, Any]]
+"""Measurements with ``row``, ``column`` and ``value``: one value a replicate."""
 
 
 def stored_table(name: str) -> pd.DataFrame:
@@ -18,6 +23,16 @@ def stored_table(name: str) -> pd.DataFrame:
     path = files("pdips_papers").joinpath("data", "runs", f"{name}.csv")
     with path.open(encoding="utf-8") as stream:
         return pd.read_csv(stream)
+
+
+def write_table(
+    path: Path, measured: Measured, paper: Mapping[tuple[str, str], float] | None = None
+) -> None:
+    """Write the means of measurements, with their standard errors, as a table of a
+    run.
+    """
+    found = summarise(pd.DataFrame(list(measured)))
+    beside(found, paper or {}).to_csv(path, index=False)
 
 
 def stored_facts(name: str) -> Mapping[str, Any]:

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pdips.arrays import FloatArray
 from pdips_papers.harness.marginal_score import mean_k_marginal
-from pdips_papers.harness.study import beside, summarise
+from pdips_papers.harness.stored import write_table
 from pdips_papers.kng.heavy_rows import (
     FORMS,
     PRINTED,
@@ -37,6 +36,8 @@ EXACT = "exact draws"
 OF_THE_AUTHORS = "1,000 steps"
 KM = 3
 """Place of the score among the printed figures."""
+
+PAPER = {(row, OF_THE_AUTHORS): PRINTED[row][KM] for row in SCHEMES}
 
 
 def column_of(n_steps: int) -> str:
@@ -68,23 +69,13 @@ def scores(
             yield {"row": row, "column": column_of(n_steps), "value": score}
 
 
-def table(measured: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return mean scores with their standard errors, in the form of a study's table."""
-    paper = {
-        (row, OF_THE_AUTHORS): values[KM]
-        for row, values in PRINTED.items()
-        if row in SCHEMES
-    }
-    return beside(summarise(pd.DataFrame(measured)), paper)
-
-
 def main() -> None:
     """Write the table, after each table that was synthesized."""
     path, n_tables, *steps = sys.argv[1:]
     measured: list[dict[str, Any]] = []
     for number in range(int(n_tables)):
         measured += scores(number, [int(each) for each in steps])
-        table(measured).to_csv(Path(path), index=False)
+        write_table(Path(path), measured, PAPER)
 
 
 if __name__ == "__main__":
