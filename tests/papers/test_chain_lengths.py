@@ -62,7 +62,7 @@ def test_each_kind_of_chain_is_scored_and_the_exact_law_too(monkeypatch, tmp_pat
     assert (tmp_path / "t.csv").read_text().startswith("row,column,ours")
 
 
-@pytest.mark.parametrize("row", ["Stepwise - Varying", "KNG"])
+@pytest.mark.parametrize("row", ["Stepwise - Varying", STARTED])
 def test_a_chain_that_looks_at_near_records_only_is_the_same(case, row, monkeypatch):
     found = np.column_stack([np.ones(300), case.training["x1"]])
 

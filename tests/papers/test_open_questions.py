@@ -110,6 +110,14 @@ def test_tables_of_one_law_need_as_many_settings_as_those_of_others():
         row = two_periods.row_of(distance)
         gap = shown[row, own] - shown[same, own]
         assert abs(gap) < 3 * np.hypot(errors[row, own], errors[same, own])
+    for distance in two_periods.DISTANCES:
+        row = two_periods.row_of(distance)
+        one, other = (
+            two_periods.column_of("max-ECDF", chosen)
+            for chosen in (two_periods.FROM_FIRST, two_periods.ANEW)
+        )
+        gap = shown[row, one] - shown[row, other]
+        assert abs(gap) < 3 * np.hypot(errors[row, one], errors[row, other])
     assert abs(shown[same, own] - shown[same, first]) < 3 * np.hypot(
         errors[same, own], errors[same, first]
     )

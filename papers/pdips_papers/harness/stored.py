@@ -37,7 +37,8 @@ def write_table(
 
 def stored_facts(name: str) -> Mapping[str, Any]:
     """Return how a run was made: ``command``, ``commit``, ``date``, ``replicates``,
-    ``seed``, ``seconds`` of processor time and ``remark``.
+    ``seed``, ``seconds`` of processor time and ``remark``; ``page`` has the names of
+    rows and columns on the page of results.
     """
     facts: Mapping[str, Any] = data("runs.toml")[name]
     return facts
@@ -58,6 +59,12 @@ def markdown(name: str, rows: Mapping[str, str], columns: Mapping[str, str]) -> 
         cells = [_cell(table.loc[(row, column)]) for column in columns]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def page_table(name: str) -> str:
+    """Return the table of a page that ``data/runs.toml`` says of a run."""
+    page = stored_facts(name)["page"]
+    return markdown(name, page["rows"], page["columns"])
 
 
 def _cell(line: Any) -> str:
