@@ -7,14 +7,15 @@ checkout). Only the last one is simulated, with a fixed seed.
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.registry import find
@@ -23,7 +24,7 @@ from pdips_papers.modips.as_printed import redraw_loss
 from pdips_papers.pseudo.synthesizers import SHAPES, ecdf_distances
 from pdips_papers.refutations import censored_loss, election_width, tree_prices
 
-type Curve = tuple[FloatArray, FloatArray]
+type Curve = tuple[NDArray[Any], NDArray[Any]]
 type Curves = dict[str, Curve]
 
 N_RECORDS = 2_000
@@ -55,7 +56,7 @@ def of_quantiles() -> Curves:
 def of_trees() -> Curves:
     """Return what STEPS spends for a claim of 1, by its number of layers."""
     layers = np.arange(1, 7)
-    prices = np.array([[float(price) for price in tree_prices(n)] for n in layers])
+    prices = np.array([[float(price) for price in tree_prices(int(n))] for n in layers])
     return {
         "replaced": (layers, prices[:, 0]),
         "added or removed": (layers, prices[:, 1]),

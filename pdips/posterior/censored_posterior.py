@@ -599,10 +599,13 @@ class Inspected:
         """Return the model of the posterior: of all records, bounded, and of what was
         simulated for the centre.
         """
+        rows: Values = {}
         if isinstance(self.draws, ChainDraws):
-            return self.draws.target.model_of(self.draws.values).model
-        values, counts = self.draws.records
-        rows = {
-            name: np.repeat(column, counts, axis=0) for name, column in values.items()
-        }
+            rows = self.draws.values
+        if isinstance(self.draws, GridDraws):
+            values, counts = self.draws.records
+            rows = {
+                name: np.repeat(column, counts, axis=0)
+                for name, column in values.items()
+            }
         return self.draws.target.model_of(rows).model

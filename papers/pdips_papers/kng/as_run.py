@@ -207,7 +207,9 @@ def _log_density(
     ``sums`` are the gradient's of the records that aren't in ``x`` and ``y``.
     """
     p = len(theta)
-    first, second, third = sums
+    first: float = sums[0]
+    second: float = sums[1]
+    third: float = sums[2]
     one = x[min(1, p - 1)]
     other = x[p - 1]
     slope = theta[1] if p > 1 else 0.0

@@ -51,7 +51,7 @@ def score_column(k: int, epsilon: str) -> str:
 
 def columns_at_random(rng: np.random.Generator) -> tuple[str, ...]:
     """Return the columns of the layers of a tree that reads no record."""
-    return tuple(rng.permutation(COLUMNS)[:LAYERS].tolist())
+    return tuple(map(str, rng.permutation(COLUMNS)[:LAYERS]))
 
 
 def measured(
@@ -65,14 +65,18 @@ def measured(
         kept = frame.iloc[rng.choice(len(frame), N_RECORDS, replace=False)]
         table = Table(kept.reset_index(drop=True), schema)
         for epsilon in EPSILONS:
-            common = {"epsilon": epsilon, "below": "cells"}
             forms = {
                 share_row(share): Steps(
-                    election_share=share, layers=LAYERS, elect="layer", **common
+                    epsilon=epsilon,
+                    election_share=share,
+                    layers=LAYERS,
+                    elect="layer",
+                    below="cells",
                 )
                 for share in SHARES
             }
-            forms[RANDOM] = Steps(order=columns_at_random(rng), **common)
+            given = columns_at_random(rng)
+            forms[RANDOM] = Steps(epsilon=epsilon, order=given, below="cells")
             for row, mechanism in forms.items():
                 release, _ = mechanism.release(table, rng=rng)
                 for k in (PAIRS, TRIPLES):

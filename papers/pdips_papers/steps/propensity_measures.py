@@ -103,17 +103,14 @@ def measured(n_replicates: int) -> Iterator[dict[str, Any]]:
     null = pd.DataFrame([_pair(1, 0.0, number) for number in range(N_NULL)])
     limits = null.quantile(LEVEL)
     for number in range(n_replicates):
-        by_pair = pd.DataFrame(
-            {
-                (order, distance): _pair(order, distance, number)
-                for order, distance in product(ORDERS, DISTANCES)
-            }
-        )
-        true = [distance for _, distance in by_pair.columns]
-        for name, values in by_pair.iterrows():
+        pairs = list(product(ORDERS, DISTANCES))
+        found = [_pair(order, distance, number) for order, distance in pairs]
+        true = [distance for _, distance in pairs]
+        for name in found[0]:
+            values = [each[name] for each in found]
             ranks = float(spearmanr(values, true)[0])
             yield {"row": name, "column": CORRELATION, "value": ranks}
-            for (order, distance), value in values.items():
+            for (order, distance), value in zip(pairs, values, strict=True):
                 seen = float(value > limits[name])
                 yield {"row": name, "column": seen_in(order), "value": seen}
                 column = pair_of(order, distance)
