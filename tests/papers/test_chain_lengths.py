@@ -79,9 +79,9 @@ def test_a_chain_that_looks_at_near_records_only_is_the_same(case, row, monkeypa
     assert not np.allclose(lines_of(8.0), everything, rtol=1e-12)
 
 
-def forgetful(theta, reach, x, y, tau):
+def forgetful(theta, reach, density):
     """Keep no record near."""
-    near_x, near_y, far = NEAR(theta, reach, x, y, tau)
+    near_x, near_y, far = NEAR(theta, reach, density)
     return near_x[:, :0], near_y[:0], far
 
 

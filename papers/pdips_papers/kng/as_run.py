@@ -176,7 +176,14 @@ class Column:
         log_u = np.log(rng.random(self.n_steps - 1))
         rate = epsilon / (4 * (1 - tau) * self.bound)
         density = (self.x, self.y, tau, rate)
-        line, accepted = _walk(start, moves, log_u, density, between, proposals)
+        scale, deviation, fixed = proposals
+        size = scale if deviation or fixed else float(np.sqrt(scale))
+        moved = np.ones(len(start))
+        if fixed:
+            moved[1:] = 0.0
+        relearns = not (fixed or deviation)
+        how = (scale, REACH * size * moved, np.diag(size * moved), relearns)
+        line, accepted = _walk(start, moves, log_u, density, between, how)
         return np.asarray(line), float(accepted)
 
 
@@ -195,17 +202,18 @@ def corners(points: FloatArray) -> FloatArray:
 @numba.njit(cache=True, fastmath=True)
 def _log_density(
     theta: FloatArray,
-    x: FloatArray,
-    y: FloatArray,
-    sums: FloatArray,
-    tau: float,
-    rate: float,
+    near: tuple[FloatArray, FloatArray, FloatArray],
+    density: tuple[FloatArray, FloatArray, float, float],
 ) -> float:
     """Return the printed log density, equation 5, of up to two predictors; with fewer,
     an entry counts twice.
 
-    ``sums`` are the gradient's of the records that aren't in ``x`` and ``y``.
+    ``near`` has the records that are looked at, and the gradient's sums over all
+    others.
     """
+    x, y, sums = near
+    tau = density[2]
+    rate = density[3]
     p = len(theta)
     first: float = sums[0]
     second: float = sums[1]
@@ -227,12 +235,13 @@ def _log_density(
 
 
 @numba.njit(cache=True)
-def _near(theta, reach, x, y, tau):  # type: ignore[no-untyped-def]
+def _near(theta, reach, density):  # type: ignore[no-untyped-def]
     """Return the records that lines within reach of one can have on another side than
     it, and the gradient's sums over all others.
 
     Most moves are short, so that a chain looks at few records until it has gone far.
     """
+    x, y, tau, _ = density
     p = len(theta)
     kept = np.empty(len(y), dtype=np.int64)
     n_kept = 0
@@ -276,57 +285,58 @@ def _inside(
 
 
 @numba.njit(cache=True)
-def _walk(start, moves, log_u, density, between, proposals):  # type: ignore[no-untyped-def]
-    scale, deviation, fixed = proposals
-    x, y, tau, rate = density
-    p = len(start)
+def _proposed(theta, root, move):  # type: ignore[no-untyped-def]
+    """Return a proposal about a line; ``root`` is lower triangular."""
+    proposal = theta.copy()
+    for j in range(len(theta)):
+        for k in range(j + 1):
+            proposal[j] += root[j, k] * move[k]
+    return proposal
+
+
+@numba.njit(cache=True)
+def _outer(theta):  # type: ignore[no-untyped-def]
+    """Return the products of 1 and the entries of a line with each other."""
+    entries = np.append(np.ones(1), theta)
+    return np.outer(entries, entries)
+
+
+@numba.njit(cache=True)
+def _root(moments, n, scale):  # type: ignore[no-untyped-def]
+    """Return a root of the covariance of proposals, as in the code: from correlations
+    over all rows of the chain, those to come being 0.
+    """
+    spread = moments[1:, 1:] - np.outer(moments[0, 1:], moments[0, 1:]) / n
+    sizes = np.sqrt(np.diag(spread))
+    correlations = spread / np.outer(sizes, sizes)
+    return np.linalg.cholesky(scale * (correlations + 2e-5 * np.eye(len(sizes))))
+
+
+@numba.njit(cache=True)
+def _walk(start, moves, log_u, density, between, how):  # type: ignore[no-untyped-def]
+    scale, reach, root, relearns = how
     theta = start.copy()
-    n = len(moves) + 1
-    size = scale if deviation or fixed else np.sqrt(scale)
-    reach = np.full(p, REACH * size)
-    if fixed:
-        reach[1:] = 0.0  # and `root` moves the intercept alone
-    about = theta.copy()
-    near_x, near_y, far = _near(about, reach, x, y, tau)
-    here = _log_density(theta, near_x, near_y, far, tau, rate)
+    about = theta
+    near = _near(about, reach, density)
+    here = _log_density(theta, near, density)
+    moments = np.zeros((len(theta) + 1, len(theta) + 1))
     accepted = 0
-    waiting = 0
-    stayed = 1
-    root = np.eye(p) * size
-    root[1:] *= 0.0 if fixed else 1.0
-    sums = np.zeros(p)
-    products = np.zeros((p, p))
-    proposal = np.empty(p)
-    for i in range(n - 1):
-        for j in range(p):
-            proposal[j] = theta[j]
-            for k in range(j + 1):
-                proposal[j] += root[j, k] * moves[i, k]
-        is_taken = False
-        if _inside(proposal, *between):
-            if (np.abs(proposal - about) > reach).any():
-                about = proposal.copy()
-                near_x, near_y, far = _near(about, reach, x, y, tau)
-            there = _log_density(proposal, near_x, near_y, far, tau, rate)
-            is_taken = log_u[i] < there - here
-        if is_taken:
-            sums += stayed * theta
-            products += stayed * np.outer(theta, theta)
-            theta[:] = proposal
+    stayed = 0
+    for i in range(len(moves)):
+        stayed += 1
+        proposal = _proposed(theta, root, moves[i])
+        if not _inside(proposal, *between):
+            continue
+        if (np.abs(proposal - about) > reach).any():
+            about = proposal
+            near = _near(about, reach, density)
+        there = _log_density(proposal, near, density)
+        if log_u[i] < there - here:
+            moments += stayed * _outer(theta)
+            theta = proposal
             here = there
             accepted += 1
-            waiting += 1
             stayed = 0
-        stayed += 1
-        if waiting == RELEARN:
-            waiting = 0
-            if not fixed and not deviation:
-                # as in the code: correlations over all rows of the chain, those to come
-                # being 0
-                so_far = sums + stayed * theta
-                spread = products + stayed * np.outer(theta, theta)
-                spread -= np.outer(so_far, so_far) / n
-                sizes = np.sqrt(np.diag(spread))
-                correlations = spread / np.outer(sizes, sizes)
-                root = np.linalg.cholesky(scale * (correlations + 2e-5 * np.eye(p)))
-    return theta, accepted / n
+            if relearns and accepted % RELEARN == 0:
+                root = _root(moments + _outer(theta), len(moves) + 1, scale)
+    return theta, accepted / (len(moves) + 1)

@@ -35,7 +35,7 @@ with smaller ones.
 """
 
 PLACES = np.linspace(1e-4, 1 - 1e-4, 2_000)
-LEAST, MOST = 0.5, 30.0
+SHAPES_TRIED = (0.5, 30.0)
 """Between which shapes b are sought."""
 
 CENSORED = "records censored"
@@ -57,7 +57,7 @@ def shape_at(distance: float) -> float:
     """Return the shape of the law at a distance from the first period's."""
     if not distance:
         return SHAPES[1]
-    found: float = brentq(lambda shape: distance_of(shape) - distance, LEAST, MOST)
+    found: float = brentq(lambda shape: distance_of(shape) - distance, *SHAPES_TRIED)
     return found
 
 
