@@ -10,8 +10,8 @@ import pytest
 
 from pdips.data.schema import Schema
 from pdips_papers.harness.stored import stored_table
-from pdips_papers.kng import pmse_chain
-from pdips_papers.kng.heavy_rows import ERRORS, PMSE, PRINTED, as_run_row
+from pdips_papers.kng import chain_lengths, pmse_chain
+from pdips_papers.kng.heavy_rows import ERRORS, PMSE, PRINTED, STARTED, as_run_row
 from pdips_papers.modips import slomag_errors
 from pdips_papers.pseudo import two_periods
 from pdips_papers.steps import election_shares, propensity_measures
@@ -165,3 +165,19 @@ def test_a_chain_moves_and_longer_ones_come_nearer():
     assert one.shape == (8,)
     assert (one != pmse_chain.START).any()
     assert (one[pmse_chain.RATES] > 0).all()
+
+
+def test_the_printed_figures_are_those_of_a_thousand_steps():
+    shown, errors = stored("chain-lengths")
+    for row, printed in chain_lengths.PAPER.items():
+        gap = abs(shown[row] - printed)
+        assert gap < 4 * max(errors[row], ERRORS[row[0]][chain_lengths.KM])
+    steps, most = (chain_lengths.column_of(n) for n in (1_000, 64_000))
+    zero = shown["KNG", most], errors["KNG", most]
+    moved = shown[STARTED, most], errors[STARTED, most]
+    assert abs(zero[0] - moved[0]) < 3 * np.hypot(zero[1], moved[1])
+    # the broken twin: at 1,000 steps the start shows
+    assert shown[STARTED, steps] > shown["KNG", steps] + 200
+    for row in ("Stepwise - Fixed", "Stepwise - Varying"):
+        assert shown[row, most] < shown[row, steps] - 200
+        assert shown[row, chain_lengths.EXACT] < shown["KNG", chain_lengths.EXACT]
