@@ -449,7 +449,7 @@ class CensoredPosterior(sampling.ChainMechanism):
         return DrawnParameters(
             values=drawn if self.split == "per-set" else drawn[0],
             diagnostics=draws.diagnostics,
-            closer=partial(_inspected, draws, drawn) if shows else None,
+            closer=Inspected(draws, drawn) if shows else None,
         )
 
     def draw(
@@ -583,7 +583,29 @@ def _sampled_covariates(plan: Plan, curator: Curator) -> Values:
     return {name: values[rows] for name, values in covariates.items()}
 
 
-def _inspected(draws: Draws, parameters: Sequence[Parameters]) -> Any:
-    # what it needs takes seconds to import
-    inspect_draws = load("pdips.posterior.inspection:inspect_draws")
-    return inspect_draws(draws, parameters)
+@dataclass(frozen=True, eq=False)
+class Inspected:
+    """What a curator may see of the posterior behind a release: confidential."""
+
+    draws: Draws
+    parameters: Sequence[Parameters]
+
+    def __call__(self) -> Any:
+        # what it needs takes seconds to import
+        inspect_draws = load("pdips.posterior.inspection:inspect_draws")
+        return inspect_draws(self.draws, self.parameters)
+
+    def model(self) -> Any:
+        """Return the model of the posterior: of all records, bounded, and of what was
+        simulated for the centre.
+        """
+        rows: Values = {}
+        if isinstance(self.draws, ChainDraws):
+            rows = self.draws.values
+        if isinstance(self.draws, GridDraws):
+            values, counts = self.draws.records
+            rows = {
+                name: np.repeat(column, counts, axis=0)
+                for name, column in values.items()
+            }
+        return self.draws.target.model_of(rows).model

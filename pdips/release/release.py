@@ -516,6 +516,19 @@ class RunRecord:
             raise InputError("there are no draws: the mechanism has no posterior")
         return tree
 
+    @property
+    def model(self) -> Any:
+        """The ``pymc.Model`` of a censored posterior, with the records in it; that of
+        noisy statistics is :func:`pdips.noisy_model` of the release.
+        """
+        behind = getattr(self.closer, "model", None)
+        if behind is None:
+            raise InputError(
+                "no model of records is behind this release; of one of modips, "
+                "pdips.noisy_model(release) returns that of its noisy statistics"
+            )
+        return behind()
+
     def look_closer(self) -> tuple[Mapping[str, Any], Any]:
         """Return all diagnostics, with those that take time, and a tree of draws and
         bounds, or None.

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pdips_papers import refutations
+from pdips.registry import MECHANISMS
+from pdips_papers import names, refutations
 from pdips_papers.harness.printed import data
+from pdips_papers.harness.stored import stored_table
 
 ROOT = Path(__file__).parents[2]
 REGISTER: dict[str, dict[str, str]] = data("claims.toml")
@@ -133,6 +135,12 @@ def missing(source: str, sentence: str) -> str:
         known = printed_figures(place)
         named = [one for one in said if any(agrees(one, each) for each in known)]
         return "" if named else f"none of {known} is said"
+    if kind == "stored":
+        name, row, column = place.split(" | ")
+        kept = stored_table(name).set_index(["row", "column"])["ours"]
+        known = float(kept[row, column])
+        named = [one for one in said if agrees(one, known)]
+        return "" if named else f"{known} is not said"
     if kind == "finding":
         study, _, name = place.partition(".")
         path = files("pdips_papers").joinpath("texts", f"{study}.toml")
@@ -180,6 +188,50 @@ def test_a_source_that_says_something_else_is_found():
     assert "no kind" in missing("somewhere", "the paper has 24")
     assert missing("run python -m benchmarks.nothing", "the paper has 24")
     assert missing("proof nothing", "the paper has 24")
+
+
+def rows_of_papers() -> list[list[str]]:
+    """Return the rows of tables of the page of papers, cell by cell."""
+    lines = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| ")]
+    cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+    return [row for row in cells if row[0] not in ("---", "in the paper")]
+
+
+def not_there(cell: str) -> list[str]:
+    """Return the studies, mechanisms and modules of a cell that don't exist."""
+    studies = re.findall(r"`pdips study ([\w-]+)", cell)
+    mechanisms = re.findall(r"\[`([\w-]+)`\]\(mechanisms/", cell)
+    modules = re.findall(r"`python -m ([\w.]+)", cell)
+    wrong = [name for name in studies if name not in names()]
+    wrong += [name for name in mechanisms if name not in MECHANISMS]
+    return wrong + [each for each in modules if not importlib.util.find_spec(each)]
+
+
+@pytest.mark.parametrize("row", rows_of_papers(), ids=lambda row: row[0][:40])
+def test_each_line_of_the_page_of_papers_is_true(row):
+    whole = f"| {' | '.join(row)} |"
+    assert len(row) == 3
+    assert not_there(row[1]) == []
+    # a figure has a source, and the source says it: see above
+    says = REGISTER["docs/papers.md"]
+    assert not numbers(row[2]) or any(fragment in whole for fragment in says)
+
+
+def test_a_line_with_what_is_not_there_is_found():
+    assert not_there("`pdips study nothing`, [`none`](mechanisms/none.md)") == [
+        "nothing",
+        "none",
+    ]
+    assert not_there("`python -m pdips_papers.nothing`") == ["pdips_papers.nothing"]
+    assert not_there("[`steps`](mechanisms/steps.md), `pdips study glom`") == []
+
+
+def test_all_studies_are_on_the_page_of_papers():
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"`pdips study ([\w-]+)", text))
+    assert shown == set(names()) - {"model-mechanisms"}
+    assert "`model-mechanisms` is not from a paper" in text
 
 
 def test_only_pages_that_are_looked_at_are_registered():

@@ -8,6 +8,7 @@ import pytest
 
 from pdips_papers.harness import stored
 from pdips_papers.harness.printed import data, figures
+from pdips_papers.modips.fertility import Fertility
 from pdips_papers.steps import voter_2018 as earlier
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "studies.md"
@@ -28,7 +29,8 @@ COLUMNS = {
 @pytest.mark.parametrize("name", data("runs.toml"))
 def test_a_run_says_how_it_was_made(name):
     facts = stored.stored_facts(name)
-    assert facts["command"].startswith(f"pdips study {name}")
+    module = rf"python -m pdips_papers\.\w+\.\w+ {name}\.csv \d+"
+    assert re.match(rf"pdips study {name}|{module}", facts["command"])
     assert re.fullmatch(r"[0-9a-f]{8}", facts["commit"])
     assert re.fullmatch(r"2026-\d\d-\d\d", facts["date"])
     assert facts["seconds"] > 0
@@ -41,6 +43,30 @@ def test_a_run_says_how_it_was_made(name):
 def test_the_page_has_the_run():
     text = PAGE.read_text(encoding="utf-8")
     assert stored.markdown("voter-2018", ROWS, COLUMNS) in text
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, facts in data("runs.toml").items() if "page" in facts]
+)
+def test_the_page_has_the_table_of_a_run(name):
+    text = PAGE.read_text(encoding="utf-8")
+    table = stored.page_table(name)
+    assert table in text
+    # the broken twin: another figure
+    figure = re.search(r"\d+\.\d+|\d\d+", table).group()
+    assert table.replace(figure, f"{figure}1", 1) not in text
+
+
+def test_every_table_that_is_kept_says_how_it_was_made():
+    kept = Path(stored.__file__).parents[1] / "data" / "runs"
+    assert {path.stem for path in kept.glob("*.csv")} == set(data("runs.toml"))
+
+
+def test_the_whole_study_of_fertility_says_what_the_page_says():
+    found = Fertility().findings(stored.stored_table("fertility"))
+    refuted = [each for each in found if each.verdict.startswith("doesn't hold")]
+    assert any("PrivateSVM" in each.claim for each in refuted)
+    assert any("by proof" in each.verdict for each in refuted)
 
 
 def test_the_page_has_table_5_of_the_firms():

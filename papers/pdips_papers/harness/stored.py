@@ -4,13 +4,18 @@
 the command, the commit of the code, the date and the processor time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from pdips_papers.harness.printed import data
+from pdips_papers.harness.study import beside, summarise
+
+type Measured = Iterable[dict[str, Any]]
+"""Measurements with ``row``, ``column`` and ``value``: one value a replicate."""
 
 
 def stored_table(name: str) -> pd.DataFrame:
@@ -20,9 +25,20 @@ def stored_table(name: str) -> pd.DataFrame:
         return pd.read_csv(stream)
 
 
+def write_table(
+    path: Path, measured: Measured, paper: Mapping[tuple[str, str], float] | None = None
+) -> None:
+    """Write the means of measurements, with their standard errors, as a table of a
+    run.
+    """
+    found = summarise(pd.DataFrame(list(measured)))
+    beside(found, paper or {}).to_csv(path, index=False)
+
+
 def stored_facts(name: str) -> Mapping[str, Any]:
     """Return how a run was made: ``command``, ``commit``, ``date``, ``replicates``,
-    ``seed``, ``seconds`` of processor time and ``remark``.
+    ``seed``, ``seconds`` of processor time and ``remark``; ``page`` has the names of
+    rows and columns on the page of results.
     """
     facts: Mapping[str, Any] = data("runs.toml")[name]
     return facts
@@ -43,6 +59,12 @@ def markdown(name: str, rows: Mapping[str, str], columns: Mapping[str, str]) -> 
         cells = [_cell(table.loc[(row, column)]) for column in columns]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def page_table(name: str) -> str:
+    """Return the table of a page that ``data/runs.toml`` says of a run."""
+    page = stored_facts(name)["page"]
+    return markdown(name, page["rows"], page["columns"])
 
 
 def _cell(line: Any) -> str:

@@ -11,12 +11,16 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
+from scipy.spatial import ConvexHull, QhullError
 
 from pdips.arrays import FloatArray
 from pdips_papers.harness.printed import data
 
 N_STEPS = 1_000
 """Of each chain; its last state is the line."""
+
+REACH = 8.0
+"""Standard deviations of a proposal within which a chain looks at the same records."""
 
 RELEARN = 10
 """Accepted moves after which the covariance of proposals is set anew."""
@@ -118,7 +122,7 @@ class Column:
             lower = known[known < k][-1:]
             higher = known[known > k][:1]
             # the median keeps to its bounds at the confidential predictors
-            points = self.x if first else self.points
+            points = corners(self.x) if first else self.points
             n_points = points.shape[1]
             below = np.max([np.zeros(n_points), *(drawn[lower] @ points)], axis=0)
             highest = np.full(n_points, self.upper)
@@ -172,21 +176,48 @@ class Column:
         log_u = np.log(rng.random(self.n_steps - 1))
         rate = epsilon / (4 * (1 - tau) * self.bound)
         density = (self.x, self.y, tau, rate)
-        line, accepted = _walk(start, moves, log_u, density, between, proposals)
+        scale, deviation, fixed = proposals
+        size = scale if deviation or fixed else float(np.sqrt(scale))
+        moved = np.ones(len(start))
+        if fixed:
+            moved[1:] = 0.0
+        relearns = not (fixed or deviation)
+        how = (scale, REACH * size * moved, np.diag(size * moved), relearns)
+        line, accepted = _walk(start, moves, log_u, density, between, how)
         return np.asarray(line), float(accepted)
+
+
+def corners(points: FloatArray) -> FloatArray:
+    """Return those of some points, shape (predictors, points) with ones first, that
+    bound the others: lines that don't cross there cross nowhere between them.
+    """
+    distinct = np.unique(points, axis=1)
+    try:
+        kept = ConvexHull(distinct[1:].T).vertices if len(distinct) > 2 else [0, -1]
+    except QhullError:  # few points, or all on a line
+        return distinct
+    return np.ascontiguousarray(distinct[:, kept])
 
 
 @numba.njit(cache=True, fastmath=True)
 def _log_density(
-    theta: FloatArray, x: FloatArray, y: FloatArray, tau: float, rate: float
+    theta: FloatArray,
+    near: tuple[FloatArray, FloatArray, FloatArray],
+    density: tuple[FloatArray, FloatArray, float, float],
 ) -> float:
     """Return the printed log density, equation 5, of up to two predictors; with fewer,
     an entry counts twice.
+
+    ``near`` has the records that are looked at, and the gradient's sums over all
+    others.
     """
+    x, y, sums = near
+    tau = density[2]
+    rate = density[3]
     p = len(theta)
-    first = 0.0
-    second = 0.0
-    third = 0.0
+    first: float = sums[0]
+    second: float = sums[1]
+    third: float = sums[2]
     one = x[min(1, p - 1)]
     other = x[p - 1]
     slope = theta[1] if p > 1 else 0.0
@@ -201,6 +232,39 @@ def _log_density(
     return (
         -rate * max(abs(first), abs(second), abs(third)) - 1e-5 * (theta * theta).sum()
     )
+
+
+@numba.njit(cache=True)
+def _near(theta, reach, density):  # type: ignore[no-untyped-def]
+    """Return the records that lines within reach of one can have on another side than
+    it, and the gradient's sums over all others.
+
+    Most moves are short, so that a chain looks at few records until it has gone far.
+    """
+    x, y, tau, _ = density
+    p = len(theta)
+    kept = np.empty(len(y), dtype=np.int64)
+    n_kept = 0
+    sums = np.zeros(3)
+    for i in range(len(y)):
+        height = 0.0
+        room = 1e-9 * abs(y[i])
+        for j in range(p):
+            height += theta[j] * x[j, i]
+            room += reach[j] * abs(x[j, i])
+        if abs(y[i] - height) <= room:
+            kept[n_kept] = i
+            n_kept += 1
+        else:
+            side = (1.0 if y[i] <= height else 0.0) - tau
+            sums[0] += side
+            sums[1] += side * x[min(1, p - 1), i]
+            sums[2] += side * x[p - 1, i]
+    places = kept[:n_kept]
+    near_x = np.empty((p, n_kept))
+    for j in range(p):
+        near_x[j] = x[j][places]
+    return near_x, y[places], sums
 
 
 @numba.njit(cache=True, fastmath=True)
@@ -221,39 +285,58 @@ def _inside(
 
 
 @numba.njit(cache=True)
-def _walk(start, moves, log_u, density, between, proposals):  # type: ignore[no-untyped-def]
-    scale, deviation, fixed = proposals
-    p = len(start)
+def _proposed(theta, root, move):  # type: ignore[no-untyped-def]
+    """Return a proposal about a line; ``root`` is lower triangular."""
+    proposal = theta.copy()
+    for j in range(len(theta)):
+        for k in range(j + 1):
+            proposal[j] += root[j, k] * move[k]
+    return proposal
+
+
+@numba.njit(cache=True)
+def _outer(theta):  # type: ignore[no-untyped-def]
+    """Return the products of 1 and the entries of a line with each other."""
+    entries = np.append(np.ones(1), theta)
+    return np.outer(entries, entries)
+
+
+@numba.njit(cache=True)
+def _root(moments, n, scale):  # type: ignore[no-untyped-def]
+    """Return a root of the covariance of proposals, as in the code: from correlations
+    over all rows of the chain, those to come being 0.
+    """
+    spread = moments[1:, 1:] - np.outer(moments[0, 1:], moments[0, 1:]) / n
+    sizes = np.sqrt(np.diag(spread))
+    correlations = spread / np.outer(sizes, sizes)
+    return np.linalg.cholesky(scale * (correlations + 2e-5 * np.eye(len(sizes))))
+
+
+@numba.njit(cache=True)
+def _walk(start, moves, log_u, density, between, how):  # type: ignore[no-untyped-def]
+    scale, reach, root, relearns = how
     theta = start.copy()
-    n = len(moves) + 1
-    here = _log_density(theta, *density)
+    about = theta
+    near = _near(about, reach, density)
+    here = _log_density(theta, near, density)
+    moments = np.zeros((len(theta) + 1, len(theta) + 1))
     accepted = 0
-    waiting = 0
-    root = np.eye(p) * (scale if deviation else np.sqrt(scale))
-    sums = theta.copy()
-    products = np.outer(theta, theta)
-    for i in range(n - 1):
-        proposal = theta.copy()
-        if fixed:
-            proposal[0] += scale * moves[i, 0]
-        else:
-            proposal += root @ moves[i]
-        if _inside(proposal, *between):
-            there = _log_density(proposal, *density)
-            if log_u[i] < there - here:
-                theta = proposal
-                here = there
-                accepted = accepted + 1
-                waiting = waiting + 1
-        sums += theta
-        products += np.outer(theta, theta)
-        if waiting == RELEARN:
-            waiting = 0
-            if not fixed and not deviation:
-                # as in the code: correlations over all rows of the chain, those to come
-                # being 0
-                spread = products - np.outer(sums, sums) / n
-                sizes = np.sqrt(np.diag(spread))
-                correlations = spread / np.outer(sizes, sizes)
-                root = np.linalg.cholesky(scale * (correlations + 2e-5 * np.eye(p)))
-    return theta, accepted / n
+    stayed = 0
+    for i in range(len(moves)):
+        stayed += 1
+        proposal = _proposed(theta, root, moves[i])
+        if not _inside(proposal, *between):
+            continue
+        if (np.abs(proposal - about) > reach).any():
+            about = proposal
+            near = _near(about, reach, density)
+        there = _log_density(proposal, near, density)
+        if log_u[i] < there - here:
+            moments += stayed * _outer(theta)
+            theta = proposal
+            here = there
+            accepted += 1
+            stayed = 0
+            if relearns and accepted % RELEARN == 0:
+                root = _root(moments + _outer(theta), len(moves) + 1, scale)
+    return theta, accepted / (len(moves) + 1)

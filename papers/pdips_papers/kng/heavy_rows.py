@@ -30,7 +30,7 @@ from pdips_papers.harness.prediction import (
 from pdips_papers.harness.printed import data, figures, mechanism
 from pdips_papers.harness.wasserstein import wasserstein_randomization
 from pdips_papers.kng.as_printed import true_epsilon
-from pdips_papers.kng.as_run import CAPS, MEDIAN, N_STEPS, WALKS, Column
+from pdips_papers.kng.as_run import CAPS, MEDIAN, N_STEPS, WALKS, Column, corners
 from pdips_papers.kng.pmse_as_printed import published
 from pdips_papers.kng.pmse_mechanism import pmse_mechanism
 
@@ -275,7 +275,7 @@ def as_run_lines(
         x,
         outcome,
         CAPS[name],
-        np.ascontiguousarray(np.unique(found, axis=0).T),
+        corners(found.T),
         UPPER[name],
         n_steps,
     )
