@@ -374,7 +374,8 @@ def _alike(
     column = columns[reading.column]
     if column.is_categorical or not column.integer:
         return alike
-    lower, upper = float(column.lower or 0), float(column.upper or 0)
+    lower = float(column.lower or 0)
+    upper = float(column.upper or 0)
     if upper - lower > MOST_COMPARED:
         return alike
     domain = np.arange(lower, upper + 1)
