@@ -96,7 +96,7 @@ REFUSED = {
     ),
     "unknown dim": (
         lambda df: _with_dims(df, "obs"),
-        "failed on made-up records.*Dimensions {'obs'} are unknown to the model",
+        "Dimensions {'obs'} are unknown to the model",
     ),
     "potential of records": (
         lambda df: _with_potential(df),
