@@ -20,11 +20,11 @@ from benchmarks.gallery import (
     pymc_examples,
     regression_book,
 )
+from benchmarks.gallery.borderline_families import BORDERLINE
 from benchmarks.gallery.common_families import COMMON
 from benchmarks.gallery.entries import Entry
 from benchmarks.gallery.families import Verdict, verdicts
 from benchmarks.gallery.page import write_page
-from benchmarks.gallery.borderline_families import BORDERLINE
 from benchmarks.gallery.run import ACCEPTED, AMENDED, AS_WRITTEN, Outcome, outcome
 
 CHOSEN = Path(__file__).with_name("chosen.toml")
