@@ -20,11 +20,11 @@ from benchmarks.gallery import (
     pymc_examples,
     regression_book,
 )
+from benchmarks.gallery.borderline_families import BORDERLINE
 from benchmarks.gallery.common_families import COMMON
 from benchmarks.gallery.entries import Entry
 from benchmarks.gallery.families import Verdict, verdicts
 from benchmarks.gallery.page import write_page
-from benchmarks.gallery.refused_families import OTHERS
 from benchmarks.gallery.run import ACCEPTED, AMENDED, AS_WRITTEN, Outcome, outcome
 
 CHOSEN = Path(__file__).with_name("chosen.toml")
@@ -115,7 +115,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for found in run(names, only_check=asked.check):
         outcomes[found.name, found.form] = found
         _keep(asked.kept, found)
-    listed = [*COMMON, *OTHERS]
+    listed = [*COMMON, *BORDERLINE]
     if asked.families or (asked.page and not families):
         for verdict in verdicts(listed):
             families[verdict.family] = verdict

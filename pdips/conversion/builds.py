@@ -3,6 +3,7 @@ compared.
 """
 
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -663,11 +664,19 @@ def _column_of(error: BaseException) -> Any:
     """Return the column that an error says a frame doesn't have; None of others."""
     if isinstance(error, KeyError):
         wanted = error.args[0] if error.args else None
+        if _is_of_pymc(error):  # of a dim or a variable
+            return None
         # of several that are looked up at once pandas says which aren't there
         listed = LACKING.search(wanted) if isinstance(wanted, str) else None
         return listed["name"] if listed else wanted
     is_of_frame = isinstance(getattr(error, "obj", None), pd.DataFrame)
     return getattr(error, "name", None) if is_of_frame else None
+
+
+def _is_of_pymc(error: BaseException) -> bool:
+    """Whether it was PyMC that raised an error."""
+    raised = [*traceback.walk_tb(error.__traceback__)]
+    return bool(raised) and raised[-1][0].f_globals["__name__"].startswith("pymc.")
 
 
 def codes_of(values: pd.Series) -> pd.Series:

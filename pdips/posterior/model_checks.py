@@ -350,7 +350,8 @@ def check_potentials(
                 f"the model has a potential, {potential.name!r}, and nothing shows "
                 f"that prior times potential can be "
                 f"integrated; if it can, say PUBLIC_POTENTIALS = "
-                f"({potential.name!r},) at the top of the model's file"
+                f"({potential.name!r},) at the top of the model's file, or "
+                f"make.PUBLIC_POTENTIALS = ({potential.name!r},) of a function make"
             )
 
 

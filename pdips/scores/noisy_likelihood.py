@@ -204,7 +204,8 @@ class NoisySums(MeasuredSums):
         if not simulator.n_public:
             within = moments[summed, summed] - np.outer(mean, mean)
         mean = mean - by_score @ mean_score
-        error = (within - by_score @ slopes.T) / (passes * simulator.n)
+        unexplained = nearest_covariance(within - by_score @ slopes.T)
+        error = unexplained / (passes * simulator.n)
         if simulator.n_public and passes < simulator.cycle:
             error = between / (passes * simulator.rows)
         variances = self.deviations**2
@@ -275,6 +276,17 @@ class NoisySums(MeasuredSums):
         # parameters that nothing is drawn at
         except (ValueError, np.linalg.LinAlgError):
             return here
+
+
+def nearest_covariance(estimate: FloatArray) -> FloatArray:
+    """Return the nearest matrix that is a covariance to a symmetric one.
+
+    What simulated scores explain of a sum may come out larger than its variance between
+    draws beside the same public row, and times the square of the number of records that
+    is more than all else: without this nothing would be searched or checked there.
+    """
+    values, vectors = np.linalg.eigh((estimate + estimate.T) / 2)
+    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
 
 
 def _variances(

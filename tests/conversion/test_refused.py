@@ -94,6 +94,10 @@ REFUSED = {
         lambda df: normal(df, mu=df.age.values),
         "reads column 'age', which the schema doesn't have",
     ),
+    "unknown dim": (
+        lambda df: _with_dims(df, "obs"),
+        "Dimensions {'obs'} are unknown to the model",
+    ),
     "potential of records": (
         lambda df: _with_potential(df),
         "potential 'more' reads confidential columns",
@@ -175,6 +179,12 @@ def _with_covariance(df):
 def _with_potential(df):
     with normal(df) as model:
         pm.Potential("more", -((df.pay.values / model["a"]) ** 2).sum())
+    return model
+
+
+def _with_dims(df, dims):
+    with pm.Model() as model:
+        pm.Normal("height", pm.Normal("a", 170, 10), 10, observed=df.height, dims=dims)
     return model
 
 

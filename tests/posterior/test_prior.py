@@ -244,7 +244,10 @@ AS_A_PRIOR = with_prior(lambda: pm.Normal("m", (3 / 4) / PRECISION, PRECISION**-
 
 
 def test_potentials_are_refused_unless_the_file_calls_them_public():
-    says = r"PUBLIC_POTENTIALS = \('known',\) at the top of the model's file"
+    says = (
+        r"PUBLIC_POTENTIALS = \('known',\) at the top of the model's file, or "
+        r"make.PUBLIC_POTENTIALS = \('known',\) of a function make"
+    )
     refuses(says, blueprint, with_prior(wide, about_three), WIDE)
     reads = with_prior(wide, lambda value, data: -((value - data["y"].mean()) ** 2))
     for named in ((), ("known",)):

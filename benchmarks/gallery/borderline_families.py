@@ -1,5 +1,5 @@
-"""Examples of families that are refused, or may be: what reads several records, and
-priors that may leave no posterior.
+"""Examples of families at the border of what is taken: models that read several
+records, or have an unknown of each record, and priors that may leave no posterior.
 """
 
 from typing import Any
@@ -172,7 +172,7 @@ def number_of_records(df: Any) -> pm.Model:
     return model
 
 
-OTHERS = [
+BORDERLINE = [
     Family("prior of data", "pm.Normal('a', df['z'].mean(), 5)", prior_of_data),
     Family("centred by a confidential mean", "df.w.mean()", centred_confidential),
     Family("lag of a public column", "df.x.shift()", lag),
