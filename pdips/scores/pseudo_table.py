@@ -30,10 +30,13 @@ ENTROPY = 30.0
 LEAST = 1e-8
 MOST_STEPS = 250
 # Of an outcome's cells, in deviations of noise: a count that is hardly noise, and one
-# that is taken for none beside it; and the share of records that notable cells hold
-# from which on others count as empty
+# that is taken for none beside it
 NOTABLE = 3.0
 EMPTY = 0.5
+# The first of one cell among dozens, as of Laplace noise one in 140 is above 3
+# deviations; and the share of records that such cells hold from which on others count
+# as empty
+ALONE = 4.5
 MOST_SURE = 0.8
 # Records of a level that noise may hide, in its deviations
 HIDDEN = 0.5
@@ -119,9 +122,7 @@ def shares_of_levels(noisy: FloatArray, deviation: float) -> FloatArray:
     return np.asarray(sure / sure.sum())
 
 
-def merged_shares(
-    noisy: FloatArray, deviation: float, n: float = np.inf
-) -> FloatArray:
+def merged_shares(noisy: FloatArray, deviation: float, n: float = np.inf) -> FloatArray:
     """Return shares of cells in the order of a number by their noisy counts, each with
     noise of a standard deviation; ``n`` is the number of records where it is known.
 
@@ -130,11 +131,11 @@ def merged_shares(
     halves of these and so on are told apart as long as one is hardly noise, and what
     isn't told apart is spread over its cells.
     """
-    notable = noisy > NOTABLE * deviation
+    notable = noisy > ALONE * deviation
     # noise on many empty cells together may be as much as a large part of the records
     total = min(max(float(noisy.sum()), 1.0), n)
     if noisy[notable].sum() >= MOST_SURE * total:
-        return likely_shares(noisy, NOTABLE * deviation)
+        return likely_shares(noisy, ALONE * deviation)
     shares = np.zeros(len(noisy))
     parts = [slice(0, len(noisy))]
     while parts:

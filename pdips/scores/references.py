@@ -2,7 +2,9 @@
 answers and public facts alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -102,13 +104,8 @@ def opening_place(sums: CentredSums) -> FloatArray:
     def climbed(start: FloatArray) -> FloatArray:
         for _ in range(CLIMBS):
             scale = _scale_at(sums, start, records)
-
-            def scaled(z: FloatArray) -> tuple[float, FloatArray]:
-                height, slope = log_density(start + scale * z)
-                return height, scale * slope
-
-            steps = most_probable(scaled, np.zeros(len(start)), MOST_CLIMBED)
-            start = start + scale * steps
+            uphill = partial(_in_units, log_density, start, scale)
+            start = start + scale * most_probable(uphill, 0 * start, MOST_CLIMBED)
         return start
 
     starts = [
@@ -119,6 +116,17 @@ def opening_place(sums: CentredSums) -> FloatArray:
     ends = [climbed(start) for start in starts]
     heights = [log_density(end)[0] for end in ends]
     return ends[int(np.argmax(np.where(np.isfinite(heights), heights, -np.inf)))]
+
+
+def _in_units(
+    log_density: Callable[[FloatArray], tuple[float, FloatArray]],
+    start: FloatArray,
+    scale: FloatArray,
+    steps: FloatArray,
+) -> tuple[float, FloatArray]:
+    """Return a log density and its slope some steps from a start, in their units."""
+    height, slope = log_density(start + scale * steps)
+    return height, scale * slope
 
 
 def _scale_at(sums: CentredSums, place: FloatArray, records: Values) -> FloatArray:
