@@ -9,6 +9,7 @@ Designs are those of :mod:`benchmarks.moments`.
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +24,7 @@ from pdips.scores import centred_sums, references
 from pdips.scores.centred_sums import CentredSums
 from pdips.scores.record_score import STEPS
 from pdips.scores.references import usual_norm
+from pdips.scores.scores import Scores
 from pdips.scores.sums import Linearised
 
 NORMAL_95 = 1.96
@@ -31,7 +33,7 @@ NORMAL_95 = 1.96
 RADII = (0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5)
 UNBOUNDED = 1e6
 # Settings of the constants: those in use last
-LEASTS = (1.2, 1.6, 2.5, references.LEAST_OF_NUMBERS)
+LEASTS = (1.2, 3.0, references.LEAST_OF_NUMBERS)
 UNSURES = ((0.0, 0.0), (0.5, 0.5), (1.0, 1.0), centred_sums.UNSURE)
 PARTS_HEAD = (
     "design | records | coefficients | price | tables | error / sampling | clipping | "
@@ -43,9 +45,10 @@ CONSTANTS_HEAD = (
 )
 
 
-def asked(design: Design, runs: int) -> Iterator[tuple[Plan, CentredSums]]:
+def asked(
+    design: Design, mechanism: Scores, runs: int
+) -> Iterator[tuple[Plan, CentredSums]]:
     """Yield the noisy sums of releases of tables that are drawn anew."""
-    mechanism = mechanism_of(design.model, design.price)
     draw = design.tables()
     for seed in range(runs):
         table = draw()
@@ -122,7 +125,7 @@ def noise_row(design: Design, runs: int) -> str:
     coefficients and releases.
     """
     k = len(design.coefficients)
-    found = [*asked(design, runs)]
+    found = [*asked(design, mechanism_of(design.model, design.price), runs)]
     places = np.array([_coefficients(sums) for _, sums in found])
     parts = np.array([parts_of(sums) for _, sums in found])
     least = np.array([least_error(*each) for each in found])
@@ -173,22 +176,25 @@ def constants_rows(runs: int) -> Iterator[str]:
         for design in checked()
         if design.errors is not None or design.overdispersion
     ]
-    for least in LEASTS:
-        kept: dict[Any, list[list[Judged]]] = {each: [] for each in UNSURES}
-        with patch.object(references, "LEAST_OF_NUMBERS", least):
-            for design in wrong:
-                truth = design.truth
-                if design.model.family == "normal":
-                    truth = np.append(truth[:-1], np.log(truth[-1]))
-                found = [sums for _, sums in asked(design, runs)]
-                for unsure in UNSURES:
-                    with patch.object(centred_sums, "UNSURE", unsure):
-                        kept[unsure].append(
-                            [judged(replace(sums), truth) for sums in found]
-                        )
-        for unsure in UNSURES:
-            k = len(wrong[0].coefficients)
-            yield _constants_row(least, unsure, kept[unsure], k)
+    kept: dict[Any, list[list[Judged]]] = {
+        both: [] for both in product(LEASTS, UNSURES)
+    }
+    for design in wrong:
+        mechanism = mechanism_of(design.model, design.price)
+        truth = design.truth
+        if design.model.family == "normal":
+            truth = np.append(truth[:-1], np.log(truth[-1]))
+        for least in LEASTS:
+            with patch.object(references, "LEAST_OF_NUMBERS", least):
+                found = [sums for _, sums in asked(design, mechanism, runs)]
+            for unsure in UNSURES:
+                with patch.object(centred_sums, "UNSURE", unsure):
+                    # what was worked out of them before is left behind
+                    fresh = [replace(sums) for sums in found]
+                    kept[least, unsure].append([judged(each, truth) for each in fresh])
+    k = len(wrong[0].coefficients)
+    for (least, unsure), of_designs in kept.items():
+        yield _constants_row(least, unsure, of_designs, k)
 
 
 def _constants_row(least: float, unsure: Any, found: list[list[Judged]], k: int) -> str:
