@@ -189,9 +189,10 @@ def constants_rows(runs: int) -> Iterator[str]:
                 found = [sums for _, sums in asked(design, mechanism, runs)]
             for unsure in UNSURES:
                 with patch.object(centred_sums, "UNSURE", unsure):
-                    # what was worked out of them before is left behind
-                    fresh = [replace(sums) for sums in found]
-                    kept[least, unsure].append([judged(each, truth) for each in fresh])
+                    for sums in found:
+                        # the one thing that was worked out with the constant
+                        vars(sums).pop("sampling", None)
+                    kept[least, unsure].append([judged(each, truth) for each in found])
     k = len(wrong[0].coefficients)
     for (least, unsure), of_designs in kept.items():
         yield _constants_row(least, unsure, of_designs, k)

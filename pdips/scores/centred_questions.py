@@ -71,8 +71,8 @@ class Shares:
 
 
 # Gaussian noise on the curvature of 5,000 records and four coefficients adds a
-# hundredth to the variance, that on the scores seven tenths: see `python -m
-# benchmarks.noise_parts` (2026-12-01). Laplace noise has a length of all numbers of a
+# hundredth to the variance, that on the scores half of it: see `python -m
+# benchmarks.score_parts noise` (2026-12-01). Laplace noise has a length of all numbers of a
 # curvature, so that this is what ends pure releases first
 SHARES: Mapping[str, Shares] = {
     "gaussian": Shares(

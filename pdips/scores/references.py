@@ -31,9 +31,9 @@ REACH = 5.0
 FIRST = 1.0
 LEAST = 1.2
 WIDEST = 6.0
-# The least where outcomes are numbers: of the wrong errors of `python -m
-# benchmarks.moments designs` (2026-12-01) fewer are clipped than at LEAST, at noise of
-# .8 of the sampling variance of 5,000 records at (1, 1e-6)
+# The least where outcomes are numbers: fewer of wrong errors are clipped than at LEAST.
+# `python -m benchmarks.score_parts constants` (2026-12-01) compares both: on 18 tables
+# LEAST covered more
 LEAST_OF_NUMBERS = 2.0
 # Share of the sampling variance that the noise of the last sums of scores may have,
 # where outcomes have levels
