@@ -72,8 +72,8 @@ class Shares:
 
 # Gaussian noise on the curvature of 5,000 records and four coefficients adds a
 # hundredth to the variance, that on the scores half of it: see `python -m
-# benchmarks.score_parts noise` (2026-12-01). Laplace noise has a length of all numbers of a
-# curvature, so that this is what ends pure releases first
+# benchmarks.score_parts noise` (2026-12-01). The ball of Laplace noise holds all
+# numbers of a curvature, so that this is what ends pure releases first
 SHARES: Mapping[str, Shares] = {
     "gaussian": Shares(
         of_last={1: Fraction(1), 2: Fraction(4, 5), 3: Fraction(5, 8)},
