@@ -16,11 +16,11 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.moments import Design, checked, designs, mechanism_of
-from pdips.arrays import FloatArray
+from pdips.arrays import BoolArray, FloatArray
 from pdips.privacy.curator import Clock, Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
-from pdips.scores import centred_sums, references
+from pdips.scores import centred_sums, deformed, references
 from pdips.scores.centred_sums import CentredSums
 from pdips.scores.record_score import STEPS
 from pdips.scores.references import usual_norm
@@ -34,7 +34,7 @@ RADII = (0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5)
 UNBOUNDED = 1e6
 # Settings of the constants: those in use last
 LEASTS = (1.2, 3.0, references.LEAST_OF_NUMBERS)
-UNSURES = ((0.0, 0.0), (0.5, 0.5), (1.0, 1.0), centred_sums.UNSURE)
+UNSURES = ((0.0, 0.0), (0.5, 0.5), (1.0, 1.0), deformed.UNSURE)
 PARTS_HEAD = (
     "design | records | coefficients | price | tables | error / sampling | clipping | "
     "noise on scores | on counts | on curvature | least error / sampling"
@@ -152,7 +152,7 @@ def _n_scales(sums: CentredSums) -> int:
 class Judged:
     """What a release says of all parameters, the scale by its logarithm and last."""
 
-    inside: FloatArray  # whether intervals hold the truth
+    inside: BoolArray  # whether intervals hold the truth
     off: FloatArray  # from it, in standard deviations
     wide: FloatArray  # standard deviations, over those without privacy
 
