@@ -417,6 +417,87 @@ def regressions() -> Iterator[Regression]:
             "maried": no_yes,
         },
     )
+    yield from _skewed()
+
+
+def _skewed() -> Iterator[Regression]:
+    """Yield further skewed outcomes, chosen to judge what MedExp and azpro led to."""
+    no_yes = _levels("no", "yes")
+    sexes = _levels("female", "male")
+    yield Regression(
+        "Ecdat",
+        "Wages1",
+        "wage ~ exper + school + sex",
+        "gaussian",
+        {
+            "wage": _number(0, 50),
+            "exper": _whole(0, 20),
+            "school": _whole(0, 20),
+            "sex": sexes,
+        },
+    )
+    yield Regression(
+        "AER",
+        "PSID7682",
+        "wage ~ education + experience + union + gender",
+        "gaussian",
+        {
+            "wage": _number(0, 10_000),
+            "education": _whole(0, 20),
+            "experience": _whole(0, 60),
+            "union": no_yes,
+            "gender": sexes,
+        },
+    )
+    yield Regression(
+        "Ecdat",
+        "Workinghours",
+        "income ~ age + education + child5",
+        "gaussian",
+        {
+            "income": _number(-200, 10_000),
+            "age": _whole(18, 64),
+            "education": _whole(0, 20),
+            "child5": _whole(0, 5),
+        },
+    )
+    yield Regression(
+        "Ecdat",
+        "Schooling",
+        "wage76 ~ ed76 + age76 + black + smsa76",
+        "gaussian",
+        {
+            "wage76": _number(0, 5_000),
+            "ed76": _whole(0, 20),
+            "age76": _whole(20, 40),
+            "black": no_yes,
+            "smsa76": no_yes,
+        },
+    )
+    yield Regression(
+        "COUNT",
+        "rwm5yr",
+        "docvis ~ age + educ + female + married",
+        "poisson",
+        {
+            "docvis": _whole(0, 150),
+            "age": _whole(20, 70),
+            "educ": _number(5, 20),
+            "female": _levels(0, 1),
+            "married": _levels(0, 1),
+        },
+    )
+    yield Regression(
+        "ggplot2",
+        "diamonds",
+        "price ~ carat + depth",
+        "gaussian",
+        {
+            "price": _number(0, 20_000),
+            "carat": _number(0, 6),
+            "depth": _number(40, 80),
+        },
+    )
 
 
 def main() -> None:

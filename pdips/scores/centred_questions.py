@@ -57,18 +57,42 @@ NAMES: dict[Kind, str] = {
 }
 LENGTHS = "noisy lengths of scores"
 
-# Shares of the price: of the counts of cells, of the last round among the rounds, and
-# of what is asked in the first and in the last round
+# Share of the price that the counts of cells have
 OF_CELLS = Fraction(9, 100)
-OF_LAST = {1: Fraction(1), 2: Fraction(3, 4), 3: Fraction(5, 8)}
-FIRST_SHARES: dict[Kind, Fraction] = {
-    "scores": Fraction(1, 2),
-    "curvature": Fraction(1, 2),
-}
-LAST_SHARES: dict[Kind, Fraction] = {
-    "scores": Fraction(70, 100),
-    "curvature": Fraction(22, 100),
-    "squares": Fraction(8, 100),
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the price of all rounds, and of what is asked in one."""
+
+    of_last: Mapping[int, Fraction]  # by the number of rounds
+    first: Mapping[Kind, Fraction]  # in each round but the last
+    last: Mapping[Kind, Fraction]
+
+
+# Gaussian noise on the curvature of 5,000 records and four coefficients adds a
+# hundredth to the variance, that on the scores half of it: see `python -m
+# benchmarks.score_parts noise` (2026-12-01). The ball of Laplace noise holds all
+# numbers of a curvature, so that this is what ends pure releases first
+SHARES: Mapping[str, Shares] = {
+    "gaussian": Shares(
+        of_last={1: Fraction(1), 2: Fraction(4, 5), 3: Fraction(5, 8)},
+        first={"scores": Fraction(65, 100), "curvature": Fraction(35, 100)},
+        last={
+            "scores": Fraction(77, 100),
+            "curvature": Fraction(16, 100),
+            "squares": Fraction(7, 100),
+        },
+    ),
+    "laplace": Shares(
+        of_last={1: Fraction(1), 2: Fraction(3, 4), 3: Fraction(5, 8)},
+        first={"scores": Fraction(1, 2), "curvature": Fraction(1, 2)},
+        last={
+            "scores": Fraction(70, 100),
+            "curvature": Fraction(22, 100),
+            "squares": Fraction(8, 100),
+        },
+    ),
 }
 # Shares of the last round's scores where outcomes are numbers: of their lengths, and
 # where there is one of its shape and of how many lie above their median
@@ -123,13 +147,14 @@ class CentredQuestions:
     def rounds(self, left: Fraction) -> Iterator[Step]:
         """Yield the steps of all rounds: they share what counts of cells leave."""
         left = left * (1 - OF_CELLS)
-        last = OF_LAST.get(self.n_rounds, OF_LAST[3])
+        shares = SHARES[self.law]
+        last = shares.of_last.get(self.n_rounds, shares.of_last[3])
         early = self.n_rounds - 1
         for number in range(1, early + 1):
             share = (1 - last) * Fraction(2 * number, early * (early + 1))
-            for kind, part in FIRST_SHARES.items():
+            for kind, part in shares.first.items():
                 yield self._sum(kind, number, left * share * part)
-        prices = {kind: left * last * part for kind, part in LAST_SHARES.items()}
+        prices = {kind: left * last * part for kind, part in shares.last.items()}
         whole = prices["scores"]
         if self.by_lengths:
             yield self._lengths(whole * OF_LENGTHS)

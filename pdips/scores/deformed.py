@@ -16,8 +16,9 @@ from pdips.scores.inner_points import FURTHEST, QUANTILES
 from pdips.scores.pseudo_table import LEAST_SLOPE
 
 # How far the correction may be wrong, as a share of it: of skewness, and of tails.
-# Chosen on the errors of `python -m benchmarks.moments designs` (2026-12-01), whose
-# skewness polynomials of a quantile tell well, and long tails at half of what they do
+# Chosen on the errors of `python -m benchmarks.score_parts constants` (2026-12-01),
+# whose skewness polynomials of a quantile tell well, and long tails at half of what
+# they do
 UNSURE = (0.5, 1.0)
 # Condition of what the two numbers say of the two deformations from which on nothing
 # is corrected

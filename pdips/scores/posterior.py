@@ -40,7 +40,7 @@ FLAT = 1e-3
 # 2024)
 MOST_K = 0.7
 # Proposals that are tried, each fitted to the weighted draws of the one before
-ATTEMPTS = 4
+ATTEMPTS = 6
 SPREAD = 1.1  # How much wider than the weighted draws the next proposal is
 # Draws proposed at least; and finite weights below which their tail has no shape
 FEWEST = 2_000

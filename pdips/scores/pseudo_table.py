@@ -30,11 +30,16 @@ ENTROPY = 30.0
 LEAST = 1e-8
 MOST_STEPS = 250
 # Of an outcome's cells, in deviations of noise: a count that is hardly noise, and one
-# that is taken for none beside it; and the share of records that notable cells hold
-# from which on others count as empty
+# that is taken for none beside it
 NOTABLE = 3.0
 EMPTY = 0.5
+# The first of one cell among dozens, as of Laplace noise one in 140 is above 3
+# deviations; and the share of records that such cells hold from which on others count
+# as empty
+ALONE = 4.5
 MOST_SURE = 0.8
+# Records of a level that noise may hide, in its deviations
+HIDDEN = 0.5
 # Slope of the mean of the sums that is taken for none, over the largest
 LEAST_SLOPE = 1e-9
 
@@ -68,11 +73,13 @@ def made_up_rows(
     by_column = np.split(counts, np.cumsum(cells.sizes)[:-1])
     indicators = []
     for (name, edges), noisy in zip(cells.edges.items(), by_column, strict=True):
+        column = cells.columns[name]
         likely = likely_shares(noisy, deviation)
+        if column.is_categorical:
+            likely = shares_of_levels(noisy, deviation)
         evenly = (likely > 0) / (likely > 0).sum()
         proposed = (1 - EVENLY) * likely + EVENLY * evenly
         cell = _spread(proposed, n, rng)
-        column = cells.columns[name]
         values[name] = inside_cells(column, edges[cell], edges[cell + 1], rng)
         log_weights += np.log(likely[cell] / proposed[cell])
         indicators.append(np.eye(len(likely))[cell])
@@ -103,18 +110,32 @@ def likely_shares(noisy: FloatArray, deviation: float) -> FloatArray:
     return np.asarray(sure / sure.sum())
 
 
-def merged_shares(noisy: FloatArray, deviation: float) -> FloatArray:
+def shares_of_levels(noisy: FloatArray, deviation: float) -> FloatArray:
+    """Return shares of levels by their noisy counts, none of them empty.
+
+    A level whose count may be noise alone has as much as noise hides. Without rows of
+    a level nothing would follow of its effect from the noisy curvature, and no weights
+    could put that right.
+    """
+    hidden = HIDDEN * max(deviation, 1e-300)
+    sure = np.maximum(noisy, hidden)
+    return np.asarray(sure / sure.sum())
+
+
+def merged_shares(noisy: FloatArray, deviation: float, n: float = np.inf) -> FloatArray:
     """Return shares of cells in the order of a number by their noisy counts, each with
-    noise of a standard deviation.
+    noise of a standard deviation; ``n`` is the number of records where it is known.
 
     Where cells that are hardly noise hold most records, others count as empty. Where
     the noise on each cell is louder than it, all would: then halves of the cells,
     halves of these and so on are told apart as long as one is hardly noise, and what
     isn't told apart is spread over its cells.
     """
-    notable = noisy > NOTABLE * deviation
-    if noisy[notable].sum() >= MOST_SURE * max(float(noisy.sum()), 1.0):
-        return likely_shares(noisy, NOTABLE * deviation)
+    notable = noisy > ALONE * deviation
+    # noise on many empty cells together may be as much as a large part of the records
+    total = min(max(float(noisy.sum()), 1.0), n)
+    if noisy[notable].sum() >= MOST_SURE * total:
+        return likely_shares(noisy, ALONE * deviation)
     shares = np.zeros(len(noisy))
     parts = [slice(0, len(noisy))]
     while parts:

@@ -2,7 +2,9 @@
 answers and public facts alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from pdips.scores.record_score import Norm
 MADE_UP = 4_096
 STARTS = 4
 MOST_CLIMBED = 150
+# Searches one after the other, each in units of the place where it begins
+CLIMBS = 2
 # Longest way to the next reference, in whitened units of the last one
 REACH = 5.0
 # Radii in units of the norm that whitened scores have about: of the first round, and
@@ -27,13 +31,13 @@ REACH = 5.0
 FIRST = 1.0
 LEAST = 1.2
 WIDEST = 6.0
-# The least where outcomes are numbers: of the wrong errors of `python -m
-# benchmarks.moments designs` (2026-12-01) fewer are clipped than at LEAST, at noise of
-# .8 of the sampling variance of 5,000 records at (1, 1e-6)
+# The least where outcomes are numbers: fewer of wrong errors are clipped than at LEAST.
+# `python -m benchmarks.score_parts constants` (2026-12-01) compares both: on 18 tables
+# LEAST covered more
 LEAST_OF_NUMBERS = 2.0
 # Share of the sampling variance that the noise of the last sums of scores may have,
 # where outcomes have levels
-AFFORDED = 0.3
+AFFORDED = 0.2
 # Radius of curvatures over the norm that they have about
 CURVED = 1.5
 # Largest eigenvalue of the noise on a curvature, as a share of the curvature: what
@@ -97,14 +101,45 @@ def opening_place(sums: CentredSums) -> FloatArray:
         height = sums.n_records * value + sums.prior.log_density(place)
         return height, sums.n_records * slope + pull
 
+    def climbed(start: FloatArray) -> FloatArray:
+        for _ in range(CLIMBS):
+            scale = _scale_at(sums, start, records)
+            uphill = partial(_in_units, log_density, start, scale)
+            start = start + scale * most_probable(uphill, 0 * start, MOST_CLIMBED)
+        return start
+
     starts = [
         initial(space.model),
         np.median(space.prior, axis=0),
         *space.prior[:STARTS],
     ]
-    ends = [most_probable(log_density, start, MOST_CLIMBED) for start in starts]
+    ends = [climbed(start) for start in starts]
     heights = [log_density(end)[0] for end in ends]
     return ends[int(np.argmax(np.where(np.isfinite(heights), heights, -np.inf)))]
+
+
+def _in_units(
+    log_density: Callable[[FloatArray], tuple[float, FloatArray]],
+    start: FloatArray,
+    scale: FloatArray,
+    steps: FloatArray,
+) -> tuple[float, FloatArray]:
+    """Return a log density and its slope some steps from a start, in their units."""
+    height, slope = log_density(start + scale * steps)
+    return height, scale * slope
+
+
+def _scale_at(sums: CentredSums, place: FloatArray, records: Values) -> FloatArray:
+    """Return what a step of the search is worth of each parameter: as much as one
+    record tells of it at some parameters, or the prior.
+
+    A search that is blind to units ends where it began where an outcome is in
+    thousands, and its deviation on the scale of logarithms.
+    """
+    scores = sums.points.law.score.of_public(place, records)
+    squares = np.where(np.isfinite(scores), scores, 0.0) ** 2
+    precision = squares.mean(axis=0) + sums.prior.deviation**-2
+    return np.asarray(1 / np.sqrt(precision))
 
 
 def _made_up(sums: CentredSums) -> Values:
@@ -121,7 +156,7 @@ def _made_up(sums: CentredSums) -> Values:
             if column.is_categorical:
                 shares = likely_shares(noisy, NOTABLE * sums.counts_deviation)
             else:
-                shares = merged_shares(noisy, sums.counts_deviation)
+                shares = merged_shares(noisy, sums.counts_deviation, sums.n_records)
             cell = rng.choice(len(shares), MADE_UP, p=shares)
             values[name] = inside_cells(column, edges[cell], edges[cell + 1], rng)
     return sums.space.beside(values)

@@ -1,0 +1,87 @@
+"""Where scores are taken first: by noisy counts of cells, in any unit of outcomes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import Schema, Scores, Table
+from pdips.analyses.declarations import sources_of
+from pdips.privacy.curator import Clock, Drawing
+from pdips.privacy.noise import RandomBits
+from pdips.scores import references
+from pdips.scores.pseudo_table import likely_shares, merged_shares, shares_of_levels
+
+SCHEMA = Schema(
+    columns={
+        "y": {"lower": 0, "upper": 50_000},
+        "x": {"lower": 0, "upper": 60},
+        "g": {"levels": ["a", "b"]},
+    }
+)
+# Nearly all outcomes are in the first of equal cells, whose width is this
+OF_FIRST = 1_562.5
+
+
+@pytest.fixture(scope="module")
+def spending():
+    """5,000 records most of which spend little, and some very much."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 60, 5_000)
+    g = rng.choice(["a", "b"], 5_000)
+    y = np.minimum(np.exp(rng.normal(4, 1.6, 5_000)), 50_000)
+    return Table(pd.DataFrame({"y": y, "x": x, "g": g}), SCHEMA)
+
+
+def first_scales(table):
+    """The logarithm of the first reference's standard deviation under the noise of four
+    pure releases.
+    """
+    [source] = sources_of(["y ~ x + g"], SCHEMA)
+    mechanism = Scores(epsilon=1, model=source, score_rounds=1)
+    plan = mechanism.plan(SCHEMA)
+    for seed in range(4):
+        bits = RandomBits(np.random.default_rng(seed))
+        sums = mechanism.ask(plan, Drawing(plan, table, bits, Clock(), None)).sums
+        yield sums.rounds[0].centring.place[0]
+
+
+def test_the_first_search_knows_the_units_of_an_outcome(spending, monkeypatch):
+    """The made-up outcomes are spread evenly over one cell. The broken twin climbs with
+    steps of 1 for all parameters, and stops where a deviation is still far off.
+    """
+    expected = np.log(OF_FIRST / np.sqrt(12))
+    scales = np.array([*first_scales(spending)])
+    assert scales == pytest.approx(expected, abs=0.05)
+    monkeypatch.setattr(references, "_scale_at", lambda sums, place, records: 1.0)
+    twins = np.array([*first_scales(spending)])
+    assert np.abs(twins - expected).max() > 0.1
+
+
+def test_a_cell_that_is_noise_among_empty_ones_holds_no_records():
+    """One of 36 cells has 3.3 deviations of noise. The broken twin counts it, which
+    puts six of a hundred records at four fifths of the upper bound.
+    """
+    noisy = np.random.default_rng(0).normal(0, 60, 36)
+    noisy[0] += 5_000
+    noisy[25] = 316
+    assert merged_shares(noisy, 94, 5_000.0)[0] == 1
+    assert likely_shares(noisy, 3 * 94)[25] > 0.05
+    # noise of many cells that adds up is no share of records whose number is known
+    noisy[1:] = 90
+    assert merged_shares(noisy, 94, 5_000.0)[0] == 1
+    assert merged_shares(noisy, 94)[0] < 1
+
+
+def test_no_level_is_left_without_rows():
+    """A level of a tenth of 5,000 records may be hidden by pure noise of 126. The
+    broken twin has no row of it, so that nothing is known of its effect.
+    """
+    noisy = np.array([4_520.0, 110.0])
+    shares = shares_of_levels(noisy, 126)
+    assert shares.sum() == pytest.approx(1)
+    assert shares[1] == pytest.approx(110 / 4_630)
+    assert shares_of_levels(np.array([4_520.0, -80.0]), 126)[1] == pytest.approx(
+        63 / 4_583
+    )
+    assert likely_shares(noisy, 126)[1] == 0
+    assert shares_of_levels(np.zeros(3), 0.0) == pytest.approx([1 / 3] * 3)
