@@ -15,11 +15,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 from scipy.stats import spearmanr
 
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.evaluation.propensity import PropensityScores, pmse, specks
+from pdips.evaluation.encoding import codes_of, grouped, sizes_of, table_codes
+from pdips.evaluation.logistic import ridge_logistic
+from pdips.evaluation.propensity import indicator_matrix, pmse, specks
 from pdips_papers.harness.stored import write_table
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -31,6 +34,7 @@ ORDERS = (1, 2, 3, 5)
 DISTANCES = (0.02, 0.05, 0.1, 0.2, 0.4)
 N_RECORDS = 2_000
 N_NULL = 100
+N_CELLS = 100
 SEED = 1
 LEVEL = 0.95
 """Share of pairs of one law that a measure calls alike."""
@@ -58,12 +62,18 @@ def draw(order: int, distance: float, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(CELLS[cells], columns=list(NAMES))
 
 
-def chi_square(scores: PropensityScores) -> float:
+def chi_square(original: Table, other: pd.DataFrame) -> float:
     """Return the statistic of Sakshaug and Raghunathan (2010) over hundredths of the
-    scores of two tables.
+    scores of two tables, of SPECKS' logistic regression with interactions of two.
     """
-    ours = np.array(scores.table)
-    theirs = np.array(scores.synthetic)
+    sizes = sizes_of(SCHEMA)
+    rows, *counts = grouped(table_codes(original), codes_of(other, SCHEMA), sizes)
+    features = indicator_matrix(rows, sizes, counts[0] + counts[1], interactions=True)
+    _, scores = ridge_logistic(features, *counts)
+    cells = np.floor(expit(scores) * N_CELLS).astype(np.int64)
+    ours, theirs = (
+        np.bincount(cells, each, minlength=N_CELLS + 1) / each.sum() for each in counts
+    )
     both = ours + theirs
     apart = (ours - theirs)[both > 0] ** 2 / both[both > 0]
     return float(N_RECORDS * apart.sum())
@@ -78,11 +88,10 @@ def measures(
         name: specks(table, [other], classifier=classifier, rng=rng)
         for name, classifier in CLASSIFIERS.items()
     }
-    [scores] = found["SPECKS, interactions of two"].scores
     return {name: each.mean for name, each in found.items()} | {
         "pMSE, main effects": pmse(original, other),
         "pMSE, interactions of two": pmse(original, other, interactions=True),
-        CHI_SQUARE: chi_square(scores),
+        CHI_SQUARE: chi_square(table, other),
     }
 
 
