@@ -238,7 +238,7 @@ def _columns(
     variables = {*read} - {""}
     for name in sorted(variables - {*schema.columns, *names}):
         handed_over = (
-            "; a constant of your own is handed over by "
+            "; in Python a constant of your own is handed over by "
             f"extra_namespace={{{name!r}: ...}}"
         )
         raise InputError(
@@ -266,7 +266,7 @@ def _check_functions(descriptions: Sequence[Any], names: Collection[str]) -> Non
             if root not in known or is_inside:
                 raise InputError(
                     f"the formula calls {function!r}, which Bambi doesn't have"
-                    f"{hint(root, known)}; a function of your own is handed over by "
+                    f"{hint(root, known)}; in Python one of your own is handed over by "
                     f"extra_namespace={{{root!r}: {root}}}"
                 )
 
