@@ -347,7 +347,8 @@ def source_of_conditioned(
     with snapshot(data) as lent:
         table = as_table(lent, schema, counted=False)
     if ledger is not None and resume is not None:
-        settled_answers(ledger, open_entry(ledger, resume), table.fingerprint)
+        journal = ledger.journal_of(open_entry(ledger, resume))
+        settled_answers(ledger, resume, journal, table.fingerprint)
     try:
         converted = converted_conditioned(model, table)
     except InputError as error:

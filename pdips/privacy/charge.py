@@ -131,7 +131,8 @@ class Charge:
         journal = self.ledger.journal_of(entry)
         self._lock = _locked(journal, number)
         try:
-            facts, answers = settled_answers(self.ledger, entry, self._fingerprint())
+            fingerprint = self._fingerprint()
+            facts, answers = settled_answers(self.ledger, number, journal, fingerprint)
         except BaseException:
             self._unlock()
             raise
@@ -474,16 +475,16 @@ def open_entry(ledger: Ledger, number: int) -> Entry:
 
 
 def settled_answers(
-    ledger: Ledger, entry: Entry, fingerprint: str
+    ledger: Ledger, number: int, journal: Journal, fingerprint: str
 ) -> tuple[dict[str, Any], list[Stored]]:
-    """Return the facts and the answers of a charge, or refuse a table that it wasn't
-    made for, which is recorded.
+    """Return the facts and the answers of a charge from its journal, or refuse a table
+    that it wasn't made for, which is recorded.
     """
-    facts, answers = ledger.journal_of(entry).read()
+    facts, answers = journal.read()
     if ledger.salted(fingerprint) != facts["table"]:
         ledger.refuse_resumption()
         raise InputError(
-            f"charge {entry.number} can't be resumed: the table isn't the one that it "
+            f"charge {number} can't be resumed: the table isn't the one that it "
             "was charged for. That it differs is on record"
         )
     return facts, answers

@@ -80,7 +80,8 @@ def test_a_statistic_that_moves_more_than_its_step_says_would_be_found(monkeypat
     assert 0.5 < float(right.amount / right.price) <= SURE
     monkeypatch.setattr(part.ViewedStatistic, "__call__", twice)
     wrong = losses(mechanism, pair, seed=1, level=40.0, plan=plan)
-    assert float(wrong.amount / wrong.price) > 1.2
+    # twice what the right one loses, which is .6 of the price in this pair
+    assert float(wrong.amount / wrong.price) > 1.1
 
 
 def test_parts_that_each_take_the_whole_budget_would_be_found():
