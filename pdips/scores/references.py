@@ -56,7 +56,7 @@ LENGTHS = np.geomspace(1, 8, 7)
 # records; in deviations of noise; and as a share of those that it says, which the
 # reference may be off by
 BEYOND = 0.3
-SURE = 2.0
+SURE = 2.5
 OFF = 0.15
 
 
@@ -279,13 +279,15 @@ def radius_by_tail(
     expected: FloatArray,
     n: float,
 ) -> float:
-    """Return the first edge beyond which about as many records lie as the model
-    expects, by noisy counts: what clipping takes from these is known.
+    """Return the first edge beyond which, and beyond all further ones, about as many
+    records lie as the model expects, by noisy counts: what clipping takes from these is
+    known. Where tails are longer fewer lie in between, so that beyond some edge there
+    are as many by chance.
     """
     beyond = np.cumsum(counts[::-1])[::-1] - expected
     # the sum of more cells has more noise
     deviations = deviation * np.sqrt(np.arange(len(counts), 0, -1))
     few = np.maximum(BEYOND * np.sqrt(n), SURE * deviations) + OFF * expected
-    is_few = np.abs(beyond) <= few
-    is_few[-1] = True
-    return float(edges[int(np.argmax(is_few))])
+    is_off = np.abs(beyond) > few
+    n_edges = int(np.flatnonzero(is_off).max(initial=-1)) + 1
+    return float(edges[min(n_edges, len(edges) - 1)])

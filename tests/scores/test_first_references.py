@@ -1,4 +1,6 @@
-"""Where scores are taken first: by noisy counts of cells, in any unit of outcomes."""
+"""Where scores are taken first, by noisy counts of cells, in any unit of outcomes; and
+how far they reach last.
+"""
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,7 @@ from pdips.privacy.curator import Clock, Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.scores import references
 from pdips.scores.pseudo_table import likely_shares, merged_shares, shares_of_levels
+from pdips.scores.references import length_edges, radius_by_tail
 
 SCHEMA = Schema(
     columns={
@@ -85,3 +88,21 @@ def test_no_level_is_left_without_rows():
     )
     assert likely_shares(noisy, 126)[1] == 0
     assert shares_of_levels(np.zeros(3), 0.0) == pytest.approx([1 / 3] * 3)
+
+
+def test_the_last_radius_is_beyond_the_last_edge_that_is_off():
+    """Of long tails fewer records lie in the shoulders, so that beyond the first edge
+    there are as many as expected. The broken twin stops there, and clips the tail.
+    """
+    edges = length_edges(4, "l2")
+    expected = np.array([2_000.0, 1_100, 450, 120, 20, 2, 0])
+    beyond = np.array([2_000.0, 1_400, 900, 500, 220, 40, 10])
+    counts = -np.diff(np.append(beyond, 0))
+    radius = radius_by_tail(counts, 20.0, edges, expected, 5_000.0)
+    assert radius == edges[5]
+    first = int(np.argmax(np.abs(beyond - expected) <= 0.3 * np.sqrt(5_000)))
+    assert edges[first] < radius / 5
+    right = -np.diff(np.append(expected, 0))
+    assert radius_by_tail(right, 20.0, edges, expected, 5_000.0) == edges[0]
+    off = counts + np.array([0, 0, 0, 0, 0, 0, 500])
+    assert radius_by_tail(off, 20.0, edges, expected, 5_000.0) == edges[-1]
