@@ -33,7 +33,7 @@ LEAST = 1.2
 WIDEST = 6.0
 # The least where outcomes are numbers: fewer of wrong errors are clipped than at LEAST.
 # `python -m benchmarks.score_parts constants` (2026-12-01, 60 releases) compares both:
-# coefficients are nearer, and scales, whose intervals are shorter by a third, farther
+# coefficients are as near, and scales, whose intervals are shorter, farther
 LEAST_OF_NUMBERS = 2.0
 # Share of the sampling variance that the noise of the last sums of scores may have,
 # where outcomes have levels
