@@ -185,7 +185,7 @@ def test_a_newcomer_gets_through_the_readme(tmp_path):
         == names
     )
     assert (
-        "Propensity scores"
+        "General measures"
         in (clone / "demo/youth/confidential/report.html").read_text()
     )
     shell(clone, "make demo EPSILON=3")
