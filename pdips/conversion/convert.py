@@ -241,7 +241,7 @@ def _check_public(builds: Conditioned, numbers: NDArray[Any], name: str) -> None
     """
     public = builds.public_values
     known = {each: builds.columns[each] for each in public}
-    if np.ptp(numbers) == 0:
+    if (numbers == numbers[0]).all():
         return
     found: Reading | None = reading_of(numbers, public, known)
     if isinstance(found, ColumnExpression) and found.by_code is not None:

@@ -381,6 +381,8 @@ class Coder:
         is_added = is_new & ~is_missing
         if is_added.any() and len(self._hashed) + is_added.sum() <= MOST_HASHED:
             added = pd.Series(hashes[is_added], index=whole[is_added])
+            # a dictionary may name a value twice
+            added = added[~added.index.duplicated()]
             self._hashed = pd.concat([self._hashed, added])
         return hashes
 

@@ -109,6 +109,15 @@ def test_what_is_read_in_one_way_is_taken():
         assert source.converted is not None
 
 
+def test_one_truth_value_for_all_is_a_constant():
+    frame = pd.DataFrame({"pay": PAY, "visits": RNG.uniform(0, 1, N)})
+    with pm.Model() as model:
+        everybody = pm.Data("everybody", np.ones(N, dtype=bool))
+        pm.Normal("pay", pm.Normal("a", 5, 5) * everybody, 1, observed=PAY)
+    source = source_of_conditioned(model, frame, schema_of(visits=NUMBER))
+    assert source.converted is not None
+
+
 def test_no_neighbour_of_an_only_reading_has_another_one():
     """Small tables in which columns agree often, and one record changed at random: the
     first reading that fits differs in some of them, an only one in none.

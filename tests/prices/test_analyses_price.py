@@ -75,13 +75,17 @@ def test_a_statistic_that_moves_more_than_its_step_says_would_be_found(monkeypat
     # the broken twin
     mechanism = made("pure", "replace-one")
     plan = mechanism.plan(SCHEMA)
-    pair = worst_pairs(SCHEMA, "replace-one")[0]
-    right = losses(mechanism, pair, seed=1, level=40.0, plan=plan)
-    assert 0.5 < float(right.amount / right.price) <= SURE
+    pairs = worst_pairs(SCHEMA, "replace-one")[:2]
+
+    def largest() -> float:
+        found = [
+            losses(mechanism, pair, seed=1, level=40.0, plan=plan) for pair in pairs
+        ]
+        return max(float(each.amount / each.price) for each in found)
+
+    assert 0.5 < largest() <= SURE
     monkeypatch.setattr(part.ViewedStatistic, "__call__", twice)
-    wrong = losses(mechanism, pair, seed=1, level=40.0, plan=plan)
-    # twice what the right one loses, which is .6 of the price in this pair
-    assert float(wrong.amount / wrong.price) > 1.1
+    assert largest() > 1.2
 
 
 def test_parts_that_each_take_the_whole_budget_would_be_found():
