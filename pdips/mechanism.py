@@ -603,7 +603,7 @@ class Mechanism(ABC):
         tables = drawn.tables
         if margins:
             tables = {"margins": stacked(margins), **tables}
-        forms = answer_forms(answers, plan.steps)
+        forms = answer_forms(answers)
         if forms:
             tables = {**tables, "answers": answer_rows(answers)}
         return Release(

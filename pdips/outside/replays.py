@@ -373,16 +373,6 @@ def more_sets(
         mechanism = kind.of_published(document.mechanism_settings, schema)
     if mechanism is None:
         mechanism = mechanism_of(document)
-    steps = {step.name: step for step in mechanism.plan(schema).steps}
-    for form in document.answers:
-        stated = form.standard_deviation
-        step = steps.get(form.step)
-        if stated is not None and (step is None or step.standard_deviation != stated):
-            raise InputError(
-                f"{opened.home} has other answers, or other noise on them, than its "
-                f"settings in privacy.json ask for: it may be of a version with other "
-                f"shares of the price"
-            )
     public = PublicFacts(document.n_records)
     if document.n_records is None:
         first = Table(opened.sets[0], schema.without_person())

@@ -33,11 +33,14 @@ class NotedAnswer:
         What sort of answer it is.
     values : ndarray, int, mapping or DataFrame
         What the curator said.
+    standard_deviation : float, optional
+        That of the noise on each number, in whole steps.
     """
 
     step: str
     kind: AnswerKind
     values: Any
+    standard_deviation: float | None = None
 
 
 class Answers(Sequence[NotedAnswer]):
@@ -70,14 +73,27 @@ class Answers(Sequence[NotedAnswer]):
     def __repr__(self) -> str:
         return f"Answers({len(self)} of {len({answer.step for answer in self})} steps)"
 
-    def note(self, step: str, kind: AnswerKind, values: Any) -> None:
+    def note(
+        self,
+        step: str,
+        kind: AnswerKind,
+        values: Any,
+        standard_deviation: float | None = None,
+    ) -> None:
         """Add an answer. Arrays are copied, for mechanisms may work in their place."""
         held = values
         if isinstance(values, np.ndarray):
             held = values.copy()
         elif isinstance(values, Mapping):
             held = {name: np.array(array) for name, array in values.items()}
-        self._given.append(NotedAnswer(step=step, kind=kind, values=held))
+        self._given.append(
+            NotedAnswer(
+                step=step,
+                kind=kind,
+                values=held,
+                standard_deviation=standard_deviation,
+            )
+        )
 
 
 class PublicFacts:

@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 from pdips.arrays import BoolArray, IntArray
 from pdips.data.table import Table
 from pdips.errors import PlanError
-from pdips.privacy.answers import AnswerKind, Answers, PublicFacts
+from pdips.privacy.answers import (
+    AnswerKind,
+    Answers,
+    NotedAnswer,
+    PublicFacts,
+)
 from pdips.privacy.charge import Charge
 from pdips.privacy.noise import (
     RandomBits,
@@ -216,8 +221,9 @@ class Curator(ABC):
             leave that share a price with it.
         """
         self._take(step, "laplace", "gaussian", share=share)
-        noisy = self._count(step.enlarged(units, share), statistic, possible)
-        self.answers.note(step.name, "numbers", noisy)
+        asked = step.enlarged(units, share)
+        noisy = self._count(asked, statistic, possible)
+        self._note(step.name, "numbers", noisy, asked.standard_deviation)
         return noisy
 
     def choose(
@@ -238,7 +244,7 @@ class Curator(ABC):
         """
         self._take(step, "exponential", share=share)
         chosen = self._choose(step.enlarged(units, share), scores)
-        self.answers.note(step.name, "choice", chosen)
+        self._note(step.name, "choice", chosen)
         return chosen
 
     def choose_given(
@@ -260,7 +266,7 @@ class Curator(ABC):
         """
         self._take(step, "exponential", share=share)
         chosen = self._choose_given(step.enlarged(units, share), noisy, scores)
-        self.answers.note(step.name, "choice", chosen)
+        self._note(step.name, "choice", chosen)
         return chosen
 
     def pass_over(self, step: Step) -> None:
@@ -282,7 +288,7 @@ class Curator(ABC):
         """
         self._take(step, "bounded-range", "distribution")
         drawn = self._draw(step, distribution)
-        self.answers.note(step.name, "draw", drawn)
+        self._note(step.name, "draw", drawn)
         return drawn
 
     def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
@@ -292,8 +298,8 @@ class Curator(ABC):
         Choices that go on to steer questions must pass through here, so that audits can
         follow them.
         """
-        # A rule may work in doubles, whose last bits another run may have otherwise.
-        decision: NDArray[Any] = self.keep(partial(rule, noisy))
+        decision = self._decide(noisy, rule)
+        self._note("", "kept", decision)
         return decision
 
     def keep(self, make: Callable[[], Any]) -> Any:
@@ -308,7 +314,7 @@ class Curator(ABC):
             Returns an array, or a dict of arrays, from noisy answers and public facts.
         """
         values = self._keep(make)
-        self.answers.note("", "kept", values)
+        self._note("", "kept", values)
         return values
 
     def coins(self, n: int, share: float) -> BoolArray:
@@ -317,8 +323,19 @@ class Curator(ABC):
         """
         raise PlanError(f"{type(self).__name__} follows no coins")
 
+    def _note(
+        self, step: str, kind: AnswerKind, values: Any, deviation: float | None = None
+    ) -> None:
+        """Add an answer to those that were given."""
+        self.answers.note(step, kind, values, deviation)
+
     def _keep(self, make: Callable[[], Any]) -> Any:
         return make()
+
+    def _decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
+        # A rule may work in doubles, whose last bits another run may have otherwise.
+        decision: NDArray[Any] = self._keep(partial(rule, noisy))
+        return decision
 
     @abstractmethod
     def _count(
@@ -487,31 +504,36 @@ class PublishedAnswers(Curator):
         self.facts = facts
         self._given = iter(given)
 
-    def _next(self, step: str, kind: AnswerKind) -> Any:
+    def _next(self, step: str, kind: AnswerKind) -> NotedAnswer:
         answer = next(self._given, None)
         if answer is None or (answer.step, answer.kind) != (step, kind):
             raise PlanError(
                 f"{step or 'what is kept'!r} of {self._plan.mechanism} isn't among the "
                 f"answers that were published"
             )
-        return answer.values
+        return answer
 
     def _keep(self, make: Callable[[], Any]) -> Any:
-        return self._next("", "kept")
+        return self._next("", "kept").values
 
     def _count(
         self, step: Step, statistic: Statistic, possible: BoolArray | None
     ) -> IntArray:
-        return np.array(self._next(step.name, "numbers"))
+        answer = self._next(step.name, "numbers")
+        if answer.standard_deviation != step.standard_deviation:
+            raise PlanError(
+                f"{step.name!r} was answered with other noise than these settings give"
+            )
+        return np.array(answer.values)
 
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
-        return np.array(self._next(step.name, "choice"))
+        return np.array(self._next(step.name, "choice").values)
 
     def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
-        return int(self._next(step.name, "choice"))
+        return int(self._next(step.name, "choice").values)
 
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
-        return self._next(step.name, "draw")
+        return self._next(step.name, "draw").values
 
 
 def no_table() -> Table:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from pdips.arrays import BoolArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.errors import PlanError
-from pdips.privacy.answers import PublicFacts
+from pdips.privacy.answers import AnswerKind, PublicFacts
 from pdips.privacy.curator import (
     Curator,
     Distribution,
@@ -120,53 +119,6 @@ class PartCurator(Curator):
     def coins(self, n: int, share: float) -> BoolArray:
         return self._whole.coins(n, share)
 
-    def count(
-        self,
-        step: Step,
-        statistic: Statistic,
-        possible: BoolArray | None = None,
-        *,
-        units: int | Fraction = 1,
-        share: int | Fraction = 1,
-    ) -> IntArray:
-        asked = self._renamed(step, "laplace", "gaussian", share=share)
-        seen = ViewedStatistic(self._view, statistic)
-        noisy = self._whole.count(asked, seen, possible, units=units, share=share)
-        self.answers.note(step.name, "numbers", noisy)
-        return noisy
-
-    def choose(
-        self,
-        step: Step,
-        scores: Statistic,
-        *,
-        units: int | Fraction = 1,
-        share: int | Fraction = 1,
-    ) -> IntArray:
-        asked = self._renamed(step, "exponential", share=share)
-        seen = ViewedStatistic(self._view, scores)
-        chosen = self._whole.choose(asked, seen, units=units, share=share)
-        self.answers.note(step.name, "choice", chosen)
-        return chosen
-
-    def choose_given(
-        self,
-        step: Step,
-        noisy: IntArray,
-        scores: ScoresGiven,
-        *,
-        units: int | Fraction = 1,
-        share: int | Fraction = 1,
-    ) -> int:
-        asked = self._renamed(step, "exponential", share=share)
-        seen = ViewedStatistic(self._view, scores)
-        chosen = self._whole.choose_given(asked, noisy, seen, units=units, share=share)
-        self.answers.note(step.name, "choice", chosen)
-        return chosen
-
-    def pass_over(self, step: Step) -> None:
-        self._whole.pass_over(self._renamed(step, step.law, share=0))
-
     def pass_over_rest(self) -> None:
         """Tick off what the part planned and didn't ask, so that the next part can be
         asked.
@@ -174,34 +126,37 @@ class PartCurator(Curator):
         while self.due is not None:
             self.pass_over(self.due)
 
-    def draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
-        asked = self._renamed(step, "bounded-range", "distribution")
-        drawn = self._whole.draw(asked, ViewedStatistic(self._view, distribution))
-        self.answers.note(step.name, "draw", drawn)
-        return drawn
+    def _take(self, step: Step, *laws: AnswerLaw, share: int | Fraction = 1) -> None:
+        super()._take(step, *laws, share=share)
+        self._whole._take(named(step, self._prefix), *laws, share=share)
 
-    def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
-        decision = self._whole.decide(noisy, rule)
-        self.answers.note("", "kept", decision)
-        return decision
-
-    def keep(self, make: Callable[[], Any]) -> Any:
-        values = self._whole.keep(make)
-        self.answers.note("", "kept", values)
-        return values
-
-    def _renamed(self, step: Step, *laws: AnswerLaw, share: int | Fraction = 1) -> Step:
-        """Tick a step off the plan of the part, and return it as the whole has it."""
-        self._take(step, *laws, share=share)
-        return named(step, self._prefix)
+    def _note(
+        self, step: str, kind: AnswerKind, values: Any, deviation: float | None = None
+    ) -> None:
+        super()._note(step, kind, values, deviation)
+        name = f"{self._prefix}{step}" if step else ""
+        self._whole._note(name, kind, values, deviation)
 
     def _count(
         self, step: Step, statistic: Statistic, possible: BoolArray | None
     ) -> IntArray:
-        raise PlanError("the curator of the whole answers")
+        seen = ViewedStatistic(self._view, statistic)
+        return self._whole._count(named(step, self._prefix), seen, possible)
 
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
-        raise PlanError("the curator of the whole answers")
+        seen = ViewedStatistic(self._view, scores)
+        return self._whole._choose(named(step, self._prefix), seen)
+
+    def _choose_given(self, step: Step, noisy: IntArray, scores: ScoresGiven) -> int:
+        seen = ViewedStatistic(self._view, scores)
+        return self._whole._choose_given(named(step, self._prefix), noisy, seen)
 
     def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
-        raise PlanError("the curator of the whole answers")
+        seen = ViewedStatistic(self._view, distribution)
+        return self._whole._draw(named(step, self._prefix), seen)
+
+    def _decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
+        return self._whole._decide(noisy, rule)
+
+    def _keep(self, make: Callable[[], Any]) -> Any:
+        return self._whole._keep(make)

@@ -184,7 +184,7 @@ class Recording(_Following):
 
         return self._divided(drawn)
 
-    def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
+    def _decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
         """Divide the runs by what follows from the numbers of their last answer."""
         answer = self._next()
         if answer is None:
@@ -289,7 +289,7 @@ class Enumerating(_Following):
             self.path.fork(key, log_probability, finished=bool(self._round))
         raise _Paused
 
-    def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
+    def _decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
         """Refuse: what follows from noise has no finite law."""
         raise InputError(
             "choices that depend on noisy counts have no law that could "

@@ -12,7 +12,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pdips.privacy.answers import AnswerKind, Answers, NotedAnswer
-from pdips.privacy.plan import NOISY, Step
 from pdips.release.noisy_margins import MOST_NUMBERS
 
 Container = Literal["array", "integer", "arrays"]
@@ -50,8 +49,7 @@ class AnswerForm:
     arrays : tuple of ArrayForm
         In the order of the rows.
     standard_deviation : float, optional
-        That of the noise on each number, in whole steps; left out where it follows
-        from earlier answers.
+        That of the noise on each number, in whole steps.
     """
 
     step: str
@@ -61,19 +59,10 @@ class AnswerForm:
     standard_deviation: float | None = None
 
 
-def answer_forms(
-    answers: Answers, steps: Sequence[Step] = ()
-) -> tuple[AnswerForm, ...]:
-    """Return what the rows of :func:`answer_rows` are, with the noise of the steps that
-    were asked; nothing where some answers are no numbers, or are too many to be
-    published.
+def answer_forms(answers: Answers) -> tuple[AnswerForm, ...]:
+    """Return what the rows of :func:`answer_rows` are; nothing where some answers are
+    no numbers, or are too many to be published.
     """
-    # a step that was asked at another sensitivity than its own has other noise
-    noise = {
-        step.name: step.standard_deviation
-        for step in steps
-        if step.law in NOISY and not step.units
-    }
     forms = []
     n_numbers = 0
     for answer in answers:
@@ -91,7 +80,7 @@ def answer_forms(
                 kind=answer.kind,
                 container=_container(answer.values),
                 arrays=arrays,
-                standard_deviation=noise.get(answer.step),
+                standard_deviation=answer.standard_deviation,
             )
         )
     return tuple(forms) if n_numbers <= MOST_NUMBERS else ()
@@ -151,8 +140,14 @@ def read_answers(forms: Sequence[AnswerForm], rows: pd.DataFrame) -> Answers:
                 numbers.to_numpy(dtype=plain).astype(dtype).reshape(array.shape)
             )
         start += sum(array.size for array in form.arrays)
-        values = _values(form.container, named)
-        answers.append(NotedAnswer(step=form.step, kind=form.kind, values=values))
+        answers.append(
+            NotedAnswer(
+                step=form.step,
+                kind=form.kind,
+                values=_values(form.container, named),
+                standard_deviation=form.standard_deviation,
+            )
+        )
     return Answers(answers)
 
 

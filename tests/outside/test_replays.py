@@ -381,7 +381,7 @@ def test_a_folder_whose_settings_do_not_give_its_noise_is_refused(tmp_path):
         document = json.loads(file.read_text(encoding="utf-8"))
         assert document["settings"].pop(f"{setting}_share") == str(share)
         file.write_text(json.dumps(document), encoding="utf-8")
-        refuses("other answers, or other noise", more_sets, tmp_path / name, 1)
+        refuses("aren.t those of margins", more_sets, tmp_path / name, 1)
 
 
 def test_what_no_more_sets_can_be_drawn_of_is_refused(tmp_path):
