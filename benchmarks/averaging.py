@@ -23,6 +23,7 @@ import pandas as pd
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.posterior.model_file import load
+from pdips.privacy.answers import PublicFacts
 from pdips.statistics.modips import Modips
 
 N_SETS = 10
@@ -134,10 +135,12 @@ def main(design: str, replicates: int, n: int) -> None:
                     mixed, _ = Modips(
                         epsilon=epsilon, model=several, n_sets=N_SETS
                     ).release(Table(frame, schema))
-                    found = {"mixture": mixed.sets}
+                    found = {"mixture": [*mixed.sets]}
                     for path in several:
                         alone = Modips(epsilon=epsilon, model=path, n_sets=N_SETS)
-                        found[path.stem] = alone.again(mixed, n_sets=N_SETS)[0].sets
+                        found[path.stem] = alone.more_sets(
+                            schema, mixed.answers, PublicFacts(n), N_SETS, rng
+                        )
                     rows += [
                         (
                             kind,

@@ -34,7 +34,7 @@ from pdips.posterior.model import (
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.privacy.account import Request
 from pdips.privacy.answers import PublicFacts
-from pdips.privacy.curator import Clock, Curator, Progress, Statistic
+from pdips.privacy.curator import Clock, Curator, Statistic
 from pdips.privacy.loss import check_whole
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
@@ -457,44 +457,6 @@ class Scores(sampling.ChainMechanism):
         kept = curator.keep(make)
         return Clipping.read(kept, self.norm) if kept else None
 
-    def again(
-        self,
-        release: Release,
-        *,
-        n_sets: int,
-        rng: np.random.Generator | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Draw more sets from the noisy sums of a release of the same model:
-        post-processing, at no further cost.
-
-        Arguments, what is returned and what is raised are those of
-        :meth:`pdips.statistics.modips.Modips.again`.
-        """
-        if release.mechanism != self.name:
-            raise InputError(
-                f"more sets are drawn from a release of {self.name}; "
-                f"this one is of {release.mechanism}"
-            )
-        same = (
-            "epsilon",
-            "neighbours",
-            "delta",
-            "score_rounds",
-            "model_source",
-        )
-        if any(release.settings.get(name) != self.settings()[name] for name in same):
-            raise InputError(
-                "model, epsilon, neighbours, delta and "
-                "score_rounds must be those of the release"
-            )
-        clock = Clock(progress)
-        with clock.step("reading noisy sums"):
-            measured, public = self.answers_of(release)
-        return self.redrawn(
-            release, measured, public, n_sets=n_sets, rng=rng, clock=clock
-        )
-
     def answers_of(self, release: Release | Path) -> tuple[ScoreAnswers, Known]:
         """Return the noisy answers that a release of the same model has published, and
         its public columns.
@@ -512,16 +474,14 @@ class Scores(sampling.ChainMechanism):
         public: Known,
         *,
         n_sets: int,
-        rng: np.random.Generator | None = None,
-        clock: Clock | None = None,
     ) -> tuple[Release, RunRecord]:
         """Return a release with other draws and sets, of noisy answers about the same
         parameters.
         """
-        clock = clock or Clock()
+        clock = Clock()
         with clock.running():
             settings = self._settings(release.schema, n_sets)
-            found = drawn(measured, settings, public, RandomBits(rng).generator())
+            found = drawn(measured, settings, public, RandomBits().generator())
         made = replace(
             release,
             sets=tuple(found.sets),

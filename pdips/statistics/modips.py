@@ -22,13 +22,11 @@ from pdips.mechanism import Drawn, LaplaceOrGaussian, Split
 from pdips.posterior import nuts as sampling
 from pdips.posterior.model_checks import Tried, on_stand_ins
 from pdips.privacy.answers import PublicFacts
-from pdips.privacy.curator import Clock, Curator, Progress, timed
+from pdips.privacy.curator import Curator, timed
 from pdips.privacy.loss import Number, check_whole, choice
-from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips.release.noisy_margins import MeasuredMargin, axes_of
 from pdips.release.offers import Offers, SetsShare
-from pdips.release.release import Release, RunRecord
 from pdips.statistics import averaging
 from pdips.statistics.fitted_model import FittedModel, compared
 from pdips.statistics.model import Options, StatisticModel, as_statistic_model, fit
@@ -400,84 +398,6 @@ class Modips(LaplaceOrGaussian):
             name = ", ".join(source.name for source in self._sources)
             text = "\n\n".join(source.text for source in self._sources)
         return super().shown() | {"budget": budget, "model": name, "model_source": text}
-
-    def again(
-        self,
-        release: Release,
-        *,
-        n_sets: int,
-        rng: np.random.Generator | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Draw more sets from the noisy statistics of a release: post-processing, at no
-        further cost.
-
-        The model and the likelihood may be others than those of the release, as long as
-        the statistics are the same.
-
-        Parameters
-        ----------
-        release : Release
-            Of ``split="once"``, without public columns.
-        n_sets : int
-            Number of sets.
-        rng : numpy.random.Generator, optional
-            For tests and studies; it protects nothing here.
-        progress : callable, optional
-            Told the name of each step.
-
-        Returns
-        -------
-        Release, RunRecord
-            With the loss of the first, of which it is a part.
-
-        Raises
-        ------
-        InputError
-            If the release isn't one of this mechanism with the same statistics.
-        """
-        if (
-            release.mechanism != self.name
-            or release.settings.get("split") != "once"
-            or self.split != "once"
-        ):
-            raise InputError(
-                "more sets are drawn from a release of modips with split = once, by "
-                "a mechanism of the same"
-            )
-        if release.schema.public_columns:
-            raise InputError(
-                "more sets of a release with public columns need the "
-                "table: release it with more sets"
-            )
-        settings = {
-            name: release.settings.get(name)
-            for name in ("epsilon", "neighbours", "delta", "budget")
-        }
-        if settings != {name: self.settings()[name] for name in settings}:
-            raise InputError(
-                "epsilon, neighbours, delta and budget must be those of the release"
-            )
-        clock = Clock(progress)
-        generator = RandomBits(rng).generator()
-        measured = self.design(release.schema).restored(release.tables[STATISTICS])
-        with clock.running():
-            drawn = self._drawn([measured], n_sets, generator)
-        tables = dict(drawn.tables)
-        if release.margins:
-            tables = {"margins": release.tables["margins"], **tables}
-        more = replace(
-            release,
-            sets=tuple(drawn.sets),
-            tables=tables,
-            posterior_draws=drawn.posterior_draws,
-        )
-        return more, RunRecord(
-            seconds=clock.seconds,
-            peak_memory=0.0,
-            diagnostics=drawn.diagnostics,
-            closer=drawn.closer,
-        )
 
 
 def _as_budget(budget: Mapping[str, Number] | str) -> dict[str, Any] | str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.errors import InputError
+from pdips.errors import InputError, PlanError
 from pdips.margins.consistency import simplex_projection
 from pdips.margins.forecast import Forecast
 from pdips.posterior.columns import public_columns, stand_ins
@@ -163,6 +163,8 @@ class StatisticPart:
             self.step,
             lambda table: measured_once(self.statistic, table)[: self.n_noised],
         )
+        if len(noisy) != self.n_noised:  # published ones may be another model's
+            raise PlanError(f"{self.step.name!r} has other numbers than were asked for")
         if not self.follows:
             return noisy
         # the last of two counts follows from the first and the public total, so it

@@ -187,10 +187,9 @@ def test_chains_agree_with_weighted_draws(run):
 
 def test_more_sets_come_from_the_published_sums(run):
     release, _ = run
-    made = Scores(epsilon=1, delta="1e-6", model=logit, n_sets=2)
-    more, _ = made.again(release, n_sets=2, rng=np.random.default_rng(1))
+    more = release.more_sets(2, rng=np.random.default_rng(1))
     frame = sick()
-    for made_up in (*release.sets, *more.sets):
+    for made_up in (*release.sets, *more):
         assert [*made_up.columns] == ["x", "z", "y"]
         assert len(made_up) == N
         # shares of 6,000 records, with noise of a few records: 5 deviations

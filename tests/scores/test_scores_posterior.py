@@ -20,7 +20,8 @@ from pdips.posterior.columns import public_stand_ins
 from pdips.posterior.inspection import released_draws
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
-from pdips.privacy.curator import Drawing
+from pdips.privacy.answers import PublicFacts
+from pdips.privacy.curator import Drawing, PublishedAnswers
 from pdips.privacy.noise import RandomBits
 from pdips.release.documents import Diagnostics, SumsSummary
 from pdips.report.diagnostics import _draw, _noisy_sums
@@ -218,18 +219,16 @@ def test_what_is_published_gives_the_same_likelihood_again(regression, tmp_path)
         len(counts["noisy_sums"].eval())
         == (release.tables[SUMS]["lower"].notna()).sum()
     )
-    more, _ = mechanism.again(release, n_sets=3, rng=np.random.default_rng(5))
-    assert len(more.sets) == 3
-    assert more.loss == release.loss
-    before, after = (
-        released_draws(release),
-        released_draws(more),
-    )
+    assert len(release.more_sets(3, rng=np.random.default_rng(5))) == 3
+    plan = mechanism.plan(release.schema)
+    facts = PublicFacts.of(Table(release.sets[0], release.schema), n_public=True)
+    told = mechanism.ask(plan, PublishedAnswers(plan, facts, release.answers))
+    more = mechanism.draw(plan, told, 3, np.random.default_rng(5), facts)
+    before, after = released_draws(release), released_draws(more)
     assert (abs(before.mean() - after.mean()) < 0.3 * before.std()).all()
-    refuses(
-        "epsilon, neighbours",
-        lambda: replace(mechanism, epsilon=2).again(release, n_sets=1),
-    )
+    louder = replace(mechanism, epsilon=2)
+    of_release = (release.schema, release.answers, facts, 1, np.random.default_rng(5))
+    refuses("other noise", louder.more_sets, *of_release)
     refuses("other parameters", noisy_likelihood, two_effects, release)
     refuses("no noisy sums", noisy_likelihood, grouped, replace(release, tables={}))
 

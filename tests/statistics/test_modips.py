@@ -16,7 +16,9 @@ from pdips import Modips, RefusedError, Schema, Table
 from pdips.convergence import Convergence
 from pdips.errors import ResumableError
 from pdips.inference import rule_for
+from pdips.privacy.answers import PublicFacts
 from pdips.privacy.noise import RandomBits
+from pdips.release.release import Release
 from pdips.statistics import averaging, samplers
 from pdips.statistics import model as statistic_fit
 from pdips.statistics.statistic import Counts
@@ -36,6 +38,12 @@ def made(**settings) -> Modips:
 
 def rng(seed: int = 1) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def sets_by(mechanism: Modips, release: Release) -> list[pd.DataFrame]:
+    """Draw a set of what a release was answered, by another mechanism."""
+    facts = PublicFacts(len(release.sets[0]))
+    return mechanism.more_sets(release.schema, release.answers, facts, 1, rng(2))
 
 
 def test_a_release_publishes_statistics_noise_and_posterior(tmp_path):
@@ -92,34 +100,32 @@ def test_sets_come_from_draws_of_their_own_and_per_set_from_noise_of_their_own()
 def test_more_sets_come_from_the_same_noise_at_no_cost(tmp_path):
     mechanism = made(n_sets=2)
     first, _ = mechanism.release(table(), rng=rng())
-    more, _ = mechanism.again(first, n_sets=7, rng=rng(2))
-    assert (len(more.sets), more.loss, more.spends) == (7, first.loss, first.spends)
-    pd.testing.assert_frame_equal(more.tables["statistics"], first.tables["statistics"])
-    plug_in, _ = replace(mechanism, likelihood="plug-in").again(
-        first, n_sets=1, rng=rng(2)
-    )
-    assert len(plug_in.sets[0]) == 60
+    more = first.more_sets(7, rng=rng(2))
+    assert [len(frame) for frame in more] == [60] * 7
+    [plug_in] = sets_by(replace(mechanism, likelihood="plug-in"), first)
+    assert len(plug_in) == 60
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"split": "per-set"}, "split = once"),
-        ({"epsilon": 2}, "epsilon, neighbours, delta and budget"),
-        ({"budget": "equal"}, "epsilon, neighbours, delta and budget"),
+        ({"split": "per-set", "n_sets": 2}, "noise of its own"),
+        ({"epsilon": 3}, "other noise"),
+        ({"neighbours": "add-remove", "n_records": 60}, "other noise"),
         (
             {
                 "model": replace(
-                    OF_STATISTICS, statistics=lambda schema: {"a": Counts(by=("a",))}
+                    OF_STATISTICS,
+                    statistics=lambda schema: {"cells": Counts(by=("b",))},
                 )
             },
-            "other statistics",
+            "other numbers",
         ),
     ],
 )
 def test_more_sets_need_the_same_statistics(settings, message):
     first, _ = made().release(table(), rng=rng())
-    refuses(message, lambda: made(**settings).again(first, n_sets=1))
+    refuses(message, sets_by, made(**settings), first)
 
 
 @pytest.mark.slow
@@ -273,8 +279,8 @@ def test_models_are_weighed_by_the_statistics_that_they_share(frame, best):
     found, _ = record.look_closer()
     assert found["models"] == release.tables["models"].to_dict("records")
     # one of them alone, from the same noise
-    more, _ = made(epsilon=4, model=EVEN).again(release, n_sets=1)
-    assert "models" not in more.tables
+    [alone] = sets_by(made(epsilon=4, model=EVEN), release)
+    assert len(alone) == len(release.sets[0])
 
 
 @pytest.mark.slow
