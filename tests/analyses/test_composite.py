@@ -323,14 +323,14 @@ def test_a_share_of_the_budget_is_never_above_it_and_hardly_below(delta, share):
 @pytest.mark.parametrize("n_analyses", [1, 3])
 def test_all_parts_together_cost_what_was_asked_for(n_analyses):
     formulas = ["ill ~ x", "x ~ sex", "x ~ ill"][:n_analyses]
+    sources = sources_of(formulas, SCHEMA)
     for delta in (None, "1e-6"):
-        whole = planned_with(Margins(epsilon=1, delta=delta), formulas, SCHEMA)
-        loss = whole.plan(SCHEMA).loss
-        assert loss.epsilon == 1
-        parts = whole.plan(SCHEMA).design
+        whole = WithAnalyses.of(Margins(epsilon=1, delta=delta), sources)
+        plan = whole.plan(SCHEMA)
+        assert plan.loss.epsilon == 1
         unit = "epsilon" if delta is None else "rho"
-        amounts = [getattr(each.loss, unit) for each in parts.analyses]
-        share = sum(amounts) / getattr(loss, unit)
+        amounts = [getattr(each.loss, unit) for each in plan.design.analyses]
+        share = sum(amounts) / getattr(plan.loss, unit)
         assert np.isclose(float(share), float(SHARE_OF_ANALYSES), rtol=1e-6)
 
 

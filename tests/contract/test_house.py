@@ -259,7 +259,8 @@ def facts_by_name(root: Path) -> set[str]:
     return {
         name
         for name, path in files(root, LIBRARY)
-        if any(_asks_by_name(node, _package(name)) for node in ast.walk(parsed(path)))
+        for package in (_package(name),)
+        if any(_asks_by_name(node, package) for node in ast.walk(parsed(path)))
     }
 
 
