@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.__main__ import EXAMPLES, ORDER
 from pdips import LaplaceSanitizer, Schema, Steps, Table
 from pdips.arrays import FloatArray
-from pdips.margins.planning import margin_errors
+from pdips.margins.forecast import errors_of
 from pdips.mechanism import Mechanism
 
 REPEATS = 3
@@ -50,12 +50,9 @@ def main() -> None:
             if layers
             else LaplaceSanitizer(epsilon=1)
         )
-        told = (
-            100
-            * margin_errors(
-                table.schema, table.n_records, 1, order=ORDER, layers=layers
-            )["se_share"].to_numpy()
-        )
+        planned = errors_of(made.plan(table.schema), "all").values()
+        errors = np.array([noise.standard_error for noise in planned])
+        told = 100 * errors / table.n_records
         found = found_errors(table, made)
         for low, high in GROUPS:
             held = (told > low) & (told <= high)

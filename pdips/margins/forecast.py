@@ -111,8 +111,27 @@ def errors_of(plan: Plan, words: str) -> dict[str, NoiseSum]:
     margin that words name; of a model of statistics also one of them by name.
 
     In records, but for sums of a model's units; of the least exact cell of each margin,
-    or of a statistic. Where it isn't known in closed form, :class:`NoFormError` says
-    why.
+    or of a statistic. ``words`` are "one-way", "two-way", "all" or the columns of a
+    margin, as "age x sex". Making counts nonnegative comes after and moves them too: by
+    more than that on trees with far more cells than records. Structural zeros are left
+    out of account: with them errors are at most as large (Gauss and Markov: knowing
+    more never hurts).
+
+    Raises
+    ------
+    NoFormError
+        If it isn't known in closed form.
+
+    Examples
+    --------
+    >>> schema = Schema(
+    ...     columns={
+    ...         "ill": Column(levels=["no", "yes"]),
+    ...         "sex": Column(levels=["f", "m"]),
+    ...     }
+    ... )
+    >>> [*errors_of(Steps(epsilon=1, order=("sex",)).plan(schema), "all")]
+    ['ill', 'sex', 'ill x sex']
     """
     if plan.is_redrawn:
         raise NoFormError(

@@ -222,34 +222,6 @@ class ColumnTree:
         every = range(len(self.depth))
         return [self._product(layer, every) for layer in range(1, self.n_noised + 1)]
 
-    @cached_property
-    def shape(self) -> CountTree:
-        """The tree with one node a layer, which stands for all of it."""
-        one = [np.zeros(1, np.int64)] * self.n_noised
-        copies = [np.array([float(fan_out)]) for fan_out in self.fan_out]
-        n_top = self._product(0, range(len(self.depth)))
-        return CountTree(one, copies, self.n_public, n_top)
-
-    @cached_property
-    def coefficients(self) -> FloatArray:
-        """What the variance of a cell of each margin is made of, shape (margins,
-        layers): the factors of s by layer.
-        """
-        open_columns = list[IntArray]()
-        for layer in range(self.n_noised + 1):
-            left = [j for j, depth in enumerate(self.depth) if depth > layer]
-            open_columns.append(np.array([sum(1 << j for j in left)]))
-        ones = [np.ones(1)] * len(open_columns)
-        return self.shape.parts(ones, open_columns, self.domain.sizes)
-
-    def standard_errors(self, scales: Scales) -> FloatArray:
-        """Return the standard error of a least squares cell of every small margin, for
-        noise of a scale by layer.
-        """
-        variances = [np.array([count_variance(scale)]) for scale in scales]
-        spreads = self.shape.spreads(variances)
-        return np.sqrt(self.coefficients @ np.concatenate(spreads))
-
     def margin(self, columns: Sequence[int], scales: Scales) -> NoiseSum:
         """Return the error of a cell of a margin of these columns, for noise of a scale
         by layer.

@@ -1,8 +1,9 @@
-"""Standard errors told before a release, against dense least squares and against real
-releases.
+"""Standard errors told before a release of a tree, against dense least squares and
+against real releases.
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
@@ -12,19 +13,20 @@ from margin_tables import dense_covariance, groups_of
 from tables import (
     all_records,
     bits,
-    cases,
     grown,
     random_table,
-    refuses,
     runs_of,
     scales_of,
     schema_of,
 )
 
 from pdips import Steps
-from pdips.margins import planning
+from pdips.margins import forecast
 from pdips.margins.consistency import consistent
+from pdips.margins.domain import domain_of
+from pdips.margins.margin_error import ColumnTree
 from pdips.privacy.noise import discrete_laplace_variance
+from pdips.privacy.noise_sum import NoiseSum
 
 SCALES = (Fraction(5), Fraction(1, 2), Fraction(3), Fraction(7, 3))
 
@@ -71,6 +73,21 @@ def margins_of(schema):
     return [margin for size in (1, 2) for margin in combinations(schema.columns, size)]
 
 
+def errors_of(schema, order, scales, neighbours) -> dict[tuple[str, ...], NoiseSum]:
+    """Return the errors of a tree that splits by as many columns as there are scales
+    but that of the cells.
+    """
+    names = [*schema.columns]
+    layer_of = {name: layer for layer, name in enumerate(order[: len(scales) - 1], 1)}
+    layer_of |= dict.fromkeys(schema.public_columns, 0)
+    depth = tuple(layer_of.get(name, len(scales)) for name in names)
+    tree = ColumnTree(domain_of(schema), depth, neighbours == "replace-one")
+    return {
+        margin: tree.margin([names.index(name) for name in margin], scales)
+        for margin in margins_of(schema)
+    }
+
+
 PUBLIC = schema_of(2, 3, 2, 2).model_copy(
     update={
         "columns": {
@@ -92,16 +109,9 @@ PUBLIC = schema_of(2, 3, 2, 2).model_copy(
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_errors_are_those_of_dense_least_squares(schema, neighbours, layers):
     order, scales = ("c", "a", "d"), SCALES[: layers + 1]
-    told = planning.margin_errors(
-        schema, order=order, layers=layers, scales=scales, neighbours=neighbours
-    )
-    for row, margin in zip(told.itertuples(), margins_of(schema), strict=True):
-        assert row.margin == " x ".join(margin)
+    for margin, error in errors_of(schema, order, scales, neighbours).items():
         variances = dense_variances(schema, order, scales, neighbours, margin)
-        assert row.cells == len(variances)
-        assert np.abs(variances - row.se_records**2).max() < 1e-9 * max(
-            1, variances.max()
-        )
+        assert np.abs(variances - error.variance).max() < 1e-9 * max(1, variances.max())
 
 
 def test_structural_zeros_only_help(neighbours):
@@ -109,18 +119,15 @@ def test_structural_zeros_only_help(neighbours):
         2, 3, 2, 2, impossible=[{"a": 1, "b": [0, 2]}, {"b": 1, "c": 0, "d": 1}]
     )
     order, scales = ("b", "a"), SCALES[:3]
-    bounds = planning.margin_errors(
-        schema, order=order, scales=scales, neighbours=neighbours
-    )["se_records"]
     closer = 0
-    for bound, margin in zip(bounds, margins_of(schema), strict=True):
+    for margin, bound in errors_of(schema, order, scales, neighbours).items():
         found = dense_variances(schema, order, scales, neighbours, margin)
-        assert found.max() <= bound**2 + 1e-9
-        closer += found.max() < bound**2 - 1e-6
+        assert found.max() <= bound.variance + 1e-9
+        closer += found.max() < bound.variance - 1e-6
     assert closer > 3
 
 
-def released_margins(mechanism) -> dict[str, np.ndarray]:
+def released_margins(mechanism) -> dict[tuple[str, ...], np.ndarray]:
     """Margins of 3,000 real releases of a small table: least squares counts before they
     are made nonnegative.
     """
@@ -140,7 +147,7 @@ def released_margins(mechanism) -> dict[str, np.ndarray]:
         [measured.levels(np.arange(12), place) for place in range(3)]
     )
     places = {
-        " x ".join(margin): ["abc".index(name) for name in margin]
+        margin: ["abc".index(name) for name in margin]
         for margin in margins_of(table.schema)
     }
     return {
@@ -157,10 +164,8 @@ def worst_deviation(found, told) -> float:
     for margin, draws in found.items():
         squares = (draws - draws.mean(axis=1, keepdims=True)) ** 2
         error = squares.std(axis=1) / math.sqrt(draws.shape[1])
-        expected = told.set_index("margin").loc[margin, "se_records"] ** 2
-        worst = max(
-            worst, float(np.abs((squares.mean(axis=1) - expected) / error).max())
-        )
+        off = squares.mean(axis=1) - told[margin].variance
+        worst = max(worst, float(np.abs(off / error).max()))
     return worst
 
 
@@ -173,34 +178,38 @@ def test_errors_are_those_of_real_releases(neighbours):
         scales_of(mechanism, schema_of(3, 2, 2)),
     )
 
-    def deviation(order=("a", "b"), **settings):
-        told = planning.margin_errors(
-            schema_of(3, 2, 2), order=order, neighbours=neighbours, **settings
-        )
+    def deviation(scales, order=("a", "b")):
+        told = errors_of(schema_of(3, 2, 2), order, scales, neighbours)
         return worst_deviation(found, told)
 
-    assert deviation(scales=scales) < 4
+    assert deviation(scales) < 4
     # broken twins: the budget of another rule, another order, 10 % less noise
-    assert deviation(epsilon=1, budget="half-to-leaves") > 6
-    assert deviation(("b", "a"), scales=scales) > 6
-    assert deviation(scales=[scale * Fraction(9, 10) for scale in scales]) > 6
+    other = replace(mechanism, budget="half-to-leaves")
+    assert deviation(scales_of(other, schema_of(3, 2, 2))) > 6
+    assert deviation(scales, ("b", "a")) > 6
+    assert deviation([scale * Fraction(9, 10) for scale in scales]) > 6
+
+
+def test_a_plan_tells_them(neighbours):
+    mechanism = Steps(epsilon=1, order=("a", "b"), neighbours=neighbours)
+    schema = schema_of(3, 2, 2)
+    scales = scales_of(mechanism, schema)
+    expected = errors_of(schema, ("a", "b"), scales, neighbours)
+    told = forecast.errors_of(mechanism.plan(schema), "all")
+    assert told == {forecast.label(margin): error for margin, error in expected.items()}
 
 
 def test_persons_with_several_records_have_more_noise():
-    capped = (schema_of(2, 3, records={"max_per_person": cap}) for cap in (1, 2))
     one, two = (
-        planning.margin_errors(schema, 10, 1)["se_records"] for schema in capped
+        forecast.errors_of(
+            Steps(epsilon=1, order=("a",)).plan(
+                schema_of(2, 3, records={"max_per_person": cap})
+            ),
+            "all",
+        )
+        for cap in (1, 2)
     )
-    assert (two / one).to_numpy() == pytest.approx(2, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("ask", "settings", "message"), cases(__file__, "bad_settings")
-)
-def test_bad_settings(ask, settings, message):
-    refuses(
-        message,
-        getattr(planning, ask),
-        schema_of(2, 3, 2),
-        **{"n": 10, "epsilon": 1, **settings},
-    )
+    for name, error in one.items():
+        assert two[name].standard_error == pytest.approx(
+            2 * error.standard_error, rel=0.02
+        )

@@ -9,13 +9,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 from margin_tables import dense_covariance, groups_of, released
-from tables import grown, plan_of_tree, random_table, runs_of, scales_of, schema_of
+from tables import grown, plan_of_tree, random_table, runs_of, schema_of
 
 from pdips import LaplaceSanitizer, Margins, Schema, Steps
 from pdips.margins.domain import View, choose_views, domain_of, one_way_margins
-from pdips.margins.forecast import label
+from pdips.margins.forecast import errors_of, label
 from pdips.margins.margin_error import tree_errors, view_errors
-from pdips.margins.planning import margin_errors
 from pdips.margins.tree import GivenColumns
 from pdips.privacy.noise import discrete_laplace_variance
 
@@ -175,11 +174,10 @@ def test_errors_are_those_that_were_planned():
     order = ("d", "b", "a")
     mechanism = Steps(epsilon=1, order=order, budget="half-to-leaves")
     release = released(mechanism, random_table(SCHEMA, 30))
-    planned = margin_errors(
-        SCHEMA, order=order, layers=3, scales=scales_of(mechanism, SCHEMA)
-    ).set_index("margin")
+    planned = errors_of(mechanism.plan(SCHEMA), "all")
     told = {label(item.columns): item.standard_error for item in release.margin_errors}
-    assert told == pytest.approx(planned["se_records"].to_dict())
+    expected = {margin: noise.standard_error for margin, noise in planned.items()}
+    assert told == pytest.approx(expected)
 
 
 def told_by(mechanism, schema) -> dict[tuple[str, ...], float]:
