@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +16,17 @@ from pytensor.graph.replace import clone_replace
 
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.errors import InputError
+from pdips.errors import InputError, PlanError
 from pdips.outside.noisy_margins import NoisyMargins
+from pdips.outside.replays import ANSWERS
 from pdips.posterior import model_file
-from pdips.posterior.columns import Values, public_columns
+from pdips.posterior.columns import Values
 from pdips.posterior.model import Blueprint, blueprint_of, transformed
 from pdips.posterior.model_file import Source, as_source
+from pdips.privacy.answers import Answers, PublicFacts
+from pdips.privacy.curator import PublishedAnswers
 from pdips.privacy.loss import choice
+from pdips.release.answers import read_answers
 from pdips.release.documents import release_home
 from pdips.release.folder import read_tables
 from pdips.release.opening import PublishedRelease
@@ -41,6 +45,7 @@ from pdips.scores.tree import labels_of
 from pdips.statistics.model import StatisticModel, as_statistic_model
 from pdips.statistics.modips import STATISTICS, Modips
 from pdips.statistics.noisy_model import Evidence, Likelihood
+from pdips.statistics.plan import RECORDS
 
 AnyRelease = Release | PublishedRelease | xr.DataTree | str | Path
 
@@ -218,12 +223,15 @@ def noisy_model(
         found = _noisy_statistics(_published(release))
         source = _statistic_model(model, found.settings)
         priced: dict[str, Any] = {name: found.settings.get(name) for name in PRICED}
-        mechanism = Modips(model=source, **priced)
-        measured = mechanism.design(found.schema).restored(found.statistics)
-        if found.schema.public_columns:
-            public = Table(found.records, found.schema.without_person())
-            frame, values = public_columns(public)
-            measured = replace(measured, public=values, public_frame=frame)
+        design = Modips(model=source, **priced).design(found.schema)
+        curator = PublishedAnswers(design.priced(), found.facts, found.answers)
+        try:
+            measured = design.ask(curator)
+        except PlanError as error:
+            raise InputError(
+                f"the release has other answers than the model asks for with these "
+                f"settings: {error}"
+            ) from None
         seen = likelihood or found.settings["likelihood"]
         choice(seen, ("noise-aware", "plug-in"), "likelihood")
         return source.built(Evidence(measured, seen))
@@ -239,8 +247,8 @@ class _PublishedStatistics:
 
     schema: Schema
     settings: Mapping[str, Any]
-    statistics: pd.DataFrame
-    records: pd.DataFrame  # the first set, whose public columns are the table's
+    answers: Answers
+    facts: PublicFacts
 
 
 def _noisy_statistics(release: Release | str | Path) -> _PublishedStatistics:
@@ -251,13 +259,17 @@ def _noisy_statistics(release: Release | str | Path) -> _PublishedStatistics:
         settings = release.settings
         tables = dict(release.tables)
         records = release.sets[0]
+        answers = release.answers
     else:
         home = release_home(release, received=True)
-        document, tables = read_tables(home, STATISTICS, "synthetic_1")
+        document, tables = read_tables(home, STATISTICS, ANSWERS, "synthetic_1")
         mechanism = document.mechanism
         schema = document.table_schema
         settings = document.settings
         records = tables.get("synthetic_1", pd.DataFrame())
+        answers = Answers()
+        if ANSWERS in tables:
+            answers = read_answers(document.answers, tables[ANSWERS])
     if mechanism != Modips.name:
         raise InputError(
             f"only a release of {Modips.name} has a model of noisy statistics, and "
@@ -268,8 +280,15 @@ def _noisy_statistics(release: Release | str | Path) -> _PublishedStatistics:
             "each set has a sanitization of its own, and a model is of one: release "
             "with split = once"
         )
-    names = [name for name in schema.columns if name in records]
-    return _PublishedStatistics(schema, settings, tables[STATISTICS], records[names])
+    facts = PublicFacts(None)
+    if schema.public_columns:
+        # of the first set: they are the table's
+        first = Table(records[[*schema.columns]], schema.without_person())
+        facts = PublicFacts.of(first, n_public=True)
+    elif settings.get("neighbours") == "replace-one":
+        [n_records] = tables[STATISTICS].query(f"statistic == '{RECORDS}'")["noisy"]
+        facts = PublicFacts(int(n_records))
+    return _PublishedStatistics(schema, settings, answers, facts)
 
 
 def _statistic_model(model: Any, settings: Mapping[str, Any]) -> StatisticModel:

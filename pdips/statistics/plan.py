@@ -424,36 +424,6 @@ class StatisticPlan(Forecast):
             scaled[part.name] = np.rint(values_of_all).astype(np.int64)
         return replace(noisy, values=scaled, n_records=noisy.n_records and n)
 
-    def restored(self, frame: pd.DataFrame) -> NoisyStatistics:
-        """Return noisy statistics that were published by :func:`to_frame`; refuse those
-        of another plan.
-        """
-        rows_of = {
-            str(name): rows for name, rows in frame.groupby("statistic", sort=False)
-        }
-        n_records = None
-        if self.neighbours == "replace-one" and RECORDS in rows_of:
-            n_records = int(rows_of.pop(RECORDS)["noisy"].iloc[0])
-        sizes = {
-            part.name: math.prod(part.statistic.shape(self.schema))
-            for part in self.parts
-        }
-        if {name: len(rows) for name, rows in rows_of.items()} != sizes:
-            raise InputError("the release has other statistics than the model declares")
-        values = {}
-        for part in self.parts:
-            rows = rows_of[part.name]
-            scale = 0.0 if part.step is None else part.step.noise.scale
-            published = float(rows["scale"].iloc[0])
-            if not math.isclose(scale, published, rel_tol=1e-9):
-                raise InputError(
-                    "the noise of the release is not what these "
-                    "settings give: epsilon or budget differ"
-                )
-            whole = rows["noisy"].to_numpy() / part.statistic.unit(self.schema)
-            values[part.name] = np.rint(whole).astype(np.int64)
-        return self._noisy(values, n_records)
-
 
 def to_frame(measured: NoisyStatistics) -> pd.DataFrame:
     """Return noisy statistics as a table to be published, beside what post-processing

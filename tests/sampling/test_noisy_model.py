@@ -138,7 +138,7 @@ def test_what_has_no_model_of_noisy_statistics_is_refused(release, tmp_path):
     theirs = replace(release, mechanism="margins")
     refuses("one of margins: noisy_likelihood", noisy_model, theirs)
     settings = {**release.settings, "epsilon": 2.0}
-    refuses("not what these settings", noisy_model, replace(release, settings=settings))
+    refuses("other noise than", noisy_model, replace(release, settings=settings))
     refuses("likelihood must be", noisy_model, release, likelihood="exact")
     refuses("is no folder of a pdips release", noisy_model, tmp_path)
     refuses("is of type int", noisy_model, 3)

@@ -16,7 +16,10 @@ from small_models import written
 from tables import bits, cases, filled, refuses
 
 from pdips import Modips, Schema, Table
+from pdips.errors import PlanError
 from pdips.posterior import nuts as sampling
+from pdips.privacy.answers import PublicFacts
+from pdips.privacy.curator import Drawing, PublishedAnswers
 from pdips.statistics import model as statistic_fit
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import StatisticModel, as_statistic_model
@@ -28,7 +31,6 @@ from pdips.statistics.plan import (
     StatisticPlan,
     nearest_positive,
     shipped,
-    to_frame,
 )
 from pdips.statistics.statistic import Counts, Products, Scatter, Sums, total_by
 
@@ -566,17 +568,16 @@ def test_counts_that_are_all_negative_are_shared_out_evenly():
 
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
-def test_published_statistics_can_be_read_back(law):
+def test_published_answers_can_be_asked_again(law):
     made = plan_of(MIXED, NUMBERS, law=law)
     frame = pd.DataFrame({"g": [0, 1, 2] * 10, "y": [-1, 0, 1] * 10})
-    measured = made.sanitize(Table(frame, made.schema), bits(1))
-    published = to_frame(measured)
-    again = made.restored(published)
+    drawing = Drawing(made.priced(), Table(frame, made.schema), bits(1))
+    measured = made.ask(drawing)
+    facts = PublicFacts(30)
+    again = made.ask(PublishedAnswers(made.priced(), facts, drawing.answers))
     assert again.n_records == 30
     for name, values in measured.values.items():
         np.testing.assert_array_equal(again.values[name], values)
-    refuses(
-        "noise of the release",
-        plan_of(MIXED, NUMBERS, law=law, amount=Fraction(2)).restored,
-        published,
-    )
+    other = plan_of(MIXED, NUMBERS, law=law, amount=Fraction(2))
+    curator = PublishedAnswers(other.priced(), facts, drawing.answers)
+    refuses("other noise", other.ask, curator, error=PlanError)
