@@ -112,7 +112,7 @@ def sync_tree(folder: Path) -> None:
     sync(folder)
 
 
-def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
+def write_new(path: Path, content: bytes) -> None:
     """Write a file that wasn't there; FileExistsError if it is.
 
     It is there whole and on the disk, or not at all.
@@ -120,7 +120,7 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
     hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(hidden, flags, mode)
+        descriptor = os.open(hidden, flags, 0o600)  # for nobody else
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()

@@ -5,7 +5,7 @@ the same bytes are published.
 
 import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,6 @@ def certify_postprocessing(
     *,
     seed: int = 0,
     plan: Plan | None = None,
-    others: Sequence[Table] | None = None,
 ) -> PostprocessingCertificate:
     """Follow whole releases of two neighbouring tables along one path of answers, and
     compare all that would be published.
@@ -94,9 +93,6 @@ def certify_postprocessing(
         Of the answers, and of post-processing. Public.
     plan : Plan, optional
         The mechanism's for this schema, if it is known.
-    others : sequence of Table, optional
-        Further tables to compare; left out, the first one with its rows in another
-        order.
 
     Examples
     --------
@@ -111,15 +107,13 @@ def certify_postprocessing(
         raise InputError("a certificate is for mechanisms that have a plan")
     check_relation(mechanism, pair)
     plan = plan or mechanism.plan(pair.first.schema)
-    if others is None:
-        others = _reordered(pair.first, seed)
     path = AnswerPath(seed=seed, level=LEVEL)
     first = follow(mechanism, plan, pair.first, path, whole=True)
     published = _published(mechanism, plan, first)
     crossed = follow(mechanism, plan, pair.second, path, measured=pair.first)
     questions = list(measured_differences(first, crossed))
     outputs = list[str]()
-    for table in (pair.second, *others):
+    for table in (pair.second, *_reordered(pair.first, seed)):
         run = follow(mechanism, plan, table, path, whole=True)
         questions += question_differences(first, run)
         outputs += _unlike(published, _published(mechanism, plan, run))

@@ -153,16 +153,14 @@ def expected_proposals(n: int, window: Fraction) -> float:
     return math.exp(nats) if nats < 700 else math.inf
 
 
-def check_proposals(
-    n: int, window: Fraction, *, n_draws: int = 1, most: int = MOST_PROPOSALS
-) -> None:
+def check_proposals(n: int, window: Fraction, *, n_draws: int = 1) -> None:
     """Refuse, from public settings alone and before anything is spent, what could take
     too long.
     """
-    if n_draws * expected_proposals(n, window) > most:
+    if n_draws * expected_proposals(n, window) > MOST_PROPOSALS:
         raise RefusedError(
             f"rejection may take e^{float(2 * n * window):.4g} proposals a draw, "
-            f"more than {most:,} in all; take "
+            f"more than {MOST_PROPOSALS:,} in all; take "
             "sampler = grid for up to three parameters, otherwise sampler = nuts, or "
             "fewer records or a smaller epsilon"
         )
