@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.scores.inner_points import AtPoints
-from pdips.scores.record_score import STEPS, Norm
+from pdips.scores.record_score import STEPS, Norm, sizes_in_order, stays_inside
 
 # What is summed over records
 Kind = Literal["scores", "curvature", "shape", "above", "squares"]
@@ -185,10 +185,8 @@ class Centring:
 
     def _length(self, vectors: FloatArray) -> FloatArray:
         """Return the norms of rows, added up from left to right."""
-        total = np.zeros(len(vectors))
-        for column in vectors.T:
-            total += np.abs(column) if self.norm == "l1" else column * column
-        return total if self.norm == "l1" else np.sqrt(total)
+        sizes = sizes_in_order(vectors, self.norm)
+        return sizes if self.norm == "l1" else np.sqrt(sizes)
 
     def whole(self, values: FloatArray, kind: Kind) -> IntArray:
         """Return what records add to a sum, shape (records, sums), in whole steps; 0
@@ -196,12 +194,8 @@ class Centring:
         """
         steps = values / self.unit(kind)
         fine = np.isfinite(steps).all(axis=1) & (np.abs(steps) < 2 * STEPS).all(axis=1)
-        steps = np.where(fine[:, None], steps, 0.0).astype(np.int64)  # towards 0
-        size = np.zeros(len(steps), dtype=np.int64)
-        for column in steps.T:
-            size += np.abs(column) if self.norm == "l1" else column * column
-        inside = size <= (STEPS if self.norm == "l1" else STEPS**2)
-        return np.where(inside[:, None], steps, 0)
+        whole = np.where(fine[:, None], steps, 0.0).astype(np.int64)  # towards 0
+        return np.where(stays_inside(whole, self.norm)[:, None], whole, 0)
 
 
 @dataclass(frozen=True, eq=False)

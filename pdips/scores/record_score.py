@@ -20,7 +20,7 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.graphs.repetition import over_records
 from pdips.posterior.columns import Values
@@ -93,9 +93,7 @@ class Clipping:
         with np.errstate(all="ignore"):
             for start in range(0, len(scores), at_once):
                 some = scores[start : start + at_once]
-                _add_clipped(
-                    some, self.whitening, self.radius, self.norm == "l1", total
-                )
+                _add_clipped(some, self.whitening, self.radius, self.norm, total)
 
     def steps(self, score: FloatArray) -> IntArray:
         """Return one record's score, shape (parameters,), in whole steps, :data:`STEPS`
@@ -125,7 +123,11 @@ def into_ball(vectors: FloatArray, norm: Norm) -> FloatArray:
 
 
 def _add_clipped(
-    scores: FloatArray, whitening: FloatArray, radius: float, l1: bool, total: IntArray
+    scores: FloatArray,
+    whitening: FloatArray,
+    radius: float,
+    norm: Norm,
+    total: IntArray,
 ) -> None:
     """Whiten each score, pull it into the unit ball, cut it to whole steps and add it.
 
@@ -146,21 +148,31 @@ def _add_clipped(
     along = along[fine]
     largest = largest[fine]
     along /= largest[:, None]
-    length = _in_order(np.abs(along) if l1 else along * along)
-    shrink = np.minimum(largest, 1 / (length if l1 else np.sqrt(length)))
+    length = sizes_in_order(along, norm)
+    if norm == "l2":
+        length = np.sqrt(length)
+    shrink = np.minimum(largest, 1 / length)
     # towards 0
     steps = (STEPS * (along * shrink[:, None])).astype(np.int64)
-    size = _in_order(np.abs(steps) if l1 else steps * steps)
-    inside = size <= (STEPS if l1 else STEPS**2)
-    total += steps[inside].sum(axis=0)
+    total += steps[stays_inside(steps, norm)].sum(axis=0)
 
 
-def _in_order[T: np.generic](terms: NDArray[T]) -> NDArray[T]:
-    """Return sums of rows, added from left to right."""
-    total = np.zeros(len(terms), dtype=terms.dtype)
-    for column in terms.T:
-        total += column
+def sizes_in_order[T: np.generic](vectors: NDArray[T], norm: Norm) -> NDArray[T]:
+    """Return the l1 norms of rows, or the squares of their l2 norms, added from left to
+    right.
+    """
+    total = np.zeros(len(vectors), dtype=vectors.dtype)
+    for column in vectors.T:
+        total += np.abs(column) if norm == "l1" else column * column
     return total
+
+
+def stays_inside(steps: IntArray, norm: Norm) -> BoolArray:
+    """Return which rows of whole steps rounding leaves inside of the ball."""
+    inside: BoolArray = sizes_in_order(steps, norm) <= (
+        STEPS if norm == "l1" else STEPS**2
+    )
+    return inside
 
 
 class RecordScore:

@@ -412,9 +412,7 @@ BY_TESTS = [
         "steps of a score are rounded to the nearest and their norm isn't checked",
         "scores/record_score.py",
         """    steps = (STEPS * (along * shrink[:, None])).astype(np.int64)
-    size = _in_order(np.abs(steps) if l1 else steps * steps)
-    inside = size <= (STEPS if l1 else STEPS**2)
-    total += steps[inside].sum(axis=0)""",
+    total += steps[stays_inside(steps, norm)].sum(axis=0)""",
         """    steps = np.rint(STEPS * (along * shrink[:, None])).astype(np.int64)
     total += steps.sum(axis=0)""",
         "tests/scores/test_record_score.py -k ball",
@@ -422,12 +420,10 @@ BY_TESTS = [
     Mutant(
         "scores aren't pulled into the ball, nor their norm checked",
         "scores/record_score.py",
-        """    shrink = np.minimum(largest, 1 / (length if l1 else np.sqrt(length)))
+        """    shrink = np.minimum(largest, 1 / length)
     # towards 0
     steps = (STEPS * (along * shrink[:, None])).astype(np.int64)
-    size = _in_order(np.abs(steps) if l1 else steps * steps)
-    inside = size <= (STEPS if l1 else STEPS**2)
-    total += steps[inside].sum(axis=0)""",
+    total += steps[stays_inside(steps, norm)].sum(axis=0)""",
         """    steps = (STEPS * (along * largest[:, None])).astype(np.int64)
     total += steps.sum(axis=0)""",
         f"{SCORES} -k price_and_some",
@@ -514,8 +510,8 @@ BY_TESTS = [
     Mutant(
         "centred scores outside of their ball are added up",
         "scores/centring.py",
-        "return np.where(inside[:, None], steps, 0)",
-        "return steps",
+        "return np.where(stays_inside(whole, self.norm)[:, None], whole, 0)",
+        "return whole",
         f"{CENTRED} -k outside_of_a_ball",
     ),
     Mutant(
@@ -528,10 +524,8 @@ BY_TESTS = [
     Mutant(
         "lengths of records are added up in an order that hangs on how many there are",
         "scores/centring.py",
-        """        total = np.zeros(len(vectors))
-        for column in vectors.T:
-            total += np.abs(column) if self.norm == "l1" else column * column
-        return total if self.norm == "l1" else np.sqrt(total)""",
+        """        sizes = sizes_in_order(vectors, self.norm)
+        return sizes if self.norm == "l1" else np.sqrt(sizes)""",
         """        power = 1 if self.norm == "l1" else 2
         scale = np.abs(vectors).max(initial=1e-300)
         total = ((np.abs(vectors) / scale) ** power).sum(axis=1)
