@@ -116,6 +116,7 @@ def test_asking_finds_the_answer_to_the_named_analysis_first(home):
     assert other.source != "posterior"
 
 
+@pytest.mark.slow
 def test_answers_are_found_as_the_card_writes_them_and_by_other_levels(tmp_path):
     """``sex['f']`` is what is asked of a column of two levels. Bambi compares with the
     first level of the alphabet, and ``ask`` with the schema's.
@@ -204,6 +205,7 @@ def stopped_after(n_answers: int, monkeypatch) -> None:
     monkeypatch.setattr(Drawing, "_answered", counted)
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_between_parts_is_charged_once_and_finished(
     mechanism, tmp_path, monkeypatch
 ):
@@ -227,6 +229,7 @@ def test_a_run_that_stops_between_parts_is_charged_once_and_finished(
     assert [part.receipt.number for part in release.analyses] == [1]
 
 
+@pytest.mark.slow
 def test_an_analysis_that_ends_early_leaves_the_next_one_its_turn(monkeypatch):
     """Its second round can't be placed: what it priced further is passed over."""
     named = ["ill ~ x; family=bernoulli", "ill ~ sex; family=bernoulli"]
@@ -320,6 +323,7 @@ def test_a_share_of_the_budget_is_never_above_it_and_hardly_below(delta, share):
         assert part.total > whole.total * share * (1 - Fraction(1, 10**8))
 
 
+@pytest.mark.slow_cases("3")
 @pytest.mark.parametrize("n_analyses", [1, 3])
 def test_all_parts_together_cost_what_was_asked_for(n_analyses):
     formulas = ["ill ~ x", "x ~ sex", "x ~ ill"][:n_analyses]
@@ -343,6 +347,7 @@ def test_a_part_asks_nothing_that_the_whole_doesnt_price(mechanism):
         mechanism.ask(short, Drawing(short, Table(records(), SCHEMA), bits))
 
 
+@pytest.mark.slow
 def test_analyses_of_a_schema_and_a_table_that_was_read_with_it(tmp_path):
     declared = Schema.model_validate(
         {"columns": COLUMNS, "analysis": [{"formula": "x ~ sex"}]}
@@ -419,6 +424,7 @@ def line(df: pd.DataFrame) -> pm.Model:
     return model
 
 
+@pytest.mark.slow
 def test_a_bambi_model_and_a_function_are_answered_by_their_names(tmp_path):
     """The model's own data is nowhere: it is named, and found, as its formula."""
     bmb = pytest.importorskip("bambi")
