@@ -131,9 +131,22 @@ def _remarks(
         if any(not column.is_categorical for column in asked.columns.values()):
             remarks.append(DRAWN_TO_0)
         _refuse_curves(asked, cut)
-    if asked.joined + (weight is not None) > 2:
+    n_joined = asked.joined + (weight is not None)
+    if n_joined > 2 or (n_joined == 2 and not _are_counted(public, asked)):
         remarks.append(BY_MODEL)
     return remarks
+
+
+def _are_counted(public: PublishedRelease, asked: Question) -> bool:
+    """Return whether a noisy margin holds the columns that are asked for, where there
+    are noisy margins.
+    """
+    margins = public.privacy.margins
+    named = {*asked.columns}
+    held = (
+        {name for axis in law.axes for name in axis.columns} >= named for law in margins
+    )
+    return not margins or any(held)
 
 
 def _refuse_curves(asked: Formula, cut: Collection[str]) -> None:
