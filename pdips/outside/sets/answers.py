@@ -21,6 +21,7 @@ from pdips.outside.answer import (
 from pdips.outside.cells import COUNTS, SHARES, Missing
 from pdips.outside.questions import Formula, Question, Summary
 from pdips.outside.sets.analyses import Analysis, Family
+from pdips.outside.sets.beyond_pairs import beyond_pairs, pairs_alone
 from pdips.outside.sets.calibration import calibrated, pair_intervals
 from pdips.outside.sets.interval_ends import left_open
 from pdips.outside.sets.quantiles import quantiles_of_sets
@@ -28,8 +29,9 @@ from pdips.outside.sets.records import SetRecords, basis_of
 from pdips.release.opening import PublishedRelease
 
 BY_MODEL = (
-    "no noisy count holds these columns together: how they go together is as the model "
-    "of the sets has it, and intervals hold only as far as that is right"
+    "no noisy count holds these columns together: sets have them go together as their "
+    "pairs do, and intervals allow for as much beyond that as other tables had, which "
+    "this one may exceed; `pdips answer` would measure it"
 )
 BY_INTERVALS = (
     "a number without bins goes with other columns by a few intervals in the sets"
@@ -63,22 +65,30 @@ def of_sets(
     if not columns:
         raise InputError("the number of records isn't asked of sets")
     remarks = [warning] if warning else []
+    of_pairs = pairs_alone(public, asked, weight)
+    if of_pairs is not None:
+        remarks.append(BY_MODEL)
     remarks += _remarks(public, asked, weight)
     sets = [
         SetRecords.of(frame, schema, columns, missing, weight) for frame in public.sets
     ]
     if isinstance(asked, Summary) and asked.kind == "quantile":
-        quantiles = quantiles_of_sets(public, sets, asked, rule)
+        quantiles = quantiles_of_sets(public, sets, asked, rule, of_pairs is None)
         return replace(quantiles, remarks=tuple(remarks))
     intervals = pair_intervals(public)
     analyses = [calibrated(records, asked, family, intervals) for records in sets]
     answer = _combined(analyses, rule, _scale_of(asked), len(sets[0].complete))
+    few = sets[:MOST_MOVED]
+    untold = left_open(public, few, asked, family)
+    if of_pairs is not None:
+        beyond = beyond_pairs(few, asked, of_pairs, family)
+        untold = np.hypot(untold[0], beyond), np.hypot(untold[1], beyond)
     return replace(
         answer,
         basis=basis_of(sets, rule),
         remarks=tuple(remarks),
         limits=_limits(asked),
-        untold=left_open(public, sets[:MOST_MOVED], asked, family),
+        untold=untold,
     )
 
 
@@ -131,8 +141,6 @@ def _remarks(
         if any(not column.is_categorical for column in asked.columns.values()):
             remarks.append(DRAWN_TO_0)
         _refuse_curves(asked, cut)
-    if asked.joined + (weight is not None) > 2:
-        remarks.append(BY_MODEL)
     return remarks
 
 
@@ -151,5 +159,10 @@ def _refuse_curves(asked: Formula, cut: Collection[str]) -> None:
 
 def _limits(asked: Question) -> tuple[float, float]:
     kind = asked.kind if isinstance(asked, Summary) else ""
-    limits = {"share": SHARES, "count": COUNTS, "correlation": (-1.0, 1.0)}
+    limits = {
+        "share": SHARES,
+        "count": COUNTS,
+        "sd": COUNTS,
+        "correlation": (-1.0, 1.0),
+    }
     return limits.get(kind, (-np.inf, np.inf))

@@ -5,13 +5,15 @@ part asked for.
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.special import ndtri
 
 from pdips.arrays import FloatArray
 from pdips.inference.combine import combine
 from pdips.inference.rules import Rule
-from pdips.outside.answer import SETS, Inverted
+from pdips.outside.answer import SETS, Inverted, beside
 from pdips.outside.cells import answer_names
 from pdips.outside.questions import Summary
+from pdips.outside.sets.beyond_pairs import OF_CELLS
 from pdips.outside.sets.interval_ends import ends_of_values
 from pdips.outside.sets.records import SetRecords, basis_of
 from pdips.release.opening import PublishedRelease
@@ -24,11 +26,13 @@ def quantiles_of_sets(
     sets: Sequence[SetRecords],
     asked: Summary,
     rule: Rule,
+    is_of_pairs: bool = True,
 ) -> Inverted:
     """Return quantiles, and intervals of the values at which the sets' shares below
     don't differ from the part asked for: quantiles of whole numbers are often the same
     in all sets, so that their variance says nothing. Where a number is within a counted
-    interval nothing tells, so intervals end where those do.
+    interval nothing tells, so intervals end where those do. Shares of records that no
+    pair holds (not ``is_of_pairs``) may differ for what no pair tells.
     """
     part = asked.part or 0.5
     values = [records.numbers(asked.of[0]) for records in sets]
@@ -46,6 +50,10 @@ def quantiles_of_sets(
     variances = [variance.ravel() for _, variance in shares]
     combined = combine(np.stack(below), np.stack(variances), rule=rule)
     shape = shares[0][0].shape
+    beyond = np.zeros(shape)
+    if not is_of_pairs:
+        spread = len(values[0]) * np.mean(variances, axis=0)
+        beyond = OF_CELLS * np.sqrt(spread).reshape(shape)
     # the least number up to each place, and above the one before
     lows = np.full(len(places), np.inf)
     np.minimum.at(lows, np.searchsorted(places, high), low)
@@ -58,7 +66,12 @@ def quantiles_of_sets(
         source=SETS,
         below=_after_none(np.asarray(combined.estimate).reshape(shape), -part),
         half_widths=lambda level: _after_none(
-            combined.half_width(level).reshape(shape), 0.0
+            beside(
+                combined.half_width(level).reshape(shape),
+                beyond,
+                float(ndtri((1 + level) / 2)),
+            ),
+            0.0,
         ),
         lows=np.append(lows[0], lows),
         highs=np.append(places, places[-1]),
