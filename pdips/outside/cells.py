@@ -342,32 +342,40 @@ def _deviations(
     """Return standard deviations, with the error that small changes of the counts make,
     and what is untold where numbers are anywhere in their bins.
     """
-    x, low, high = (
+    middle, low, high = (
         np.nan_to_num(cells.numbers(asked.of[0], place)) for place in PLACES
     )
+    within = (high - low) ** 2 / 12  # records of a bin are even in it
     estimates = []
     slopes = []
     ends = []
     for group in groups:
         share = counts.estimate * group
         share = share / share.sum()
-        centred = x - share @ x
-        # records of a bin are even in it
-        squares = centred**2 + (high - low) ** 2 / 12
-        variance = float(share @ squares)
-        deviation = np.sqrt(variance) if variance > 0 else np.nan
+        mean = share @ middle
+        squares = (middle - mean) ** 2 + within
+        deviation = np.sqrt(max(float(share @ squares), 0.0)) or np.nan
         estimates.append(deviation)
-        moved = (squares - variance) / (2 * deviation)
+        moved = (squares - deviation**2) / (2 * deviation)
         slopes.append(group * moved / (counts.estimate @ group))
-        far = np.maximum(np.abs(low - share @ x), np.abs(high - share @ x))
-        is_astride = (low <= share @ x) & (share @ x <= high)
-        near = np.where(is_astride, 0, np.abs(centred) - np.abs(high - low) / 2)
-        ends.append(np.sqrt(np.maximum([share @ near**2, share @ far**2], 0)))
+        ends.append(_ends_of_deviation(share, low - mean, high - mean))
     estimate = np.array(estimates)
     least, most = np.array(ends).T
     answer = counts.contrasts(answer_names(asked), np.array(slopes))
     untold = np.maximum(estimate - least, 0), np.maximum(most - estimate, 0)
     return replace(answer, estimate=estimate, untold=untold, limits=COUNTS)
+
+
+def _ends_of_deviation(
+    share: FloatArray, low: FloatArray, high: FloatArray
+) -> FloatArray:
+    """Return the deviation of numbers that are as near the mean, and as far from it, as
+    their bins let them; ``low`` and ``high`` are the distances of bins' ends.
+    """
+    far = np.maximum(np.abs(low), np.abs(high))
+    near = np.where((low <= 0) & (high >= 0), 0, np.minimum(np.abs(low), np.abs(high)))
+    squares = np.array([share @ near**2, share @ far**2])
+    return np.asarray(np.sqrt(np.maximum(squares, 0)))
 
 
 def _quantiles(

@@ -109,7 +109,7 @@ def test_what_pairs_tell_is_no_wider(folders):
     )
     # columns that have no part in the interaction aren't left open
     assert allowed["area[urban]"] < 0.1 * allowed[names[-1]]
-    whole = 0.05 * np.sqrt(N_RECORDS * variances[-1])
+    whole = allowance.OF_PRODUCTS * np.sqrt(N_RECORDS * variances[-1])
     assert allowed[names[-1]] == pytest.approx(whole, rel=1e-2)
     assert pairs_alone(folder, Formula.read("ill ~ sex + area", SCHEMA), None) is None
     assert (
