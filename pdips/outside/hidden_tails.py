@@ -36,6 +36,7 @@ def with_hidden_tails(
     asked: Question,
     family: Family,
     missing: Missing,
+    weight: str | None = None,
 ) -> Answer:
     """Return an answer whose intervals allow for records that noise hides. Means of
     noisy products do already, by what is beyond their caps.
@@ -43,7 +44,8 @@ def with_hidden_tails(
     if answer.source == PRODUCTS and _is_mean(asked):
         return answer
     schema = public.privacy.table_schema
-    records = SetRecords.of(public.sets[0], schema, [*asked.columns], missing)
+    columns = [*asked.columns]
+    records = SetRecords.of(public.sets[0], schema, columns, missing, weight)
     far = untold_by_tails(public, records, asked, family)
     if far is None:
         return answer
