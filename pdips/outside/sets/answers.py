@@ -37,9 +37,8 @@ BY_INTERVALS = (
     "a number without bins goes with other columns by a few intervals in the sets"
 )
 DRAWN_TO_0 = (
-    "what noise hides of an association is drawn towards none in the sets: beside "
-    "little noise, as with a delta, intervals of regressions held in .6 to .98 of "
-    "trials"
+    "what noise hides of an association is drawn towards none in the sets: where "
+    "numbers nearly determine each other, intervals of regressions held in .9 of trials"
 )
 MOST_MOVED = 2  # sets whose numbers are moved within their intervals
 
