@@ -59,6 +59,14 @@ ASIDE = {
     "Wage": "ISLR",
     "lending_club": "modeldata",
 }
+FRESH = {
+    "PSID1982": "AER",
+    "crime1": "wooldridge",
+    "Fatalities": "AER",
+    "ames": "modeldata",
+    "RetSchool": "Ecdat",
+}
+"""Small, skewed and wide ones, named before any was looked at, for ``--only``."""
 MOST_RECORDS = 10_000
 N_TRIPLES = 60
 LEAST_GROUP = 0.05  # Share of the records of a group whose means are compared
@@ -102,7 +110,7 @@ def read(name: str) -> tuple[pd.DataFrame, Schema]:
         frame = pd.read_parquet(EXAMPLES / "youth.parquet")
         schema = Schema.load(EXAMPLES / "youth.toml")
     else:
-        package = (TUNED | ASIDE)[name]
+        package = (TUNED | ASIDE | FRESH)[name]
         frame, schema = described(packaged(package, name, None))
     if len(frame) > MOST_RECORDS:
         frame = frame.sample(MOST_RECORDS, random_state=0, ignore_index=True)
