@@ -10,6 +10,7 @@ import pytest
 from margin_tables import released
 from scipy import stats
 
+import pdips
 from pdips import Margins, Schema, Table, more_sets
 from pdips.fields import passed_over
 from pdips.fields.passed_over import APART, PassedOver
@@ -167,3 +168,15 @@ def test_more_sets_of_one_set_are_those_of_a_release_of_several():
     assert release.settings["sets"] == "fitted"
     sets = more_sets(release, 2, rng=np.random.default_rng(0))
     assert [len(each) for each in sets] == [1_000, 1_000]
+
+
+def test_an_answer_says_that_a_pair_was_not_counted(tmp_path):
+    frame, schema = numbers_and_levels(np.random.default_rng(2), 1_000, 0.2)
+    table = Table(frame, schema)
+    said = dict[str, bool]()
+    for measure in ("chosen", "pairs"):
+        made = Margins(epsilon=1, n_sets=2, measure=measure, products=())
+        released(made, table, 1).write(tmp_path / measure)
+        answer = pdips.open(tmp_path / measure).ask("correlation(a, c)")
+        said[measure] = any("not counted together" in note for note in answer.remarks)
+    assert said == {"chosen": True, "pairs": False}
