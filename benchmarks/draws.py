@@ -3,8 +3,10 @@
 
 By the rule of sets that carry the noise, of each cell of a pair, of the correlation of
 ranks of ordered columns, and of the length along the table's own distance from
-independence; by how loud the noise is beside that distance. No products are met, and
-cells are those by which pairs were counted, so that nothing but the field is judged.
+independence; by how loud the noise is beside that distance, and by whether they were
+counted, with that distance (``apart``) and that of the sets (``drawn``). No products
+are met, and cells are those by which pairs were counted, so that nothing but the field
+is judged.
 """
 
 import argparse
@@ -71,15 +73,17 @@ def of_pairs(
     ranks = SlopeBasis.of(pairs, np.diagonal(exact) / pairs.n).ranks
     for j, i in combinations(range(len(pairs.sizes)), 2):
         rows, columns = pairs.levels_of(i), pairs.levels_of(j)
-        noise = np.sqrt(pairs.variance[i, j])
-        if not np.isfinite(noise):
-            continue
+        is_counted = bool(np.isfinite(pairs.variance[i, j]))
+        noise = np.sqrt(pairs.variance[i, j]) if is_counted else np.nan
         length = np.sqrt((truth[rows, columns] ** 2).sum())
         along = (drawn[:, rows, columns] * truth[rows, columns]).sum(axis=(1, 2))
         along = along / max(length, 1e-9)
         cells = sets[:, rows, columns]
         own = exact[rows, columns]
         row = {
+            "counted": is_counted,
+            "apart": np.abs(truth[rows, columns]).sum() / pairs.n,
+            "drawn": np.abs(drawn[:, rows, columns]).sum(axis=(1, 2)).mean() / pairs.n,
             "loudness": length / noise / np.sqrt(np.prod(pairs.sizes[[i, j]] - 1)),
             "cells": is_held(cells, own).mean(),
             "spread": cells.std(axis=0, ddof=1).mean() / noise,
@@ -118,7 +122,7 @@ def main() -> None:
             rows += [{"table": name, "release": seed, **row} for row in own]
     numbers = pd.DataFrame(rows)
     numbers["loudness"] = pd.cut(numbers["loudness"], LOUDNESS)
-    for by in ("table", "loudness"):
+    for by in ("table", "loudness", "counted"):
         of_group = numbers.drop(columns=["release"]).groupby(by, observed=True)
         told = of_group.mean(numeric_only=True).assign(pairs=of_group.size())
         print(told.round(3).reset_index().to_markdown(index=False))

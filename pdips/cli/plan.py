@@ -51,6 +51,10 @@ MOST_ROWS = 300
 LEVEL = 0.05
 LOUD = {"pure": 0.1, "zcdp": 0.3}
 LONGEST_REASON = 110
+CHOSEN_LATER = (
+    "which ones are counted is chosen by noisy answers, so their errors are known "
+    "after the release alone; several sets differ by what stays unsure"
+)
 NEAR = 0.1
 MISSING = (0.5, 0.9)
 UP_THE_RANGE = (0.1, 0.01)
@@ -256,10 +260,10 @@ class PlannedRelease:
         if rows and getattr(self.mechanism, "kind", "") == "pure":
             _tell_gaussian(self.mechanism, self.plan, n_records, rows)
         if n_records and getattr(self.plan.design, "pairs", False):
-            # chosen pairs go with one set, which is usual for them
-            n_sets = self.options.n_sets or 1
-            few = replace(self.mechanism, n_sets=n_sets)
-            _tell_chosen(few, n_records, rows, LOUD[loss.kind])
+            _tell_chosen(self.mechanism, n_records, rows, LOUD[loss.kind])
+        has_choice = any(step.law == "exponential" for step in self.plan.steps)
+        if has_choice and getattr(self.plan.design, "pairs", None) is False:
+            click.echo(f"pairs     {CHOSEN_LATER}")
         if not rows:
             click.echo(f"errors    none known in closed form for {self.name}")
         if n_records is None:
@@ -512,9 +516,8 @@ def _tell_chosen(
     )
     settings = mechanism.settings()
     few = 2 * len({name for row in pairs for name in row.columns})
-    is_plain = settings["sets"] == "fitted" and not settings["also"]
-    if is_plain and 2 * few <= len(pairs):
-        said += ": --sets 1 --option measure=chosen counts those that say most"
+    if not settings["also"] and 2 * few <= len(pairs):
+        said += ": --option measure=chosen counts those that say most"
     click.echo(said)
 
 

@@ -19,6 +19,7 @@ from pdips.fields.pair_counts import (
     OF_CHOICE,
     ChosenPairs,
     MarginCounts,
+    PairsAgain,
     SecondCount,
     hold_first,
     margins_asked,
@@ -116,8 +117,8 @@ class Margins(LaplaceOrGaussian):
         (``docs/mechanisms/margins.md``); pairs for other tables, for members and groups
         of codes, and where a setting asks for pairs: ``intervals``, ``also``,
         ``weighted``, ``products``, ``single_share`` and ``second_share``; of these, for
-        one set without a delta of four columns or more with numbers without bins,
-        chosen pairs: few, none, or all where there are many records.
+        tables of four columns or more with numbers without bins and no delta, chosen
+        pairs: few, none, or all where there are many records.
     delta : int, float, str or Fraction, optional
         Left out, noise is discrete Laplace, and losses add up in epsilon. A number
         makes it discrete Gaussian, with a zero-concentrated loss that is read at this
@@ -152,10 +153,10 @@ class Margins(LaplaceOrGaussian):
         Part of the price of pairs for a second count of those that say most by the
         first, at least 0 and below 1. Left out: a half, or 0 for Laplace noise.
     chosen : int, optional
-        How many pairs are chosen at most; 0 counts single columns alone. Columns of
-        other pairs depend on each other through these alone, so sets of a
-        ``"posterior"`` need all pairs. Left out: where pairs are chosen, price and
-        schema say how often.
+        How many pairs are chosen at most; 0 counts single columns alone. In fitted sets
+        columns of other pairs depend on each other through these alone; in those of a
+        ``"posterior"`` by a draw of what the choices leave open. Left out: where pairs
+        are chosen, price and schema say how often.
 
     Raises
     ------
@@ -233,9 +234,12 @@ class Margins(LaplaceOrGaussian):
         is_asked = self.measure == "chosen" or self.chosen is not None
         if is_asked and self._needs_all():
             raise InputError(
-                "chosen goes with sets=fitted, and without also and "
-                "second_share: sets that carry the noise need a "
-                "count of all pairs"
+                "chosen goes without also and second_share, which need all pairs"
+            )
+        if self.chosen == 0 and self._posterior:
+            raise InputError(
+                "chosen = 0 goes with sets=fitted: sets that carry the noise need a "
+                "choice of pairs"
             )
 
     def _check_measure(self) -> None:
@@ -278,12 +282,8 @@ class Margins(LaplaceOrGaussian):
         """Return the mechanism whose sets show the noise, if they share it."""
         if self.split == "per-set":
             return self
-        if self.measures(schema) == "chosen":
-            raise InputError(
-                "this release counted chosen pairs of columns alone, and sets that "
-                "carry the noise need a count of all pairs: make a release with "
-                "sets=posterior"
-            )
+        if self.chosen == 0:
+            raise InputError("more sets need pairs, and this release counted none")
         products = self.products
         if products is None and not self._posterior:
             products = ()  # what fitted sets didn't ask can't be asked later
@@ -312,8 +312,7 @@ class Margins(LaplaceOrGaussian):
 
     def _needs_all(self) -> bool:
         """Return whether other settings need a count of all pairs."""
-        has_more = bool(self.also) or self.second_share is not None
-        return self._posterior or has_more
+        return bool(self.also) or self.second_share is not None
 
     def _n_chosen(self, schema: Schema) -> int:
         """Return how many pairs are chosen at most."""
@@ -621,8 +620,8 @@ class Margins(LaplaceOrGaussian):
             noisy_sums = None if sums is None else sums.ask(curator, plan, fine)
             counts = MarginCounts.ask(curator, plan, fine)
         with curator.timed("counting the pairs that say most again"):
-            again = [] if second is None else second.ask(curator, counts)
-        pairs = counts.estimate(again)
+            again = PairsAgain([]) if second is None else second.ask(curator, counts)
+        pairs = counts.estimate(again.margins)
         products = None
         if moments is not None:
             products = moments.ask(curator, plan, fine, pairs)
@@ -631,8 +630,9 @@ class Margins(LaplaceOrGaussian):
             n_records = max(round(pairs.n_records), 0)
         return PairMeasurement(
             counts=counts,
-            again=again,
+            again=again.margins,
             pairs=pairs,
+            passed=again.passed_over(pairs),
             sums=noisy_sums,
             products=products,
             n_records=n_records,

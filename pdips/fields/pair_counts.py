@@ -17,6 +17,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Derived, Table
 from pdips.errors import InputError
 from pdips.fields.pair_design import MARGINS, PairDesign
+from pdips.fields.passed_over import PassedOver
 from pdips.margins.choosing import PairChoice, tables_in_units
 from pdips.margins.consistency import groups_of
 from pdips.margins.domain import columns_of
@@ -350,7 +351,7 @@ class SecondCount:
         )
         return [counted]
 
-    def ask(self, curator: Curator, first: MarginCounts) -> list[MeasuredMargin]:
+    def ask(self, curator: Curator, first: MarginCounts) -> "PairsAgain":
         """Return a noisy count of the pairs that say most by the first one."""
         design = first.design
         candidates = open_pairs(design)
@@ -364,7 +365,7 @@ class SecondCount:
         )
         chosen = curator.decide(first.noisy, rule).tolist()
         pairs = [candidates[number] for number in chosen]
-        return first.count(curator, first.plan.named(PAIRS_AGAIN), pairs)
+        return PairsAgain(first.count(curator, first.plan.named(PAIRS_AGAIN), pairs))
 
 
 @dataclass(frozen=True)
@@ -444,7 +445,7 @@ class ChosenPairs:
             units=tuple(Fraction(n, self.n_pairs) for n in made),
         )
 
-    def ask(self, curator: Curator, first: MarginCounts) -> list[MeasuredMargin]:
+    def ask(self, curator: Curator, first: MarginCounts) -> "PairsAgain":
         """Return a noisy count of the pairs that are chosen, or of all."""
         design = first.design
         step = first.plan.named(PAIRS)
@@ -461,8 +462,9 @@ class ChosenPairs:
             rule = partial(choice.by_records, self.n_usual)
             n_asked = int(curator.decide(first.noisy, rule)[0])
             choice = replace(choice, n_asked=n_asked)
-        chosen = choice.chosen(curator, first.noisy, first.fine.levels)
-        margins: list[Blocks] = [candidates[number] for number in chosen]
+        numbers = choice.chosen(curator, first.noisy, first.fine.levels)
+        taken = choice.taken(numbers)
+        margins: list[Blocks] = [candidates[number] for number in taken]
         if not margins:
             margins = [margin for margin in design.margins if len(margin) == 1]
             margins = margins or [(block,) for block in design.known]
@@ -471,7 +473,27 @@ class ChosenPairs:
             margins = [*candidates]
             share = SHARE_OF_ALL
         units = tables_in_units(step.law, len(margins))
-        return first.count(curator, step, margins, units=units, share=share)
+        counts = first.count(curator, step, margins, units=units, share=share)
+        return PairsAgain(counts, choice=choice, numbers=tuple(numbers))
+
+
+@dataclass(frozen=True, eq=False)
+class PairsAgain:
+    """Pairs that were counted beside all, or in their place, with what chose them and
+    the number that each choice gave.
+    """
+
+    margins: list[MeasuredMargin]
+    choice: PairChoice | None = None
+    numbers: tuple[int, ...] = ()
+
+    def passed_over(self, found: NoisyPairs) -> PassedOver | None:
+        """Return what is known of the pairs that weren't counted, from estimates with
+        the others; None where there are none.
+        """
+        if self.choice is None or not np.isinf(found.variance).any():
+            return None
+        return PassedOver.of(self.choice, self.numbers, found)
 
 
 def triples_of(design: PairDesign, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:

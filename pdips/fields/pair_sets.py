@@ -3,7 +3,7 @@ records. Post-processing, which costs nothing.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.fields.chains import PairField, redrawn
 from pdips.fields.pair_counts import MarginCounts, numeric_blocks
+from pdips.fields.passed_over import PassedOver
 from pdips.fields.products import NoisyProducts
 from pdips.fields.targets import PairTarget
 from pdips.fields.weighted_sums import CappedSums
@@ -57,6 +58,8 @@ class PairMeasurement:
         Pairs that were counted again, or chosen.
     pairs : NoisyPairs
         Estimates of all pairs from both.
+    passed : PassedOver or None
+        What is known of the pairs that weren't counted, if there are any.
     sums : CappedSums or None
         Sums of weights.
     products : NoisyProducts or None
@@ -68,6 +71,7 @@ class PairMeasurement:
     counts: MarginCounts
     again: list[MeasuredMargin]
     pairs: NoisyPairs
+    passed: PassedOver | None
     sums: CappedSums | None
     products: NoisyProducts | None
     n_records: int
@@ -180,7 +184,7 @@ class FittedPairs:
             block: singles[name] for block, name in numeric_blocks(self.design).items()
         }
         field, groups, off = redrawn(
-            self.field,
+            self._with_passed_over(rng),
             measured.pairs,
             self.target,
             measured.pairs.moved(counts.known, drawn),
@@ -193,6 +197,19 @@ class FittedPairs:
             measured.pairs, self.target, groups, measured.n_records, rng, kept=False
         )
         return self._frame(field, codes, laws, rng, posterior=True), off
+
+    def _with_passed_over(self, rng: np.random.Generator) -> PairField:
+        """Return the field with a draw of the parameters of pairs that weren't counted,
+        which no fit moves.
+        """
+        passed = self.measured.passed
+        if passed is None:
+            return self.field
+        pairs = self.measured.pairs
+        shares = self.target.levels / pairs.n
+        drawn = passed.parameters(pairs, shares, self.target.scores, rng)
+        theta = self.field.theta + drawn.astype(np.float32)
+        return replace(self.field, theta=theta)
 
     def _frame(
         self,

@@ -159,12 +159,18 @@ class PairChoice:
         return np.where(is_quiet, 0, n_asked).astype(np.int64)[..., None]
 
     @property
+    def records_a_nat(self) -> float:
+        """By how many records one score must be above another to be e times as
+        likely.
+        """
+        return float(self.choice.scale / self.share)
+
+    @property
     def threshold(self) -> float:
         """By how much a pair must exceed its noise to be as likely as none at all, in
         records, where no other pair does.
         """
-        scale = float(self.choice.scale / self.share)
-        return scale * nats_of_none(len(self.pairs))
+        return self.records_a_nat * nats_of_none(len(self.pairs))
 
     def scores(
         self, counts: Mapping[Blocks, IntArray], taken: Sequence[int], shown: IntArray
@@ -176,19 +182,27 @@ class PairChoice:
         goes moves each by at most 1.
         """
         columns = by_columns(self.design, self.found, shown)
-        cost = self.cost(taken)
+        of_noise = self.of_noise(taken, columns.shares)
         open_ = open_after(self.pairs, taken)
         scores = list[IntArray]()
         for number, pair in enumerate(self.pairs):
             independent = np.clip(columns.independent(pair), -MOST_COST, MOST_COST)
             apart = np.abs(counts[pair] - np.round(independent)).sum(axis=(-1, -2))
-            # what noise on single columns alone would show
-            blurred = self._blurred(pair, columns.shares)
-            public = np.minimum(np.round(blurred + cost[number]), MOST_COST)
+            public = np.minimum(np.round(of_noise[..., number]), MOST_COST)
             score = (apart - public).astype(np.int64)
             scores.append(np.where(open_[number], score, UNAVAILABLE))
         none = np.full(scores[0].shape, round(min(self.threshold, MOST_COST)))
         return np.stack([*scores, none], axis=-1)
+
+    def of_noise(
+        self, taken: Sequence[int], shares: Sequence[FloatArray]
+    ) -> FloatArray:
+        """Return what scores are less than distances from independence, in records,
+        shape (..., pairs), by the shares of levels: what noise on single columns alone
+        would show, and what a count costs.
+        """
+        blurred = [self._blurred(pair, shares) for pair in self.pairs]
+        return np.stack(blurred, axis=-1) + self.cost(taken)
 
     def _blurred(self, pair: BlockPair, shares: Sequence[FloatArray]) -> FloatArray:
         """Return how far noise on its columns puts a pair from independent, in
@@ -208,7 +222,8 @@ class PairChoice:
         noisy: IntArray,
         levels: Callable[[Table], Mapping[str, IntArray]],
     ) -> list[int]:
-        """Return the places of the pairs that are taken.
+        """Return the place of the pair that each choice takes, or their number for
+        none.
 
         ``noisy`` is the answer of ``design``; ``levels`` takes the table and returns
         levels of columns without bins.
@@ -223,16 +238,19 @@ class PairChoice:
             return self.scores(counts, taken, shown)
 
         n_asked = self.choice.times if self.n_asked is None else self.n_asked
-        taken = list[int]()
+        numbers = list[int]()
         for number_asked in range(self.choice.times):
             if number_asked >= n_asked:
                 curator.pass_over(self.choice)
                 continue
-            rule = partial(scores, taken=tuple(taken))
+            rule = partial(scores, taken=self.taken(numbers))
             number = curator.choose_given(self.choice, noisy, rule, share=self.share)
-            if number < len(self.pairs):
-                taken.append(number)
-        return taken
+            numbers.append(number)
+        return numbers
+
+    def taken(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return which of the numbers that choices gave are pairs."""
+        return tuple(number for number in numbers if number < len(self.pairs))
 
 
 def open_after(pairs: Sequence[BlockPair], taken: Sequence[int]) -> BoolArray:

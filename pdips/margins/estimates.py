@@ -183,7 +183,9 @@ class NoisyPairs:
         level = self._noise_on_levels(rng, total, moved or {})
         size = np.repeat(self.sizes, self.sizes)
         upper = np.triu(rng.standard_normal((n_levels, n_levels)), 1)
-        deviation = np.sqrt(self.spread(self.variance))
+        # no noise is added to what nothing was counted of
+        variance = np.where(np.isfinite(self.variance), self.variance, 0)
+        deviation = np.sqrt(self.spread(variance))
         noise = self.centred((upper + upper.T) * deviation)
         # each count has its part of the noise on its levels, and on the total
         of_rows = level[:, None] / size

@@ -492,10 +492,8 @@ def _of_sets(public: PublishedRelease, asked: PublicQuestion) -> Answer:
     if asked.question is None:
         raise InputError("sets are asked in the grammar")
     answer = of_sets(public, asked.question, asked.family, asked.missing, asked.weights)
-    if asked.weights is not None:
-        return answer
     return with_hidden_tails(
-        answer, public, asked.question, asked.family, asked.missing
+        answer, public, asked.question, asked.family, asked.missing, asked.weights
     )
 
 

@@ -27,6 +27,7 @@ from pdips.outside.questions import (
 type Missing = Literal["level", "drop"]
 type Place = Literal["middle", "first", "last"]
 
+PLACES: tuple[Place | None, ...] = (None, "first", "last")
 SHARES = (0.0, 1.0)
 COUNTS = (0.0, np.inf)
 IS_SUM = ("total", "count")  # the others are ratios, or made of several sums
@@ -211,6 +212,8 @@ def summarised(
         return _quantiles(asked, cells, counts, groups)
     if asked.kind == "correlation":
         return _correlations(asked, cells, counts, groups)
+    if asked.kind == "sd":
+        return _deviations(asked, cells, counts, groups)
     parts = _parts(asked, cells)
     above = np.einsum("gc,pc->gpc", groups, parts).reshape(-1, cells.n_cells)
     names = answer_names(asked)
@@ -331,6 +334,48 @@ def _correlations(
         slopes.append(group * moved / (counts.estimate @ group))
     answer = counts.contrasts(answer_names(asked), np.array(slopes))
     return replace(answer, estimate=np.array(estimates), limits=(-1.0, 1.0))
+
+
+def _deviations(
+    asked: Summary, cells: LevelCells, counts: Answer, groups: FloatArray
+) -> Answer:
+    """Return standard deviations, with the error that small changes of the counts make,
+    and what is untold where numbers are anywhere in their bins.
+    """
+    middle, low, high = (
+        np.nan_to_num(cells.numbers(asked.of[0], place)) for place in PLACES
+    )
+    within = (high - low) ** 2 / 12  # records of a bin are even in it
+    estimates = []
+    slopes = []
+    ends = []
+    for group in groups:
+        share = counts.estimate * group
+        share = share / share.sum()
+        mean = share @ middle
+        squares = (middle - mean) ** 2 + within
+        deviation = np.sqrt(max(float(share @ squares), 0.0)) or np.nan
+        estimates.append(deviation)
+        moved = (squares - deviation**2) / (2 * deviation)
+        slopes.append(group * moved / (counts.estimate @ group))
+        ends.append(_ends_of_deviation(share, low - mean, high - mean))
+    estimate = np.array(estimates)
+    least, most = np.array(ends).T
+    answer = counts.contrasts(answer_names(asked), np.array(slopes))
+    untold = np.maximum(estimate - least, 0), np.maximum(most - estimate, 0)
+    return replace(answer, estimate=estimate, untold=untold, limits=COUNTS)
+
+
+def _ends_of_deviation(
+    share: FloatArray, low: FloatArray, high: FloatArray
+) -> FloatArray:
+    """Return the deviation of numbers that are as near the mean, and as far from it, as
+    their bins let them; ``low`` and ``high`` are the distances of bins' ends.
+    """
+    far = np.maximum(np.abs(low), np.abs(high))
+    near = np.where((low <= 0) & (high >= 0), 0, np.minimum(np.abs(low), np.abs(high)))
+    squares = np.array([share @ near**2, share @ far**2])
+    return np.asarray(np.sqrt(np.maximum(squares, 0)))
 
 
 def _quantiles(

@@ -1,5 +1,5 @@
-"""Records that noise may hide far out on a long range, and what regressions and
-correlations would be with them.
+"""Records that noise may hide far out on a long range, and what regressions,
+correlations, means and totals would be with them.
 
 Sets have no records where noisy counts tell none, and a few there would have all the
 say: a record counts by the square of its distance.
@@ -12,7 +12,7 @@ import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.outside.answer import Answer, Ends
+from pdips.outside.answer import PRODUCTS, Answer, Ends
 from pdips.outside.cells import Missing
 from pdips.outside.interval_counts import IntervalCounts
 from pdips.outside.questions import ColumnValues, Expression, Formula, Question, Summary
@@ -36,10 +36,16 @@ def with_hidden_tails(
     asked: Question,
     family: Family,
     missing: Missing,
+    weight: str | None = None,
 ) -> Answer:
-    """Return an answer whose intervals allow for records that noise hides."""
+    """Return an answer whose intervals allow for records that noise hides. Means of
+    noisy products do already, by what is beyond their caps.
+    """
+    if answer.source == PRODUCTS and _is_mean(asked):
+        return answer
     schema = public.privacy.table_schema
-    records = SetRecords.of(public.sets[0], schema, [*asked.columns], missing)
+    columns = [*asked.columns]
+    records = SetRecords.of(public.sets[0], schema, columns, missing, weight)
     far = untold_by_tails(public, records, asked, family)
     if far is None:
         return answer
@@ -55,13 +61,16 @@ def with_hidden_tails(
 def untold_by_tails(
     public: PublishedRelease, records: SetRecords, asked: Question, family: Family
 ) -> Ends | None:
-    """Return by how much less, and by how much more, each coefficient or correlation
-    may be for records that noise hides; None where no number without bins has a say.
+    """Return by how much less, and by how much more, each coefficient, correlation,
+    mean or total may be for records that noise hides; None where no number without bins
+    has a say.
 
     As many records as a count has standard deviations of noise, one, are put into the
     interval where they count most of those that hold fewer in the set, with the largest
     outcomes, and then with the least.
     """
+    if isinstance(asked, Summary) and _is_mean(asked):
+        return _means_by_tails(public, records, asked)
     outcome, names = _hiding(asked)
     if outcome is None:
         return None
@@ -84,6 +93,47 @@ def untold_by_tails(
         squares += far**2
     less, more = np.sqrt(squares)
     return (less, more) if is_counted else None
+
+
+def _is_mean(asked: Question) -> bool:
+    """Whether it is a mean, total or deviation of a column as it is."""
+    if not isinstance(asked, Summary) or asked.kind not in ("mean", "total", "sd"):
+        return False
+    return asked.of[0].is_plain
+
+
+def _means_by_tails(
+    public: PublishedRelease, records: SetRecords, asked: Summary
+) -> Ends | None:
+    """Return by how much less, and by how much more, the mean, total or deviation of
+    each group may be.
+
+    As many records as a count has standard deviations of noise, one, are put into the
+    interval where they count most of those that hold fewer in the set; all of them into
+    each group in turn, as nothing tells of which they are.
+    """
+    (name,) = asked.of[0].columns
+    counts = IntervalCounts.of(public, name, (float(len(records.complete)), 0.0))
+    if counts is None:
+        return None
+    of_set = analysed(records, asked, "gaussian")[1]
+    numbers = np.asarray(records.values[name].numbers)[records.complete]
+    middles, hidden = _hidden(numbers, counts)
+    hidden = np.where(hidden >= 1, hidden, 0.0)
+    distances = middles - numbers.mean()
+    pulls = hidden * np.stack([-distances, distances, distances**2])
+    far = np.zeros((2, len(of_set)))
+    complete = np.flatnonzero(records.complete)
+    for place in {*pulls.argmax(axis=1).tolist()}:
+        n_hidden = int(hidden[place])
+        for at, members in enumerate(records.groups(asked.by)):
+            if n_hidden == 0 or not members.any():
+                continue
+            rows = np.resize(complete[members], n_hidden)
+            added = _with(records, rows, name, float(middles[place]))
+            moved = analysed(added, asked, "gaussian")[1][at] - of_set[at]
+            far[:, at] = np.maximum(far[:, at], [-moved, moved])
+    return far[0], far[1]
 
 
 def _refuse_unknown_variance(
@@ -128,10 +178,7 @@ def _places(
     most, and how many records noise may hide there.
     """
     numbers = np.asarray(records.values[name].numbers)[records.complete]
-    edges = np.append(counts.lower, np.inf)
-    in_set = np.histogram(numbers, edges)[0]
-    middles = (counts.lower + counts.upper) / 2
-    hidden = np.sqrt(np.diagonal(counts.noise)[:-1]) - in_set
+    middles, hidden = _hidden(numbers, counts)
     distances = np.abs(middles - numbers.mean())
     squares = np.maximum(hidden, 0) * distances**2
     parts = squares / (squares + max(float(numbers.var()), 1e-300) * len(numbers))
@@ -140,6 +187,16 @@ def _places(
     for place in {int(np.argmax(by_slope)), int(np.argmax(parts))}:
         if hidden[place] >= 1:
             yield float(middles[place]), int(hidden[place])
+
+
+def _hidden(
+    numbers: FloatArray, counts: IntervalCounts
+) -> tuple[FloatArray, FloatArray]:
+    """Return the middles of intervals, and how many records noise hides in each."""
+    edges = np.append(counts.lower, np.inf)
+    in_set = np.histogram(numbers, edges)[0]
+    middles = (counts.lower + counts.upper) / 2
+    return middles, np.sqrt(np.diagonal(counts.noise)[:-1]) - in_set
 
 
 def _extremes(

@@ -15,16 +15,24 @@ from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.column import Column, has_number_levels
 from pdips.data.schema import Schema
 from pdips.errors import InputError, hint
+from pdips.outside.spellings import (
+    OTHER_SUMMARIES,
+    PIECES,
+    pieces,
+    refuse_other_spellings,
+    refuse_setting,
+    text_without_quotes,
+)
 
-type SummaryKind = Literal["mean", "share", "total", "count", "quantile", "correlation"]
+type SummaryKind = Literal[
+    "mean", "share", "total", "count", "quantile", "sd", "correlation"
+]
 type Terms = tuple[list[str], FloatArray]
 """Names of the terms that stand for a factor, and their values for each record, or each
 cell, shape (records, terms).
 """
 
 SUMMARIES: tuple[str, ...] = get_args(SummaryKind.__value__)
-# Text, names in backticks, and the sign of an interaction, which Python reads otherwise
-PIECES = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]+`|:")
 OF_RECORDS = {"max", "min", "first", "head", "tail", "row", "record", "records", "list"}
 MOST_LETTERS = 2_000  # of a question
 MOST_FACTORS = 6  # joined by ``*``: they are all combinations
@@ -34,11 +42,13 @@ FORMULA_HELP = (
 )
 SUMMARY_HELP = (
     "ask a formula, as 'income ~ age + sex', or a summary, as \"mean(wage, "
-    "by=['sex'])\", share, total, count, quantile(wage, .9), median or correlation"
+    "by=['sex'])\", share, total, count, quantile(wage, .9), median, sd or correlation"
 )
 COMPARED_WITH = "a column is compared with a level, a number, or a list of them"
 FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "log": np.log,
+    "log10": np.log10,
+    "log2": np.log2,
     "sqrt": np.sqrt,
     "exp": np.exp,
 }
@@ -247,20 +257,25 @@ class _Reader:
             part = piece[0]
             if part == ":":
                 return "@"  # as strong as ``*``, and nothing else in the grammar
-            if not part.startswith("`"):
+            if part.startswith(("'", '"')):
                 return part
             name = f"column_{len(quoted)}_"
-            quoted[name] = part[1:-1]
+            quoted[name] = part.strip("`")
             return name
 
         if len(text) > MOST_LETTERS:
             raise InputError(f"a question has at most {MOST_LETTERS:,} letters")
         try:
-            tree = ast.parse(PIECES.sub(as_python, text).strip(), mode="eval")
+            spelled = pieces(schema.columns).sub(as_python, text)
+            tree = ast.parse(spelled.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise InputError(
                 f"the question can't be read: {SUMMARY_HELP}; {FORMULA_HELP}"
             ) from None
+        refuse_other_spellings(tree.body)
+        unquoted = text_without_quotes(tree.body, [*schema.columns, *quoted])
+        if unquoted:
+            raise InputError(unquoted)
         return cls(schema=schema, quoted=quoted), tree.body
 
     def expression(self, node: ast.expr) -> Expression:
@@ -505,7 +520,7 @@ class Formula:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summary:
     """A number of some records, or one for each group: a mean, a share, a total, a
-    count, a quantile or a correlation.
+    count, a quantile, a standard deviation (``sd``) or a correlation.
 
     Examples
     --------
@@ -538,7 +553,7 @@ class Summary:
         name = node.func.id
         arguments = node.args
         part = 0.5 if name == "median" else None
-        kind = "quantile" if name == "median" else name
+        kind = OTHER_SUMMARIES.get(name, name)
         if name in OF_RECORDS:
             _refuse_records(node)
         if kind not in SUMMARIES:
@@ -564,7 +579,7 @@ class Summary:
         n_wanted = {"correlation": {2}, "count": {0, 1}}.get(self.kind, {1})
         if len(self.of) not in n_wanted:
             raise InputError(f"{self.kind} takes {max(n_wanted)} of a record's numbers")
-        if self.kind in ("mean", "total", "quantile", "correlation"):
+        if self.kind in ("mean", "total", "quantile", "sd", "correlation"):
             for each in self.of:
                 if each.is_plain and not is_number(each.columns[each.text]):
                     names = each.columns[each.text].names()
@@ -613,7 +628,7 @@ def read_question(text: str, schema: Schema) -> Question:
     """Read a formula or a summary, in the grammar of ``docs/asking.md``."""
     if not isinstance(text, str):
         raise InputError(f"a question is text: {SUMMARY_HELP}")
-    if "~" in PIECES.sub("", text):
+    if "~" in re.sub(PIECES, "", text):
         return Formula.read(text, schema)
     return Summary.read(text, schema)
 
@@ -639,7 +654,7 @@ def _by(keywords: Sequence[ast.keyword], reader: _Reader) -> tuple[str, ...]:
     names = list[str]()
     for keyword in keywords:
         if keyword.arg != "by":
-            raise InputError(f"{keyword.arg!r} is no setting of a summary; it has by")
+            refuse_setting(keyword.arg, reader.schema.columns)
         for part in _elements(keyword.value):
             match part:
                 case ast.Name(id=name) | ast.Constant(value=str() as name):

@@ -105,7 +105,7 @@ class PublishedRelease:
         question : str
             A formula, ``"enrolled ~ age * sex + log(wage)"``, or a summary:
             ``"mean(wage, by=['region'])"``, ``share``, ``total``, ``count``,
-            ``quantile``, ``median`` or ``correlation``. The grammar is in
+            ``quantile``, ``median``, ``sd`` or ``correlation``. The grammar is in
             ``docs/asking.md``.
         family : {"gaussian", "bernoulli", "binomial", "poisson"}
             Of a formula: least squares, or the canonical link. Left out it is that of
@@ -118,7 +118,7 @@ class PublishedRelease:
             are left out. Records without a number that is asked for always are.
         weights : str, optional
             A column of numbers: how many members of the population a record stands
-            for. Of formulas, means, shares, totals and counts, from sets.
+            for. Of all but quantiles and correlations, from sets.
 
         Returns
         -------

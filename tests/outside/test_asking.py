@@ -112,6 +112,14 @@ def test_what_the_grammar_reads():
     assert (shares.by, [*shares.columns]) == (("school",), ["sex", "age", "school"])
     assert isinstance(shares.of[0].node, ast.BoolOp)
     assert Summary.read("median(age)", SCHEMA).part == 0.5
+    assert Summary.read("std(age)", SCHEMA).kind == "sd"
+    # names that Python reads otherwise
+    named = Schema(
+        columns={"flc.grp": {"levels": [1, 2, 3]}, "lambda": odd.columns["n"]}
+    )
+    read = Formula.read("lambda ~ log10(flc.grp) + flc.grp", named)
+    assert [*read.columns] == ["lambda", "flc.grp"]
+    assert Summary.read("share(lambda == 1, by=flc.grp)", named).by == ("flc.grp",)
 
 
 def test_counts_answer_what_the_records_would(cells, frame):
@@ -143,6 +151,13 @@ def test_counts_answer_what_the_records_would(cells, frame):
             assert (found["upper"] - found["lower"] <= 20).all()
             continue
         np.testing.assert_allclose(answer.estimate, [*numbers], rtol=5e-3)
+    # bins of age count as even, and the numbers are at their middle
+    deviations = cells.ask("sd(age, by=['school'])")
+    held = deviations.summary()
+    own = grouped.std(ddof=0)[levels].to_numpy()
+    assert (held["lower"] <= own).all()
+    assert (own <= held["upper"]).all()
+    np.testing.assert_allclose(deviations.estimate, own, rtol=0.05)
     correlation = cells.ask("correlation(age, age ** 2)").estimate[0]
     assert correlation == pytest.approx(
         np.corrcoef(frame["age"], frame["age"] ** 2)[0, 1], abs=1e-3

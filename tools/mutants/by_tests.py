@@ -307,6 +307,27 @@ BY_TESTS = [
         f"{PAIRS} -k link_all",
     ),
     Mutant(
+        "draws forget that no choice took a pair",
+        "fields/passed_over.py",
+        "            log -= np.log1p(odds / of_others[:, None])\n",
+        "",
+        "tests/margins/test_passed_over.py -k given_the_choices",
+    ),
+    Mutant(
+        "a pair passed over is taken to be independent",
+        "fields/passed_over.py",
+        "            theta[rows, columns] = drawn\n",
+        "            theta[rows, columns] = 0\n",
+        "tests/margins/test_passed_over.py -k distance_that_was_drawn",
+    ),
+    Mutant(
+        "all odds of the other pairs are left out",
+        "fields/passed_over.py",
+        "of_others = 1 + own.sum() - own",
+        "of_others = np.full(len(own), 1e-9)",
+        "tests/margins/test_passed_over.py -k given_the_choices",
+    ),
+    Mutant(
         "numbers of a record that is replaced keep their sign in products",
         "fields/products.py",
         """l1 = max(l1, 2 * signs + levels + numbers - 1)

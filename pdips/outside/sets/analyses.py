@@ -2,11 +2,12 @@
 records were the table's.
 """
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from pdips.arrays import FloatArray
+from pdips.arrays import BoolArray, FloatArray
 from pdips.errors import InputError
 from pdips.outside.cells import IS_SUM, answer_names
 from pdips.outside.generalized import means_of, variances_of
@@ -33,69 +34,139 @@ def analysed(records: SetRecords, asked: Question, family: Family) -> Analysis:
     return summary(records, asked)
 
 
-def regression(records: SetRecords, asked: Formula, family: Family) -> Analysis:
+def regression(
+    records: SetRecords,
+    asked: Formula,
+    family: Family,
+    *,
+    outcome: FloatArray | None = None,
+    through: SetRecords | None = None,
+) -> Analysis:
     """Return a regression on one set, with variances that hold if those of the records
     differ. A coefficient without a finite estimate is NaN: that of a level that the set
     lacks, or of predictors that separate the outcome.
+
+    Parameters
+    ----------
+    outcome : ndarray, shape (complete records,), optional
+        In place of the records' own.
+    through : SetRecords, optional
+        The same records with what alone the outcome depends on, of each predictor: they
+        are the instruments, and the predictors' own numbers are around them.
     """
-    factors = {factor.text: factor.terms(records.values) for factor in asked.factors}
-    names, values = crossed(factors, asked.interactions)
-    design = np.column_stack([np.ones(len(values)), values])[records.complete]
-    outcome = records.numbers(asked.outcome)
-    if not np.isfinite(design).all():
-        raise InputError(
-            "a term isn't finite for all numbers between the bounds of the schema: add "
-            "a number first, as in log(wage + 1)"
-        )
+    names, design = _design(records, asked)
+    instruments = design if through is None else _design(through, asked)[1]
+    if outcome is None:
+        outcome = records.numbers(asked.outcome)
     if family == "binomial":
         check_binary(outcome)
-    kept = design.any(axis=0)
-    scale = np.abs(design[:, kept]).max(axis=0)
-    scaled = design[:, kept] / scale
+    kept = instruments.any(axis=0)
+    scale = np.abs(instruments[:, kept]).max(axis=0)
+    fit = _Fit(
+        design=design[:, kept] / scale,
+        instruments=instruments[:, kept] / scale,
+        outcome=outcome,
+        family=family,
+        stands_for=records.weights,
+    )
     estimate = np.full(len(kept), np.nan)
     variance = np.full(len(kept), np.nan)
     with np.errstate(all="ignore"):
-        coefficients, own = _fitted(scaled, outcome, family, records.weights)
+        coefficients, own = fit.solved()
     estimate[kept] = coefficients / scale
     variance[kept] = own / scale**2
     return ["Intercept", *names], estimate, variance
 
 
-def _fitted(
-    design: FloatArray, outcome: FloatArray, family: Family, stands_for: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return coefficients by Newton's method, and their variances, both NaN where there
-    is no finite estimate. A record counts as often as it ``stands_for``.
-    """
-    coefficients = np.zeros(design.shape[1])
-    weights = stands_for
-    means = np.zeros(len(design))
-    if family == "poisson":
-        mean = np.average(outcome, weights=stands_for)
-        coefficients[0] = np.log(max(mean, LEAST_MEAN))
-    for _ in range(NEWTON_STEPS):
-        if family != "gaussian":
-            linear = np.clip(design @ coefficients, -MOST_LINEAR, MOST_LINEAR)
-            means = means_of(family, linear)
-            weights = stands_for * variances_of(family, means)
-        information = (design * weights[:, None]).T @ design
-        step = np.linalg.pinv(information, hermitian=True) @ (
-            design.T @ (stands_for * (outcome - means))
+def _design(records: SetRecords, asked: Formula) -> tuple[list[str], FloatArray]:
+    """Return the names of all terms, and their values for each complete record."""
+    factors = {factor.text: factor.terms(records.values) for factor in asked.factors}
+    names, values = crossed(factors, asked.interactions)
+    design = np.column_stack([np.ones(len(values)), values])[records.complete]
+    if not np.isfinite(design).all():
+        raise InputError(
+            "a term isn't finite for all numbers between the bounds of the schema: add "
+            "a number first, as in log(wage + 1)"
         )
-        coefficients = coefficients + step
-        if family == "gaussian" or np.abs(step).max() < CONVERGED:
-            break
-    means = design @ coefficients if family == "gaussian" else means
-    # the model's own variances are huge where predictors separate the outcome
-    inverse = np.linalg.pinv(information, rcond=LEAST_RANK, hermitian=True)
-    is_open = np.diagonal(inverse) > MOST_VARIANCE
-    is_open |= np.abs(information @ inverse - np.eye(len(inverse))).max(axis=0) > 0.01
-    scores = design * (stands_for * (outcome - means))[:, None]
-    n = len(design)
-    freed = n / max(n - design.shape[1], 1)
-    variances = np.diagonal(inverse @ (scores.T @ scores) @ inverse) * freed
-    coefficients = np.where(is_open, np.nan, coefficients)
-    return coefficients, np.where(is_open, np.nan, variances)
+    return names, design
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A regression on one set. A record counts as often as it ``stands_for``; errors
+    are uncorrelated with the ``instruments``, which are the design itself where a set
+    knows each number.
+    """
+
+    design: FloatArray
+    instruments: FloatArray
+    outcome: FloatArray
+    family: Family
+    stands_for: FloatArray
+
+    def solved(self) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients and their variances, both NaN where there is no finite
+        estimate.
+        """
+        plain = replace(self, design=self.instruments)
+        coefficients, is_converged = plain._steps(np.zeros(self.design.shape[1]))
+        is_open = plain._is_open(coefficients)
+        fit = plain
+        if self.design is not self.instruments and is_converged:
+            through, is_converged = self._steps(coefficients)
+            if is_converged and np.isfinite(through).all():
+                coefficients = through
+                fit = self
+        variances = fit._variances(coefficients)
+        coefficients = np.where(is_open, np.nan, coefficients)
+        return coefficients, np.where(is_open, np.nan, variances)
+
+    def _means(self, coefficients: FloatArray) -> FloatArray:
+        linear = np.asarray(self.design @ coefficients)
+        if self.family == "gaussian":
+            return linear
+        return means_of(self.family, np.clip(linear, -MOST_LINEAR, MOST_LINEAR))
+
+    def _information(self, coefficients: FloatArray) -> FloatArray:
+        weights = self.stands_for
+        if self.family != "gaussian":
+            weights = weights * variances_of(self.family, self._means(coefficients))
+        return np.asarray((self.instruments * weights[:, None]).T @ self.design)
+
+    def _steps(self, coefficients: FloatArray) -> tuple[FloatArray, bool]:
+        """Return coefficients by Newton's method, and whether it converged."""
+        if self.family == "poisson" and not coefficients.any():
+            mean = np.average(self.outcome, weights=self.stands_for)
+            coefficients = coefficients.copy()
+            coefficients[0] = np.log(max(mean, LEAST_MEAN))
+        for _ in range(NEWTON_STEPS):
+            off = self.stands_for * (self.outcome - self._means(coefficients))
+            inverse = np.linalg.pinv(self._information(coefficients))
+            step = inverse @ (self.instruments.T @ off)
+            coefficients = coefficients + step
+            if self.family == "gaussian" or np.abs(step).max() < CONVERGED:
+                return coefficients, True
+        return coefficients, False
+
+    def _is_open(self, coefficients: FloatArray) -> BoolArray:
+        """Whether coefficients have no finite estimate."""
+        # the model's own variances are huge where predictors separate the outcome
+        information = self._information(coefficients)
+        inverse = np.linalg.pinv(information, rcond=LEAST_RANK, hermitian=True)
+        is_open = np.diagonal(inverse) > MOST_VARIANCE
+        off = np.abs(information @ inverse - np.eye(len(inverse)))
+        return np.asarray(is_open | (off.max(axis=0) > 0.01))
+
+    def _variances(self, coefficients: FloatArray) -> FloatArray:
+        information = self._information(coefficients)
+        inverse = np.linalg.pinv(information, rcond=LEAST_RANK)
+        off = self.stands_for * (self.outcome - self._means(coefficients))
+        scores = self.instruments * off[:, None]
+        n = len(scores)
+        freed = n / max(n - scores.shape[1], 1)
+        return np.asarray(
+            np.diagonal(inverse @ (scores.T @ scores) @ inverse.T) * freed
+        )
 
 
 def summary(records: SetRecords, asked: Summary) -> Analysis:
@@ -114,6 +185,8 @@ def summary(records: SetRecords, asked: Summary) -> Analysis:
             answers.append(_correlation(*(column[members] for column in columns)))
         elif asked.kind in IS_SUM:
             answers += [_total(column * members * weights) for column in columns]
+        elif asked.kind == "sd":
+            answers.append(_deviation(columns[0][members], weights[members]))
         else:
             answers += [_mean(column[members], weights[members]) for column in columns]
     estimates, variances = np.array(answers, dtype=np.float64).T
@@ -132,6 +205,18 @@ def _mean(values: FloatArray, weights: FloatArray) -> tuple[float, float]:
         return np.nan, np.nan
     mean = float(weights @ values / total)
     return mean, float(((weights * (values - mean)) ** 2).sum() / total**2)
+
+
+def _deviation(values: FloatArray, weights: FloatArray) -> tuple[float, float]:
+    """Return a weighted standard deviation, and its variance by the delta method."""
+    total = weights.sum()
+    if not total > 0:
+        return np.nan, np.nan
+    squares = (values - weights @ values / total) ** 2
+    variance, of_variance = _mean(squares, weights)
+    if not variance > 0:
+        return np.nan, np.nan
+    return float(np.sqrt(variance)), of_variance / (4 * variance)
 
 
 def _total(values: FloatArray) -> tuple[float, float]:

@@ -4,6 +4,7 @@ rule that fits the release.
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from pdips.outside.answer import (
 from pdips.outside.cells import COUNTS, SHARES, Missing
 from pdips.outside.questions import Formula, Question, Summary
 from pdips.outside.sets.analyses import Analysis, Family
+from pdips.outside.sets.beyond_pairs import beyond_pairs, pairs_alone
 from pdips.outside.sets.calibration import calibrated, pair_intervals
 from pdips.outside.sets.interval_ends import left_open
 from pdips.outside.sets.quantiles import quantiles_of_sets
@@ -28,16 +30,21 @@ from pdips.outside.sets.records import SetRecords, basis_of
 from pdips.release.opening import PublishedRelease
 
 BY_MODEL = (
-    "no noisy count holds these columns together: how they go together is as the model "
-    "of the sets has it, and intervals hold only as far as that is right"
+    "no noisy count holds these columns together: sets have them go together as their "
+    "pairs do, and intervals allow for as much beyond that as other tables had, which "
+    "this one may exceed; `pdips answer` would measure it"
+)
+UNCOUNTED = (
+    "two of these columns were not counted together: sets draw how they go together "
+    "from what is usual in tables and what the choice of pairs leaves open, and "
+    "intervals hold on average over such pairs"
 )
 BY_INTERVALS = (
     "a number without bins goes with other columns by a few intervals in the sets"
 )
 DRAWN_TO_0 = (
-    "what noise hides of an association is drawn towards none in the sets: beside "
-    "little noise, as with a delta, intervals of regressions held in .6 to .98 of "
-    "trials"
+    "what noise hides of an association is drawn towards none in the sets: where "
+    "numbers nearly determine each other, intervals of regressions held in .9 of trials"
 )
 MOST_MOVED = 2  # sets whose numbers are moved within their intervals
 
@@ -63,22 +70,30 @@ def of_sets(
     if not columns:
         raise InputError("the number of records isn't asked of sets")
     remarks = [warning] if warning else []
+    of_pairs = pairs_alone(public, asked, weight)
+    if of_pairs is not None:
+        remarks.append(BY_MODEL)
     remarks += _remarks(public, asked, weight)
     sets = [
         SetRecords.of(frame, schema, columns, missing, weight) for frame in public.sets
     ]
     if isinstance(asked, Summary) and asked.kind == "quantile":
-        quantiles = quantiles_of_sets(public, sets, asked, rule)
+        quantiles = quantiles_of_sets(public, sets, asked, rule, of_pairs is None)
         return replace(quantiles, remarks=tuple(remarks))
     intervals = pair_intervals(public)
     analyses = [calibrated(records, asked, family, intervals) for records in sets]
     answer = _combined(analyses, rule, _scale_of(asked), len(sets[0].complete))
+    few = sets[:MOST_MOVED]
+    untold = left_open(public, few, asked, family)
+    if of_pairs is not None:
+        beyond = beyond_pairs(few, asked, of_pairs, family)
+        untold = np.hypot(untold[0], beyond), np.hypot(untold[1], beyond)
     return replace(
         answer,
         basis=basis_of(sets, rule),
         remarks=tuple(remarks),
         limits=_limits(asked),
-        untold=left_open(public, sets[:MOST_MOVED], asked, family),
+        untold=untold,
     )
 
 
@@ -131,9 +146,23 @@ def _remarks(
         if any(not column.is_categorical for column in asked.columns.values()):
             remarks.append(DRAWN_TO_0)
         _refuse_curves(asked, cut)
-    if asked.joined + (weight is not None) > 2:
-        remarks.append(BY_MODEL)
+    if not _are_counted(public, asked):
+        remarks.append(UNCOUNTED)
     return remarks
+
+
+def _are_counted(public: PublishedRelease, asked: Question) -> bool:
+    """Return whether noisy margins hold each two columns that are asked for together,
+    but for public ones; also where there are no margins.
+    """
+    margins = public.privacy.margins
+    counted = [{name for axis in law.axes for name in axis.columns} for law in margins]
+    for pair in combinations(asked.columns.items(), 2):
+        names = {name for name, _ in pair}
+        are_public = all(column.public for _, column in pair)
+        if not are_public and not any(held >= names for held in counted):
+            return not margins
+    return True
 
 
 def _refuse_curves(asked: Formula, cut: Collection[str]) -> None:
@@ -151,5 +180,10 @@ def _refuse_curves(asked: Formula, cut: Collection[str]) -> None:
 
 def _limits(asked: Question) -> tuple[float, float]:
     kind = asked.kind if isinstance(asked, Summary) else ""
-    limits = {"share": SHARES, "count": COUNTS, "correlation": (-1.0, 1.0)}
+    limits = {
+        "share": SHARES,
+        "count": COUNTS,
+        "sd": COUNTS,
+        "correlation": (-1.0, 1.0),
+    }
     return limits.get(kind, (-np.inf, np.inf))

@@ -9,8 +9,8 @@ import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray
 from pdips.data.column import Column
-from pdips.outside.questions import Formula, Question, Summary
-from pdips.outside.sets.analyses import Analysis, Family, analysed
+from pdips.outside.questions import Expression, Formula, Question, Summary
+from pdips.outside.sets.analyses import Analysis, Family, analysed, regression
 from pdips.outside.sets.records import SetRecords
 from pdips.release.opening import PublishedRelease
 
@@ -62,6 +62,42 @@ class PairIntervals:
         tilt = slope * self.width / np.maximum(density, least) / 12
         return means + self.width * np.clip(tilt, -MOST_TILTED, MOST_TILTED)
 
+    def means_of(
+        self, numbers: FloatArray, values: FloatArray, complete: BoolArray
+    ) -> "IntervalMeans":
+        """Return the means of ``values``, made of these numbers, by interval; those of
+        complete records count.
+        """
+        n = len(self.lower)
+        interval = np.searchsorted(self.lower, numbers, side="right") - 1
+        home = np.clip(interval, 0, n - 1)
+        counts = np.bincount(home[complete], minlength=n)
+        totals = np.bincount(home[complete], values[complete], minlength=n)
+        even = totals / np.maximum(counts, 1)
+        within = float(((values - even[home])[complete] ** 2).mean())
+        tilted = self.tilted(even, counts.astype(np.float64))
+        of_records = even if values is not numbers else tilted
+        between = float(of_records[home][complete].var())
+        whole = max(between + within, np.finfo(float).tiny)
+        part = max(between / whole, LEAST_PART)
+        is_known = ~np.isnan(numbers)
+        return IntervalMeans(
+            even=np.where(is_known, even[home], numbers),
+            tilted=np.where(is_known, tilted[home], numbers),
+            part=part,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class IntervalMeans:
+    """The mean of each record's interval, if numbers are even in bins and by a density
+    that runs on through them, and the part of the variance that is between intervals.
+    """
+
+    even: FloatArray
+    tilted: FloatArray
+    part: float
+
 
 def pair_intervals(public: PublishedRelease) -> dict[str, PairIntervals]:
     """Return the intervals by which noisy pairs know each number without bins, and the
@@ -90,18 +126,20 @@ def calibrated(
     other columns is that of their intervals.
 
     Within an interval a set has a number go with nothing, which takes a part of each
-    slope and correlation. The means of intervals as predictors have no error that goes
-    with them, so their slope is whole (regression calibration: Carroll and others 2006,
-    chapter 4); of an outcome the differences between intervals are enlarged by the part
-    of its variance that is between them.
+    slope and correlation. With the means of intervals as instruments, slopes are those
+    of the numbers, of logarithms and logits too (Wald, 1940); of an outcome the
+    differences between intervals are enlarged by the part of its variance that is
+    between them.
     """
     whole_parts = dict[str, float]()
-    moved = dict[str, FloatArray]()
+    means = dict[str, FloatArray]()
+    shifted = dict[str, FloatArray]()
     for name in asked.columns.keys() & intervals.keys() - _cut_within(asked):
         numbers = np.asarray(records.values[name].numbers)
-        means, part = _means_of_intervals(numbers, records.complete, intervals[name])
-        whole_parts[name] = part
-        moved[name] = means
+        own = intervals[name].means_of(numbers, numbers, records.complete)
+        whole_parts[name] = own.part
+        means[name] = own.tilted
+        shifted[name] = numbers + own.tilted - own.even
     if isinstance(asked, Summary):
         answers = analysed(records, asked, family)
         if asked.kind != "correlation" or asked.by:
@@ -109,14 +147,35 @@ def calibrated(
         names, estimates, variances = answers
         enlarged = estimates / np.prod([*whole_parts.values(), 1.0])
         return names, np.clip(enlarged, -MOST_CORRELATED, MOST_CORRELATED), variances
-    for name in asked.outcome.columns.keys() & moved.keys():
-        numbers = np.asarray(records.values[name].numbers)
-        if not asked.outcome.is_plain:
-            del moved[name]
-            continue
-        mean = numbers[records.complete].mean()
-        moved[name] = mean + (moved[name] - mean) / whole_parts[name]
-    return analysed(records.with_numbers(moved), asked, family)
+    outcome = _enlarged(records, asked.outcome, intervals)
+    for name in asked.outcome.columns:
+        means.pop(name, None)
+        shifted.pop(name, None)
+    through = records.with_numbers(means) if means else None
+    # not beyond the bounds, where logarithms may have no value
+    for name, numbers in shifted.items():
+        column = records.schema.columns[name]
+        shifted[name] = np.clip(numbers, column.lower, column.upper)
+    return regression(
+        records.with_numbers(shifted), asked, family, outcome=outcome, through=through
+    )
+
+
+def _enlarged(
+    records: SetRecords, outcome: Expression, intervals: Mapping[str, PairIntervals]
+) -> FloatArray | None:
+    """Return an outcome's mean in each record's interval, whose differences are
+    enlarged to the outcome's own; None where it isn't made of a number with intervals.
+    """
+    (name, *others) = outcome.columns
+    if others or name not in intervals or outcome.is_condition:
+        return None
+    numbers = np.asarray(records.values[name].numbers)
+    values = numbers if outcome.is_plain else outcome.values(records.values)
+    own = intervals[name].means_of(numbers, values, records.complete)
+    middles = own.tilted if outcome.is_plain else own.even
+    mean = records.numbers(outcome).mean()
+    return np.asarray(mean + (middles[records.complete] - mean) / own.part)
 
 
 def _cut_within(asked: Question) -> set[str]:
@@ -125,23 +184,3 @@ def _cut_within(asked: Question) -> set[str]:
         return set()
     conditions = [factor for factor in asked.factors if factor.is_condition]
     return {name for factor in conditions for name in factor.columns}
-
-
-def _means_of_intervals(
-    numbers: FloatArray, complete: BoolArray, intervals: PairIntervals
-) -> tuple[FloatArray, float]:
-    """Return the mean of the interval of each number, and the part of the variance that
-    is between intervals; of complete records.
-    """
-    n = len(intervals.lower)
-    interval = np.searchsorted(intervals.lower, numbers, side="right") - 1
-    home = np.clip(interval, 0, n - 1)
-    counts = np.bincount(home[complete], minlength=n)
-    totals = np.bincount(home[complete], numbers[complete], minlength=n)
-    even = totals / np.maximum(counts, 1)
-    within = float(((numbers - even[home])[complete] ** 2).mean())
-    means = intervals.tilted(even, counts.astype(np.float64))[home]
-    between = float(means[complete].var())
-    whole = max(between + within, np.finfo(float).tiny)
-    part = max(between / whole, LEAST_PART)
-    return np.where(np.isnan(numbers), numbers, means), part

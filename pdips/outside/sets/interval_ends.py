@@ -11,6 +11,7 @@ from pdips.outside.answer import Ends
 from pdips.outside.counted_intervals import CountedIntervals, counted_intervals
 from pdips.outside.questions import Expression, Formula, Question
 from pdips.outside.sets.analyses import Family, analysed
+from pdips.outside.sets.beyond_pairs import OF_PRODUCTS
 from pdips.outside.sets.calibration import calibrated, pair_intervals
 from pdips.outside.sets.records import SetRecords
 from pdips.release.opening import PublishedRelease
@@ -41,13 +42,20 @@ def left_open(
             continue
         gaps = list[FloatArray]()
         for records, estimate in zip(sets, estimates, strict=True):
-            moved = [
-                analysed(records.with_numbers({name: ends}), asked, family)[1]
+            analyses = [
+                analysed(records.with_numbers({name: ends}), asked, family)
                 for ends in _ends_of(records, asked, name, intervals)
             ]
+            moved = [numbers for _, numbers, _ in analyses]
             less = estimate - np.minimum(*moved)
             more = np.maximum(*moved) - estimate
-            gaps.append(np.maximum(np.stack([less, more]), 0))
+            gap = np.maximum(np.stack([less, more]), 0)
+            if _cuts(asked, name) and gap.any():
+                # records of an interval that is cut needn't all be at one end
+                errors = np.sqrt(np.nanmax([own for *_, own in analyses], axis=0))
+                apart = OF_PRODUCTS * np.sqrt(records.complete.sum()) * errors
+                gap = np.hypot(gap, np.nan_to_num(apart))
+            gaps.append(gap)
         squares += np.mean(gaps, axis=0) ** 2
     less, more = np.sqrt(squares)
     return less, more
@@ -84,6 +92,13 @@ def _ends_of(
     )
     at = np.arange(len(numbers))
     return tried[is_true.argmin(axis=0), at], tried[is_true.argmax(axis=0), at]
+
+
+def _cuts(asked: Question, name: str) -> bool:
+    """Whether a formula's condition is about a number with intervals."""
+    return isinstance(asked, Formula) and any(
+        one.is_condition and name in one.columns for one in _expressions(asked)
+    )
 
 
 def _expressions(asked: Question) -> list[Expression]:

@@ -3,15 +3,18 @@ part asked for.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
+from scipy.special import ndtri
 
 from pdips.arrays import FloatArray
-from pdips.inference.combine import combine
+from pdips.inference.combine import Combined, combine
 from pdips.inference.rules import Rule
-from pdips.outside.answer import SETS, Inverted
+from pdips.outside.answer import SETS, Inverted, beside
 from pdips.outside.cells import answer_names
 from pdips.outside.questions import Summary
+from pdips.outside.sets.beyond_pairs import OF_CELLS
 from pdips.outside.sets.interval_ends import ends_of_values
 from pdips.outside.sets.records import SetRecords, basis_of
 from pdips.release.opening import PublishedRelease
@@ -24,45 +27,62 @@ def quantiles_of_sets(
     sets: Sequence[SetRecords],
     asked: Summary,
     rule: Rule,
+    is_of_pairs: bool = True,
 ) -> Inverted:
     """Return quantiles, and intervals of the values at which the sets' shares below
     don't differ from the part asked for: quantiles of whole numbers are often the same
     in all sets, so that their variance says nothing. Where a number is within a counted
-    interval nothing tells, so intervals end where those do.
+    interval nothing tells, so intervals end where those do. Shares of records that no
+    pair holds (not ``is_of_pairs``) may differ for what no pair tells.
     """
-    part = asked.part or 0.5
+    wanted = asked.part or 0.5
     values = [records.numbers(asked.of[0]) for records in sets]
     ends = [ends_of_values(public, records, asked.of[0]) for records in sets]
     low, high = (np.concatenate(end) for end in zip(*ends, strict=True))
-    places = np.unique(high)
-    if len(places) > MOST_PLACES:
-        parts = np.linspace(0, 1, MOST_PLACES)
-        places = np.unique(np.quantile(high, parts, method="inverted_cdf"))
+    places, lows = _places(low, high)
     shares = [
         _shares_below(records, asked, largest, places)
         for records, (_, largest) in zip(sets, ends, strict=True)
     ]
-    below = [(share - part).ravel() for share, _ in shares]
+    below = [(share - wanted).ravel() for share, _ in shares]
     variances = [variance.ravel() for _, variance in shares]
     combined = combine(np.stack(below), np.stack(variances), rule=rule)
     shape = shares[0][0].shape
-    # the least number up to each place, and above the one before
-    lows = np.full(len(places), np.inf)
-    np.minimum.at(lows, np.searchsorted(places, high), low)
-    estimate = _pooled_quantiles(sets, values, asked)
+    part = 0.0 if is_of_pairs else OF_CELLS
+    beyond = part * np.sqrt(len(values[0]) * np.mean(variances, axis=0)).reshape(shape)
     return Inverted(
         tuple(answer_names(asked)),
-        estimate,
-        np.diag(np.full(len(estimate), np.nan)),
+        _pooled_quantiles(sets, values, asked),
+        np.diag(np.full(shape[0], np.nan)),
         basis_of(sets, rule),
         source=SETS,
-        below=_after_none(np.asarray(combined.estimate).reshape(shape), -part),
-        half_widths=lambda level: _after_none(
-            combined.half_width(level).reshape(shape), 0.0
-        ),
+        below=_after_none(np.asarray(combined.estimate).reshape(shape), -wanted),
+        half_widths=partial(_half_widths, combined, beyond),
         lows=np.append(lows[0], lows),
         highs=np.append(places, places[-1]),
     )
+
+
+def _places(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return places at which shares below are worked out, and the least number up to
+    each of them that is above the one before; values are from ``low`` to ``high``.
+    """
+    places = np.unique(high)
+    if len(places) > MOST_PLACES:
+        parts = np.linspace(0, 1, MOST_PLACES)
+        places = np.unique(np.quantile(high, parts, method="inverted_cdf"))
+    lows = np.full(len(places), np.inf)
+    np.minimum.at(lows, np.searchsorted(places, high), low)
+    return places, lows
+
+
+def _half_widths(combined: Combined, beyond: FloatArray, level: float) -> FloatArray:
+    """Return half of the widths of intervals of shares below places, shape (groups,
+    places), which may be so far off ``beyond`` what pairs tell.
+    """
+    half = combined.half_width(level).reshape(beyond.shape)
+    reach = float(ndtri((1 + level) / 2))
+    return _after_none(beside(half, beyond, reach), 0.0)
 
 
 def _after_none(of_places: FloatArray, at_none: float) -> FloatArray:
