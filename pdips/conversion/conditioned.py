@@ -20,14 +20,17 @@ from pdips.conversion.leaves import (
     roots_of,
     without_random,
 )
-from pdips.conversion.matching import (
-    ColumnExpression,
-    is_only_reading,
-    may_be_read,
-    product_of,
-    reading_of,
-)
+from pdips.conversion.matching import ColumnExpression, product_of, reading_of
 from pdips.conversion.moving import STATISTICS
+from pdips.conversion.only_readings import (
+    is_only_public,
+    is_only_reading,
+    is_typed,
+    may_be_product,
+    may_be_read,
+    parts_of,
+    typed_form,
+)
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -46,8 +49,6 @@ UNSURE = (
     "the records. Hand over the function that makes the model, make(df), which is "
     "called with made-up records"
 )
-# Digits of a number that somebody has typed; one worked out of records has more
-TYPED = 6
 # Share up to which a constant is a statistic of a column
 SAME = 1e-12
 # Digits of a number that people type, whatever the records are
@@ -182,27 +183,25 @@ class Conditioned:
         """
         if numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
             return None
+        public = self.public_values
+        values = {**public, **self.values}
+        # a person's records go and others come
+        parts = parts_of(numbers, values, self.schema.records.max_per_person)
         if self._is_public(numbers):
-            if may_be_read(numbers, self.values, self.columns, self._n_parts):
+            is_read = may_be_read(numbers, self.values, self.columns, parts)
+            if is_read or not is_only_public(numbers, public, self.columns, parts):
                 raise InputError(UNSURE)
             return None
         reading = reading_of(numbers, self.values, self.columns)
         if reading is None:
             return None
-        values = {**self.public_values, **self.values}
-        if not is_only_reading(reading, numbers, values, self.columns, self._n_parts):
+        typed = typed_form(reading)
+        if typed is None:
+            return reading  # which is refused for its digits
+        is_only = is_only_reading(typed, numbers, values, self.columns, parts)
+        if not is_only or may_be_product(numbers, public, self.columns, parts):
             raise InputError(UNSURE)
-        for part in range(self._n_parts):
-            some = slice(part, None, self._n_parts)
-            known = {name: each[some] for name, each in self.public_values.items()}
-            if product_of(numbers[some], known, self.columns) is not None:
-                raise InputError(UNSURE)
-        return reading
-
-    @property
-    def _n_parts(self) -> int:
-        """Parts of the records of which one person leaves at least one as it is."""
-        return self.schema.records.max_per_person + 1
+        return typed
 
     def _is_public(self, numbers: NDArray[Any]) -> bool:
         """Whether numbers are one number for all, or a known function of public
@@ -350,7 +349,3 @@ class Conditioned:
             labels = self.model.coords.get(dim)
             lengths[dim] = int(length.eval()) if labels is None else len(labels)
         return {dim for dim, length in lengths.items() if length == self.n}
-
-
-def is_typed(number: float) -> bool:
-    return float(f"{number:.{TYPED}g}") == number

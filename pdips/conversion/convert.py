@@ -16,7 +16,7 @@ from pdips.conversion.censored_times import (
     confidential_potentials,
     of_ended,
 )
-from pdips.conversion.conditioned import Conditioned, is_typed
+from pdips.conversion.conditioned import Conditioned
 from pdips.conversion.converted import ColumnPart, ConvertedModel, Observed
 from pdips.conversion.frames import MadeUp, refuse_too_few
 from pdips.conversion.latents import check_latents
@@ -28,6 +28,7 @@ from pdips.conversion.matching import (
     product_of,
     reading_of,
 )
+from pdips.conversion.only_readings import is_typed
 from pdips.data.schema import Column
 from pdips.data.table import Table
 from pdips.errors import InputError

@@ -2,7 +2,7 @@
 long one belongs to.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,6 @@ DIGITS = 12
 
 # Slopes below are those of functions that overflow
 SMALLEST = 1e-200
-# Whole numbers for which functions are compared
-MOST_COMPARED = 1_000
 # Made-up records of a level from which a reading is known
 LEAST_OF_A_LEVEL = 4
 
@@ -247,21 +245,21 @@ def _reading_of_numbers(
     functions: Collection[str] = tuple(FUNCTIONS),
 ) -> ColumnExpression | None:
     for function in functions:
-        line = _line_of(given, _changed(function, numbers))
+        line = line_of(given, changed_by(function, numbers))
         if line is not None:
             slope, offset = line
             return ColumnExpression(name, function, slope, offset)
     return None
 
 
-def _changed(function: str, numbers: NDArray[Any]) -> FloatArray:
+def changed_by(function: str, numbers: NDArray[Any]) -> FloatArray:
     """Return a function of numbers; infinite or no number where it has no value."""
     numeric, _ = FUNCTIONS[function]
     with np.errstate(all="ignore"):
         return np.asarray(numeric(np.asarray(numbers, dtype=np.float64)))
 
 
-def _line_of(given: FloatArray, changed: FloatArray) -> tuple[float, float] | None:
+def line_of(given: FloatArray, changed: FloatArray) -> tuple[float, float] | None:
     """Return the factor and the sum that make numbers those that are given; None if
     none do.
     """
@@ -278,112 +276,6 @@ def _line_of(given: FloatArray, changed: FloatArray) -> tuple[float, float] | No
     if np.allclose(nearest, given, rtol=EQUAL, atol=EQUAL * np.ptp(given)):
         return slope, offset
     return None
-
-
-def is_only_reading(
-    reading: ColumnExpression,
-    array: NDArray[Any],
-    values: Values,
-    columns: Mapping[str, Column],
-    n_parts: int,
-) -> bool:
-    """Whether an array agrees with no other column or function, nor with one number
-    for all, in any of some parts of the records; all levels of its own column have to
-    be in each.
-
-    Whoever changes fewer records than there are parts leaves one of them as it is. So
-    an array that is worked out record by record, and has one reading in a table and
-    another one in a neighbouring table, agrees with both in a part of each of them.
-
-    Parameters
-    ----------
-    reading : ColumnExpression
-        What the array is in all records.
-    array : ndarray, shape (records,)
-        What a model holds.
-    values : mapping of str to ndarray, shape (records,)
-        Columns as models read them.
-    columns : mapping of str to Column
-        What is known of them.
-    n_parts : int
-        Of the records, each every so many records.
-    """
-    alike = _alike(reading, columns)
-    column = columns[reading.column]
-    for given, known in _parts(array, values, n_parts):
-        if np.ptp(given) == 0 or not {*_agreeing(given, known, columns)} <= alike:
-            return False
-        # what the array is at a level that few records have would follow from these
-        if column.is_categorical:
-            n_here = len(np.unique(known[reading.column]))
-            if n_here < column.n_levels:
-                return False
-    return True
-
-
-def may_be_read(
-    array: NDArray[Any], values: Values, columns: Mapping[str, Column], n_parts: int
-) -> bool:
-    """Whether an array agrees with some column or function in one of some parts of the
-    records. Arguments are those of :func:`is_only_reading`.
-    """
-    return any(
-        next(_agreeing(given, known, columns), None) is not None
-        for given, known in _parts(array, values, n_parts)
-    )
-
-
-def _parts(
-    array: NDArray[Any], values: Values, n_parts: int
-) -> Iterator[tuple[FloatArray, Values]]:
-    """Yield every so many records of an array and of columns."""
-    given = array.astype(np.float64)
-    for start in range(n_parts):
-        some = slice(start, None, n_parts)
-        yield given[some], {name: each[some] for name, each in values.items()}
-
-
-def _agreeing(
-    given: FloatArray, values: Values, columns: Mapping[str, Column]
-) -> Iterator[tuple[str, str]]:
-    """Yield the columns and functions that numbers agree with."""
-    is_constant = np.ptp(given) == 0
-    for name, each in values.items():
-        if columns[name].is_categorical:
-            by_code = np.full(columns[name].n_levels, np.nan)
-            by_code[each] = given
-            is_function = np.array_equal(by_code[each], given)
-            # one number for all levels is no function of the column
-            if is_function and not (is_constant and not np.isnan(by_code).any()):
-                yield name, "itself"
-            continue
-        for function in FUNCTIONS:
-            changed = _changed(function, each)
-            both_constant = is_constant and np.ptp(changed) == 0
-            if both_constant or _line_of(given, changed) is not None:
-                yield name, function
-
-
-def _alike(
-    reading: ColumnExpression, columns: Mapping[str, Column]
-) -> set[tuple[str, str]]:
-    """Return the column and the function of a reading, and other functions that are the
-    same for all values that the column may have.
-    """
-    alike = {(reading.column, reading.function)}
-    column = columns[reading.column]
-    if column.is_categorical or not column.integer:
-        return alike
-    lower = float(column.lower or 0)
-    upper = float(column.upper or 0)
-    if upper - lower > MOST_COMPARED:
-        return alike
-    domain = np.arange(lower, upper + 1)
-    here = _changed(reading.function, domain)
-    for function in FUNCTIONS:
-        if np.isfinite(here).all() and _line_of(here, _changed(function, domain)):
-            alike.add((reading.column, function))
-    return alike
 
 
 def _as_typed(number: float, size: float = 0.0) -> float:

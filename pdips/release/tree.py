@@ -113,11 +113,13 @@ def _attributes(release: Release, sampler: str) -> dict[str, Any]:
 
 def _groups_of_sets(release: Release) -> dict[str, xr.Dataset]:
     """Return the sets as predictions of their columns, and the public columns beside
-    them; nothing of sets that are too long to be repeated.
+    them; nothing of sets that are too long to be repeated, or of several lengths, as
+    where each has as many records as a draw of its own says.
     """
     schema = release.schema
     n_numbers = sum(frame.size for frame in release.sets)
-    if not release.sets or n_numbers > MOST_NUMBERS:
+    lengths = {len(frame) for frame in release.sets}
+    if len(lengths) != 1 or n_numbers > MOST_NUMBERS:
         return {}
     tables = []
     for frame in release.sets:

@@ -65,3 +65,20 @@ def test_a_release_by_group_is_written_and_read_again(pdips, folder, words, effe
     drawn = pd.read_parquet(folder / "out" / "public" / "synthetic_1.parquet")
     assert len(drawn) == 4_000
     assert {*drawn["s"]} <= {*LEVELS}
+
+
+def test_sets_of_several_lengths_are_written(pdips, folder):
+    """Under add-remove each set is as long as its own draw says, which no array of all
+    sets can hold.
+    """
+    words = ("--mechanism", "group-sums", "--option", "family=bernoulli")
+    table = (folder / "table.parquet", "--schema", folder / "s.toml")
+    out = ("--neighbours", "add-remove", "--epsilon", 2, "--out", folder / "out")
+    pdips.ok("synthesize", *table, *words, *out)
+    sets = sorted((folder / "out" / "public").glob("synthetic_*.parquet"))
+    lengths = {len(pd.read_parquet(each)) for each in sets}
+    assert len(sets) == 10
+    assert len(lengths) > 1
+    opened = library.open(folder / "out" / "public")
+    assert opened.posterior["posterior"]["effect"].dims == ("chain", "draw", "s")
+    assert "posterior_predictive" not in opened.posterior.children
