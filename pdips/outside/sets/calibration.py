@@ -127,9 +127,9 @@ def calibrated(
 
     Within an interval a set has a number go with nothing, which takes a part of each
     slope and correlation. With the means of intervals as instruments, slopes are those
-    of the numbers, of logarithms and logits too (Wald, 1940); of an outcome the
-    differences between intervals are enlarged by the part of its variance that is
-    between them.
+    of the numbers, of logarithms and logits too (Carroll and others 2006, chapter 6);
+    of an outcome the differences between intervals are enlarged by the part of its
+    variance that is between them.
     """
     whole_parts = dict[str, float]()
     means = dict[str, FloatArray]()

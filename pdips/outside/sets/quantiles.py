@@ -44,23 +44,36 @@ def quantiles_of_sets(
         _shares_below(records, asked, largest, places)
         for records, (_, largest) in zip(sets, ends, strict=True)
     ]
-    below = [(share - wanted).ravel() for share, _ in shares]
-    variances = [variance.ravel() for _, variance in shares]
-    combined = combine(np.stack(below), np.stack(variances), rule=rule)
+    combined = _combined(shares, wanted, rule)
     shape = shares[0][0].shape
     part = 0.0 if is_of_pairs else OF_CELLS
-    beyond = part * np.sqrt(len(values[0]) * np.mean(variances, axis=0)).reshape(shape)
+    spread = len(values[0]) * np.asarray(combined.within)
+    estimates = np.asarray(combined.estimate).reshape(shape)
+    estimate = _pooled_quantiles(sets, values, asked)
     return Inverted(
         tuple(answer_names(asked)),
-        _pooled_quantiles(sets, values, asked),
-        np.diag(np.full(shape[0], np.nan)),
+        estimate,
+        np.diag(np.full(len(estimate), np.nan)),
         basis_of(sets, rule),
         source=SETS,
-        below=_after_none(np.asarray(combined.estimate).reshape(shape), -wanted),
-        half_widths=partial(_half_widths, combined, beyond),
+        below=_after_none(estimates, -wanted),
+        half_widths=partial(
+            _half_widths, combined, part * np.sqrt(spread).reshape(shape)
+        ),
         lows=np.append(lows[0], lows),
         highs=np.append(places, places[-1]),
     )
+
+
+def _combined(
+    shares: Sequence[tuple[FloatArray, FloatArray]], wanted: float, rule: Rule
+) -> Combined:
+    """Return what the sets' shares below places, with their variances, say together:
+    how far they are above the part that is wanted.
+    """
+    below = [(share - wanted).ravel() for share, _ in shares]
+    variances = [variance.ravel() for _, variance in shares]
+    return combine(np.stack(below), np.stack(variances), rule=rule)
 
 
 def _places(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
