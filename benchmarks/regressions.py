@@ -61,6 +61,9 @@ class Regression:
 
         frame = pd.DataFrame(data(self.package, self.name))
         frame = frame[[*self.columns]].dropna().reset_index(drop=True)
+        # as 0 and 1, which both sides name alike
+        truths = frame.select_dtypes("bool").columns
+        frame = frame.astype(dict.fromkeys(truths, "int64"))
         return Table(frame, Schema(columns=self.columns))
 
     def ordinary(self, table: Table) -> pd.DataFrame:
@@ -526,9 +529,9 @@ def _untouched() -> Iterator[Regression]:
         "poisson",
         {
             "mdu": _whole(0, 100),
-            "physlim": _levels(False, True),
+            "physlim": _levels(0, 1),
             "ndisease": _number(0, 60),
-            "child": _levels(False, True),
+            "child": _levels(0, 1),
         },
     )
     yield Regression(
