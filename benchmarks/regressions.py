@@ -148,7 +148,10 @@ FITS: dict[str, Callable[..., Any]] = {
 
 def posterior_name(name: str) -> str:
     """Return what the posterior calls a coefficient of statsmodels."""
-    return name.replace("[T.", "[").replace("np.log(", "log(")
+    parts = [part.split("[T.") for part in name.replace("np.log(", "log(").split(":")]
+    levels = ", ".join(part[1].rstrip("]") for part in parts if len(part) > 1)
+    plain = ":".join(part[0] for part in parts)
+    return f"{plain}[{levels}]" if levels else plain
 
 
 @dataclass(frozen=True)
