@@ -213,7 +213,12 @@ def next_whitening(sums: CentredSums, norm: Norm, *, is_last: bool) -> Centring:
     at = whitened_at(sums, place, norm)
     if not is_last or sums.points.by_levels:
         return at
-    scale = np.where(_long_tailed(sums, at), HALF, 1.0)
+    return _tails_scaled(sums, at, HALF)
+
+
+def _tails_scaled(sums: CentredSums, at: Centring, factor: float) -> Centring:
+    """Return the whitening with scores that have long tails in other units."""
+    scale = np.where(_long_tailed(sums, at), factor, 1.0)
     return replace(at, whitening=at.whitening * scale[:, None])
 
 
@@ -249,6 +254,10 @@ def last_radii(
         wider = min(LEAST_OF_NUMBERS * usual, float(np.sqrt(n)) / noise.scores)
         loudest = LOUDEST * float(np.sqrt(n)) / noise.scores
         radius = max(radius, min(tail, loudest), wider)
+        if tail > loudest:
+            # the longest scores are those of a deviation, squares of residuals: in
+            # smaller units the ball holds them, and the residuals too
+            at = _tails_scaled(sums, at, loudest / tail)
     finest = max(1.0, FINE_EDGE / edge_of(curvature, d, noise, n))
     if tail is None:
         radius = min(radius, least * finest)
