@@ -32,7 +32,8 @@ FIRST = 1.0
 LEAST = 1.2
 WIDEST = 32.0
 # Noise of the last scores, over the sampling error of a model that is right, up to
-# which long tails may ask for a wider radius
+# which long tails may ask for a wider radius: chosen on rwm5yr and diamonds of `python
+# -m benchmarks.regressions` (2026-12-01), whose intervals it makes twice as wide
 LOUDEST = 3.0
 # The least where outcomes are numbers: fewer of wrong errors are clipped than at LEAST.
 # `python -m benchmarks.score_parts constants` (2026-12-01, 60 releases) compares both:
