@@ -13,6 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from scipy.linalg import cho_factor, cho_solve
+from scipy.special import logsumexp
 
 from pdips.arrays import FloatArray, finite
 from pdips.convergence import ESS, ROUNDS, Convergence, converged
@@ -39,9 +40,12 @@ FLAT = 1e-3
 # Shape of the tail of importance weights up to which they are relied on (Vehtari et al.
 # 2024)
 MOST_K = 0.7
-# Proposals that are tried, each fitted to the weighted draws of the one before
-ATTEMPTS = 6
+# Proposals that are tried, each fitted to the weighted draws of all before
+ATTEMPTS = 12
 SPREAD = 1.1  # How much wider than the weighted draws the next proposal is
+# Draws for each parameter that weighted draws must be worth until their covariance
+# counts as much as that of the proposal before
+DRAWS_EACH = 4
 # Draws proposed at least; and finite weights below which their tail has no shape
 FEWEST = 2_000
 FEWEST_WEIGHTS = 25
@@ -107,28 +111,36 @@ class Proposal:
             return cls(mode, inverse_root(curvature))
         return cls(start, scale)
 
-    @classmethod
-    def fitted(cls, places: FloatArray, shares: FloatArray) -> "Proposal":
+    def fitted(self, places: FloatArray, shares: FloatArray) -> "Proposal":
         """Return the one with the mean and covariance of weighted draws, a little
-        wider.
+        wider: near this one as far as few draws count.
         """
         mean = shares @ places
         apart = places - mean
         covariance = (apart * shares[:, None]).T @ apart
+        effective = 1 / (shares**2).sum()
+        trust = effective / (effective + DRAWS_EACH * len(mean))
+        covariance = trust * covariance + (1 - trust) * self.root @ self.root.T
         precision = np.linalg.pinv(covariance, hermitian=True)
-        return cls(mean, SPREAD * inverse_root(precision))
+        return Proposal(mean, SPREAD * inverse_root(precision))
 
-    def draw(self, n: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return places, shape (n, parameters), and their log densities up to a
-        constant.
+    def log_density(self, places: FloatArray) -> FloatArray:
+        """Return log densities, shape (places,), up to a constant that all proposals
+        of as many parameters share.
         """
+        d = len(self.mean)
+        freedom = FREEDOM + d
+        squares = (np.linalg.solve(self.root, (places - self.mean).T) ** 2).sum(axis=0)
+        size = np.linalg.slogdet(self.root)[1]
+        return np.asarray(-(freedom + d) / 2 * np.log1p(squares / freedom) - size)
+
+    def draw(self, n: int, rng: np.random.Generator) -> FloatArray:
+        """Return places, shape (n, parameters)."""
         d = len(self.mean)
         freedom = FREEDOM + d
         chi = np.sqrt(rng.chisquare(freedom, (n, 1)) / freedom)
         steps = rng.standard_normal((n, d)) / chi
-        squares = (steps**2).sum(axis=1)
-        log_densities = -(freedom + d) / 2 * np.log1p(squares / freedom)
-        return self.mean + steps @ self.root.T, log_densities
+        return np.asarray(self.mean + steps @ self.root.T)
 
 
 def _log_posterior(
@@ -254,31 +266,42 @@ def importance_draws(
 ) -> ImportanceDraws:
     """Draw from prior times likelihood, proposals being fitted again to the draws until
     weights can be relied on.
+
+    All draws count, whatever proposal they are from, with weights over the mixture of
+    proposals (Cornuet et al. 2012): noise on the curvature gives a posterior tails that
+    no single proposal has.
     """
-    proposal = Proposal.near(sums, here)
+    proposals = [Proposal.near(sums, here)]
     rounds = list[ImportanceDraws]()
     noises = noises_of(sums, here, rng)
+    places = np.empty((0, len(here.place)))
+    logs = np.empty(0)
+    widenings = np.empty(0)
     for _ in range(attempts):
-        anchors, _ = proposal.draw(ANCHORS, rng)
+        anchors = proposals[-1].draw(ANCHORS, rng)
         likelihood = sums.density(here, anchors, noises)
-        places, proposed = proposal.draw(tried, rng)
-        likely, wider = likelihood(places)
+        new = proposals[-1].draw(tried, rng)
+        likely, wider = likelihood(new)
         with np.errstate(all="ignore"):
-            prior = sums.space.likelihood.log_prior(split(sums.space.model, places))
+            prior = sums.space.likelihood.log_prior(split(sums.space.model, new))
         prior = np.where(np.isfinite(prior), prior, -np.inf)
-        shares, pareto_k = smoothed(prior + likely - proposed)
-        chosen = rng.choice(tried, n, p=tempered(shares))
+        places = np.concatenate([places, new])
+        logs = np.concatenate([logs, prior + likely])
+        widenings = np.concatenate([widenings, wider])
+        proposed = logsumexp([each.log_density(places) for each in proposals], axis=0)
+        shares, pareto_k = smoothed(logs - proposed)
+        chosen = rng.choice(len(places), n, p=tempered(shares))
         drawn = ImportanceDraws(
             places=places[chosen],
             pareto_k=pareto_k,
             effective=float(1 / (shares**2).sum()),
-            widening=float(shares @ wider),
+            widening=float(shares @ widenings),
         )
         rounds.append(drawn)
         if drawn.reliable:
             break
         try:
-            proposal = Proposal.fitted(places, shares)
+            proposals.append(proposals[-1].fitted(places, shares))
         except np.linalg.LinAlgError:  # draws so far out that they have no covariance
             break
     return max(rounds, key=lambda drawn: (drawn.reliable, drawn.effective))

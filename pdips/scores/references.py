@@ -30,7 +30,11 @@ REACH = 5.0
 # the least and the largest of the last one
 FIRST = 1.0
 LEAST = 1.2
-WIDEST = 6.0
+WIDEST = 32.0
+# Noise of the last scores, over the sampling error of a model that is right, up to
+# which long tails may ask for a wider radius: chosen on rwm5yr and diamonds of `python
+# -m benchmarks.regressions` (2026-12-01), whose intervals it makes twice as wide
+LOUDEST = 3.0
 # The least where outcomes are numbers: fewer of wrong errors are clipped than at LEAST.
 # `python -m benchmarks.score_parts constants` (2026-12-01, 60 releases) compares both:
 # coefficients are as near, and scales, whose intervals are shorter, farther
@@ -51,7 +55,7 @@ LEAST_EIGENVALUE = 1e-4
 LONG_TAIL = 8.0
 HALF = 0.5
 # Of lengths of scores: edges of cells in units of their usual norm
-LENGTHS = np.geomspace(1, 8, 7)
+LENGTHS = np.geomspace(1, 32, 11)
 # Records beyond the radius that aren't where the model says, in roots of the number of
 # records; in deviations of noise; and as a share of those that it says, which the
 # reference may be off by
@@ -210,7 +214,12 @@ def next_whitening(sums: CentredSums, norm: Norm, *, is_last: bool) -> Centring:
     at = whitened_at(sums, place, norm)
     if not is_last or sums.points.by_levels:
         return at
-    scale = np.where(_long_tailed(sums, at), HALF, 1.0)
+    return _tails_scaled(sums, at, HALF)
+
+
+def _tails_scaled(sums: CentredSums, at: Centring, factor: float) -> Centring:
+    """Return the whitening with scores that have long tails in other units."""
+    scale = np.where(_long_tailed(sums, at), factor, 1.0)
     return replace(at, whitening=at.whitening * scale[:, None])
 
 
@@ -231,8 +240,9 @@ def last_radii(
     """Return the centring of the last round with its radii.
 
     The radius is as large as the noise that it costs is AFFORDED, or as noisy lengths
-    of scores say if that is more; at least LEAST and at most WIDEST times the usual
-    norm of scores; and so small that the noise on the curvature stays fine.
+    of scores say if that is more, while the noise isn't LOUDEST; at least LEAST and at
+    most WIDEST times the usual norm of scores. That of curvatures grows with it as long
+    as their noise stays fine: a curvature has no tail, for it is of covariates alone.
     """
     d = len(at.place)
     n = sums.n_records
@@ -243,16 +253,23 @@ def last_radii(
     if tail is not None:
         # as long as the noise isn't louder than the sampling error
         wider = min(LEAST_OF_NUMBERS * usual, float(np.sqrt(n)) / noise.scores)
-        radius = max(radius, tail, wider)
-    edge = edge_of(curvature, d, noise, n)
-    radius = min(radius, least * max(1.0, FINE_EDGE / edge), WIDEST * usual)
-    radius = max(radius, least)
+        loudest = LOUDEST * float(np.sqrt(n)) / noise.scores
+        radius = max(radius, min(tail, loudest), wider)
+        if tail > loudest:
+            # the longest scores are those of a deviation, squares of residuals: in
+            # smaller units the ball holds them, and the residuals too
+            at = _tails_scaled(sums, at, loudest / tail)
+    finest = max(1.0, FINE_EDGE / edge_of(curvature, d, noise, n))
+    if tail is None:
+        radius = min(radius, least * finest)
+    radius = max(min(radius, WIDEST * usual), least)
     if sums.points.by_levels:
         # nothing is gained beyond the longest score
         points, _ = sums.at_rows(at)
         lengths = np.where(points.weights > 0, at.lengths(points), 0.0)
         radius = min(radius, float(lengths.max()))
-    return replace(at, radius=radius, curvature_radius=curvature * radius / least)
+    curvature *= min(radius / least, finest)
+    return replace(at, radius=radius, curvature_radius=curvature)
 
 
 def length_edges(d: int, norm: Norm) -> FloatArray:
@@ -288,6 +305,7 @@ def radius_by_tail(
     # the sum of more cells has more noise
     deviations = deviation * np.sqrt(np.arange(len(counts), 0, -1))
     few = np.maximum(BEYOND * np.sqrt(n), SURE * deviations) + OFF * expected
-    is_off = np.abs(beyond) > few
+    # fewer than none are noise
+    is_off = (beyond > few) | (np.minimum(-beyond, expected) > few)
     n_edges = int(np.flatnonzero(is_off).max(initial=-1)) + 1
     return float(edges[min(n_edges, len(edges) - 1)])

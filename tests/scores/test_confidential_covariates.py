@@ -302,8 +302,10 @@ def test_the_check_of_the_model_alarms_where_errors_are_skewed_and_not_else():
     ("freedom", "against"), [(np.inf, None), (4.0, "tails")], ids=["right", "t(4)"]
 )
 def test_long_tails_are_found_in_a_pure_release(freedom, against):
-    """Tables and noise are fixed. Squares of scores alone, the broken twin, don't
-    notice the tails.
+    """Squares of scores alone, the broken twin, don't notice the tails.
+
+    Of six releases three alarms at 5 % come by chance with probability .002, of a right
+    model and of the twin.
     """
 
     def errors(rng, n):
@@ -311,17 +313,23 @@ def test_long_tails_are_found_in_a_pure_release(freedom, against):
 
     made = Scores(epsilon=1, model=normal)
     plan = made.plan(NUMBERS)
-    for seed in range(3):
+    said = []
+    of_squares = []
+    for seed in range(6):
         table = Table(measured(errors, 15_000, seed), NUMBERS)
         noise = RandomBits(np.random.default_rng(seed))
         answers = made.ask(plan, Drawing(plan, table, noise, Clock(), None))
         place = answers.near.place
         share, by = answers.sums.misfit(place)
-        assert (share < CONTRADICTED) == (against is not None)
-        assert answers.sums.misfits(place)["spread"] > CONTRADICTED
-        if against:
-            assert by == against
+        if share < CONTRADICTED:
+            said.append(by)
             assert contradiction({"misfit": share, "misfit_by": by}).reason
+        of_squares.append(answers.sums.misfits(place)["spread"])
+    assert sum(share < CONTRADICTED for share in of_squares) <= 2
+    if against:
+        assert said == [against] * 6
+    else:
+        assert len(said) <= 2
 
 
 def test_more_of_the_first_number_is_judged_by_what_the_others_know():

@@ -2,6 +2,8 @@
 how far they reach last.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,8 +13,18 @@ from pdips.analyses.declarations import sources_of
 from pdips.privacy.curator import Clock, Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.scores import references
+from pdips.scores.centring import Centring
 from pdips.scores.pseudo_table import likely_shares, merged_shares, shares_of_levels
-from pdips.scores.references import length_edges, radius_by_tail
+from pdips.scores.references import (
+    FINE_EDGE,
+    LOUDEST,
+    RoundNoise,
+    edge_of,
+    last_radii,
+    length_edges,
+    radius_by_tail,
+    usual_norm,
+)
 
 SCHEMA = Schema(
     columns={
@@ -94,7 +106,7 @@ def test_the_last_radius_is_beyond_the_last_edge_that_is_off():
     """Of long tails fewer records lie in the shoulders, so that beyond the first edge
     there are as many as expected. The broken twin stops there, and clips the tail.
     """
-    edges = length_edges(4, "l2")
+    edges = length_edges(4, "l2")[:7]
     expected = np.array([2_000.0, 1_100, 450, 120, 20, 2, 0])
     beyond = np.array([2_000.0, 1_400, 900, 500, 220, 40, 10])
     counts = -np.diff(np.append(beyond, 0))
@@ -106,3 +118,80 @@ def test_the_last_radius_is_beyond_the_last_edge_that_is_off():
     assert radius_by_tail(right, 20.0, edges, expected, 5_000.0) == edges[0]
     off = counts + np.array([0, 0, 0, 0, 0, 0, 500])
     assert radius_by_tail(off, 20.0, edges, expected, 5_000.0) == edges[-1]
+
+
+def test_fewer_than_none_beyond_an_edge_are_noise():
+    """Where no record is expected, noisy counts below 0 are nothing of the table's:
+    taken as far off they would ask for the widest ball.
+    """
+    edges = length_edges(4, "l2")
+    expected = np.array([2_000.0, 900, 300, 60, 8, 1, 0, 0, 0, 0, 0])
+    counts = -np.diff(np.append(expected, 0))
+    counts[-2:] -= 60.0
+    assert radius_by_tail(counts, 20.0, edges, expected, 5_000.0) == edges[0]
+    counts[-2:] += 120.0
+    assert radius_by_tail(counts, 20.0, edges, expected, 5_000.0) == edges[-1]
+
+
+D = 5
+
+
+class NormalScores:
+    """Scores of a regression with normal errors, as the radii read them: those of
+    coefficients, and of a standard deviation, which are squares.
+    """
+
+    points = SimpleNamespace(by_levels=False)
+    weights = np.array([1.0])
+
+    def __init__(self, n_records):
+        self.n_records = n_records
+
+    def at_rows(self, at):
+        z = np.linspace(-5.5, 5.5, 45)
+        scores = np.column_stack([*[z] * (D - 1), (z**2 - 1) / np.sqrt(2)])
+        scores = np.concatenate([np.zeros((1, D)), scores])[None]
+        weights = np.exp(-(z**2) / 2)
+        at = SimpleNamespace(scores=scores, weights=(weights / weights.sum())[None])
+        return at, None
+
+
+def radii(n, tail, noise):
+    at = Centring(np.zeros(D), np.eye(D), 1.0, 1.0, "l2")
+    usual = usual_norm(D, "l2")
+    asked = last_radii(NormalScores(n), at, noise, tail and tail * usual)
+    return asked, asked.radius / usual
+
+
+def test_long_tails_get_a_wide_ball_of_scores_and_no_loud_curvature():
+    """A curvature is of covariates alone and has no tail: its ball stays where its
+    noise is fine. In the broken twin, as it was until 2026-12-01, scores were held to
+    it as well: counts of visits were off by four standard deviations.
+    """
+    noise = RoundNoise(15.0, 22.0)
+    n = 20_000
+    asked, radius = radii(n, 8.0, noise)
+    assert radius == pytest.approx(8.0)
+    assert (asked.whitening == np.eye(D)).all()
+    assert edge_of(asked.curvature_radius, D, noise, n) <= FINE_EDGE + 1e-9
+    _, before = radii(n, None, noise)
+    assert before < 8.0
+    few, _ = radii(4_000, 3.0, noise)
+    assert edge_of(few.curvature_radius, D, noise, 4_000) <= FINE_EDGE + 1e-9
+
+
+def test_a_ball_is_never_louder_than_is_said_but_deviations_get_other_units():
+    """Beyond LOUDEST the scores of a standard deviation, squares of residuals, are what
+    doesn't fit: scaled down, they do, and so do residuals. Coefficients keep their
+    units.
+    """
+    noise = RoundNoise(15.0, 22.0)
+    n = 5_000
+    asked, radius = radii(n, 32.0, noise)
+    loudest = LOUDEST * np.sqrt(n) / noise.scores
+    assert asked.radius == pytest.approx(loudest)
+    scale = np.diag(asked.whitening)
+    assert (scale[:-1] == 1).all()
+    assert scale[-1] == pytest.approx(radius / 32.0)
+    fits, _ = radii(n, 4.0, noise)
+    assert (fits.whitening == np.eye(D)).all()

@@ -25,13 +25,16 @@ from pdips.privacy.curator import Drawing, PublishedAnswers
 from pdips.privacy.noise import RandomBits
 from pdips.release.documents import Diagnostics, SumsSummary
 from pdips.report.diagnostics import _draw, _noisy_sums
-from pdips.scores import score_answers
+from pdips.scores import posterior, score_answers
 from pdips.scores.first_search import kit_of
 from pdips.scores.posterior import (
+    MOST_K,
+    Proposal,
     by_chains,
     importance_draws,
     noises_of,
     posterior_draws,
+    smoothed,
 )
 from pdips.scores.published import (
     REFERENCES,
@@ -583,3 +586,64 @@ def test_a_posterior_that_takes_noise_for_records_is_not(monkeypatch):
     original = score_answers.posterior_draws
     monkeypatch.setattr(score_answers, "posterior_draws", too_sure)
     assert min(p_values(Calibration(*MODELS["normal"], n=50))) < REJECT
+
+
+WIDE = 4.0  # of half of what is drawn from, beside 1
+PARAMETERS = 6
+
+
+def narrow_and_wide(places):
+    """The log density of a mixture of two normal laws about 0, one far wider."""
+    squares = (places**2).sum(axis=1)
+    wide = -squares / (2 * WIDE**2) - PARAMETERS * np.log(WIDE)
+    return np.logaddexp(-squares / 2, wide)
+
+
+def test_draws_of_all_proposals_count(monkeypatch):
+    """Noise on the curvature gives posteriors a narrow middle and wide tails, which no
+    proposal has by itself: then NUTS took minutes. In the broken twin the last one's
+    draws count alone, as they did until 2026-12-01.
+
+    A half or less lies in the middle: weights worth 400 leave an error of .025.
+    """
+    tried = []
+
+    def drawn(self, n, rng):
+        tried.append(self)
+        return draw(self, n, rng)
+
+    draw = Proposal.draw
+    start = Proposal(np.zeros(PARAMETERS), np.eye(PARAMETERS))
+    monkeypatch.setattr(Proposal, "draw", drawn)
+    monkeypatch.setattr(Proposal, "near", lambda *given: start)
+    monkeypatch.setattr(posterior, "noises_of", lambda *given: [])
+    monkeypatch.setattr(posterior, "split", lambda model, places: places)
+    prior = SimpleNamespace(log_prior=lambda places: np.zeros(len(places)))
+    sums = SimpleNamespace(
+        space=SimpleNamespace(model=None, likelihood=prior),
+        density=lambda *given: (
+            lambda places: (narrow_and_wide(places), np.ones(len(places)))
+        ),
+    )
+    here = SimpleNamespace(place=np.zeros(PARAMETERS))
+    rng = np.random.default_rng(0)
+    found = importance_draws(sums, here, rng, 4_000)
+    assert found.reliable
+    in_the_middle = ((found.places**2).sum(axis=1) < 9).mean()
+    shares_of_both = stats.chi2.cdf([9, 9 / WIDE**2], PARAMETERS)
+    assert abs(in_the_middle - shares_of_both.mean()) < 0.08
+    last = tried[-1]
+    alone = draw(last, 2_000, rng)
+    shares, pareto_k = smoothed(narrow_and_wide(alone) - last.log_density(alone))
+    assert pareto_k > MOST_K or 1 / (shares**2).sum() < 400
+
+
+def test_proposals_have_densities_in_one_unit():
+    """The mean of p/q over draws of q is 1, if both have the same constant."""
+    rng = np.random.default_rng(1)
+    one = Proposal(np.zeros(3), np.diag([1.0, 2.0, 0.5]))
+    other = Proposal(np.array([0.2, 0, 0]), np.diag([0.8, 1.5, 0.4]))
+    places = one.draw(20_000, rng)
+    ratios = np.exp(other.log_density(places) - one.log_density(places))
+    assert ratios.mean() == pytest.approx(1, abs=4 * ratios.std() / np.sqrt(20_000))
+    assert ratios.std() < 2
