@@ -105,6 +105,11 @@ class ForecastWidth:
     squeezed : float
         Where numbers lie at the lower end of their bounds, skewed, and four fifths of
         the records have the first level.
+
+    Examples
+    --------
+    >>> print(ForecastWidth(filled=1.52, squeezed=12.3))
+    95 % intervals about 1.5 times as wide ... 12 times if they are skewed ...
     """
 
     filled: float
@@ -145,19 +150,6 @@ def forecast_width(scores: Scores, plan: Plan, n_records: int) -> ForecastWidth:
     ------
     InputError
         If the made-up records are refused: too few, or public columns are described.
-
-    Examples
-    --------
-    >>> from pdips.analyses.declarations import planned_with
-    >>> schema = Schema(
-    ...     columns={"x": Column(lower=-4, upper=4), "y": Column(lower=-9, upper=9)}
-    ... )
-    >>> both = planned_with(Margins(epsilon=4), ["y ~ x"], schema)
-    >>> [scores] = both.asked
-    >>> [plan] = both.plan(schema).design.analyses
-    >>> width = forecast_width(scores, plan, 2_000)
-    >>> 1 < width.filled < width.squeezed
-    True
     """
     if plan.schema.public_columns:
         raise InputError("widths beside public columns aren't forecast")

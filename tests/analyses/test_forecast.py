@@ -1,5 +1,6 @@
 """How wide the intervals of named analyses are forecast to be, beside releases."""
 
+from dataclasses import astuple
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 import statsmodels.formula.api as smf
 
 from pdips import Margins, Schema, Table
+from pdips.analyses import forecast
 from pdips.analyses.declarations import planned_with
 from pdips.analyses.estimates import estimates_of
 from pdips.analyses.forecast import (
@@ -24,9 +26,10 @@ from pdips.scores.scores import Scores
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NORMAL_95 = 1.96
+LAST_SCORES = "noisy centred scores, round 2"
 MEASURED_RUNS = 3
 # Forecasts are of made-up records: a measured width may be so many times beyond their
-# ends. Fixed before releases were measured; all is seeded, so nothing fails by chance.
+# ends. All is seeded, so nothing fails by chance.
 TOLERANCE = 1.5
 
 SCHEMA = Schema.model_validate(
@@ -71,11 +74,16 @@ ENROLLED = Measured(
     n=15_000,
 )
 OF_AGE = ("Intercept", "age")
+EDUCATION = Measured("earnings", "education ~ age", "education ~ age", OF_AGE)
+HOURS = Measured(
+    "hours", "hours_per_week ~ age", "hours_per_week ~ age", OF_AGE, n=10_000
+)
 MEASURED = [
-    EARNINGS,
     EARNINGS._replace(delta="1e-6"),
-    Measured("earnings", "education ~ age", "education ~ age", OF_AGE),
-    Measured("hours", "hours_per_week ~ age", "hours_per_week ~ age", OF_AGE, n=10_000),
+    EDUCATION,
+    EDUCATION._replace(delta="1e-6"),
+    HOURS,
+    HOURS._replace(delta="1e-6"),
     ENROLLED,
     ENROLLED._replace(delta="1e-6"),
 ]
@@ -125,13 +133,15 @@ def is_forecast(measured: float, filled: float, squeezed: float) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", MEASURED, ids=str)
-def test_measured_widths_lie_within_the_forecast(case):
+def test_measured_widths_lie_within_the_forecast(case, record_property):
     scores, plan = planned(case)
     width = forecast_width(scores, plan, case.n)
     measured = measured_width(case, scores, plan)
+    record_property("filled, squeezed, measured", (*astuple(width), measured))
     assert is_forecast(measured, width.filled, width.squeezed)
-    if case.delta is None and case.example == "earnings":
-        # the broken twin: noise on the scores of the last round alone
+    if case.example != "youth":
+        # the broken twin: noise on the scores of the last round alone, to which a
+        # regression of two levels on two others comes near
         alone = noise_alone(scores, plan, case.n)
         assert not is_forecast(measured, alone, alone)
 
@@ -141,7 +151,8 @@ def noise_alone(scores: Scores, plan: Plan, n: int) -> float:
     of them as long as an unclipped one is on average.
     """
     radius = np.sqrt(scores.space(plan.schema).n_parameters)
-    noise = plan.steps[-1].standard_deviation / STEPS * radius
+    [step] = [step for step in plan.steps if step.name == LAST_SCORES]
+    noise = step.standard_deviation / STEPS * radius
     return float(np.sqrt(1 + noise**2 / n))
 
 
@@ -157,24 +168,29 @@ def small() -> tuple[Scores, Plan]:
     return whole.asked[0], plan
 
 
+@pytest.mark.slow
 def test_narrower_with_more_records_and_the_same_each_time(small):
-    scores, plan = small
-    few = forecast_width(scores, plan, 1_000)
-    many = forecast_width(scores, plan, 20_000)
-    assert few == forecast_width(scores, plan, 1_000)
-    assert 1 < many.filled < few.filled
-    assert few.filled < few.squeezed
+    few = forecast_width(*small, 1_000)
+    many = forecast_width(*small, 20_000)
+    assert few == forecast_width(*small, 1_000)
+    assert 1 < many.filled < few.filled < few.squeezed
 
 
-def test_too_few_records_are_said_to_be_refused(small):
+def test_too_few_records_are_said_to_be_refused(small, monkeypatch):
     scores, plan = small
     assert "would be refused: too few records" in outlook(scores, plan, 20)
-    assert "times as wide as without privacy" in outlook(scores, plan, 2_000)
+    with monkeypatch.context() as patched:
+        width = ForecastWidth(filled=1.5, squeezed=2.5)
+        patched.setattr(forecast, "forecast_width", lambda *_: width)
+        assert outlook(scores, plan, 2_000) == str(width)
 
 
 def test_beside_public_columns_there_is_no_forecast():
-    columns = {"x": {"lower": -4, "upper": 4, "public": True}, "y": SMALL.columns["y"]}
-    schema = SMALL.model_validate({"columns": columns})
+    columns = {
+        "x": {"levels": ["a", "b"], "public": True},
+        "y": {"lower": -9, "upper": 9},
+    }
+    schema = Schema.model_validate({"columns": columns})
     whole = planned_with(Margins(epsilon=4), ["y ~ x"], schema)
     [plan] = whole.plan(schema).design.analyses
     assert "no forecast of its width" in outlook(whole.asked[0], plan, 2_000)
