@@ -82,11 +82,11 @@ class MadeUpShape:
 
 
 def _bell(rng: np.random.Generator, n_records: int) -> FloatArray:
-    return np.clip(rng.normal(1 / 2, BELL, n_records), 0, 1)
+    return np.clip(1 / 2 + BELL * rng.standard_normal(n_records), 0, 1)
 
 
 def _squeezed(rng: np.random.Generator, n_records: int) -> FloatArray:
-    return np.minimum(rng.exponential(SQUEEZED, n_records), 1)
+    return np.minimum(SQUEEZED * rng.standard_exponential(n_records), 1)
 
 
 FILLED_BOUNDS = MadeUpShape(numbers=_bell)
