@@ -10,7 +10,7 @@ import pytest
 import statsmodels.formula.api as smf
 
 from pdips import Margins, Schema, Table
-from pdips.analyses import forecast
+from pdips.analyses import composite, forecast
 from pdips.analyses.declarations import planned_with
 from pdips.analyses.estimates import estimates_of
 from pdips.analyses.forecast import (
@@ -210,3 +210,12 @@ def test_widths_are_spelt_to_a_tenth():
     said = str(ForecastWidth(filled=1.04, squeezed=12.3))
     assert "about 1.0 times" in said
     assert "12 times" in said
+
+
+def test_a_plan_says_it_of_each_analysis(monkeypatch):
+    whole = planned_with(Margins(epsilon=4), ["y ~ x"], SMALL)
+    plan = whole.plan(SMALL)
+    of_price = "y ~ x: 3 parameters, epsilon = 2 of the price"
+    monkeypatch.setattr(composite, "outlook", lambda _, __, n: f"{n} records")
+    assert [*whole.forecasts(plan, 300)] == [f"{of_price}; 300 records"]
+    assert [*whole.forecasts(plan, None)] == [of_price]
