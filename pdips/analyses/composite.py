@@ -18,6 +18,7 @@ from pdips.analyses.estimates import (
     beside_table,
     estimates_of,
 )
+from pdips.analyses.forecast import outlook
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -276,19 +277,17 @@ class WithAnalyses(Mechanism):
 
     def forecasts(self, plan: Plan, n_records: int | None) -> Iterator[str]:
         """Yield for each analysis what it gets of the price and, with a public number
-        of records or a guess, whether these are enough.
+        of records or a guess, whether these are enough, and for what intervals.
         """
         parts: PlannedParts = plan.design
-        for scores, planned, source in zip(
-            self.asked, parts.analyses, self.analyses, strict=True
+        for number, (scores, planned, source) in enumerate(
+            zip(self.asked, parts.analyses, self.analyses, strict=True), start=1
         ):
             d = scores.space(planned.schema).n_parameters
             said = f"{label_of(source)}: {d} parameters, {_price(planned)} of the price"
             if n_records is not None:
-                try:
-                    scores.check_enough(planned, n_records)
-                except InputError as refusal:
-                    said = f"{said}; it would be refused: {refusal}"
+                with self._told(number):
+                    said = f"{said}; {outlook(scores, planned, n_records)}"
             yield said
 
     def ask(self, plan: Plan, curator: Curator) -> list[AnsweredPart]:

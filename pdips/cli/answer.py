@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 @ALLOW_REFUSALS
 @QUIET
 def answer(**options: Any) -> None:
-    """TableAnswer one more question from the TABLE of the release in DIR, at a price.
+    """Answer one more question from the TABLE of the release in DIR, at a price.
 
     The answer is the posterior of a regression, pooled with what DIR publishes of the
     same regression. It goes to DIR/answers/1, /2, ..., each a release with a card.

@@ -27,6 +27,13 @@ Codes = NDArray[np.int32]
 # missing
 LEAST = 1e-4
 
+TRIED_FOR_EACH = 50
+ALL_TRIED = 2_048
+"""Of places whose level may be exchanged, how many are tried for each level that is
+missing, and up to how many all are: of a chunk of a large set most are exchanged for
+none (``benchmarks.scale``, ``benchmarks.worth``).
+"""
+
 
 def consistent(
     parents: Sequence[IntArray],
@@ -240,24 +247,42 @@ def levelled(
     that their counts are these.
 
     ``gain`` says of some places by how much the log density rises with another level,
-    -inf where it can't occur.
+    -inf where it can't occur. Of many places only some are tried, drawn by chance,
+    unless these are too few.
     """
     own = own.copy()
     n_levels = len(counts)
     for level in np.flatnonzero(counts > np.bincount(own, minlength=n_levels)):
         present = np.bincount(own, minlength=n_levels)
-        many = np.flatnonzero((present > counts)[own])
-        # the order of draws without replacement, by the density (Gumbel)
-        gumbel = -np.log(-np.log(rng.random(len(many))))
-        drawn = gain(many, int(level)) + gumbel
-        n_possible = np.isfinite(drawn).sum()
-        ranked = many[np.argsort(-drawn)][:n_possible]
         spare = present - counts
-        from_level = own[ranked]
-        is_spare = earlier(from_level) < spare[from_level]
-        missing = counts[level] - present[level]
-        own[ranked[is_spare][:missing]] = level
+        n_missing = -spare[level]
+        many = np.flatnonzero((spare > 0)[own])
+        n_tried = max(TRIED_FOR_EACH * n_missing, ALL_TRIED)
+        moved = many[:0]
+        if n_tried < len(many):
+            some = rng.choice(many, n_tried, replace=False)
+            moved = _likeliest(own, some, spare, gain(some, int(level)), rng)
+        if len(moved) < n_missing:
+            moved = _likeliest(own, many, spare, gain(many, int(level)), rng)
+        own[moved[:n_missing]] = level
     return own
+
+
+def _likeliest(
+    own: NDArray[np.integer],
+    some: IntArray,
+    spare: IntArray,
+    rise: FloatArray,
+    rng: np.random.Generator,
+) -> IntArray:
+    """Return places whose level may be exchanged, in the order of draws without
+    replacement by a log density: no more of each level than it can spare.
+    """
+    drawn = rise - np.log(-np.log(rng.random(len(some))))  # Gumbel
+    n_possible = np.isfinite(drawn).sum()
+    ranked = some[np.argsort(-drawn)][:n_possible]
+    from_level = own[ranked]
+    return np.asarray(ranked[earlier(from_level) < spare[from_level]])
 
 
 def meet(
