@@ -476,9 +476,19 @@ def _compare(
         if terms.shape != expected.shape:
             raise InputError(ONE_EACH)
         finite = np.isfinite(expected)
+        if finite.any() != np.isfinite(terms).any():
+            raise InputError(BREAKS_RULES)
         same = _are_close(expected[finite], terms[finite])
         if not same or np.isfinite(terms[~finite]).any():
             raise InputError(_why(many, point, table))
+
+
+BREAKS_RULES = (
+    "at parameters that the prior allows all records are impossible if the model is "
+    "written for one record, or for many, and not so otherwise: the parameters of a "
+    "distribution break its rules there, such as weights of a mixture that don't add "
+    "up to 1; write w = pm.Dirichlet('w', np.ones(k)), or divide them by their sum"
+)
 
 
 def _are_close(one: Any, other: Any) -> bool:

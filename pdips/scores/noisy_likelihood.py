@@ -186,9 +186,22 @@ class NoisySums(MeasuredSums):
         if len(self.measurements) == 1:
             return {}
         here = self.linearised(self.together.place, self.simulator.cycle)
-        covariance = here.sampling + here.other_noise
+        covariance = here.sampling + here.other_noise + np.diag(self._unseen)
         share = share_further(here.residual, here.slopes, covariance, here.laplace)
         return {"spread": share}
+
+    @property
+    def _unseen(self) -> FloatArray:
+        """What counts vary by, beside what simulated records show: as if one more of
+        these were in each cell. In one that none fell into a single record of the table
+        would be impossible. Shape (sums,).
+        """
+        records = self.n_records / (self.simulator.cycle * self.simulator.n)
+        variances = [
+            np.full(len(measured.noisy), isinstance(measured.question, ColumnCells))
+            for measured in self.measurements
+        ]
+        return np.concatenate(variances) * (records + records**2)
 
     def likelihood(self, here: Linearised, noises: Noises) -> "NoisyLikelihood":
         """Return the likelihood near some parameters as a PyMC model."""

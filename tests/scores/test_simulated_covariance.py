@@ -2,6 +2,8 @@
 what some cells count hardly ever happens.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -16,7 +18,12 @@ from pdips.release.public_draws import REFERENCE_FAR
 from pdips.sampling import tell_of
 from pdips.scores import first_search, noisy_likelihood
 from pdips.scores.first_search import kit_of
-from pdips.scores.noisy_likelihood import Measurement, NoisySums, nearest_covariance
+from pdips.scores.noisy_likelihood import (
+    Measurement,
+    NoisySums,
+    clipping_at,
+    nearest_covariance,
+)
 from pdips.scores.simulator import Simulator
 
 SCHEMA = Schema(
@@ -27,6 +34,7 @@ SCHEMA = Schema(
     }
 )
 RATES = np.array([1.0, 3.0, 6.0, 36.0])  # by 2 b + a
+TRUTH = np.log([1.0, 3.0, 6.0, 2.0])  # of beta, 36 = 1 x 3 x 6 x 2
 
 
 def visits(data, schema):
@@ -112,6 +120,25 @@ def test_sums_have_a_covariance_where_cells_are_rare(sums, monkeypatch):
     assert least(counted.linearised(place)) < -1e-9
 
 
+def test_a_record_where_none_was_simulated_is_no_contradiction(sums, monkeypatch):
+    """Counts are what simulated records make them, but for one record that is moved to
+    the last cell, where none falls. The broken twin takes that for impossible. No
+    randomness beside the fixed seeds.
+    """
+    counted, _ = sums
+    place = TRUTH
+    expected = counted.noisy - counted.linearised(place).residual
+    assert expected[-1] < 1e-6
+    one = Measurement("counts", counted.measurements[0].question, expected, 0.01)
+    one.noisy[-1] += 1
+    clipping = clipping_at(counted, place, "l1", 1.0)
+    scores = Measurement("scores", clipping, np.zeros(len(place)), 1.0)
+    both = replace(counted, measurements=(one, scores))
+    assert both.misfits(place)["spread"] > 0.05
+    monkeypatch.setattr(NoisySums, "_unseen", property(lambda sums: 0 * sums.noisy))
+    assert both.misfits(place)["spread"] < 0.001
+
+
 @pytest.mark.slow
 def test_a_release_of_rare_counts_says_whether_its_answers_agree():
     """Seed fixed. The first counts don't say in which cells rates are high, so that
@@ -124,7 +151,6 @@ def test_a_release_of_rare_counts_says_whether_its_answers_agree():
     assert 0 < release.posterior["posterior"].attrs["misfit"] <= 1
 
 
-TRUTH = np.log([1.0, 3.0, 6.0, 2.0])  # of beta, 36 = 1 x 3 x 6 x 2
 SEEDS = range(6)
 FEW = 2  # of them
 
